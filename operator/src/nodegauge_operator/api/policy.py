@@ -1,0 +1,163 @@
+"""GPUValidationPolicy: what to measure on which nodes, how often, how strict.
+
+Field names are those of the CRD in camelCase; every default here equals the CRD's (a test compares).
+`parse` never raises on what a user wrote: it returns the policy or a list of errors with their paths.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from nodegauge_judge import Thresholds
+
+DURATION = r"^([0-9]+(ms|s|m|h))+$"
+_DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
+CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")]
+
+
+def seconds(duration: str) -> float:
+    """Seconds in a Go-style duration such as `15m` or `1h30m`; `ValueError` names a text that is none."""
+    if not re.match(DURATION, duration):
+        raise ValueError(f"{duration!r} is not a duration: write 30s, 15m or 1h30m")
+    return sum(int(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(duration))
+
+
+class Mode(StrEnum):
+    """`Observe` writes reports, events and metrics, nothing on nodes; `Enforce` also labels and conditions."""
+
+    OBSERVE = "Observe"
+    ENFORCE = "Enforce"
+
+
+class Requirement(Struct, frozen=True, rename="camel", kw_only=True):
+    """One expression of a label selector, as Kubernetes defines it."""
+
+    key: str
+    operator: str
+    values: list[str] = []
+
+
+class Selector(Struct, frozen=True, rename="camel", kw_only=True):
+    """A label selector over nodes; both parts must match; empty selects every node."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[Requirement] = []
+
+
+class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
+    """The health probe: `interval` between runs, `deadline` of one run, `window` of sampling within it."""
+
+    enabled: bool = True
+    interval: Duration = "15m"
+    deadline: Duration = "60s"
+    window: Duration = "3s"
+
+
+class Probes(Struct, frozen=True, rename="camel", kw_only=True):
+    """Per probe: whether, how often and how long."""
+
+    health: HealthProbe = HealthProbe()
+
+
+class Labels(Struct, frozen=True, rename="camel", kw_only=True):
+    """`interconnectKey`: the short label key beside nodegauge.dev/interconnect; empty for none.
+
+    `takeOver`: also overwrite a value under the short key that is not known to be ours.
+    """
+
+    interconnect_key: str = "interconnect"
+    take_over: bool = False
+
+
+class Budget(Struct, frozen=True, rename="camel", kw_only=True):
+    """`concurrentProbes`: probe pods at a time, a count or per cent of the policy's nodes (floor, at least 1),
+    never more than 50."""
+
+    concurrent_probes: CountOrPercent = "10%"
+
+
+class Limits(Struct, frozen=True, rename="camel", kw_only=True):
+    """When the operator ends a pod itself: not scheduled, not started, not gone after delete."""
+
+    not_scheduled: Duration = "1m"
+    not_started: Duration = "5m"
+    not_gone: Duration = "2m"
+
+
+class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):
+    """What probe pods carry beyond what nodegauge sets; empty values mean the operator's own defaults."""
+
+    image: str = ""
+    image_pull_policy: str = ""
+    image_pull_secrets: list[dict[str, str]] = []
+    runtime_class_name: str = ""
+    priority_class_name: str = ""
+    tolerations: list[dict[str, Any]] = []
+    resources: dict[str, dict[str, str]] = {}
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
+    """The whole of `spec`."""
+
+    node_selector: Selector
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
+    mode: Mode = Mode.ENFORCE
+    probes: Probes = Probes()
+    stale_after_intervals: Annotated[int, Meta(ge=2, le=100)] = 3
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    labels: Labels = Labels()
+    budget: Budget = Budget()
+    limits: Limits = Limits()
+    pod_template: PodTemplate = PodTemplate()
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """A policy in force: its identity and its spec."""
+
+    name: str
+    uid: str
+    generation: int
+    spec: PolicySpec
+
+    @property
+    def interval_seconds(self) -> float:
+        """Seconds between two runs of the health probe."""
+        return seconds(self.spec.probes.health.interval)
+
+    @property
+    def stale_seconds(self) -> float:
+        """Seconds after which what was read no longer counts (design: three intervals by default)."""
+        return self.interval_seconds * self.spec.stale_after_intervals
+
+
+class PolicyInvalid(Exception):
+    """The spec cannot be read; the message names the field and what it should be."""
+
+
+def parse(body: dict[str, Any]) -> Policy:
+    """The typed policy in a Kubernetes object; raises `PolicyInvalid` with the field's path.
+
+    The API server refuses most of this already (schema and CEL): what arrives here is what an older CRD let
+    through.
+    """
+    metadata = body.get("metadata", {})
+    try:
+        spec = msgspec.convert(body.get("spec", {}), PolicySpec)
+    except msgspec.ValidationError as error:
+        raise PolicyInvalid(str(error).replace("`$", "`spec").replace("$", "spec")) from None
+    return Policy(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        generation=int(metadata.get("generation", 0)),
+        spec=spec,
+    )

@@ -1,0 +1,166 @@
+"""NodeReport: all that nodegauge knows of one node, and the operator's only memory.
+
+Named as its node and owned by it.  Times are RFC 3339 in UTC, whole seconds.  The status is written in one
+patch with resourceVersion (promise 3); everything on the node is a pure function of it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from nodegauge_judge import Finding, GpuBrief, Verdict
+
+
+class Outcome(StrEnum):
+    """How a run ended.  `skipped`: it could not run because the node was full or busy (ages nothing)."""
+
+    READ = "read"
+    UNKNOWN = "unknown"
+    SKIPPED = "skipped"
+
+
+class Run(Struct, frozen=True, rename="camel", kw_only=True):
+    """One finished run.  `podUID` is what makes sure that no run is judged twice."""
+
+    number: int
+    pod_name: str = ""
+    pod_uid: str = msgspec.field(default="", name="podUID")
+    outcome: Outcome = Outcome.READ
+    reason: str = ""
+    message: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+
+
+class ProbeStatus(Struct, frozen=True, rename="camel", kw_only=True):
+    """What one probe found.  Verdict and findings are of the last run that could be read.
+
+    `readAt`: when that was; `unread`: runs since then that brought nothing, `unreadHard`: those of them that
+    were not merely skipped; `streak`: runs in a row with this verdict, `since` its first; `raw`: the inputs
+    kept for the next judgement (JSON, at most 2 KiB); `request`: the last `spec.requestedAt` answered.
+    """
+
+    name: str
+    last_run: Run | None = None
+    verdict: Verdict = Verdict.UNKNOWN
+    summary: str = ""
+    findings: list[Finding] = []
+    streak: int = 0
+    since: str = ""
+    read_at: str = ""
+    unread: int = 0
+    unread_hard: int = 0
+    raw: str = ""
+    boot_id: str = msgspec.field(default="", name="bootID")
+    request: str = ""
+
+
+class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
+    """The interconnect as judged: `class` nvlink, nvlink-pairs, pcie, or empty with the reason why not."""
+
+    klass: str = msgspec.field(default="", name="class")
+    nvlink_gbps: int | None = None
+    evidence: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
+    """The GPUs in brief."""
+
+    count: int = 0
+    product: str = ""
+    driver: str = ""
+    items: list[GpuBrief] = []
+
+
+class Held(Struct, frozen=True, rename="camel", kw_only=True):
+    """What we hold on the node, and why: reserved here before it is written there.
+
+    `condition`: status of GPUValidated ("True", "False", "Unknown" or "" for none); `conflicts`: label keys
+    that belong to someone else and were left alone.
+    """
+
+    labels: dict[str, str] = {}
+    condition: str = ""
+    reason: str = ""
+    message: str = ""
+    conflicts: list[str] = []
+
+
+class Change(Struct, frozen=True, rename="camel", kw_only=True):
+    """The last change worth an event: written under a name made from it, so that it is written once."""
+
+    run: str = ""
+    type: str = "Normal"
+    reason: str = ""
+    message: str = ""
+
+
+class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
+    """The whole of `status`."""
+
+    policy: str = ""
+    verdict: Verdict = Verdict.UNKNOWN
+    summary: str = ""
+    interconnect: InterconnectStatus = InterconnectStatus()
+    gpus: GpusStatus = GpusStatus()
+    matrix: str = ""
+    probes: list[ProbeStatus] = []
+    held: Held = Held()
+    change: Change | None = None
+
+    def probe(self, name: str) -> ProbeStatus:
+        """The status of one probe; an empty one when it never ran."""
+        return next((p for p in self.probes if p.name == name), ProbeStatus(name=name))
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """A NodeReport as the operator keeps it: identity, what was asked for, and the status."""
+
+    name: str
+    uid: str
+    resource_version: str
+    node_uid: str
+    """UID of the owning node; another UID than the node's makes the report count as absent."""
+    requested_at: str = ""
+    status: ReportStatus = ReportStatus()
+
+
+def parse_report(body: dict[str, Any]) -> Report:
+    """The typed report in a Kubernetes object.
+
+    A status that cannot be read (someone edited it) counts as empty: it is measured again, never guessed.
+    """
+    metadata = body.get("metadata", {})
+    owners = [o for o in metadata.get("ownerReferences", []) if o.get("kind") == "Node"]
+    try:
+        status = msgspec.convert(body.get("status") or {}, ReportStatus)
+    except msgspec.ValidationError:
+        status = ReportStatus()
+    return Report(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        node_uid=owners[0].get("uid", "") if owners else "",
+        requested_at=(body.get("spec") or {}).get("requestedAt", "") or "",
+        status=status,
+    )
+
+
+def stamp(now: float) -> str:
+    """RFC 3339 of epoch seconds, UTC, whole seconds; empty for 0."""
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if now else ""
+
+
+def unstamp(text: str) -> float:
+    """Epoch seconds of an RFC 3339 text; 0.0 for an empty or unreadable one."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0

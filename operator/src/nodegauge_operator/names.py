@@ -1,0 +1,86 @@
+"""Every label, taint, condition, annotation and resource name that nodegauge writes or reads.
+
+One module builds every string, so that a name can be found, changed and documented in one place
+(`docs/reference/labels.md` is generated from the tables here).  It decides nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+GROUP = "nodegauge.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+POLICY_KIND, POLICY_PLURAL = "GPUValidationPolicy", "gpuvalidationpolicies"
+REPORT_KIND, REPORT_PLURAL = "NodeReport", "nodereports"
+CRD_NAMES = (f"{POLICY_PLURAL}.{GROUP}", f"{REPORT_PLURAL}.{GROUP}")
+
+FIELD_MANAGER = "nodegauge"
+"""Field manager of every write of ours: managedFields then tell which labels are ours."""
+
+PREFIX = f"{GROUP}/"
+LABEL_INTERCONNECT = PREFIX + "interconnect"
+LABEL_EVIDENCE = PREFIX + "interconnect-evidence"
+LABEL_NVLINK_GBPS = PREFIX + "nvlink-gbps"
+LABEL_HEALTH = PREFIX + "health"
+LABEL_VALIDATED_AT = PREFIX + "validated-at"
+
+NODE_LABELS: dict[str, tuple[str, str]] = {
+    LABEL_INTERCONNECT: (
+        "nvlink | nvlink-pairs | pcie",
+        "nvlink: a ring over all GPUs runs on NVLink alone. nvlink-pairs: some NVLink, but a ring must cross "
+        "PCIe. Absent: not known, disagreement, one GPU.",
+    ),
+    LABEL_EVIDENCE: ("reported", "reported: from NVML (matrix, P2P status and fabric state agree)."),
+    LABEL_NVLINK_GBPS: (
+        "integer, GB/s one way",
+        "The weakest GPU's NVLink rate per direction; only with nvlink. Usable with nodeAffinity Gt.",
+    ),
+    LABEL_HEALTH: ("pass | warn | fail", "The health probe's verdict; absent when unknown or stale."),
+    LABEL_VALIDATED_AT: (
+        "integer, epoch seconds",
+        "When the node was last read, so that Gt can reject stale nodes; rewritten only once it is older "
+        "than half of the staleness limit.",
+    ),
+}
+"""Labels on nodes: key to (values, meaning)."""
+
+CONDITION = "GPUValidated"
+
+POD_PROBE = PREFIX + "probe"
+"""Label on probe pods: which probe; the pods that the operator watches carry it."""
+POD_NODE = PREFIX + "node"
+"""Annotation on probe pods: the node's name (label values are too short for some)."""
+POD_NODE_UID = PREFIX + "node-uid"
+POD_RUN = PREFIX + "run"
+"""Annotation on probe pods: the run number, which the NodeReport counts."""
+POD_POLICY = PREFIX + "policy"
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
+NO_SIDECAR_LINKERD = "linkerd.io/inject"
+
+PROBE_HEALTH = "health"
+PROBE_CONTAINER = "probe"
+
+TAINTS_OF_NODES_BEING_REMOVED = (
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+)
+
+
+def run_id(*, node_uid: str, probe: str, number: int) -> str:
+    """The identity of one run: 20 hexadecimal digits, the same on every try (promise 3: create is repeatable)."""
+    return hashlib.sha256(f"{node_uid}/{probe}/{number}".encode()).hexdigest()[:20]
+
+
+def pod_name(*, node_uid: str, probe: str, number: int) -> str:
+    """The probe pod's name; a second create of the same run meets AlreadyExists and adopts it."""
+    return f"nodegauge-{probe}-{run_id(node_uid=node_uid, probe=probe, number=number)}"
+
+
+def event_name(*, node: str, run: str, reason: str) -> str:
+    """The name of an event: the same fact of the same run is written once, however often it is tried."""
+    digest = hashlib.sha256(f"{node}/{run}/{reason}".encode()).hexdigest()[:16]
+    return f"{node[:200]}.{digest}"
