@@ -1,0 +1,37 @@
+"""The judge: from a result document to findings, a verdict and an interconnect class.
+
+Pure: the same result, thresholds, history and facts give the same judgement, on any machine and at any time,
+so that an old result can be judged again and a person can judge a file without a cluster.  It imports only
+`nodegauge_contract` and msgspec; no clock, no environment, no I/O, no logging.
+"""
+
+from nodegauge_judge.history import History
+from nodegauge_judge.model import (
+    Evidence,
+    Finding,
+    GpuBrief,
+    Interconnect,
+    InterconnectClass,
+    Judgement,
+    NodeFacts,
+    Severity,
+    Sharing,
+    Verdict,
+)
+from nodegauge_judge.thresholds import Thresholds, ThresholdsInvalid
+
+__all__ = [
+    "Evidence",
+    "Finding",
+    "GpuBrief",
+    "History",
+    "Interconnect",
+    "InterconnectClass",
+    "Judgement",
+    "NodeFacts",
+    "Severity",
+    "Sharing",
+    "Thresholds",
+    "ThresholdsInvalid",
+    "Verdict",
+]
