@@ -1,0 +1,166 @@
+"""Make the checkout's virtual environment: what every `make` target stands on.
+
+Standard library only, because nothing is installed yet.  It says what it does, a line per step and a line per
+ten packages, and when a step fails it says what to install.  The packages are those of pyproject.toml at the
+versions of constraints.txt, the project itself editable, and `tests/` on the path so that `python -m testbed`
+works from anywhere.  Two runs in one checkout wait for each other; an interrupted one leaves no stamp, and the
+next begins anew.
+
+    python .ci/venv.py install STAMP     the environment; STAMP is written last
+    python .ci/venv.py pins              constraints.txt anew, from the newest versions that pyproject.toml allows
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+CONSTRAINTS = Path("constraints.txt")
+INPUTS = (Path("pyproject.toml"), CONSTRAINTS)
+VENV = Path(".venv")
+PROJECT = ["--group", "dev", "--editable", ".[operator,probes,bench]"]
+BUILD_TOOLS = ("pip", "setuptools")
+PINS_HEADER = """\
+# Exact versions of everything that is installed to build, run and test nodegauge.
+# Written by `make constraints` (Python {python}); pip and setuptools are the tools that install and build it.
+"""
+
+
+class StepFailed(Exception):
+    """A step of the set-up failed; the text says which, and the way out."""
+
+
+def say(text: str) -> None:
+    """One line of progress, at once."""
+    print(f"nodegauge set-up: {text}", flush=True)
+
+
+def pinned() -> dict[str, str]:
+    """Package name (lower case) to `name==version`, as in constraints.txt."""
+    text = CONSTRAINTS.read_text(encoding="utf-8") if CONSTRAINTS.exists() else ""
+    pins = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return {pin.split("==", maxsplit=1)[0].lower(): pin for pin in pins}
+
+
+def run(command: list[str], *, watch: Callable[[str], None], way_out: str) -> None:
+    """Run `command`, give each line it prints to `watch`; `StepFailed` quotes its last lines and `way_out`."""
+    environment = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    lines: list[str] = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                lines.append(line.rstrip())
+                watch(lines[-1])
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        quoted = "\n".join(f"  | {line}" for line in lines[-25:])
+        raise StepFailed(f"{' '.join(command)} failed:\n{quoted}\n{way_out}")
+
+
+def counter(total: int) -> Callable[[str], None]:
+    """Turns pip's many lines into one per ten packages (`total` 0: unknown); its warnings pass."""
+    seen: set[str] = set()
+
+    def watch(line: str) -> None:
+        if line.startswith("WARNING"):
+            say(line)
+        found = re.match(r"Collecting ([A-Za-z0-9._-]+)", line)
+        if found and found.group(1).lower() not in seen:
+            seen.add(found.group(1).lower())
+            if len(seen) % 10 == 0:
+                say(f"  {len(seen)}{f' of {total}' if total else ''} packages found")
+        if line.startswith("Installing collected packages"):
+            say("  unpacking them")
+
+    return watch
+
+
+def create(folder: Path) -> str:
+    """A fresh virtual environment in `folder`, with the pinned pip; the path of its Python."""
+    quiet: Callable[[str], None] = lambda line: None  # noqa: E731
+    say(f"[1/3] creating {folder} with Python {sys.version.split()[0]}")
+    run(
+        [sys.executable, "-m", "venv", "--clear", str(folder)],
+        watch=quiet,
+        way_out="Python's venv module is not complete. Debian and Ubuntu: apt-get install python3-venv",
+    )
+    python = str(folder / "bin" / "python")
+    pip = pinned().get("pip", "pip")
+    say(f"[2/3] installing {pip}")
+    run([python, "-m", "pip", "install", pip], watch=counter(0), way_out=NO_PACKAGES)
+    return python
+
+
+NO_PACKAGES = (
+    "pip could not install what the project needs; its own words are above. Without a way to a package index, "
+    "set one up for pip (pip config, or the variables PIP_INDEX_URL and PIP_CERT) and run make again."
+)
+
+
+def install(stamp: Path) -> None:
+    """The checkout's environment; does nothing when another run made it while this one waited."""
+    if stamp.exists() and all(stamp.stat().st_mtime >= path.stat().st_mtime for path in INPUTS):
+        return
+    python = create(VENV)
+    total = len(pinned()) - len(BUILD_TOOLS)
+    say(f"[3/3] installing {total} packages at the versions of {CONSTRAINTS} (a minute or two)")
+    fixed = ["--constraint", str(CONSTRAINTS), "--build-constraint", str(CONSTRAINTS)]
+    run([python, "-m", "pip", "install", *fixed, *PROJECT], watch=counter(total), way_out=NO_PACKAGES)
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+    (Path(site) / "nodegauge-testbed.pth").write_text(f"{Path('tests').resolve()}\n", encoding="utf-8")
+    stamp.touch()
+    say("ready")
+
+
+def write_pins() -> None:
+    """Resolve anew, without constraints, in a throw-away environment, and write constraints.txt."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = create(Path(folder) / "venv")
+        say("[3/3] resolving the newest versions that pyproject.toml allows")
+        run(
+            [python, "-m", "pip", "install", "--upgrade", *BUILD_TOOLS], watch=counter(0), way_out=NO_PACKAGES
+        )
+        run([python, "-m", "pip", "install", *PROJECT], watch=counter(0), way_out=NO_PACKAGES)
+        command = [python, "-m", "pip", "freeze", "--all", "--exclude-editable"]
+        frozen = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lines = sorted((line for line in frozen.splitlines() if "==" in line), key=str.lower)
+    header = PINS_HEADER.format(python=".".join(str(part) for part in sys.version_info[:2]))
+    CONSTRAINTS.write_text(header + "\n".join(lines) + "\n", encoding="utf-8")
+    say(f"{CONSTRAINTS} now holds {len(lines)} versions: look at `git diff`, then make check and make test")
+
+
+def main(arguments: list[str]) -> int:
+    """The command line of the module's docstring; 1 for a failed step, 130 for Ctrl-C."""
+    folder = os.open(".", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("another make is setting up this checkout: waiting for it")
+        fcntl.flock(folder, fcntl.LOCK_EX)
+    try:
+        if arguments[:1] == ["pins"]:
+            write_pins()
+        else:
+            install(Path(arguments[1]))
+    except StepFailed as failure:
+        print(f"\nnodegauge set-up: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; the next make begins anew")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
