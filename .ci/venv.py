@@ -1,13 +1,13 @@
 """Make the checkout's virtual environment: what every `make` target stands on.
 
-Standard library only, because nothing is installed yet.  It says what it does, a line per step and a line per
-ten packages, and when a step fails it says what to install.  The packages are those of pyproject.toml at the
+Standard library only, because nothing is installed yet.  It says what it does, a line per step and per ten
+packages, and when a step fails it says what to install.  The packages are those of pyproject.toml at the
 versions of constraints.txt, the project itself editable, and `tests/` on the path so that `python -m testbed`
-works from anywhere.  Two runs in one checkout wait for each other; an interrupted one leaves no stamp, and the
-next begins anew.
+works from anywhere.  Two runs in one checkout wait for each other; an interrupted one leaves no stamp, and
+the next begins anew.
 
     python .ci/venv.py install STAMP     the environment; STAMP is written last
-    python .ci/venv.py pins              constraints.txt anew, from the newest versions that pyproject.toml allows
+    python .ci/venv.py pins              constraints.txt anew: the newest versions that pyproject.toml allows
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def pinned() -> dict[str, str]:
 
 
 def run(command: list[str], *, watch: Callable[[str], None], way_out: str) -> None:
-    """Run `command`, give each line it prints to `watch`; `StepFailed` quotes its last lines and `way_out`."""
+    """Run `command`, each printed line goes to `watch`; `StepFailed` quotes the last ones and `way_out`."""
     environment = {**os.environ, "PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     lines: list[str] = []
     with subprocess.Popen(
@@ -102,8 +102,8 @@ def create(folder: Path) -> str:
 
 
 NO_PACKAGES = (
-    "pip could not install what the project needs; its own words are above. Without a way to a package index, "
-    "set one up for pip (pip config, or the variables PIP_INDEX_URL and PIP_CERT) and run make again."
+    "pip could not install what the project needs; its own words are above. Without a way to a package "
+    "index, set one up for pip (pip config, or the variables PIP_INDEX_URL and PIP_CERT) and run make again."
 )
 
 
