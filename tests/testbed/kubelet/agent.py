@@ -1,0 +1,220 @@
+"""The simulated kubelet of one node: registers it, watches its pods, keeps one worker per pod.
+
+Needs no root and no container runtime; several may run in one event loop.  What it does differently from a
+real kubelet is listed in tests/testbed/README.md; whatever is not listed there should behave the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+
+from testbed.kubelet.api import Api, retry
+from testbed.kubelet.context import Hardware, NodeContext, Timing
+from testbed.kubelet.errors import ApiError, ApiUnreachable, KubeletError
+from testbed.kubelet.images import Image, default_images
+from testbed.kubelet.node import NodeAgent
+from testbed.kubelet.pod import PodWorker, is_terminal, remove
+
+Object = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+PODS = "/api/v1/pods"
+RECONNECT_SECONDS = 0.2
+
+
+class NodeObject(Enum):
+    """What becomes of the Node when its kubelet stops."""
+
+    KEEP = "keep"
+    DELETE = "delete"
+
+
+class Kubelet:
+    """One simulated node.
+
+    server: kubeconfig of an administrator (a real kubelet has an identity of its own).
+    directory: where pods, logs and pids are kept, `pods/NAMESPACE_NAME_UID/CONTAINER/{0.log,pid,ports.json}`.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        server: Path,
+        directory: Path,
+        hardware: Hardware | None = None,
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Object] = (),
+        images: Mapping[str, Image] | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        self.name = name
+        self._server = server
+        self._directory = directory
+        self._hardware = hardware
+        self._labels = labels or {}
+        self._taints = taints
+        self._images = default_images() if images is None else images
+        self._timing = timing or Timing()
+        self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
+        self._removals: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._node: NodeContext | None = None
+        self._agent: NodeAgent | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it runs and none of its loops has broken."""
+        return bool(self._tasks) and not any(task.done() for task in self._tasks)
+
+    async def start(self) -> None:
+        """Register the node and begin to run its pods; raises what the API server answers when that fails."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        api = await Api.connect(self._server, agent=f"kubelet-testbed/{self.name}")
+        http = aiohttp.ClientSession()
+        self._node = NodeContext(
+            name=self.name,
+            api=api,
+            http=http,
+            images=self._images,
+            directory=self._directory.resolve(),
+            hardware=self._hardware,
+            timing=self._timing,
+        )
+        self._agent = NodeAgent(
+            api,
+            name=self.name,
+            hardware=self._hardware,
+            labels=self._labels,
+            taints=self._taints,
+            timing=self._timing,
+            address=self._node.address,
+        )
+        try:
+            await self._agent.register(self._node.now())
+        except BaseException:
+            await self._disconnect()
+            raise
+        self._tasks = [
+            asyncio.create_task(self._agent.keep_ready(self._node.now), name=f"heartbeat {self.name}"),
+            asyncio.create_task(self._watch_pods(), name=f"pods {self.name}"),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(_tell)
+
+    async def stop(self, node: NodeObject = NodeObject.KEEP) -> None:
+        """Kill every container at once and leave, as a node that loses power does; the pods' status stays.
+
+        With DELETE the Node is removed as well.
+        """
+        workers = [task for _, task in self._workers.values()]
+        await _cancel([*self._tasks, *workers, *self._removals])
+        self._tasks = []
+        self._workers.clear()
+        try:
+            if node is NodeObject.DELETE and self._agent is not None:
+                await self._agent.delete()
+        finally:
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        if self._node is not None:
+            await self._node.http.close()
+            await self._node.api.close()
+            self._node = None
+
+    @property
+    def _here(self) -> NodeContext:
+        if self._node is None:
+            raise KubeletError(f"the kubelet of {self.name} is not started")
+        return self._node
+
+    async def _watch_pods(self) -> None:
+        """List, watch, and list again after every gap."""
+        api, selector = self._here.api, f"spec.nodeName={self.name}"
+        while True:
+            listed = await retry(lambda: api.get(PODS, fieldSelector=selector))
+            version = listed["metadata"]["resourceVersion"]
+            self._replace(listed.get("items") or [])
+            try:
+                while True:
+                    async for kind, item in api.watch(PODS, version=version, fieldSelector=selector):
+                        version = item["metadata"]["resourceVersion"]
+                        self._observe(kind, item)
+            except ApiUnreachable as error:
+                log.info("%s", error)
+            except ApiError as error:
+                if error.status != 410:
+                    log.warning("watch of pods: %s", error)
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    def _replace(self, items: list[Object]) -> None:
+        """Take a fresh list: what is not in it is gone."""
+        present = {item["metadata"]["uid"] for item in items}
+        for uid, (worker, _) in list(self._workers.items()):
+            if uid not in present:
+                worker.vanish()
+        for item in items:
+            self._observe("MODIFIED", item)
+
+    def _observe(self, kind: str, pod: Object) -> None:
+        """One event of the watch."""
+        if kind == "BOOKMARK":
+            return
+        uid = pod["metadata"]["uid"]
+        known = self._workers.get(uid)
+        if kind == "DELETED":
+            if known:
+                known[0].vanish()
+        elif known:
+            known[0].observe(pod)
+        elif not is_terminal(pod):
+            self._begin(pod)
+        elif pod["metadata"].get("deletionTimestamp"):
+            self._remove(pod)
+
+    def _begin(self, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        worker = PodWorker(pod, self._here)
+        task = asyncio.create_task(worker.run(), name=f"pod {pod['metadata']['name']}")
+        self._workers[uid] = (worker, task)
+        task.add_done_callback(lambda done: self._ended(uid, worker, done))
+
+    def _ended(self, uid: str, worker: PodWorker, task: asyncio.Task[None]) -> None:
+        """A pod's status is final; take it away if somebody has deleted it."""
+        self._workers.pop(uid, None)
+        _tell(task)
+        if not task.cancelled() and worker.pod["metadata"].get("deletionTimestamp"):
+            self._remove(worker.pod)
+
+    def _remove(self, pod: Object) -> None:
+        task = asyncio.create_task(remove(pod, self._here))
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    """Nothing breaks in silence."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s broke", task.get_name(), exc_info=error)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

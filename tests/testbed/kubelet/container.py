@@ -1,0 +1,302 @@
+"""One container of one pod: wait for image and configuration, run, restart as the policy says.
+
+`Runner.run()` returns when the container rests for good.  It changes its `record` and calls `changed()`;
+writing to the API is the pod's business, and so is deciding when a container has to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from testbed.kubelet import environment, images, status
+from testbed.kubelet.checks import Answer, Check, refuse_unknown
+from testbed.kubelet.context import NodeContext, timestamp
+from testbed.kubelet.errors import (
+    ApiError,
+    ConfigMissing,
+    ContainerWaits,
+    EndedBeforeStart,
+    NotSimulated,
+    StartFailed,
+)
+from testbed.kubelet.messages import last_words
+from testbed.kubelet.ports import move_port
+from testbed.kubelet.process import ContainerProcess, ProcessSpec
+from testbed.kubelet.status import Record, Running, Terminated, Waiting
+from testbed.kubelet.tokens import Credentials
+
+Object = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+IGNORED_VOLUMES = frozenset({"emptyDir", "projected", "downwardAPI"})
+"""Volumes whose absence a program can live with: scratch space, and the service account's token."""
+
+
+class Runner:
+    """Runs one container until its restart policy lets it rest."""
+
+    def __init__(
+        self,
+        spec: Object,
+        record: Record,
+        *,
+        pod: Object,
+        policy: str,
+        node: NodeContext,
+        directory: Path,
+        credentials: Credentials | None,
+        changed: Callable[[], None],
+    ) -> None:
+        self.spec = spec
+        self.record = record
+        self._pod = pod
+        self._policy = policy
+        self._node = node
+        self._directory = directory
+        self._credentials = credentials
+        self._changed = changed
+        self._process: ContainerProcess | None = None
+        self._ending = asyncio.Event()
+        self._moved: dict[int, int] = {}
+        self._began = timestamp(node.now())
+        self.up = asyncio.Event()
+        """Set once the container has been started."""
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None
+
+    def end(self, number: signal.Signals) -> None:
+        """Signal the container, if it runs, and never start it again."""
+        self._ending.set()
+        if self._process is not None:
+            self._process.signal(number)
+
+    async def run(self) -> None:
+        """Start, watch, restart; cancelling it kills the container."""
+        attempt = 0
+        if isinstance(self.record.state, Terminated):  # found dead by a kubelet that has just started
+            if not self._restarts():
+                return
+            self._next_life()
+        while not self._ending.is_set():
+            try:
+                process = await self._launch_when_possible()
+            except EndedBeforeStart:
+                return
+            except StartFailed as error:
+                self._rest(code=128, reason="StartError", message=str(error))
+            else:
+                await self._live(process)
+            self._changed()
+            if self._ending.is_set() or not self._restarts():
+                return
+            if attempt:  # the first restart is at once
+                pause = self._node.timing.crash.pause(attempt - 1)
+                await self._crash_loop(pause)
+                if self._ending.is_set():
+                    self.record.state = self.record.last or self.record.state
+                    return
+            self._next_life()
+            attempt += 1
+
+    def _restarts(self) -> bool:
+        state = self.record.state
+        if self._policy == "OnFailure":
+            return not (isinstance(state, Terminated) and state.code == 0)
+        return self._policy == "Always"
+
+    def _next_life(self) -> None:
+        if isinstance(self.record.state, Terminated):
+            self.record.last = self.record.state
+        self.record.state = Waiting()
+        self.record.restarts += 1
+
+    async def _crash_loop(self, pause: float) -> None:
+        assert isinstance(self.record.state, Terminated)
+        self.record.last = self.record.state
+        pod = self._pod["metadata"]["name"]
+        words = f"back-off {pause:g}s restarting failed container={self.record.name} pod={pod}"
+        self.record.state = Waiting(status.CRASH_LOOP, words)
+        self._changed()
+        await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but not beyond the order to end."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), seconds)
+
+    async def _launch_when_possible(self) -> ContainerProcess:
+        """Launch, and try again for as long as the image or the configuration is missing."""
+        attempt = 0
+        while not self._ending.is_set():
+            try:
+                return await self._launch()
+            except ContainerWaits as error:
+                self.record.state = Waiting(error.reason, str(error))
+                self._changed()
+                pause = self._node.timing.pull.pause(attempt)
+                await self._pause(pause / 2)
+                if error.reason == "ErrImagePull":
+                    words = f'Back-off pulling image "{self.spec["image"]}": {error}'
+                    self.record.state = Waiting("ImagePullBackOff", words)
+                    self._changed()
+                await self._pause(pause / 2)
+                attempt += 1
+        raise EndedBeforeStart
+
+    async def _launch(self) -> ContainerProcess:
+        image = images.find(
+            self._node.images, self.spec["image"], pull_policy=self.spec.get("imagePullPolicy", "Always")
+        )
+        refuse_unknown(self.spec)
+        refuse_volumes(self._pod, self.spec)
+        env = await self._environment(image)
+        expanded = {
+            key: [environment.expand(word, env) for word in self.spec.get(key, [])]
+            for key in ("command", "args")
+        }
+        argv = image.argv(expanded["command"], expanded["args"])
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._message_file.write_bytes(b"")
+        return await ContainerProcess.launch(
+            ProcessSpec(argv=argv, env=env, cwd=self._directory.parent, log=self._log_file)
+        )
+
+    async def _environment(self, image: images.Image) -> dict[str, str]:
+        metadata = self._pod["metadata"]
+        home = self._directory.parent / "tmp"
+        home.mkdir(parents=True, exist_ok=True)
+        env = environment.system_environment(self._node, hostname=metadata["name"], home=home) | dict(
+            image.env
+        )
+        env |= await environment.pod_environment(self.spec, self._pod, self._node, known=env)
+        self._moved = move_port(env)
+        if self._credentials:
+            try:
+                await self._credentials.write()
+            except ApiError as error:
+                raise ConfigMissing(f"no token for the pod's service account: {error}") from error
+            env["KUBECONFIG"] = str(self._credentials.kubeconfig)
+        driver = environment.sees_driver(self.spec, self._pod, env)
+        return env | environment.hook_environment(
+            self._node.hardware, driver=driver, env=env, termination_log=self._message_file
+        )
+
+    @property
+    def _message_file(self) -> Path:
+        return self._directory / "termination-log"
+
+    @property
+    def _log_file(self) -> Path:
+        return self._directory / f"{self.record.restarts}.log"
+
+    async def _live(self, process: ContainerProcess) -> None:
+        """Follow one process from start to end."""
+        self._process = process
+        self._began = timestamp(self._node.now())
+        self.record.container_id = f"testbed://{uuid.uuid4().hex}"
+        self.record.state = Running(self._began)
+        (self._directory / "pid").write_text(f"{process.pid}\n")
+        (self._directory / "ports.json").write_text(json.dumps(self._moved))
+        checks = asyncio.ensure_future(self._check())
+        if self._ending.is_set():
+            process.signal(signal.SIGKILL)
+        self._changed()
+        self.up.set()
+        try:
+            code = await process.wait()
+        finally:
+            process.abandon()
+            self._process = None
+            (self._directory / "pid").unlink(missing_ok=True)
+            checks.cancel()
+            [ended] = await asyncio.gather(checks, return_exceptions=True)
+            if isinstance(ended, Exception):
+                log.error(
+                    "checks of %s/%s broke", self._pod["metadata"]["name"], self.record.name, exc_info=ended
+                )
+        message = last_words(
+            self._message_file,
+            self._log_file,
+            code=code,
+            policy=self.spec.get("terminationMessagePolicy", "File"),
+            containers=len(self._pod["spec"]["containers"]),
+        )
+        self._rest(code=code, reason="Completed" if code == 0 else "Error", message=message)
+
+    def _rest(self, *, code: int, reason: str, message: str) -> None:
+        self.record.ready = self.record.started = False
+        self.record.state = Terminated(
+            code=code,
+            reason=reason,
+            message=message,
+            started=self._began,
+            finished=timestamp(self._node.now()),
+            container_id=self.record.container_id,
+        )
+
+    async def _check(self) -> None:
+        """Keep `ready` and `started` up to date, and kill the container when it is no longer alive."""
+        hurry = self._node.timing.unready_check
+        if startup := self.spec.get("startupProbe"):
+            passed = asyncio.Event()
+            asking = asyncio.ensure_future(
+                self._make(startup).run(
+                    lambda a: passed.set() if a is Answer.GOOD else self._unalive(), hurry=hurry
+                )
+            )
+            try:
+                await passed.wait()
+            finally:
+                asking.cancel()
+        self.record.started = True
+        readiness, liveness = self.spec.get("readinessProbe"), self.spec.get("livenessProbe")
+        self.record.ready = not readiness
+        self._changed()
+        async with asyncio.TaskGroup() as group:
+            if readiness:
+                group.create_task(self._make(readiness).run(self._set_ready, hurry=hurry))
+            if liveness:
+                group.create_task(
+                    self._make(liveness).run(lambda a: self._unalive() if a is Answer.BAD else None)
+                )
+
+    def _make(self, check: Object) -> Check:
+        return Check(check, self.spec, moved=self._moved, http=self._node.http)
+
+    def _set_ready(self, answer: Answer) -> None:
+        self.record.ready = answer is Answer.GOOD
+        self._changed()
+
+    def _unalive(self) -> None:
+        """End the process with the pod's grace period; the restart policy does the rest."""
+        process = self._process
+        if process is None:
+            return
+        log.info("%s/%s failed its liveness check", self._pod["metadata"]["name"], self.record.name)
+        grace = float(self._pod["spec"].get("terminationGracePeriodSeconds", 30))
+        task = asyncio.ensure_future(process.stop(grace=grace))
+        task.add_done_callback(lambda t: t.cancelled() or t.exception())
+
+
+def refuse_volumes(pod: Object, container: Object) -> None:
+    """NotSimulated when the container mounts something that it would miss."""
+    mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+    for volume in pod["spec"].get("volumes", []):
+        kinds = volume.keys() - {"name"}
+        if volume["name"] in mounted and not kinds <= IGNORED_VOLUMES:
+            raise NotSimulated(
+                f"volume {volume['name']}: the simulated kubelet mounts nothing ({', '.join(kinds)}); "
+                "processes share the host's file system"
+            )

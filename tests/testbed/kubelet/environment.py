@@ -1,0 +1,158 @@
+"""The environment of a container: what the pod says, and what a container runtime adds to it.
+
+Nothing of the kubelet's own environment gets in, so that a program cannot depend on the shell that started
+the testbed.  Four layers, later ones win: a bare system, the image, the pod, the runtime's hooks.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from testbed.kubelet.context import Hardware, NodeContext
+from testbed.kubelet.errors import ApiError, ConfigMissing, NotSimulated
+from testbed.kubelet.images import SYSTEM_PATH
+
+Object = dict[str, Any]
+
+TERMINATION_LOG = "NODEGAUGE_TERMINATION_LOG"
+DRIVER_VARIABLES = ("LD_LIBRARY_PATH", "NODEGAUGE_SIM_HARDWARE")
+GPU_RESOURCE = "nvidia.com/gpu"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+NO_DEVICES = frozenset({"", "void", "none"})
+"""Values of NVIDIA_VISIBLE_DEVICES that add nothing (on a real node `none` adds the libraries)."""
+
+REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
+FIELD_WITH_KEY = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+
+
+def expand(text: str, env: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` as the API defines it: `$$` is a dollar sign, an unknown name stays as written."""
+    return REFERENCE.sub(lambda m: "$" if m[1] is None else env.get(m[1], m[0]), text)
+
+
+def system_environment(node: NodeContext, *, hostname: str, home: Path) -> dict[str, str]:
+    """What every container has: PATH, HOME, TMPDIR, HOSTNAME and the address of the API server."""
+    server = urlsplit(node.api.server)
+    return {
+        "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "HOSTNAME": hostname,
+        "KUBERNETES_SERVICE_HOST": server.hostname or "",
+        "KUBERNETES_SERVICE_PORT": str(server.port or 443),
+    }
+
+
+async def pod_environment(
+    container: Object, pod: Object, node: NodeContext, *, known: Mapping[str, str]
+) -> dict[str, str]:
+    """The pod's `envFrom` and `env`; `known` are variables that `$(NAME)` may refer to.
+
+    ConfigMissing when a ConfigMap, a Secret or a key is not there and not optional.
+    """
+    result: dict[str, str] = {}
+    namespace = pod["metadata"]["namespace"]
+    for source in container.get("envFrom", []):
+        for plural in ("configMap", "secret"):
+            if reference := source.get(f"{plural}Ref"):
+                data = await _data(node, plural, namespace=namespace, reference=reference)
+                result |= {source.get("prefix", "") + key: value for key, value in data.items()}
+    for entry in container.get("env", []):
+        if "valueFrom" in entry:
+            value = await _value_from(entry, pod, node)
+            if value is None:
+                continue
+        else:
+            value = expand(entry.get("value", ""), {**known, **result})
+        result[entry["name"]] = value
+    return result
+
+
+async def _value_from(entry: Object, pod: Object, node: NodeContext) -> str | None:
+    """The value of one `valueFrom`; None when it is optional and absent."""
+    source = entry["valueFrom"]
+    if reference := source.get("fieldRef"):
+        return field_value(reference["fieldPath"], pod, node)
+    for plural in ("configMap", "secret"):
+        if reference := source.get(f"{plural}KeyRef"):
+            data = await _data(node, plural, namespace=pod["metadata"]["namespace"], reference=reference)
+            if reference["key"] in data:
+                return data[reference["key"]]
+            if reference.get("optional"):
+                return None
+            raise ConfigMissing(f"couldn't find key {reference['key']} in {plural} {reference['name']}")
+    raise NotSimulated(f"env {entry['name']}: the simulated kubelet does not know {', '.join(source)}")
+
+
+def field_value(path: str, pod: Object, node: NodeContext) -> str:
+    """A downward API field; NotSimulated for one that is not known here."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    if match := FIELD_WITH_KEY.fullmatch(path):
+        return str(metadata.get(match[1], {}).get(match[2], ""))
+    values = {
+        "metadata.name": metadata["name"],
+        "metadata.namespace": metadata["namespace"],
+        "metadata.uid": metadata["uid"],
+        "spec.nodeName": node.name,
+        "spec.serviceAccountName": spec.get("serviceAccountName", "default"),
+        "status.podIP": node.address,
+        "status.podIPs": node.address,
+        "status.hostIP": node.address,
+        "status.hostIPs": node.address,
+    }
+    if path not in values:
+        raise NotSimulated(f"the simulated kubelet does not know the field {path}")
+    return str(values[path])
+
+
+async def _data(node: NodeContext, plural: str, *, namespace: str, reference: Object) -> dict[str, str]:
+    """A ConfigMap's or Secret's text values; empty when it is absent and optional."""
+    try:
+        found = await node.api.get(f"/api/v1/namespaces/{namespace}/{plural.lower()}s/{reference['name']}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        if reference.get("optional"):
+            return {}
+        raise ConfigMissing(f'{plural.lower()} "{reference["name"]}" not found') from error
+    if plural == "configMap":
+        return dict(found.get("data") or {})
+    return {key: base64.b64decode(value).decode() for key, value in (found.get("data") or {}).items()}
+
+
+def sees_driver(container: Object, pod: Object, env: Mapping[str, str]) -> bool:
+    """Whether the node's container runtime would put the NVIDIA driver into this container.
+
+    As on a node where the NVIDIA runtime is the default and the device plugin runs: a request for GPUs, or
+    NVIDIA_VISIBLE_DEVICES naming devices unless a runtime class other than NVIDIA's is chosen.
+    """
+    limits = container.get("resources", {}).get("limits", {})
+    if str(limits.get(GPU_RESOURCE, "0")) != "0":
+        return True
+    chosen = pod["spec"].get("runtimeClassName")
+    if chosen is not None and "nvidia" not in chosen:
+        return False
+    return env.get(VISIBLE_DEVICES, "") not in NO_DEVICES
+
+
+def hook_environment(
+    hardware: Hardware | None, *, driver: bool, env: Mapping[str, str], termination_log: Path
+) -> dict[str, str]:
+    """What the runtime's hooks add: the termination message's file, the node's /sys and /proc, the driver."""
+    result = {TERMINATION_LOG: str(termination_log)}
+    if hardware is None:
+        return result
+    for name, value in hardware.env().items():
+        if name not in DRIVER_VARIABLES:
+            result[name] = value
+        elif driver:
+            before = env.get(name) if name == "LD_LIBRARY_PATH" else None
+            result[name] = os.pathsep.join([value, before]) if before else value
+    return result

@@ -1,0 +1,109 @@
+"""What stands in for container images: a table from image name to the program that it would contain.
+
+There is no registry and no unpacking.  An image is a checkout's source folders plus the interpreter that runs
+this kubelet, or a few harmless host programs.  A name that is not in the table is "not there": its pods wait
+in ErrImagePull and ImagePullBackOff, as they would with a typing error on a real cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testbed.kubelet.errors import ImageMissing, StartFailed
+
+PYTHON_NAMES = frozenset({"python", "python3"})
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """What a container of this image finds.
+
+    entrypoint: the argv when the pod gives no `command`, before `args`.
+    env: the image's own environment; the pod's wins.
+    programs: name in argv[0] (or its last path element) to the argv that it stands for.
+    """
+
+    entrypoint: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def argv(self, command: list[str], args: list[str]) -> list[str]:
+        """The argv to execute; StartFailed when argv[0] is not in the image."""
+        words = [*(command or self.entrypoint), *args]
+        if not words:
+            raise StartFailed("no command specified")
+        program = self.programs.get(words[0]) or self.programs.get(words[0].rpartition("/")[2])
+        if program is None:
+            raise StartFailed(f'exec: "{words[0]}": executable file not found in $PATH')
+        return [*program, *words[1:]]
+
+
+def python_image(*sources: Path, module: str | None = None) -> Image:
+    """An image with this interpreter, and with `sources` on its module path."""
+    return Image(
+        entrypoint=("python", "-m", module) if module else ("python",),
+        env=python_environment(*sources),
+        programs={
+            **dict.fromkeys(PYTHON_NAMES, (sys.executable,)),
+            "nodegauge": (sys.executable, "-m", "nodegauge_cli"),
+        },
+    )
+
+
+def python_environment(*sources: Path) -> dict[str, str]:
+    """The module path, and the library path without which some builds of Python do not start."""
+    env = {"PYTHONPATH": os.pathsep.join(map(str, sources))} if sources else {}
+    if libraries := os.environ.get("LD_LIBRARY_PATH"):
+        env["LD_LIBRARY_PATH"] = libraries
+    return env
+
+
+def host_image(*names: str) -> Image:
+    """An image with some of the host's own programs."""
+    found = {name: shutil.which(name, path=SYSTEM_PATH) for name in names}
+    return Image(entrypoint=names[:1], programs={name: (path,) for name, path in found.items() if path})
+
+
+def default_images(checkout: Path | None = None) -> dict[str, Image]:
+    """Operator and probe of a checkout (default: the one this file is in), `python` and `busybox`."""
+    root = checkout or Path(__file__).resolve().parents[3]
+    sources = (root / "operator" / "src", root / "probes" / "src")
+    return {
+        "nodegauge/operator": python_image(*sources, module="nodegauge_operator"),
+        "nodegauge/probe": python_image(*sources, module="nodegauge_probes"),
+        "python": python_image(),
+        "busybox": host_image("sh", "sleep", "echo", "cat", "true", "false", "env"),
+    }
+
+
+def repository(reference: str) -> str:
+    """`registry:5000/group/name:tag@digest` without tag and digest."""
+    name = reference.partition("@")[0]
+    head, slash, last = name.rpartition("/")
+    return head + slash + last.partition(":")[0]
+
+
+def find(images: Mapping[str, Image], reference: str, *, pull_policy: str) -> Image:
+    """The image of a reference, whatever its registry prefix, tag or digest.
+
+    ImageMissing with the waiting reason: ErrImageNeverPull for `imagePullPolicy: Never`, else ErrImagePull.
+    """
+    parts = repository(reference).split("/")
+    for start in range(len(parts)):
+        if (image := images.get("/".join(parts[start:]))) is not None:
+            return image
+    if pull_policy == "Never":
+        raise ImageMissing(
+            f'Container image "{reference}" is not present with pull policy of Never',
+            reason="ErrImageNeverPull",
+        )
+    raise ImageMissing(
+        f'failed to pull image "{reference}": not found: this simulated node has {", ".join(sorted(images))}',
+        reason="ErrImagePull",
+    )

@@ -1,0 +1,28 @@
+"""A container's last words: the termination message as a kubelet picks it up.
+
+Limits are those of Kubernetes: 4096 bytes a container, 12 KiB a pod (MaxContainerTerminationMessageLength,
+MaxPodTerminationMessageLogLength), and for FallbackToLogsOnError the log's last 2048 bytes or 80 lines.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MESSAGE_BYTES = 4096
+MESSAGE_BYTES_POD = 12288
+LOG_BYTES, LOG_LINES = 2048, 80
+FALLBACK = "FallbackToLogsOnError"
+
+
+def last_words(message: Path, output: Path, *, code: int, policy: str, containers: int) -> str:
+    """The first bytes of the message file, or the end of the log after a failure if asked for."""
+    limit = min(MESSAGE_BYTES, MESSAGE_BYTES_POD // containers)
+    try:
+        with message.open("rb") as file:
+            words = file.read(limit)
+    except OSError:
+        words = b""
+    if not words and code and policy == FALLBACK:
+        lines = output.read_bytes()[-LOG_BYTES:].splitlines(keepends=True)
+        words = b"".join(lines[-LOG_LINES:])
+    return words.decode(errors="replace")

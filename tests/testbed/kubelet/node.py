@@ -1,0 +1,220 @@
+"""The Node object of a simulated node: registration, status, heartbeats.
+
+Only what a kubelet itself writes.  Labels and taints that others put on the node are left alone: registration
+of a node that exists merges our labels in, and status is a patch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from testbed.kubelet.api import MERGE, Api, retry
+from testbed.kubelet.context import Hardware, Timing, timestamp
+from testbed.kubelet.errors import ApiError
+
+Object = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+KUBELET_VERSION = "v1.36.3"
+"""The version whose behaviour is copied, and that of the control plane beside it."""
+LEASE_SECONDS = 40
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+NODE_NAMESPACE = uuid.UUID("5b1d8f9e-6c0a-4b53-9d39-0a7f3f6c2d11")
+"""Fixed, so that a node's machine id depends on its name alone and survives a restart, as in life."""
+
+HEALTHY = (
+    ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ("Ready", "True", "KubeletReady", "simulated kubelet is posting ready status"),
+)
+
+
+def node_labels(name: str, hardware: Hardware | None, extra: Mapping[str, str]) -> dict[str, str]:
+    """The kubelet's own labels, and those that GPU feature discovery would add for the hardware."""
+    architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": architecture,
+        "beta.kubernetes.io/os": "linux",
+        "beta.kubernetes.io/arch": architecture,
+    }
+    if hardware is not None:
+        labels |= {
+            "nvidia.com/gpu.present": "true",
+            "nvidia.com/gpu.count": str(hardware.gpu_count),
+            "nvidia.com/gpu.product": hardware.gpu_product.replace(" ", "-"),
+        }
+    return labels | dict(extra)
+
+
+def boot_id(hardware: Hardware | None) -> str:
+    """The kernel's boot id as programs on the node read it."""
+    root = (hardware.env().get("NODEGAUGE_PROCFS") if hardware else None) or "/proc"
+    try:
+        return (Path(root) / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def node_info(name: str, hardware: Hardware | None) -> Object:
+    """status.nodeInfo."""
+    machine = uuid.uuid5(NODE_NAMESPACE, name)
+    return {
+        "machineID": machine.hex,
+        "systemUUID": str(machine),
+        "bootID": boot_id(hardware),
+        "kernelVersion": platform.release(),
+        "osImage": "nodegauge testbed (simulated node)",
+        "containerRuntimeVersion": "testbed://1",
+        "kubeletVersion": KUBELET_VERSION,
+        "kubeProxyVersion": "",
+        "operatingSystem": "linux",
+        "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
+    }
+
+
+def node_status(
+    name: str, hardware: Hardware | None, *, before: Sequence[Object], now: str, address: str
+) -> Object:
+    """The status that the kubelet owns; `before` are the conditions as they stand."""
+    capacity = dict(CAPACITY)
+    if hardware is not None:
+        capacity["nvidia.com/gpu"] = str(hardware.gpu_count)
+    known = {condition["type"]: condition for condition in before}
+    conditions = []
+    for kind, value, reason, message in HEALTHY:
+        same = kind in known and known[kind]["status"] == value
+        conditions.append(
+            {
+                "type": kind,
+                "status": value,
+                "reason": reason,
+                "message": message,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": known[kind]["lastTransitionTime"] if same else now,
+            }
+        )
+    return {
+        "capacity": capacity,
+        "allocatable": capacity,
+        "conditions": conditions,
+        "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
+        "nodeInfo": node_info(name, hardware),
+    }
+
+
+class NodeAgent:
+    """Registers one Node and keeps it Ready."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        name: str,
+        hardware: Hardware | None,
+        labels: Mapping[str, str],
+        taints: Sequence[Object],
+        timing: Timing,
+        address: str,
+    ) -> None:
+        self._api = api
+        self._name = name
+        self._hardware = hardware
+        self._labels = node_labels(name, hardware, labels)
+        self._taints = list(taints)
+        self._timing = timing
+        self._address = address
+        self._uid = ""
+
+    @property
+    def path(self) -> str:
+        """The node's address in the API."""
+        return f"/api/v1/nodes/{self._name}"
+
+    async def register(self, now: datetime) -> None:
+        """Create the node, or take up the one that is there; then the lease."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": self._name, "labels": self._labels},
+            "spec": {"taints": self._taints} if self._taints else {},
+            "status": self._status(now, before=[]),
+        }
+        try:
+            node = await retry(lambda: self._api.create("/api/v1/nodes", body))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            labels = {"metadata": {"labels": self._labels}}
+            node = await retry(lambda: self._api.patch(self.path, labels, kind=MERGE))
+            await self.post_status(now)
+        self._uid = node["metadata"]["uid"]
+        await self.renew_lease(now)
+
+    async def post_status(self, now: datetime) -> None:
+        """Patch the status; ApiError 404 when the node was deleted (a kubelet does not register twice)."""
+        node = await retry(lambda: self._api.get(self.path))
+        status = self._status(now, before=node.get("status", {}).get("conditions", []))
+        await retry(lambda: self._api.patch(f"{self.path}/status", {"status": status}))
+
+    async def renew_lease(self, now: datetime) -> None:
+        """Create or renew the lease in kube-node-lease."""
+        moment = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {
+            "holderIdentity": self._name,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": moment,
+        }
+        try:
+            await retry(lambda: self._api.patch(f"{LEASES}/{self._name}", {"spec": spec}, kind=MERGE))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._uid}
+            metadata: Object = {"name": self._name, "ownerReferences": [owner]}
+            lease = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": metadata,
+                "spec": spec,
+            }
+            await retry(lambda: self._api.create(LEASES, lease))
+
+    async def keep_ready(self, clock: Callable[[], datetime]) -> None:
+        """Heartbeats until cancelled. A deleted node stays so: a kubelet registers only when it starts."""
+        beats = 0
+        every = max(1, round(self._timing.status / self._timing.lease))
+        while True:
+            await asyncio.sleep(self._timing.lease)
+            beats += 1
+            try:
+                await self.renew_lease(clock())
+                if beats % every == 0:
+                    await self.post_status(clock())
+            except ApiError as error:
+                log.warning("heartbeat of node %s refused: %s", self._name, error)
+
+    async def delete(self) -> None:
+        """Take the node out of the cluster; its lease goes with it."""
+        try:
+            await self._api.delete(self.path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def _status(self, now: datetime, *, before: Sequence[Object]) -> Object:
+        return node_status(
+            self._name, self._hardware, before=before, now=timestamp(now), address=self._address
+        )

@@ -1,0 +1,283 @@
+"""One pod from binding to its end: order of containers, deadline, deletion, final status.
+
+A worker owns a pod's processes and its status.  It reacts to three things: containers that rest, the pod's
+newest object (deletion, a shorter grace period), and the pod being gone.  It does not watch, and it does not
+restart containers; `agent.py` and `container.py` do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from testbed.kubelet.api import retry
+from testbed.kubelet.container import Runner
+from testbed.kubelet.context import NodeContext, timestamp
+from testbed.kubelet.errors import ApiError
+from testbed.kubelet.publisher import StatusPublisher
+from testbed.kubelet.status import (
+    DEADLINE,
+    DEADLINE_MESSAGE,
+    INITIALIZING,
+    Record,
+    Terminated,
+    Verdict,
+    Waiting,
+    lost,
+    pod_status,
+)
+from testbed.kubelet.tokens import Credentials, token_source
+
+Object = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+DEFAULT_GRACE = 30
+"""Seconds (DefaultTerminationGracePeriodSeconds)."""
+KILL_SECONDS = 5.0
+"""Wait for processes to be gone after SIGKILL; a start that hangs in the API is given up after it."""
+
+
+class Ending(Enum):
+    """Why a pod's containers are being ended before they rest."""
+
+    DELETED = "deleted"
+    DEADLINE = "deadline"
+    GONE = "gone"
+
+
+def path_of(pod: Object) -> str:
+    """The pod's address in the API."""
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+def is_terminal(pod: Object) -> bool:
+    """Whether its status already says that it is over."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def directory_name(pod: Object) -> str:
+    """NAMESPACE_NAME_UID, as below a kubelet's /var/log/pods."""
+    metadata = pod["metadata"]
+    return f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}"
+
+
+async def remove(pod: Object, node: NodeContext) -> None:
+    """Take an ended pod out of the API: no grace, and only this very pod."""
+    options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
+    try:
+        await retry(lambda: node.api.delete(path_of(pod), options))
+    except ApiError as error:
+        if error.status not in (404, 409):  # 409: another pod has this name now
+            log.error("%s not removed: %s", path_of(pod), error)
+
+
+class PodWorker:
+    """Runs one pod; `run()` ends when the pod's status is final (or the pod is gone)."""
+
+    def __init__(self, pod: Object, node: NodeContext) -> None:
+        self.pod = pod
+        self._node = node
+        self._directory = node.directory / "pods" / directory_name(pod)
+        self._ending: Ending | None = None
+        self._news = asyncio.Event()
+        self._over = False
+        status = pod.get("status", {})
+        self._started = status.get("startTime") or timestamp(node.now())
+        self._conditions: list[Object] = status.get("conditions", [])
+        self._credentials: Credentials | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._publisher = StatusPublisher(
+            node.api, path=path_of(pod), uid=pod["metadata"]["uid"], render=self._render
+        )
+        self._init = [
+            self._runner(spec, "initContainerStatuses") for spec in pod["spec"].get("initContainers", [])
+        ]
+        self._main = [self._runner(spec, "containerStatuses") for spec in pod["spec"]["containers"]]
+        self.observe(pod)
+
+    def observe(self, pod: Object) -> None:
+        """Take the newest object into account."""
+        self.pod = pod
+        if pod["metadata"].get("deletionTimestamp"):
+            self._ending = self._ending or Ending.DELETED
+            self._news.set()
+
+    def vanish(self) -> None:
+        """The pod is no longer in the API: its processes end at once."""
+        self._ending = Ending.GONE
+        self._publisher.abandon()
+        self._news.set()
+
+    async def run(self) -> None:
+        """Live, end, tell; cancelling it kills everything at once and tells nobody."""
+        publishing = asyncio.ensure_future(self._publisher.run())
+        try:
+            self._publisher.touch()
+            await self._live()
+            self._finish()
+            self._publisher.touch()
+            await self._publisher.flush()
+        finally:
+            tasks = [publishing, *self._tasks]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _runner(self, spec: Object, statuses: str) -> Runner:
+        init = statuses == "initContainerStatuses"
+        sidecar = init and spec.get("restartPolicy") == "Always"
+        record = Record(spec["name"], spec["image"], sidecar=sidecar)
+        if self.pod["spec"].get("initContainers") and not init:
+            record.state = Waiting(INITIALIZING)
+        for known in self.pod.get("status", {}).get(statuses, []):
+            if known["name"] == spec["name"]:
+                _remember(record, known)
+        policy = self.pod["spec"].get("restartPolicy", "Always")
+        if init:
+            policy = "Always" if sidecar else policy if policy == "Never" else "OnFailure"
+        source = token_source(self.pod, spec)
+        if source is not None and self._credentials is None:
+            self._credentials = Credentials(
+                self.pod, source, self._node, directory=self._directory / "serviceaccount"
+            )
+        return Runner(
+            spec,
+            record,
+            pod=self.pod,
+            policy=policy,
+            node=self._node,
+            directory=self._directory / spec["name"],
+            credentials=self._credentials if source is not None else None,
+            changed=self._publisher.touch,
+        )
+
+    async def _live(self) -> None:
+        """Until the containers rest, or have been ended."""
+        if self._credentials:
+            self._tasks.append(asyncio.ensure_future(self._credentials.keep_fresh()))
+        containers = asyncio.ensure_future(self._run_containers())
+        try:
+            await self._wait(containers, self._time_left())
+            if not containers.done():
+                self._ending = self._ending or Ending.DEADLINE
+                await self._end(containers)
+        finally:
+            containers.cancel()
+            [result] = await asyncio.gather(containers, return_exceptions=True)
+            if isinstance(result, Exception):
+                log.error("%s broke", path_of(self.pod), exc_info=result)
+
+    async def _wait(self, containers: asyncio.Future[None], seconds: float | None) -> None:
+        news = asyncio.ensure_future(self._news.wait())
+        waiting: set[asyncio.Future[Any]] = {containers, news}
+        try:
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+
+    async def _run_containers(self) -> None:
+        """Init containers in order, then all others; sidecars run beside both and end last."""
+        sidecars: list[tuple[Runner, asyncio.Task[None]]] = []
+        try:
+            for runner in self._init:
+                if runner.record.sidecar:
+                    sidecars.append((runner, asyncio.ensure_future(runner.run())))
+                    await runner.up.wait()
+                    continue
+                await runner.run()
+                if not (isinstance(runner.record.state, Terminated) and runner.record.state.code == 0):
+                    return
+            async with asyncio.TaskGroup() as group:
+                for runner in self._main:
+                    group.create_task(runner.run())
+            for runner, _ in sidecars:
+                runner.end(signal.SIGTERM)
+            if sidecars:
+                await asyncio.wait({task for _, task in sidecars}, timeout=self._grace())
+        finally:
+            for _, task in sidecars:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in sidecars), return_exceptions=True)
+
+    async def _end(self, containers: asyncio.Future[None]) -> None:
+        """SIGTERM, the grace period (which may be shortened meanwhile), SIGKILL."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self._signal(signal.SIGTERM)
+        while not containers.done():
+            left = began + self._grace() - loop.time()
+            if left <= 0:
+                self._signal(signal.SIGKILL)
+                await asyncio.wait({containers}, timeout=KILL_SECONDS)
+                return
+            self._news.clear()
+            await self._wait(containers, left)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for runner in [*self._init, *self._main]:
+            runner.end(number)
+
+    def _grace(self) -> float:
+        """Seconds between SIGTERM and SIGKILL as things stand."""
+        if self._ending is Ending.GONE:
+            return 0.0
+        default = self.pod["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE)
+        return float(self.pod["metadata"].get("deletionGracePeriodSeconds", default))
+
+    def _time_left(self) -> float | None:
+        """Seconds to activeDeadlineSeconds, counted from the pod's start; None without one."""
+        limit = self.pod["spec"].get("activeDeadlineSeconds")
+        if limit is None:
+            return None
+        age = (self._node.now() - datetime.fromisoformat(self._started)).total_seconds()
+        return max(0.0, float(limit) - age)
+
+    def _finish(self) -> None:
+        """No container runs any more: whatever has no end gets the one that says so."""
+        self._over = True
+        for runner in [*self._init, *self._main]:
+            if not isinstance(runner.record.state, Terminated):
+                runner.record.state = lost()
+            runner.record.ready = runner.record.started = False
+
+    def _render(self) -> Object:
+        verdict = (
+            Verdict(reason=DEADLINE, message=DEADLINE_MESSAGE) if self._ending is Ending.DEADLINE else None
+        )
+        status = pod_status(
+            self.pod,
+            init=[runner.record for runner in self._init],
+            main=[runner.record for runner in self._main],
+            over=self._over,
+            verdict=verdict if self._over else None,
+            before=self._conditions,
+            started=self._started,
+            address=self._node.address,
+            now=timestamp(self._node.now()),
+        )
+        self._conditions = status["conditions"]
+        return status
+
+
+def _remember(record: Record, known: Object) -> None:
+    """Continue from what an earlier kubelet wrote: what ran then is lost, since no process outlives it."""
+    record.restarts = known.get("restartCount", 0)
+    state = known.get("state", {})
+    if "running" in state:
+        record.state = lost()
+        record.container_id = known.get("containerID", "")
+    elif end := state.get("terminated"):
+        record.container_id = end.get("containerID", "")
+        record.state = Terminated(
+            code=end["exitCode"],
+            reason=end.get("reason", ""),
+            message=end.get("message", ""),
+            started=end.get("startedAt"),
+            finished=end.get("finishedAt"),
+            container_id=end.get("containerID", ""),
+        )

@@ -1,0 +1,216 @@
+"""The parent process of one container: it starts it, passes signals on, and takes everything down with it.
+
+Run as a plain script by `process.py` (`python -I -S shim.py`, standard library only, so that it starts in
+about 20 ms).  It is what containerd's shim and a PID namespace are on a real node:
+
+- File descriptor 0 is a socket to the kubelet.  When the kubelet goes away for any reason, SIGKILL included,
+  the socket ends and the shim kills all that it started.  No process outlives the kubelet.
+- It is a child subreaper: what a container's processes leave behind becomes its child.  When the container's
+  first process ends, all others are killed, as they are when PID 1 of a PID namespace ends.
+- A signal for which the container's process has no handler is dropped, as the kernel does for PID 1 of a PID
+  namespace.  A program that forgets to handle SIGTERM is killed only after the grace period, as in life.
+
+Protocol: one line of JSON in (argv, env, cwd, log), then single bytes, each a signal number; out come lines
+of JSON: {"pid": N} or {"error": "..."}, then {"exit": code}.  Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+INHERITED_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that the Python interpreter ignores, and which an exec would pass on as ignored."""
+
+Spec = dict[str, object]
+
+
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2); OSError when the kernel refuses."""
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
+
+
+def read_line(fd: int) -> bytes:
+    """The first line; byte by byte where needed, since what follows it are signals."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(fd, 1)
+        if not byte:
+            break
+        line += byte
+    return bytes(line)
+
+
+def send(message: dict[str, object]) -> None:
+    """Tell the kubelet; it may be gone."""
+    with contextlib.suppress(OSError):
+        os.write(0, json.dumps(message).encode() + b"\n")
+
+
+def start(argv: list[str], *, env: dict[str, str], cwd: str, log: str) -> int:
+    """Fork and exec the container's first process in a session of its own; OSError when it cannot start."""
+    shim = os.getpid()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            become(argv, env=env, cwd=cwd, output=output, shim=shim)
+        except OSError as error:
+            os.write(write_end, f"{error.errno or 0} {error.strerror or error}".encode())
+        finally:
+            os._exit(127)
+    os.close(write_end)
+    os.close(output)
+    failure = os.read(read_end, 4096).decode()
+    os.close(read_end)
+    if failure:
+        os.waitpid(pid, 0)
+        number, _, words = failure.partition(" ")
+        raise OSError(int(number), words)
+    return pid
+
+
+def become(argv: list[str], *, env: dict[str, str], cwd: str, output: int, shim: int) -> None:
+    """In the child: own session, killed with its parent, output to the log, then exec."""
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != shim:
+        os._exit(127)  # the shim died before the line above took hold
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for number in INHERITED_IGNORES:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.chdir(cwd)
+    os.execve(argv[0], argv, env)
+
+
+def parents() -> dict[int, int]:
+    """Process id to parent's id of every process that can be seen."""
+    found = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib costs as much as the rest of the start
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                stat = file.read()
+        except OSError:
+            continue
+        found[int(name)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
+    return found
+
+
+def descendants() -> set[int]:
+    """Every process below this one; as subreaper it keeps those whose own parent ended."""
+    table = parents()
+    found: set[int] = set()
+    layer = {os.getpid()}
+    while layer:
+        layer = {pid for pid, parent in table.items() if parent in layer} - found
+        found |= layer
+    return found
+
+
+def kill_all() -> None:
+    """SIGKILL to everything below this process, again until nothing is left."""
+    while found := descendants():
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether the process has a handler of its own for the signal (SigCgt of /proc/PID/status)."""
+    try:
+        with open(f"/proc/{pid}/status") as file:  # noqa: PTH123
+            caught = next((line for line in file if line.startswith("SigCgt:")), "SigCgt: 0")
+    except OSError:
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def deliver(pid: int, number: int) -> None:
+    """SIGKILL ends the whole container; any other signal goes to its first process, if that handles it."""
+    if number == signal.SIGKILL:
+        for victim in descendants():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+    elif handles(pid, number):
+        os.kill(pid, number)
+
+
+def reap(main: int) -> int | None:
+    """Collect ended children; the exit code once the first process is among them (128 + n for a signal n)."""
+    code = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        if pid == 0:
+            return code
+        if pid == main:
+            plain = os.waitstatus_to_exitcode(status)
+            code = plain if plain >= 0 else 128 - plain
+
+
+def serve(pid: int, wakeup: int) -> int | None:
+    """Pass signals on until the container ends (its exit code) or the kubelet is gone (None)."""
+    while True:
+        ready, _, _ = select.select([0, wakeup], [], [])
+        if wakeup in ready:
+            os.read(wakeup, 4096)
+        if (code := reap(pid)) is not None:
+            return code
+        if 0 in ready:
+            try:
+                numbers = os.read(0, 64)
+            except OSError:
+                numbers = b""
+            if not numbers:
+                return None
+            for number in numbers:
+                deliver(pid, number)
+
+
+def main() -> int:
+    """Start the container that the first line describes and stay until it is over."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    line = read_line(0)
+    if not line:
+        return 1
+    spec = json.loads(line)
+    try:
+        pid = start(spec["argv"], env=spec["env"], cwd=spec["cwd"], log=spec["log"])
+    except OSError as error:
+        send({"error": f"{spec['argv'][0]}: {error.strerror or error}"})
+        return 1
+    send({"pid": pid})
+    code = serve(pid, read_end)
+    kill_all()
+    if code is not None:
+        send({"exit": code})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

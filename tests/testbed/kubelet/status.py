@@ -1,0 +1,205 @@
+"""What a kubelet says about a pod: container states, phase and conditions, as pure functions.
+
+The rules follow pkg/kubelet (getPhase, status/generate.go, TerminatePod) of Kubernetes 1.36 for the cases
+that can occur here.  Times come in as strings; nothing is read from anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+
+CREATING = "ContainerCreating"
+INITIALIZING = "PodInitializing"
+CRASH_LOOP = "CrashLoopBackOff"
+LOST = "ContainerStatusUnknown"
+LOST_MESSAGE = "The container could not be located when the pod was terminated"
+LOST_CODE = 137
+DEADLINE = "DeadlineExceeded"
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Not started; `reason` as `kubectl get pods` shows it."""
+
+    reason: str = CREATING
+    message: str = ""
+
+    def render(self) -> Object:
+        words = {"reason": self.reason, "message": self.message}
+        return {"waiting": {key: value for key, value in words.items() if value}}
+
+
+@dataclass(frozen=True)
+class Running:
+    """Running since `started`."""
+
+    started: str
+
+    def render(self) -> Object:
+        return {"running": {"startedAt": self.started}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminated:
+    """Over, with the container's last words in `message`."""
+
+    code: int
+    reason: str
+    message: str = ""
+    started: str | None = None
+    finished: str | None = None
+    container_id: str = ""
+
+    def render(self) -> Object:
+        words = {
+            "exitCode": self.code,
+            "reason": self.reason,
+            "message": self.message or None,
+            "startedAt": self.started,
+            "finishedAt": self.finished,
+            "containerID": self.container_id or None,
+        }
+        return {"terminated": {key: value for key, value in words.items() if value is not None}}
+
+
+@dataclass
+class Record:
+    """One container as its status shows it."""
+
+    name: str
+    image: str
+    state: Waiting | Running | Terminated = Waiting()
+    last: Terminated | None = None
+    restarts: int = 0
+    container_id: str = ""
+    ready: bool = False
+    started: bool = False
+    sidecar: bool = False
+
+    def render(self) -> Object:
+        return {
+            "name": self.name,
+            "image": self.image,
+            "imageID": self.image if self.container_id else "",
+            "containerID": self.container_id,
+            "ready": self.ready,
+            "started": self.started,
+            "restartCount": self.restarts,
+            "state": self.state.render(),
+            "lastState": self.last.render() if self.last else {},
+        }
+
+
+def lost() -> Terminated:
+    """The end of a container that nobody saw ending."""
+    return Terminated(code=LOST_CODE, reason=LOST, message=LOST_MESSAGE)
+
+
+def phase(policy: str, *, init: list[Record], main: list[Record], over: bool) -> str:
+    """Pending, Running, Succeeded or Failed; `over` when no container will run again, whatever the policy."""
+    ends = [record.state for record in main if isinstance(record.state, Terminated)]
+    if over:
+        good = len(ends) == len(main) and all(end.code == 0 for end in ends)
+        return "Succeeded" if good else "Failed"
+    if not all(_initialized(record) for record in init):
+        return "Pending"
+    if any(isinstance(r.state, Waiting) and r.last is None for r in main):
+        return "Pending"
+    if any(isinstance(r.state, Running) for r in main) or policy == "Always" or len(ends) < len(main):
+        return "Running"
+    if all(end.code == 0 for end in ends):
+        return "Succeeded"
+    return "Failed" if policy == "Never" else "Running"
+
+
+def _initialized(record: Record) -> bool:
+    """An init container that succeeded, or a sidecar that has started."""
+    return (record.sidecar and record.started) or (
+        isinstance(record.state, Terminated) and record.state.code == 0
+    )
+
+
+def conditions(
+    phase_now: str, *, init: list[Record], main: list[Record], before: list[Object], now: str
+) -> list[Object]:
+    """The kubelet's conditions; the transition time changes only with the status."""
+    done = phase_now in ("Succeeded", "Failed")
+    why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase_now)
+    initialized = done or all(_initialized(record) for record in init)
+    unready = [record.name for record in main if not record.ready]
+    ready = not done and initialized and not unready
+    created = any(record.container_id for record in [*init, *main]) and not done
+    words = None if ready or done else f"containers with unready status: [{' '.join(unready)}]"
+    blocked = None if ready else why or "ContainersNotReady"
+    found = [
+        ("PodReadyToStartContainers", created, None, None),
+        ("Initialized", initialized, None if initialized else "ContainersNotInitialized", None),
+        ("Ready", ready, blocked, words),
+        ("ContainersReady", ready, blocked, words),
+        ("PodScheduled", True, None, None),
+    ]
+    known = {condition["type"]: condition for condition in before}
+    return [
+        _condition(kind, "True" if value else "False", reason, message, known.get(kind), now)
+        for kind, value, reason, message in found
+    ]
+
+
+def _condition(
+    kind: str, status: str, reason: str | None, message: str | None, known: Object | None, now: str
+) -> Object:
+    same = known is not None and known["status"] == status
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastProbeTime": None,
+        "lastTransitionTime": known["lastTransitionTime"] if same and known else now,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Why a whole pod ended, when it was not by its containers."""
+
+    reason: str
+    message: str
+
+
+def pod_status(
+    pod: Object,
+    *,
+    init: list[Record],
+    main: list[Record],
+    over: bool,
+    verdict: Verdict | None,
+    before: list[Object],
+    started: str,
+    address: str,
+    now: str,
+) -> Object:
+    """The whole status as a strategic merge patch wants it (conditions merge by type, null removes)."""
+    current = phase(pod["spec"].get("restartPolicy", "Always"), init=init, main=main, over=over)
+    current = "Failed" if verdict and over else current
+    begun = any(record.container_id for record in [*init, *main])
+    status: Object = {
+        "observedGeneration": pod["metadata"].get("generation"),
+        "phase": current,
+        "reason": verdict.reason if verdict else None,
+        "message": verdict.message if verdict else None,
+        "startTime": started,
+        "hostIP": address,
+        "hostIPs": [{"ip": address}],
+        "conditions": conditions(current, init=init, main=main, before=before, now=now),
+        "containerStatuses": [record.render() for record in main],
+    }
+    if init:
+        status["initContainerStatuses"] = [record.render() for record in init]
+    if begun:
+        status |= {"podIP": address, "podIPs": [{"ip": address}]}
+    return status
