@@ -5,6 +5,8 @@ so that an old result can be judged again and a person can judge a file without 
 `nodegauge_contract` and msgspec; no clock, no environment, no I/O, no logging.
 """
 
+from nodegauge_judge.findings import CATALOGUE, Code, Effect, Entry
+from nodegauge_judge.health import judge_health
 from nodegauge_judge.history import History
 from nodegauge_judge.model import (
     Evidence,
@@ -21,6 +23,10 @@ from nodegauge_judge.model import (
 from nodegauge_judge.thresholds import Thresholds, ThresholdsInvalid
 
 __all__ = [
+    "CATALOGUE",
+    "Code",
+    "Effect",
+    "Entry",
     "Evidence",
     "Finding",
     "GpuBrief",
@@ -34,4 +40,5 @@ __all__ = [
     "Thresholds",
     "ThresholdsInvalid",
     "Verdict",
+    "judge_health",
 ]

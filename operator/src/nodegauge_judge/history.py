@@ -65,8 +65,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def encode(self) -> str:
         """JSON of at most `LIMIT` bytes; what does not fit is forgotten rather than cut."""
-        text = msgspec.json.encode(self).decode()
-        return text if len(text.encode()) <= LIMIT else msgspec.json.encode(History()).decode()
+        return msgspec.json.encode(self if self.fits() else History()).decode()
 
     @classmethod
     def decode(cls, text: str) -> History | None:
@@ -76,10 +75,18 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             return None
 
-    def after(self, *, boot: str, driver: str, sums: Mapping[str, int]) -> History:
-        """The history once a clean reading of the whole node has been seen: link sums by GPU UUID."""
+    def after(
+        self, *, boot: str, driver: str, sums: Mapping[str, int], kept: Mapping[str, LinkMemory]
+    ) -> History:
+        """The history once the whole node has been read: link sums by GPU UUID, and what is kept as it was
+        because the links could not be told this time.  GPUs in neither are forgotten: they were replaced."""
         links = {
             uuid: self.links[uuid].after(value) if uuid in self.links else LinkMemory(value)
             for uuid, value in sums.items()
-        }
-        return History(boot=boot, driver=driver, links=links)
+        } | dict(kept)
+        history = History(boot=boot, driver=driver, links=links)
+        return history if history.fits() else History(boot=boot, driver=driver)
+
+    def fits(self) -> bool:
+        """Whether it can be kept (see `LIMIT`)."""
+        return len(msgspec.json.encode(self)) <= LIMIT

@@ -45,7 +45,7 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     def of(cls, spec: Mapping[str, Any]) -> Thresholds:
         """Thresholds out of a policy's `spec.thresholds`; raises `ThresholdsInvalid`, naming the field.
 
-        Stricter than decoding a whole policy: a name that is not known is an error here, for a person typed it.
+        Stricter than decoding a whole policy: an unknown name is an error here, for a person typed it.
         """
         known = msgspec.structs.fields(cls)
         unknown = sorted(set(spec) - {field.encode_name for field in known})

@@ -1,0 +1,95 @@
+"""What a check may look at, and how it says what it found.
+
+`Case` holds the inputs of one judgement and nothing else.  A check yields `Hit`s, one per place; `gather`
+makes of them one finding per severity, so that a node with sixteen hot GPUs still fits into a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from nodegauge_contract import Gpu, Result
+from nodegauge_contract.nvlink import Lanes
+from nodegauge_judge.findings import CATALOGUE, Code
+from nodegauge_judge.history import History
+from nodegauge_judge.model import Finding, NodeFacts, Scalar, Severity
+from nodegauge_judge.thresholds import Thresholds
+
+TEXT_LIMIT = 200
+"""Characters of foreign text (an NVML error, a GPU's name) that a message quotes."""
+NAMES_LIMIT = 8
+"""Places that a subject lists by name; the rest is a number."""
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """One judgement's inputs; `history` is empty on a first run."""
+
+    result: Result
+    lanes: Lanes
+    thresholds: Thresholds
+    history: History
+    node: NodeFacts
+
+
+class Hit(Struct, frozen=True, kw_only=True):
+    """One place where a finding applies: `place` in full, `short` for lists, `weight` larger for worse."""
+
+    severity: Severity
+    place: str
+    short: str
+    message: str
+    evidence: dict[str, Scalar]
+    weight: float = 0.0
+
+
+def gather(code: Code, hits: Iterable[Hit]) -> Iterator[Finding]:
+    """One finding per severity that occurs, worst first: the worst place speaks, the others are named."""
+    hits = list(hits)
+    for severity in (Severity.FAIL, Severity.WARN, Severity.INFO):
+        alike = sorted((h for h in hits if h.severity is severity), key=lambda hit: -hit.weight)
+        if alike:
+            worst, *others = alike
+            yield Finding(
+                code=code.value,
+                severity=severity,
+                subject=worst.place + _more([hit.short for hit in others]),
+                message=f"{worst.message} Next: {CATALOGUE[code].next_step}",
+                evidence=worst.evidence | ({"places": len(alike)} if others else {}),
+            )
+
+
+def _more(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    rest = len(names) - NAMES_LIMIT
+    return f" and {len(names)} more: {', '.join(names[:NAMES_LIMIT])}" + (
+        f" and {rest} others" if rest > 0 else ""
+    )
+
+
+def short_name(gpu: Gpu) -> str:
+    """`GPU 3`, by NVML's index."""
+    return f"GPU {gpu.index}"
+
+
+def full_name(gpu: Gpu) -> str:
+    """`GPU 3 (0000:3b:00.0)`, or the index alone where the address could not be read."""
+    return f"{short_name(gpu)} ({clip(gpu.pci)})" if isinstance(gpu.pci, str) else short_name(gpu)
+
+
+def clip(text: str) -> str:
+    """Foreign text on one line and of bounded length."""
+    line = " ".join(text.split())
+    return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 3] + "..."
+
+
+def number(value: object) -> float | None:
+    """The value where it is a number that was read, else None."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def text(value: object) -> str:
+    """The value where it is a text that was read, clipped, else an empty one."""
+    return clip(value) if isinstance(value, str) else ""

@@ -1,0 +1,28 @@
+"""The checks of the health judgement, in the order in which their findings are listed.
+
+A check is a function from a `Case` to findings: a new finding is a row in the catalogue, one function, and
+its name in `CHECKS`.  Checks know nothing of each other; none of them decides the verdict (`health` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from nodegauge_judge.case import Case
+from nodegauge_judge.checks import inventory, links, power, reading, thermal
+from nodegauge_judge.model import Finding
+
+Check = Callable[[Case], Iterable[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    reading.node_problem,
+    reading.gpu_errors,
+    reading.gpus_not_visible,
+    links.p2p_refused,
+    links.nvlink_degraded,
+    links.nvlink_unresolved,
+    thermal.hot,
+    thermal.memory_hot,
+    power.power_cap_low,
+    inventory.mixed_gpus,
+)

@@ -1,0 +1,136 @@
+"""Findings about NVLink: refused, missing, or not to be told.  With MIG on there is no opinion (NVML reports
+links as down then)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nodegauge_contract import Gpu
+from nodegauge_contract.nvlink import Doubt, Unresolved
+from nodegauge_judge import fabric, linksum, p2p
+from nodegauge_judge.case import Case, Hit, clip, full_name, gather, short_name
+from nodegauge_judge.findings import Code
+from nodegauge_judge.linksum import Against, Shortfall
+from nodegauge_judge.model import Finding, Scalar, Severity
+from nodegauge_judge.p2p import PairP2p
+
+
+def p2p_refused(case: Case) -> Iterator[Finding]:
+    """Pairs with links that refuse P2P, and GPUs whose fabric disagrees: links that are up prove nothing."""
+    if case.lanes.mig:
+        return
+    refused = [pair for pair in p2p.examine(case.result, case.lanes) if pair.refused]
+    hits = [_refused(case.result.gpus, pair, count=len(refused)) for pair in refused]
+    hits += [_fabric(gpu, words) for gpu in case.result.gpus if (words := fabric.disagreement(gpu))]
+    yield from gather(Code.P2P_REFUSED, hits)
+
+
+def nvlink_degraded(case: Case) -> Iterator[Finding]:
+    """GPUs with fewer links than their siblings, or than they were seen with."""
+    yield from gather(Code.NVLINK_DEGRADED, [_degraded(case, short) for short in linksum.shortfalls(case)])
+
+
+def nvlink_unresolved(case: Case) -> Iterator[Finding]:
+    """Links and P2P readings that cannot be told; what leads to hidden GPUs is `gpus-not-visible`'s."""
+    if case.lanes.mig:
+        return
+    gpus = case.result.gpus
+    missing = {short.place for short in linksum.shortfalls(case)}
+    hits = [
+        _doubt(gpus[doubt.gpu], doubt)
+        for doubt in case.lanes.unresolved
+        if doubt.doubt is not Doubt.HIDDEN and doubt.gpu not in missing
+    ]
+    hits += [
+        _pair_hit(gpus, (i, j), said="claim P2P over NVLink, but no link between them is reported", links=0)
+        for i, j in p2p.silently_joined(case.result, case.lanes)
+        if not case.lanes.unresolved and case.result.problem is None
+    ]
+    hits += [
+        _pair_hit(
+            gpus,
+            (pair.i, pair.j),
+            said=f"have NVLinks, but P2P is {', '.join(pair.unknown)}",
+            links=pair.links,
+        )
+        for pair in p2p.examine(case.result, case.lanes)
+        if pair.unknown and not pair.refused and case.result.problem is None
+    ]
+    yield from gather(Code.NVLINK_UNRESOLVED, hits)
+
+
+def _refused(gpus: list[Gpu], pair: PairP2p, *, count: int) -> Hit:
+    a, b = gpus[pair.i], gpus[pair.j]
+    words = ", ".join(pair.refused)
+    evidence: dict[str, Scalar] = {"links": pair.links, "refused": "; ".join(pair.refused), "pairs": count}
+    return Hit(
+        severity=Severity.FAIL,
+        place=f"{full_name(a)} - {full_name(b)}",
+        short=f"{a.index}-{b.index}",
+        message=f"{pair.links} NVLinks are up between them, but the driver refuses {words}.",
+        evidence=evidence,
+        weight=len(pair.refused),
+    )
+
+
+def _fabric(gpu: Gpu, words: str) -> Hit:
+    values = {
+        "fabric_state": gpu.fabric.state,
+        "fabric_status": gpu.fabric.status,
+        "fabric_health_mask": gpu.fabric.health_mask,
+        "fabric_health_summary": gpu.fabric.health_summary,
+    }
+    return Hit(
+        severity=Severity.FAIL,
+        place=full_name(gpu),
+        short=short_name(gpu),
+        message=f"The GPU fabric does not agree that NVLink can be used: {words}.",
+        evidence={name: value for name, value in values.items() if isinstance(value, int)},
+    )
+
+
+def _degraded(case: Case, short: Shortfall) -> Hit:
+    gpu, limit = case.result.gpus[short.place], case.thresholds.nvlink_sum_ratio
+    failed = short.ratio < limit
+    source = "its siblings have" if short.against is Against.SIBLINGS else "it was seen with"
+    verdict = (
+        f"below {limit:.0%}, so the node has no interconnect label" if failed else f"at or above {limit:.0%}"
+    )
+    return Hit(
+        severity=Severity.FAIL if failed else Severity.WARN,
+        place=full_name(gpu),
+        short=short_name(gpu),
+        message=(
+            f"{short.have} active NVLinks; {source} {short.expected}. That is {short.ratio:.0%} ({verdict})."
+        ),
+        evidence={
+            "links": short.have,
+            "expected": short.expected,
+            "against": short.against.value,
+            "limit": limit,
+        },
+        weight=1 - short.ratio,
+    )
+
+
+def _doubt(gpu: Gpu, doubt: Unresolved) -> Hit:
+    many = f"{len(doubt.links)} NVLinks cannot be resolved" if doubt.links else "NVLinks cannot be resolved"
+    return Hit(
+        severity=Severity.WARN,
+        place=full_name(gpu),
+        short=short_name(gpu),
+        message=f"{many}: {clip(doubt.reason)}.",
+        evidence={"links": len(doubt.links), "doubt": doubt.doubt.value},
+        weight=len(doubt.links),
+    )
+
+
+def _pair_hit(gpus: list[Gpu], pair: tuple[int, int], *, said: str, links: int) -> Hit:
+    a, b = gpus[pair[0]], gpus[pair[1]]
+    return Hit(
+        severity=Severity.WARN,
+        place=f"{full_name(a)} - {full_name(b)}",
+        short=f"{a.index}-{b.index}",
+        message=f"They {said}.",
+        evidence={"links": links},
+    )

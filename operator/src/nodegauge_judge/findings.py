@@ -1,0 +1,17 @@
+"""The catalogue of findings: every code the judge may use, what it means and what to do about it.
+
+One row per code.  `docs/reference/findings.md` is generated from here (`reference`), messages end with the
+row's `next_step`, and the command line prints its `way_out`.  A code that is not here cannot be reported.  No
+rules here: when a code is used is decided in `checks`.
+"""
+
+from __future__ import annotations
+
+from nodegauge_judge.entry import Code, Effect, Entry
+from nodegauge_judge.findings_hardware import HARDWARE_ENTRIES
+from nodegauge_judge.findings_reading import READING_ENTRIES
+
+__all__ = ["CATALOGUE", "Code", "Effect", "Entry"]
+
+CATALOGUE: dict[Code, Entry] = {entry.code: entry for entry in (*HARDWARE_ENTRIES, *READING_ENTRIES)}
+"""Every code's row, in the order of the reference page."""

@@ -1,0 +1,181 @@
+"""Rows of the findings catalogue about GPUs and their links: what is wrong with hardware or settings."""
+
+from __future__ import annotations
+
+from nodegauge_judge.entry import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Code, Entry
+from nodegauge_judge.model import Severity
+
+HARDWARE_ENTRIES = (
+    Entry(
+        code=Code.P2P_REFUSED,
+        title="peer access over NVLink is refused",
+        meaning=(
+            "NVLinks are up between two GPUs, but the driver refuses peer access over them (P2P status "
+            "READ, WRITE or NVLINK is not OK), or the GPU fabric says that it is not ready. Links train in "
+            "hardware whatever the fabric manager does, so links that are up prove nothing: NCCL fails its "
+            "initialisation or falls back to host memory, many times slower."
+        ),
+        when={
+            Severity.FAIL: "a pair with active NVLinks refuses READ, WRITE or NVLINK, or the fabric disagrees"
+        },
+        gate="unhealthy=p2p (the interconnect label goes at once)",
+        runs="2",
+        next_step="check `systemctl status nvidia-fabricmanager` on the node.",
+        way_out=(
+            "NVSwitch machines: `systemctl status nvidia-fabricmanager` on the node; its version must equal "
+            "the driver's (`cat /proc/driver/nvidia/version`). Restart it with no job running.",
+            "`nvidia-smi -q | grep -A 6 -i fabric` must say Completed and Success on every GPU.",
+            "Without NVSwitch: `nvidia-smi topo -p2p n`, then IOMMU and ACS settings, and `cat "
+            "/proc/driver/nvidia/params` for registry keys that disable peer access.",
+            DRIVER_LOG,
+        ),
+    ),
+    Entry(
+        code=Code.NVLINK_DEGRADED,
+        title="NVLinks are missing",
+        meaning=(
+            "A GPU has fewer active NVLinks than it should have: fewer than its siblings of the same model "
+            "behind the same switches, or fewer than this very GPU has been seen with. It is never compared "
+            "with the architecture's maximum (H800 and H100 NVL have fewer on purpose), and pairs are never "
+            "compared with each other (healthy meshes are uneven)."
+        ),
+        when={
+            Severity.WARN: "the link sum is below what it is compared with",
+            Severity.FAIL: "it is below `nvlinkSumRatio` (default 0.75) of that: no interconnect label",
+        },
+        gate="unhealthy=nvlink",
+        runs="2",
+        next_step=(
+            "run `nvidia-smi nvlink -s` on the node and reseat the bridge or board if a link stays down."
+        ),
+        way_out=(
+            "`nvidia-smi nvlink -s` shows the link that is down, `nvidia-smi nvlink -e` its error counters.",
+            DRIVER_LOG + " Xid 74 is an NVLink error.",
+            "Bridged cards: power off and reseat the bridge. " + RESET,
+            "If the hardware was changed on purpose: `kubectl delete nodereport NODE` forgets what was seen.",
+        ),
+    ),
+    Entry(
+        code=Code.NVLINK_UNRESOLVED,
+        title="NVLinks cannot be told apart",
+        meaning=(
+            "NVLinks are there, but where they lead or whether they can be used could not be read: a "
+            "virtual machine that hides the far end, a link asleep or with traffic disabled, a P2P status "
+            "that the driver does not know. Nothing is proven broken, so there is only no interconnect "
+            "label."
+        ),
+        when={Severity.WARN: "a link or a pair's P2P status cannot be resolved (never while MIG is on)"},
+        next_step="compare `nvidia-smi nvlink -s` and `nvidia-smi topo -p2p n` on the node.",
+        way_out=(
+            "`nvidia-smi nvlink -s`, `nvidia-smi nvlink -R` (far ends) and `nvidia-smi topo -p2p n` on the "
+            "node.",
+            "In a virtual machine: ask the provider for a topology-aware instance type.",
+            "A newer driver reports more; a measured bandwidth settles it.",
+        ),
+    ),
+    Entry(
+        code=Code.HOT,
+        title="a GPU is hot",
+        meaning="A GPU is close to the temperature at which its driver starts to slow it down.",
+        when={
+            Severity.WARN: (
+                "within `hotMargin` (5 °C) of the vendor's limit; with no vendor limit at or above "
+                "`hotWarn` (80 °C)"
+            ),
+            Severity.FAIL: "no vendor limit known, and at or above `hotFail` (90 °C)",
+        },
+        gate="throttled=thermal",
+        runs="2, under load",
+        next_step="check fans, air flow and inlet temperature of the node.",
+        way_out=(
+            "`nvidia-smi -q -d TEMPERATURE` on the node: one GPU hot means its heat sink, fan or slot; all "
+            "of them mean air flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`).",
+            "Until it is cool: `nvidia-smi -pl WATTS` lowers the power limit (this is reported as "
+            "power-cap-low).",
+        ),
+    ),
+    Entry(
+        code=Code.MEMORY_HOT,
+        title="GPU memory is hot",
+        meaning="A GPU's memory (HBM, GDDR) is close to its limit; the core may still be cool.",
+        when={Severity.WARN: "within `memoryHotMargin` (5 °C) of the vendor's limit for memory"},
+        gate="throttled=thermal",
+        runs="2, under load",
+        next_step="check air flow; on one GPU alone suspect its heat sink or thermal pads.",
+        way_out=(
+            "`nvidia-smi -q -d TEMPERATURE` on the node shows memory temperature and limit.",
+            "One GPU alone: heat sink or thermal pads, hand the board to your vendor. All: air flow and "
+            "inlet.",
+        ),
+    ),
+    Entry(
+        code=Code.POWER_CAP_LOW,
+        title="the power limit is set low",
+        meaning=(
+            "Somebody or something (an administrator, a BMC) capped the GPU below its default power limit. "
+            "It runs as told, only slower than its siblings elsewhere: a setting, not throttling and not a "
+            "fault."
+        ),
+        when={
+            Severity.WARN: "the enforced limit is below `powerCapRatio` (default 0.9) of the default limit"
+        },
+        next_step="if nobody wants it: `nvidia-smi -pl DEFAULT_WATTS -i INDEX` on the node.",
+        way_out=(
+            "`nvidia-smi -q -d POWER` shows current, requested, default and maximum limit.",
+            "`nvidia-smi -pl DEFAULT_WATTS -i INDEX` sets it back; if it does not hold, the BMC caps it.",
+            "If it is on purpose, lower `spec.thresholds.powerCapRatio` of the policy.",
+        ),
+    ),
+    Entry(
+        code=Code.GPU_LOST,
+        title="a GPU is lost",
+        meaning="The driver no longer reaches the GPU: it fell off the bus or its firmware died.",
+        when={Severity.FAIL: "NVML answers GPU_IS_LOST (15) for it"},
+        gate="unhealthy=gpu-lost",
+        runs="1",
+        next_step="drain the node and reboot it; look for Xid 79 in its kernel log.",
+        way_out=(DRIVER_LOG + " Xid 79: fell off the bus.", DRAIN, "Reboot, or power-cycle it.", VENDOR),
+    ),
+    Entry(
+        code=Code.RESET_REQUIRED,
+        title="a GPU needs a reset",
+        meaning="The driver took the GPU out of service until it is reset.",
+        when={Severity.FAIL: "NVML answers RESET_REQUIRED (16) for it"},
+        gate="unhealthy=reset-required",
+        runs="1",
+        next_step="drain the node, then `nvidia-smi --gpu-reset -i INDEX`.",
+        way_out=(DRAIN, RESET, REBOOT),
+    ),
+    Entry(
+        code=Code.INSUFFICIENT_POWER,
+        title="a GPU has no external power",
+        meaning="External power cables are not attached as they should be; the GPU does not work at all.",
+        when={Severity.FAIL: "NVML answers INSUFFICIENT_POWER (8) for it"},
+        gate="unhealthy=power-cable",
+        runs="1",
+        next_step="power the node off and reseat the GPU's power cables.",
+        way_out=(
+            DRAIN,
+            "Power off; reseat the cables, one cable per socket and no pigtails; check the power supply's "
+            "rating.",
+        ),
+    ),
+    Entry(
+        code=Code.GPU_FAULT,
+        title="a GPU reports a fault",
+        meaning="The driver cannot use the GPU: interrupts do not arrive, or its InfoROM is corrupted.",
+        when={Severity.FAIL: "NVML answers IRQ_ISSUE (11) or CORRUPTED_INFOROM (14) for it"},
+        gate="unhealthy=gpu-fault",
+        runs="1",
+        next_step="drain the node and reboot it; read its kernel log for the GPU's PCI address.",
+        way_out=(DRIVER_LOG, DRAIN, "Reboot the node.", VENDOR),
+    ),
+    Entry(
+        code=Code.MIXED_GPUS,
+        title="the GPUs are not alike",
+        meaning="GPUs of one node differ in model, VBIOS or power limit: the slowest sets the pace of a job.",
+        when={Severity.INFO: "the model differs, or VBIOS or enforced power limit differ within a model"},
+        next_step="nothing to repair; select nodes by GPU model where it matters.",
+        way_out=("`nvidia-smi --query-gpu=index,name,vbios_version,enforced.power.limit --format=csv`.",),
+    ),
+)
