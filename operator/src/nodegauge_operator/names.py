@@ -47,6 +47,8 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
 
 CONDITION = "GPUValidated"
 
+GPU_RESOURCE = "nvidia.com/gpu"
+
 POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the pods that the operator watches carry it."""
 POD_NODE = PREFIX + "node"
@@ -71,7 +73,7 @@ TAINTS_OF_NODES_BEING_REMOVED = (
 
 
 def run_id(*, node_uid: str, probe: str, number: int) -> str:
-    """The identity of one run: 20 hexadecimal digits, the same on every try (promise 3: create is repeatable)."""
+    """The identity of one run: 20 hexadecimal digits, the same on every try, so creating can be repeated."""
     return hashlib.sha256(f"{node_uid}/{probe}/{number}".encode()).hexdigest()[:20]
 
 

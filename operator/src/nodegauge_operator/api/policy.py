@@ -31,7 +31,7 @@ def seconds(duration: str) -> float:
 
 
 class Mode(StrEnum):
-    """`Observe` writes reports, events and metrics, nothing on nodes; `Enforce` also labels and conditions."""
+    """`Observe` writes reports, events and metrics, nothing on nodes; `Enforce` labels and conditions too."""
 
     OBSERVE = "Observe"
     ENFORCE = "Enforce"
@@ -78,8 +78,8 @@ class Labels(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Budget(Struct, frozen=True, rename="camel", kw_only=True):
-    """`concurrentProbes`: probe pods at a time, a count or per cent of the policy's nodes (floor, at least 1),
-    never more than 50."""
+    """`concurrentProbes`: probe pods at a time: a count, or per cent of the policy's nodes (rounded down, at
+    least 1), never more than 50; 0 pauses the policy."""
 
     concurrent_probes: CountOrPercent = "10%"
 

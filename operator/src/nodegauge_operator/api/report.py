@@ -100,6 +100,7 @@ class Change(Struct, frozen=True, rename="camel", kw_only=True):
     type: str = "Normal"
     reason: str = ""
     message: str = ""
+    at: str = ""
 
 
 class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):

@@ -1,0 +1,130 @@
+"""What a node should carry: labels and the condition as a pure function of its report.
+
+The node is never asked what it carries now, except for who owns the short label key.  Stale readings expire
+to absent labels and never to anything worse; topology labels live until the node boots anew, or until runs
+that really failed (not merely found no room) have gone on past the staleness limit.
+"""
+
+from __future__ import annotations
+
+from nodegauge_judge import Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Mode, Policy
+from nodegauge_operator.api.report import Held, ProbeStatus, ReportStatus, unstamp
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.reasons import Reason
+
+REWRITE_SHARE = 0.5
+"""`validated-at` is rewritten once it is older than this share of the staleness limit (ADR 0008)."""
+
+MESSAGE_LIMIT = 1000
+
+
+def is_stale(probe: ProbeStatus, *, policy: Policy, now: float) -> bool:
+    """Nothing was read for longer than the limit although runs were tried."""
+    return bool(probe.read_at) and probe.unread > 0 and now > unstamp(probe.read_at) + policy.stale_seconds
+
+
+def stale_at(probe: ProbeStatus, *, policy: Policy) -> float:
+    """When the readings expire, in epoch seconds; infinity while nothing failed since the last reading."""
+    if not probe.read_at or probe.unread == 0:
+        return float("inf")
+    return unstamp(probe.read_at) + policy.stale_seconds
+
+
+def rebooted(probe: ProbeStatus, node: NodeView) -> bool:
+    """The node runs under another boot id than when it was read."""
+    return bool(probe.boot_id and node.boot_id) and probe.boot_id != node.boot_id
+
+
+def effective_verdict(status: ReportStatus, *, policy: Policy, now: float) -> Verdict:
+    """The node's verdict as it stands now: that of the last reading, or unknown once it is stale."""
+    probe = status.probe(names.PROBE_HEALTH)
+    return Verdict.UNKNOWN if is_stale(probe, policy=policy, now=now) else probe.verdict
+
+
+def desired(status: ReportStatus, *, node: NodeView, policy: Policy | None, now: float) -> Held:
+    """What the node should carry now; nothing at all without a policy or in mode Observe."""
+    if policy is None or policy.spec.mode is Mode.OBSERVE:
+        return Held()
+    probe = status.probe(names.PROBE_HEALTH)
+    topology, conflicts = _topology_labels(status, probe=probe, node=node, policy=policy, now=now)
+    condition, reason, message = _condition(probe, policy=policy, now=now)
+    return Held(
+        labels=topology | _health_labels(status, probe=probe, policy=policy, now=now),
+        condition=condition,
+        reason=reason,
+        message=message[:MESSAGE_LIMIT],
+        conflicts=conflicts,
+    )
+
+
+def _topology_labels(
+    status: ReportStatus, *, probe: ProbeStatus, node: NodeView, policy: Policy, now: float
+) -> tuple[dict[str, str], list[str]]:
+    found = status.interconnect
+    expired = is_stale(probe, policy=policy, now=now) and probe.unread_hard > 0
+    if not found.klass or expired or rebooted(probe, node):
+        return {}, []
+    labels = {names.LABEL_INTERCONNECT: found.klass, names.LABEL_EVIDENCE: found.evidence or "reported"}
+    if found.nvlink_gbps is not None:
+        labels[names.LABEL_NVLINK_GBPS] = str(found.nvlink_gbps)
+    key = policy.spec.labels.interconnect_key
+    if not key:
+        return labels, []
+    current = node.labels.get(key)
+    ours = current is None or key in node.managed_labels or policy.spec.labels.take_over
+    if ours:
+        return labels | {key: found.klass}, []
+    return labels, [] if current == found.klass else [key]
+
+
+def _health_labels(status: ReportStatus, *, probe: ProbeStatus, policy: Policy, now: float) -> dict[str, str]:
+    if not probe.read_at or is_stale(probe, policy=policy, now=now):
+        return {}
+    labels = {names.LABEL_VALIDATED_AT: _validated_at(status, probe=probe, policy=policy)}
+    if probe.verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL):
+        labels[names.LABEL_HEALTH] = probe.verdict.value
+    return labels
+
+
+def _validated_at(status: ReportStatus, *, probe: ProbeStatus, policy: Policy) -> str:
+    read_at = int(unstamp(probe.read_at))
+    before = status.held.labels.get(names.LABEL_VALIDATED_AT, "")
+    if before.isdigit() and 0 <= read_at - int(before) <= policy.stale_seconds * REWRITE_SHARE:
+        return before
+    return str(read_at)
+
+
+def _condition(probe: ProbeStatus, *, policy: Policy, now: float) -> tuple[str, str, str]:
+    last = probe.last_run
+    if last is None:
+        return "", "", ""
+    if not probe.read_at:
+        return "Unknown", Reason.NOT_YET_VALIDATED, f"{last.reason}: {last.message}"
+    if is_stale(probe, policy=policy, now=now):
+        return (
+            "Unknown",
+            Reason.STALE,
+            f"last read at {probe.read_at}; since then {last.reason}: {last.message}",
+        )
+    match probe.verdict:
+        case Verdict.PASS:
+            return "True", Reason.VALIDATED, probe.summary
+        case Verdict.WARN:
+            return "True", Reason.WARNINGS, probe.summary
+        case Verdict.FAIL:
+            return "False", Reason.FAULTS_FOUND, probe.summary
+    return "Unknown", Reason.NOT_YET_VALIDATED, probe.summary
+
+
+def label_patch(node: NodeView, wanted: dict[str, str]) -> dict[str, str | None]:
+    """The merge patch of metadata.labels that turns what the node carries of ours into `wanted`.
+
+    Ours are the keys of `names.NODE_LABELS` and whatever managedFields gives to our field manager (an earlier
+    short key): nothing else is ever touched.  Empty when nothing differs.
+    """
+    patch: dict[str, str | None] = {k: v for k, v in wanted.items() if node.labels.get(k) != v}
+    ours = node.managed_labels | names.NODE_LABELS.keys()
+    patch.update({key: None for key in ours if key in node.labels and key not in wanted})
+    return patch

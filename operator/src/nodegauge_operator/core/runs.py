@@ -1,0 +1,120 @@
+"""How a run ended: from the pod as the API shows it to one of read, unknown, skipped, or still running.
+
+Promise 1 lives here: only a result that decodes and echoes this very run is `read`; whatever else happened is
+`unknown` with the reason in words, or `skipped` when the node was too full or busy to run it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from nodegauge_contract import ContractError, ProblemKind, Result, decode
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Limits, seconds
+from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.core.model import PodView
+
+OVERTIME_SECONDS = 60.0
+"""A kubelet that is alive enforces the deadline itself; after this much more it is taken as silent."""
+
+
+class RunEnd(Struct, frozen=True, kw_only=True):
+    """The end of one run; `result` only with outcome read.  `reason` is PascalCase, `message` for people."""
+
+    outcome: Outcome
+    reason: str
+    message: str = ""
+    result: Result | None = None
+
+
+def ending(pod: PodView, *, node: str, limits: Limits, deadline: float, now: float) -> RunEnd | None:
+    """How the run of this pod ended, or None while it goes on.
+
+    `deadline` and `now` in seconds.  A run ends on our container's terminated state, not on the pod's phase
+    (sidecars), and a pod that is gone or was disrupted ends it too, with its last words where there are any.
+    """
+    if pod.terminated is not None:
+        return _of_message(pod, node=node)
+    if pod.disrupted.startswith("Preempt"):
+        return RunEnd(
+            outcome=Outcome.SKIPPED, reason="Preempted", message="a pod of higher priority took the place"
+        )
+    if pod.gone or pod.deleting_since:
+        return RunEnd(
+            outcome=Outcome.UNKNOWN, reason="PodDeleted", message="the pod was deleted before it ended"
+        )
+    if pod.finished:
+        reason = pod.reason or "PodFailed"
+        return RunEnd(
+            outcome=Outcome.UNKNOWN, reason=reason, message=pod.message or "the pod ended without a result"
+        )
+    return _overdue(pod, limits=limits, deadline=deadline, now=now)
+
+
+def wake_at(pod: PodView, *, limits: Limits, deadline: float) -> float:
+    """Epoch seconds at which `ending` has to be asked again if nothing happens to the pod before."""
+    if not pod.scheduled:
+        return pod.created_at + seconds(limits.not_scheduled)
+    if not pod.started_at:
+        return pod.created_at + seconds(limits.not_started)
+    return pod.started_at + deadline + OVERTIME_SECONDS
+
+
+def _overdue(pod: PodView, *, limits: Limits, deadline: float, now: float) -> RunEnd | None:
+    if now < wake_at(pod, limits=limits, deadline=deadline):
+        return None
+    waited = f"after {now - pod.created_at:.0f} s"
+    detail = ": ".join(part for part in (pod.pending_reason, pod.pending_message) if part)
+    if not pod.scheduled:
+        return RunEnd(
+            outcome=Outcome.SKIPPED,
+            reason="NotScheduled",
+            message=f"not scheduled {waited}: {detail or 'no reason'}",
+        )
+    if not pod.started_at:
+        return RunEnd(
+            outcome=Outcome.UNKNOWN,
+            reason=pod.pending_reason or "NotStarted",
+            message=f"the probe did not start {waited}: {detail or 'no reason given'}",
+        )
+    return RunEnd(
+        outcome=Outcome.UNKNOWN,
+        reason="KubeletSilent",
+        message=f"still running {waited}, beyond its deadline of {deadline:.0f} s: is the kubelet alive?",
+    )
+
+
+def _of_message(pod: PodView, *, node: str) -> RunEnd:
+    ended = pod.terminated
+    assert ended is not None
+    how = f"exit code {ended.exit_code}" + (f", {ended.reason}" if ended.reason else "")
+    if pod.reason == "DeadlineExceeded" and not ended.message:
+        return RunEnd(
+            outcome=Outcome.UNKNOWN, reason="DeadlineExceeded", message="ended by its deadline, no words"
+        )
+    if not ended.message:
+        reason = ended.reason if ended.reason not in ("", "Completed", "Error") else "NoResult"
+        return RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=f"the probe left no result ({how})")
+    try:
+        result = decode(ended.message)
+    except ContractError as error:
+        return RunEnd(outcome=Outcome.UNKNOWN, reason="ResultUnreadable", message=f"{error} ({how})"[:400])
+    return _checked(result, pod=pod, node=node)
+
+
+def _checked(result: Result, *, pod: PodView, node: str) -> RunEnd:
+    expected = names.run_id(node_uid=pod.node_uid, probe=pod.probe, number=pod.number)
+    if result.run != expected or result.node != node or result.probe != pod.probe:
+        told = f"probe {result.probe[:40]!r} run {result.run[:40]!r} node {result.node[:80]!r}"
+        message = f"the result is of {told}, expected probe {pod.probe!r} run {expected!r} node {node!r}"
+        return RunEnd(outcome=Outcome.UNKNOWN, reason="WrongRun", message=message)
+    if pod.disrupted.startswith("Preempt") and result.problem is not None:
+        return RunEnd(
+            outcome=Outcome.SKIPPED, reason="Preempted", message="preempted; the probe said so itself"
+        )
+    problem = result.problem
+    if problem is not None and problem.kind == ProblemKind.TERMINATED:
+        return RunEnd(
+            outcome=Outcome.UNKNOWN, reason="Terminated", message=problem.message or "ended by SIGTERM"
+        )
+    return RunEnd(outcome=Outcome.READ, reason="Read", result=result)

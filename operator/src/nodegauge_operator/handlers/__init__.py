@@ -1,0 +1,5 @@
+"""kopf, and nothing but kopf: what the watches bring is trimmed into the store, and the sweep is woken.
+
+Only `on.event` handlers: kopf's create, update, timer and daemon handlers would write annotations or
+finalizers on nodes and pods.  A handler unpacks its arguments and makes one call.
+"""

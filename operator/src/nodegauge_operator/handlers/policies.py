@@ -1,0 +1,24 @@
+"""Watch events of GPUValidationPolicies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+
+from nodegauge_operator import names
+from nodegauge_operator.reconcile.listing import drop_policy, take_policy
+from nodegauge_operator.reconcile.sweep import Sweep
+
+
+def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
+    """Feed policy events into the sweep."""
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.POLICY_PLURAL, registry=registry, id="policy")
+    def policy(event: kopf.RawEvent, **_: Any) -> None:
+        body = dict(event["object"])
+        if event["type"] == "DELETED":
+            changed = drop_policy(sweep.store, body["metadata"]["name"])
+        else:
+            changed = take_policy(sweep.store, body)
+        sweep.policies_seen(changed=changed)

@@ -1,0 +1,64 @@
+"""/healthz, /readyz and /metrics on a small server of our own.
+
+kopf's liveness endpoint never fails on a returned value; here live means that the sweep's task runs and
+finished a pass lately, and ready that the first full list has been taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from nodegauge_operator.metrics import Metrics
+
+
+class HttpServer:
+    """Serves until `stop`.  `live` and `ready` are asked at each request."""
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        metrics: Metrics,
+        live: Callable[[], bool],
+        ready: Callable[[], bool],
+    ) -> None:
+        self._host = host or None
+        self._port = port
+        self._metrics = metrics
+        self._live = live
+        self._ready = ready
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> int:
+        """Listen; returns the port (useful with port 0).  `OSError` where it is taken."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._show_metrics)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        alive = self._live()
+        text = "ok\n" if alive else "the sweep has not finished a pass lately\n"
+        return web.Response(text=text, status=200 if alive else 503)
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        ready = self._ready()
+        text = "ok\n" if ready else "waiting for the first full list (are the CRDs installed?)\n"
+        return web.Response(text=text, status=200 if ready else 503)
+
+    async def _show_metrics(self, _: web.Request) -> web.Response:
+        body = self._metrics.render()
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

@@ -1,0 +1,203 @@
+"""One small client over `kubernetes.aio`: JSON in, JSON out, errors as our own, every call bounded.
+
+The library's REST layer is used (TLS, proxies, kubeconfig, token files that are read again), its generated
+models are not: decoding into them costs a fifth of the CPU and nothing here needs them.  `KUBECONFIG` wins
+over the in-cluster account (ADR 0009).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from kubernetes.aio import client as k8s
+from kubernetes.aio import config as k8s_config
+from msgspec import Struct
+
+from nodegauge_operator import names
+from nodegauge_operator.kube.errors import KubeError, Unavailable, error_of
+from nodegauge_operator.kube.limiter import Limiter
+
+CALL_TIMEOUT = 10.0
+LIST_TIMEOUT = 60.0
+PAGE = 500
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+TOKEN_SECONDS = 60.0
+"""A mounted token is read again this often; a kubelet rotates it long before it expires."""
+
+
+class Observer(Protocol):
+    """Told about every finished call, for metrics."""
+
+    def __call__(self, *, verb: str, resource: str, status: int, seconds: float) -> None: ...
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """How to reach the API server: what kopf and this client need alike."""
+
+    server: str
+    ca_path: str | None = None
+    insecure: bool = False
+    token: str | None = None
+    certificate_path: str | None = None
+    private_key_path: str | None = None
+
+
+class Client:
+    """Calls to one API server.  Open it with `connect`; close it with `close`."""
+
+    def __init__(
+        self,
+        configuration: Any,
+        *,
+        environ: Mapping[str, str],
+        limiter: Limiter | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._api = k8s.ApiClient(configuration)
+        self._environ = environ
+        self._limiter = limiter
+        self._observer = observer
+        self._auth: dict[str, str] = {}
+        self._auth_at = -TOKEN_SECONDS
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._api.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        within: float = CALL_TIMEOUT,
+    ) -> dict[str, Any]:
+        """One request; the decoded object.  Raises `KubeError`."""
+        if self._limiter is not None:
+            await self._limiter.wait()
+        url = self._api.configuration.host + path + ("?" + urlencode(query) if query else "")
+        headers = {
+            "Accept": "application/json",
+            "Content-Type": content_type,
+            "User-Agent": names.FIELD_MANAGER,
+        }
+        started, status = time.monotonic(), 0
+        try:
+            headers |= await self._authorization()
+            response = await self._api.call_api(
+                method, url, header_params=headers, body=body, _request_timeout=within
+            )
+            data, status = await response.read(), response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(f"{method} {path}: {type(error).__name__} {error}".strip()) from None
+        finally:
+            if self._observer is not None:
+                self._observer(
+                    verb=method,
+                    resource=_resource(path),
+                    status=status,
+                    seconds=time.monotonic() - started,
+                )
+        return _decoded(status, data, f"{method} {path}")
+
+    async def pages(self, path: str, *, label_selector: str = "") -> AsyncIterator[dict[str, Any]]:
+        """The pages of a list, `PAGE` objects each; each is the list object with its `items`."""
+        query: dict[str, Any] = {"limit": PAGE}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        while True:
+            page = await self.call("GET", path, query=query, within=LIST_TIMEOUT)
+            yield page
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return
+            query["continue"] = token
+
+    async def _authorization(self) -> dict[str, str]:
+        """The bearer header; the token file is read again once in `TOKEN_SECONDS` (kubelets rotate it)."""
+        if time.monotonic() - self._auth_at >= TOKEN_SECONDS:
+            value = _bearer(await configuration(environ=self._environ))
+            self._auth = {"Authorization": value} if value else {}
+            self._auth_at = time.monotonic()
+        return self._auth
+
+
+async def configuration(*, environ: Mapping[str, str]) -> Any:
+    """The library's configuration: from KUBECONFIG where set, else in-cluster, else ~/.kube/config.
+
+    Raises `KubeError` with what was tried and what to do.
+    """
+    config = k8s.Configuration()
+    try:
+        if environ.get("KUBECONFIG"):
+            await k8s_config.load_kube_config(environ["KUBECONFIG"], client_configuration=config)
+        elif environ.get("KUBERNETES_SERVICE_HOST"):
+            k8s_config.load_incluster_config(client_configuration=config)
+        else:
+            await k8s_config.load_kube_config(client_configuration=config)
+    except (k8s_config.ConfigException, OSError) as error:
+        raise KubeError(
+            f"no access to a cluster: {error}. Set KUBECONFIG, or run in a pod with a service account token."
+        ) from None
+    return config
+
+
+async def access(*, environ: Mapping[str, str]) -> Access:
+    """The same access as plain fields, for kopf's login; the token is read anew at each call."""
+    config = await configuration(environ=environ)
+    token = _bearer(config).removeprefix("Bearer ")
+    return Access(
+        server=config.host,
+        ca_path=config.ssl_ca_cert,
+        insecure=not config.verify_ssl,
+        token=token or None,
+        certificate_path=config.cert_file,
+        private_key_path=config.key_file,
+    )
+
+
+async def connect(
+    *, environ: Mapping[str, str], limiter: Limiter | None = None, observer: Observer | None = None
+) -> Client:
+    """A client for the cluster that the environment points to.  Raises `KubeError`."""
+    config = await configuration(environ=environ)
+    return Client(config, environ=environ, limiter=limiter, observer=observer)
+
+
+def _bearer(config: Any) -> str:
+    value = str(config.api_key.get("BearerToken") or "")
+    return "Bearer " + value[7:] if value[:7].lower() == "bearer " else value
+
+
+def _decoded(status: int, data: bytes, what: str) -> dict[str, Any]:
+    try:
+        body = msgspec.json.decode(data) if data else {}
+    except msgspec.MsgspecError:
+        body = {"message": data[:200].decode("utf-8", "replace")}
+    if not isinstance(body, dict):
+        body = {}
+    if 200 <= status < 300:
+        return body
+    raise error_of(status, body.get("reason", ""), f"{what}: {body.get('message', '')}"[:600])
+
+
+def _resource(path: str) -> str:
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    if parts[:1] == ["namespaces"] and len(parts) > 2:
+        parts = parts[2:]
+    return "/".join([parts[0], parts[2]] if len(parts) > 2 else parts[:1]) if parts else "discovery"
+
+
+def manager() -> dict[str, str]:
+    """The query part that names us as field manager."""
+    return {"fieldManager": names.FIELD_MANAGER}

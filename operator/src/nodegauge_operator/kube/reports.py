@@ -1,0 +1,75 @@
+"""NodeReports: create with an owner, patch the status with resourceVersion, delete by UID."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import to_builtins
+
+from nodegauge_operator import names
+from nodegauge_operator.api.report import Report, ReportStatus, parse_report
+from nodegauge_operator.core.mergepatch import difference, without_nulls
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.kube.client import MERGE, Client, manager
+from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound
+
+PATH = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
+
+
+async def each(client: Client) -> AsyncIterator[Report]:
+    """Every report."""
+    async for page in client.pages(PATH):
+        for item in page.get("items") or ():
+            yield parse_report(item)
+
+
+async def get(client: Client, name: str) -> Report | None:
+    """One report, None when there is none."""
+    try:
+        return parse_report(await client.call("GET", f"{PATH}/{quote(name)}"))
+    except NotFound:
+        return None
+
+
+async def create(client: Client, node: NodeView) -> Report | None:
+    """An empty report owned by the node: the API server's garbage collector removes it with the node."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid}
+    body = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.REPORT_KIND,
+        "metadata": {"name": node.name, "ownerReferences": [owner]},
+        "spec": {},
+    }
+    try:
+        return parse_report(await client.call("POST", PATH, query=manager(), body=body))
+    except AlreadyExists:
+        return await get(client, node.name)
+
+
+async def patch_status(client: Client, report: Report, status: ReportStatus) -> Report:
+    """Write what differs, with resourceVersion; `Conflict` when someone else wrote meanwhile."""
+    patch = difference(_plain(report.status), _plain(status))
+    body: dict[str, Any] = {
+        "metadata": {"resourceVersion": report.resource_version, "uid": report.uid},
+        "status": patch,
+    }
+    answer = await client.call(
+        "PATCH", f"{PATH}/{quote(report.name)}/status", query=manager(), body=body, content_type=MERGE
+    )
+    return parse_report(answer)
+
+
+async def delete(client: Client, report: Report) -> None:
+    """Delete this very report; one of the same name made since is left alone."""
+    body = {"preconditions": {"uid": report.uid}}
+    try:
+        await client.call("DELETE", f"{PATH}/{quote(report.name)}", body=body)
+    except (NotFound, Conflict):
+        return
+
+
+def _plain(status: ReportStatus) -> dict[str, Any]:
+    plain: dict[str, Any] = without_nulls(to_builtins(status))
+    return plain

@@ -1,0 +1,41 @@
+"""Structured logs: one JSON object a line, or plain text for people at a terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+FIELDS = ("node", "run", "outcome", "verdict", "policy")
+"""Extra fields that are carried over where a record has them."""
+
+
+class JsonFormatter(logging.Formatter):
+    """`time`, `level`, `logger`, `message`, our own fields, and `error` with a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line of JSON."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: getattr(record, key) for key in FIELDS if hasattr(record, key)}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure(*, level: str, form: str) -> None:
+    """Send all logs to stderr in the form `json` or `text`."""
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
+    handler.setFormatter(JsonFormatter() if form == "json" else plain)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # kopf says one line per event and object; aiohttp one per request of a kubelet's probe.
+    for name in ("kopf.objects", "kopf._core", "kopf", "aiohttp.access", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)

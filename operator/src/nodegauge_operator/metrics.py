@@ -1,0 +1,86 @@
+"""Prometheus metrics: counts of nodes, runs, writes and passes.  No node names as labels.
+
+Every metric name is built here; units stand in the names, counters end in `_total`.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.process_collector import ProcessCollector
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """All metrics on a registry of their own, so that tests can make many."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self.nodes = Gauge(
+            "nodegauge_nodes", "Nodes that a policy selects.", ("policy", "verdict"), registry=self.registry
+        )
+        self.interconnect = Gauge(
+            "nodegauge_nodes_by_interconnect",
+            "Nodes by interconnect class; none where it is not known.",
+            ("policy", "interconnect"),
+            registry=self.registry,
+        )
+        self.runs = Counter(
+            "nodegauge_runs_total",
+            "Finished probe runs by outcome.",
+            ("probe", "outcome", "reason"),
+            registry=self.registry,
+        )
+        self.running = Gauge("nodegauge_running_probes", "Probe pods that exist now.", registry=self.registry)
+        self.waiting = Gauge(
+            "nodegauge_waiting_nodes",
+            "Nodes that are due and wait for a place in the budget.",
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "nodegauge_pods_refused_total",
+            "Probe pods the API server refused (webhook, quota).",
+            registry=self.registry,
+        )
+        self.calls = Counter(
+            "nodegauge_api_calls_total",
+            "API calls by verb, resource and status; status 0 is no answer.",
+            ("verb", "resource", "status"),
+            registry=self.registry,
+        )
+        self.call_seconds = Histogram(
+            "nodegauge_api_call_seconds",
+            "Duration of API calls.",
+            ("verb",),
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.result_seconds = Histogram(
+            "nodegauge_result_to_node_seconds",
+            "From the pod event with a result to the node written.",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.failures = Counter(
+            "nodegauge_reconcile_failures_total",
+            "Passes over a node that ended in an error and are tried again.",
+            ("kind",),
+            registry=self.registry,
+        )
+        self.last_pass = Gauge(
+            "nodegauge_last_pass_timestamp_seconds",
+            "When the sweep last finished a pass.",
+            registry=self.registry,
+        )
+
+    def observe_call(self, *, verb: str, resource: str, status: int, seconds: float) -> None:
+        """One finished API call (`kube.client.Observer`)."""
+        self.calls.labels(verb, resource, str(status)).inc()
+        self.call_seconds.labels(verb).observe(seconds)
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,113 @@
+"""Make one step's write, and fold the API server's answer into the store.
+
+Every branch is one call of `kube`.  A `Conflict` is no error: the object is read again and the question is
+asked anew.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from nodegauge_operator.core import step as steps
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.kube import events, nodes, pods, reports
+from nodegauge_operator.kube.client import Client
+from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused
+from nodegauge_operator.metrics import Metrics
+from nodegauge_operator.reconcile.store import Store
+
+
+class Applier(Struct, kw_only=True):
+    """Where to write, and where to note what came of it."""
+
+    client: Client
+    store: Store
+    metrics: Metrics
+    namespace: str
+    instance: str
+
+    async def apply(self, step: steps.Step, situation: steps.Situation) -> None:
+        """Make the write.  Raises `KubeError` for what another try, later, has to solve."""
+        try:
+            await self._write(step, situation)
+        except Conflict:
+            await self._read_again(step)
+        except NotFound:
+            if not await self._vanished(step):
+                raise
+
+    async def _write(self, step: steps.Step, situation: steps.Situation) -> None:
+        match step:
+            case steps.CreateReport(node):
+                created = await reports.create(self.client, node)
+                if created is not None:
+                    self.store.put_report(created)
+            case steps.DeleteReport(report):
+                await reports.delete(self.client, report)
+                self.store.drop_report(report.name, report.uid)
+            case steps.PatchReport(report, status):
+                self.store.put_report(await reports.patch_status(self.client, report, status))
+            case steps.PatchNode(node, labels):
+                self.store.put_node(await nodes.patch_labels(self.client, node, labels))
+            case steps.SetCondition(node, condition):
+                self.store.put_node(await nodes.patch_condition(self.client, node, condition))
+            case steps.PostEvent(node, change):
+                await events.post(self.client, node, change, instance=self.instance)
+            case steps.CreatePod():
+                await self._create(step, situation)
+            case steps.DeletePod(pod, grace):
+                left = await pods.delete(self.client, pod, namespace=self.namespace, grace=grace)
+                if left is None:
+                    self.store.drop_pod(pod)
+                else:
+                    self.store.put_pod(left)
+            case steps.RefreshReport(name):
+                await self._refresh(name)
+
+    async def _create(self, step: steps.CreatePod, situation: steps.Situation) -> None:
+        """Create or adopt the pod; a refusal is written down as a run without a result, and backs off."""
+        try:
+            self.store.put_pod(await pods.create(self.client, step.manifest))
+        except (Refused, Forbidden) as error:
+            self.metrics.refused.inc()
+            noted = steps.refused(
+                situation, number=step.number, reason="CreateRefused", message=f"pod not created: {error}"
+            )
+            await self._write(noted, situation)
+
+    async def _read_again(self, step: steps.Step) -> None:
+        match step:
+            case steps.PatchNode(node) | steps.SetCondition(node):
+                await self._refresh_node(node)
+            case steps.PatchReport(report) | steps.DeleteReport(report):
+                await self._refresh(report.name)
+            case _:
+                pass
+
+    async def _vanished(self, step: steps.Step) -> bool:
+        """A 404 on a write: find out what is gone; False when it is the resource itself (CRD missing)."""
+        match step:
+            case steps.PatchNode(node) | steps.SetCondition(node):
+                await self._refresh_node(node)
+                return True
+            case steps.PatchReport(report):
+                await self._refresh(report.name)
+                return True
+            case _:
+                return False
+
+    async def _refresh_node(self, node: NodeView) -> None:
+        try:
+            fresh = await nodes.get(self.client, node.name)
+        except NotFound:
+            self.store.drop_node(node.name)
+            return
+        self.store.put_node(fresh)
+
+    async def _refresh(self, name: str) -> None:
+        fresh = await reports.get(self.client, name)
+        known = self.store.reports.get(name)
+        if fresh is not None:
+            self.store.put_report(fresh)
+        elif known is not None:
+            self.store.drop_report(name, known.uid)

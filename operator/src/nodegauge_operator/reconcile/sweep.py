@@ -1,0 +1,221 @@
+"""The loop: wakes, timers, places in the budget, keyed workers, a full list now and then.
+
+One worker at a time per node and a few in flight.  Nothing is decided before the first full list.  A pass
+that ends in API errors counts as finished; an error that nobody expected in the loop itself ends the task,
+and with it the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from nodegauge_operator import names
+from nodegauge_operator.core.budget import concurrent_probes, next_in_turn
+from nodegauge_operator.kube.client import Client
+from nodegauge_operator.kube.errors import KubeError, NotFound, Unavailable
+from nodegauge_operator.metrics import Metrics
+from nodegauge_operator.reconcile import listing
+from nodegauge_operator.reconcile.agenda import Agenda
+from nodegauge_operator.reconcile.policystatus import PolicyStatus
+from nodegauge_operator.reconcile.store import Store
+from nodegauge_operator.reconcile.worker import Worker
+from nodegauge_operator.settings import Settings
+
+log = logging.getLogger("nodegauge.sweep")
+
+GAP_SECONDS = 5.0
+SHORTEST_BACKOFF, LONGEST_BACKOFF = 0.5, 60.0
+LAST_WRITES_SECONDS = 5.0
+
+
+class Sweep:
+    """Runs until cancelled; `wake` it from handlers on the same event loop."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        store: Store,
+        metrics: Metrics,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self.listed = False
+        """Whether the first full list has been taken: nothing is decided before."""
+        self._client = client
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+        self._worker = Worker(client=client, store=store, metrics=metrics, settings=settings, clock=clock)
+        self._policy_status = PolicyStatus(client=client, store=store, metrics=metrics, clock=clock)
+        self._agenda = Agenda()
+        self._waiting: dict[str, float] = {}
+        self._granted: set[str] = set()
+        self._failures: dict[str, int] = {}
+        self._flying: dict[str, asyncio.Task[None]] = {}
+        self._wakeup = asyncio.Event()
+        self._gap = False
+        self._next_list = 0.0
+        self._listed_at = 0.0
+        self._last_pass = time.monotonic()
+
+    def wake(self, *nodes: str) -> None:
+        """Look at these nodes soon."""
+        now = time.monotonic()
+        for name in nodes:
+            self._agenda.wake(name, since=now)
+        self._wakeup.set()
+
+    def policies_seen(self, *, changed: bool) -> None:
+        """A policy arrived, changed or went: count anew, and look at every node if it matters to them."""
+        self._policy_status.dirty = True
+        if changed:
+            self.wake(*self.store.known_names())
+        self._wakeup.set()
+
+    def gap(self) -> None:
+        """A watch was interrupted: take a full list soon."""
+        self._gap = True
+        self._wakeup.set()
+
+    def alive(self) -> bool:
+        """Whether a pass finished lately: three intervals, and half a minute for a slow API server."""
+        return time.monotonic() - self._last_pass < 3 * self._settings.sweep_interval + 30.0
+
+    async def run(self) -> None:
+        """Sweep until cancelled; then finish the writes in flight, and make no new pods."""
+        try:
+            while True:
+                self._wakeup.clear()
+                await self._pass()
+                if not self._more():
+                    await self._sleep()
+        finally:
+            self._worker.stopping = True
+            if self._flying:
+                await asyncio.wait(list(self._flying.values()), timeout=LAST_WRITES_SECONDS)
+
+    async def _pass(self) -> None:
+        now = self._clock()
+        if now >= self._next_list or (self._gap and now >= self._listed_at + GAP_SECONDS):
+            await self._list()
+        if self.listed:
+            self.wake(*self._agenda.fire(self._clock()))
+            self._grant()
+            self._launch()
+            await self._policy_status.write()
+        self._last_pass = time.monotonic()
+        self._metrics.last_pass.set(self._clock())
+
+    async def _list(self) -> None:
+        """A full list; a failed one is tried again shortly, and nothing is decided from it."""
+        settings = self._settings
+        try:
+            touched = await listing.list_all(
+                self._client,
+                self.store,
+                namespace=settings.probe.namespace,
+                node_selector=settings.node_label_selector,
+            )
+        except NotFound:
+            log.error("CRDs missing: install %s (kubectl apply -f crds/)", " and ".join(names.CRD_NAMES))
+            self._retry_list(GAP_SECONDS)
+        except KubeError as error:
+            log.warning("full list failed, trying again: %s", error)
+            self._retry_list(1.0)
+        else:
+            nodes, policies = len(self.store.nodes), len(self.store.policies)
+            log.info("listed %d nodes, %d reports, %d policies", nodes, len(self.store.reports), policies)
+            self.listed, self._gap = True, False
+            self._listed_at = self._clock()
+            self._next_list = self._listed_at + settings.relist_interval
+            self._policy_status.dirty = True
+            self.wake(*touched)
+
+    def _retry_list(self, wait: float) -> None:
+        self._listed_at = self._clock()
+        self._next_list = self._clock() + wait
+
+    def _grant(self) -> None:
+        """Give free places of each policy's budget to the nodes that waited longest."""
+        with_pods = set(self.store.nodes_with_pods())
+        busy: dict[str, int] = {}
+        for name in with_pods | self._granted:
+            policy_name = self._policy_name(name)
+            busy[policy_name] = busy.get(policy_name, 0) + 1
+        waiting: dict[str, list[tuple[float, str]]] = {}
+        for name, since in self._waiting.items():
+            waiting.setdefault(self._policy_name(name), []).append((since, name))
+        for policy_name, candidates in waiting.items():
+            places = self._places(policy_name) - busy.get(policy_name, 0)
+            for name in next_in_turn(candidates, places):
+                del self._waiting[name]
+                self._granted.add(name)
+                self.wake(name)
+        self._metrics.waiting.set(len(self._waiting))
+        self._metrics.running.set(len(with_pods))
+
+    def _places(self, policy_name: str) -> int:
+        policy = self.store.policies.get(policy_name)
+        if policy is None:
+            return 0
+        return concurrent_probes(
+            policy.spec.budget.concurrent_probes, self._policy_status.selected(policy_name)
+        )
+
+    def _policy_name(self, node: str) -> str:
+        view = self.store.nodes.get(node)
+        policy = self.store.policy_of(view) if view else None
+        return policy.name if policy else ""
+
+    def _launch(self) -> None:
+        places = self._settings.workers - len(self._flying)
+        for name, since in self._agenda.take(places, busy=frozenset(self._flying)):
+            task = asyncio.create_task(self._work(name, since), name=f"node {name}")
+            self._flying[name] = task
+
+    def _more(self) -> bool:
+        """Whether the next pass has something to launch at once."""
+        free = len(self._flying) < self._settings.workers
+        return self.listed and free and self._agenda.pending(busy=frozenset(self._flying))
+
+    async def _sleep(self) -> None:
+        until = min(self._agenda.next_timer(), self._next_list)
+        timeout = max(0.02, min(self._settings.sweep_interval, until - self._clock()))
+        try:
+            await asyncio.wait_for(self._wakeup.wait(), timeout)
+        except TimeoutError:
+            return
+
+    async def _work(self, name: str, since: float) -> None:
+        """Settle one node; whatever goes wrong there is tried again later and stops nobody else."""
+        try:
+            settled = await self._worker.settle(name, granted=name in self._granted, since=since)
+        except KubeError as error:
+            self._gap = self._gap or isinstance(error, Unavailable)
+            self._failed(name, type(error).__name__, error)
+        except Exception as error:
+            log.exception("unexpected error on node %s", name, extra={"node": name})
+            self._failed(name, "Unexpected", error)
+        else:
+            self._failures.pop(name, None)
+            self._waiting.pop(name, None)
+            if settled.due_since is not None:
+                self._waiting[name] = settled.due_since
+            self._agenda.set_timer(name, settled.wake_at)
+        finally:
+            self._granted.discard(name)
+            self._flying.pop(name, None)
+            self._policy_status.dirty = True
+            self._wakeup.set()
+
+    def _failed(self, name: str, kind: str, error: Exception) -> None:
+        count = self._failures[name] = self._failures.get(name, 0) + 1
+        wait = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2 ** min(count - 1, 10))
+        self._metrics.failures.labels(kind).inc()
+        log.warning("node %s: %s: %s; again in %.1f s", name, kind, error, wait, extra={"node": name})
+        self._agenda.set_timer(name, self._clock() + wait)

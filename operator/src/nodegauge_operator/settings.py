@@ -1,0 +1,129 @@
+"""The operator's settings: read once from the environment, every bad value named in one error.
+
+The chart writes these variables; `docs/reference/values.md` says which value sets which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from msgspec import Struct
+
+from nodegauge_operator.api.policy import seconds
+from nodegauge_operator.core.podspec import ProbeDefaults
+
+T = TypeVar("T")
+
+
+class SettingsError(Exception):
+    """One or more variables cannot be used; the message lists every one with the way out."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What the installation decides.  Times in seconds, rates in calls per second."""
+
+    probe: ProbeDefaults
+    """Namespace, image and the like of probe pods."""
+    instance: str = "nodegauge"
+    """Reported on events; the pod's name."""
+    http_port: int = 8080
+    """/healthz, /readyz and /metrics.  0 picks a free one."""
+    http_host: str = ""
+    """Address to listen on; all of them by default, as probes of a kubelet come from outside."""
+    node_label_selector: str = ""
+    """Server-side selector of the node watch; empty watches every node."""
+    api_rate: float = 100.0
+    """Calls per second over time (client-go ships 5 to 20; the API server's own fairness guards the rest)."""
+    api_burst: int = 200
+    workers: int = 8
+    """Nodes worked on at a time; 4 in flight reach the API server's patch rate, more only wait."""
+    sweep_interval: float = 5.0
+    """Seconds between passes when nothing wakes the sweep."""
+    relist_interval: float = 600.0
+    """Seconds between full lists: a watch never reports what was deleted during its gap."""
+    log_level: str = "info"
+    log_format: str = "json"
+
+
+def parse(environ: Mapping[str, str]) -> Settings:
+    """Settings from environment variables.  Raises `SettingsError` naming every bad one."""
+    read = _Reader(environ)
+    probe = ProbeDefaults(
+        namespace=read.text("POD_NAMESPACE", required="the namespace for probe pods, e.g. nodegauge"),
+        image=read.text("NODEGAUGE_PROBE_IMAGE", required="the probe image, e.g. nodegauge/probe:0.1.0"),
+        image_pull_policy=read.choice(
+            "NODEGAUGE_PROBE_IMAGE_PULL_POLICY", ("", "Always", "IfNotPresent", "Never")
+        ),
+        image_pull_secrets=tuple(
+            s.strip() for s in read.text("NODEGAUGE_IMAGE_PULL_SECRETS").split(",") if s.strip()
+        ),
+        priority_class_name=read.text("NODEGAUGE_PROBE_PRIORITY_CLASS"),
+        runtime_class_name=read.text("NODEGAUGE_PROBE_RUNTIME_CLASS"),
+        service_account_name=read.text("NODEGAUGE_PROBE_SERVICE_ACCOUNT"),
+        instance=read.text("NODEGAUGE_INSTANCE") or "nodegauge",
+    )
+    settings = Settings(
+        probe=probe,
+        instance=read.text("POD_NAME") or "nodegauge",
+        http_port=read.number("NODEGAUGE_HTTP_PORT", 8080, int, low=0, high=65535),
+        http_host=read.text("NODEGAUGE_HTTP_HOST"),
+        node_label_selector=read.text("NODEGAUGE_NODE_LABEL_SELECTOR"),
+        api_rate=read.number("NODEGAUGE_API_RATE", 100.0, float, low=1, high=10_000),
+        api_burst=read.number("NODEGAUGE_API_BURST", 200, int, low=1, high=100_000),
+        workers=read.number("NODEGAUGE_WORKERS", 8, int, low=1, high=64),
+        sweep_interval=read.duration("NODEGAUGE_SWEEP_INTERVAL", 5.0, low=0.1, high=300),
+        relist_interval=read.duration("NODEGAUGE_RELIST_INTERVAL", 600.0, low=5, high=86_400),
+        log_level=read.choice("NODEGAUGE_LOG_LEVEL", ("info", "debug", "warning", "error")),
+        log_format=read.choice("NODEGAUGE_LOG_FORMAT", ("json", "text")),
+    )
+    if read.errors:
+        raise SettingsError("cannot start:\n  " + "\n  ".join(read.errors))
+    return settings
+
+
+class _Reader:
+    """Reads variables and collects what is wrong with them."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.errors: list[str] = []
+
+    def text(self, name: str, *, required: str = "") -> str:
+        value = self._environ.get(name, "").strip()
+        if required and not value:
+            self.errors.append(f"{name} is not set: give {required}")
+        return value
+
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        value = self._environ.get(name, "").strip() or allowed[0]
+        if value not in allowed:
+            self.errors.append(f"{name} is {value!r}: use one of {', '.join(a for a in allowed if a)}")
+            return allowed[0]
+        return value
+
+    def number(self, name: str, default: T, kind: Callable[[str], T], *, low: float, high: float) -> T:
+        value = self._environ.get(name, "").strip()
+        if not value:
+            return default
+        try:
+            number = kind(value)
+        except ValueError:
+            self.errors.append(f"{name} is {value!r}: give a number from {low:g} to {high:g}")
+            return default
+        if not low <= float(number) <= high:  # type: ignore[arg-type]
+            self.errors.append(f"{name} is {value}: give a number from {low:g} to {high:g}")
+        return number
+
+    def duration(self, name: str, default: float, *, low: float, high: float) -> float:
+        value = self._environ.get(name, "").strip()
+        if not value:
+            return default
+        try:
+            found = seconds(value)
+        except ValueError as error:
+            self.errors.append(f"{name}: {error}")
+            return default
+        if not low <= found <= high:
+            self.errors.append(f"{name} is {value}: give {low:g}s to {high:g}s")
+        return found
