@@ -6,6 +6,7 @@ patch with resourceVersion (promise 3); everything on the node is a pure functio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -133,7 +134,7 @@ class Report(Struct, frozen=True, kw_only=True):
     status: ReportStatus = ReportStatus()
 
 
-def parse_report(body: dict[str, Any]) -> Report:
+def parse_report(body: Mapping[str, Any]) -> Report:
     """The typed report in a Kubernetes object.
 
     A status that cannot be read (someone edited it) counts as empty: it is measured again, never guessed.

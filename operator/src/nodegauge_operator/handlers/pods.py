@@ -16,7 +16,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
 
     @kopf.on.event("", "v1", "pods", labels={names.POD_PROBE: kopf.PRESENT}, registry=registry, id="pod")
     def pod(event: kopf.RawEvent, **_: Any) -> None:
-        """A deleted pod is kept with its last words until it has been judged (preempted pods go in a second)."""
+        """A deleted pod is kept with its last words until judged: a preempted one is soon gone."""
         gone = event["type"] == "DELETED"
         view = pod_view(event["object"], gone=gone)
         if view is None or (gone and not sweep.store.knows_pod(view)):

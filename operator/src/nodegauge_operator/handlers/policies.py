@@ -16,7 +16,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
 
     @kopf.on.event(names.GROUP, names.VERSION, names.POLICY_PLURAL, registry=registry, id="policy")
     def policy(event: kopf.RawEvent, **_: Any) -> None:
-        body = dict(event["object"])
+        body: dict[str, Any] = dict(event["object"])
         if event["type"] == "DELETED":
             changed = drop_policy(sweep.store, body["metadata"]["name"])
         else:

@@ -1,4 +1,4 @@
-"""What the cluster lets us see before anything starts: whether CRDs may be watched, and whether ours exist."""
+"""What the cluster lets us see before anything starts: may CRDs be watched, and are ours there?"""
 
 from __future__ import annotations
 

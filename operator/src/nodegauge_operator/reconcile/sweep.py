@@ -27,6 +27,8 @@ from nodegauge_operator.settings import Settings
 log = logging.getLogger("nodegauge.sweep")
 
 GAP_SECONDS = 5.0
+FIRST_SECONDS = 30.0
+"""The watches' own first lists arrive within this time of ours and mean no gap."""
 SHORTEST_BACKOFF, LONGEST_BACKOFF = 0.5, 60.0
 LAST_WRITES_SECONDS = 5.0
 
@@ -78,9 +80,10 @@ class Sweep:
         self._wakeup.set()
 
     def gap(self) -> None:
-        """A watch was interrupted: take a full list soon."""
-        self._gap = True
-        self._wakeup.set()
+        """A watch may have missed something: take a full list soon, unless we have only just started."""
+        if self.listed and self._clock() >= self._listed_at + FIRST_SECONDS:
+            self._gap = True
+            self._wakeup.set()
 
     def alive(self) -> bool:
         """Whether a pass finished lately: three intervals, and half a minute for a slow API server."""
