@@ -195,27 +195,29 @@ class _Counting:
         wired = self._gpus[i].switch_links
         if isinstance(wired, int) and wired > 0:
             return REACHES_SWITCH
-        if self._leads_outside(group):
-            return Doubt.HIDDEN, f"leads to GPU {group.remote}, which the probe was not shown"
+        if self._names_a_stranger(group):
+            return self._stranger(group)
         peers = self._peers_by_p2p(i)
         if len(peers) == 1:
             return peers[0]
         return Doubt.REMOTE, f"{_named(self._gpus[i], group)}; NVLink P2P is OK with {len(peers)} peers"
 
-    def _leads_outside(self, group: LinkGroup) -> bool:
-        """Whether the far end is a GPU of this node that was hidden from the probe.
+    def _names_a_stranger(self, group: LinkGroup) -> bool:
+        """Whether the far end is named, is none of the GPUs in the document, and the name can be believed.
 
-        Only where other links of the node name GPUs that are in the document (else the names are a virtual
-        machine's invention), every GPU's own id was read, and the far end is called a GPU.
+        Names are believed where other links of the node name GPUs that are in the document, and where there
+        is only one GPU; else they may be a virtual machine's invention.
         """
-        return (
-            self._remotes_are_real
-            and group.remote_type == REMOTE_GPU
-            and isinstance(group.remote, str)
-            and bool(group.remote)
-            and group.remote.lower() not in self._places
-            and all(isinstance(gpu.pci, str) for gpu in self._gpus)
-        )
+        named = isinstance(group.remote, str) and bool(group.remote)
+        believed = self._remotes_are_real or len(self._gpus) == 1
+        return named and believed and str(group.remote).lower() not in self._places
+
+    def _stranger(self, group: LinkGroup) -> tuple[Doubt, str]:
+        """A GPU that was hidden from the probe, or one whose own id could not be read."""
+        everyone_is_known = all(isinstance(gpu.pci, str) for gpu in self._gpus)
+        if everyone_is_known and group.remote_type == REMOTE_GPU:
+            return Doubt.HIDDEN, f"leads to GPU {group.remote}, which the probe was not shown"
+        return Doubt.REMOTE, f"leads to {group.remote}, which is not among the GPUs that could be read"
 
     def _peers_by_p2p(self, i: int) -> list[int]:
         row = self._nvlink[i] if i < len(self._nvlink) else []

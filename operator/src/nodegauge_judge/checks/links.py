@@ -31,32 +31,37 @@ def nvlink_degraded(case: Case) -> Iterator[Finding]:
 
 
 def nvlink_unresolved(case: Case) -> Iterator[Finding]:
-    """Links and P2P readings that cannot be told; what leads to hidden GPUs is `gpus-not-visible`'s."""
-    if case.lanes.mig:
+    """Links and P2P readings that cannot be told, on a node that was read as far as it goes.
+
+    Where the run was cut off or a GPU gave an error, unread links are that finding's; where a link leads to a
+    hidden GPU, it is `gpus-not-visible`'s.  A GPU alone has nobody to be linked to (virtual machines with one
+    GPU of a bridged pair report such links).
+    """
+    cut_off = case.result.problem is not None or any(gpu.error for gpu in case.result.gpus)
+    if case.lanes.mig or cut_off or len(case.result.gpus) < 2:
         return
     gpus = case.result.gpus
-    missing = {short.place for short in linksum.shortfalls(case)}
+    explained = {short.place for short in linksum.shortfalls(case)}
     hits = [
         _doubt(gpus[doubt.gpu], doubt)
         for doubt in case.lanes.unresolved
-        if doubt.doubt is not Doubt.HIDDEN and doubt.gpu not in missing
+        if doubt.doubt is not Doubt.HIDDEN and doubt.gpu not in explained
     ]
     hits += [
         _pair_hit(gpus, (i, j), said="claim P2P over NVLink, but no link between them is reported", links=0)
         for i, j in p2p.silently_joined(case.result, case.lanes)
-        if not case.lanes.unresolved and case.result.problem is None
+        if not case.lanes.unresolved and not {i, j} & explained
     ]
     hits += [
-        _pair_hit(
-            gpus,
-            (pair.i, pair.j),
-            said=f"have NVLinks, but P2P is {', '.join(pair.unknown)}",
-            links=pair.links,
-        )
+        _pair_hit(gpus, (pair.i, pair.j), said=_unknown(pair), links=pair.links)
         for pair in p2p.examine(case.result, case.lanes)
-        if pair.unknown and not pair.refused and case.result.problem is None
+        if pair.unknown and not pair.refused
     ]
     yield from gather(Code.NVLINK_UNRESOLVED, hits)
+
+
+def _unknown(pair: PairP2p) -> str:
+    return f"have NVLinks, but P2P is {', '.join(pair.unknown)}"
 
 
 def _refused(gpus: list[Gpu], pair: PairP2p, *, count: int) -> Hit:

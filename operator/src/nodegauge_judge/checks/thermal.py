@@ -33,7 +33,8 @@ def memory_hot(case: Case) -> Iterator[Finding]:
     for gpu in case.result.gpus:
         celsius, limit = _reading(gpu.temperature.memory), _limit(gpu.temperature.memory_max)
         if celsius is not None and limit is not None and celsius >= limit - margin:
-            message = f"Memory is at {celsius:g} °C; its limit by the vendor is {limit:g} °C (warns {margin} below it)."
+            warns = f"warns {margin} below it"
+            message = f"Memory is at {celsius:g} °C; the vendor's limit is {limit:g} °C ({warns})."
             evidence: dict[str, Scalar] = {"memory_celsius": celsius, "limit_celsius": limit}
             hits.append(_hit(gpu, Severity.WARN, message, evidence, weight=celsius - limit))
     yield from gather(Code.MEMORY_HOT, hits)

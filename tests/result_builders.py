@@ -1,0 +1,235 @@
+"""Result documents of made and of real machines, for tests of whatever reads them.
+
+`machine(...)` makes a whole node in a line; the functions below it are nodes whose numbers are published or
+recorded, each with its source.  Documents are changed with `with_gpu`, `with_pair` and msgspec's `replace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from nodegauge_contract import (
+    Clocks,
+    Gpu,
+    Host,
+    LinkGroup,
+    Pairs,
+    Power,
+    Result,
+    Span,
+    System,
+    Temperature,
+    Unavailable,
+    Window,
+)
+
+NOT_SUPPORTED = 5
+SPAN = Span(min=30, median=31, max=32)
+
+DGX1_NV = (
+    (0, 1, 1, 2, 2, 0, 0, 0),
+    (1, 0, 2, 1, 0, 2, 0, 0),
+    (1, 2, 0, 2, 0, 0, 1, 0),
+    (2, 1, 2, 0, 0, 0, 0, 1),
+    (2, 0, 0, 0, 0, 1, 1, 2),
+    (0, 2, 0, 0, 1, 0, 2, 1),
+    (0, 0, 1, 0, 1, 2, 0, 2),
+    (0, 0, 0, 1, 2, 1, 2, 0),
+)
+"""NV# of a recorded DGX-1V (microsoft/sccl, tests/test_topologies.py, MIT)."""
+
+
+def pci(place: int) -> str:
+    """The PCI address of the GPU in that place."""
+    return f"0000:{0x0F + place:02x}:00.0"
+
+
+def uuid(place: int) -> str:
+    """The UUID of the GPU in that place, as long as a real one."""
+    return f"GPU-{place:08x}-1111-2222-3333-444444444444"
+
+
+def gpu(place: int, *, name: str, links: Sequence[LinkGroup] = (), **more: Any) -> Gpu:
+    """A cool, healthy GPU with these links."""
+    return Gpu(
+        index=place,
+        uuid=uuid(place),
+        name=name,
+        pci=pci(place),
+        vbios="96.00.74.00.01",
+        mig=more.pop("mig", 0),
+        links=list(links),
+        switch_links=more.pop("switch_links", Unavailable("NotSupported")),
+        temperature=more.pop("temperature", Temperature(gpu=31, gpu_max=85, memory=40, memory_max=95)),
+        power=more.pop("power", Power(usage_mw=60_000, enforced_limit_mw=400_000, default_limit_mw=400_000)),
+        clocks=Clocks(sm_mhz=210, pstate=0),
+        window=more.pop("window", Window(seconds=3.0, samples=12, temperature=SPAN)),
+        **more,
+    )
+
+
+def direct(place: int, row: Sequence[int], *, mbps: int) -> list[LinkGroup]:
+    """Active links of one GPU to its peers, numbered from 0: `row[j]` of them lead to the GPU in place j."""
+    groups: list[LinkGroup] = []
+    first = 0
+    for peer, count in enumerate(row):
+        if count and peer != place:
+            numbers = list(range(first, first + count))
+            groups.append(
+                LinkGroup(links=numbers, state=1, p2p=1, remote=pci(peer), remote_type=0, mbps=mbps)
+            )
+            first += count
+    return groups
+
+
+def to_switch(count: int, *, mbps: int, **more: Any) -> list[LinkGroup]:
+    """`count` active links to NVSwitches."""
+    known: dict[str, Any] = {"remote": "0000:c0:00.0", "remote_type": 2, "state": 1, "p2p": 1, "mbps": mbps}
+    return [LinkGroup(links=list(range(count)), **(known | more))]
+
+
+def pairs(joined: Sequence[Sequence[bool | int]]) -> Pairs:
+    """P2P grids: OK for READ and WRITE everywhere, for NVLINK where the pair is joined."""
+    size = len(joined)
+    fine = [[-1 if i == j else 0 for j in range(size)] for i in range(size)]
+    nvlink = [
+        [-1 if i == j else 0 if joined[i][j] else NOT_SUPPORTED for j in range(size)] for i in range(size)
+    ]
+    ancestor = [[-1 if i == j else 50 for j in range(size)] for i in range(size)]
+    return Pairs(ancestor=ancestor, read=fine, write=[list(row) for row in fine], nvlink=nvlink)
+
+
+def machine(gpus: Sequence[Gpu], joined: Sequence[Sequence[bool | int]], **more: Any) -> Result:
+    """A whole document around these GPUs."""
+    return Result(
+        probe="health",
+        run="run-1",
+        node="node-1",
+        host=Host(boot_id="c0ffee00-0000-4000-8000-000000000000", boottime_ms=1_000),
+        system=System(driver="550.54.15", nvml="12.550.54.15", cuda=12040),
+        gpus=list(gpus),
+        pairs=pairs(joined),
+        **more,
+    )
+
+
+def mesh(nv: Sequence[Sequence[int]], *, name: str, mbps: int, **more: Any) -> Result:
+    """A direct mesh: `nv[i][j]` links between i and j."""
+    return machine(
+        [gpu(i, name=name, links=direct(i, row, mbps=mbps), **more) for i, row in enumerate(nv)], nv
+    )
+
+
+def switched(count: int, *, name: str, links: int, mbps: int, **more: Any) -> Result:
+    """`count` GPUs with `links` each behind switches."""
+    made = [
+        gpu(i, name=name, links=to_switch(links, mbps=mbps), switch_links=links, **more) for i in range(count)
+    ]
+    return machine(made, [[i != j for j in range(count)] for i in range(count)])
+
+
+def h100(count: int = 8) -> Result:
+    """HGX H100: 18 links at a raw 26.562 GB/s (stas00/ml-engineering, network)."""
+    return switched(count, name="NVIDIA H100 80GB HBM3", links=18, mbps=26_562)
+
+
+def h800() -> Result:
+    """HGX H800: 8 of H100's 18 links."""
+    return switched(8, name="NVIDIA H800", links=8, mbps=26_562)
+
+
+def a100() -> Result:
+    """HGX A100 with NVSwitch: 12 links at 25 GB/s (leptonai/gpud, recorded `nvidia-smi nvlink -s`)."""
+    return switched(8, name="NVIDIA A100-SXM4-80GB", links=12, mbps=25_000)
+
+
+def hgx_a100_4() -> Result:
+    """HGX A100 4-GPU: no switch, four links between any two."""
+    nv = [[0 if i == j else 4 for j in range(4)] for i in range(4)]
+    return mesh(nv, name="NVIDIA A100-SXM4-40GB", mbps=25_000)
+
+
+def dgx1(places: Sequence[int] = range(8)) -> Result:
+    """DGX-1V, or the GPUs in some of its places."""
+    nv = [[DGX1_NV[i][j] for j in places] for i in places]
+    return mesh(nv, name="Tesla V100-SXM2-32GB", mbps=25_781)
+
+
+def titan() -> Result:
+    """Two TITAN RTX with a bridge: NV2 (Hugging Face, hardware page)."""
+    return mesh([[0, 2], [2, 0]], name="NVIDIA TITAN RTX", mbps=25_781)
+
+
+def rtx3090() -> Result:
+    """Two RTX 3090 with a bridge: NV4 of 14.0625 GB/s."""
+    return mesh([[0, 4], [4, 0]], name="NVIDIA GeForce RTX 3090", mbps=14_062)
+
+
+def phb() -> Result:
+    """Two GPUs on one host bridge, no NVLink (Hugging Face, hardware page)."""
+    return mesh([[0, 0], [0, 0]], name="NVIDIA GeForce RTX 4090", mbps=0)
+
+
+def a100_bridged_pairs() -> Result:
+    """Four A100 PCIe cards, bridged two and two, 12 links a bridge."""
+    nv = [[0, 12, 0, 0], [12, 0, 0, 0], [0, 0, 0, 12], [0, 0, 12, 0]]
+    return mesh(nv, name="NVIDIA A100 80GB PCIe", mbps=25_000)
+
+
+def ncv4() -> Result:
+    """`a100_bridged_pairs` in a virtual machine: every link names its own GPU (Azure/azhpc-images, NCv4)."""
+    bare = a100_bridged_pairs()
+    return replace(
+        bare,
+        gpus=[
+            replace(g, links=[replace(group, remote=g.pci, remote_type=0) for group in g.links])
+            for g in bare.gpus
+        ],
+    )
+
+
+def with_gpu(result: Result, place: int, **changes: Any) -> Result:
+    """The document with one GPU changed."""
+    gpus = [replace(g, **changes) if i == place else g for i, g in enumerate(result.gpus)]
+    return replace(result, gpus=gpus)
+
+
+def with_links(result: Result, place: int, **changes: Any) -> Result:
+    """The document with every link group of one GPU changed."""
+    groups = [replace(group, **changes) for group in result.gpus[place].links]
+    return with_gpu(result, place, links=groups)
+
+
+def without_links(result: Result, place: int, *, count: int) -> Result:
+    """The document with the last `count` links of one GPU inactive."""
+    groups: list[LinkGroup] = []
+    left = count
+    for group in reversed(result.gpus[place].links):
+        down = group.links[max(0, len(group.links) - left) :] if left else []
+        up = group.links[: len(group.links) - len(down)]
+        left -= len(down)
+        groups += [replace(group, links=up)] if up else []
+        groups += [replace(group, links=down, state=0)] if down else []
+    return with_gpu(result, place, links=groups)
+
+
+def with_pair(result: Result, i: int, j: int, **status: Any) -> Result:
+    """The document with the P2P status of one pair changed, both directions: `read=5`, `nvlink=...`."""
+    grids = {}
+    for name, value in status.items():
+        grid = [list(row) for row in getattr(result.pairs, name)]
+        grid[i][j] = grid[j][i] = value
+        grids[name] = grid
+    return replace(result, pairs=replace(result.pairs, **grids))
+
+
+def shuffled(result: Result, order: Sequence[int]) -> Result:
+    """The same node with NVML enumerating its GPUs in another order."""
+    grids = {
+        name: [[getattr(result.pairs, name)[i][j] for j in order] for i in order]
+        for name in ("ancestor", "read", "write", "nvlink")
+    }
+    return replace(result, gpus=[result.gpus[i] for i in order], pairs=Pairs(**grids))
