@@ -30,6 +30,7 @@ test: $(READY) need-cc ## the whole test suite (ARGS="tests/unit -k judge" for a
 	@$(RUN) -m pytest $(ARGS)
 
 check: $(READY) ## ruff, format, mypy --strict, import contracts, generated files
+	@$(RUN) docs/generate.py --check
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
@@ -40,6 +41,9 @@ bench: $(READY) need-cc ## throughput, latency, writes and memory of the operato
 
 testbed: $(READY) need-cc ## the demo's cluster to play with: up, and the commands to use it
 	@$(RUN) -m testbed up $(ARGS)
+
+reference: $(READY) ## docs/reference anew from the code
+	@$(RUN) docs/generate.py
 
 constraints: ## constraints.txt anew, from the newest versions that pyproject.toml allows
 	@"$(PYTHON)" .ci/venv.py pins

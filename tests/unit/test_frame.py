@@ -1,0 +1,234 @@
+"""What holds the repository together: rules about files rather than about behaviour.
+
+Each rule is one that was broken somewhere before and cost somebody a day: a folder that shadows the standard
+library, a path of one developer's machine, a package that imports what its extra does not install, a link to
+a page that is gone.  Only tracked files are looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import itertools
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+OURS = {"nodegauge_contract", "nodegauge_probes", "nodegauge_judge", "nodegauge_operator", "nodegauge_cli"}
+BASE = PROJECT["project"]["dependencies"]
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+MACHINE_PATHS = ["/ro" + "ot/", "/Use" + "rs/", r"/home/\w", r"\.\./sha" + "red/"]
+REGISTRY_HOSTS = ["py" + "pi.org", "python" + "hosted", "proxy.go" + "lang.org", "registry.np" + "mjs"]
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Every tracked file that exists, absolute."""
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return tuple(path for name in listed.split("\0") if name and (path := ROOT / name).is_file())
+
+
+def name_of(path: Path) -> str:
+    """The path as people write it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def sources(*folders: str) -> list[Path]:
+    """The tracked Python files below the folders."""
+    wanted = tuple(f"{folder}/" for folder in folders)
+    return [path for path in tracked() if path.suffix == ".py" and name_of(path).startswith(wanted)]
+
+
+def parsed(path: Path) -> ast.Module:
+    """The file's syntax tree."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_no_file_names_this_machine() -> None:
+    """No tracked file holds a home folder, this checkout's own path, or the host of a package registry."""
+    pattern = re.compile("|".join([*MACHINE_PATHS, *map(re.escape, [*REGISTRY_HOSTS, f"{ROOT}/"])]))
+    found = [
+        f"{name_of(path)}: {match.group()}"
+        for path in tracked()
+        if (match := pattern.search(path.read_text(encoding="utf-8", errors="replace")))
+    ]
+    assert not found
+
+
+def test_no_lock_file_with_addresses_is_tracked() -> None:
+    """Lock files that record where they downloaded from are not committed."""
+    locks = {"uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock", "package-lock.json"}
+    assert not [name_of(path) for path in tracked() if path.name in locks]
+
+
+@pytest.mark.parametrize("folder", ["operator", "probes", "tests", "tests/operator", "tests/probes"])
+def test_no_folder_is_made_a_package_that_shadows(folder: str) -> None:
+    """The folders that share a name with something else hold no `__init__.py`."""
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_operator_is_still_the_standard_library() -> None:
+    """From the repository's root `import operator` finds the standard library's module."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    code = "import operator; print(operator.__file__)"
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+    assert Path(done.stdout.strip()).parent == Path(sysconfig.get_path("stdlib"))
+
+
+def test_source_files_hold_one_idea() -> None:
+    """No source file is longer than 320 lines."""
+    lengths = {name_of(path): path.read_text(encoding="utf-8").count("\n") for path in source_packages()}
+    assert lengths
+    assert not {name: lines for name, lines in lengths.items() if lines > 320}
+
+
+def source_packages() -> list[Path]:
+    """The Python files of what is installed."""
+    return sources("operator/src", "probes/src")
+
+
+def test_every_module_says_why_it_exists() -> None:
+    """Every module that is more than empty opens with a docstring."""
+    modules = [(path, parsed(path)) for path in source_packages()]
+    assert not [name_of(path) for path, tree in modules if tree.body and not ast.get_docstring(tree)]
+
+
+def test_every_test_says_what_it_shows() -> None:
+    """Every test file asserts something, and every test states its property in a docstring."""
+    silent = []
+    for path in sources("tests"):
+        if not path.name.startswith("test_"):
+            continue
+        nodes = list(ast.walk(parsed(path)))
+        if not any(isinstance(node, ast.Assert) for node in nodes):
+            silent.append(f"{name_of(path)} asserts nothing")
+        tests = (n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+        silent += [
+            f"{name_of(path)}:{test.lineno} {test.name} has no docstring"
+            for test in tests
+            if test.name.startswith("test_") and not ast.get_docstring(test)
+        ]
+    assert not silent
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level names of the modules that a file imports."""
+    names = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def distribution(requirement: str) -> str:
+    """The normalised name in a requirement such as `kopf>=1.45`."""
+    return re.split(r"[\s<>=!~;\[]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+
+
+@pytest.mark.parametrize(
+    ("package", "requirements"),
+    [
+        ("nodegauge_contract", BASE),
+        ("nodegauge_judge", BASE),
+        ("nodegauge_probes", BASE + EXTRAS["probes"]),
+        ("nodegauge_operator", BASE + EXTRAS["operator"]),
+        ("nodegauge_cli", BASE + EXTRAS["operator"]),
+    ],
+)
+def test_a_package_imports_only_what_its_extra_installs(package: str, requirements: list[str]) -> None:
+    """Each third-party module that a package imports is declared for the image that ships the package."""
+    declared = {distribution(requirement) for requirement in requirements}
+    providers = importlib.metadata.packages_distributions()
+    modules = set().union(
+        *(imported(path) for path in source_packages() if f"/{package}/" in path.as_posix())
+    )
+    foreign = modules - OURS - set(sys.stdlib_module_names)
+    missing = {
+        module
+        for module in foreign
+        if not declared & {distribution(provider) for provider in providers.get(module, [module])}
+    }
+    assert modules, f"{package} has no code"
+    assert not missing
+
+
+def test_pure_packages_do_not_ask_for_the_time() -> None:
+    """Core, judge and contract never call now(), today() or utcnow(): time is an argument there."""
+    pure = ("nodegauge_operator/core/", "nodegauge_judge/", "nodegauge_contract/")
+    calls = [
+        f"{name_of(path)}:{node.lineno} {node.func.attr}()"
+        for path in source_packages()
+        if any(part in path.as_posix() for part in pure)
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in {"now", "today", "utcnow"}
+    ]
+    assert not calls
+
+
+def test_handlers_use_nothing_of_kopf_that_writes_or_scans() -> None:
+    """The operator uses kopf's on.event and life cycle, never what annotates, adds finalizers or indexes."""
+    allowed = {"event", "startup", "cleanup", "login", "probe"}
+    used = set()
+    for path in sources("operator/src/nodegauge_operator"):
+        text = path.read_text(encoding="utf-8")
+        used |= set(re.findall(r"kopf\.on\.(\w+)", text)) | set(
+            re.findall(r"kopf\.(index|timer|daemon)\b", text)
+        )
+    assert "event" in used
+    assert used <= allowed
+
+
+def test_every_dependency_is_pinned_exactly() -> None:
+    """constraints.txt holds nothing but exact versions, and one for each direct dependency."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert not [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", pin)]
+    direct = [*BASE, *itertools.chain(*EXTRAS.values()), *PROJECT["dependency-groups"]["dev"]]
+    wanted = {distribution(requirement) for requirement in direct} - {"nodegauge"}
+    assert not wanted - {distribution(pin) for pin in pins}
+
+
+def test_readme_shows_the_two_commands() -> None:
+    """The README shows how to see it and how to test it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "make demo" in readme
+    assert "make test" in readme
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    """Each relative link of a tracked page points to a file or folder that exists."""
+    pages = [path for path in tracked() if path.suffix == ".md"]
+    links = [
+        (page, link) for page in pages for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8"))
+    ]
+    local = [(page, link.split("#")[0]) for page, link in links if not re.match(r"[a-z]+:|#", link)]
+    assert local
+    assert not [f"{name_of(page)}: {link}" for page, link in local if not (page.parent / link).exists()]
+
+
+def test_every_decision_has_its_sections_and_is_listed() -> None:
+    """Each page of docs/adr has the four sections and a date, fits a screen, and stands in docs/README.md."""
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    pages = sorted((ROOT / "docs/adr").glob("*.md"))
+    assert pages
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for section in ("Context", "Decision", "Alternatives", "Consequences"):
+            assert f"\n## {section}\n" in text, f"{page.name} has no section {section}"
+        assert re.search(r"\n20\d\d-\d\d-\d\d, ", text), f"{page.name} has no date"
+        assert text.count("\n") <= 50, f"{page.name} is longer than a screen"
+        assert f"(adr/{page.name})" in index, f"{page.name} is not listed"
