@@ -12,6 +12,8 @@ ARGS ?=
 
 # What the caller's shell says about Python must not leak into ours.
 unexport PYTHONPATH PYTHONHOME
+# Progress arrives when it is made, also in a pipe.
+export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -21,6 +23,8 @@ help: ## this list
 	@echo "make demo starts a real control plane with four simulated GPU nodes and shows nodegauge at work."
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+	@echo
+	@echo "The testbed while it is up: .venv/bin/python -m testbed status | nodes | fault NODE NAME | heal NODE | down"
 
 demo: $(READY) need-cc ## control plane, helm install, four simulated GPU nodes, labels, a job placed by them; all gone at the end
 	@$(RUN) -m testbed.demo $(ARGS)
@@ -34,6 +38,7 @@ check: $(READY) ## ruff, format, mypy --strict, import contracts, generated file
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
+	@$(RUN) -m mypy .ci/venv.py docs/generate.py
 	@.venv/bin/lint-imports
 
 bench: $(READY) need-cc ## throughput, latency, writes and memory of the operator at 100, 1,000 and 5,000 nodes
