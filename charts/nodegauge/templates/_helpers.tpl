@@ -1,0 +1,129 @@
+{{/* The chart's name in labels. */}}
+{{- define "nodegauge.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* Prefix of object names: short enough that every suffix of ours still fits into 63 characters. */}}
+{{- define "nodegauge.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Labels that select the operator's pods: never changed once installed. */}}
+{{- define "nodegauge.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "nodegauge.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{/* Labels of every object. Call with (dict "root" $ "component" "operator"). */}}
+{{- define "nodegauge.labels" -}}
+{{- with .root -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/name: {{ include "nodegauge.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: nodegauge
+{{- end }}
+app.kubernetes.io/component: {{ .component }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* An image reference. Call with (dict "root" $ "of" "operator" "image" .Values.operator.image). */}}
+{{- define "nodegauge.image" -}}
+{{- if eq .image.tag "latest" -}}
+{{- fail (printf "%s.image.tag must not be latest, which names no version: give a version, or a digest" .of) -}}
+{{- end -}}
+{{- $name := .image.repository -}}
+{{- if .image.registry -}}{{- $name = printf "%s/%s" .image.registry .image.repository -}}{{- end -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $name .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "nodegauge.serviceAccountName" -}}
+{{- default (include "nodegauge.fullname" .) .Values.operator.serviceAccount.name -}}
+{{- end }}
+
+{{- define "nodegauge.probeServiceAccountName" -}}
+{{- default (printf "%s-probe" (include "nodegauge.fullname" .)) .Values.probe.serviceAccount.name -}}
+{{- end }}
+
+{{/* Empty when the chart makes none and none is named: probe pods then have the cluster's default priority. */}}
+{{- define "nodegauge.priorityClassName" -}}
+{{- if .Values.probe.priorityClass.create -}}
+{{- default (printf "%s-probe" (include "nodegauge.fullname" .)) .Values.probe.priorityClass.name -}}
+{{- else -}}
+{{- .Values.probe.priorityClass.name -}}
+{{- end -}}
+{{- end }}
+
+{{/* What makes a pod pass the Pod Security level "restricted"; the container's half is below. */}}
+{{- define "nodegauge.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "nodegauge.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Where and with what pull secrets our own pods run. */}}
+{{- define "nodegauge.placement" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.operator.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.operator.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.operator.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The default policy's spec: the values', with a node selector where they have none. */}}
+{{- define "nodegauge.policySpec" -}}
+{{- if not (hasKey .Values.policy.spec "nodeSelector") }}
+nodeSelector:
+  matchLabels:
+    nvidia.com/gpu.present: "true"
+{{- end }}
+{{- with .Values.policy.spec }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Annotations of the clean-up hook's objects; the argument is the weight. Helm deletes them when all is done. */}}
+{{- define "nodegauge.cleanupHook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
