@@ -19,6 +19,7 @@ from nodegauge_contract.codec import (
     encode,
     encode_message,
 )
+from nodegauge_contract.matrix import render as render_matrix
 from nodegauge_contract.model import (
     Clocks,
     ClocksEvents,
@@ -81,4 +82,5 @@ __all__ = [
     "decode",
     "encode",
     "encode_message",
+    "render_matrix",
 ]

@@ -228,6 +228,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
     `error` is set when its handle or its basic identity could not be read; then the rest is "not read".
     `mig`: 0 off, 1 on.  `switch_links`: field 147, links that lead to an NVSwitch.  `numa_node` from sysfs.
+    `gpu_numa_id`: the GPU's own NUMA node, where it is one (coherent platforms as Grace Hopper).
     """
 
     index: Int64
@@ -246,6 +247,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     cpus: Text = NOT_READ
     memory_nodes: Text = NOT_READ
     numa_node: Int = NOT_READ
+    gpu_numa_id: Int = NOT_READ
     pcie: Pcie = Pcie()
     links: Annotated[list[LinkGroup], Meta(max_length=MAX_LINKS)] = []
     switch_links: Int = NOT_READ
@@ -299,7 +301,7 @@ class Result(Struct, frozen=True, kw_only=True):
     version: Short = f"{MAJOR}.{MINOR}"
     probe: Short
     run: Short = ""
-    node: Short = ""
+    node: Str = ""
     duration_ms: Int64 = 0
     host: Host = Host()
     system: System = System()

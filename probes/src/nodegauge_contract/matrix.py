@@ -1,0 +1,148 @@
+"""The matrix as `nvidia-smi topo -m` prints it, from a result document.
+
+People know this table by heart, so it keeps the tool's names, order and words, in the style of the driver's
+own release.  Only the spacing differs: columns are as wide as they must be and padded with spaces, where the
+tool prints tabs that no longer line up beside long CPU lists.
+
+NV# comes from `lanes` and stands over the PCIe letters wherever links join a pair, whatever P2P says: that is
+what the tool does, and P2P is judged elsewhere.  A cell that could not be read is "N/A".  Pure: no I/O.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from nodegauge_contract.model import Gpu, Int, Result, Text, Unavailable
+from nodegauge_contract.nvlink import lanes
+
+LETTERS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""NVML_TOPOLOGY_* to the tool's letters.  INTERNAL (0, two GPUs on one board) prints as PIX."""
+
+NOT_AVAILABLE = "N/A"
+SELF = " X"
+
+
+class Style(IntEnum):
+    """What the table looks like; each value is the first driver branch with that look."""
+
+    CPU_ONLY = 0
+    """Network cards by their own names, "CPU Affinity" alone, "PCIe switch" in the legend."""
+
+    NUMA = 450
+    """"NUMA Affinity" column, "PCIe bridge" in the legend.  Inferred: the call behind the column came with
+    CUDA 11.0 (450); recordings of either kind agree, but the exact release of the change is not known."""
+
+    NUMBERED_NICS = 520
+    """NIC0, NIC1, … with their names in a legend of their own.  The least sure boundary: recordings of about
+    510 name the devices, those of 535 number them."""
+
+    GPU_NUMA = 535
+    """"GPU NUMA ID" column: nvmlDeviceGetNumaNodeId came with CUDA 12.2 (535)."""
+
+
+_HEAD = (
+    ("X", "Self"),
+    ("SYS", "Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)"),
+    (
+        "NODE",
+        "Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node",
+    ),
+    ("PHB", "Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)"),
+)
+_SWITCHES = (
+    ("PXB", "Connection traversing multiple PCIe switches (without traversing the PCIe Host Bridge)"),
+    ("PIX", "Connection traversing a single PCIe switch"),
+)
+_BRIDGES = (
+    ("PXB", "Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)"),
+    ("PIX", "Connection traversing at most a single PCIe bridge"),
+)
+_TAIL = (("NV#", "Connection traversing a bonded set of # NVLinks"),)
+
+
+def style(driver: Text) -> Style:
+    """The style of a driver version ("535.129.03"); an unknown one prints as the newest."""
+    head = driver.partition(".")[0] if isinstance(driver, str) else ""
+    if not head.isdigit() or len(head) > 6:
+        return max(Style)
+    return max(look for look in Style if look <= int(head))
+
+
+def render(result: Result) -> str:
+    """The matrix with its legends; empty without a GPU in the document.  Ends without a newline."""
+    if not result.gpus:
+        return ""
+    look = style(result.system.driver)
+    rows = _rows(result, look)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join([*(line.rstrip() for line in lines), "", *_legend(look), *_nic_legend(result, look)])
+
+
+def _rows(result: Result, look: Style) -> list[list[str]]:
+    """Header and body as cells, every row of the same length."""
+    affinity = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"][: _affinity_columns(look)]
+    gpus = [f"GPU{gpu.index}" for gpu in result.gpus]
+    nics = _nic_names(result, look)
+    to_gpu, to_nic = result.nics.to_gpu, result.nics.to_nic
+    pairs = _pairs(result)
+    rows = [["", *gpus, *nics, *affinity]]
+    for i, gpu in enumerate(result.gpus):
+        near = [_text(_cell(to_gpu, n, i)) for n in range(len(nics))]
+        rows.append([gpus[i], *pairs[i], *near, *_affinity(gpu, look)])
+    for n, name in enumerate(nics):
+        cells = [_text(_cell(to_gpu, n, i)) for i in range(len(gpus))]
+        cells += [SELF if n == m else _text(_cell(to_nic, n, m)) for m in range(len(nics))]
+        rows.append([name, *cells, *[""] * len(affinity)])
+    return rows
+
+
+def _pairs(result: Result) -> list[list[str]]:
+    links = lanes(result).pair
+    places = range(len(result.gpus))
+    return [
+        [
+            SELF if i == j else f"NV{links[i][j]}" if links[i][j] else _letters(result.pairs.ancestor, i, j)
+            for j in places
+        ]
+        for i in places
+    ]
+
+
+def _letters(grid: list[list[Int]], i: int, j: int) -> str:
+    level = grid[i][j] if i < len(grid) and j < len(grid[i]) else None
+    return LETTERS.get(level, NOT_AVAILABLE) if isinstance(level, int) else NOT_AVAILABLE
+
+
+def _cell(grid: list[list[Text]], i: int, j: int) -> Text | None:
+    return grid[i][j] if i < len(grid) and j < len(grid[i]) else None
+
+
+def _text(value: Text | None) -> str:
+    return value if isinstance(value, str) and value else NOT_AVAILABLE
+
+
+def _affinity_columns(look: Style) -> int:
+    return 1 + (look >= Style.NUMA) + (look >= Style.GPU_NUMA)
+
+
+def _affinity(gpu: Gpu, look: Style) -> list[str]:
+    number = gpu.gpu_numa_id
+    own = NOT_AVAILABLE if isinstance(number, Unavailable) else str(number)
+    return [_text(gpu.cpus), _text(gpu.memory_nodes), own][: _affinity_columns(look)]
+
+
+def _nic_names(result: Result, look: Style) -> list[str]:
+    names = result.nics.names
+    return [f"NIC{n}" for n in range(len(names))] if look >= Style.NUMBERED_NICS else list(names)
+
+
+def _legend(look: Style) -> list[str]:
+    words = (*_HEAD, *(_BRIDGES if look >= Style.NUMA else _SWITCHES), *_TAIL)
+    return ["Legend:", "", *(f"  {name:<4} = {meaning}" for name, meaning in words)]
+
+
+def _nic_legend(result: Result, look: Style) -> list[str]:
+    if look < Style.NUMBERED_NICS or not result.nics.names:
+        return []
+    return ["", "NIC Legend:", "", *(f"  NIC{n}: {name}" for n, name in enumerate(result.nics.names))]

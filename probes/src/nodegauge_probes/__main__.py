@@ -1,0 +1,43 @@
+"""`python -m nodegauge_probes PROBE`: one run of one probe.  See probes/README.md for the contract.
+
+Knows the probes by name, the environment and the exit codes; measures and writes nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+from nodegauge_probes import health, output
+from nodegauge_probes.draft import Draft
+from nodegauge_probes.runner import CallWatch, Run
+from nodegauge_probes.settings import BadSettings, Settings, parse
+
+BAD_ARGUMENTS = 2
+
+
+def _health(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
+    where = health.Settings(
+        sysfs=settings.sysfs, procfs=settings.procfs, window=settings.window, hz=settings.hz
+    )
+    health.measure(draft, watch=watch, settings=where)
+
+
+PROBES = {health.NAME: _health}
+
+
+def main() -> int:
+    try:
+        settings = parse(sys.argv[1:], os.environ, probes=list(PROBES))
+    except BadSettings as error:
+        print(error, file=sys.stderr)
+        return BAD_ARGUMENTS
+    draft = Draft(probe=settings.probe, run=settings.run, node=settings.node)
+    write = partial(output.write, form=settings.format, termination_log=settings.termination_log)
+    run = Run(draft=draft, deadline=settings.deadline, write=write)
+    return run.to_the_end(partial(PROBES[settings.probe], settings=settings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

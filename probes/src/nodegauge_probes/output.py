@@ -1,0 +1,48 @@
+"""Where a result goes: the termination log, which a kubelet hands to the operator, and standard output.
+
+Writes go to the descriptors directly: last words are spoken from a signal handler, where a buffered stream
+may be locked.  Nothing else on the machine is ever written.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nodegauge_contract import Result, encode, encode_message
+from nodegauge_probes import table
+from nodegauge_probes.settings import Format
+
+STDOUT, STDERR = 1, 2
+
+
+def write(result: Result, *, form: Format, termination_log: Path | None) -> int:
+    """Write the result everywhere it belongs; 0 when at least one place took it, else 1."""
+    written = False
+    if termination_log is not None:
+        written = _to_file(termination_log, encode_message(result).encode())
+    text = encode(result) + b"\n" if form is Format.JSON else table.render(result).encode()
+    written = _to_descriptor(STDOUT, text) or written
+    return 0 if written else 1
+
+
+def _to_file(path: Path, data: bytes) -> bool:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        _to_descriptor(STDERR, f"termination log {path}: {error.strerror}\n".encode())
+        return False
+    try:
+        return _to_descriptor(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _to_descriptor(descriptor: int, data: bytes) -> bool:
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError:
+        return False
+    return True

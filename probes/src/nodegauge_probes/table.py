@@ -1,0 +1,234 @@
+"""One result for a person: the matrix as `nvidia-smi topo -m` prints it, and a compact table of health.
+
+At most about 100 columns wide beside the matrix, plain ASCII, no colours: it is read over serial consoles and
+pasted into tickets.  A cell without a value is "-", and a note below says why.  It shows and never judges.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from nodegauge_contract import Gpu, Problem, Result, Span, Unavailable, render_matrix
+from nodegauge_contract.model import NOT_READ
+from nodegauge_probes import words
+from nodegauge_probes.words import NOTHING
+
+WIDTH = 100
+NAME_WIDTH = 24
+QUIET = frozenset({"links", "error", "gpu_numa_id"})
+"""Parts of a GPU whose missing values the tables already show or nobody misses."""
+
+
+def render(result: Result) -> str:
+    """The whole page, ending in a newline."""
+    blocks = [_title(result), *_problem(result.problem, result), *_matrix(result)]
+    if result.gpus:
+        blocks += [_health(result), _links(result), _counters(result), *_notes(result)]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _title(result: Result) -> str:
+    system = result.system
+    versions = (("driver", system.driver), ("NVML", system.nvml), ("CUDA", _cuda(system.cuda)))
+    parts = [result.node] if result.node else []
+    parts += [f"{name} {value}" for name, value in versions if not isinstance(value, Unavailable)]
+    names = [gpu.name for gpu in result.gpus if isinstance(gpu.name, str)]
+    parts += [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    return "   ".join(parts)
+
+
+def _cuda(version: int | Unavailable) -> str | Unavailable:
+    """NVML's integer as people say it: 12040 is 12.4."""
+    if isinstance(version, Unavailable):
+        return version
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _problem(problem: Problem | None, result: Result) -> list[str]:
+    if problem is None:
+        return []
+    head = "INCOMPLETE" if result.gpus else "NOTHING COULD BE READ"
+    place = f" in {problem.call}" if problem.call else ""
+    return [_fill(f"{head}: {problem.kind}{place}. {problem.message}.")]
+
+
+def _matrix(result: Result) -> list[str]:
+    if not result.gpus and result.problem is None:
+        return [
+            _fill("The driver answers and shows no GPU. In a container: is NVIDIA_VISIBLE_DEVICES=all set?")
+        ]
+    return [render_matrix(result)]
+
+
+def _health(result: Result) -> str:
+    head = ("GPU", "Name", "Temp", "Limit", "Memory", "Power", "SM MHz", "P", "Util", "Clocks held by")
+    return _columns([head, *(_health_row(gpu) for gpu in result.gpus)], right={0, 2, 4, 5, 6, 8})
+
+
+def _health_row(gpu: Gpu) -> tuple[str, ...]:
+    name = str(_shown(gpu.name)).removeprefix("NVIDIA ")[:NAME_WIDTH]
+    if gpu.error is not None:
+        return (f"{gpu.index}", name, *[NOTHING] * 7, f"{gpu.error.kind}: {gpu.error.message}")
+    temperature, clocks = gpu.temperature, gpu.clocks
+    return (
+        f"{gpu.index}",
+        name,
+        _with(temperature.gpu, " C"),
+        _limit(gpu),
+        _with(temperature.memory, " C"),
+        f"{_watts(gpu.power.usage_mw)} / {_watts(gpu.power.enforced_limit_mw)} W",
+        f"{_shown(clocks.sm_mhz)} / {_shown(clocks.max_sm_mhz)}",
+        _with(clocks.pstate, "", before="P"),
+        _span(gpu.window.utilization if gpu.window else None),
+        words.reasons(gpu.events),
+    )
+
+
+def _limit(gpu: Gpu) -> str:
+    """The distance that the GPU itself reports, or the lowest threshold that it knows."""
+    temperature = gpu.temperature
+    if isinstance(temperature.margin, int):
+        return f"{temperature.margin} C left"
+    known = [limit for limit in (temperature.gpu_max, temperature.slowdown) if isinstance(limit, int)]
+    return f"max {min(known)} C" if known else NOTHING
+
+
+def _links(result: Result) -> str:
+    head = ("GPU", "PCI", "PCIe", "NUMA", "NVLinks", "P2P read", "write", "NVLink", "Fabric")
+    rows: list[tuple[str, ...]] = [head]
+    for i, gpu in enumerate(result.gpus):
+        pcie = gpu.pcie
+        grids = (result.pairs.read, result.pairs.write, result.pairs.nvlink)
+        rows.append(
+            (
+                f"{gpu.index}",
+                str(_shown(gpu.pci)),
+                f"gen {_shown(pcie.generation)}/{_shown(pcie.max_generation)}"
+                f" x{_shown(pcie.width)}/{_shown(pcie.max_width)}",
+                str(_shown(gpu.numa_node)),
+                words.links(gpu),
+                *(words.p2p(grid[i], i) if i < len(grid) else NOTHING for grid in grids),
+                words.fabric(gpu.fabric),
+            )
+        )
+    return _columns(rows, right={0, 3})
+
+
+def _counters(result: Result) -> str:
+    head = (
+        "GPU",
+        "SW power cap",
+        "Sync boost",
+        "SW thermal",
+        "HW thermal",
+        "Power brake",
+        "Thermal violation",
+    )
+    rows = [
+        (
+            f"{gpu.index}",
+            *(
+                _seconds(value)
+                for value in (
+                    gpu.counters.sw_power_cap_ns,
+                    gpu.counters.sync_boost_ns,
+                    gpu.counters.sw_thermal_ns,
+                    gpu.counters.hw_thermal_ns,
+                    gpu.counters.power_brake_ns,
+                    gpu.counters.thermal_violation_ns,
+                )
+            ),
+        )
+        for gpu in result.gpus
+    ]
+    table = _columns([head, *rows], right=set(range(7)))
+    return "Time with clocks held back since the counters began (growth counts, not the value):\n" + table
+
+
+def _notes(result: Result) -> list[str]:
+    """Why cells are empty: one line per reason, with the values and the GPUs that it concerns."""
+    where: dict[str, dict[str, list[int]]] = {}
+    for gpu in result.gpus:
+        if gpu.error is None:
+            for path, reason in _unavailable(gpu):
+                where.setdefault(reason, {}).setdefault(path, []).append(gpu.index)
+    lines = [_note(reason, paths, len(result.gpus)) for reason, paths in where.items()]
+    codes = {
+        status
+        for grid in (result.pairs.read, result.pairs.write, result.pairs.nvlink)
+        for r in grid
+        for status in r
+    }
+    named = [words.P2P[code] for code in sorted(c for c in codes if isinstance(c, int)) if code in words.P2P]
+    legend = [f"{name} = {words.P2P_LEGEND[name]}" for name in named if name in words.P2P_LEGEND]
+    if legend:
+        lines.append("  P2P: " + ", ".join(legend))
+    return ["Not available:\n" + "\n".join(lines)] if where else lines
+
+
+def _note(reason: str, paths: dict[str, list[int]], count: int) -> str:
+    groups: dict[str, list[str]] = {}
+    for path, gpus in paths.items():
+        some = "" if len(gpus) == count else f" (GPU {', '.join(map(str, gpus))})"
+        groups.setdefault(some, []).append(path)
+    what = "; ".join(", ".join(names) + some for some, names in groups.items())
+    meaning = words.CODES.get(
+        reason, "not read, the run ended before" if reason == NOT_READ.unavailable else ""
+    )
+    return _fill(f"{meaning or reason}: {what}", indent="  ")
+
+
+def _unavailable(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every unavailable leaf below a struct, as (words for its place, reason)."""
+    for field in msgspec.structs.fields(value):
+        inner = getattr(value, field.name)
+        if field.name in QUIET:
+            continue
+        name = f"{path} {field.name}".strip().replace("_", " ")
+        if isinstance(inner, Unavailable):
+            yield name, inner.unavailable
+        elif isinstance(inner, msgspec.Struct) and not isinstance(inner, Span):
+            yield from _unavailable(inner, name)
+
+
+def _columns(rows: list[tuple[str, ...]], *, right: set[int]) -> str:
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if n in right else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def _fill(text: str, *, indent: str = "") -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
+    )
+
+
+def _shown(value: Any) -> Any:
+    return NOTHING if isinstance(value, Unavailable) else value
+
+
+def _with(value: int | Unavailable, after: str, *, before: str = "") -> str:
+    return NOTHING if isinstance(value, Unavailable) else f"{before}{value}{after}"
+
+
+def _watts(milliwatts: int | Unavailable) -> str:
+    return NOTHING if isinstance(milliwatts, Unavailable) else f"{milliwatts / 1000:.0f}"
+
+
+def _seconds(nanoseconds: int | Unavailable) -> str:
+    if isinstance(nanoseconds, Unavailable):
+        return NOTHING
+    return f"{nanoseconds / 1e9:.1f} s" if nanoseconds else "0"
+
+
+def _span(span: Span | None) -> str:
+    return NOTHING if span is None else f"{_shown(span.median):g} %"

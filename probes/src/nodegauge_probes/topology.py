@@ -1,0 +1,92 @@
+"""How GPUs hang together: pairs, NVLinks and the fabric, as the driver reports them, without counting.
+
+Each link is asked as NCCL asks it (src/graph/xml.cc): capability, state, far end; from Hopper on the state is
+a field.  Whoever counts NV# does it from the document (`nodegauge_contract.nvlink`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodegauge_contract import Int, Unavailable
+from nodegauge_probes import nvml as seam
+from nodegauge_probes.draft import Draft, GpuDraft, Parts
+from nodegauge_probes.nvml import Device, Nvml
+
+P2P_SUPPORTED = 0
+"""NVML_NVLINK_CAP_P2P_SUPPORTED."""
+
+STATE_BY_FIELD_FROM = (9, 0)
+"""From this compute capability on nvmlDeviceGetNvLinkState is replaced by field 165."""
+
+FI_SWITCH_LINKS = 147
+FI_LINK_SPEED, FI_LINK_STATE, FI_LINK_SPEED_COMMON = 164, 165, 90
+FI_LINK_SPEED_OF = (84, 85, 86, 87, 88, 89, 132, 133, 134, 135, 136, 137)
+"""NVML_FI_DEV_NVLINK_SPEED_MBPS_L0 to _L11."""
+
+UP = frozenset({1, 2, 3})
+"""Active, asleep, active with traffic disabled: states in which a link has a far end to ask about."""
+
+NOT_UP = Unavailable("link is not active")
+
+
+def pairs(nvml: Nvml, devices: list[Device], draft: Draft) -> None:
+    """The common ancestor and the three P2P statuses of every ordered pair."""
+    for name, call, arguments in (
+        ("ancestor", "nvmlDeviceGetTopologyCommonAncestor", ()),
+        ("read", "nvmlDeviceGetP2PStatus", (seam.READ,)),
+        ("write", "nvmlDeviceGetP2PStatus", (seam.WRITE,)),
+        ("nvlink", "nvmlDeviceGetP2PStatus", (seam.NVLINK,)),
+    ):
+        cells = draft.grids.cells[name]
+        for i, one in enumerate(devices):
+            for j, other in enumerate(devices):
+                if i != j:
+                    cells[i][j] = nvml.pair(one, other, call, *arguments)
+
+
+def links(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
+    """Every NVLink of one GPU, until the driver says that there is no such link."""
+    gpu.own["switch_links"] = nvml.whole_field(device, FI_SWITCH_LINKS)
+    state_by_field = _at_least(gpu.own.get("compute_capability"), STATE_BY_FIELD_FROM)
+    for link in range(seam.MAX_LINKS):
+        answers = _link(nvml, device, link, state_by_field=state_by_field)
+        if seam.NO_SUCH_LINK in (answers["p2p"], answers["state"]):
+            return
+        gpu.links.append((link, answers))
+        if answers["p2p"] == answers["state"] == seam.NO_SUCH_CALL or device.gone is not None:
+            return
+
+
+def fabric(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
+    """The GPU's fabric state; a refusal is the state's reason."""
+    answer = nvml.fabric(device)
+    gpu.fabric.update({"state": answer} if isinstance(answer, Unavailable) else answer)
+
+
+def _link(nvml: Nvml, device: Device, link: int, *, state_by_field: bool) -> Parts:
+    p2p = nvml.integer(device, "nvmlDeviceGetNvLinkCapability", link, P2P_SUPPORTED)
+    state = _state(nvml, device, link, by_field=state_by_field)
+    answers: dict[str, Any] = {"p2p": p2p, "state": state}
+    if state not in UP:
+        return {**answers, **dict.fromkeys(("remote", "remote_type", "mbps", "version"), NOT_UP)}
+    answers["remote"] = nvml.remote_pci(device, link)
+    answers["remote_type"] = nvml.integer(device, "nvmlDeviceGetNvLinkRemoteDeviceType", link)
+    older = (FI_LINK_SPEED_OF[link],) if link < len(FI_LINK_SPEED_OF) else ()
+    answers["mbps"] = nvml.whole_field(device, (FI_LINK_SPEED, link), *older, FI_LINK_SPEED_COMMON)
+    answers["version"] = nvml.integer(device, "nvmlDeviceGetNvLinkVersion", link)
+    return answers
+
+
+def _state(nvml: Nvml, device: Device, link: int, *, by_field: bool) -> Int:
+    if not by_field:
+        return nvml.integer(device, "nvmlDeviceGetNvLinkState", link)
+    value = nvml.fields(device, (FI_LINK_STATE, link))[0]
+    return Unavailable("not a whole number") if isinstance(value, float) else value
+
+
+def _at_least(capability: Any, wanted: tuple[int, int]) -> bool:
+    if not isinstance(capability, str):
+        return False
+    major, _, minor = capability.partition(".")
+    return (int(major), int(minor)) >= wanted

@@ -1,0 +1,96 @@
+"""Words for what NVML reports as numbers: a lookup for people's eyes, used by the table alone.
+
+Sources: nvml.h (nvmlClocksEventReasons, nvmlGpuP2PStatus_t, nvmlGpuFabricState) and the legend of
+`nvidia-smi topo -p2p`.  Nothing here judges: "SW power cap" is normal under load.
+"""
+
+from __future__ import annotations
+
+from nodegauge_contract import ClocksEvents, Fabric, Gpu, LinkGroup, Unavailable
+from nodegauge_contract.model import Row
+
+NOTHING = "-"
+
+REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "SW power cap",
+    0x8: "HW slowdown",
+    0x10: "sync boost",
+    0x20: "SW thermal slowdown",
+    0x40: "HW thermal slowdown",
+    0x80: "HW power brake",
+    0x100: "display clocks",
+}
+P2P = {0: "ok", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
+P2P_LEGEND = {
+    "CNS": "chipset not supported",
+    "GNS": "GPU not supported",
+    "TNS": "topology not supported",
+    "DR": "disabled by regkey",
+    "NS": "not supported",
+    "U": "unknown",
+}
+FABRIC = {0: "none", 1: "not started", 2: "in progress", 3: "completed"}
+CODES = {
+    "NVML_ERROR_NOT_SUPPORTED": "not supported by this GPU",
+    "NVML_ERROR_FUNCTION_NOT_FOUND": "this driver does not have the call",
+    "NVML_ERROR_NO_PERMISSION": "the driver refuses it to this user",
+    "NVML_ERROR_INVALID_ARGUMENT": "this GPU or driver does not know the value",
+}
+
+ACTIVE = 1
+REMOTE_SWITCH = 2
+
+
+def reasons(events: ClocksEvents) -> str:
+    """Clocks event reasons of the window: the bare word where it stood in every sample, else how often."""
+    if isinstance(events.read, Unavailable):
+        return NOTHING
+    words = [
+        REASONS.get(seen.bit, hex(seen.bit))
+        + ("" if seen.samples == events.read else f" {seen.samples}/{events.read}")
+        for seen in events.seen
+    ]
+    return ", ".join(words) or "nothing"
+
+
+def links(gpu: Gpu) -> str:
+    """How many NVLinks are up, and their rate; "none" where the driver says that there are none."""
+    known = [group for group in gpu.links if not isinstance(group.state, Unavailable)]
+    if not known:
+        return "none" if _has_no_links(gpu) else NOTHING
+    up = [group for group in known if group.state == ACTIVE]
+    count, total = _count(up), _count(known)
+    rates = [group.mbps for group in up if isinstance(group.mbps, int)]
+    rate = f" x {min(rates) / 1000:.3g} GB/s" if rates else ""
+    target = ", switch" if any(group.remote_type == REMOTE_SWITCH for group in up) else ""
+    return f"{count} of {total} up{rate}{target}" if count else f"0 of {total} up"
+
+
+def p2p(row: Row, index: int) -> str:
+    """One GPU's row of a P2P grid: peers that are OK of all, and the statuses of the others."""
+    peers = [status for column, status in enumerate(row) if column != index]
+    if not peers:
+        return NOTHING
+    good = sum(status == 0 for status in peers)
+    bad = [P2P.get(s, str(s)) if isinstance(s, int) else NOTHING for s in peers if s != 0]
+    return " ".join([f"{good}/{len(peers)}", *dict.fromkeys(bad)])
+
+
+def fabric(fabric: Fabric) -> str:
+    if isinstance(fabric.state, Unavailable):
+        return NOTHING
+    state = FABRIC.get(fabric.state, f"state {fabric.state}")
+    if fabric.state == 3 and isinstance(fabric.status, int) and fabric.status != 0:
+        return f"{state}, status {fabric.status}"
+    return state
+
+
+def _count(groups: list[LinkGroup]) -> int:
+    return sum(len(group.links) for group in groups)
+
+
+def _has_no_links(gpu: Gpu) -> bool:
+    answers = {g.state.unavailable for g in gpu.links if isinstance(g.state, Unavailable)}
+    return bool(gpu.links) and answers <= {"NVML_ERROR_NOT_SUPPORTED"}
