@@ -4,7 +4,7 @@
     python charts/generate.py --check    exit 1 and name each file that differs
 
 - `charts/nodegauge/files/crds/*.yaml`: copies of `crds/*.yaml`, as Helm reads nothing outside of the chart;
-- `values.schema.json`, definition `policySpec`: the CRD's schema of `spec`, so that a typing error in a policy
+- `values.schema.json`, definition `policySpec`: the CRD's schema of `spec`, so that a typing error there
   is refused before anything is installed;
 - `docs/reference/values.md`: the comments of `values.yaml` as a table.
 

@@ -1,0 +1,207 @@
+"""The CRDs say what the operator's types say: same fields, defaults, bounds and words.
+
+The schema in `crds/` is written by hand, the types in `nodegauge_operator.api` too; a field that only one of
+them has is lost on its way without an error, so every difference is an error here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from msgspec import inspect
+
+from crd_schema import CRDS, Schema, crd, differences, nodes_of, part, version
+from nodegauge_contract.model import MAX_GPUS
+from nodegauge_judge.findings import CATALOGUE
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
+from nodegauge_operator.api.report import Report, ReportStatus, stamp
+from nodegauge_operator.core import advance, gate
+from nodegauge_operator.reasons import PolicyReason
+
+POLICY, REPORT = "gpuvalidationpolicies", "nodereports"
+
+ALL_NODES = [
+    pytest.param(schema, id=f"{plural}:{path}")
+    for plural, name in ((POLICY, "spec"), (POLICY, "status"), (REPORT, "spec"), (REPORT, "status"))
+    for path, schema in nodes_of(part(plural, name), name)
+]
+
+
+@pytest.mark.parametrize(
+    ("plural", "name", "struct"), [(POLICY, "spec", PolicySpec), (REPORT, "status", ReportStatus)]
+)
+def test_schema_and_type_agree(plural: str, name: str, struct: type[msgspec.Struct]) -> None:
+    """Field by field, a CRD and its type have the same names, types, defaults, required fields and bounds."""
+    assert differences(part(plural, name), inspect.type_info(struct), name) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "said"),
+    [
+        ("probes.health.interval", {"default": "10m"}, "spec.probes.health.interval: default"),
+        ("priority", {"maximum": 5}, "spec.priority: le"),
+        ("mode", {"enum": ["Observe"]}, "spec.mode: enum"),
+        ("labels.takeOver", {"type": "string"}, "spec.labels.takeOver: type"),
+        ("limits", {"required": ["notGone"]}, "spec.limits: required"),
+        ("budget", {"properties": {}}, "spec.budget: fields"),
+        ("thresholds.powerCapRatio", {"exclusiveMinimum": False}, "spec.thresholds.powerCapRatio: gt"),
+    ],
+)
+def test_comparison_sees_differences(path: str, change: Schema, said: str) -> None:
+    """A schema that was changed in one place alone is told apart, with the place named."""
+    schema = spec = part(POLICY, "spec")
+    for name in path.split("."):
+        schema = schema["properties"][name]
+    schema.update(change)
+    found = differences(spec, inspect.type_info(PolicySpec), "spec")
+    assert any(line.startswith(said) for line in found), found
+
+
+def test_report_spec_holds_what_the_operator_reads() -> None:
+    """`spec.requestedAt` is the whole of a report's spec, and `Report` has it."""
+    assert set(part(REPORT, "spec")["properties"]) == {"requestedAt"}
+    assert "requested_at" in Report.__struct_fields__
+
+
+@pytest.mark.parametrize("schema", ALL_NODES)
+def test_everything_is_described(schema: Schema, request: pytest.FixtureRequest) -> None:
+    """Each field has a description, for `kubectl explain`; items and values may leave it to their parent."""
+    name = request.node.callspec.id
+    if not name.endswith(("[]", "{}")):
+        assert schema.get("description", "").endswith((".", ".)")), f"{name}: describe it in a sentence"
+
+
+@pytest.mark.parametrize("schema", ALL_NODES)
+def test_everything_is_bounded(schema: Schema) -> None:
+    """No field can grow without end: texts, lists, maps and numbers each have a bound."""
+    match schema.get("type"):
+        case "string":
+            assert {"maxLength", "enum", "format"} & schema.keys()
+        case "array":
+            assert "maxItems" in schema
+            assert "x-kubernetes-list-type" in schema
+        case "object":
+            assert "properties" in schema or "maxProperties" in schema
+        case "integer" | "number":
+            assert "minimum" in schema
+        case "boolean":
+            pass
+        case None:
+            assert "maxLength" in schema
+
+
+def test_free_fields_are_evidence_alone() -> None:
+    """Only the values of a finding's evidence are free, and those are scalars."""
+    free = [
+        path
+        for plural, name in ((POLICY, "spec"), (POLICY, "status"), (REPORT, "spec"), (REPORT, "status"))
+        for path, schema in nodes_of(part(plural, name), name)
+        if "x-kubernetes-preserve-unknown-fields" in schema
+    ]
+    assert free == ["status.probes[].findings[].evidence{}"]
+
+
+@pytest.mark.parametrize("plural", [POLICY, REPORT])
+def test_rules_name_field_and_way_out(plural: str) -> None:
+    """Each CEL rule has a message that names a field of its object, or itself, and says what to write."""
+    for path, schema in nodes_of(version(plural)["schema"]["openAPIV3Schema"]):
+        for rule in schema.get("x-kubernetes-validations", []):
+            own = path.rstrip("[]").rpartition(".")[2]
+            known = {own, *schema.get("properties", {})}
+            assert any(word in rule["message"] for word in known), f"{path}: {rule['message']}"
+            assert re.search(r"\b(write|raise|lower|remove|name|set)\b", rule["message"]), rule["message"]
+
+
+@pytest.mark.parametrize(
+    ("plural", "kind", "short"),
+    [(names.POLICY_PLURAL, names.POLICY_KIND, "gvp"), (names.REPORT_PLURAL, names.REPORT_KIND, "nr")],
+)
+def test_names_are_the_operators(plural: str, kind: str, short: str) -> None:
+    """Group, version, kind, plural and scope are those that the operator asks for."""
+    found = crd(plural)
+    assert found["metadata"]["name"] in names.CRD_NAMES
+    assert found["spec"]["group"] == names.GROUP
+    assert found["spec"]["scope"] == "Cluster"
+    assert version(plural)["name"] == names.VERSION
+    assert version(plural)["subresources"] == {"status": {}}
+    spelled = found["spec"]["names"]
+    assert (spelled["kind"], spelled["plural"], spelled["shortNames"]) == (kind, plural, [short])
+
+
+@pytest.mark.parametrize("plural", [POLICY, REPORT])
+def test_columns_show_fields_that_exist(plural: str) -> None:
+    """Each printer column's path leads to a field of the schema, of the column's type."""
+    properties = version(plural)["schema"]["openAPIV3Schema"]
+    for column in version(plural)["additionalPrinterColumns"]:
+        if column["jsonPath"].startswith(".metadata."):
+            continue
+        schema = properties
+        for name in re.sub(r"\[\?.*?\)\]", "[]", column["jsonPath"]).strip(".").split("."):
+            schema = schema["properties"][name.removesuffix("[]")]
+            schema = schema["items"] if name.endswith("[]") else schema
+        assert schema["type"] == column["type"].replace("date", "string"), column["name"]
+
+
+def test_reports_fit_their_bounds() -> None:
+    """What the operator cuts its texts and lists to is not more than the CRD takes."""
+    status = dict(nodes_of(part(REPORT, "status"), "status"))
+    assert status["status.probes[].raw"]["maxLength"] >= advance.MAX_RAW_BYTES
+    assert status["status.probes[].findings"]["maxItems"] >= advance.MAX_FINDINGS
+    assert status["status.matrix"]["maxLength"] >= advance.MAX_MATRIX
+    assert status["status.held.message"]["maxLength"] >= gate.MESSAGE_LIMIT
+    assert status["status.gpus.items"]["maxItems"] >= MAX_GPUS
+    assert len(names.NODE_LABELS) < status["status.held.labels"]["maxProperties"]
+
+
+def test_texts_of_the_code_match_their_patterns() -> None:
+    """Time stamps, finding codes and reasons as the code writes them pass the CRD's patterns."""
+    status = dict(nodes_of(part(REPORT, "status"), "status"))
+    time = status["status.probes[].readAt"]["pattern"]
+    assert re.search(time, stamp(1_800_000_000))
+    assert re.search(time, stamp(0))
+    assert not re.search(time, "yesterday")
+    code = status["status.probes[].findings[].code"]
+    assert [c for c in CATALOGUE if not re.search(code["pattern"], c) or len(c) > code["maxLength"]] == []
+    conditions = part(POLICY, "status")["properties"]["conditions"]["description"]
+    assert [reason for reason in PolicyReason if reason not in conditions] == []
+
+
+@pytest.mark.parametrize("name", ["15m", "1h30m", "500ms", "90s"])
+def test_duration_pattern_is_the_parsers(name: str) -> None:
+    """What the CRD's pattern takes as a duration the operator can read."""
+    pattern = part(POLICY, "spec")["properties"]["limits"]["properties"]["notGone"]["pattern"]
+    assert pattern == DURATION
+    assert re.search(pattern, name)
+    assert seconds(name) > 0
+
+
+@pytest.mark.parametrize("path", sorted((CRDS / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_can_be_read(path: Path) -> None:
+    """Each example is a policy that the operator reads, with a comment that says what it is for."""
+    text = path.read_text(encoding="utf-8")
+    body = yaml.safe_load(text)
+    assert text.startswith("# ")
+    assert (body["apiVersion"], body["kind"]) == (names.API_VERSION, names.POLICY_KIND)
+    assert parse(body).spec.node_selector.match_labels
+
+
+def test_full_example_names_every_field() -> None:
+    """crds/examples/full.yaml holds each field of spec, so that people can copy from it."""
+    spec = yaml.safe_load((CRDS / "examples" / "full.yaml").read_text(encoding="utf-8"))["spec"]
+    missing = []
+
+    def look(schema: Schema, value: Any, path: str) -> None:
+        for name, child in schema.get("properties", {}).items():
+            if name not in value:
+                missing.append(f"{path}.{name}")
+            elif isinstance(value[name], dict):
+                look(child, value[name], f"{path}.{name}")
+
+    look(part(POLICY, "spec"), spec, "spec")
+    assert missing == []
