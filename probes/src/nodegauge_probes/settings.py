@@ -15,9 +15,9 @@ from msgspec import Struct
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
 EPILOG = """environment: NODEGAUGE_RUN, NODEGAUGE_NODE (echoed in the result), NODEGAUGE_SYSFS,
-NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default /dev/termination-log, written only where it exists or is named here).
-exit codes: 0 a result was written (also one that names a problem), 1 nothing could be written, 2 wrong
-arguments."""
+NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default /dev/termination-log; written only where it exists or
+is named here).  exit codes: 0 a result was written (also one that names a problem), 1 nothing could be
+written, 2 wrong arguments."""
 
 
 class Format(StrEnum):

@@ -1,0 +1,311 @@
+"""The seam to NVML, with the real binding over a library made of Python functions."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pynvml
+import pytest
+
+from nodegauge_contract import ProblemKind, Unavailable
+from nodegauge_probes import nvml as seam
+from nodegauge_probes.nvml import Device, Nvml, NvmlUnusable
+
+NOT_SUPPORTED, TIMEOUT, LOST, UNKNOWN = 3, 10, 15, 999
+
+
+class Library:
+    """A driver library: functions that a test sets, every other one is missing as in an old driver."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.functions: dict[str, Callable[..., int]] = {"nvmlInitWithFlags": lambda flags: 0}
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        function = self.__dict__["functions"].get(name)
+        if function is None:
+            raise AttributeError(name)
+
+        def called(*arguments: Any) -> int:
+            self.calls.append(name)
+            return function(*arguments)
+
+        return called
+
+    def answers(self, name: str, *codes: int, number: int = 0) -> None:
+        """`name` returns these codes one after the other, the last one for good, and writes `number`."""
+        left = list(codes)
+
+        def function(*arguments: Any) -> int:
+            arguments[-1]._obj.value = number
+            return left.pop(0) if len(left) > 1 else left[0]
+
+        self.has(name, function)
+
+    def has(self, name: str, function: Callable[..., int]) -> None:
+        """The driver has this function now; the binding forgets the one that it knew."""
+        self.functions[name] = function
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+class Watched:
+    """A watch that keeps the names of all calls."""
+
+    def __init__(self) -> None:
+        self.entered: list[tuple[str, str]] = []
+        self.inside = False
+
+    def enter(self, call: str, subject: str) -> None:
+        self.entered.append((call, subject))
+        self.inside = True
+
+    def leave(self) -> None:
+        self.inside = False
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    made = Library()
+    monkeypatch.setattr(pynvml, "nvmlLib", made)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    yield made
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def nvml(library: Library, pauses: list[float]) -> Nvml:
+    opened = Nvml(watch=Watched(), pause=pauses.append)
+    opened.open()
+    library.calls.clear()
+    return opened
+
+
+@pytest.fixture
+def device() -> Device:
+    return Device(3, pynvml.c_nvmlDevice_t())
+
+
+def test_a_value_comes_through(nvml: Nvml, library: Library, device: Device) -> None:
+    """What the driver writes is what the caller gets."""
+    library.answers("nvmlDeviceGetPowerUsage", 0, number=71_000)
+    assert nvml.integer(device, "nvmlDeviceGetPowerUsage") == 71_000
+
+
+def test_a_refusal_is_its_name(nvml: Nvml, library: Library, device: Device) -> None:
+    """A reason is NVML's own constant, also for a function that the driver does not have."""
+    library.answers("nvmlDeviceGetPowerUsage", NOT_SUPPORTED)
+    assert nvml.integer(device, "nvmlDeviceGetPowerUsage") == Unavailable("NVML_ERROR_NOT_SUPPORTED")
+    missing = nvml.integer(device, "nvmlDeviceGetEnforcedPowerLimit")
+    assert missing == Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
+    assert nvml.integer(device, "nvmlNotInThisBinding") == missing
+    assert device.problem is None
+
+
+def test_the_older_call_is_asked_where_the_newer_is_missing(
+    nvml: Nvml, library: Library, device: Device
+) -> None:
+    """FUNCTION_NOT_FOUND moves on to the older call; any other refusal stands."""
+    call, older = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+    library.answers(older, 0, number=5)
+    assert nvml.integer(device, call, otherwise=((older,),)) == 5
+    library.answers(call, NOT_SUPPORTED)
+    assert nvml.integer(device, call, otherwise=((older,),)) == Unavailable("NVML_ERROR_NOT_SUPPORTED")
+
+
+def test_answers_that_pass_are_asked_for_again(
+    nvml: Nvml, library: Library, device: Device, pauses: list[float]
+) -> None:
+    """TIMEOUT and UNKNOWN are tried three times more, with a pause, and then believed."""
+    library.answers("nvmlDeviceGetPowerUsage", TIMEOUT, UNKNOWN, 0, number=9)
+    assert nvml.integer(device, "nvmlDeviceGetPowerUsage") == 9
+    assert len(pauses) == 2
+    library.calls.clear()
+    library.answers("nvmlDeviceGetPowerUsage", UNKNOWN)
+    assert nvml.integer(device, "nvmlDeviceGetPowerUsage") == Unavailable("NVML_ERROR_UNKNOWN")
+    assert len(library.calls) == 4
+    nvml.integer(device, "nvmlDeviceGetPowerUsage")
+    assert len(library.calls) == 5, "a call that never worked is not retried again and again"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (15, ProblemKind.GPU_LOST),
+        (16, ProblemKind.RESET_REQUIRED),
+        (8, ProblemKind.INSUFFICIENT_POWER),
+        (11, ProblemKind.IRQ_ISSUE),
+        (14, ProblemKind.CORRUPTED_INFOROM),
+    ],
+)
+def test_an_answer_that_means_the_gpu_is_ill_is_remembered(
+    nvml: Nvml, library: Library, device: Device, code: int, kind: ProblemKind
+) -> None:
+    """Whatever was asked, the GPU carries the problem; a lost one is not asked again."""
+    library.answers("nvmlDeviceGetPowerUsage", code)
+    library.answers("nvmlDeviceGetEnforcedPowerLimit", 0, number=1)
+    assert isinstance(nvml.integer(device, "nvmlDeviceGetPowerUsage"), Unavailable)
+    assert device.problem is not None
+    assert (device.problem.kind, device.problem.code) == (kind, code)
+    asked = nvml.integer(device, "nvmlDeviceGetEnforcedPowerLimit")
+    assert (asked == 1) == (code not in (15, 16))
+
+
+def test_a_lost_peer_is_not_held_against_the_gpu_that_was_asked(
+    nvml: Nvml, library: Library, device: Device
+) -> None:
+    """A pair's refusal belongs to the pair."""
+    library.answers("nvmlDeviceGetP2PStatus", LOST)
+    other = Device(4, pynvml.c_nvmlDevice_t())
+    answer = nvml.pair(device, other, "nvmlDeviceGetP2PStatus", seam.READ)
+    assert answer == Unavailable("NVML_ERROR_GPU_IS_LOST")
+    assert device.problem is None
+    assert other.problem is None
+
+
+def test_p2p_read_has_a_number_for_an_index(nvml: Nvml, library: Library, device: Device) -> None:
+    """pynvml's constant for READ is a tuple, which the library cannot take."""
+    assert pynvml.NVML_P2P_CAPS_INDEX_READ == (0,)
+    library.answers("nvmlDeviceGetP2PStatus", 0, number=3)
+    assert nvml.pair(device, device, "nvmlDeviceGetP2PStatus", seam.READ) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (9, ProblemKind.DRIVER_NOT_LOADED),
+        (18, ProblemKind.DRIVER_MISMATCH),
+        (4, ProblemKind.NO_PERMISSION),
+        (999, ProblemKind.NVML_ERROR),
+    ],
+)
+def test_a_driver_that_cannot_be_opened_is_a_problem_of_the_node(
+    library: Library, code: int, kind: ProblemKind
+) -> None:
+    """nvmlInit's refusal names its kind and NVML's own word for it."""
+    library.has("nvmlInitWithFlags", lambda flags: code)
+    with pytest.raises(NvmlUnusable) as error:
+        Nvml(watch=Watched(), pause=lambda seconds: None).open()
+    assert (error.value.problem.kind, error.value.problem.code) == (kind, code)
+    assert error.value.problem.call == "nvmlInit"
+
+
+def test_a_missing_binding_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the [probes] extra the message is the command to type."""
+    monkeypatch.setattr(seam, "pynvml", None)
+    with pytest.raises(NvmlUnusable, match=r"nodegauge\[probes\]"):
+        Nvml(watch=Watched(), pause=lambda seconds: None).open()
+
+
+def test_a_binding_that_does_not_fit_is_a_reason(
+    nvml: Nvml, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVMLLibraryMismatchError is no NVMLError and carries no code."""
+
+    def mismatch(handle: Any) -> int:
+        raise pynvml.NVMLLibraryMismatchError("unversioned function")
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", mismatch)
+    answer = nvml.integer(device, "nvmlDeviceGetPowerUsage")
+    assert isinstance(answer, Unavailable)
+    assert "differ" in answer.unavailable
+
+
+def test_a_gpu_without_a_handle_keeps_its_place(nvml: Nvml, library: Library) -> None:
+    """The count includes GPUs that may not or cannot be opened."""
+
+    def handle(index: Any, out: Any) -> int:
+        return {0: 0, 1: LOST, 2: 4}[index.value]
+
+    library.answers("nvmlDeviceGetCount_v2", 0, number=3)
+    library.has("nvmlDeviceGetHandleByIndex_v2", handle)
+    kinds = [device.problem and device.problem.kind for device in nvml.devices()]
+    assert kinds == [None, ProblemKind.GPU_LOST, ProblemKind.NO_PERMISSION]
+
+
+def test_the_module_id_is_written_into_a_number_of_our_own(
+    nvml: Nvml, library: Library, device: Device
+) -> None:
+    """Given a reference the wrapper returns codes instead of raising; the shared default stays untouched."""
+    library.answers("nvmlDeviceGetModuleId", 0, number=6)
+    assert nvml.module_id(device) == 6
+    library.answers("nvmlDeviceGetModuleId", NOT_SUPPORTED, number=2)
+    assert nvml.module_id(device) == Unavailable("NVML_ERROR_NOT_SUPPORTED")
+    shared = pynvml.nvmlDeviceGetModuleId.__defaults__[0]
+    assert isinstance(shared, ctypes.c_uint)
+    assert shared.value == 0
+
+
+def test_one_unknown_field_does_not_spoil_the_others(nvml: Nvml, library: Library, device: Device) -> None:
+    """A driver that refuses the whole list is asked for each field alone."""
+
+    def fields(handle: Any, count: Any, values: Any) -> int:
+        array = values._obj
+        if any(element.fieldId == 999 for element in array):
+            return 2
+        for element in array:
+            element.nvmlReturn, element.valueType, element.value.ullVal = 0, 3, element.fieldId * 10
+        return 0
+
+    library.has("nvmlDeviceGetFieldValues", fields)
+    assert nvml.fields(device, 74, 999, 76) == [740, Unavailable("NVML_ERROR_INVALID_ARGUMENT"), 760]
+    assert nvml.whole_field(device, 999, 76) == 760
+
+
+def test_fabric_falls_back_through_the_versions(nvml: Nvml, library: Library, device: Device) -> None:
+    """A driver that knows only version 2 of the structure, and one that has only the first call, answer."""
+    v2 = ctypes.sizeof(pynvml.c_nvmlGpuFabricInfo_v2_t)
+
+    def versioned(handle: Any, info: Any) -> int:
+        if ctypes.sizeof(info._obj) != v2:
+            return 25
+        info._obj.state = 3
+        return 0
+
+    def first(handle: Any, info: Any) -> int:
+        info._obj.state = 2
+        return 0
+
+    assert nvml.fabric(device) == Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
+    library.has("nvmlDeviceGetGpuFabricInfo", first)
+    answer = nvml.fabric(device)
+    assert isinstance(answer, dict)
+    assert answer["state"] == 2
+    library.has("nvmlDeviceGetGpuFabricInfoV", versioned)
+    answer = nvml.fabric(device)
+    assert isinstance(answer, dict)
+    assert answer["state"] == 3
+    library.has("nvmlDeviceGetGpuFabricInfoV", lambda handle, info: NOT_SUPPORTED)
+    assert nvml.fabric(device) == Unavailable("NVML_ERROR_NOT_SUPPORTED")
+
+
+def test_every_call_is_announced_before_the_driver_has_it(library: Library, device: Device) -> None:
+    """The watch knows the call and the GPU while the driver works on it, and that it came back."""
+    watch = Watched()
+    nvml = Nvml(watch=watch, pause=lambda seconds: None)
+    nvml.open()
+    during: list[bool] = []
+
+    def power(handle: Any, out: Any) -> int:
+        during.append(watch.inside)
+        return 0
+
+    library.has("nvmlDeviceGetPowerUsage", power)
+    nvml.integer(device, "nvmlDeviceGetPowerUsage")
+    assert watch.entered[-1] == ("nvmlDeviceGetPowerUsage", "GPU 3")
+    assert during == [True]
+    assert not watch.inside
+
+
+def test_closing_lets_go_of_the_driver_once(nvml: Nvml, library: Library) -> None:
+    """A second close does nothing."""
+    library.has("nvmlShutdown", lambda: 0)
+    nvml.close()
+    nvml.close()
+    assert library.calls == ["nvmlShutdown"]

@@ -1,0 +1,141 @@
+"""The runner around any probe: last words of a hung, late, crashed or ended run, told by real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodegauge_contract import Result, decode
+
+SCRIPT = """
+import sys, time
+from functools import partial
+from pathlib import Path
+from nodegauge_probes import output
+from nodegauge_probes.draft import Draft
+from nodegauge_probes.runner import Run
+from nodegauge_probes.settings import Format
+
+def measure(draft, watch):
+    draft.host["boot_id"] = "read before"
+    print("measuring", file=sys.stderr, flush=True)
+    {body}
+
+write = partial(output.write, form=Format.JSON, termination_log=Path(sys.argv[1]))
+run = Run(draft=Draft(probe="health", run="r1", node="n1"), deadline={deadline}, write=write)
+sys.exit(run.to_the_end(measure))
+"""
+
+
+class Started:
+    """A run in a process of its own."""
+
+    def __init__(self, folder: Path, *, body: str, deadline: float) -> None:
+        self.log = folder / "termination-log"
+        script = SCRIPT.format(body=body, deadline=deadline)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", script, str(self.log)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def wait_until_measuring(self) -> None:
+        assert self.process.stderr is not None
+        assert self.process.stderr.readline() == b"measuring\n"
+
+    def result(self) -> Result:
+        """The document on standard output, once it is known that the termination log holds the same."""
+        out, _ = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0
+        result = decode(out.decode())
+        assert decode(self.log.read_text()) == result
+        return result
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[type[Started]]:
+    begun: list[Started] = []
+
+    def starter(*, body: str, deadline: float = 30) -> Started:
+        begun.append(Started(tmp_path, body=body, deadline=deadline))
+        return begun[-1]
+
+    yield starter  # type: ignore[misc]
+    for run in begun:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.communicate()
+
+
+def test_a_calm_run_ends_without_a_problem(start: type[Started]) -> None:
+    """The result echoes run and node and holds what was read."""
+    result = start(body="pass").result()
+    assert result.problem is None
+    assert (result.run, result.node, result.host.boot_id) == ("r1", "n1", "read before")
+
+
+def test_a_hung_call_is_named(start: type[Started]) -> None:
+    """A call that never returns ends the run with its name, its GPU, and what was read before."""
+    run = start(body="watch.enter('nvmlDeviceGetPowerUsage', 'GPU 5'); time.sleep(600)", deadline=3)
+    result = run.result()
+    assert result.problem is not None
+    assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
+    assert "GPU 5" in result.problem.message
+    assert result.host.boot_id == "read before"
+    assert result.duration_ms < 3000, "the limit of one call is below the deadline"
+
+
+def test_many_quick_calls_are_not_a_hung_one(start: type[Started]) -> None:
+    """A run that is busy past its deadline is late, with the last call as the place."""
+    body = "\n    while True:\n        watch.enter('nvmlDeviceGetName', ''); watch.leave(); time.sleep(0.01)"
+    result = start(body=body, deadline=1).result()
+    assert result.problem is not None
+    assert (result.problem.kind, result.problem.call) == ("deadline", "nvmlDeviceGetName")
+    assert result.host.boot_id == "read before"
+
+
+def test_a_crash_has_type_and_place(start: type[Started]) -> None:
+    """A defect of ours is a result that says where it is."""
+    result = start(body="{}['missing']").result()
+    assert result.problem is not None
+    assert result.problem.kind == "crashed"
+    assert "KeyError" in result.problem.message
+    assert "measure" in result.problem.call
+
+
+def test_a_draft_that_makes_no_document_is_a_crash_too(start: type[Started]) -> None:
+    """Even a reading under a name that the contract does not know ends in a result."""
+    result = start(body="draft.host['colour'] = 'green'").result()
+    assert result.problem is not None
+    assert result.problem.kind == "crashed"
+    assert result.run == "r1"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_at_once_with_last_words(start: type[Started], number: signal.Signals) -> None:
+    """Inside a call that hangs too: the main thread is never in the driver."""
+    run = start(body="watch.enter('nvmlInit', ''); time.sleep(600)")
+    run.wait_until_measuring()
+    began = time.monotonic()
+    os.kill(run.process.pid, number)
+    result = run.result()
+    assert time.monotonic() - began < 5
+    assert result.problem is not None
+    assert result.problem.kind == "terminated"
+    assert number.name in result.problem.message
+    assert result.host.boot_id == "read before"
+
+
+def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
+    """A closed standard output and a termination log that cannot be written leave nothing to report."""
+    script = SCRIPT.format(body="pass", deadline=30)
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with Path("/dev/full").open("wb") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
+    assert run.returncode == 1
+    assert b"termination log" in run.stderr

@@ -1,0 +1,97 @@
+"""The sampling window: how often, what the bits come to, and what a window that ends early keeps."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from nodegauge_contract import ReasonSeen, Span, Unavailable
+from nodegauge_probes import sampling
+from nodegauge_probes.draft import GpuDraft
+from nodegauge_probes.nvml import Device, Nvml
+
+NO = Unavailable("NVML_ERROR_TIMEOUT")
+
+
+class Clock:
+    """A clock that moves only when someone sleeps, and a little with every sample."""
+
+    def __init__(self, *, per_sample: float) -> None:
+        self.now = 100.0
+        self.per_sample = per_sample
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Driver:
+    """Answers every question with the same number, and takes its time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def integer(self, device: Device, call: str, *arguments: Any, **options: Any) -> int:
+        if call == "nvmlDeviceGetUtilizationRates":
+            self.clock.now += self.clock.per_sample
+        return 5
+
+
+def watched(*, seconds: float, hz: float, per_sample: float = 0.001) -> GpuDraft:
+    clock, gpu = Clock(per_sample=per_sample), GpuDraft(0)
+    nvml = cast(Nvml, Driver(clock))
+    sampling.watch(nvml, [(Device(0, None), gpu)], seconds=seconds, hz=hz, clock=clock, sleep=clock.sleep)
+    return gpu
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hz", "samples"), [(3, 4, 13), (2, 4, 9), (0.5, 10, 6), (0, 4, 1), (0.1, 4, 1)]
+)
+def test_a_window_has_samples_at_both_ends(seconds: float, hz: float, samples: int) -> None:
+    """3 s at 4 Hz are 13 samples over 3 s; a window of no length is one sample."""
+    window = watched(seconds=seconds, hz=hz).window
+    assert window is not None
+    assert window.samples == samples
+    assert window.seconds == pytest.approx((samples - 1) / hz, abs=0.05)
+
+
+def test_a_slow_driver_gives_fewer_samples_and_no_longer_window() -> None:
+    """Samples that take longer than their turn push nothing behind the window's end."""
+    window = watched(seconds=3, hz=4, per_sample=0.6).window
+    assert window is not None
+    assert window.samples < 13
+    assert window.seconds < 4
+
+
+def test_bits_are_counted_with_their_longest_row() -> None:
+    """A sample that could not be read ends a row and does not count."""
+    seen = sampling.reasons_seen([0x1, 0x5, 0x4, NO, 0x4, 0x4, 0x4, 0x0])
+    assert seen == [ReasonSeen(bit=1, samples=2, longest=2), ReasonSeen(bit=4, samples=5, longest=3)]
+
+
+@pytest.mark.parametrize(
+    ("values", "span"),
+    [
+        ([3, 1, 2], Span(min=1, median=2, max=3)),
+        ([4, 1], Span(min=1, median=2.5, max=4)),
+        ([NO, 7], Span(min=7, median=7, max=7)),
+        ([NO], None),
+        ([], None),
+    ],
+)
+def test_a_span_is_of_what_could_be_read(values: list[int], span: Span | None) -> None:
+    """Unreadable samples leave the span to the others; none at all leaves it empty."""
+    assert sampling.span(values) == span
+
+
+def test_a_window_without_a_readable_mask_says_why() -> None:
+    """`read` is the number of readable samples, or the reason of the first refusal."""
+    gpu = GpuDraft(0)
+    no = sampling.Sample(reasons=NO, utilization=NO, temperature=NO, power_mw=NO, sm_mhz=NO, pstate=NO)
+    sampling.fill(gpu, [no, no], seconds=1)
+    assert gpu.events == {"read": NO, "seen": []}
+    assert gpu.window is not None
+    assert gpu.window.utilization is None

@@ -1,0 +1,144 @@
+"""The sysfs readers on a made tree: distances, NUMA nodes, the order of RDMA devices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from nodegauge_contract import Unavailable
+from nodegauge_probes import sysfs
+from nodegauge_probes.sysfs import Machine, Place
+
+Plug = Callable[..., str]
+
+
+@pytest.fixture
+def plug(tmp_path: Path) -> Plug:
+    """Put a PCI function into the tree: `plug("pci0000:00/0000:00:02.0/0000:05:00.0", rdma="mlx5_0")`."""
+
+    def put(path: str, *, numa: int | None = 0, rdma: str = "", uverbs: int | None = None) -> str:
+        device = tmp_path / "devices" / path
+        device.mkdir(parents=True)
+        if numa is not None:
+            (device / "numa_node").write_text(f"{numa}\n")
+        bus = tmp_path / "bus/pci/devices"
+        bus.mkdir(parents=True, exist_ok=True)
+        (bus / device.name).symlink_to(os.path.relpath(device, bus))
+        if rdma:
+            entry = device / "infiniband" / rdma
+            entry.mkdir(parents=True)
+            (entry / "device").symlink_to(os.path.relpath(device, entry))
+            infiniband = tmp_path / "class/infiniband"
+            infiniband.mkdir(parents=True, exist_ok=True)
+            (infiniband / rdma).symlink_to(os.path.relpath(entry, infiniband))
+        if uverbs is not None:
+            verbs = tmp_path / "class/infiniband_verbs" / f"uverbs{uverbs}"
+            verbs.mkdir(parents=True)
+            (verbs / "ibdev").write_text(f"{rdma}\n")
+        return device.name
+
+    return put
+
+
+def place(root: Path, pci: str) -> Place:
+    found = sysfs.gpu_place(root, pci)
+    assert isinstance(found, Place)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "numa", "letters"),
+    [
+        ("pci0000:00/0000:00:02.0/0000:04:00.0/0000:05:08.0/0000:07:00.0",
+         "pci0000:00/0000:00:02.0/0000:04:00.0/0000:05:10.0/0000:09:00.0", (0, 0), "PIX"),
+        ("pci0000:00/0000:00:02.0/0000:04:00.0", "pci0000:00/0000:00:02.0/0000:04:00.1", (0, 0), "PIX"),
+        ("pci0000:00/0000:00:02.0/0000:04:00.0/0000:05:08.0/0000:06:00.0/0000:07:00.0/0000:08:00.0",
+         "pci0000:00/0000:00:02.0/0000:04:00.0/0000:05:10.0/0000:0a:00.0", (0, 0), "PXB"),
+        ("pci0000:00/0000:00:02.0/0000:04:00.0", "pci0000:00/0000:00:03.0/0000:08:00.0", (0, 0), "PHB"),
+        ("pci0000:00/0000:00:02.0/0000:04:00.0", "pci0000:40/0000:40:01.0/0000:41:00.0", (0, 0), "NODE"),
+        ("pci0000:00/0000:00:02.0/0000:04:00.0", "pci0000:80/0000:80:01.0/0000:81:00.0", (0, 1), "SYS"),
+    ],
+)  # fmt: skip
+def test_distance_has_the_letters_of_nvidia_smi(
+    plug: Plug, tmp_path: Path, one: str, other: str, numa: tuple[int, int], letters: str
+) -> None:
+    """Host bridge, shared bridges and NUMA nodes decide the letters, in either direction."""
+    first, second = plug(one, numa=numa[0]), plug(other, numa=numa[1])
+    places = place(tmp_path, first), place(tmp_path, second)
+    assert sysfs.distance(*places, on=Machine.SEVERAL_NODES) == letters
+    assert sysfs.distance(*reversed(places), on=Machine.SEVERAL_NODES) == letters
+
+
+def test_unknown_numa_nodes_are_not_guessed_on_a_machine_with_several(plug: Plug, tmp_path: Path) -> None:
+    """-1 on both sides is one node on a one-node machine, and not known on a larger one."""
+    one = place(tmp_path, plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=-1))
+    other = place(tmp_path, plug("pci0000:80/0000:80:01.0/0000:81:00.0", numa=-1))
+    assert isinstance(one.numa, Unavailable)
+    assert sysfs.distance(one, other, on=Machine.ONE_NODE) == "NODE"
+    assert isinstance(sysfs.distance(one, other, on=Machine.SEVERAL_NODES), Unavailable)
+    assert sysfs.distance(replace(one, numa=0), replace(other, numa=0), on=Machine.SEVERAL_NODES) == "NODE"
+
+
+def test_the_machine_has_as_many_nodes_as_sysfs_lists(tmp_path: Path) -> None:
+    """Only nodeN counts: sysfs keeps files such as `possible` beside them."""
+    for name in ("node0", "possible"):
+        (tmp_path / "devices/system/node" / name).mkdir(parents=True)
+    assert sysfs.machine(tmp_path) is Machine.ONE_NODE
+    (tmp_path / "devices/system/node/node1").mkdir()
+    assert sysfs.machine(tmp_path) is Machine.SEVERAL_NODES
+
+
+def test_rdma_devices_come_in_registration_order(plug: Plug, tmp_path: Path) -> None:
+    """uverbs numbers order the devices; those without one follow by number, 2 before 10."""
+    plug("pci0000:00/0000:00:01.0/0000:01:00.0", rdma="mlx5_10")
+    plug("pci0000:00/0000:00:02.0/0000:02:00.0", rdma="mlx5_2")
+    plug("pci0000:00/0000:00:03.0/0000:03:00.0", rdma="mlx5_1", uverbs=1)
+    plug("pci0000:00/0000:00:04.0/0000:04:00.0", rdma="mlx5_7", uverbs=0)
+    nics = sysfs.nics(tmp_path, [])
+    assert nics.names == ["mlx5_7", "mlx5_1", "mlx5_2", "mlx5_10"]
+    assert nics.pci == ["0000:04:00.0", "0000:03:00.0", "0000:02:00.0", "0000:01:00.0"]
+
+
+def test_nics_have_distances_to_gpus_and_to_each_other(plug: Plug, tmp_path: Path) -> None:
+    """Rows are NICs; the diagonal among NICs is X; a GPU without a place gives its reason."""
+    switch = "pci0000:00/0000:00:02.0/0000:04:00.0"
+    gpu = place(tmp_path, plug(f"{switch}/0000:05:08.0/0000:07:00.0"))
+    plug(f"{switch}/0000:05:10.0/0000:09:00.0", rdma="mlx5_0")
+    plug("pci0000:80/0000:80:01.0/0000:81:00.0", rdma="mlx5_1", numa=1)
+    lost = Unavailable("NVML_ERROR_GPU_IS_LOST")
+    nics = sysfs.nics(tmp_path, [gpu, lost])
+    assert nics.to_gpu == [["PIX", lost], ["SYS", lost]]
+    assert nics.to_nic == [["X", "SYS"], ["SYS", "X"]]
+
+
+def test_an_rdma_device_without_a_pci_function_is_listed_with_the_reason(tmp_path: Path) -> None:
+    """Software RDMA (rxe) has no place in the PCI tree."""
+    device = tmp_path / "devices/virtual/net/eth0"
+    device.mkdir(parents=True)
+    entry = tmp_path / "class/infiniband/rxe0"
+    entry.mkdir(parents=True)
+    (entry / "device").symlink_to(device)
+    nics = sysfs.nics(tmp_path, [])
+    assert nics.names == ["rxe0"]
+    assert isinstance(nics.pci[0], Unavailable)
+
+
+def test_a_root_without_anything_gives_reasons_and_no_error(tmp_path: Path) -> None:
+    """A container without /sys has no NICs and no places, and says which."""
+    found = sysfs.gpu_place(tmp_path / "none", "0000:07:00.0")
+    assert found == Unavailable("no 0000:07:00.0 in sysfs")
+    assert sysfs.numa_node(found) == found
+    assert sysfs.nics(tmp_path / "none", [found]).names == []
+
+
+@pytest.mark.parametrize("content", [None, "", "zero"])
+def test_an_odd_numa_file_is_a_reason(plug: Plug, tmp_path: Path, content: str | None) -> None:
+    """A missing, empty or wordy numa_node file reads as not available."""
+    pci = plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=None)
+    if content is not None:
+        (tmp_path / "bus/pci/devices" / pci / "numa_node").write_text(content)
+    assert isinstance(sysfs.numa_node(sysfs.gpu_place(tmp_path, pci)), Unavailable)
