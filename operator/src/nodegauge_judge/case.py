@@ -19,8 +19,8 @@ from nodegauge_judge.thresholds import Thresholds
 
 TEXT_LIMIT = 200
 """Characters of foreign text (an NVML error, a GPU's name) that a message quotes."""
-NAMES_LIMIT = 8
-"""Places that a subject lists by name; the rest is a number."""
+NAMES_LIMIT = 16
+"""Places beside the worst that the evidence lists by name; the rest is a number."""
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -50,23 +50,20 @@ def gather(code: Code, hits: Iterable[Hit]) -> Iterator[Finding]:
     for severity in (Severity.FAIL, Severity.WARN, Severity.INFO):
         alike = sorted((h for h in hits if h.severity is severity), key=lambda hit: -hit.weight)
         if alike:
-            worst, *others = alike
+            worst = alike[0]
+            others = [hit.short for hit in hits if hit.severity is severity and hit is not worst]
             yield Finding(
                 code=code.value,
                 severity=severity,
-                subject=worst.place + _more([hit.short for hit in others]),
+                subject=worst.place + (f" and {len(others)} more" if others else ""),
                 message=f"{worst.message} Next: {CATALOGUE[code].next_step}",
-                evidence=worst.evidence | ({"places": len(alike)} if others else {}),
+                evidence=worst.evidence | ({"also": _names(others)} if others else {}),
             )
 
 
-def _more(names: Sequence[str]) -> str:
-    if not names:
-        return ""
+def _names(names: Sequence[str]) -> str:
     rest = len(names) - NAMES_LIMIT
-    return f" and {len(names)} more: {', '.join(names[:NAMES_LIMIT])}" + (
-        f" and {rest} others" if rest > 0 else ""
-    )
+    return ", ".join(names[:NAMES_LIMIT]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def short_name(gpu: Gpu) -> str:
@@ -79,9 +76,14 @@ def full_name(gpu: Gpu) -> str:
     return f"{short_name(gpu)} ({clip(gpu.pci)})" if isinstance(gpu.pci, str) else short_name(gpu)
 
 
+def links_in_words(count: int) -> str:
+    """`1 NVLink`, `18 NVLinks`."""
+    return f"{count} NVLink{'' if count == 1 else 's'}"
+
+
 def clip(text: str) -> str:
-    """Foreign text on one line and of bounded length."""
-    line = " ".join(text.split())
+    """Foreign text on one line, of bounded length, and with nothing a terminal would obey."""
+    line = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
     return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 3] + "..."
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from nodegauge_contract import Result
+from nodegauge_contract.matrix import render
 from nodegauge_contract.nvlink import lanes
 from nodegauge_judge import interconnect, linksum, visibility
 from nodegauge_judge.case import Case, text
@@ -18,6 +19,8 @@ from nodegauge_judge.model import Finding, GpuBrief, Judgement, NodeFacts, Sever
 from nodegauge_judge.summary import summarise
 from nodegauge_judge.thresholds import Thresholds
 
+MATRIX_LIMIT = 4096
+"""Bytes of the matrix in a judgement: a report holds 8 KiB in all; 8 GPUs and 10 NICs need about 3."""
 _WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 
 
@@ -51,6 +54,7 @@ def judge_health(
         product=product,
         driver=text(result.system.driver),
         history=_remember(case),
+        matrix=_matrix(result),
     )
 
 
@@ -81,6 +85,13 @@ def _remember(case: Case) -> History:
             sums[gpu.uuid] = case.lanes.sums[place]
     boot, driver = text(case.result.host.boot_id), text(case.result.system.driver)
     return case.history.after(boot=boot, driver=driver, sums=sums, kept=kept)
+
+
+def _matrix(result: Result) -> str:
+    """The topology matrix with its legend, or without where it is large, or none where it is absurd."""
+    whole = render(result)
+    table = whole.partition("\n\n")[0]
+    return next((text for text in (whole, table) if len(text.encode()) <= MATRIX_LIMIT), "")
 
 
 def _product(result: Result) -> str:

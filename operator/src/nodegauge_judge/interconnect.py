@@ -83,7 +83,10 @@ def _class(case: Case) -> Interconnect:
     if ring(joined) is Ring.YES:
         gbps = nvlink_gbps(case)
         speed = f"{gbps} GB/s per GPU one way" if gbps is not None else "link rate not readable"
-        message = f"a ring over all {size} GPUs runs on NVLink alone, {speed}"
+        what = (
+            "both GPUs are joined by NVLink" if size == 2 else f"NVLink alone joins all {size} GPUs in a ring"
+        )
+        message = f"{what}, {speed}"
         return _classified(InterconnectClass.NVLINK, Reason.NVLINK_RING, message, gbps=gbps)
     count = sum(sum(row) for row in joined) // 2
     message = (
@@ -171,7 +174,7 @@ def _degraded(case: Case) -> Objection:
     if short is None:
         return None
     name = short_name(case.result.gpus[short.place])
-    return Reason.LINKS_DEGRADED, f"{name} has {short.have} active NVLinks of {short.expected}"
+    return Reason.LINKS_DEGRADED, f"{name} has {short.have} of {short.expected} NVLinks"
 
 
 def _p2p_unreadable(case: Case) -> Objection:

@@ -14,11 +14,11 @@ from nodegauge_contract.nvlink import Lanes
 
 OK, UNKNOWN = 0, 6
 _REFUSALS = {
-    1: "CNS, chipset not supported",
-    2: "GNS, GPU not supported",
-    3: "TNS, topology not supported",
-    4: "DR, disabled by a registry key",
-    5: "NS, not supported",
+    1: "CNS: chipset not supported",
+    2: "GNS: GPU not supported",
+    3: "TNS: topology not supported",
+    4: "DR: disabled by a registry key",
+    5: "NS: not supported",
 }
 """NVML_P2P_STATUS_*, with the letters of `nvidia-smi topo -p2p`."""
 
@@ -62,18 +62,18 @@ def _pair(result: Result, i: int, j: int, *, links: int) -> PairP2p:
     for name, grid in grids:
         for status in (_at(grid, i, j), _at(grid, j, i)):
             if isinstance(status, int) and status in _REFUSALS:
-                refused[f"{name} {_REFUSALS[status]}"] = None
+                refused[f"{name} ({_REFUSALS[status]})"] = None
             elif status != OK:
-                unknown[f"{name} {_unknown_words(status)}"] = None
+                unknown[f"{name} ({_unknown_words(status)})"] = None
     return PairP2p(i=i, j=j, links=links, refused=tuple(refused), unknown=tuple(unknown))
 
 
 def _unknown_words(status: int | Unavailable | None) -> str:
     if isinstance(status, Unavailable):
-        return f"not readable ({status.unavailable[:80]})"
+        return f"not readable: {status.unavailable[:80]}"
     if status is None:
         return "not in the document"
-    return "U, unknown to the driver" if status == UNKNOWN else f"status {status}, not known here"
+    return "U: unknown to the driver" if status == UNKNOWN else f"status {status}, not known here"
 
 
 def _at(grid: Grid, i: int, j: int) -> int | Unavailable | None:

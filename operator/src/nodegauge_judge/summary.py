@@ -18,17 +18,21 @@ def summarise(
     verdict: Verdict, *, count: int, product: str, findings: Sequence[Finding], joined: Interconnect
 ) -> str:
     """The sentence: what it is, what is wrong with it or how it is joined, and how much more there is."""
-    what = f"{count}x {product or 'GPU'}" if count else "no GPU"
+    what = f"{count}x {product or 'GPU'}: " if count else ""
     noted = [finding for finding in findings if finding.severity is not Severity.INFO]
     if not noted:
         state = "could not be judged: nothing was readable" if verdict is Verdict.UNKNOWN else "healthy"
-        return f"{what}: {state}{_how(joined) if verdict is not Verdict.UNKNOWN else ''}."
+        return _sentence(f"{what}{state}{_how(joined) if verdict is not Verdict.UNKNOWN else ''}")
     first = noted[0]
     prefix = "could not be judged: " if verdict is Verdict.UNKNOWN else ""
     title = CATALOGUE[Code(first.code)].title
-    where = "" if first.subject == "node" else f", {first.subject}"
+    where = "" if first.subject == "node" else f": {first.subject}"
     more = f"; {len(noted) - 1} more finding{'s' if len(noted) > 2 else ''}" if len(noted) > 1 else ""
-    return f"{what}: {prefix}{title}{where} ({first.code}){more}."
+    return _sentence(f"{what}{prefix}{title}{where} [{first.code}]{more}")
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _how(joined: Interconnect) -> str:

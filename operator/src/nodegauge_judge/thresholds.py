@@ -41,6 +41,10 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     """Share of the expected link sum under which a GPU's NVLinks have failed and the node loses its
     interconnect label; from there up to the expected sum they are degraded.  Default 0.75.  Own."""
 
+    def __post_init__(self) -> None:
+        if self.hot_warn >= self.hot_fail:
+            raise ValueError("hotFail must be above hotWarn: raise hotFail or lower hotWarn")
+
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Thresholds:
         """Thresholds out of a policy's `spec.thresholds`; raises `ThresholdsInvalid`, naming the field.

@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from nodegauge_contract import Gpu
 from nodegauge_contract.nvlink import Doubt, Unresolved
 from nodegauge_judge import fabric, linksum, p2p
-from nodegauge_judge.case import Case, Hit, clip, full_name, gather, short_name
+from nodegauge_judge.case import Case, Hit, clip, full_name, gather, links_in_words, short_name
 from nodegauge_judge.findings import Code
 from nodegauge_judge.linksum import Against, Shortfall
 from nodegauge_judge.model import Finding, Scalar, Severity
 from nodegauge_judge.p2p import PairP2p
+
+FABRIC_WEIGHT = 10
+"""The fabric speaks before the pairs: where it is not ready, pairs refuse because of it."""
 
 
 def p2p_refused(case: Case) -> Iterator[Finding]:
@@ -61,7 +64,7 @@ def nvlink_unresolved(case: Case) -> Iterator[Finding]:
 
 
 def _unknown(pair: PairP2p) -> str:
-    return f"have NVLinks, but P2P is {', '.join(pair.unknown)}"
+    return f"have NVLinks, but P2P cannot be told: {', '.join(pair.unknown)}"
 
 
 def _refused(gpus: list[Gpu], pair: PairP2p, *, count: int) -> Hit:
@@ -72,7 +75,7 @@ def _refused(gpus: list[Gpu], pair: PairP2p, *, count: int) -> Hit:
         severity=Severity.FAIL,
         place=f"{full_name(a)} - {full_name(b)}",
         short=f"{a.index}-{b.index}",
-        message=f"{pair.links} NVLinks are up between them, but the driver refuses {words}.",
+        message=f"{links_in_words(pair.links)} up between them, but the driver refuses {words}.",
         evidence=evidence,
         weight=len(pair.refused),
     )
@@ -91,6 +94,7 @@ def _fabric(gpu: Gpu, words: str) -> Hit:
         short=short_name(gpu),
         message=f"The GPU fabric does not agree that NVLink can be used: {words}.",
         evidence={name: value for name, value in values.items() if isinstance(value, int)},
+        weight=FABRIC_WEIGHT,
     )
 
 
@@ -98,16 +102,13 @@ def _degraded(case: Case, short: Shortfall) -> Hit:
     gpu, limit = case.result.gpus[short.place], case.thresholds.nvlink_sum_ratio
     failed = short.ratio < limit
     source = "its siblings have" if short.against is Against.SIBLINGS else "it was seen with"
-    verdict = (
-        f"below {limit:.0%}, so the node has no interconnect label" if failed else f"at or above {limit:.0%}"
-    )
+    against = f"below {limit:.0%}: no interconnect label" if failed else f"still {limit:.0%} or more"
+    share = f"{short.ratio:.0%}, {against}"
     return Hit(
         severity=Severity.FAIL if failed else Severity.WARN,
         place=full_name(gpu),
         short=short_name(gpu),
-        message=(
-            f"{short.have} active NVLinks; {source} {short.expected}. That is {short.ratio:.0%} ({verdict})."
-        ),
+        message=f"{links_in_words(short.have)} active; {source} {short.expected} ({share}).",
         evidence={
             "links": short.have,
             "expected": short.expected,
@@ -119,12 +120,12 @@ def _degraded(case: Case, short: Shortfall) -> Hit:
 
 
 def _doubt(gpu: Gpu, doubt: Unresolved) -> Hit:
-    many = f"{len(doubt.links)} NVLinks cannot be resolved" if doubt.links else "NVLinks cannot be resolved"
+    many = links_in_words(len(doubt.links)) if doubt.links else "NVLinks"
     return Hit(
         severity=Severity.WARN,
         place=full_name(gpu),
         short=short_name(gpu),
-        message=f"{many}: {clip(doubt.reason)}.",
+        message=f"{many} cannot be resolved: {clip(doubt.reason)}.",
         evidence={"links": len(doubt.links), "doubt": doubt.doubt.value},
         weight=len(doubt.links),
     )

@@ -33,7 +33,7 @@ def memory_hot(case: Case) -> Iterator[Finding]:
     for gpu in case.result.gpus:
         celsius, limit = _reading(gpu.temperature.memory), _limit(gpu.temperature.memory_max)
         if celsius is not None and limit is not None and celsius >= limit - margin:
-            warns = f"warns {margin} below it"
+            warns = f"warns from {limit - margin:g} °C"
             message = f"Memory is at {celsius:g} °C; the vendor's limit is {limit:g} °C ({warns})."
             evidence: dict[str, Scalar] = {"memory_celsius": celsius, "limit_celsius": limit}
             hits.append(_hit(gpu, Severity.WARN, message, evidence, weight=celsius - limit))
@@ -44,7 +44,7 @@ def _hot(gpu: Gpu, thresholds: Thresholds) -> Hit | None:
     celsius = _celsius(gpu)
     limit, margin = _limit(gpu.temperature.gpu_max), number(gpu.temperature.margin)
     if limit is not None and celsius is not None and celsius >= limit - thresholds.hot_margin:
-        warns = f"warns {thresholds.hot_margin} below it"
+        warns = f"warns from {limit - thresholds.hot_margin:g} °C"
         message = f"{celsius:g} °C; the vendor's limit is {limit:g} °C ({warns})."
         evidence: dict[str, Scalar] = {"celsius": celsius, "limit_celsius": limit}
         return _hit(gpu, Severity.WARN, message, evidence, weight=celsius - limit)
@@ -61,7 +61,7 @@ def _by_margin(gpu: Gpu, thresholds: Thresholds, *, celsius: float | None, margi
     if left > thresholds.hot_margin or not believable:
         return None
     at = f" at {celsius:g} °C" if celsius is not None else ""
-    message = f"{left:g} °C left to the vendor's limit{at} (warns at {thresholds.hot_margin})."
+    message = f"{left:g} °C left to the vendor's limit{at} (warns from {thresholds.hot_margin} left)."
     evidence: dict[str, Scalar] = {"margin_celsius": left}
     if celsius is not None:
         evidence["celsius"] = celsius
@@ -69,7 +69,7 @@ def _by_margin(gpu: Gpu, thresholds: Thresholds, *, celsius: float | None, margi
 
 
 def _by_policy(gpu: Gpu, thresholds: Thresholds, celsius: float) -> Hit | None:
-    if celsius < min(thresholds.hot_warn, thresholds.hot_fail):
+    if celsius < thresholds.hot_warn:
         return None
     failed = celsius >= thresholds.hot_fail
     limit = thresholds.hot_fail if failed else thresholds.hot_warn

@@ -1,0 +1,94 @@
+"""A judgement printed for a person: the verdict first, then why, then what to do, then the matrix.
+
+Reads well at 80 columns and when piped (no colour, no box drawing, no trailing blanks).  Nothing from a
+document is taken as markup or sent to the terminal as a control character.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nodegauge_contract import Result
+from nodegauge_judge import CATALOGUE, Code, Finding, Interconnect, Judgement, Severity, Verdict
+
+_VERDICTS = {
+    Verdict.PASS: "bold green",
+    Verdict.WARN: "bold yellow",
+    Verdict.FAIL: "bold red",
+    Verdict.UNKNOWN: "bold magenta",
+}
+_SEVERITIES = {Severity.FAIL: "bold red", Severity.WARN: "bold yellow", Severity.INFO: "cyan"}
+
+
+def show(result: Result, judgement: Judgement, *, console: Console | None = None) -> None:
+    """Print the judgement of `result`."""
+    console = console or Console(highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(_head(result, judgement))
+        for finding in judgement.findings:
+            console.print()
+            console.print(_finding(finding))
+        if judgement.matrix:
+            console.print()
+            for line in judgement.matrix.splitlines():
+                console.print(Text(_printable(line)), soft_wrap=True)
+    for line in captured.get().splitlines():
+        console.file.write((line if console.is_terminal else line.rstrip()) + "\n")
+
+
+def _head(result: Result, judgement: Judgement) -> Table:
+    table = _grid()
+    verdict = judgement.verdict
+    table.add_row(
+        Text(verdict.value.upper(), _VERDICTS.get(verdict, "bold")),
+        Text(_printable(judgement.summary), "bold"),
+    )
+    table.add_row("link", _joined(judgement.interconnect))
+    facts = [f"driver {judgement.driver}"] if judgement.driver else []
+    facts += [f"node {result.node}"] if result.node else []
+    facts += [f"run {result.run}"] if result.run else []
+    if facts:
+        table.add_row("from", _printable(", ".join(facts)))
+    return table
+
+
+def _joined(joined: Interconnect) -> str:
+    if joined.klass is None:
+        return _printable(f"no class ({joined.reason}): {joined.message}")
+    evidence = f" [{joined.evidence.value}]" if joined.evidence is not None else ""
+    return _printable(f"{joined.klass.value}{evidence}: {joined.message}")
+
+
+def _finding(finding: Finding) -> Table:
+    entry = CATALOGUE[Code(finding.code)]
+    table = _grid()
+    title = Text.assemble((finding.code, "bold"), "  ", _printable(finding.subject))
+    table.add_row(Text(finding.severity.value, _SEVERITIES[finding.severity]), title)
+    message = finding.message.removesuffix(f" Next: {entry.next_step}")
+    table.add_row("", _printable(message))
+    if also := finding.evidence.get("also"):
+        table.add_row("", _printable(f"Also: {also}."))
+    table.add_row("", _steps(entry.way_out))
+    return table
+
+
+def _steps(steps: tuple[str, ...]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, step in enumerate(steps, 1):
+        table.add_row(f"{number}.", Text(step))
+    return table
+
+
+def _grid() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, min_width=7)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

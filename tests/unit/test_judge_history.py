@@ -1,0 +1,156 @@
+"""Link memory: it must not forget a fault, and must not be poisoned by a reading that was wrong."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+import result_builders as made
+from nodegauge_contract import Problem, Result, Unavailable
+from nodegauge_judge import History, judge_health
+from nodegauge_judge.history import LIMIT, LinkMemory
+
+
+def remembered(readings: list[int]) -> LinkMemory:
+    """The memory after these readings of one GPU."""
+    memory = LinkMemory(readings[0])
+    for reading in readings[1:]:
+        memory = memory.after(reading)
+    return memory
+
+
+def run(*results: Result) -> History:
+    """The history after these runs."""
+    history = History()
+    for result in results:
+        history = judge_health(result, history=history).history
+    return history
+
+
+def sums(history: History) -> list[int]:
+    """Remembered link sums, in the order of UUIDs."""
+    return [history.links[uuid].sum for uuid in sorted(history.links)]
+
+
+def degraded(links: int) -> Result:
+    """A TITAN pair with that many links up."""
+    return made.without_links(made.titan(), 0, count=2 - links)
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        ([6], 6),
+        ([6, 6, 5, 5, 5, 5, 5], 6),
+        ([6, 5, 5], 6),
+        ([6, 5, 5, 5], 5),
+        ([6, 5, 4, 5], 5),
+        ([6, 5, 5, 6, 5, 5, 5, 5], 6),
+        ([6, 12, 6, 6], 6),
+        ([6, 12, 6, 12, 6], 6),
+        ([6, 12, 11], 11),
+        ([6, 8, 12], 8),
+        ([4, 6, 6, 4, 4, 4, 4], 6),
+        ([12, 6, 6, 6], 6),
+        ([6, 12, 5, 5, 5, 5], 6),
+    ],
+)
+def test_memory_rises_on_two_readings_and_falls_only_while_unconfirmed(
+    readings: list[int], expected: int
+) -> None:
+    """Two in a row raise it; a confirmed sum never falls; one seen once gives way to three lower in a row."""
+    assert remembered(readings).sum == expected
+
+
+def test_a_lost_link_is_reported_again_and_again() -> None:
+    """Twenty runs on one link do not make one link normal."""
+    history = run(made.titan(), made.titan(), *[degraded(1)] * 20)
+    assert judge_health(degraded(1), history=history).findings[0].code == "nvlink-degraded"
+
+
+def test_a_lost_link_is_reported_after_a_single_good_run() -> None:
+    """The first reading already counts."""
+    assert judge_health(degraded(1), history=run(made.titan())).findings[0].code == "nvlink-degraded"
+
+
+def test_one_reading_that_was_too_high_degrades_nobody() -> None:
+    """A bogus NV4 between good readings is forgotten at once."""
+    bogus = made.mesh([[0, 4], [4, 0]], name="NVIDIA TITAN RTX", mbps=25_781)
+    history = run(made.titan(), made.titan(), bogus)
+    assert judge_health(made.titan(), history=history).findings == []
+
+
+def test_a_bridge_that_was_added_is_the_new_normal_after_two_runs() -> None:
+    """More links than before are welcome."""
+    history = run(degraded(1), degraded(1), made.titan(), made.titan())
+    assert sums(history) == [2, 2]
+
+
+def test_hidden_gpus_leave_the_memory_as_it_was() -> None:
+    """A run that saw four of eight GPUs neither shrinks the set nor touches a sum."""
+    whole = run(made.dgx1(), made.dgx1())
+    assert judge_health(made.dgx1([0, 1, 2, 3]), history=whole).history == whole
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        replace(degraded(1), problem=Problem(kind="deadline")),
+        made.with_gpu(degraded(1), 1, error=Problem(kind="gpu-lost")),
+        made.with_gpu(degraded(1), 1, mig=1),
+        Result(probe="health"),
+    ],
+    ids=["cut-off", "lost-gpu", "mig", "no-gpu"],
+)
+def test_only_a_whole_and_clean_reading_is_remembered(result: Result) -> None:
+    """What was not read properly changes nothing."""
+    history = run(made.titan())
+    assert judge_health(result, history=history).history == history
+
+
+def test_links_that_could_not_be_told_keep_what_was_known() -> None:
+    """A reading in doubt is neither the new sum nor a lower one."""
+    history = run(made.titan(), made.titan())
+    asleep = made.with_links(made.with_links(made.titan(), 0, state=2), 1, state=2)
+    assert judge_health(asleep, history=history).history.links == history.links
+    assert sums(run(asleep)) == [0, 0]
+
+
+def test_a_swapped_gpu_is_known_from_then_on_and_the_old_one_forgotten() -> None:
+    """The set of GPUs is that of the last whole reading."""
+    swapped = made.with_gpu(made.titan(), 1, uuid="GPU-new")
+    assert set(run(made.titan(), swapped).links) == {made.uuid(0), "GPU-new"}
+
+
+def test_boot_and_driver_of_the_last_clean_reading_are_kept() -> None:
+    """They are what growth of counters will be checked against."""
+    history = run(made.titan())
+    assert (history.boot, history.driver) == ("c0ffee00-0000-4000-8000-000000000000", "550.54.15")
+    unread = replace(made.titan(), host=replace(made.titan().host, boot_id=Unavailable("no such file")))
+    assert run(unread).boot == ""
+
+
+def test_sixteen_gpus_fit_and_an_absurd_node_is_forgotten_rather_than_cut() -> None:
+    """At most 2 KiB of JSON, always valid."""
+    sixteen = run(made.h100(16), made.h100(16), made.without_links(made.h100(16), 0, count=1)).encode()
+    assert len(sixteen) < 1536
+    decoded = History.decode(sixteen)
+    assert decoded is not None
+    assert len(decoded.links) == 16
+    absurd = made.h100(64)
+    for place in range(64):
+        absurd = made.with_gpu(absurd, place, uuid=f"{place:03}" + "ü" * 100)
+    assert run(absurd).links == {}
+    assert len(run(absurd).encode()) <= LIMIT
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"links": {"a": 1}}', "\ud800", "[" * 100_000])
+def test_a_history_that_cannot_be_read_is_none(text: str) -> None:
+    """Somebody edited the report: measured anew, never guessed."""
+    assert History.decode(text) is None
+
+
+def test_a_history_survives_the_round_trip() -> None:
+    """What is written is what is read, unconfirmed sums and rivals included."""
+    history = run(made.titan(), degraded(1))
+    assert History.decode(history.encode()) == history

@@ -1,0 +1,288 @@
+"""The interconnect class and nvlink-gbps, on machines with published numbers and on made ones."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+import result_builders as made
+from nodegauge_contract import Fabric, Pairs, Problem, ProblemKind, Result, Unavailable
+from nodegauge_judge import (
+    History,
+    Interconnect,
+    InterconnectClass,
+    NodeFacts,
+    Sharing,
+    Thresholds,
+    judge_health,
+)
+from nodegauge_judge.history import LinkMemory
+from nodegauge_judge.interconnect import snapped
+from nodegauge_judge.ring import Ring, ring
+
+NVLINK, PAIRS, PCIE = InterconnectClass.NVLINK, InterconnectClass.NVLINK_PAIRS, InterconnectClass.PCIE
+
+
+def joined(result: Result, **inputs: object) -> Interconnect:
+    """The interconnect as judged."""
+    return judge_health(result, **inputs).interconnect  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("result", "klass", "gbps"),
+    [
+        pytest.param(made.titan(), NVLINK, 50, id="titan-rtx-nv2"),
+        pytest.param(made.rtx3090(), NVLINK, 56, id="rtx-3090-nv4"),
+        pytest.param(made.dgx1(), NVLINK, 150, id="dgx1-v100"),
+        pytest.param(made.a100(), NVLINK, 300, id="hgx-a100-nvswitch"),
+        pytest.param(made.hgx_a100_4(), NVLINK, 300, id="hgx-a100-4-gpu-mesh"),
+        pytest.param(made.h100(), NVLINK, 450, id="hgx-h100"),
+        pytest.param(made.h800(), NVLINK, 200, id="h800-fewer-links-by-design"),
+        pytest.param(made.dgx1([0, 1, 2, 3]), NVLINK, 100, id="dgx1-slice-sums-4455"),
+        pytest.param(made.dgx1(range(7)), NVLINK, 100, id="dgx1-any-seven"),
+        pytest.param(made.switched(8, name="B200", links=18, mbps=53_125), NVLINK, 900, id="b200"),
+        pytest.param(made.mesh([[0, 4], [4, 0]], name="P100", mbps=20_000), NVLINK, 80, id="nvlink1-pair"),
+        pytest.param(made.a100_bridged_pairs(), PAIRS, None, id="a100-pcie-bridged-pairs"),
+        pytest.param(made.ncv4(), PAIRS, None, id="ncv4-self-links"),
+        pytest.param(made.dgx1([0, 4, 5, 6, 7, 1]), NVLINK, 75, id="dgx1-six-sums-3-to-6"),
+        pytest.param(made.phb(), PCIE, None, id="two-gpus-on-a-host-bridge"),
+    ],
+)
+def test_machines_with_known_numbers_get_their_class(
+    result: Result, klass: InterconnectClass, gbps: int | None
+) -> None:
+    """Class and GB/s one way equal what is published for the machine, and nothing is found on it."""
+    judgement = judge_health(result)
+    assert (judgement.interconnect.klass, judgement.interconnect.nvlink_gbps) == (klass, gbps)
+    assert judgement.findings == []
+
+
+def test_a_class_says_what_stands_behind_it() -> None:
+    """Evidence is `reported`, the reason is a word to grep for; without a class there is no evidence."""
+    fine, refused = joined(made.titan()), joined(made.with_pair(made.titan(), 0, 1, nvlink=5))
+    assert (fine.evidence, fine.reason) == ("reported", "NvlinkRing")
+    assert (refused.evidence, refused.nvlink_gbps) == (None, None)
+    assert joined(made.ncv4()).reason == "NvlinkSomePairs"
+    assert joined(made.phb()).reason == "NoNvlink"
+
+
+def test_uneven_sums_of_a_healthy_mesh_are_no_degradation() -> None:
+    """A four-GPU slice of a DGX-1 has link sums 4, 4, 5, 5 and is healthy."""
+    judgement = judge_health(made.dgx1([0, 1, 2, 3]))
+    assert judgement.verdict == "pass"
+
+
+def test_a_chain_is_no_ring() -> None:
+    """Every GPU linked to its neighbours in a line: some pairs, no ring."""
+    nv = [[0, 2, 0, 0], [2, 0, 2, 0], [0, 2, 0, 2], [0, 0, 2, 0]]
+    assert joined(made.mesh(nv, name="made", mbps=25_000)).klass is PAIRS
+
+
+@pytest.mark.parametrize("grid", ["read", "write", "nvlink"])
+@pytest.mark.parametrize("status", [1, 2, 3, 4, 5])
+def test_links_up_and_p2p_refused_is_a_disagreement(grid: str, status: int) -> None:
+    """Any of READ, WRITE and NVLINK refused takes the class away, in either direction of the pair."""
+    assert joined(made.with_pair(made.h100(4), 1, 2, **{grid: status})).reason == "P2pRefused"
+    one_way = [list(row) for row in made.titan().pairs.read]
+    one_way[1][0] = status
+    result = made.titan()
+    assert joined(replace(result, pairs=replace(result.pairs, **{grid: one_way}))).klass is None
+
+
+@pytest.mark.parametrize("grid", ["read", "write", "nvlink"])
+@pytest.mark.parametrize("status", [6, 99, Unavailable("Unknown")], ids=["U", "99", "unavailable"])
+def test_p2p_that_cannot_be_told_is_unknown_and_not_pcie(grid: str, status: int | Unavailable) -> None:
+    """An unreadable status neither counts as OK nor turns NVLink into PCIe."""
+    found = joined(made.with_pair(made.titan(), 0, 1, **{grid: status}))
+    assert (found.klass, found.reason) == (None, "P2pUnreadable")
+
+
+def test_p2p_grids_that_are_missing_are_unknown() -> None:
+    """A document without P2P grids has no class while links are up."""
+    assert joined(replace(made.titan(), pairs=Pairs())).reason == "P2pUnreadable"
+
+
+def test_p2p_between_gpus_without_links_does_not_matter() -> None:
+    """On a DGX-1 distant pairs refuse P2P by design."""
+    result = made.with_pair(made.dgx1(), 0, 7, read=3, write=3, nvlink=3)
+    assert joined(result).nvlink_gbps == 150
+
+
+def test_nvlink_p2p_without_any_link_is_not_called_pcie() -> None:
+    """P2P over NVLink is OK and no link is reported: one of the two is wrong."""
+    assert joined(made.with_pair(made.phb(), 0, 1, nvlink=0)).reason == "LinksUnresolved"
+
+
+@pytest.mark.parametrize(
+    ("fabric", "agrees"),
+    [
+        (Fabric(), True),
+        (Fabric(state=0), True),
+        (Fabric(state=3, status=0), True),
+        (Fabric(state=3, status=0, health_mask=0x5, health_summary=3), True),
+        (Fabric(state=3, status=0, health_mask=1 << 12 | 1 << 14 | 2 | 1 << 8), True),
+        (Fabric(state=1), False),
+        (Fabric(state=2), False),
+        (Fabric(state=7), False),
+        (Fabric(state=3, status=999), False),
+        (Fabric(state=3, status=0, health_summary=2), False),
+        (Fabric(state=3, status=0, health_mask=1), False),
+        (Fabric(state=3, status=0, health_mask=1 << 2), False),
+        (Fabric(state=3, status=0, health_mask=1 << 4, health_summary=1), False),
+        (Fabric(state=3, status=0, health_mask=1 << 6), False),
+        (Fabric(state=3, status=0, health_mask=5 << 8), False),
+        (Fabric(state=3, status=0, health_mask=2 << 12), False),
+        (Fabric(state=3, status=0, health_mask=2 << 14), False),
+    ],
+)
+def test_the_fabric_must_agree_or_have_no_opinion(fabric: Fabric, agrees: bool) -> None:
+    """One GPU whose fabric is not ready takes the node's class away."""
+    found = joined(made.with_gpu(made.h100(), 5, fabric=fabric))
+    assert found.reason == ("NvlinkRing" if agrees else "FabricDisagrees")
+
+
+def test_the_fabric_is_asked_even_where_no_link_is_up() -> None:
+    """A fabric that has not started explains links that are down: this is not a PCIe machine."""
+    result = made.h100(2)
+    for place in range(2):
+        result = made.with_gpu(result, place, links=[], switch_links=0, fabric=Fabric(state=1))
+    assert joined(result).reason == "FabricDisagrees"
+
+
+def test_a_link_that_cannot_be_resolved_leaves_no_class() -> None:
+    """Guessing would be wrong on one machine in two."""
+    assert joined(made.with_pair(made.ncv4(), 0, 2, nvlink=0)).reason == "LinksUnresolved"
+
+
+@pytest.mark.parametrize(("down", "klass"), [(4, NVLINK), (5, None)])
+def test_below_three_quarters_of_the_expected_links_there_is_no_class(
+    down: int, klass: InterconnectClass | None
+) -> None:
+    """14 of 18 links are 78 %, 13 are 72 %: the limit of 75 % lies between."""
+    found = joined(made.without_links(made.h100(), 3, count=down))
+    assert found.klass is klass
+    assert found.nvlink_gbps == (350 if klass else None)
+
+
+def test_the_share_of_links_is_a_threshold() -> None:
+    """A policy may ask for all links."""
+    strict = Thresholds(nvlink_sum_ratio=1.0)
+    assert joined(made.without_links(made.h100(), 3, count=1), thresholds=strict).reason == "LinksDegraded"
+
+
+def test_lost_links_of_a_pair_are_seen_against_its_own_past() -> None:
+    """NV2 that became NV1, and NV2 that became nothing, are no healthy NV1 and no PCIe machine."""
+    history = judge_health(made.titan()).history
+    assert joined(made.without_links(made.titan(), 0, count=1)).klass is NVLINK
+    assert joined(made.without_links(made.titan(), 0, count=1), history=history).reason == "LinksDegraded"
+    gone = made.with_links(made.with_links(made.titan(), 0, state=0), 1, state=0)
+    assert (
+        joined(replace(gone, pairs=made.pairs([[0, 0], [0, 0]])), history=history).reason == "LinksDegraded"
+    )
+
+
+def test_mig_means_no_opinion() -> None:
+    """With MIG on links read as down; nothing follows from that."""
+    result = made.with_gpu(made.with_links(made.h100(), 3, state=0), 3, mig=1)
+    judgement = judge_health(result)
+    assert judgement.interconnect.reason == "MigEnabled"
+    assert judgement.findings == []
+
+
+def test_one_gpu_has_no_interconnect() -> None:
+    """Nothing to join is neither NVLink nor PCIe, and no fault."""
+    judgement = judge_health(made.mesh([[0]], name="Tesla T4", mbps=0))
+    assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "SingleGpu")
+    assert judgement.verdict == "pass"
+
+
+def test_a_gpu_that_could_not_be_read_leaves_no_class() -> None:
+    """A ring over ALL GPUs cannot be claimed while one is silent."""
+    lost = Problem(kind=ProblemKind.GPU_LOST)
+    assert joined(made.with_gpu(made.h100(), 0, error=lost, links=[])).reason == "GpuUnreadable"
+
+
+def test_a_run_that_was_cut_off_leaves_no_class() -> None:
+    """What was not read yet looks like absence."""
+    assert joined(replace(made.h100(), problem=Problem(kind="deadline"))).reason == "ProbeIncomplete"
+
+
+def test_half_a_node_has_no_class() -> None:
+    """Four of eight GPUs form a fine ring that is not the node's."""
+    facts = NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
+    assert joined(made.h100(4), node=facts).reason == "GpusNotVisible"
+    assert joined(made.h100(8), node=facts).klass is NVLINK
+
+
+def test_more_gpus_than_a_ring_is_sought_over_are_unknown() -> None:
+    """17 GPUs with links: unknown; without any link they are simply PCIe."""
+    assert joined(made.h100(16)).klass is NVLINK
+    assert joined(made.h100(17)).reason == "TooManyGpus"
+    none = [[0] * 17 for _ in range(17)]
+    assert joined(made.mesh(none, name="made", mbps=0)).klass is PCIE
+
+
+def test_without_a_rate_the_class_stands_and_the_number_is_absent() -> None:
+    """A rate that is not readable or like none that is sold is not invented."""
+    for mbps in (0, 35_000):
+        result = made.titan()
+        for place in range(2):
+            result = made.with_links(result, place, mbps=mbps)
+        found = joined(result)
+        assert (found.klass, found.nvlink_gbps) == (NVLINK, None)
+
+
+@pytest.mark.parametrize(
+    ("mbps", "rate"),
+    [
+        (14_062, 14.0625),
+        (20_000, 20.0),
+        (20_625, 20.0),
+        (25_000, 25.0),
+        (25_781, 25.0),
+        (26_562, 25.0),
+        (27_000, 25.0),
+        (27_001, None),
+        (50_000, 50.0),
+        (53_125, 50.0),
+        (17_000, None),
+        (100_000, None),
+        (0, None),
+    ],
+)
+def test_raw_rates_snap_to_what_is_sold(mbps: int, rate: float | None) -> None:
+    """Within 8 % of 14.0625, 20, 25 or 50 GB/s; else unknown."""
+    assert snapped(mbps) == rate
+
+
+def test_a_ring_is_found_exactly_where_there_is_one() -> None:
+    """A cycle has one, a cycle that lost an edge and two triangles joined at a point have none."""
+
+    def graph(size: int, edges: list[tuple[int, int]]) -> list[list[bool]]:
+        return [[(i, j) in edges or (j, i) in edges for j in range(size)] for i in range(size)]
+
+    cycle = [(i, (i + 5) % 16) for i in range(16)]
+    assert ring(graph(16, cycle)) is Ring.YES
+    assert ring(graph(16, cycle[1:])) is Ring.NO
+    assert ring(graph(5, [(0, 1), (1, 2), (2, 0), (0, 3), (3, 4), (4, 0)])) is Ring.NO
+    petersen = [(i, (i + 1) % 5) for i in range(5)] + [(i, i + 5) for i in range(5)]
+    petersen += [(5 + i, 5 + (i + 2) % 5) for i in range(5)]
+    assert ring(graph(10, petersen)) is Ring.NO
+    assert ring(graph(17, cycle)) is Ring.UNKNOWN
+    assert ring(graph(1, [])) is Ring.NO
+
+
+def test_a_swapped_gpu_is_compared_with_nothing_but_its_neighbour_is() -> None:
+    """A new UUID starts without a past; a bridge that was not put back shows on the card that stayed."""
+    history = judge_health(made.titan()).history
+    down = made.with_links(made.with_links(made.titan(), 0, state=0), 1, state=0, remote="")
+    down = replace(made.with_gpu(down, 1, uuid="GPU-new"), pairs=made.pairs([[0, 0], [0, 0]]))
+    judgement = judge_health(down, history=history)
+    assert judgement.interconnect.reason == "LinksDegraded"
+    assert judgement.findings[0].subject == "GPU 0 (0000:0f:00.0)"
+
+
+def test_history_of_a_stranger_changes_nothing() -> None:
+    """Memory of GPUs that are not here is not compared with those that are."""
+    history = History(links={"GPU-a": LinkMemory(18, True), "GPU-b": LinkMemory(18, True)})
+    assert joined(made.titan(), history=history).klass is NVLINK

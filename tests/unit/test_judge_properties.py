@@ -1,0 +1,148 @@
+"""Properties of the judge over many documents: it never raises, order does not matter, less is never more."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import result_builders as made
+from nodegauge_contract import Result
+from nodegauge_contract.nvlink import lanes
+from nodegauge_judge import CATALOGUE, Code, History, NodeFacts, Sharing, Verdict, judge_health
+
+MACHINES = [
+    made.h100(),
+    made.dgx1(),
+    made.dgx1([0, 1, 2, 3]),
+    made.titan(),
+    made.rtx3090(),
+    made.phb(),
+    made.a100_bridged_pairs(),
+    made.ncv4(),
+    made.hgx_a100_4(),
+]
+machines = st.sampled_from(MACHINES)
+quickly = settings(max_examples=60, deadline=None, derandomize=True)
+
+STRANGE: list[Any] = [
+    {"unavailable": "NotSupported"},
+    {"unavailable": ""},
+    None,
+    0,
+    -1,
+    1,
+    255,
+    2**63 - 1,
+    -(2**63),
+    "",
+    "x" * 128,
+    "0000:0f:00.0",
+    "\ud7ff\n\x00",
+    [],
+    True,
+    0.5,
+]
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to every value in a JSON document, containers included."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(deeper for key, inner in items for deeper in leaves(inner, (*path, key)))]
+
+
+def disturbed(result: Result, *, seed: int, times: int) -> Result:
+    """The document with `times` values replaced by strange ones that its types allow."""
+    chance = random.Random(seed)
+    document = msgspec.to_builtins(result)
+    for _ in range(times):
+        path = chance.choice([p for p in leaves(document) if p])
+        target = document
+        for key in path[:-1]:
+            target = target[key]
+        before, target[path[-1]] = target[path[-1]], chance.choice(STRANGE)
+        try:
+            msgspec.convert(document, Result)
+        except msgspec.ValidationError:
+            target[path[-1]] = before
+    return msgspec.convert(document, Result)
+
+
+@quickly
+@given(machines, st.integers(0, 2**32), st.integers(1, 60), machines, st.integers(0, 64))
+def test_no_document_makes_the_judge_raise(
+    machine: Result, seed: int, times: int, past: Result, capacity: int
+) -> None:
+    """Whatever a document says, the judgement is whole, encodes, and uses codes of the catalogue only."""
+    result = disturbed(machine, seed=seed, times=times)
+    history = judge_health(disturbed(past, seed=seed + 1, times=times // 4)).history
+    facts = NodeFacts(gpu_capacity=capacity, sharing=Sharing.EXCLUSIVE)
+    judgement = judge_health(result, history=history, node=facts)
+    msgspec.json.encode(judgement)
+    assert {finding.code for finding in judgement.findings} <= set(CATALOGUE)
+    assert all(finding.severity in CATALOGUE[Code(finding.code)].when for finding in judgement.findings)
+    assert judgement.readable == (judgement.verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL))
+    assert len(judgement.history.encode()) <= 2048
+    assert (judgement.interconnect.nvlink_gbps is None) or judgement.interconnect.klass == "nvlink"
+    assert judgement.summary
+    assert judgement.interconnect.reason
+
+
+@quickly
+@given(machines, st.randoms(use_true_random=False), st.integers(0, 2**32))
+def test_the_order_of_gpus_does_not_matter(machine: Result, chance: random.Random, seed: int) -> None:
+    """NVML's index is not stable over reboots: class, bandwidth, verdict and memory must be."""
+    size = len(machine.gpus)
+    worn = made.without_links(machine, seed % size, count=seed % 3)
+    order = list(range(size))
+    chance.shuffle(order)
+    turned = made.shuffled(worn, order)
+    one, other = judge_health(worn), judge_health(turned)
+    assert one.interconnect.klass == other.interconnect.klass
+    assert one.interconnect.nvlink_gbps == other.interconnect.nvlink_gbps
+    assert one.verdict == other.verdict
+    assert one.history == other.history
+    pair, again = lanes(worn).pair, lanes(turned).pair
+    assert all(again[i][j] == pair[order[i]][order[j]] for i in range(size) for j in range(size))
+
+
+@quickly
+@given(machines, st.lists(st.integers(0, 7), min_size=1, max_size=12))
+def test_taking_links_away_never_raises_the_bandwidth(machine: Result, taken: list[int]) -> None:
+    """Link by link, on any GPU: nvlink-gbps falls, stays, or goes, with and without a past."""
+    history = judge_health(machine).history
+    for past in (History(), history):
+        result, before = machine, judge_health(machine, history=past).interconnect.nvlink_gbps
+        for place in taken:
+            result = _one_less(result, place % len(machine.gpus))
+            after = judge_health(result, history=past).interconnect.nvlink_gbps
+            assert after is None or (before is not None and after <= before)
+            before = after
+
+
+def _one_less(result: Result, place: int) -> Result:
+    """One active link of the GPU goes down, at both ends of the document's telling."""
+    groups = list(result.gpus[place].links)
+    for n, group in enumerate(groups):
+        if group.state == 1:
+            rest = [replace(group, links=group.links[1:])] if len(group.links) > 1 else []
+            groups[n : n + 1] = [replace(group, links=group.links[:1], state=0), *rest]
+            break
+    return made.with_gpu(result, place, links=groups)
+
+
+@quickly
+@given(machines, st.data())
+def test_nothing_unreadable_is_ever_a_pass_that_was_none(machine: Result, data: st.DataObject) -> None:
+    """Making one P2P status unreadable never adds a class, and never turns one class into another."""
+    size = len(machine.gpus)
+    i, j = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size - 1))
+    grid = data.draw(st.sampled_from(["read", "write", "nvlink"]))
+    blind = made.with_pair(machine, i, j, **{grid: {"unavailable": "x"}})
+    blind = msgspec.convert(msgspec.to_builtins(blind), Result)
+    before, after = judge_health(machine).interconnect, judge_health(blind).interconnect
+    assert after.klass in (before.klass, None)
