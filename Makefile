@@ -35,10 +35,11 @@ test: $(READY) need-cc ## the whole test suite (ARGS="tests/unit -k judge" for a
 
 check: $(READY) ## ruff, format, mypy --strict, import contracts, generated files
 	@$(RUN) docs/generate.py --check
+	@$(RUN) charts/generate.py --check
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
-	@$(RUN) -m mypy .ci/venv.py docs/generate.py
+	@$(RUN) -m mypy .ci/venv.py docs/generate.py charts/generate.py
 	@.venv/bin/lint-imports
 
 bench: $(READY) need-cc ## throughput, latency, writes and memory of the operator at 100, 1,000 and 5,000 nodes
@@ -47,8 +48,9 @@ bench: $(READY) need-cc ## throughput, latency, writes and memory of the operato
 testbed: $(READY) need-cc ## the demo's cluster to play with: up, and the commands to use it
 	@$(RUN) -m testbed up $(ARGS)
 
-reference: $(READY) ## docs/reference anew from the code
+reference: $(READY) ## what is generated: docs/reference, the chart's copies of the CRDs, its schema
 	@$(RUN) docs/generate.py
+	@$(RUN) charts/generate.py
 
 constraints: ## constraints.txt anew, from the newest versions that pyproject.toml allows
 	@"$(PYTHON)" .ci/venv.py pins

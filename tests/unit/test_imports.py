@@ -19,13 +19,23 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
 
+SUBJECTS = ["counters", "host", "inventory", "sampling", "telemetry", "topology"]
 SOUND = {
     "nodegauge_contract/__init__.py": "import msgspec",
     "nodegauge_probes/__init__.py": "",
-    "nodegauge_probes/__main__.py": "from nodegauge_probes import runner",
-    "nodegauge_probes/runner.py": "from nodegauge_probes import health",
-    "nodegauge_probes/health.py": "from nodegauge_probes import nvml",
-    "nodegauge_probes/nvml.py": "import pynvml",
+    "nodegauge_probes/__main__.py": "from nodegauge_probes import health, output, runner, settings",
+    "nodegauge_probes/output.py": "from nodegauge_probes import table",
+    "nodegauge_probes/runner.py": "from nodegauge_probes import nvml",
+    "nodegauge_probes/settings.py": "",
+    "nodegauge_probes/table.py": "from nodegauge_probes import words",
+    "nodegauge_probes/health.py": f"from nodegauge_probes import {', '.join(SUBJECTS)}",
+    **{f"nodegauge_probes/{subject}.py": "from nodegauge_probes import draft" for subject in SUBJECTS},
+    "nodegauge_probes/draft.py": "from nodegauge_probes import nvml, sysfs",
+    "nodegauge_probes/words.py": "",
+    "nodegauge_probes/nvml.py": "import pynvml\nfrom nodegauge_probes import answers",
+    "nodegauge_probes/sysfs.py": "",
+    "nodegauge_probes/answers.py": "from nodegauge_probes import errors",
+    "nodegauge_probes/errors.py": "",
     "nodegauge_judge/__init__.py": "import nodegauge_contract",
     "nodegauge_operator/__init__.py": "",
     "nodegauge_operator/__main__.py": "from nodegauge_operator import handlers",
@@ -44,6 +54,7 @@ SOUND = {
 }
 
 OPERATOR_LAYERS = "The operator's layers import downwards only"
+PROBE_LAYERS = "The probes' layers import downwards only"
 PURE = "Core, judge and contract are pure"
 CLI = "The command line has no handlers and no kopf"
 VIOLATIONS = [
@@ -52,8 +63,10 @@ VIOLATIONS = [
     (OPERATOR_LAYERS, "nodegauge_operator/reconcile.py", "from nodegauge_operator import handlers"),
     (OPERATOR_LAYERS, "nodegauge_operator/api.py", "from nodegauge_operator import core"),
     (OPERATOR_LAYERS, "nodegauge_operator/a_new_module.py", ""),
+    (PROBE_LAYERS, "nodegauge_probes/telemetry.py", "from nodegauge_probes import health"),
+    (PROBE_LAYERS, "nodegauge_probes/a_new_module.py", ""),
     (
-        "The probes' layers import downwards only",
+        PROBE_LAYERS,
         "nodegauge_probes/nvml.py",
         "from nodegauge_probes import health",
     ),
