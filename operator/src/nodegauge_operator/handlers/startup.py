@@ -12,7 +12,7 @@ import kopf
 from nodegauge_operator import names
 from nodegauge_operator.handlers import nodes, pods, policies, reports
 from nodegauge_operator.http import HttpServer
-from nodegauge_operator.kube.client import Client, access, connect
+from nodegauge_operator.kube.client import access, connect
 from nodegauge_operator.kube.discovery import Scanning, check_access
 from nodegauge_operator.kube.limiter import Limiter
 from nodegauge_operator.metrics import Metrics
@@ -57,7 +57,7 @@ async def _run(
     log.info("listening on port %d, probes in namespace %s", port, settings.probe.namespace)
     try:
         await kopf.operator(
-            registry=registry_of(sweep, environ),
+            registry=registry_of(sweep, environ=environ, task=task),
             settings=kopf_settings(settings, scanning),
             standalone=True,
             namespaces=[settings.probe.namespace],
@@ -74,8 +74,10 @@ async def _run(
     log.info("stopped")
 
 
-def registry_of(sweep: Sweep, environ: Mapping[str, str]) -> kopf.OperatorRegistry:
-    """All handlers, bound to one sweep."""
+def registry_of(
+    sweep: Sweep, *, environ: Mapping[str, str], task: asyncio.Task[None]
+) -> kopf.OperatorRegistry:
+    """All handlers, bound to one sweep and its task."""
     registry = kopf.OperatorRegistry()
     for module in (nodes, pods, policies, reports):
         module.register(registry, sweep)
@@ -92,6 +94,12 @@ def registry_of(sweep: Sweep, environ: Mapping[str, str]) -> kopf.OperatorRegist
             certificate_path=how.certificate_path,
             private_key_path=how.private_key_path,
         )
+
+    @kopf.on.cleanup(registry=registry)
+    async def cleanup(**_: Any) -> None:
+        """No new pods after SIGTERM; the writes in flight are finished before anything closes."""
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     return registry
 
@@ -116,6 +124,3 @@ class _NoMemo:
 
     def __copy__(self) -> _NoMemo:
         return self
-
-
-__all__ = ["Client", "SweepDied", "kopf_settings", "registry_of", "serve"]

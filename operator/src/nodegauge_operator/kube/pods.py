@@ -46,6 +46,5 @@ async def delete(client: Client, pod: PodView, *, namespace: str, grace: int | N
         answer = await client.call("DELETE", _path(namespace, pod.name), body=options)
     except (NotFound, Conflict):
         return None  # gone already, or another pod has its name by now
-    if answer.get("kind") != "Pod" or grace == 0:
-        return None
-    return pod_view(answer)
+    left = (answer.get("metadata") or {}).get("deletionGracePeriodSeconds")
+    return pod_view(answer) if answer.get("kind") == "Pod" and left else None

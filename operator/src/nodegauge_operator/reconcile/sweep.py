@@ -70,7 +70,8 @@ class Sweep:
         now = time.monotonic()
         for name in nodes:
             self._agenda.wake(name, since=now)
-        self._wakeup.set()
+        if nodes:
+            self._wakeup.set()
 
     def policies_seen(self, *, changed: bool) -> None:
         """A policy arrived, changed or went: count anew, and look at every node if it matters to them."""
