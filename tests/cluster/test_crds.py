@@ -1,0 +1,159 @@
+"""The policy's CRD on a real API server: it takes the examples, and refuses bad policies, naming the field.
+
+Nothing is stored here: every policy is created as a dry run, which runs schema, defaults and CEL as usual.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from testbed.controlplane import ControlPlane
+
+from crd_api import POLICIES, install_crds, manifest, tried
+from crd_schema import CRDS
+from nodegauge_operator.api.policy import Mode, PolicySpec, parse
+from testbed.kubelet.api import Api
+from testbed.kubelet.errors import ApiError
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = sorted((CRDS / "examples").glob("*.yaml"))
+
+
+@pytest.fixture
+async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
+    """A session with an API server that has our CRDs."""
+    async with await Api.connect(control_plane.kubeconfig, agent="tests") as session:
+        await install_crds(session, control_plane.kubeconfig)
+        yield session
+
+
+async def refusal(api: Api, spec: object) -> str:
+    """The message with which the API server refuses a policy of this spec."""
+    with pytest.raises(ApiError) as caught:
+        await tried(api, POLICIES, manifest(POLICIES, spec))
+    assert caught.value.status in (400, 422)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+async def test_examples_are_taken(api: Api, path: Any) -> None:
+    """The API server takes each example, unknown fields refused."""
+    body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    body["metadata"]["name"] += f"-{uuid.uuid4().hex[:8]}"
+    assert (await tried(api, POLICIES, body))["spec"]["nodeSelector"] == body["spec"]["nodeSelector"]
+
+
+async def test_defaults_are_the_types(api: Api) -> None:
+    """A policy that says only which nodes comes back with the defaults that the operator's type has."""
+    spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
+    stored = await tried(api, POLICIES, manifest(POLICIES, spec))
+    assert stored["spec"]["probes"]["health"]["interval"] == "15m"
+    assert parse(stored).spec == msgspec.convert(spec, PolicySpec)
+
+
+MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no-selector": ({"mode": "Observe"}, "spec.nodeSelector", "Required"),
+    "unknown-field": ({"nodeSelector": {}, "interval": "5m"}, "spec.interval", "unknown field"),
+    "mode": ({"mode": "observe"}, "spec.mode", '"Observe"'),
+    "no-duration": (
+        {"probes": {"health": {"interval": "15 minutes"}}},
+        "health.interval",
+        "write for example",
+    ),
+    "no-unit": ({"probes": {"health": {"window": "3"}}}, "health.window", "write for example"),
+    "too-often": (
+        {"probes": {"health": {"interval": "4s", "deadline": "2s", "window": "1s"}}},
+        "interval",
+        "5s",
+    ),
+    "overflow": ({"probes": {"health": {"interval": "999999999h"}}}, "health.interval", "interval must be"),
+    "overlap": ({"probes": {"health": {"interval": "30s"}}}, "health.deadline", "raise interval"),
+    "window": (
+        {"probes": {"health": {"deadline": "10s", "window": "9s"}}},
+        "health.window",
+        "raise deadline",
+    ),
+    "percent": ({"budget": {"concurrentProbes": "ten%"}}, "budget.concurrentProbes", "write 5 or 10%"),
+    "over-100": ({"budget": {"concurrentProbes": "101%"}}, "budget.concurrentProbes", "0% to 100%"),
+    "negative": (
+        {"budget": {"concurrentProbes": -1}},
+        "budget.concurrentProbes",
+        "greater than or equal to 0",
+    ),
+    "our-key": ({"labels": {"interconnectKey": "nodegauge.dev/x"}}, "interconnectKey", "a key of your own"),
+    "k8s-key": ({"labels": {"interconnectKey": "a.kubernetes.io/x"}}, "interconnectKey", "a key of your own"),
+    "no-key": (
+        {"labels": {"interconnectKey": "not a key"}},
+        "labels.interconnectKey",
+        "prefix.example.com/name",
+    ),
+    "no-label": ({"nodeSelector": {"matchLabels": {"a b": "c"}}}, "matchLabels", "prefix.example.com/name"),
+    "no-values": (
+        {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
+        "matchExpressions[0].values",
+        "write Exists",
+    ),
+    "values": (
+        {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}},
+        "matchExpressions[0].values",
+        "write In or NotIn",
+    ),
+    "operator": (
+        {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}},
+        "matchExpressions[0].operator",
+        '"DoesNotExist"',
+    ),
+    "hot": ({"thresholds": {"hotWarn": 95}}, "thresholds.hotFail", "raise hotFail"),
+    "ratio": ({"thresholds": {"nvlinkSumRatio": 75}}, "thresholds.nvlinkSumRatio", "less than or equal to 1"),
+    "zero-ratio": ({"thresholds": {"powerCapRatio": 0}}, "thresholds.powerCapRatio", "greater than 0"),
+    "stale": ({"staleAfterIntervals": 1}, "spec.staleAfterIntervals", "greater than or equal to 2"),
+    "limit": ({"limits": {"notStarted": "2d"}}, "limits.notStarted", "write for example 5m"),
+    "our-label": (
+        {"podTemplate": {"labels": {"nodegauge.dev/probe": "x"}}},
+        "podTemplate.labels",
+        "remove them",
+    ),
+    "quantity": ({"podTemplate": {"resources": {"limits": {"memory": "lots"}}}}, "limits.memory", "match"),
+    "toleration": (
+        {"podTemplate": {"tolerations": [{"operator": "Equal", "value": "x"}]}},
+        "tolerations[0].key",
+        "operator: Exists",
+    ),
+    "priority": ({"priority": 2_000_000}, "spec.priority", "less than or equal to 1000000"),
+}
+
+
+@pytest.mark.parametrize(("spec", "field", "hint"), MALFORMED.values(), ids=MALFORMED.keys())
+async def test_malformed_policies_are_refused(api: Api, spec: dict[str, Any], field: str, hint: str) -> None:
+    """The API server refuses a malformed policy with a message that names the field and the way out."""
+    selector = {} if field == "spec.nodeSelector" else {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
+    message = await refusal(api, selector | spec)
+    assert field in message
+    assert hint in message
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "every-node": {"nodeSelector": {}},
+    "count": {"budget": {"concurrentProbes": 5}},
+    "all": {"budget": {"concurrentProbes": "100%"}},
+    "short": {"probes": {"health": {"interval": "5s", "deadline": "4s", "window": "500ms"}}},
+    "no-short-key": {"labels": {"interconnectKey": ""}},
+    "prefixed": {"labels": {"interconnectKey": "gpu.example.com/fabric_1"}},
+    "any-taint": {"podTemplate": {"tolerations": [{"operator": "Exists"}]}},
+    "observe": {"mode": "Observe"},
+}
+
+
+@pytest.mark.parametrize("spec", GOOD.values(), ids=GOOD.keys())
+async def test_good_policies_are_taken(api: Api, spec: dict[str, Any]) -> None:
+    """What the rules allow at their edges is taken, and the operator reads it."""
+    stored = await tried(
+        api, POLICIES, manifest(POLICIES, {"nodeSelector": {"matchLabels": {"gpu": "yes"}}} | spec)
+    )
+    assert parse(stored).spec.mode in Mode

@@ -1,0 +1,188 @@
+"""The report's CRD on a real API server: a full status comes back as written, an odd one is refused."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from testbed.controlplane import ControlPlane
+
+from crd_api import REPORTS, install_crds, manifest, tried
+from crd_schema import nodes_of, part
+from nodegauge_judge import Finding, GpuBrief, Severity, Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.report import (
+    Change,
+    GpusStatus,
+    Held,
+    InterconnectStatus,
+    Outcome,
+    ProbeStatus,
+    ReportStatus,
+    Run,
+    parse_report,
+)
+from testbed.kubelet.api import MERGE, Api
+from testbed.kubelet.errors import ApiError
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
+    """A session with an API server that has our CRDs."""
+    async with await Api.connect(control_plane.kubeconfig, agent="tests") as session:
+        await install_crds(session, control_plane.kubeconfig)
+        yield session
+
+
+@asynccontextmanager
+async def report(api: Api) -> AsyncIterator[str]:
+    """The path of a report that exists until the end."""
+    created = await api.create(REPORTS, manifest(REPORTS, {}))
+    path = f"{REPORTS}/{created['metadata']['name']}"
+    try:
+        yield path
+    finally:
+        await api.delete(path)
+
+
+def full_status() -> ReportStatus:
+    """A status in which every field holds something."""
+    at = "2026-01-31T12:00:00Z"
+    finding = Finding(
+        code="nvlink-degraded",
+        severity=Severity.WARN,
+        subject="GPU 3",
+        message="16 of 18 NVLinks are up: look at link 4 and 5.",
+        evidence={"links": 16, "share": 0.89, "worst": "GPU 3", "fabric": True},
+    )
+    run = Run(
+        number=7,
+        pod_name="nodegauge-health-0123456789abcdef0123",
+        pod_uid=str(uuid.uuid4()),
+        outcome=Outcome.UNKNOWN,
+        reason="Deadline",
+        message="it took too long",
+        started_at=at,
+        finished_at=at,
+    )
+    health = ProbeStatus(
+        name=names.PROBE_HEALTH,
+        last_run=run,
+        verdict=Verdict.WARN,
+        summary="1 warning",
+        findings=[finding],
+        streak=3,
+        since=at,
+        read_at=at,
+        unread=2,
+        unread_hard=1,
+        raw='{"boot":"b"}',
+        boot_id="b",
+        request=at,
+    )
+    return ReportStatus(
+        policy="default",
+        verdict=Verdict.WARN,
+        summary="1 warning",
+        interconnect=InterconnectStatus(
+            klass="nvlink", nvlink_gbps=450, evidence="reported", reason="Switched", message="all agree"
+        ),
+        gpus=GpusStatus(
+            count=1,
+            product="NVIDIA H100 80GB HBM3",
+            driver="570.133.20",
+            items=[GpuBrief(index=0, uuid="GPU-1", name="NVIDIA H100 80GB HBM3", pci="0000:0f:00.0")],
+        ),
+        matrix="\tGPU0\tCPU Affinity\nGPU0\t X \t0-55\n",
+        probes=[health],
+        held=Held(
+            labels={names.LABEL_INTERCONNECT: "nvlink"},
+            condition="True",
+            reason="Warnings",
+            message="1 warning",
+            conflicts=["interconnect"],
+        ),
+        change=Change(run="r", type="Warning", reason="Warnings", message="pass to warn", at=at),
+    )
+
+
+def paths(value: Any, path: str = "") -> set[str]:
+    """The paths of a document's fields, in the notation of `nodes_of`; keys of free maps are left out."""
+    if isinstance(value, list):
+        return {p for item in value for p in paths(item, f"{path}[]")} | {path}
+    if isinstance(value, dict):
+        return {p for key, item in value.items() for p in paths(item, f"{path}.{key}")} | {path}
+    return {path} if value not in ("", None) else set()
+
+
+async def test_full_status_round_trips(api: Api) -> None:
+    """A status with every field set comes back from the API server as it was written."""
+    status = full_status()
+    written = msgspec.to_builtins(status)
+    described = nodes_of(part(names.REPORT_PLURAL, "status"), "status")
+    assert {path for path, _ in described if not path.endswith(("[]", "{}"))} <= paths(written, "status")
+    async with report(api) as path:
+        await api.patch(f"{path}/status?fieldValidation=Strict", {"status": written}, kind=MERGE)
+        read = await api.get(path)
+        assert parse_report(read).status == status
+        assert read["status"] == written
+
+
+async def test_empty_status_is_taken(api: Api) -> None:
+    """The status of a node of which nothing is known yet is taken as well, its nulls included."""
+    async with report(api) as path:
+        written = msgspec.to_builtins(ReportStatus(probes=[ProbeStatus(name="health")]))
+        await api.patch(f"{path}/status", {"status": written}, kind=MERGE)
+        assert parse_report(await api.get(path)).status.probe("health").verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"verdict": "great"}, "status.verdict"),
+        ({"interconnect": {"class": "infiniband"}}, "status.interconnect.class"),
+        ({"matrix": "x" * 20_000}, "status.matrix"),
+        ({"probes": [{"name": "health", "raw": "x" * 3000}]}, "status.probes[0].raw"),
+        ({"probes": [{"name": "health", "readAt": "yesterday"}]}, "status.probes[0].readAt"),
+        ({"probes": [{"name": "health"}, {"name": "health"}]}, "status.probes[1]"),
+        ({"gpus": {"items": [{"index": i} for i in range(65)]}}, "status.gpus.items"),
+        ({"probes": [{"name": "h", "findings": [{"code": "hot"}]}]}, "status.probes[0].findings[0].severity"),
+    ],
+)
+async def test_odd_statuses_are_refused(api: Api, change: dict[str, Any], field: str) -> None:
+    """A status that is not what the schema says is refused, with the field named."""
+    await _refused(api, change, field)
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, "x" * 3000], ids=["list", "object", "long"])
+async def test_evidence_is_scalar(api: Api, value: object) -> None:
+    """Evidence takes texts, numbers and truth values, and neither lists nor objects nor long texts."""
+    finding = {
+        "code": "hot",
+        "severity": "warn",
+        "subject": "GPU 0",
+        "message": "m",
+        "evidence": {"e": value},
+    }
+    change = {"probes": [{"name": "health", "findings": [finding]}]}
+    await _refused(api, change, "status.probes[0].findings[0].evidence.e")
+
+
+async def _refused(api: Api, status: dict[str, Any], field: str) -> None:
+    async with report(api) as path:
+        with pytest.raises(ApiError) as caught:
+            await api.patch(f"{path}/status", {"status": status}, kind=MERGE)
+        assert field in str(caught.value)
+
+
+async def test_requested_at_is_a_time(api: Api) -> None:
+    """`spec.requestedAt` takes a time, and refuses anything else."""
+    assert await tried(api, REPORTS, manifest(REPORTS, {"requestedAt": "2026-01-31T12:00:00Z"}))
+    with pytest.raises(ApiError, match=r"spec\.requestedAt"):
+        await tried(api, REPORTS, manifest(REPORTS, {"requestedAt": "now"}))
