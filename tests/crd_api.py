@@ -5,6 +5,7 @@ Applies and never deletes: other tests may work on the same API server.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from crd_schema import crd
 from nodegauge_operator import names
 from testbed.kubelet.api import Api
 from testbed.kubelet.errors import ApiError
-from testbed.lab import wait_for
 
 APPLY = "application/apply-patch+yaml"
 CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -25,13 +25,17 @@ _applied: set[Path] = set()
 
 
 async def install_crds(api: Api, kubeconfig: Path) -> None:
-    """Have the CRDs of this checkout served by the API server."""
+    """Have the CRDs of this checkout served by the API server; `TimeoutError` after 20 s."""
     if kubeconfig in _applied and await served(api):
         return
     for plural in (names.POLICY_PLURAL, names.REPORT_PLURAL):
         manifest = crd(plural)
         await api.patch(f"{CRD_PATH}/{manifest['metadata']['name']}?force=true", manifest, kind=APPLY)
-    await wait_for(lambda: served(api), seconds=20)
+    async with asyncio.timeout(20):
+        while True:
+            if await served(api):
+                break
+            await asyncio.sleep(0.05)
     _applied.add(kubeconfig)
 
 
