@@ -461,8 +461,14 @@ def test_findings_are_listed_worst_first_and_the_worst_is_the_verdict() -> None:
             "2x NVIDIA TITAN RTX: a GPU is lost: GPU 1 (0000:10:00.0) [gpu-lost].",
         ),
         (
-            Result(probe="health", problem=Problem(kind="driver-mismatch")),
-            "Could not be judged: driver library and kernel module differ [driver-mismatch].",
+            Result(probe="health", problem=Problem(kind="driver-mismatch", message="550.54 and 550.90")),
+            "Could not be judged: driver library and kernel module differ: 550.54 and 550.90 "
+            "[driver-mismatch].",
+        ),
+        (
+            made.with_gpu(made.titan(), 1, error=Problem(kind="call-hung", call="nvmlDeviceGetUUID")),
+            "2x NVIDIA TITAN RTX: could not be judged: GPU 1 (0000:10:00.0): an NVML call did not return: "
+            "problem call-hung (in nvmlDeviceGetUUID) [call-hung].",
         ),
     ],
 )

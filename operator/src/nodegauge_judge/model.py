@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from nodegauge_judge.history import History
 
@@ -66,12 +66,13 @@ class Evidence(StrEnum):
     MEASURED = "measured"
 
 
-class Interconnect(Struct, frozen=True, kw_only=True):
+class Interconnect(Struct, frozen=True, rename="camel", kw_only=True):
     """How the node's GPUs are joined.  `klass` is null when that cannot be told; `reason` (PascalCase, one of
-    `interconnect.Reason`) and `message` then say why.  `nvlink_gbps`: GB/s per GPU one way, only with class
+    `interconnect.Reason`) and `message` then say why.  In JSON it is `class`, as in a NodeReport.
+    `nvlink_gbps`: GB/s per GPU one way, only with class
     `nvlink`, null where the link rate could not be read."""
 
-    klass: InterconnectClass | None = None
+    klass: InterconnectClass | None = field(default=None, name="class")
     nvlink_gbps: int | None = None
     evidence: Evidence | None = None
     reason: str = ""

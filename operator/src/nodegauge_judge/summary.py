@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nodegauge_judge.findings import CATALOGUE, Code
+from nodegauge_judge.findings import CATALOGUE, Code, Effect
 from nodegauge_judge.model import Finding, Interconnect, InterconnectClass, Severity, Verdict
 
 _JOINED = {
@@ -20,15 +20,26 @@ def summarise(
     """The sentence: what it is, what is wrong with it or how it is joined, and how much more there is."""
     what = f"{count}x {product or 'GPU'}: " if count else ""
     noted = [finding for finding in findings if finding.severity is not Severity.INFO]
+    if verdict is Verdict.UNKNOWN:
+        return _sentence(f"{what}could not be judged: {_why_not(noted)}")
     if not noted:
-        state = "could not be judged: nothing was readable" if verdict is Verdict.UNKNOWN else "healthy"
-        return _sentence(f"{what}{state}{_how(joined) if verdict is not Verdict.UNKNOWN else ''}")
+        return _sentence(f"{what}healthy{_how(joined)}")
     first = noted[0]
-    prefix = "could not be judged: " if verdict is Verdict.UNKNOWN else ""
     title = CATALOGUE[Code(first.code)].title
     where = "" if first.subject == "node" else f": {first.subject}"
     more = f"; {len(noted) - 1} more finding{'s' if len(noted) > 2 else ''}" if len(noted) > 1 else ""
-    return _sentence(f"{what}{prefix}{title}{where} [{first.code}]{more}")
+    return _sentence(f"{what}{title}{where} [{first.code}]{more}")
+
+
+def _why_not(findings: Sequence[Finding]) -> str:
+    """What was said when the reading failed: the driver's own words matter more here than ours."""
+    for finding in findings:
+        entry = CATALOGUE[Code(finding.code)]
+        if entry.effect is Effect.UNJUDGED:
+            said = finding.message.removesuffix(f" Next: {entry.next_step}").removesuffix(".")
+            where = "" if finding.subject == "node" else f"{finding.subject}: "
+            return f"{where}{said[0].lower()}{said[1:]} [{finding.code}]"
+    return "nothing was readable"
 
 
 def _sentence(words: str) -> str:
