@@ -17,6 +17,15 @@ from nodegauge_operator.core.model import PodView
 OVERTIME_SECONDS = 60.0
 """A kubelet that is alive enforces the deadline itself; after this much more it is taken as silent."""
 
+NO_ROOM = ("OutOf", "Preempting")
+"""Starts of the reasons that a kubelet gives to pods which it has no room for: its admission found the node
+full (OutOfcpu, OutOfpods, ...), or a critical pod needed the place (kubernetes, pkg/kubelet/lifecycle and
+pkg/kubelet/preemption)."""
+
+OF_THE_PROBE = ("", "Completed", "Error", "OOMKilled")
+"""Reasons of a terminated container that ran: its message is the probe's.  Under any other reason (StartError,
+ContainerCannotRun, ContainerStatusUnknown) it is the container runtime's or the kubelet's."""
+
 
 class RunEnd(Struct, frozen=True, kw_only=True):
     """The end of one run; `result` only with outcome read.  `reason` is PascalCase, `message` for people."""
@@ -34,11 +43,11 @@ def ending(pod: PodView, *, node: str, limits: Limits, deadline: float, now: flo
     (sidecars), and a pod that is gone or was disrupted ends it too, with its last words where there are any.
     """
     if pod.terminated is not None:
-        return _of_message(pod, node=node)
-    if pod.disrupted.startswith("Preempt"):
-        return RunEnd(
-            outcome=Outcome.SKIPPED, reason="Preempted", message="a pod of higher priority took the place"
-        )
+        end = _of_message(pod, node=node)
+        return end if end.outcome is Outcome.READ else _no_room(pod) or end
+    crowded_out = _no_room(pod)
+    if crowded_out is not None:
+        return crowded_out
     if pod.gone or pod.deleting_since:
         return RunEnd(
             outcome=Outcome.UNKNOWN, reason="PodDeleted", message="the pod was deleted before it ended"
@@ -57,7 +66,25 @@ def wake_at(pod: PodView, *, limits: Limits, deadline: float) -> float:
         return pod.created_at + seconds(limits.not_scheduled)
     if not pod.started_at:
         return pod.created_at + seconds(limits.not_started)
-    return pod.started_at + deadline + OVERTIME_SECONDS
+    return _started(pod, limits=limits) + deadline + OVERTIME_SECONDS
+
+
+def _started(pod: PodView, *, limits: Limits) -> float:
+    """When the container started: by the kubelet's clock where that can be true by ours."""
+    return max(pod.created_at, min(pod.started_at, pod.created_at + seconds(limits.not_started)))
+
+
+def _no_room(pod: PodView) -> RunEnd | None:
+    """The end of a run that the node had no room for, or none to go on with; None for any other."""
+    if pod.disrupted.startswith("Preempt"):
+        return RunEnd(
+            outcome=Outcome.SKIPPED, reason="Preempted", message="a pod of higher priority took the place"
+        )
+    if pod.finished and pod.reason.startswith(NO_ROOM):
+        return RunEnd(
+            outcome=Outcome.SKIPPED, reason=pod.reason, message=pod.message or "the node had no room"
+        )
+    return None
 
 
 def _overdue(pod: PodView, *, limits: Limits, deadline: float, now: float) -> RunEnd | None:
@@ -95,6 +122,8 @@ def _of_message(pod: PodView, *, node: str) -> RunEnd:
     if not ended.message:
         reason = ended.reason if ended.reason not in ("", "Completed", "Error") else "NoResult"
         return RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=f"the probe left no result ({how})")
+    if ended.reason not in OF_THE_PROBE:
+        return RunEnd(outcome=Outcome.UNKNOWN, reason=ended.reason, message=f"{ended.message[:400]} ({how})")
     try:
         result = decode(ended.message)
     except ContractError as error:
@@ -108,11 +137,10 @@ def _checked(result: Result, *, pod: PodView, node: str) -> RunEnd:
         told = f"probe {result.probe[:40]!r} run {result.run[:40]!r} node {result.node[:80]!r}"
         message = f"the result is of {told}, expected probe {pod.probe!r} run {expected!r} node {node!r}"
         return RunEnd(outcome=Outcome.UNKNOWN, reason="WrongRun", message=message)
-    if pod.disrupted.startswith("Preempt") and result.problem is not None:
-        return RunEnd(
-            outcome=Outcome.SKIPPED, reason="Preempted", message="preempted; the probe said so itself"
-        )
     problem = result.problem
+    crowded_out = _no_room(pod)
+    if problem is not None and crowded_out is not None:
+        return crowded_out
     if problem is not None and problem.kind == ProblemKind.TERMINATED:
         return RunEnd(
             outcome=Outcome.UNKNOWN, reason="Terminated", message=problem.message or "ended by SIGTERM"

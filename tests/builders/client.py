@@ -1,0 +1,111 @@
+"""The operator's client on a cluster in memory: every call is a turn that a test can watch, refuse or cut.
+
+It stands in for `kube.client.Client` below `call`, so that everything above it is the operator's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from builders.cluster import COLLECTIONS, NODES, ApiError, Body, Cluster
+from nodegauge_operator.kube.client import CALL_TIMEOUT, STRATEGIC, Client
+from nodegauge_operator.kube.errors import KubeError, Unavailable, error_of
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing after it runs."""
+
+
+class FakeClient(Client):
+    """`log` holds what was written, as "VERB resource"; `turn` is awaited before each call."""
+
+    def __init__(self, cluster: Cluster, *, turn: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.cluster = cluster
+        self.log: list[str] = []
+        self.calls = 0
+        self.reads: list[str] = []
+        self.kill_at: tuple[int, str] | None = None
+        """Which write to die at, counted from 0, and whether `before` or `after` it took effect."""
+        self.refuse: Callable[[str, str], KubeError | None] = lambda _verb, _path: None
+        """Asked before each call with the verb and the path; what it returns is raised."""
+        self._turn = turn
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        within: float = CALL_TIMEOUT,
+    ) -> Body:
+        """One call, answered by the cluster."""
+        if self._turn is not None:
+            await self._turn()
+        self.calls += 1
+        refusal = self.refuse(method, path)
+        if refusal is not None:
+            raise refusal
+        if method == "GET":
+            self.reads.append(path)
+        else:
+            self._maybe_die("before")
+        try:
+            answer = self._answer(method, path, query=query or {}, body=body, content_type=content_type)
+        except ApiError as error:
+            raise error_of(error.status, error.reason, error.message) from None
+        if method != "GET":
+            self._maybe_die("after")
+            self.log.append(f"{method} {_words(path)}")
+        return answer
+
+    def _maybe_die(self, when: str) -> None:
+        if self.kill_at == (len(self.log), when):
+            raise Killed
+
+    def _answer(
+        self, method: str, path: str, *, query: Mapping[str, Any], body: Any, content_type: str
+    ) -> Body:
+        collection, name, sub = _split(path)
+        manager = query.get("fieldManager", "")
+        match method:
+            case "GET" if name:
+                return self.cluster.get(collection, name)
+            case "GET":
+                return self.cluster.list(
+                    collection,
+                    selector=query.get("labelSelector", ""),
+                    limit=query.get("limit", 0),
+                    start=query.get("continue", ""),
+                )
+            case "POST":
+                return self.cluster.create(collection, body)
+            case "PATCH" if collection == NODES and sub and content_type == STRATEGIC:
+                return self.cluster.patch_conditions(name, body)
+            case "PATCH":
+                return self.cluster.patch(collection, name, body, sub=sub, manager=manager)
+            case "DELETE":
+                answer = self.cluster.delete(collection, name, body or {})
+                return answer if answer.get("kind") == "Status" else answer | {"kind": "Pod"}
+        raise AssertionError(f"{method} {path}")
+
+
+def unavailable(status: int = 0) -> KubeError:
+    """No answer, or an answer that says later."""
+    return Unavailable("no answer", status=status)
+
+
+def _split(path: str) -> tuple[str, str, str]:
+    collection = next(c for c in COLLECTIONS if path == c or path.startswith(c + "/"))
+    name, _, sub = path[len(collection) + 1 :].partition("/")
+    return collection, name, sub
+
+
+def _words(path: str) -> str:
+    collection, _, sub = _split(path)
+    return collection.rsplit("/", 1)[1] + (f"/{sub}" if sub else "")

@@ -1,0 +1,207 @@
+"""One operator process without its loop: store, handlers and worker on a cluster in memory.
+
+`settle` runs the real worker with the real adapter; `World` adds the scheduler and the kubelets.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import kopf
+
+import result_builders as made
+from builders.client import FakeClient
+from builders.cluster import EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, Cluster
+from builders.views import NOW, addressed
+from builders.virtual import drive
+from nodegauge_contract import Result
+from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
+from nodegauge_operator.core.model import pod_view
+from nodegauge_operator.core.podspec import ProbeDefaults
+from nodegauge_operator.handlers import nodes, pods, policies, reports
+from nodegauge_operator.metrics import Metrics
+from nodegauge_operator.reconcile import listing
+from nodegauge_operator.reconcile.store import Store
+from nodegauge_operator.reconcile.sweep import Sweep
+from nodegauge_operator.reconcile.worker import Settled, Worker
+from nodegauge_operator.settings import Settings
+
+SETTINGS = Settings(probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"))
+HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS}
+
+
+class Feed:
+    """The real watch handlers around one store, called as kopf calls them."""
+
+    def __init__(self, sweep: object) -> None:
+        registry = kopf.OperatorRegistry()
+        for module in (nodes, pods, policies, reports):
+            module.register(registry, cast(Sweep, sweep))
+        found = registry._watching.get_all_handlers()
+        self._by_path: dict[str, Callable[..., Any]] = {HANDLERS[str(h.id)]: h.fn for h in found}
+
+    def give(self, path: str, kind: str | None, body: Body) -> None:
+        """One watch event; kind None is an object of kopf's own list."""
+        if path == PODS and names.POD_PROBE not in (body["metadata"].get("labels") or {}):
+            return
+        if path in self._by_path:
+            self._by_path[path](event={"type": kind, "object": body})
+
+
+class Operator:
+    """A process that was just started: it has listed, and gets watch events only when told to."""
+
+    def __init__(self, cluster: Cluster, *, turn: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.client = FakeClient(cluster, turn=turn)
+        self.store = Store()
+        self.woken: list[str] = []
+        self.gaps = 0
+        self.inbox: list[tuple[str, str, Body]] = []
+        self.metrics = Metrics()
+        self.worker = Worker(
+            client=self.client,
+            store=self.store,
+            metrics=self.metrics,
+            settings=SETTINGS,
+            clock=cluster.clock,
+        )
+        self._feed = Feed(
+            SimpleNamespace(
+                store=self.store,
+                wake=lambda *names: self.woken.extend(names),
+                gap=self._gap,
+                policies_seen=lambda changed: None,
+            )
+        )
+        cluster.subscribers.append(self._receive)
+        self.cluster = cluster
+
+    def _gap(self) -> None:
+        self.gaps += 1
+
+    def _receive(self, path: str, kind: str, body: Body) -> None:
+        self.inbox.append((path, kind, copy.deepcopy(body)))
+
+    def die(self) -> None:
+        """No more watch events; its memory goes with it."""
+        self.cluster.subscribers.remove(self._receive)
+
+    def list(self) -> None:
+        """A full list."""
+        drive(listing.list_all(self.client, self.store, namespace=NAMESPACE, node_selector=""))
+
+    def deliver(self, count: int | None = None) -> None:
+        """Handle the oldest `count` watch events, or all."""
+        now, self.inbox = self.inbox[:count], self.inbox[count:] if count is not None else []
+        for event in now:
+            self._feed.give(*event)
+
+    def settle(self, name: str = "node-1", *, granted: bool = True) -> Settled:
+        """Write what has to be written for a node."""
+        return drive(self.worker.settle(name, granted=granted, since=0.0))
+
+    def runs_counted(self) -> float:
+        """What the metric of finished runs says."""
+        return sum(
+            sample.value
+            for metric in self.metrics.runs.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_total")
+        )
+
+
+class World:
+    """A cluster with a clock that stands still until told, and kubelets that do as told."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self.cluster = Cluster(lambda: self.now)
+        self.machines: dict[str, Result] = {}
+        """The document that each node's probe brings home; a bridged pair of TITANs where nothing is said."""
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    def result(self, pod: Body) -> str:
+        """The termination message of this pod's probe."""
+        view = pod_view(pod)
+        assert view is not None
+        return addressed(self.machines.get(view.node, made.titan()), view)
+
+    def schedule(self, pod: Body) -> None:
+        """The scheduler places a pod, and its container starts."""
+        self.cluster.pod_status(
+            pod["metadata"]["name"],
+            {
+                "phase": "Running",
+                "containerStatuses": [_container({"running": {"startedAt": stamp(self.now)}})],
+            },
+            node=pod["metadata"]["annotations"][names.POD_NODE],
+        )
+
+    def end(self, pod: Body, message: str, *, code: int = 0) -> None:
+        """The container of a pod ends with this message."""
+        ended = {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}
+        self.cluster.pod_status(
+            pod["metadata"]["name"],
+            {
+                "phase": "Failed" if code else "Succeeded",
+                "containerStatuses": [_container({"terminated": ended})],
+            },
+            node=pod["metadata"]["annotations"][names.POD_NODE],
+        )
+
+    def kubelets(self) -> bool:
+        """Every kubelet and the scheduler do their work; whether there was any."""
+        worked = False
+        for pod in self.cluster.pods():
+            if pod["metadata"].get("deletionTimestamp"):
+                self.cluster.remove(PODS, pod["metadata"]["name"])
+            elif pod["status"]["phase"] in ("Succeeded", "Failed"):
+                continue
+            else:
+                self.end(pod, self.result(pod))
+            worked = True
+        return worked
+
+    def state(self) -> dict[str, Any]:
+        """All that counts at the end: labels, condition, report, events, pods; no revisions."""
+        objects = self.cluster.objects
+        return {
+            "nodes": {n: _node_state(b) for n, b in objects[NODES].items()},
+            "reports": {n: _report_state(b) for n, b in objects[REPORTS].items()},
+            "events": sorted(
+                (b["regarding"]["name"], b["reason"], b["note"]) for b in self.cluster_events().values()
+            ),
+            "pods": sorted(objects[PODS]),
+        }
+
+    def cluster_events(self) -> dict[str, Body]:
+        """The events that were posted, by name."""
+        return self.cluster.objects[EVENTS]
+
+
+def _container(state: Body) -> Body:
+    return {"name": names.PROBE_CONTAINER, "state": state}
+
+
+def _node_state(body: Body) -> Body:
+    conditions = {
+        c["type"]: {k: v for k, v in c.items() if k not in ("lastHeartbeatTime", "lastTransitionTime")}
+        for c in body["status"]["conditions"]
+    }
+    return {"labels": body["metadata"]["labels"], "conditions": conditions}
+
+
+def _report_state(body: Body) -> Body:
+    status = copy.deepcopy(body.get("status", {}))
+    for probe in status.get("probes", ()):
+        probe["lastRun"].pop("podUID")
+    if status.get("change"):
+        status["change"].pop("run")
+    return status

@@ -1,0 +1,92 @@
+"""As much of an API server's schema check as our CRDs use: prune what is unknown, name what is wrong.
+
+The rules are those of structural schemas (Kubernetes documentation, "Extend the Kubernetes API with
+CustomResourceDefinitions"); CEL rules are not evaluated here, the real API server's tests do that.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CRDS = Path(__file__).resolve().parents[2] / "crds"
+KEEP = "x-kubernetes-preserve-unknown-fields"
+TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+SIZES = (
+    ("maxLength", str, 1),
+    ("maxItems", list, 1),
+    ("maxProperties", dict, 1),
+    ("minLength", str, -1),
+    ("minItems", list, -1),
+)
+
+
+@cache
+def schema(plural: str) -> dict[str, Any]:
+    """The schema of a CRD of ours."""
+    found = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
+    body: dict[str, Any] = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return body
+
+
+def prune(value: Any, rules: dict[str, Any]) -> Any:
+    """The value without fields that the schema does not know."""
+    if isinstance(value, list):
+        return [prune(v, rules.get("items", {})) for v in value]
+    if not isinstance(value, dict) or rules.get(KEEP):
+        return value
+    more = rules.get("additionalProperties")
+    if isinstance(more, dict):
+        return {k: prune(v, more) for k, v in value.items()}
+    known = rules.get("properties")
+    if known is None:
+        return value
+    return {k: prune(v, known[k]) for k, v in value.items() if k in known}
+
+
+def errors(value: Any, rules: dict[str, Any], path: str = "") -> list[str]:
+    """What the API server would refuse, each with its path; empty for a good value."""
+    if value is None:
+        return [] if rules.get("nullable") else [f"{path}: null"]
+    kind = rules.get("type")
+    if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
+        return [f"{path}: {value!r:.80} is no {kind}"]
+    found = [f"{path}: {value!r:.80} breaks {word}" for word in _bounds(value, rules)]
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            found += errors(item, rules.get("items", {}), f"{path}[{i}]")
+    if isinstance(value, dict):
+        known, more = rules.get("properties", {}), rules.get("additionalProperties")
+        found += [f"{path}.{name}: required" for name in rules.get("required", ()) if name not in value]
+        for name, item in value.items():
+            inner = known.get(name) or (more if isinstance(more, dict) else {})
+            found += errors(item, inner, f"{path}.{name}")
+    return found
+
+
+def _bounds(value: Any, rules: dict[str, Any]) -> list[str]:
+    found = [
+        word
+        for word, kind, sign in SIZES
+        if word in rules and isinstance(value, kind) and sign * len(value) > sign * rules[word]  # type: ignore[arg-type]
+    ]
+    if "enum" in rules and value not in rules["enum"]:
+        found.append("enum")
+    if isinstance(value, str) and "pattern" in rules and not re.search(rules["pattern"], value):
+        found.append("pattern")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        found += ["minimum"] if value < rules.get("minimum", value) else []
+        found += ["maximum"] if value > rules.get("maximum", value) else []
+        found += ["int64"] if rules.get("format") == "int64" and not -(2**63) <= value < 2**63 else []
+    return found

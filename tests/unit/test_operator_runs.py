@@ -1,0 +1,183 @@
+"""How a run ends: only a result of this very run is read; everything else is unknown or skipped, with why."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+import result_builders as made
+from builders import NOW, make_node, make_pod
+from builders.messages import hostile
+from builders.views import APod
+from nodegauge_contract import Problem, ProblemKind
+from nodegauge_operator.api.policy import Limits
+from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.core.runs import OVERTIME_SECONDS, RunEnd, ending, wake_at
+
+pytestmark = pytest.mark.timeout(2)
+
+DEADLINE = 60.0
+DAY = 86_400.0
+
+
+def end_of(pod: APod, *, at: float = NOW) -> RunEnd | None:
+    """The end of a pod's run, by the default limits."""
+    return ending(pod, node="node-1", limits=Limits(), deadline=DEADLINE, now=at)
+
+
+def ended(pod: APod, *, at: float = NOW) -> RunEnd:
+    """The same where there is one."""
+    end = end_of(pod, at=at)
+    assert end is not None
+    return end
+
+
+def test_a_result_of_this_run_is_read() -> None:
+    """A document that decodes and echoes run, node and probe is the only thing that is read."""
+    end = ended(make_pod().running().with_result(made.h100()))
+    assert (end.outcome, end.reason) == (Outcome.READ, "Read")
+    assert end.result is not None
+    assert len(end.result.gpus) == 8
+
+
+def test_a_result_counts_whatever_the_exit_code_and_the_phase_say() -> None:
+    """Our container's end ends the run: a sidecar that still runs, or an exit code, changes nothing."""
+    pod = make_pod().with_result(made.titan())
+    assert ended(replace(pod, phase="Running")).outcome is Outcome.READ
+    assert pod.terminated is not None
+    failed = replace(pod, phase="Failed", terminated=replace(pod.terminated, exit_code=1, reason="Error"))
+    assert ended(failed).outcome is Outcome.READ
+
+
+@pytest.mark.parametrize("name", sorted(set(hostile(make_pod(number=2))) - {"no GPUs"}))
+def test_what_is_no_result_of_this_run_is_unknown(name: str) -> None:
+    """Garbage, bombs, other runs' and other nodes' documents are unknown, in bounded words."""
+    pod = make_pod(number=2).running()
+    end = ended(pod.finished_with(hostile(pod)[name]))
+    assert end.outcome is Outcome.UNKNOWN
+    assert end.result is None
+    assert end.reason
+    assert 0 < len(end.message) <= 1000
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        (make_pod().running().finished_with(""), "NoResult"),
+        (make_pod().running().finished_with("", code=1), "NoResult"),
+        (make_pod().running().finished_with("", code=137, reason="OOMKilled"), "OOMKilled"),
+        (replace(make_pod().finished_with("", code=137), reason="DeadlineExceeded"), "DeadlineExceeded"),
+        (make_pod().failed("DeadlineExceeded", "Pod was active too long"), "DeadlineExceeded"),
+        (make_pod().failed(""), "PodFailed"),
+        (make_pod().running().deleting(), "PodDeleted"),
+        (make_pod().running().vanished(), "PodDeleted"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_end_without_a_word_is_unknown(pod: APod, reason: str) -> None:
+    """Crash, out of memory, deadline, deletion: unknown, under the name that people search for."""
+    end = ended(pod)
+    assert (end.outcome, end.reason) == (Outcome.UNKNOWN, reason)
+    assert end.message
+
+
+@pytest.mark.parametrize("reason", ["StartError", "ContainerCannotRun", "ContainerStatusUnknown"])
+def test_words_of_the_container_runtime_are_passed_on(reason: str) -> None:
+    """Where the container never ran, its message is the runtime's: people need to read that."""
+    pod = make_pod().finished_with('exec: "python": executable file not found', code=128, reason=reason)
+    end = ended(pod)
+    assert (end.outcome, end.reason) == (Outcome.UNKNOWN, reason)
+    assert "executable file not found" in end.message
+
+
+def test_last_words_of_a_deleted_pod_count() -> None:
+    """A pod that is gone, or going, is judged by the result that it left."""
+    pod = make_pod().running().with_result(made.titan())
+    assert ended(pod.vanished()).outcome is Outcome.READ
+    assert ended(pod.deleting()).outcome is Outcome.READ
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        make_pod().running().preempted(),
+        make_pod().running().preempted().deleting(),
+        make_pod().running().preempted().vanished(),
+        replace(make_pod().running().preempted().vanished(), phase="Failed"),
+        make_pod().running().preempted().finished_with("", code=143),
+        make_pod().running().preempted().finished_with("Terminated", code=143),
+        make_pod().failed("OutOfcpu", "Node didn't have enough resource: cpu"),
+        make_pod().failed("OutOfpods"),
+        make_pod().failed("Preempting", "Preempted in order to admit critical pod"),
+        replace(make_pod().running().finished_with("", code=143), reason="Preempting"),
+    ],
+)
+def test_a_run_that_lost_its_place_is_skipped(pod: APod) -> None:
+    """Preempted, or refused by a full node: the node was busy, and that ages nothing."""
+    assert ended(pod).outcome is Outcome.SKIPPED
+
+
+def test_a_preempted_probe_that_says_so_is_skipped_and_one_that_had_finished_is_read() -> None:
+    """What counts is whether the document is whole."""
+    pod = make_pod().running().preempted()
+    cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="SIGTERM"))
+    assert ended(pod.with_result(cut)).outcome is Outcome.SKIPPED
+    assert ended(pod.with_result(made.titan())).outcome is Outcome.READ
+
+
+def test_a_probe_that_was_ended_by_sigterm_is_unknown() -> None:
+    """Somebody drained the node: what had been read by then is not judged."""
+    cut = replace(made.titan(), problem=Problem(kind=ProblemKind.TERMINATED, message="ended by SIGTERM"))
+    end = ended(make_pod().running().with_result(cut))
+    assert (end.outcome, end.reason, end.message) == (Outcome.UNKNOWN, "Terminated", "ended by SIGTERM")
+
+
+def test_a_pod_that_finds_no_place_is_skipped_with_the_scheduler_s_words() -> None:
+    """Not scheduled within its limit: the node is full, and the scheduler says how."""
+    pod = make_pod().pending("Unschedulable", "0/3 nodes are available: 1 Too many pods.")
+    assert end_of(pod, at=NOW + 59.9) is None
+    end = ended(pod, at=NOW + 60)
+    assert (end.outcome, end.reason) == (Outcome.SKIPPED, "NotScheduled")
+    assert "Too many pods" in end.message
+
+
+def test_a_pod_that_does_not_start_is_unknown_with_the_kubelet_s_words() -> None:
+    """Not started within its limit: unknown, as the kubelet put it."""
+    pod = make_pod().pending("ImagePullBackOff", "pull access denied for probe", placed=True)
+    assert end_of(pod, at=NOW + 299.9) is None
+    end = ended(pod, at=NOW + 300)
+    assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "ImagePullBackOff")
+    assert "pull access denied" in end.message
+
+
+def test_a_silent_kubelet_is_given_up_after_deadline_and_overtime() -> None:
+    """A running pod whose kubelet is alive ends by itself; one that does not is unknown."""
+    pod = make_pod().running(NOW + 10)
+    over = NOW + 10 + DEADLINE + OVERTIME_SECONDS
+    assert end_of(pod, at=over - 0.1) is None
+    assert ended(pod, at=over).reason == "KubeletSilent"
+
+
+@pytest.mark.parametrize("skew", [-DAY, -3600.0, 3600.0, 10 * 365 * DAY])
+def test_a_node_s_wrong_clock_neither_ends_a_run_at_once_nor_keeps_it_for_ever(skew: float) -> None:
+    """`startedAt` is the kubelet's clock: it may be hours off, and the limits still hold by ours."""
+    pod = make_pod().running(NOW + skew)
+    assert end_of(pod, at=NOW + DEADLINE) is None
+    latest = NOW + 300 + DEADLINE + OVERTIME_SECONDS
+    assert ended(pod, at=latest).reason == "KubeletSilent"
+
+
+@pytest.mark.parametrize("pod", [make_pod(), make_pod().pending(placed=True), make_pod().running()])
+def test_the_question_is_asked_again_when_the_answer_changes(pod: APod) -> None:
+    """Up to `wake_at` a run goes on, and at that very moment it has ended."""
+    at = wake_at(pod, limits=Limits(), deadline=DEADLINE)
+    assert end_of(pod, at=at - 0.5) is None
+    assert end_of(pod, at=at) is not None
+
+
+def test_a_run_is_recognised_by_the_node_s_identity_not_by_its_name() -> None:
+    """A document of the machine that had this name before is not one of this machine."""
+    before = make_pod(make_node(uid="before")).with_result(made.titan())
+    assert before.terminated is not None
+    now = make_pod(make_node(uid="now")).finished_with(before.terminated.message)
+    assert ended(now).reason == "WrongRun"
