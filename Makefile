@@ -30,7 +30,7 @@ demo: $(READY) need-cc ## control plane, helm install, four simulated GPU nodes,
 	@$(RUN) -m testbed.demo $(ARGS)
 
 test: $(READY) need-cc ## the whole test suite (ARGS="tests/unit -k judge" for a part of it)
-	@$(RUN) -c "from testbed.binaries import find_or_build; find_or_build()"
+	@$(RUN) -m testbed.binaries
 	@$(RUN) -m pytest $(ARGS)
 
 check: $(READY) ## ruff, format, mypy --strict, import contracts, generated files
