@@ -37,7 +37,8 @@ class Style(IntEnum):
     510 name the devices, those of 535 number them."""
 
     GPU_NUMA = 535
-    """"GPU NUMA ID" column: nvmlDeviceGetNumaNodeId came with CUDA 12.2 (535)."""
+    """"GPU NUMA ID" column.  Inferred: the call behind it, nvmlDeviceGetNumaNodeId, came between NVIDIA's
+    bindings of 535 and 550, and matrices with the column are known from 535 on."""
 
 
 _HEAD = (
