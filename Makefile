@@ -56,7 +56,8 @@ constraints: ## constraints.txt anew, from the newest versions that pyproject.to
 	@"$(PYTHON)" .ci/venv.py pins
 
 clean: ## remove .venv, .testbed and the tools' caches from the checkout
-	@if [ -d .testbed ] && [ -x $(RUN) ]; then $(RUN) -m testbed down; fi
+	@if [ -d .testbed ] && ! NODEGAUGE_TESTBED= $(RUN) -m testbed down; then \
+	echo "The testbed in .testbed could not be asked to stop. If nothing of it runs: rm -rf .testbed, then make clean." >&2; exit 1; fi
 	@rm -rf .venv .testbed .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf nodegauge.egg-info operator/src/nodegauge.egg-info probes/src/nodegauge.egg-info
