@@ -33,7 +33,9 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
+from nodegauge_judge.health import MATRIX_LIMIT
 
+HOT = Temperature(gpu=84, gpu_max=85)
 LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
 
 
@@ -475,6 +477,26 @@ def test_findings_are_listed_worst_first_and_the_worst_is_the_verdict() -> None:
 def test_the_summary_is_one_sentence_for_a_person(result: Result, words: str) -> None:
     """What it is, what is wrong, where."""
     assert judge_health(result).summary == words
+
+
+def test_the_summary_counts_what_else_there_is_without_what_is_only_worth_knowing() -> None:
+    """One more finding, two more findings; info is none of them."""
+    two = made.with_gpu(
+        made.with_pair(made.titan(), 0, 1, read=5), 0, temperature=HOT, window=None, vbios="1"
+    )
+    assert judge_health(two).summary.endswith("[p2p-refused]; 1 more finding.")
+    three = made.with_gpu(two, 1, power=Power(enforced_limit_mw=100_000, default_limit_mw=400_000))
+    assert judge_health(three).summary.endswith("[p2p-refused]; 2 more findings.")
+
+
+def test_the_matrix_is_part_of_the_judgement_while_it_is_of_sane_size() -> None:
+    """With its legend for real machines, without for large ones, not at all for absurd ones; never cut."""
+    assert "Legend:" in judge_health(made.h100(16)).matrix
+    assert len(judge_health(made.h100(16)).matrix.encode()) <= MATRIX_LIMIT
+    large = judge_health(made.h100(20)).matrix
+    assert large.splitlines()[-1].startswith("GPU19")
+    assert judge_health(made.h100(64)).matrix == ""
+    assert judge_health(Result(probe="health")).matrix == ""
 
 
 def test_a_judgement_is_json_as_it_is() -> None:

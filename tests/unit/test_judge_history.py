@@ -62,6 +62,11 @@ def test_memory_rises_on_two_readings_and_falls_only_while_unconfirmed(
     assert remembered(readings).sum == expected
 
 
+def test_the_same_reading_twice_confirms_and_clears_what_differed() -> None:
+    """After it, nothing of an earlier rival is left to add up with a later one."""
+    assert remembered([6, 6]) == remembered([6, 5, 6]) == remembered([6, 9, 6]) == LinkMemory(6, True)
+
+
 def test_a_lost_link_is_reported_again_and_again() -> None:
     """Twenty runs on one link do not make one link normal."""
     history = run(made.titan(), made.titan(), *[degraded(1)] * 20)

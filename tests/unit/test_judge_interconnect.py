@@ -62,7 +62,9 @@ def test_a_class_says_what_stands_behind_it() -> None:
     fine, refused = joined(made.titan()), joined(made.with_pair(made.titan(), 0, 1, nvlink=5))
     assert (fine.evidence, fine.reason) == ("reported", "NvlinkRing")
     assert (refused.evidence, refused.nvlink_gbps) == (None, None)
+    assert joined(made.h100()).message.startswith("NVLink alone joins all 8 GPUs in a ring, 450 GB/s")
     assert joined(made.ncv4()).reason == "NvlinkSomePairs"
+    assert joined(made.ncv4()).message.startswith("2 of 6 pairs have NVLink")
     assert joined(made.phb()).reason == "NoNvlink"
 
 
@@ -164,6 +166,11 @@ def test_below_three_quarters_of_the_expected_links_there_is_no_class(
     assert found.nvlink_gbps == (350 if klass else None)
 
 
+def test_exactly_three_quarters_of_the_links_are_enough() -> None:
+    """9 of 12 links are 75 %: degraded, and still a class."""
+    assert joined(made.without_links(made.a100(), 3, count=3)).nvlink_gbps == 225
+
+
 def test_the_share_of_links_is_a_threshold() -> None:
     """A policy may ask for all links."""
     strict = Thresholds(nvlink_sum_ratio=1.0)
@@ -230,6 +237,7 @@ def test_without_a_rate_the_class_stands_and_the_number_is_absent() -> None:
             result = made.with_links(result, place, mbps=mbps)
         found = joined(result)
         assert (found.klass, found.nvlink_gbps) == (NVLINK, None)
+        assert found.message == "both GPUs are joined by NVLink, link rate not readable"
 
 
 @pytest.mark.parametrize(

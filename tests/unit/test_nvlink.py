@@ -159,6 +159,30 @@ def test_wired_to_switches_with_no_link_up_is_said() -> None:
     assert doubts(result) == [(1, Doubt.SILENT)]
 
 
+def test_names_that_fit_nobody_are_not_believed_where_no_link_names_anyone() -> None:
+    """A virtual machine shows its host's addresses: P2P status tells, and nobody is called hidden."""
+    result = made.titan()
+    for place in range(2):
+        result = made.with_links(result, place, remote="000a:00:00.0")
+    assert lanes(result).pair == ((0, 2), (2, 0))
+    assert doubts(result) == []
+
+
+def test_no_switch_links_and_no_links_is_a_plain_pcie_card() -> None:
+    """Field 147 answers 0 on cards without NVLink; nothing is silent there."""
+    assert doubts(made.with_gpu(made.phb(), 0, switch_links=0)) == []
+
+
+def test_an_unnamed_far_end_beside_a_named_one_is_still_given_to_the_only_peer() -> None:
+    """One link names the peer, the other nobody: P2P status tells where the second leads."""
+    result = made.titan()
+    for place in range(2):
+        first = result.gpus[place].links[0]
+        split = [replace(first, links=[0]), replace(first, links=[1], remote=Unavailable("Unknown"))]
+        result = made.with_gpu(result, place, links=split)
+    assert lanes(result).sums == (2, 2)
+
+
 def test_links_of_a_gpu_with_mig_are_not_looked_at() -> None:
     """With MIG on NVML reports links as down whatever they are."""
     counted = lanes(made.with_gpu(made.h100(4), 1, mig=1))

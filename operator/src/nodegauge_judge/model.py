@@ -67,10 +67,9 @@ class Evidence(StrEnum):
 
 
 class Interconnect(Struct, frozen=True, rename="camel", kw_only=True):
-    """How the node's GPUs are joined.  `klass` is null when that cannot be told; `reason` (PascalCase, one of
-    `interconnect.Reason`) and `message` then say why.  In JSON it is `class`, as in a NodeReport.
-    `nvlink_gbps`: GB/s per GPU one way, only with class
-    `nvlink`, null where the link rate could not be read."""
+    """How the node's GPUs are joined.  `klass` (`class` in JSON) is null when that cannot be told; `reason`
+    (PascalCase, one of `interconnect.Reason`) and `message` then say why.  `nvlink_gbps`: GB/s per GPU one
+    way, only with class `nvlink`, null where the link rate could not be read."""
 
     klass: InterconnectClass | None = field(default=None, name="class")
     nvlink_gbps: int | None = None
