@@ -1,0 +1,171 @@
+"""What the chart renders is sound: names, labels and namespaces of every object, and the CRDs as they are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from chart_tools import (
+    ALL,
+    CHART,
+    NAMESPACE,
+    POLICY_API,
+    VARIANTS,
+    Helm,
+    HelmFailed,
+    Object,
+    events,
+    of_kind,
+    only,
+    pods,
+)
+from crd_schema import CRDS
+
+CLUSTER_WIDE = {
+    "CustomResourceDefinition",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "PriorityClass",
+    "GPUValidationPolicy",
+}
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")
+RECOMMENDED = ("name", "instance", "version", "managed-by", "part-of", "component")
+
+variants = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+@variants
+def test_lint_is_silent(helm: Helm, values: Object) -> None:
+    """`helm lint --strict` finds nothing to complain about."""
+    assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART), values=values)
+
+
+@variants
+def test_every_object_is_named_and_labelled(helm: Helm, values: Object) -> None:
+    """Each object has a valid name, the recommended labels, and a namespace exactly where it needs one."""
+    for o in helm.objects(values):
+        metadata = o["metadata"]
+        labels = metadata["labels"]
+        assert o["kind"] == "CustomResourceDefinition" or NAME.fullmatch(metadata["name"])
+        assert {f"app.kubernetes.io/{word}" for word in RECOMMENDED} <= labels.keys()
+        assert all(isinstance(v, str) and LABEL_VALUE.fullmatch(v) for v in labels.values())
+        assert ("namespace" in metadata) == (o["kind"] not in CLUSTER_WIDE), metadata["name"]
+        assert metadata.get("namespace", NAMESPACE) in (NAMESPACE, "default")
+
+
+@variants
+def test_no_two_objects_share_a_name(helm: Helm, values: Object) -> None:
+    """No object is rendered twice, but for the policy, which one hook makes and another removes."""
+    found = [
+        (o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"], "pre-delete" in events(o))
+        for o in helm.objects(values)
+    ]
+    assert len(found) == len(set(found))
+
+
+def test_long_release_names_fit(helm: Helm) -> None:
+    """The longest release name that helm takes gives names that Kubernetes takes."""
+    for o in helm.objects(release="r" * 53):
+        if o["kind"] != "CustomResourceDefinition":
+            assert NAME.fullmatch(o["metadata"]["name"]), o["metadata"]["name"]
+
+
+def test_common_labels_are_on_everything(helm: Helm) -> None:
+    """Labels of `commonLabels` are on each object and pod, and win over `podLabels`."""
+    objects = helm.objects(ALL)
+    labelled = [o["metadata"]["labels"] for o in objects] + [
+        p["metadata"]["labels"] for p in pods(objects).values()
+    ]
+    assert [labels for labels in labelled if labels.get("team") != "hpc"] == []
+    assert only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]["tier"] == "infra"
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_crds_are_the_projects(helm: Helm, keep: bool) -> None:
+    """The CRDs of the chart are those of `crds/`, with labels and, with `crds.keep`, Helm's mark to keep."""
+    rendered = {
+        o["metadata"]["name"]: o for o in helm.objects({"crds": {"keep": keep}}) if "crds" in component(o)
+    }
+    written = [yaml.safe_load(path.read_text("utf-8")) for path in sorted(CRDS.glob("*.yaml"))]
+    assert len(rendered) == len(written) == 2
+    for source in written:
+        metadata = rendered[source["metadata"]["name"]]["metadata"]
+        assert rendered[source["metadata"]["name"]] | {"metadata": source["metadata"]} == source
+        assert metadata.get("annotations", {}) == ({"helm.sh/resource-policy": "keep"} if keep else {})
+
+
+def component(o: Object) -> str:
+    """The object's component label."""
+    return str(o["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def test_crds_can_be_left_out(helm: Helm) -> None:
+    """With `crds.enabled` false no CRD is rendered."""
+    assert of_kind(helm.objects({"crds": {"enabled": False}}), "CustomResourceDefinition") == []
+
+
+def test_what_is_off_is_not_rendered(helm: Helm) -> None:
+    """With everything switched off, the operator's Deployment and its rights remain."""
+    kinds = sorted(o["kind"] for o in helm.objects(VARIANTS["off"]))
+    roles = ["ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "Role", "RoleBinding", "RoleBinding"]
+    assert kinds == roles
+
+
+def test_service_finds_operator_and_monitor_finds_service(helm: Helm) -> None:
+    """The Service selects the operator's pod alone, on a port that it has; the monitor the Service."""
+    objects = helm.objects(ALL)
+    service, monitor = only(objects, "Service"), only(objects, "ServiceMonitor")
+    wanted = service["spec"]["selector"].items()
+    selected = [name for name, pod in pods(objects).items() if wanted <= pod["metadata"]["labels"].items()]
+    assert selected == ["Deployment/my-gauge"]
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert service["spec"]["ports"][0]["targetPort"] in [port["name"] for port in container["ports"]]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
+
+
+def test_monitor_needs_service(helm: Helm) -> None:
+    """A ServiceMonitor without a Service is refused, naming both values."""
+    metrics = {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}
+    with pytest.raises(HelmFailed, match=r"metrics\.serviceMonitor\.enabled needs metrics\.service\.enabled"):
+        helm.template({"metrics": metrics})
+
+
+def test_priority_class_gives_way(helm: Helm) -> None:
+    """Probes come after every ordinary pod, preempt none, and are expendable for the cluster autoscaler."""
+    found = only(helm.objects(), "PriorityClass")
+    assert found["value"] < -10  # cluster autoscaler: --expendable-pods-priority-cutoff
+    assert found["preemptionPolicy"] == "Never"
+    assert found["globalDefault"] is False
+
+
+def test_selectors_of_a_release_never_change(helm: Helm) -> None:
+    """A Deployment's selector holds nothing that an upgrade changes: no version, no label of the user's."""
+    selector = only(helm.objects(ALL), "Deployment")["spec"]["selector"]["matchLabels"]
+    assert set(selector) == {f"app.kubernetes.io/{word}" for word in ("name", "instance", "component")}
+
+
+def test_cleanup_is_a_hook_as_a_whole(helm: Helm) -> None:
+    """Job, account and rights of the clean-up exist only around an uninstall, rights before the Job."""
+    objects = [o for o in helm.objects() if component(o) == "cleanup"]
+    assert {o["kind"] for o in objects} >= {"Job", "ServiceAccount", "ClusterRole", "Role"}
+    assert {tuple(events(o)) for o in objects} == {("pre-delete",)}
+    weight = {o["kind"]: int(o["metadata"]["annotations"]["helm.sh/hook-weight"]) for o in objects}
+    assert weight["ServiceAccount"] <= weight["Role"] < weight["RoleBinding"] < weight["Job"]
+    policies = {o["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for o in objects}
+    assert policies == {"before-hook-creation,hook-succeeded"}
+
+
+def test_cleanup_stops_this_operator(helm: Helm) -> None:
+    """The clean-up names the release's Deployment, and its own pod is none of the Deployment's."""
+    objects = helm.objects(ALL, "--api-versions", POLICY_API)
+    job, deployment = only(objects, "Job"), only(objects, "Deployment")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "-m", "nodegauge_cli", "cleanup"]
+    name = deployment["metadata"]["name"]
+    assert container["args"] == [f"--namespace={NAMESPACE}", f"--deployment={name}", "--timeout=60s"]
+    own = job["spec"]["template"]["metadata"]["labels"]
+    assert not deployment["spec"]["selector"]["matchLabels"].items() <= own.items()

@@ -1,0 +1,151 @@
+"""The rights of operator, clean-up and probes: each rule has its reason, none is too wide or misplaced."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from chart_tools import NAMESPACE, VARIANTS, Helm, Object, of_kind
+
+RULE = re.compile(r"^( *)- apiGroups:")
+ROLES = ("ClusterRole", "Role")
+
+variants = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+def documents(text: str) -> list[str]:
+    """The rendered documents that are roles, as text, comments included."""
+    found = [
+        d
+        for d in re.split(r"^---$", text, flags=re.MULTILINE)
+        if (yaml.safe_load(d) or {}).get("kind") in ROLES
+    ]
+    assert found
+    return found
+
+
+def reasons(document: str) -> list[str]:
+    """For each rule of a role, the comment directly above it."""
+    lines = document.splitlines()
+    found = []
+    for number, line in enumerate(lines):
+        if RULE.match(line):
+            above = lines[number - 1].strip()
+            found.append(above.removeprefix("#").strip() if above.startswith("#") else "")
+    return found
+
+
+def roles(objects: list[Object]) -> dict[tuple[str, str, str], list[Object]]:
+    """Rules by kind, namespace and name of their role."""
+    return {
+        (o["kind"], o["metadata"].get("namespace", ""), o["metadata"]["name"]): o["rules"]
+        for kind in ROLES
+        for o in of_kind(objects, kind)
+    }
+
+
+@variants
+def test_every_rule_has_its_reason(helm: Helm, values: Object) -> None:
+    """Above each rule stands a sentence that says what it is for."""
+    for document in documents(helm.template(values)):
+        rules = yaml.safe_load(document)["rules"]
+        found = reasons(document)
+        assert len(found) == len(rules)
+        assert [r for r in found if not re.fullmatch(r"[A-Za-z].{20,}\.", r)] == []
+
+
+def test_missing_reasons_are_seen(helm: Helm) -> None:
+    """The check above sees a rule without a comment."""
+    document = documents(helm.template())[0]
+    bare = "\n".join(line for line in document.splitlines() if not line.strip().startswith("#"))
+    assert set(reasons(bare)) == {""}
+
+
+@variants
+def test_no_wildcards(helm: Helm, values: Object) -> None:
+    """No rule holds a star."""
+    for rules in roles(helm.objects(values)).values():
+        assert "*" not in yaml.safe_dump(rules)
+
+
+WRITES = {
+    ("operator", "", "nodes"): {"patch"},
+    ("operator", "", "nodes/status"): {"patch"},
+    ("operator", "", "pods"): {"create", "delete"},
+    ("operator", "nodegauge.dev", "gpuvalidationpolicies/status"): {"patch"},
+    ("operator", "nodegauge.dev", "nodereports"): {"create", "patch", "delete"},
+    ("operator", "nodegauge.dev", "nodereports/status"): {"patch"},
+    ("operator", "events.k8s.io", "events"): {"create", "patch"},
+    ("cleanup", "", "nodes"): {"patch"},
+    ("cleanup", "", "nodes/status"): {"patch"},
+    ("cleanup", "", "pods"): {"delete"},
+    ("cleanup", "apps", "deployments/scale"): {"patch"},
+    ("cleanup", "nodegauge.dev", "nodereports"): {"delete"},
+}
+"""All that may be written: component, group, resource, verbs.  A new line here needs a reason in review."""
+
+
+def test_writes_are_these_alone(helm: Helm) -> None:
+    """Nothing can be written but what is listed here; policies above all are people's to write."""
+    found: dict[tuple[str, str, str], set[str]] = {}
+    for o in helm.objects():
+        if o["kind"] not in ROLES:
+            continue
+        component = o["metadata"]["labels"]["app.kubernetes.io/component"]
+        for rule in o["rules"]:
+            verbs = set(rule["verbs"]) - {"get", "list", "watch"}
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    if verbs:
+                        found.setdefault((component, group, resource), set()).update(verbs)
+    assert found == WRITES
+
+
+def test_pods_are_touched_in_one_namespace(helm: Helm) -> None:
+    """Rights on pods, Deployments and events are given in a namespace, never in the whole cluster."""
+    for (kind, namespace, name), rules in roles(helm.objects()).items():
+        resources = {r for rule in rules for r in rule["resources"]}
+        if kind == "ClusterRole":
+            assert not resources & {"pods", "events", "deployments/scale", "secrets", "configmaps"}
+        else:
+            assert namespace == ("default" if name.endswith("-events") else NAMESPACE)
+
+
+def test_cleanup_scales_its_own_deployment_alone(helm: Helm) -> None:
+    """The right to scale names one Deployment."""
+    (rule,) = [
+        rule
+        for rules in roles(helm.objects()).values()
+        for rule in rules
+        if "deployments/scale" in rule["resources"]
+    ]
+    assert rule["resourceNames"] == ["ng-nodegauge"]
+
+
+@variants
+def test_bindings_fit(helm: Helm, values: Object) -> None:
+    """Each binding binds a role of the chart to its component's own account, and each role is bound once."""
+    objects = helm.objects(values)
+    accounts = {o["metadata"]["name"] for o in of_kind(objects, "ServiceAccount")} | {"someone"}
+    bound = []
+    for o in of_kind(objects, "ClusterRoleBinding") + of_kind(objects, "RoleBinding"):
+        (subject,) = o["subjects"]
+        assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", NAMESPACE)
+        assert subject["name"] in accounts
+        assert not subject["name"].endswith("probe"), "probes have no rights"
+        assert ("cleanup" in subject["name"]) == ("cleanup" in o["metadata"]["name"])
+        bound.append((o["roleRef"]["kind"], o["metadata"].get("namespace", ""), o["roleRef"]["name"]))
+    assert sorted(bound) == sorted(roles(objects))
+
+
+@variants
+def test_tokens_are_mounted_where_asked_for(helm: Helm, values: Object) -> None:
+    """No service account hands out its token by itself; operator and clean-up ask for theirs."""
+    objects = helm.objects(values)
+    assert [
+        o for o in of_kind(objects, "ServiceAccount") if o["automountServiceAccountToken"] is not False
+    ] == []
+    for o in of_kind(objects, "Deployment") + of_kind(objects, "Job"):
+        assert o["spec"]["template"]["spec"]["automountServiceAccountToken"] is True

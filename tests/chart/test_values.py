@@ -1,0 +1,173 @@
+"""The chart's values: described, in the schema, refused by name when wrong; generated files up to date."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from chart_tools import ALL, CHART, ROOT, Helm, HelmFailed, Object
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    """charts/generate.py as a module."""
+    spec = importlib.util.spec_from_file_location("charts_generate", ROOT / "charts" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+WRONG: dict[str, tuple[Object, str]] = {
+    "unknown": ({"bogus": 1}, "bogus"),
+    "unknown below": ({"operator": {"replicas": 2}}, "replicas"),
+    "log level": ({"operator": {"logLevel": "loud"}}, "/operator/logLevel"),
+    "log format": ({"operator": {"logFormat": "xml"}}, "/operator/logFormat"),
+    "port": ({"operator": {"httpPort": 0}}, "/operator/httpPort"),
+    "port as text": ({"operator": {"httpPort": "8080"}}, "/operator/httpPort"),
+    "rate": ({"operator": {"api": {"rate": 0}}}, "/operator/api/rate"),
+    "workers": ({"operator": {"workers": 65}}, "/operator/workers"),
+    "duration": ({"operator": {"sweepInterval": "5 seconds"}}, "/operator/sweepInterval"),
+    "duration as number": ({"operator": {"relistInterval": 600}}, "/operator/relistInterval"),
+    "digest": ({"probe": {"image": {"digest": "abc"}}}, "/probe/image/digest"),
+    "pull policy": ({"probe": {"image": {"pullPolicy": "Sometimes"}}}, "/probe/image/pullPolicy"),
+    "runtime class": ({"probe": {"runtimeClassName": "NVIDIA"}}, "/probe/runtimeClassName"),
+    "priority": ({"probe": {"priorityClass": {"value": "low"}}}, "/probe/priorityClass/value"),
+    "keep": ({"crds": {"keep": "maybe"}}, "/crds/keep"),
+    "pull secrets": ({"imagePullSecrets": [{"name": "a"}]}, "/imagePullSecrets/0"),
+    "our label": ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "app.kubernetes.io/name"),
+    "policy name": ({"policy": {"name": "My Policy"}}, "/policy/name"),
+    "policy field": ({"policy": {"spec": {"probs": {}}}}, "probs"),
+    "policy mode": ({"policy": {"spec": {"mode": "observe"}}}, "/policy/spec/mode"),
+    "policy interval": (
+        {"policy": {"spec": {"probes": {"health": {"interval": "soon"}}}}},
+        "/policy/spec/probes/health/interval",
+    ),
+    "policy ratio": (
+        {"policy": {"spec": {"thresholds": {"powerCapRatio": 0}}}},
+        "/policy/spec/thresholds/powerCapRatio",
+    ),
+    "policy percent": (
+        {"policy": {"spec": {"budget": {"concurrentProbes": "101%"}}}},
+        "/policy/spec/budget/concurrentProbes",
+    ),
+    "timeout": ({"cleanup": {"timeout": "long"}}, "/cleanup/timeout"),
+}
+
+
+@pytest.mark.parametrize(("values", "named"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_values_are_refused_by_name(helm: Helm, values: Object, named: str) -> None:
+    """A value that cannot be right stops helm before anything is installed, and the message names it."""
+    with pytest.raises(HelmFailed) as caught:
+        helm.template(values)
+    assert named in str(caught.value)
+
+
+GOOD = [
+    {"policy": {"spec": {"budget": {"concurrentProbes": 5}}}},
+    {"policy": {"spec": {"budget": {"concurrentProbes": "10%"}}}},
+    {"policy": {"spec": yaml.safe_load((ROOT / "crds/examples/full.yaml").read_text("utf-8"))["spec"]}},
+    {"global": {"imageRegistry": "ignored"}},
+    {"operator": {"resources": {"limits": {"cpu": 2, "memory": "1Gi"}}}},
+]
+
+
+@pytest.mark.parametrize("values", GOOD, ids=lambda values: json.dumps(values)[:60])
+def test_good_values_are_taken(helm: Helm, values: Object) -> None:
+    """What the CRD takes as a policy, and helm hands to every chart, the schema takes too."""
+    assert helm.template(values)
+
+
+def test_schema_knows_every_value() -> None:
+    """values.yaml and values.schema.json have the same values, and every group refuses others."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    free = {"commonLabels", "strings", "labels", "resources", "policySpec"}
+
+    def look(value: Any, rule: Any, path: str) -> list[str]:
+        reference = rule.get("$ref", "").removeprefix("#/definitions/")
+        rule = schema["definitions"][reference] if reference else rule
+        if not isinstance(value, dict) or reference in free or not rule.get("properties"):
+            return []
+        known = set(rule["properties"]) - {"global"}
+        wrong = [f"{path}: {sorted(known ^ value.keys())}"] if known != value.keys() else []
+        wrong += [] if rule.get("additionalProperties") is False else [f"{path}: open"]
+        return wrong + [
+            w for k in known & value.keys() for w in look(value[k], rule["properties"][k], f"{path}.{k}")
+        ]
+
+    assert look(values, schema, "") == []
+
+
+def test_all_sets_every_value() -> None:
+    """The variant `all` of these tests has another value for each default that is not a switch or a tag."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    spared = re.compile(r"\.(create|enabled|tag|digest|registry)$")
+
+    def look(default: Any, given: Any, path: str) -> list[str]:
+        if isinstance(default, dict) and default and isinstance(given, dict):
+            return [w for k in default for w in look(default[k], given.get(k), f"{path}.{k}")]
+        return [] if given not in (None, default) or spared.search(path) else [path]
+
+    assert look(values, ALL, "") == []
+
+
+def test_generated_files_are_up_to_date(generator: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies of the CRDs, the policy's schema and docs/reference/values.md are what they are made from."""
+    assert generator.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_generator_tells_what_differs(
+    generator: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --check a file that is not up to date is named, and the exit code is 1."""
+    monkeypatch.setattr(generator, "values_page", lambda text: "something else")
+    assert generator.main(["--check"]) == 1
+    assert "docs/reference/values.md" in capsys.readouterr().err
+
+
+def test_generator_wants_comments(generator: ModuleType) -> None:
+    """A value without a comment is an error that names it."""
+    text = "a:\n  # Said.\n  b: 1\n  c: 2\n"
+    with pytest.raises(SystemExit, match=r"a\.c has no comment"):
+        list(generator.documented(text))
+
+
+def test_generator_reads_comments(generator: ModuleType) -> None:
+    """Comments over several lines, maps as values, and lists come out as rows of path, default and words."""
+    text = (
+        "# Top | line,\n# and more.\na:\n  x: 1\n  y: {}\ngroup:\n  # A list.\n  b: []\n  # Empty.\n  c: ''\n"
+    )
+    assert list(generator.documented(text)) == [
+        ("a", '`{"x": 1, "y": {}}`', "Top \\| line, and more."),
+        ("group.b", "`[]`", "A list."),
+        ("group.c", "", "Empty."),
+    ]
+
+
+def test_chart_says_what_it_is() -> None:
+    """Chart and application have the project's version, and ask for a Kubernetes that has CEL in CRDs."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    project = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert project
+    assert chart["version"] == chart["appVersion"] == project[1]
+    assert chart["kubeVersion"].startswith(">=1.29")
+
+
+def test_chart_holds_nothing_else() -> None:
+    """Only text that helm reads lies in the chart."""
+    found = {path.suffix for path in Path(CHART).rglob("*") if path.is_file()} - {
+        ".yaml",
+        ".json",
+        ".tpl",
+        ".txt",
+    }
+    assert found <= {""}
