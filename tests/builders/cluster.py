@@ -149,7 +149,7 @@ class Cluster:
         if body is None:
             raise not_found(name)
         self._preconditions(body, version=None, uid=options.get("preconditions", {}).get("uid"))
-        grace = options.get("gracePeriodSeconds", 30 if path == PODS else 0)
+        grace = options.get("gracePeriodSeconds", body["spec"].get("terminationGracePeriodSeconds", 0))
         finished = body.get("status", {}).get("phase") in ("Succeeded", "Failed")
         if path != PODS or grace == 0 or finished or not body["spec"].get("nodeName"):
             self._remove(path, name)
@@ -157,6 +157,7 @@ class Cluster:
         if "deletionTimestamp" not in body["metadata"]:
             body = copy.deepcopy(body)
             body["metadata"]["deletionTimestamp"] = stamp(self.clock() + grace)
+            body["metadata"]["deletionGracePeriodSeconds"] = grace
             self._store(path, body, "MODIFIED")
         return copy.deepcopy(self.objects[path][name])
 

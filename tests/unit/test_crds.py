@@ -17,6 +17,7 @@ from msgspec import inspect
 
 from crd_schema import CRDS, Schema, crd, differences, nodes_of, part, version
 from nodegauge_contract.model import MAX_GPUS
+from nodegauge_judge import history
 from nodegauge_judge.findings import CATALOGUE
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
@@ -151,7 +152,7 @@ def test_columns_show_fields_that_exist(plural: str) -> None:
 def test_reports_fit_their_bounds() -> None:
     """What the operator cuts its texts and lists to is not more than the CRD takes."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
-    assert status["status.probes[].raw"]["maxLength"] >= advance.MAX_RAW_BYTES
+    assert status["status.probes[].raw"]["maxLength"] >= history.LIMIT
     assert status["status.probes[].findings"]["maxItems"] >= advance.MAX_FINDINGS
     assert status["status.matrix"]["maxLength"] >= advance.MAX_MATRIX
     assert status["status.held.message"]["maxLength"] >= gate.MESSAGE_LIMIT

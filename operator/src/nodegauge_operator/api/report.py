@@ -166,3 +166,9 @@ def unstamp(text: str) -> float:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
     except ValueError:
         return 0.0
+
+
+def whole(text: str) -> int | None:
+    """The whole number that a text of digits is; None for any other text (int() raises on "²" and on 5,000
+    digits, which people and pods may well write)."""
+    return int(text) if len(text) <= 19 and text.isascii() and text.isdigit() else None

@@ -6,7 +6,6 @@ verdict, findings, interconnect and GPUs, and keeps the raw inputs of the next j
 
 from __future__ import annotations
 
-import msgspec
 from msgspec.structs import replace
 
 from nodegauge_judge import History, Judgement, NodeFacts, Severity, Verdict, judge_health
@@ -27,7 +26,8 @@ from nodegauge_operator.core.runs import RunEnd
 from nodegauge_operator.reasons import Reason
 
 MAX_FINDINGS = 20
-MAX_RAW_BYTES = 2048
+MAX_NOTE_BYTES = 1024
+"""Of an event's note (kubernetes, pkg/apis/core/validation: NoteLengthLimit)."""
 MAX_MATRIX = 4096
 
 
@@ -68,17 +68,8 @@ def _judge(end: RunEnd, *, before: ProbeStatus, node: NodeView, policy: Policy) 
         return None
     facts = NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
     return judge_health(
-        end.result, thresholds=policy.spec.thresholds, history=_history(before.raw), node=facts
+        end.result, thresholds=policy.spec.thresholds, history=History.decode(before.raw), node=facts
     )
-
-
-def _history(raw: str) -> History | None:
-    if not raw:
-        return None
-    try:
-        return msgspec.json.decode(raw, type=History)
-    except msgspec.MsgspecError:
-        return None  # written by another version: start the memory anew
 
 
 def _unread(before: ProbeStatus, run: Run, judgement: Judgement | None, request: str) -> ProbeStatus:
@@ -99,7 +90,6 @@ def _read(
     before: ProbeStatus, *, run: Run, judgement: Judgement, node: NodeView, request: str
 ) -> ProbeStatus:
     same = before.read_at != "" and before.verdict is judgement.verdict
-    raw = msgspec.json.encode(judgement.history).decode()
     return ProbeStatus(
         name=before.name,
         last_run=run,
@@ -109,7 +99,7 @@ def _read(
         streak=before.streak + 1 if same else 1,
         since=before.since if same else run.finished_at,
         read_at=run.finished_at,
-        raw=raw if len(raw) <= MAX_RAW_BYTES else "",
+        raw=judgement.history.encode(),
         boot_id=node.boot_id,
         request=request,
     )
@@ -140,11 +130,11 @@ def _change(before: ReportStatus, after: ReportStatus, *, run: Run) -> Change | 
     old, new = before.probe(names.PROBE_HEALTH), after.probe(names.PROBE_HEALTH)
     identity = run.pod_uid or f"run-{run.number}"
     if run.outcome is not Outcome.READ:
-        if old.unread or run.outcome is Outcome.SKIPPED:
+        if old.unread_hard or run.outcome is Outcome.SKIPPED:
             return None
         text = f"run {run.number} brought no result: {run.reason}: {run.message}"
         return Change(
-            run=identity, type="Warning", reason=Reason.PROBE_FAILED, message=text[:900], at=run.finished_at
+            run=identity, type="Warning", reason=Reason.PROBE_FAILED, message=_note(text), at=run.finished_at
         )
     if not old.read_at or old.verdict is not new.verdict or _codes(old) != _codes(new):
         reason, kind = _reason_of(new.verdict)
@@ -153,7 +143,12 @@ def _change(before: ReportStatus, after: ReportStatus, *, run: Run) -> Change | 
     else:
         return None
     text = f"{new.summary} Interconnect: {_words(before)} -> {_words(after)}." if old.read_at else new.summary
-    return Change(run=identity, type=kind, reason=reason, message=text[:900], at=run.finished_at)
+    return Change(run=identity, type=kind, reason=reason, message=_note(text), at=run.finished_at)
+
+
+def _note(text: str) -> str:
+    """At most `MAX_NOTE_BYTES` of UTF-8: what was read may be made of long characters."""
+    return text.encode()[:MAX_NOTE_BYTES].decode(errors="ignore")
 
 
 def _reason_of(verdict: Verdict) -> tuple[Reason, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import Held, ProbeStatus, ReportStatus, unstamp
+from nodegauge_operator.api.report import Held, ProbeStatus, ReportStatus, unstamp, whole
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.reasons import Reason
 
@@ -90,9 +90,9 @@ def _health_labels(status: ReportStatus, *, probe: ProbeStatus, policy: Policy, 
 
 def _validated_at(status: ReportStatus, *, probe: ProbeStatus, policy: Policy) -> str:
     read_at = int(unstamp(probe.read_at))
-    before = status.held.labels.get(names.LABEL_VALIDATED_AT, "")
-    if before.isdigit() and 0 <= read_at - int(before) <= policy.stale_seconds * REWRITE_SHARE:
-        return before
+    before = whole(status.held.labels.get(names.LABEL_VALIDATED_AT, ""))
+    if before is not None and 0 <= read_at - before <= policy.stale_seconds * REWRITE_SHARE:
+        return str(before)
     return str(read_at)
 
 

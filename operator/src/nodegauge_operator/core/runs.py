@@ -23,7 +23,7 @@ full (OutOfcpu, OutOfpods, ...), or a critical pod needed the place (kubernetes,
 pkg/kubelet/preemption)."""
 
 OF_THE_PROBE = ("", "Completed", "Error", "OOMKilled")
-"""Reasons of a terminated container that ran: its message is the probe's.  Under any other reason (StartError,
+"""Reasons of a container that ran and ended: its message is the probe's.  Under any other (StartError,
 ContainerCannotRun, ContainerStatusUnknown) it is the container runtime's or the kubelet's."""
 
 

@@ -1,0 +1,191 @@
+"""What one run changes in the report: a reading replaces, anything else only counts and explains."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+import result_builders as made
+from builders import INTERVAL, NOW, make_node, make_policy, make_report
+from builders.views import AReport
+from nodegauge_contract import Power, Result
+from nodegauge_judge import Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, stamp
+from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.reasons import Reason
+
+pytestmark = pytest.mark.timeout(2)
+
+NODE = make_node()
+LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="the probe left no result")
+BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="0/1 nodes are available")
+CAPPED = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
+
+
+def read(result: Result) -> RunEnd:
+    """A run that brought this home."""
+    return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+
+
+def health(report: AReport) -> ProbeStatus:
+    """The status of the health probe."""
+    return report.status.probe(names.PROBE_HEALTH)
+
+
+def change(report: AReport) -> Change:
+    """The last change worth an event."""
+    assert report.status.change is not None
+    return report.status.change
+
+
+def test_a_reading_fills_the_report() -> None:
+    """Verdict, interconnect, GPUs, matrix and the memory for the next judgement come from one run."""
+    report = make_report().after(read(made.h100()), node=NODE)
+    status, probe = report.status, health(report)
+    assert (status.verdict, status.interconnect.klass, status.interconnect.nvlink_gbps) == (
+        Verdict.PASS,
+        "nvlink",
+        450,
+    )
+    assert status.gpus.count == 8
+    assert "NV18" in status.matrix
+    assert (probe.streak, probe.unread, probe.read_at, probe.boot_id) == (1, 0, stamp(NOW), "boot-1")
+    assert msgspec.json.decode(probe.raw)["links"][made.uuid(0)][0] == 18
+
+
+@pytest.mark.parametrize(
+    "end", [LOST, BUSY, read(replace(made.titan(), gpus=[]))], ids=["lost", "busy", "empty"]
+)
+def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
+    """Promise 1: verdict, findings, interconnect, GPUs and memory stay those of the last reading."""
+    before = make_report().after(read(made.titan()), node=NODE)
+    after = before.after(end, node=NODE, at=NOW + INTERVAL)
+    assert replace(after.status, probes=[], change=None) == replace(before.status, probes=[], change=None)
+    kept = ("verdict", "summary", "findings", "streak", "since", "read_at", "raw", "boot_id")
+    assert [getattr(health(after), f) for f in kept] == [getattr(health(before), f) for f in kept]
+    assert health(after).unread == 1
+    assert health(after).unread_hard == (0 if end is BUSY else 1)
+    last = health(after).last_run
+    assert last is not None
+    assert (last.number, last.finished_at, last.outcome is Outcome.READ) == (2, stamp(NOW + INTERVAL), False)
+    assert last.reason
+    assert last.message
+
+
+def test_a_reading_clears_the_counts_of_unread_runs() -> None:
+    """One good run ends a series of lost ones."""
+    report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE).after(BUSY, node=NODE)
+    assert (health(report).unread, health(report).unread_hard) == (2, 1)
+    report = report.after(read(made.titan()), node=NODE, at=NOW + 99)
+    assert (health(report).unread, health(report).unread_hard, health(report).streak) == (0, 0, 2)
+    assert (health(report).since, health(report).read_at) == (stamp(NOW), stamp(NOW + 99))
+
+
+def test_a_first_run_that_could_not_be_judged_shows_why() -> None:
+    """Before the first reading, findings of an unreadable run are all there is to show."""
+    report = make_report().after(read(replace(made.titan(), gpus=[])), node=NODE)
+    assert report.status.verdict is Verdict.UNKNOWN
+    assert [f.code for f in health(report).findings] == ["gpus-not-visible"]
+    assert health(report).read_at == ""
+    assert report.status.interconnect.klass == ""
+
+
+def test_the_streak_starts_anew_with_another_verdict() -> None:
+    """Streak and since count runs in a row with the same verdict."""
+    report = make_report().after(read(made.titan()), node=NODE)
+    capped = made.with_gpu(made.titan(), 0, power=CAPPED)
+    report = report.after(read(capped), node=NODE, at=NOW + 10)
+    assert (health(report).streak, health(report).since) == (1, stamp(NOW + 10))
+    report = report.after(read(capped), node=NODE, at=NOW + 20)
+    assert (health(report).streak, health(report).since) == (2, stamp(NOW + 10))
+
+
+def test_the_memory_of_links_reaches_the_next_judgement() -> None:
+    """A mesh that lost links is told by what the node had before, across runs."""
+    report = make_report().after(read(made.dgx1()), node=NODE).after(read(made.dgx1()), node=NODE)
+    cut = made.with_links(made.dgx1(), 0, state=0)
+    report = report.after(read(cut), node=NODE)
+    assert "nvlink-degraded" in {f.code for f in health(report).findings}
+    assert report.status.interconnect.klass == ""
+
+
+@pytest.mark.parametrize("raw", ["{", "[]", '{"links": 3}', '{"junk":' + "[" * 2000, "\ud800", "x" * 2048])
+def test_a_memory_that_cannot_be_read_is_started_anew(raw: str) -> None:
+    """Another version wrote it, or a person did: that costs the memory, not the run."""
+    before = make_report().after(read(made.titan()), node=NODE)
+    spoilt = replace(before, status=replace(before.status, probes=[replace(health(before), raw=raw)]))
+    after = spoilt.after(read(made.titan()), node=NODE)
+    assert after.status.verdict is Verdict.PASS
+    assert after.status.probes[0].raw == before.status.probes[0].raw
+
+
+def test_thresholds_of_the_policy_and_capacity_of_the_node_are_used() -> None:
+    """The judge sees the policy's numbers and the node's own count of GPUs."""
+    capped = made.with_gpu(made.titan(), 0, power=CAPPED)
+    lenient = make_policy().of({"thresholds": {"powerCapRatio": 0.8}})
+    assert make_report().after(read(capped), node=NODE).status.verdict is Verdict.WARN
+    assert make_report().after(read(capped), node=NODE, policy=lenient).status.verdict is Verdict.PASS
+    eight = replace(NODE, gpu_capacity="8")
+    assert make_report().after(read(made.titan()), node=eight).status.verdict is Verdict.UNKNOWN
+
+
+def test_the_first_verdict_is_worth_an_event_and_the_same_again_is_not() -> None:
+    """Events on change only."""
+    first = make_report().after(read(made.titan()), node=NODE)
+    assert (change(first).reason, change(first).type) == (Reason.VALIDATED, "Normal")
+    again = first.after(read(made.titan()), node=NODE, at=NOW + INTERVAL)
+    assert change(again) == change(first)
+
+
+def test_a_worse_verdict_and_a_lost_interconnect_are_worth_an_event() -> None:
+    """The event says what it was before and what it is now."""
+    report = make_report().after(read(made.titan()), node=NODE)
+    refused = report.after(read(made.with_pair(made.titan(), 0, 1, read=1)), node=NODE, at=NOW + INTERVAL)
+    assert (change(refused).reason, change(refused).type) == (Reason.FAULTS_FOUND, "Warning")
+    assert "nvlink 50 GB/s -> none" in change(refused).message
+    assert change(refused).at == stamp(NOW + INTERVAL)
+
+
+def test_another_interconnect_under_the_same_verdict_is_worth_an_event() -> None:
+    """Somebody took the bridge out: nothing is broken, and jobs care."""
+    report = make_report().after(read(made.titan()), node=NODE)
+    other = replace(made.mesh([[0, 0], [0, 0]], name="NVIDIA TITAN RTX", mbps=0), host=made.titan().host)
+    other = replace(other, gpus=[replace(g, uuid=f"GPU-new-{g.index}") for g in other.gpus])
+    report = report.after(read(other), node=NODE, at=NOW + INTERVAL)
+    assert report.status.interconnect.klass == "pcie"
+    assert change(report).reason in (Reason.INTERCONNECT_CHANGED, Reason.WARNINGS)
+    assert "nvlink 50 GB/s -> pcie" in change(report).message
+
+
+def test_the_first_failed_run_after_a_reading_is_worth_an_event_and_the_second_is_not() -> None:
+    """A series of lost runs is told once."""
+    report = make_report().after(read(made.titan()), node=NODE)
+    lost = report.after(LOST, node=NODE, at=NOW + 10)
+    assert change(lost).reason == Reason.PROBE_FAILED
+    assert "OOMKilled" in change(lost).message
+    assert change(lost.after(LOST, node=NODE, at=NOW + 20)) == change(lost)
+
+
+def test_a_failed_run_after_skipped_ones_is_still_the_first_failure() -> None:
+    """A busy node that then cannot be read must not fail in silence."""
+    report = make_report().after(read(made.titan()), node=NODE).after(BUSY, node=NODE, at=NOW + 5)
+    assert change(report).reason == Reason.VALIDATED
+    assert change(report.after(LOST, node=NODE, at=NOW + 10)).reason == Reason.PROBE_FAILED
+
+
+def test_an_event_s_message_fits_the_api_whatever_was_read() -> None:
+    """A note has at most 1,024 bytes, and hostile names are made of four-byte characters."""
+    named = [replace(g, name="\U0001f600" * 120) for g in made.titan().gpus]
+    liar = RunEnd(outcome=Outcome.UNKNOWN, reason="WrongRun", message="\U0001f600" * 500)
+    for end in (read(replace(made.titan(), gpus=named)), liar):
+        report = make_report().after(end, node=NODE)
+        assert len(change(report).message.encode()) <= 1024
+
+
+def test_the_answered_request_is_remembered_whatever_the_run_brought() -> None:
+    """A request asks for one run, not for a good one."""
+    asked = "2027-01-15T08:00:00Z"
+    for end in (read(made.titan()), LOST, BUSY):
+        assert health(make_report().after(end, node=NODE, request=asked)).request == asked

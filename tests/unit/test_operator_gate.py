@@ -1,0 +1,189 @@
+"""What a node should carry: a pure function of its report, with expiry as promise 1 has it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+import result_builders as made
+from builders import INTERVAL, NOW, STALE, make_node, make_policy, make_report
+from builders.views import AReport
+from nodegauge_contract import Result
+from nodegauge_judge import Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.report import Held, Outcome
+from nodegauge_operator.core import gate
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.reasons import Reason
+
+pytestmark = pytest.mark.timeout(2)
+
+NODE = make_node()
+TOPOLOGY = {
+    names.LABEL_INTERCONNECT: "nvlink",
+    names.LABEL_EVIDENCE: "reported",
+    names.LABEL_NVLINK_GBPS: "50",
+    "interconnect": "nvlink",
+}
+HEALTH = {names.LABEL_HEALTH: "pass", names.LABEL_VALIDATED_AT: str(int(NOW))}
+LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="no result")
+BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="node is full")
+
+
+def read(result: Result) -> RunEnd:
+    """A run that brought this home."""
+    return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+
+
+def titan() -> AReport:
+    """A node of two bridged TITANs, read at NOW."""
+    return make_report().after(read(made.titan()), node=NODE)
+
+
+def held(report: AReport, *, at: float = NOW, node: NodeView = NODE) -> Held:
+    """What the node should carry at that time."""
+    return gate.desired(report.status, node=node, policy=make_policy(), now=at)
+
+
+def test_a_reading_becomes_labels_and_a_condition() -> None:
+    """Class, evidence, rate, short key, health, time, and GPUValidated=True."""
+    found = held(titan())
+    assert found.labels == TOPOLOGY | HEALTH
+    assert (found.condition, found.reason) == ("True", Reason.VALIDATED)
+
+
+def test_a_node_that_was_never_read_carries_a_reason_and_no_label() -> None:
+    """Unknown, with what went wrong."""
+    found = held(make_report().after(LOST, node=NODE))
+    assert found.labels == {}
+    assert (found.condition, found.reason) == ("Unknown", Reason.NOT_YET_VALIDATED)
+    assert "OOMKilled" in found.message
+
+
+def test_a_node_that_never_ran_carries_nothing() -> None:
+    """An empty report is no reason for a condition."""
+    assert held(make_report()) == Held()
+
+
+def test_pcie_has_no_rate_and_one_gpu_has_no_class() -> None:
+    """Absent is the only honest value there."""
+    pcie = held(make_report().after(read(made.phb()), node=NODE)).labels
+    assert pcie[names.LABEL_INTERCONNECT] == "pcie"
+    assert names.LABEL_NVLINK_GBPS not in pcie
+    alone = held(make_report().after(read(made.h100(1)), node=NODE)).labels
+    assert alone.keys() == HEALTH.keys()
+
+
+def test_refused_p2p_takes_the_class_away_at_once_and_keeps_the_verdict() -> None:
+    """Links that are up and cannot be used are no NVLink: one run suffices (the label goes at once)."""
+    report = titan().after(read(made.with_pair(made.titan(), 0, 1, nvlink=1)), node=NODE, at=NOW + INTERVAL)
+    found = held(report, at=NOW + INTERVAL)
+    assert not found.labels.keys() & TOPOLOGY.keys()
+    assert found.labels[names.LABEL_HEALTH] == "fail"
+    assert (found.condition, found.reason) == ("False", Reason.FAULTS_FOUND)
+
+
+@pytest.mark.parametrize("end", [LOST, BUSY])
+def test_an_unread_run_neither_sets_nor_clears(end: RunEnd) -> None:
+    """Until the staleness limit the node carries what the last reading said."""
+    report = titan().after(end, node=NODE, at=NOW + INTERVAL)
+    assert held(report, at=NOW + STALE) == held(titan())
+
+
+def test_readings_do_not_age_where_no_run_was_tried() -> None:
+    """The operator was away for a year, or the policy is paused: that says nothing about the node."""
+    assert held(titan(), at=NOW + 365 * 86_400) == held(titan())
+
+
+def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
+    """Nothing readable for longer than the limit: no label, condition Unknown with why."""
+    report = titan().after(LOST, node=NODE, at=NOW + INTERVAL)
+    found = held(report, at=NOW + STALE + 1)
+    assert found.labels == {}
+    assert (found.condition, found.reason) == ("Unknown", Reason.STALE)
+    assert "OOMKilled" in found.message
+    verdict = gate.effective_verdict(report.status, policy=make_policy(), now=NOW + STALE + 1)
+    assert verdict is Verdict.UNKNOWN
+
+
+def test_skipped_runs_expire_health_and_never_topology() -> None:
+    """A busy node's wiring is what it was."""
+    report = titan()
+    for n in range(1, 50):
+        report = report.after(BUSY, node=NODE, at=NOW + n * INTERVAL)
+    assert held(report, at=NOW + 50 * INTERVAL).labels == TOPOLOGY
+
+
+def test_another_boot_takes_topology_away_and_leaves_health() -> None:
+    """After a boot the links may be others: not known until read."""
+    found = held(titan(), node=NODE.booted("boot-2"))
+    assert found.labels == HEALTH
+    assert held(titan(), node=NODE.booted("")).labels == TOPOLOGY | HEALTH
+
+
+def test_the_limit_follows_the_policy() -> None:
+    """Intervals times their number."""
+    report = titan().after(LOST, node=NODE, at=NOW + 30)
+    quick = make_policy().of({"probes": {"health": {"interval": "30s"}}, "staleAfterIntervals": 4})
+    at = gate.stale_at(report.status.probe(names.PROBE_HEALTH), policy=quick)
+    assert at == NOW + 120
+    before = gate.desired(report.status, node=NODE, policy=quick, now=at)
+    after = gate.desired(report.status, node=NODE, policy=quick, now=at + 1)
+    assert (len(before.labels), len(after.labels)) == (6, 0)
+
+
+def test_validated_at_is_rewritten_after_half_the_limit_only() -> None:
+    """Fewer writes, and still young enough for Gt (ADR 0008)."""
+    report = titan()
+    stamps = []
+    for n in range(1, 7):
+        report = report.after(read(made.titan()), node=NODE, at=NOW + n * INTERVAL)
+        stamps.append(int(report.status.held.labels[names.LABEL_VALIDATED_AT]))
+    assert [(s - NOW) / INTERVAL for s in stamps] == [0, 2, 2, 4, 4, 6]
+
+
+def test_validated_at_never_lies_in_the_future_and_survives_nonsense() -> None:
+    """A value that a person wrote, or a clock that went back, is replaced."""
+    for before in (str(int(NOW) + 999_999), "soon", "", "²", "9" * 5000, "-5"):
+        status = titan().status
+        status = replace(status, held=replace(status.held, labels={names.LABEL_VALIDATED_AT: before}))
+        labels = gate.desired(status, node=NODE, policy=make_policy(), now=NOW).labels
+        assert labels[names.LABEL_VALIDATED_AT] == str(int(NOW))
+
+
+def test_observe_and_no_policy_hold_nothing() -> None:
+    """Reports are written; nodes are left alone."""
+    for policy in (make_policy().observing(), None):
+        assert gate.desired(titan().status, node=NODE, policy=policy, now=NOW) == Held()
+
+
+def test_a_short_key_of_somebody_else_is_left_alone_and_reported() -> None:
+    """The long key is ours alone; the short one may be taken."""
+    found = held(titan(), node=NODE.labelled(interconnect="infiniband"))
+    assert "interconnect" not in found.labels
+    assert found.conflicts == ["interconnect"]
+    assert found.labels[names.LABEL_INTERCONNECT] == "nvlink"
+
+
+def test_a_short_key_of_somebody_else_with_the_same_value_is_no_conflict() -> None:
+    """They agree: it stays theirs, and nobody is bothered."""
+    found = held(titan(), node=NODE.labelled(interconnect="nvlink"))
+    assert found.conflicts == []
+    assert "interconnect" not in found.labels
+
+
+def test_take_over_and_our_own_key_are_written() -> None:
+    """The policy may say so; and what we wrote before is ours to change."""
+    theirs = NODE.labelled(interconnect="infiniband")
+    taken = make_policy().keyed("interconnect", take_over=True)
+    found = gate.desired(titan().status, node=theirs, policy=taken, now=NOW)
+    assert (found.labels["interconnect"], found.conflicts) == ("nvlink", [])
+    ours = held(titan(), node=NODE.ours({"interconnect": "pcie"}))
+    assert (ours.labels["interconnect"], ours.conflicts) == ("nvlink", [])
+
+
+def test_the_short_key_can_be_left_out() -> None:
+    """An empty key means none."""
+    found = gate.desired(titan().status, node=NODE, policy=make_policy().keyed(""), now=NOW)
+    assert found.labels == {k: v for k, v in (TOPOLOGY | HEALTH).items() if k != "interconnect"}
