@@ -1,0 +1,27 @@
+"""Fixtures of the tests that hold the operator to its promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rig import Rig, install_crds
+from testbed.rest import Rest
+
+
+@pytest.fixture
+def api(control_plane: Any) -> Rest:
+    """Plain calls as the administrator."""
+    return Rest(control_plane.server, ca_file=control_plane.ca_file, token=control_plane.admin_token)
+
+
+@pytest.fixture
+def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[Rig]:
+    """A corner of the cluster, with the CRDs installed."""
+    install_crds(api)
+    rig = Rig(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
+    yield rig
+    rig.clean()

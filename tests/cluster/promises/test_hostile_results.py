@@ -1,0 +1,89 @@
+"""Promises 1 and 10: whatever a probe brings home that is not its result ends in unknown, decides nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodegauge_contract import encode, encode_message
+from result_builders import h100, phb
+from rig import answering, eventually, run_of
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+
+
+def packed(data: bytes) -> str:
+    """As a probe compresses a large document."""
+    return "ngz1:" + base64.b85encode(zlib.compress(data, 9)).decode()
+
+
+def honest(pod: Any) -> dict[str, Any]:
+    """The document that the probe would have written."""
+    document: dict[str, Any] = json.loads(_plain(pod))
+    return document
+
+
+def _plain(pod: Any) -> bytes:
+    run, node = run_of(pod)
+    return encode(replace(phb(), run=run, node=node))
+
+
+def changed(pod: Any, **fields: Any) -> str:
+    """The honest document with these fields instead."""
+    return packed(json.dumps(honest(pod) | fields).encode())
+
+
+HOSTILE: dict[str, Callable[[Any], str]] = {
+    "garbage": lambda pod: "\x00\x01 not a result \U0001f4a5",
+    "empty": lambda pod: "",
+    "cut off": lambda pod: packed(_plain(pod))[:-40],
+    "decompression bomb": lambda pod: packed(b" " * 3_000_000 + _plain(pod)),
+    "wrong run": lambda pod: encode_message(replace(phb(), run="0" * 20, node=run_of(pod)[1])),
+    "another node's": lambda pod: encode_message(replace(phb(), run=run_of(pod)[0], node="someone-else")),
+    "deep nesting": lambda pod: packed(b'{"schema":"nodegauge.dev/probe-result","x":' + b"[" * 100_000),
+    "wrong types": lambda pod: changed(pod, gpus=[{"index": "zero"}]),
+    "too many gpus": lambda pod: changed(pod, gpus=[{"index": i} for i in range(4000)]),
+    "another schema": lambda pod: changed(pod, schema="example.com/other"),
+    "unknown major version": lambda pod: changed(pod, version="2.0"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_result_is_unknown_and_changes_nothing(rig: Any, kind: str) -> None:
+    """After a good run, a bad result leaves labels, condition and findings as they were, and says why."""
+    node = rig.add_node()
+    rig.add_policy()
+    speak = {"now": answering(h100())}
+    with rig.kubelet(lambda pod: speak["now"](pod)), rig.operator() as operator:
+        before = rig.wait_settled(node, 1)
+        speak["now"] = HOSTILE[kind]
+        rig.ask_for_run(node)
+        run = rig.wait_run(node, 2)
+        assert operator.running()
+    assert run["outcome"] == "unknown"
+    assert run["reason"] in {"ResultUnreadable", "WrongRun", "NoResult"}
+    assert len(run["message"]) > 20
+    after = rig.state(node)
+    assert after["labels"] == before["labels"]
+    assert after["condition"] == before["condition"]
+    probe = rig.report(node)["status"]["probes"][0]
+    assert probe["verdict"] == "pass"
+    assert probe["unread"] == 1
+
+
+def test_a_first_run_without_a_result_labels_nothing(rig: Any) -> None:
+    """Nothing was ever read: no label, condition Unknown with the reason."""
+    node = rig.add_node()
+    rig.add_policy()
+    with rig.kubelet(lambda pod: "garbage"), rig.operator():
+        rig.wait_run(node, 1)
+        eventually(lambda: rig.condition(node), what="the condition")
+    assert rig.ours(node) == {}
+    assert rig.condition(node)["status"] == "Unknown"
+    assert "ResultUnreadable" in rig.condition(node)["message"]

@@ -1,0 +1,140 @@
+"""Promise 2 and the budget of writes: only our keys, nothing on unchanged nodes, foreign writes survive."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from result_builders import h100, phb, titan
+from rig import OURS, answering, eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+
+OUR_STATUS_KEYS = {"conditions"}
+
+
+def kinds(writes: list[Any]) -> Counter[str]:
+    """Writes as verb and resource."""
+    return Counter(f"{w.verb} {w.resource}" for w in writes)
+
+
+def ours(audit: Any) -> list[Any]:
+    """What the operator wrote since the test began, but for the policies' status, which many nodes share."""
+    return [w for w in audit.writes(user_agent="nodegauge") if "gpuvalidationpolicies" not in w.resource]
+
+
+def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: Any) -> None:
+    """Read from the API server's own audit log, over a first run, a change and the end of the policy."""
+    node = rig.add_node()
+    policy = rig.add_policy()
+    machine = {"now": h100()}
+    with rig.kubelet(lambda pod: answering(machine["now"])(pod)), rig.operator():
+        rig.wait_settled(node, 1)
+        machine["now"] = phb()
+        rig.ask_for_run(node)
+        rig.wait_settled(node, 2)
+        rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
+        eventually(lambda: not rig.ours(node) and not rig.condition(node), what="gates off")
+    on_nodes = [w for w in audit.writes(user_agent="nodegauge") if w.resource.split("/")[0] == "nodes"]
+    assert on_nodes
+    for write in on_nodes:
+        assert set(write.body) <= {"metadata", "status"}, write.body
+        metadata = write.body["metadata"]
+        assert set(metadata) <= {"resourceVersion", "uid", "labels"}, metadata
+        assert all(k.startswith(OURS) or k == "interconnect" for k in metadata.get("labels", {})), metadata
+        for condition in write.body.get("status", {}).get("conditions", []):
+            assert condition["type"] == "GPUValidated"
+        assert set(write.body.get("status", {})) <= OUR_STATUS_KEYS
+
+
+def test_a_run_that_changes_nothing_costs_three_writes(rig: Any, audit: Any) -> None:
+    """Create pod, report status, delete pod; the first run adds report, labels, condition and event."""
+    node = rig.add_node()
+    rig.add_policy()
+    with rig.kubelet(), rig.operator():
+        rig.wait_settled(node, 1)
+        eventually(lambda: rig.events(node), what="the event")
+        first = kinds(ours(audit))
+        rig.ask_for_run(node)
+        rig.wait_settled(node, 2)
+    steady = kinds(ours(audit)) - first
+    three = {"create pods": 1, "patch nodereports/status": 1, "delete pods": 1}
+    assert steady == three
+    extra = {"create nodereports": 1, "patch nodes": 1, "patch nodes/status": 1, "create events": 1}
+    assert first == Counter(three) + Counter(extra)
+
+
+def test_a_foreign_label_and_taint_added_during_our_patch_survive(rig: Any, fault_proxy: Any) -> None:
+    """Someone writes between our reading of the node and our patch: ours meets a conflict and tries again."""
+    node = rig.add_node()
+    rig.add_policy()
+    taint = {"key": "example.com/maintenance", "effect": "NoSchedule"}
+    done: list[int] = []
+
+    def intrude(*_: Any) -> None:
+        done.append(1)
+        body = {"metadata": {"labels": {"example.com/team": "blue"}}, "spec": {"taints": [taint]}}
+        rig.api.patch(f"/api/v1/nodes/{node}", body)
+
+    path = re.compile(rf"/api/v1/nodes/{node}$")
+    fault_proxy.on(method="PATCH", path=path, when="before", times=1, do=intrude)
+    with rig.kubelet(), rig.operator(kubeconfig=fault_proxy.kubeconfig()):
+        rig.wait_settled(node)
+    assert done, "our patch was never seen"
+    assert rig.labels(node)["example.com/team"] == "blue"
+    assert [t["key"] for t in rig.node(node)["spec"]["taints"]] == [taint["key"]]
+    assert rig.ours(node)["interconnect"] == "nvlink"
+
+
+def test_a_short_key_of_somebody_else_is_left_alone_and_reported(rig: Any) -> None:
+    """The full key is ours and written; the short one stays as its owner left it, also at the end."""
+    node = rig.add_node(interconnect="infiniband")
+    policy = rig.add_policy()
+    with rig.kubelet(), rig.operator():
+        rig.wait_run(node, 1)
+        eventually(lambda: rig.ours(node).get(OURS + "interconnect") == "nvlink", what="our own key")
+        assert rig.labels(node)["interconnect"] == "infiniband"
+        assert rig.report(node)["status"]["held"]["conflicts"] == ["interconnect"]
+        rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
+        eventually(lambda: rig.ours(node) == {"interconnect": "infiniband"}, what="only the foreign one left")
+
+
+def test_a_changed_label_key_takes_the_old_one_away(rig: Any) -> None:
+    """Renaming the short key in the policy renames the label on the node."""
+    node = rig.add_node()
+    policy = rig.add_policy()
+    with rig.kubelet(answering(titan())), rig.operator():
+        rig.wait_settled(node)
+        assert rig.labels(node)["interconnect"] == "nvlink"
+        change = {"spec": {"labels": {"interconnectKey": "example.com/gpu-link"}}}
+        rig.api.patch(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}", change)
+        eventually(lambda: rig.labels(node).get("example.com/gpu-link") == "nvlink", what="the new key")
+        eventually(lambda: "interconnect" not in rig.labels(node), what="the old key gone")
+
+
+def test_observe_writes_reports_and_nothing_on_nodes(rig: Any, audit: Any) -> None:
+    """Mode Observe: the report is full, the node is never touched."""
+    node = rig.add_node()
+    rig.add_policy(mode="Observe")
+    with rig.kubelet(), rig.operator():
+        rig.wait_run(node, 1)
+        assert rig.report(node)["status"]["interconnect"]["class"] == "nvlink"
+        eventually(lambda: rig.events(node), what="the event")
+    assert not [w for w in audit.writes(user_agent="nodegauge") if w.resource.split("/")[0] == "nodes"]
+
+
+def test_a_policy_that_goes_takes_everything_of_ours_with_it(rig: Any) -> None:
+    """Labels, condition, pods and the report are collected, without any finalizer."""
+    node = rig.add_node()
+    policy = rig.add_policy()
+    with rig.kubelet(), rig.operator():
+        rig.wait_settled(node)
+        assert not rig.report(node)["metadata"].get("finalizers")
+        rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
+        eventually(lambda: not rig.report(node), what="the report gone")
+        assert not rig.ours(node)
+        assert not rig.condition(node)
+        assert OURS + "validated-at" not in rig.labels(node)

@@ -1,0 +1,142 @@
+"""The operator as a process of its own, to be started, killed and read by tests and benchmarks.
+
+It runs `python -m nodegauge_operator` of this checkout with a kubeconfig; nothing of it is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from testbed.errors import TestbedError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+START_SECONDS = 30.0
+STOP_SECONDS = 15.0
+_PORT = re.compile(r"listening on port (\d+)")
+
+
+class OperatorProcess:
+    """One operator.  `log` is what it printed since its first start; every start appends to it."""
+
+    def __init__(
+        self,
+        *,
+        kubeconfig: Path,
+        namespace: str,
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.log = directory / "operator.log"
+        self._environment = {
+            "POD_NAMESPACE": namespace,
+            "NODEGAUGE_PROBE_IMAGE": "nodegauge/probe:test",
+            "NODEGAUGE_HTTP_PORT": "0",
+            "NODEGAUGE_HTTP_HOST": "127.0.0.1",
+            "NODEGAUGE_SWEEP_INTERVAL": "500ms",
+            "NODEGAUGE_LOG_FORMAT": "text",
+            "NODEGAUGE_LOG_LEVEL": "debug",
+            **(environment or {}),
+            "KUBECONFIG": str(kubeconfig),
+            "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "operator/src"), str(CHECKOUT / "probes/src")]),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read_from = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, without waiting for anything."""
+        self._read_from = self.log.stat().st_size if self.log.exists() else 0
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NODEGAUGE_", "KUBE"))}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "nodegauge_operator"],
+                env={**inherited, **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        """Wait until it ends by itself; its exit code."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """SIGKILL, as an out-of-memory killer would; harmless when it has ended."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(STOP_SECONDS)
+
+    def words(self) -> str:
+        """What it printed since its last start."""
+        return self.log.read_bytes()[self._read_from :].decode(errors="replace") if self.log.exists() else ""
+
+    def port(self) -> int:
+        """Its HTTP port, once it listens."""
+        until = time.monotonic() + START_SECONDS
+        while (found := _PORT.search(self.words())) is None:
+            if not self.running() or time.monotonic() > until:
+                raise TestbedError(f"the operator does not listen:\n{self.words()[-2000:]}")
+            time.sleep(0.05)
+        return int(found[1])
+
+    def http(self, path: str) -> tuple[int, str]:
+        """GET from its HTTP server: status and text."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def wait_ready(self) -> None:
+        """Wait until the first full list has been taken."""
+        until = time.monotonic() + START_SECONDS
+        while self.http("/readyz")[0] != 200:
+            if time.monotonic() > until:
+                raise TestbedError(f"the operator is not ready:\n{self.words()[-2000:]}")
+            time.sleep(0.05)
+
+    def metric(self, name: str) -> float:
+        """The sum of all samples of a metric."""
+        lines = self.http("/metrics")[1].splitlines()
+        values = [line.rsplit(" ", 1)[1] for line in lines if re.match(rf"{re.escape(name)}(\{{| )", line)]
+        return sum(float(value) for value in values)

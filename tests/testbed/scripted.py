@@ -1,0 +1,133 @@
+"""Nodes without a kubelet, and a stand-in that answers for their pods as a test tells it to.
+
+For what a real probe cannot be made to do on demand: garbage as a result, another node's document, silence.
+The control plane, the scheduler and the operator beside it are real; only the pod's end is written here, in
+the API objects and the order that a kubelet writes them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from testbed.errors import ApiError
+from testbed.rest import STRATEGIC, Rest
+
+Object = dict[str, Any]
+Answer = Callable[[Object], str | None]
+"""From a pod to its termination message; None to leave the pod alone for now."""
+
+LOOK_SECONDS = 0.02
+
+
+def stamp() -> str:
+    """Now, as Kubernetes writes times."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def create_node(
+    api: Rest, name: str, *, labels: Mapping[str, str] | None = None, boot: str = "boot-1"
+) -> Object:
+    """A Ready GPU node with room for pods; nothing keeps it alive but the control plane's patience."""
+    own = {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true"}
+    node = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels or {})}})
+    room = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": stamp()}
+    status = {
+        "capacity": room,
+        "allocatable": room,
+        "conditions": [ready],
+        "nodeInfo": {"bootID": boot, "kubeletVersion": "v1.36.3", "operatingSystem": "linux"},
+    }
+    api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+    # The node-lifecycle controller lifts its not-ready taint a moment later; a test need not wait for that.
+    api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+    return node
+
+
+class ScriptedKubelet:
+    """Ends every pod of a namespace that has been scheduled with the message that `answer` gives."""
+
+    def __init__(self, api: Rest, *, namespace: str, answer: Answer) -> None:
+        self.answer = answer
+        self.ended: list[str] = []
+        """UIDs of the pods it has ended, in order."""
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="scripted-kubelet", daemon=True)
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> ScriptedKubelet:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(LOOK_SECONDS):
+                self._look()
+        except BaseException as error:  # a thread's error must reach the test
+            self.failure = error
+
+    def _look(self) -> None:
+        try:
+            pods = self._api.get(self._path)["items"]
+            for pod in pods:
+                self._serve(pod)
+        except ApiError as error:
+            if error.status not in (404, 409, 500, 503):
+                raise
+        except OSError:
+            time.sleep(0.1)  # the API server is away: tests do that on purpose
+
+    def _serve(self, pod: Object) -> None:
+        metadata, status = pod["metadata"], pod.get("status", {})
+        path = f"{self._path}/{metadata['name']}"
+        if metadata.get("deletionTimestamp"):
+            options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
+            self._api.delete(path, options)
+        elif pod["spec"].get("nodeName") and status.get("phase") == "Pending":
+            message = self.answer(pod)
+            if message is not None:
+                self.finish(pod, message)
+
+    def finish(self, pod: Object, message: str, *, exit_code: int = 0, reason: str = "Completed") -> None:
+        """Write the end of a pod's container, and of the pod."""
+        metadata = pod["metadata"]
+        phase = "Succeeded" if exit_code == 0 else "Failed"
+        self._api.patch(
+            f"{self._path}/{metadata['name']}/status",
+            {"metadata": {"uid": metadata["uid"]}, "status": ended(phase, message, exit_code, reason)},
+            content_type=STRATEGIC,
+        )
+        self.ended.append(metadata["uid"])
+
+
+def ended(phase: str, message: str, exit_code: int, reason: str) -> Object:
+    """The pod status a kubelet writes when the one container has ended."""
+    now = stamp()
+    terminated = {
+        "exitCode": exit_code,
+        "reason": reason,
+        "message": message,
+        "startedAt": now,
+        "finishedAt": now,
+    }
+    container = {
+        "name": "probe",
+        "image": "nodegauge/probe:test",
+        "imageID": "sha256:0",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"terminated": terminated},
+    }
+    return {"phase": phase, "startTime": now, "containerStatuses": [container]}
