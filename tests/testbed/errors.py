@@ -1,0 +1,44 @@
+"""Everything that can go wrong in the testbed's control plane and proxy, as a tree.
+
+    TestbedError
+    ├── BinaryError          a program of the control plane cannot be had; the text says what to do
+    │   └── BuildError       `go build` (or installing Go) failed; carries the last lines of its output
+    ├── ProcessError         a process did not start, or ended before its time; carries its last log lines
+    ├── ControlPlaneError    the control plane is not in the state that a call needs
+    └── ApiError             the API server answered with an error status
+
+Errors of subprocess, urllib and aiohttp stop at the modules that use them.
+"""
+
+from __future__ import annotations
+
+
+class TestbedError(Exception):
+    """Base of all errors raised here."""
+
+    __test__ = False
+
+
+class BinaryError(TestbedError):
+    """A program that the control plane needs cannot be found or used."""
+
+
+class BuildError(BinaryError):
+    """Building a program failed."""
+
+
+class ProcessError(TestbedError):
+    """A process did not start or ended before its time."""
+
+
+class ControlPlaneError(TestbedError):
+    """The control plane did not reach, or is not in, the state that was asked for."""
+
+
+class ApiError(TestbedError):
+    """The API server refused. `status` is the HTTP code, `reason` the machine-readable word of its Status."""
+
+    def __init__(self, status: int, *, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason

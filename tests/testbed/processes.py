@@ -1,0 +1,169 @@
+"""Processes that never outlive the Python process that started them, also when that gets SIGKILL.
+
+`launch.py` says how; the thread below that forks for all is the half of it that lives here.  Signals and
+waits go through a pidfd, so that a pid which the kernel has given to somebody else is never touched.
+
+Must not know what the processes are.  Linux 5.3 or newer.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import ProcessError
+
+LAUNCHER = Path(__file__).with_name("launch.py")
+LINE_LIMIT = 500
+"""Characters of a log line that an error quotes."""
+KILL_SECONDS = 10.0
+"""How long a process may take to vanish after SIGKILL: only one in the kernel's hands takes any time."""
+
+
+class Process:
+    """A program that runs until it ends, is stopped, or its owner ends."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        """Start `command` (its first word is a path) in a session of its own; output is appended to `log`."""
+        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(log.absolute())]
+        self.name = name
+        self.log = log
+        self._child = _spawner.popen([*launcher, *map(str, command)], env=environ, cwd=cwd)
+        self.pid = self._child.pid
+        self._pidfd = os.pidfd_open(self.pid)
+
+    @property
+    def running(self) -> bool:
+        """False as soon as it has ended."""
+        return not self.wait(0.0)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Negative: the signal that ended it; None while it runs."""
+        return self._child.returncode
+
+    def wait(self, timeout: float) -> bool:
+        """True when it has ended within `timeout` seconds."""
+        if self._child.returncode is not None:
+            return True
+        if not _ended(self._pidfd, timeout):
+            return False
+        os.close(self._pidfd)
+        self._child.wait()
+        return True
+
+    def stop(self, *, grace: float) -> None:
+        """SIGTERM, and SIGKILL after `grace` seconds (0: at once); returns when it has ended."""
+        if grace > 0 and self.running:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        if self.wait(grace):
+            return
+        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if not self.wait(KILL_SECONDS):
+            raise ProcessError(f"{self.name} (pid {self.pid}) still runs {KILL_SECONDS:.0f} s after SIGKILL")
+
+    def stop_group(self, *, grace: float) -> None:
+        """SIGINT to it and its children, then SIGKILL: for a program that starts others."""
+        if self._child.returncode is not None:
+            return
+        # Until it is reaped, no other process gets its pid: the group is certainly its own.
+        os.killpg(self.pid, signal.SIGINT)
+        _ended(self._pidfd, grace)
+        os.killpg(self.pid, signal.SIGKILL)
+        self.wait(KILL_SECONDS)
+
+    def last_words(self) -> str:
+        """The last lines of its log, to be quoted."""
+        return log_tail(self.log)
+
+
+def log_tail(path: Path, *, lines: int = 20) -> str:
+    """The last lines of a log, indented to be quoted in an error; says so when there is nothing."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        text = ""
+    kept = [f"  | {line[:LINE_LIMIT]}" for line in text.splitlines()[-lines:]]
+    return "\n".join(kept) or f"  | ({path} is empty)"
+
+
+def kill_now(pid: int) -> None:
+    """SIGKILL any process and return when it runs no more; ProcessError when it is not there to be killed."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise ProcessError(f"no process {pid} to kill") from error
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        if not _ended(pidfd, KILL_SECONDS):
+            raise ProcessError(f"process {pid} still runs {KILL_SECONDS:.0f} s after SIGKILL")
+    except ProcessLookupError as error:
+        raise ProcessError(f"process {pid} ended before it was killed") from error
+    finally:
+        os.close(pidfd)
+
+
+class _Spawner:
+    """Forks from one thread that ends only with its process, because PDEATHSIG follows the forking thread."""
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._orders: queue.SimpleQueue[tuple[list[str], dict[str, Any], Future[subprocess.Popen[bytes]]]]
+        self._orders = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def popen(self, arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="testbed-spawner", daemon=True)
+                self._thread.start()
+        done: Future[subprocess.Popen[bytes]] = Future()
+        self._orders.put((arguments, options, done))
+        return done.result()
+
+    def _serve(self) -> None:
+        fixed: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
+        while True:
+            arguments, options, done = self._orders.get()
+            try:
+                done.set_result(subprocess.Popen(arguments, **fixed, **options))
+            except BaseException as error:
+                done.set_exception(error)
+            # A thread that waits must not keep the last process object alive.
+            del arguments, options, done
+
+
+_spawner = _Spawner()
+
+
+def _ended(pidfd: int, timeout: float) -> bool:
+    """Whether the process ends within `timeout` seconds: its pidfd becomes readable then."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    deadline = time.monotonic() + timeout
+    while not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        if time.monotonic() >= deadline:
+            return False
+    return True
