@@ -1,0 +1,298 @@
+"""A real control plane: etcd, kube-apiserver, kube-scheduler and kube-controller-manager on loopback.
+
+    with ControlPlane(directory) as control_plane:
+        control_plane.kubectl("get", "namespaces")
+
+Needs no root, no container and no openssl; everything lies below `directory`, and data stays there when it is
+stopped and started again.  Several run side by side.  No process outlives the Python process that started it.
+There is no kubelet: nodes are somebody else's business.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from testbed import controlplane_config as config
+from testbed.binaries import Binaries, find_or_build
+from testbed.errors import ApiError, ControlPlaneError
+from testbed.kubeconfig import write_kubeconfig, write_private
+from testbed.loopback import reserve_port
+from testbed.programs import READY_SECONDS, Programs
+from testbed.rest import Rest
+
+STOP_SECONDS = 10.0
+PORT_ATTEMPTS = 5
+PORT_TAKEN = "address already in use"
+APISERVER = "kube-apiserver"
+FIRST_OBJECTS = (
+    "/api/v1/namespaces/default/serviceaccounts/default",
+    "/api/v1/namespaces/default/configmaps/kube-root-ca.crt",
+)
+"""Without these, the API server's admission refuses every pod; the controller manager makes them."""
+
+
+class ControlPlane:
+    """One control plane below `directory`; `start()` it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        binaries: Binaries | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        self.directory = directory.absolute()
+        self.layout = config.Layout(directory=self.directory)
+        self._binaries = binaries
+        self._progress = progress or (lambda _: None)
+        self._programs = Programs(self.directory, self.layout.log)
+        self._port = 0
+        self._etcd_port = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # What others need to know.
+
+    @property
+    def binaries(self) -> Binaries:
+        """The programs; found, or built, at first use."""
+        if self._binaries is None:
+            self._binaries = find_or_build(self._progress)
+        return self._binaries
+
+    @property
+    def server(self) -> str:
+        """The API server's URL."""
+        if not self._port:
+            raise ControlPlaneError(f"the control plane in {self.directory} was never started")
+        return f"https://{config.LOOPBACK}:{self._port}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.layout.admin_kubeconfig
+
+    @property
+    def kubelet_kubeconfig(self) -> Path:
+        """As mighty, under another name: what simulated kubelets write can be told apart in the audit log."""
+        return self.layout.kubeconfig(config.KUBELET)
+
+    @property
+    def ca_file(self) -> Path:
+        """Verifies the API server (and the fault proxy)."""
+        return self.layout.ca_file
+
+    @property
+    def audit_log(self) -> Path:
+        """One JSON event per line; `testbed.audit` reads it."""
+        return self.layout.audit_log
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the programs that run, by name."""
+        return self._programs.pids
+
+    # Its life.
+
+    def start(self) -> None:
+        """Start everything and return when pods can be created; ControlPlaneError names what failed."""
+        if self.pids:
+            raise ControlPlaneError(f"the control plane in {self.directory} is running already")
+        binaries = self.binaries
+        self._write_files()
+        began = time.monotonic()
+        try:
+            self._start_on_free_ports(binaries)
+            self._progress(f"kube-apiserver answers on {self.server} after {time.monotonic() - began:.1f} s")
+            self._start_controllers(binaries)
+            self._progress(f"scheduler and controllers run after {time.monotonic() - began:.1f} s")
+        except BaseException:
+            self.stop(grace=0.0)
+            raise
+
+    def stop(self, *, grace: float = STOP_SECONDS) -> None:
+        """End all processes, those with open work first; harmless when nothing runs. Data stays."""
+        self._programs.stop_all(grace=grace)
+
+    def stop_apiserver(self, *, grace: float = STOP_SECONDS) -> None:
+        """End kube-apiserver alone; 0 seconds of grace is SIGKILL."""
+        self._programs.stop(APISERVER, grace=grace)
+
+    def start_apiserver(self) -> None:
+        """Start kube-apiserver again, on the same port and data, and wait until it is ready."""
+        if APISERVER in self.pids:
+            raise ControlPlaneError("kube-apiserver is running already")
+        until = time.monotonic() + READY_SECONDS
+        while True:
+            self._start_apiserver(self.binaries)
+            try:
+                self._await_ready()
+            except ControlPlaneError as error:
+                # The port was ours; what uses it as its local end just now will let it go.
+                if PORT_TAKEN not in str(error) or time.monotonic() > until:
+                    raise
+            else:
+                return
+
+    def restart_apiserver(self) -> None:
+        """Stop and start kube-apiserver: every watch breaks, every client has to come back."""
+        self.stop_apiserver()
+        self.start_apiserver()
+
+    # Talking to it.
+
+    def rest(self, token: str | None = None) -> Rest:
+        """Plain calls, as administrator or with the given bearer token."""
+        return Rest(self.server, ca_file=self.ca_file, token=token or self.admin_token)
+
+    @property
+    def admin_token(self) -> str:
+        """The administrator's bearer token."""
+        return self._tokens()[config.ADMIN]
+
+    def service_account_token(self, namespace: str, name: str, *, seconds: int = 3600) -> str:
+        """A TokenRequest token of an existing service account, as a kubelet asks for one."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        request = {"spec": {"expirationSeconds": seconds}}
+        token: str = self.rest().create(path, request)["status"]["token"]
+        return token
+
+    def user_kubeconfig(
+        self,
+        name: str,
+        *,
+        token: str | None = None,
+        token_file: Path | None = None,
+        server: str | None = None,
+        namespace: str = "default",
+    ) -> Path:
+        """Write a kubeconfig for a bearer token, or for a file that holds one; its path is by `name`."""
+        return write_kubeconfig(
+            self.layout.kubeconfig(name),
+            server=server or self.server,
+            ca_file=self.ca_file,
+            token=token,
+            token_file=token_file,
+            user=name,
+            namespace=namespace,
+        )
+
+    def client_environment(self) -> dict[str, str]:
+        """What kubectl and helm need to talk to this control plane and leave the user's own files alone."""
+        return {
+            "KUBECONFIG": str(self.kubeconfig),
+            "KUBECACHEDIR": str(self.directory / "kubectl-cache"),
+            "HELM_CACHE_HOME": str(self.directory / "helm" / "cache"),
+            "HELM_CONFIG_HOME": str(self.directory / "helm" / "config"),
+            "HELM_DATA_HOME": str(self.directory / "helm" / "data"),
+        }
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run kubectl as administrator; its output. ControlPlaneError with its words when it fails."""
+        if self.binaries.kubectl is None:
+            raise ControlPlaneError("there is no kubectl: `python -m testbed.binaries kubectl` builds one")
+        return self._client(self.binaries.kubectl, *arguments, stdin=stdin)
+
+    def helm(self, *arguments: str) -> str:
+        """Run helm as administrator; its output. ControlPlaneError with its words when it fails."""
+        return self._client(self.binaries.helm, *arguments)
+
+    def _client(self, program: Path, *arguments: str, stdin: str | None = None) -> str:
+        done = subprocess.run(
+            [str(program), *arguments],
+            env={**os.environ, **self.client_environment()},
+            input=stdin or "",
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            words = done.stderr.strip() or done.stdout.strip()
+            raise ControlPlaneError(
+                f"{program.name} {' '.join(arguments)} failed with {done.returncode}: {words}"
+            )
+        return done.stdout
+
+    # Starting it.
+
+    def _write_files(self) -> None:
+        self.layout.log(APISERVER).parent.mkdir(parents=True, exist_ok=True)
+        self.layout.etcd_data.mkdir(mode=0o700, exist_ok=True)
+        if not self.layout.tokens.exists():
+            lines = io.StringIO()
+            for user, group in config.USERS.items():
+                csv.writer(lines).writerow(
+                    [secrets.token_urlsafe(24), user, user, *([group] if group else [])]
+                )
+            write_private(self.layout.tokens, lines.getvalue())
+        self.layout.audit_policy.write_text(config.AUDIT_POLICY, encoding="utf-8")
+        write_private(self.layout.scheduler_config, config.scheduler_config(self.layout))
+
+    def _tokens(self) -> Mapping[str, str]:
+        """Bearer tokens by user."""
+        with self.layout.tokens.open(newline="", encoding="utf-8") as lines:
+            return {row[1]: row[0] for row in csv.reader(lines)}
+
+    def _start_on_free_ports(self, binaries: Binaries) -> None:
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            self._etcd_port, self._port = reserve_port(), reserve_port()
+            self._programs.start("etcd", binaries.etcd, config.etcd_flags(self.layout, port=self._etcd_port))
+            self._start_apiserver(binaries)
+            try:
+                self._await_ready()
+            except ControlPlaneError as error:
+                if PORT_TAKEN not in str(error) or attempt == PORT_ATTEMPTS:
+                    raise
+                self._progress("another program took a port that was free a moment ago; trying other ports")
+                self.stop(grace=0.0)
+            else:
+                return
+
+    def _start_apiserver(self, binaries: Binaries) -> None:
+        flags = config.apiserver_flags(self.layout, port=self._port, etcd_port=self._etcd_port)
+        self._programs.start(APISERVER, binaries.kube_apiserver, flags)
+
+    def _start_controllers(self, binaries: Binaries) -> None:
+        tokens = self._tokens()
+        for user in config.USERS:
+            self.user_kubeconfig(user, token=tokens[user])
+        write_kubeconfig(
+            self.kubeconfig,
+            server=self.server,
+            ca_file=self.ca_file,
+            token=tokens[config.ADMIN],
+            user=config.ADMIN,
+        )
+        self._programs.start("kube-scheduler", binaries.kube_scheduler, config.scheduler_flags(self.layout))
+        flags = config.controller_manager_flags(self.layout)
+        self._programs.start("kube-controller-manager", binaries.kube_controller_manager, flags)
+        for path in FIRST_OBJECTS:
+            self._programs.wait_until(partial(self._answers, path), what=path)
+
+    def _await_ready(self) -> None:
+        self._programs.wait_until(
+            lambda: self.ca_file.exists() and self._answers("/readyz"), what="kube-apiserver's /readyz"
+        )
+
+    def _answers(self, path: str) -> bool:
+        try:
+            self.rest().get(path)
+        except (ApiError, OSError):
+            return False
+        return True

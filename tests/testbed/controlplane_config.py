@@ -1,0 +1,189 @@
+"""Flags and files of the four programs of a control plane, as pure functions.
+
+What differs from a real cluster, and why, is said beside each setting.  Whatever is not mentioned is the
+program's default: ServiceAccount admission, RBAC, all controllers that need no cloud.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+SERVICE_RANGE = "10.0.0.0/24"
+ISSUER = "https://kubernetes.default.svc"
+NODE_GRACE_SECONDS = 3600
+"""A node whose kubelet is silent turns NotReady only after this: a busy machine must not decide a test."""
+
+ADMIN = "testbed-admin"
+KUBELET = "testbed-kubelet"
+SCHEDULER = "system:kube-scheduler"
+CONTROLLER_MANAGER = "system:kube-controller-manager"
+USERS = {ADMIN: "system:masters", KUBELET: "system:masters", SCHEDULER: "", CONTROLLER_MANAGER: ""}
+"""Static users and their group. Scheduler and controller manager have no more rights than in any cluster."""
+
+AUDIT_POLICY = """\
+# First match wins. Reads by people and by the control plane are left out, those by other programs are not.
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: None
+    verbs: [get, list, watch]
+    userGroups: [system:masters, "system:serviceaccounts:kube-system"]
+  - level: Metadata
+    verbs: [get, list, watch]
+    userGroups: ["system:serviceaccounts"]
+  - level: None
+    verbs: [get, list, watch]
+  # The heartbeats of kubelets: many, and nothing of ours.
+  - level: None
+    userGroups: [system:masters]
+    namespaces: [kube-node-lease]
+  - level: Request
+    resources:
+      - group: ""
+        resources: [nodes, "nodes/*", pods, "pods/*", events]
+      - group: events.k8s.io
+      - group: nodegauge.dev
+  - level: Metadata
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where everything lies below one directory."""
+
+    directory: Path
+
+    @property
+    def pki(self) -> Path:
+        return self.directory / "pki"
+
+    @property
+    def ca_file(self) -> Path:
+        """The API server's own certificate together with the authority that it made for itself."""
+        return self.pki / "apiserver.crt"
+
+    @property
+    def key_file(self) -> Path:
+        """The API server's key; it also signs service account tokens (the flag's own default)."""
+        return self.pki / "apiserver.key"
+
+    @property
+    def etcd_data(self) -> Path:
+        return self.directory / "etcd"
+
+    @property
+    def tokens(self) -> Path:
+        return self.directory / "tokens.csv"
+
+    @property
+    def audit_policy(self) -> Path:
+        return self.directory / "audit-policy.yaml"
+
+    @property
+    def audit_log(self) -> Path:
+        return self.directory / "audit.log"
+
+    @property
+    def scheduler_config(self) -> Path:
+        return self.directory / "scheduler.json"
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        return self.directory / "kubeconfig"
+
+    def kubeconfig(self, name: str) -> Path:
+        return self.directory / "kubeconfigs" / name
+
+    def log(self, program: str) -> Path:
+        return self.directory / "logs" / f"{program}.log"
+
+
+def etcd_flags(layout: Layout, *, port: int) -> list[str]:
+    """One member, on loopback, that does not wait for the disk: only a crash of the machine loses data.
+
+    It never talks to itself: the peer address that it announces only names it, the one it listens on is any.
+    """
+    client = f"http://{LOOPBACK}:{port}"
+    return [
+        f"--data-dir={layout.etcd_data}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls=http://{LOOPBACK}:0",
+        f"--initial-advertise-peer-urls=http://{LOOPBACK}:2380",
+        f"--initial-cluster=default=http://{LOOPBACK}:2380",
+        "--unsafe-no-fsync",
+        "--auto-compaction-mode=periodic",
+        "--auto-compaction-retention=5m",
+        f"--quota-backend-bytes={4 * 1024**3}",
+        "--log-level=warn",
+    ]
+
+
+def apiserver_flags(layout: Layout, *, port: int, etcd_port: int) -> list[str]:
+    """Self-signed, RBAC, static tokens for our users, audit lines written before the next request is served.
+
+    `--endpoint-reconciler-type=none`: a loopback address is no valid endpoint of the `kubernetes` service.
+    """
+    return [
+        f"--etcd-servers=http://{LOOPBACK}:{etcd_port}",
+        f"--secure-port={port}",
+        f"--bind-address={LOOPBACK}",
+        f"--advertise-address={LOOPBACK}",
+        "--endpoint-reconciler-type=none",
+        f"--cert-dir={layout.pki}",
+        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        f"--service-account-issuer={ISSUER}",
+        f"--service-account-key-file={layout.key_file}",
+        f"--service-account-signing-key-file={layout.key_file}",
+        f"--token-auth-file={layout.tokens}",
+        "--authorization-mode=RBAC",
+        "--allow-privileged=true",
+        f"--audit-policy-file={layout.audit_policy}",
+        f"--audit-log-path={layout.audit_log}",
+        "--audit-log-mode=blocking",
+        "--audit-log-maxsize=100000",
+        "--profiling=false",
+        # Ends watches when it is told to stop; without this it waits a minute for clients to hang up.
+        "--shutdown-watch-termination-grace-period=100ms",
+    ]
+
+
+def scheduler_config(layout: Layout) -> str:
+    """Its configuration file (JSON, so that any path can stand in it).
+
+    A pod that did not fit is tried again after a second, not after up to ten: tests and people wait for it.
+    """
+    document = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(layout.kubeconfig(SCHEDULER)), "qps": 1000, "burst": 1000},
+        "leaderElection": {"leaderElect": False},
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 1,
+    }
+    return json.dumps(document, indent=1)
+
+
+def scheduler_flags(layout: Layout) -> list[str]:
+    """Everything is in its configuration file; it serves nothing."""
+    return [f"--config={layout.scheduler_config}", "--secure-port=0"]
+
+
+def controller_manager_flags(layout: Layout) -> list[str]:
+    """Every controller under its own service account, as cluster installers have it; it serves nothing."""
+    return [
+        f"--kubeconfig={layout.kubeconfig(CONTROLLER_MANAGER)}",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=1000",
+        "--leader-elect=false",
+        "--secure-port=0",
+        f"--root-ca-file={layout.ca_file}",
+        f"--service-account-private-key-file={layout.key_file}",
+        "--use-service-account-credentials=true",
+        f"--node-monitor-grace-period={NODE_GRACE_SECONDS}s",
+        f"--node-startup-grace-period={NODE_GRACE_SECONDS}s",
+    ]

@@ -1,0 +1,26 @@
+"""Free ports on the loopback interface, reserved until their user has bound them."""
+
+from __future__ import annotations
+
+import socket
+
+LOOPBACK = "127.0.0.1"
+
+
+def reserve_port() -> int:
+    """A port that the kernel hands to nobody for about a minute, while a program that asks for it gets it.
+
+    The port is left in TIME_WAIT: nobody is given it as "any free port", but binding it by number with
+    SO_REUSEADDR works, and that is what servers written in Go, Python and the like do.
+    """
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((LOOPBACK, 0))
+        listener.listen(1)
+        port: int = listener.getsockname()[1]
+        with socket.create_connection((LOOPBACK, port)) as client:
+            accepted, _ = listener.accept()
+            # The side that closes first is the one whose port rests in TIME_WAIT.
+            accepted.close()
+            client.recv(1)
+    return port
