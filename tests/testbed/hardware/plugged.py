@@ -1,0 +1,258 @@
+"""A plugged machine: its folder, and what can be done to it from any process.
+
+    hardware.json   the condition: profile, seed, boot, faults, loads, counters' beginnings
+    driver.state    what the simulated driver answers from
+    sys/, proc/     what a probe reads instead of /sys and /proc
+
+Changes are made under a file lock: read the condition, change it, write everything that follows from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from testbed import profiles
+from testbed.driver.build import library_folder
+from testbed.hardware import faults
+from testbed.hardware.faults import Parameter
+from testbed.hardware.machine import HardwareError, Machine
+from testbed.hardware.statefile import gpu_uuid, render, write
+from testbed.hardware.sysfs import write_procfs, write_sysfs
+from testbed.profiles import Profile, ProfileError
+
+CONDITION, STATE, LOCK = "hardware.json", "driver.state", ".lock"
+
+Points = list[tuple[int, int]]
+Clock = Callable[[], int]
+T = TypeVar("T")
+
+
+def boottime_ns() -> int:
+    """The clock that the driver counts by; it runs on through suspend."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class ActiveFault(msgspec.Struct, frozen=True):
+    name: str
+    parameters: dict[str, Parameter] = {}
+
+
+class Condition(msgspec.Struct, forbid_unknown_fields=True):
+    """What was done to a machine; per GPU: when its counters began, its load, when event reasons held."""
+
+    profile: Profile
+    seed: str
+    boot_id: str
+    epochs: list[int]
+    loads: list[Points]
+    reasons: list[dict[str, Points]]
+    faults: list[ActiveFault] = []
+
+    def machine(self) -> Machine:
+        """What is true now.  HardwareError when a fault does not fit the hardware."""
+        machine = Machine.healthy(self.profile)
+        for active in self.faults:
+            faults.find(active.name).on(machine, active.parameters)
+        return machine
+
+    def settle(self, machine: Machine, now: int) -> None:
+        """From now on every event reason holds as the machine says; what was counted before stays counted."""
+        for gpu, schedules in enumerate(self.reasons):
+            held = {name for number, name in machine.holds if number == gpu}
+            for name in held | schedules.keys():
+                _append(schedules.setdefault(name, []), now, machine.holds.get((gpu, name), 0))
+
+
+def _append(points: Points, now: int, value: int) -> None:
+    if (points[-1][1] if points else 0) != value:
+        points.append((now, value))
+
+
+def plug(
+    profile: str | Profile, directory: Path, *, seed: str | None = None, clock: Clock = boottime_ns
+) -> Hardware:
+    """Put a machine of this profile into an empty folder and switch it on: healthy and idle.
+
+    `seed` makes up what tells it from others of its kind (UUIDs, serial numbers); random by default.  Raises
+    HardwareError when the folder has hardware in it or there is no such profile, DriverBuildError when the
+    driver cannot be built.
+    """
+    try:
+        found = profiles.load(profile) if isinstance(profile, str) else profile
+    except ProfileError as error:
+        raise HardwareError(str(error)) from error
+    hardware = Hardware(directory, clock=clock)
+    library_folder(found.driver.version)
+    hardware.directory.mkdir(parents=True, exist_ok=True)
+    now, count = clock(), len(found.gpus)
+    condition = Condition(
+        profile=found,
+        seed=seed or uuid.uuid4().hex,
+        boot_id=str(uuid.uuid4()),
+        epochs=[now] * count,
+        loads=[[] for _ in range(count)],
+        reasons=[{} for _ in range(count)],
+    )
+    hardware.begin(condition)
+    return hardware
+
+
+def attach(directory: Path, *, clock: Clock = boottime_ns) -> Hardware:
+    """The machine that somebody plugged into this folder; HardwareError when there is none."""
+    hardware = Hardware(directory, clock=clock)
+    hardware.condition()
+    return hardware
+
+
+class Hardware:
+    """One plugged machine.  Every method may be called from several processes and threads."""
+
+    def __init__(self, directory: Path, *, clock: Clock = boottime_ns) -> None:
+        self.directory = directory.absolute()
+        self._clock = clock
+
+    @classmethod
+    def open(cls, directory: Path) -> Hardware:
+        """As `attach`."""
+        return attach(directory)
+
+    def condition(self) -> Condition:
+        """What was done to the machine so far."""
+        path = self.directory / CONDITION
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Condition)
+        except FileNotFoundError:
+            raise HardwareError(f"no hardware is plugged into {self.directory}") from None
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise HardwareError(f"{path}: {error}") from error
+
+    @property
+    def profile(self) -> Profile:
+        return self.condition().profile
+
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs are in the machine, whatever NVML can see of them."""
+        return len(self.profile.gpus)
+
+    @property
+    def gpu_product(self) -> str:
+        """The name of its GPU model."""
+        return self.profile.model.name
+
+    @property
+    def uuids(self) -> list[str]:
+        """The UUID of every GPU, in the profile's order."""
+        condition = self.condition()
+        return [gpu_uuid(condition.seed, gpu.address) for gpu in condition.profile.gpus]
+
+    def env(self) -> dict[str, str]:
+        """The variables that give a process this hardware; they must be set before it starts."""
+        return {
+            "LD_LIBRARY_PATH": str(library_folder(self.profile.driver.version)),
+            "NODEGAUGE_SIM_HARDWARE": str(self.directory / STATE),
+            "NODEGAUGE_SYSFS": str(self.directory / "sys"),
+            "NODEGAUGE_PROCFS": str(self.directory / "proc"),
+        }
+
+    def fault(self, name: str, **parameters: Parameter) -> None:
+        """Let something go wrong; faults add up.  HardwareError for a fault or parameter that cannot be."""
+        with self._changing() as condition:
+            condition.faults.append(ActiveFault(name, parameters))
+
+    def heal(self, name: str | None = None) -> None:
+        """Undo all faults, or those of one name."""
+        if name is not None:
+            faults.find(name)
+        with self._changing() as condition:
+            condition.faults = [active for active in condition.faults if name not in (None, active.name)]
+
+    def faults(self) -> list[str]:
+        """The names of the faults that are on, in the order in which they came."""
+        return [active.name for active in self.condition().faults]
+
+    def load(self, percent: int, *, gpu: int | None = None) -> None:
+        """From now on, keep one GPU or all of them this busy."""
+        if not 0 <= percent <= 100:
+            raise HardwareError(f"a load is 0 to 100 per cent, not {percent}")
+        with self._changing() as condition:
+            for number in _chosen(condition, gpu):
+                _append(condition.loads[number], self._clock(), percent)
+
+    def reset(self, *, gpu: int | None = None) -> None:
+        """Reset one GPU, or reload the driver: counters begin again."""
+        with self._changing() as condition:
+            for number in _chosen(condition, gpu):
+                condition.epochs[number] = self._clock()
+
+    def reboot(self) -> None:
+        """Restart: a new boot id, counters begin again, nothing runs; what is broken stays broken."""
+        with self._changing() as condition:
+            condition.boot_id = str(uuid.uuid4())
+            for number in _chosen(condition, None):
+                condition.epochs[number] = self._clock()
+                condition.loads[number] = []
+
+    def unplug(self) -> None:
+        """Unload the driver: NVML answers DRIVER_NOT_LOADED, and the folder is free for other hardware."""
+        with self._locked():
+            for name in (STATE, CONDITION):
+                (self.directory / name).unlink(missing_ok=True)
+
+    def begin(self, condition: Condition) -> None:
+        """Write a new machine's first condition."""
+        with self._locked():
+            if (self.directory / CONDITION).exists():
+                raise HardwareError(
+                    f"{self.directory} has hardware plugged in already: attach to it, or unplug it"
+                )
+            self._write(condition)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        descriptor = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Condition]:
+        self.condition()  # before a lock file is made in a folder without hardware
+        with self._locked():
+            condition = self.condition()
+            yield condition
+            self._write(condition)
+
+    def _write(self, condition: Condition) -> None:
+        """Everything that follows from a condition, the condition itself last."""
+        machine = condition.machine()
+        condition.settle(machine, self._clock())
+        reasons: Mapping[tuple[int, str], Points] = {
+            (gpu, name): points
+            for gpu, named in enumerate(condition.reasons)
+            for name, points in named.items()
+        }
+        state = render(
+            machine, seed=condition.seed, epochs=condition.epochs, loads=condition.loads, reasons=reasons
+        )
+        write_sysfs(self.directory / "sys", machine)
+        write_procfs(self.directory / "proc", boot_id=condition.boot_id)
+        write(self.directory / STATE, state.encode())
+        write(self.directory / CONDITION, msgspec.json.format(msgspec.json.encode(condition)))
+
+
+def _chosen(condition: Condition, gpu: int | None) -> list[int]:
+    if gpu is None:
+        return list(range(len(condition.profile.gpus)))
+    return [Machine.healthy(condition.profile).gpu(gpu)]

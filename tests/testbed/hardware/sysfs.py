@@ -1,0 +1,167 @@
+"""The parts of /sys and /proc that a probe reads, as a tree of real files and links below a folder.
+
+Laid out as the kernel does: devices/pciDDDD:BB/.../ADDRESS, with links to them from bus/pci/devices,
+class/infiniband and class/infiniband_verbs.  Writing is repeatable: only what differs is touched, each file
+in one step.
+
+A GPU that fell off the bus keeps its folder: the kernel remembers vendor, device and class, while the
+configuration space and the link status come from the device and read as all ones (width 63, speed unknown).
+Link speeds do not follow the load here; NVML's do.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from testbed.hardware.machine import Machine, PciPresence
+from testbed.hardware.statefile import write
+from testbed.profiles.model import Nic
+from testbed.profiles.pcitree import PciFunction, cpu_numbers
+
+SPEED_OF_GENERATION = {
+    1: "2.5 GT/s PCIe",
+    2: "5.0 GT/s PCIe",
+    3: "8.0 GT/s PCIe",
+    4: "16.0 GT/s PCIe",
+    5: "32.0 GT/s PCIe",
+    6: "64.0 GT/s PCIe",
+}
+CONFIG_BYTES = 64
+"""What the kernel shows of the configuration space to those without privilege."""
+
+ALL_ONES = b"\xff" * CONFIG_BYTES
+PORT_COUNTERS = ("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error")
+
+
+def write_sysfs(root: Path, machine: Machine) -> None:
+    """Bring the tree below `root` in line with the machine."""
+    for function in machine.pci.values():
+        if machine.presence.get(function.address) is PciPresence.GONE:
+            _remove_function(root, function)
+        else:
+            _write_function(root, function, machine)
+    for number, nic in enumerate(machine.profile.host.nics):
+        _write_nic(root, machine.pci[nic.address], nic, number=number)
+    nodes = root / "devices/system/node"
+    for node in machine.profile.host.nodes:
+        _files(nodes / f"node{node.id}", {"cpulist": node.cpus})
+    _files(nodes, {"online": _ranges([node.id for node in machine.profile.host.nodes])})
+
+
+def write_procfs(root: Path, *, boot_id: str) -> None:
+    """Bring the tree below `root` in line with this boot."""
+    _files(root / "sys/kernel/random", {"boot_id": boot_id})
+
+
+def _write_function(root: Path, function: PciFunction, machine: Machine) -> None:
+    folder = root / "devices" / function.path
+    kind, host = function.kind, machine.profile.host
+    node = next(node for node in host.nodes if node.id == function.numa)
+    _files(
+        folder,
+        {
+            "class": kind.class_,
+            "vendor": kind.vendor,
+            "device": kind.device,
+            "subsystem_vendor": kind.subsystem[0],
+            "subsystem_device": kind.subsystem[1],
+            "numa_node": str(function.numa if host.numa_reported else -1),
+            "local_cpulist": node.cpus if host.numa_reported else _all_cpus(machine),
+            **_link(function, machine),
+        },
+    )
+    lost = machine.presence.get(function.address) is PciPresence.ALL_ONES
+    _bytes(folder / "config", ALL_ONES if lost else _config(function))
+    _symlink(root / "bus/pci/devices" / function.address, folder)
+
+
+def _remove_function(root: Path, function: PciFunction) -> None:
+    (root / "bus/pci/devices" / function.address).unlink(missing_ok=True)
+    shutil.rmtree(root / "devices" / function.path, ignore_errors=True)
+
+
+def _link(function: PciFunction, machine: Machine) -> dict[str, str]:
+    """Speed and width of the function's link, at most and now."""
+    speed, width = function.kind.speed, function.kind.width
+    now = {"current_link_speed": speed, "current_link_width": str(width)}
+    if function.address in {gpu.address for gpu in machine.gpus}:
+        pcie = machine.profile.model.pcie
+        now = {
+            "current_link_speed": SPEED_OF_GENERATION[pcie.idle_generation],
+            "current_link_width": str(pcie.idle_width),
+        }
+    if machine.presence.get(function.address) is PciPresence.ALL_ONES:
+        now = {"current_link_speed": "Unknown", "current_link_width": "63"}
+    return {"max_link_speed": speed, "max_link_width": str(width), **now} if speed else {}
+
+
+def _config(function: PciFunction) -> bytes:
+    """The head of a configuration space: ids and class where PCI puts them."""
+    kind = function.kind
+    config = bytearray(CONFIG_BYTES)
+    config[0:2] = int(kind.vendor, 16).to_bytes(2, "little")
+    config[2:4] = int(kind.device, 16).to_bytes(2, "little")
+    config[9:12] = int(kind.class_, 16).to_bytes(3, "little")
+    config[0x2C:0x2E] = int(kind.subsystem[0], 16).to_bytes(2, "little")
+    config[0x2E:0x30] = int(kind.subsystem[1], 16).to_bytes(2, "little")
+    return bytes(config)
+
+
+def _write_nic(root: Path, function: PciFunction, nic: Nic, *, number: int) -> None:
+    """An RDMA device, and the verbs device whose number says when its driver registered it."""
+    parent = root / "devices" / function.path
+    device, verbs = parent / "infiniband" / nic.name, parent / "infiniband_verbs" / f"uverbs{number}"
+    guid = f"{int(nic.node_guid, 16):016x}"
+    _files(device, {"node_guid": ":".join(guid[n : n + 4] for n in range(0, 16, 4))})
+    port = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": nic.rate, "link_layer": nic.link_layer}
+    _files(device / "ports/1", port)
+    _files(device / "ports/1/counters", dict.fromkeys(PORT_COUNTERS, "0"))
+    _files(verbs, {"ibdev": nic.name})
+    for made, group in ((device, "infiniband"), (verbs, "infiniband_verbs")):
+        _symlink(made / "device", parent)
+        _symlink(root / "class" / group / made.name, made)
+
+
+def _all_cpus(machine: Machine) -> str:
+    numbers = [number for node in machine.profile.host.nodes for number in cpu_numbers(node.cpus)]
+    return _ranges(sorted(numbers))
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers as the kernel lists them."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _files(folder: Path, contents: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in contents.items():
+        if _read(folder / name) != f"{text}\n".encode():
+            write(folder / name, f"{text}\n".encode())
+
+
+def _bytes(path: Path, content: bytes) -> None:
+    if _read(path) != content:
+        write(path, content)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _symlink(link: Path, target: Path) -> None:
+    """A relative link, so that the whole tree can be moved."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(os.path.relpath(target, link.parent))

@@ -1,0 +1,103 @@
+"""The PCI functions of a machine as a tree, and how far apart two of them are.
+
+The distance is derived from the tree, as the driver and nvidia-smi derive it: a profile states where things
+are plugged, never a matrix, and tests compare what follows with the recorded matrices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import takewhile
+
+from testbed.profiles.model import Host, PciKind
+
+LINE = re.compile(r"^( *)([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (\S+)$")
+
+
+class TreeError(ValueError):
+    """A tree that cannot be: the message quotes the line."""
+
+
+class Distance(IntEnum):
+    """nvmlGpuTopologyLevel_t, named with nvidia-smi's letters."""
+
+    PIX = 10
+    PXB = 20
+    PHB = 30
+    NODE = 40
+    SYS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class PciFunction:
+    """A PCI function in its place: the host bridge (`0000:07`), and the bridges above it from the top."""
+
+    address: str
+    kind: PciKind
+    root: str
+    numa: int
+    bridges: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """Where it stands below sysfs' devices folder."""
+        return "/".join((f"pci{self.root}", *self.bridges, self.address))
+
+
+def functions(host: Host) -> dict[str, PciFunction]:
+    """Every PCI function of a host by its address, parents first; TreeError for a tree that cannot be."""
+    found: dict[str, PciFunction] = {}
+    for root in host.roots:
+        above: list[str] = []
+        for line in root.functions.splitlines():
+            if not (match := LINE.match(line)):
+                raise TreeError(f"{line!r} is not 'ADDRESS KIND'")
+            depth, address, kind = len(match[1]) // 2, match[2], match[3]
+            if len(match[1]) % 2 or depth > len(above):
+                raise TreeError(f"{line!r} is indented too far")
+            if kind not in host.kinds:
+                raise TreeError(f"{line!r}: kinds has no {kind!r}")
+            if address in found:
+                raise TreeError(f"{line!r}: there is such a function already")
+            above[depth:] = [address]
+            found[address] = PciFunction(
+                address=address,
+                kind=host.kinds[kind],
+                root=root.bus,
+                numa=root.numa,
+                bridges=tuple(above[:depth]),
+            )
+    return found
+
+
+def distance(one: PciFunction, other: PciFunction) -> Distance:
+    """How far two functions of one machine are apart.
+
+    Other host bridges: NODE within a NUMA node, SYS beyond.  The same one, with no bridge in common: PHB.
+    With a bridge in common: PIX where at most one bridge lies between it and either of them (the ports of one
+    switch), PXB where more do.  Source: the legend of `nvidia-smi topo -m` and the comments on
+    nvmlGpuTopologyLevel_t.
+    """
+    if one.root != other.root:
+        return Distance.NODE if one.numa == other.numa else Distance.SYS
+    shared = _common(one.bridges, other.bridges)
+    if not shared:
+        return Distance.PHB
+    below = max(len(one.bridges), len(other.bridges)) - shared
+    return Distance.PIX if below <= 1 else Distance.PXB
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many bridges from the top are the same."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return len(list(same))
+
+
+def cpu_numbers(listing: str) -> Iterator[int]:
+    """The numbers in a kernel list, "0-2,8" as 0, 1, 2, 8."""
+    for part in listing.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)

@@ -1,0 +1,73 @@
+"""Reading a profile from its file, and refusing one that contradicts itself."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from testbed.errors import TestbedError
+from testbed.profiles.model import Profile
+from testbed.profiles.pcitree import TreeError, functions
+
+FOLDER = Path(__file__).parent
+
+
+class ProfileError(TestbedError):
+    """A profile does not exist or contradicts itself; the message names the file and the field."""
+
+
+def names() -> list[str]:
+    """The profiles there are."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+@cache
+def load(name: str) -> Profile:
+    """The profile of this name; ProfileError when there is none, or when it contradicts itself."""
+    if name not in names():
+        raise ProfileError(f"no hardware profile {name!r}: there are {', '.join(names())}")
+    return parse((FOLDER / f"{name}.yaml").read_bytes(), name=name)
+
+
+def parse(document: bytes, *, name: str) -> Profile:
+    """A profile from its text; ProfileError with every contradiction in it."""
+    try:
+        profile = msgspec.yaml.decode(document, type=Profile)
+        found = contradictions(profile)
+    except (msgspec.DecodeError, msgspec.ValidationError, TreeError) as error:
+        raise ProfileError(f"{name}.yaml: {error}") from error
+    if profile.name != name:
+        found.append(f"name is {profile.name!r}")
+    if found:
+        raise ProfileError("\n".join(f"{name}.yaml: {problem}" for problem in found))
+    return profile
+
+
+def contradictions(profile: Profile) -> list[str]:
+    """What does not fit together in a profile, in words."""
+    there = functions(profile.host)
+    gpus = {gpu.address for gpu in profile.gpus}
+    found = [f"gpus: no PCI function {gpu.address}" for gpu in profile.gpus if gpu.address not in there]
+    found += [
+        f"host.nics: no PCI function {nic.address}" for nic in profile.host.nics if nic.address not in there
+    ]
+    nodes = {node.id for node in profile.host.nodes}
+    found += [
+        f"host.roots: no NUMA node {root.numa}" for root in profile.host.roots if root.numa not in nodes
+    ]
+    slots = profile.model.links.slots if profile.model.links else 0
+    for gpu in profile.gpus:
+        if len(gpu.links) > slots:
+            found.append(f"gpus: {gpu.address} has {len(gpu.links)} links, its model {slots} slots")
+        far = {address for address in gpu.links if address}
+        found += [
+            f"gpus: {gpu.address} has a link to {address}, not there"
+            for address in sorted(far - there.keys())
+        ]
+        found += [f"gpus: {gpu.address} has a link to itself" for _ in far & {gpu.address}]
+        for peer in profile.gpus:
+            if peer.address in far & gpus and gpu.links.count(peer.address) != peer.links.count(gpu.address):
+                found.append(f"gpus: {gpu.address} and {peer.address} do not agree on the links between them")
+    return found
