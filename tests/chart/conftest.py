@@ -1,14 +1,52 @@
-"""helm for tests of the chart: the testbed's own, in a home folder of its own."""
+"""helm for tests of the chart, and an empty control plane to install it on.
+
+The control plane is not shared with other tests, because CRDs come and go on it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
-from chart_tools import Helm
+from chart_cluster import CRDS, eventually, installed_crds, is_served
+from chart_tools import NAMESPACE, RELEASE, Helm
 from testbed.binaries import find_or_build
+from testbed.controlplane import ControlPlane
+from testbed.rest import Rest
 
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """helm without a cluster."""
     return Helm(program=find_or_build().helm, home=tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture(scope="session")
+def empty_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane whose release namespace takes only restricted pods."""
+    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as control_plane:
+        level = {"pod-security.kubernetes.io/enforce": "restricted"}
+        body = {"metadata": {"name": NAMESPACE, "labels": level}}
+        control_plane.rest().create("/api/v1/namespaces", body)
+        yield control_plane
+
+
+@pytest.fixture
+def rest(empty_plane: ControlPlane) -> Rest:
+    """Calls as administrator."""
+    return empty_plane.rest()
+
+
+@pytest.fixture
+def cluster(helm: Helm, empty_plane: ControlPlane) -> Iterator[Helm]:
+    """helm on a cluster without anything of ours; whatever a test installs is gone after it."""
+    on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
+    yield on_cluster
+    if on_cluster.run("list", "--namespace", NAMESPACE, "--short").strip():
+        on_cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
+    rest = empty_plane.rest()
+    for name in installed_crds(rest):
+        rest.delete(f"{CRDS}/{name}")
+    eventually(lambda: not installed_crds(rest) and not is_served(rest))

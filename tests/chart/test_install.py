@@ -1,0 +1,158 @@
+"""The chart on a real API server: one install on an empty cluster, upgrades that keep, uninstalls that clean.
+
+There is no kubelet here, so nothing runs: the objects are looked at, and what the API server makes of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from chart_cluster import (
+    CRDS,
+    POLICIES,
+    eventually,
+    install,
+    installed_crds,
+    left_behind,
+    policies,
+    upgrade,
+)
+from chart_tools import ALL, CHART, NAMESPACE, RELEASE, VARIANTS, Helm, HelmFailed, Object
+from testbed.errors import ApiError
+from testbed.rest import Rest
+
+pytestmark = pytest.mark.cluster
+
+NO_JOB: Object = {"cleanup": {"enabled": False}}
+"""Values for an uninstall with hooks where no kubelet runs the clean-up's Job."""
+
+
+def test_one_install_is_enough(cluster: Helm, rest: Rest) -> None:
+    """On an empty cluster one `helm install` makes everything that the chart renders, the policy included."""
+    words = install(cluster)
+    assert "kubectl get nodes -L interconnect" in words
+    assert "kubectl get nodereports" in words
+    wanted = {
+        (o["kind"], o["metadata"]["name"])
+        for o in cluster.objects()
+        if "cleanup" not in o["metadata"]["name"]
+    }
+    assert wanted == left_behind(rest)
+    spec = policies(rest)["default"]["spec"]
+    assert spec["nodeSelector"] == {"matchLabels": {"nvidia.com/gpu.present": "true"}}
+    assert spec["probes"]["health"]["interval"] == "15m"
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
+def test_api_server_takes_every_object(cluster: Helm, rest: Rest, values: Object) -> None:
+    """The API server takes each rendered object, unknown fields refused (ServiceMonitor has no CRD here)."""
+    install(cluster)
+    for o in cluster.objects(values, release="other"):
+        if o["kind"] not in ("ServiceMonitor", "CustomResourceDefinition"):
+            body = o | {"metadata": o["metadata"] | {"name": f"try-{o['metadata']['name']}"}}
+            place = PLACES[o["kind"]].format(o["metadata"].get("namespace", ""))
+            rest.create(f"{place}?dryRun=All&fieldValidation=Strict", body)
+
+
+def test_pods_pass_pod_security(cluster: Helm, rest: Rest) -> None:
+    """The operator's pod and the clean-up's are admitted where Pod Security enforces `restricted`."""
+    for o in cluster.objects():
+        if o["kind"] in ("Deployment", "Job"):
+            pod = o["spec"]["template"]
+            pod["metadata"]["name"] = "try"
+            pod["spec"]["serviceAccountName"] = "default"
+            rest.create(f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", pod)
+    pod["spec"]["securityContext"]["runAsNonRoot"] = False
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        rest.create(f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", pod)
+
+
+def test_upgrade_keeps_what_people_set(cluster: Helm, rest: Rest) -> None:
+    """An upgrade brings changed values into the policy, keeps it, and keeps what people set beside them."""
+    install(cluster)
+    before = policies(rest)["default"]["metadata"]["uid"]
+    rest.patch(f"{POLICIES}/default", {"spec": {"mode": "Observe"}})
+    for interval in ("5m", "6m"):
+        upgrade(cluster, {"policy": {"spec": {"probes": {"health": {"interval": interval}}}}})
+        policy = policies(rest)["default"]
+        assert policy["metadata"]["uid"] == before
+        assert policy["spec"]["mode"] == "Observe"
+        assert policy["spec"]["probes"]["health"]["interval"] == interval
+
+
+def test_rollback_keeps_the_policy(cluster: Helm, rest: Rest) -> None:
+    """A rollback to the first revision, where the policy was a hook, does not take it away for a moment."""
+    install(cluster)
+    before = policies(rest)["default"]["metadata"]["uid"]
+    upgrade(cluster)
+    cluster.run("rollback", RELEASE, "1", "--namespace", NAMESPACE)
+    assert policies(rest)["default"]["metadata"]["uid"] == before
+
+
+@pytest.mark.parametrize("policy", [{"create": False}, {"name": "other"}], ids=["left out", "renamed"])
+def test_upgrade_removes_what_values_no_longer_name(cluster: Helm, rest: Rest, policy: Object) -> None:
+    """A policy that the values no longer name goes; one that somebody else made stays."""
+    install(cluster)
+    upgrade(cluster)
+    foreign = {
+        "apiVersion": "nodegauge.dev/v1alpha1",
+        "kind": "GPUValidationPolicy",
+        "spec": {"nodeSelector": {}},
+    }
+    rest.create(POLICIES, foreign | {"metadata": {"name": "foreign"}})
+    upgrade(cluster, {"policy": policy})
+    assert set(policies(rest)) == {"foreign"} | ({policy["name"]} if "name" in policy else set())
+
+
+def test_bad_policy_stops_an_upgrade(cluster: Helm, rest: Rest) -> None:
+    """What only CEL sees fails the upgrade with the field named, and the policy stays as it was."""
+    install(cluster)
+    with pytest.raises(HelmFailed, match=r"spec\.probes\.health\.deadline"):
+        upgrade(cluster, {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}})
+    assert policies(rest)["default"]["spec"]["probes"]["health"]["interval"] == "15m"
+
+
+def test_upgrade_upgrades_the_crds(cluster: Helm, rest: Rest) -> None:
+    """`helm upgrade` mends a CRD that is not the chart's."""
+    install(cluster)
+    name = "nodereports.nodegauge.dev"
+    rest.patch(f"{CRDS}/{name}", {"spec": {"names": {"categories": []}}})
+    assert not rest.get(f"{CRDS}/{name}")["spec"]["names"].get("categories")
+    cluster.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--force-conflicts")
+    assert rest.get(f"{CRDS}/{name}")["spec"]["names"]["categories"] == ["nodegauge"]
+
+
+@pytest.mark.parametrize("upgrades", [0, 1])
+@pytest.mark.parametrize("keep", [True, False], ids=["keep", "remove"])
+def test_uninstall_leaves_what_keep_says(cluster: Helm, rest: Rest, keep: bool, upgrades: int) -> None:
+    """An uninstall leaves the CRDs with `crds.keep`, nothing without; never a policy of the chart's."""
+    values = NO_JOB | {"crds": {"keep": keep}}
+    install(cluster, values)
+    for _ in range(upgrades):
+        upgrade(cluster, values)
+    cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+    kept = set(itertools.product(["CustomResourceDefinition"], installed_crds(rest))) if keep else set()
+    assert len(kept) == (2 if keep else 0)
+    eventually(lambda: left_behind(rest) == kept)
+
+
+def test_uninstall_without_hooks_keeps_the_objects_of_kept_crds(cluster: Helm, rest: Rest) -> None:
+    """Without hooks only the kept CRDs and their policy stay, and the next install takes both over."""
+    install(cluster)
+    cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
+    assert {kind for kind, _ in left_behind(rest)} == {"CustomResourceDefinition", "GPUValidationPolicy"}
+    before = policies(rest)["default"]["metadata"]["uid"]
+    install(cluster)
+    assert policies(rest)["default"]["metadata"]["uid"] == before
+
+
+def test_upgrade_replaces_what_is_renamed(cluster: Helm, rest: Rest) -> None:
+    """A release can go from the defaults to nearly every value set; objects under their old names go."""
+    install(cluster)
+    values = {key: value for key, value in ALL.items() if key not in ("fullnameOverride", "metrics", "crds")}
+    upgrade(cluster, values)
+    accounts = {name for kind, name in left_behind(rest) if kind == "ServiceAccount"}
+    assert accounts == {"gauge-operator", "gauge-probe"}
+    assert set(policies(rest)) == {"fleet"}
