@@ -36,8 +36,8 @@ def advance(
 ) -> ReportStatus:
     """The status after `end`.
 
-    `run` carries the number, the pod and the start; `request` is the `spec.requestedAt` that it answers;
-    `now` in epoch seconds.
+    `run` carries the number, the pod and the start; `node` is the node as the run met it; `request` the
+    `spec.requestedAt` that it answers; `now` in epoch seconds.
     """
     before = status.probe(names.PROBE_HEALTH)
     judgement = _judge(end, before=before, node=node, policy=policy)

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.api.report import unstamp, whole
 
 
 class ConditionView(Struct, frozen=True, kw_only=True):
@@ -54,7 +54,8 @@ class Terminated(Struct, frozen=True, kw_only=True):
 
 
 class PodView(Struct, frozen=True, kw_only=True):
-    """A probe pod, trimmed.  `gone`: it was deleted; this is the last that was seen of it."""
+    """A probe pod, trimmed.  `gone`: it was deleted; this is the last that was seen of it.  `boot_id` and
+    `request`: the node's boot and the report's request for which it was made."""
 
     name: str
     uid: str
@@ -66,6 +67,8 @@ class PodView(Struct, frozen=True, kw_only=True):
     phase: str
     created_at: float
     scheduled: bool
+    boot_id: str = ""
+    request: str = ""
     pending_reason: str = ""
     pending_message: str = ""
     started_at: float = 0.0
@@ -119,8 +122,8 @@ def pod_view(body: Mapping[str, Any], *, gone: bool = False) -> PodView | None:
     metadata, status = body["metadata"], body.get("status") or {}
     annotations = metadata.get("annotations") or {}
     probe = (metadata.get("labels") or {}).get(names.POD_PROBE)
-    number = annotations.get(names.POD_RUN, "")
-    if not probe or not number.isdigit() or not annotations.get(names.POD_NODE):
+    number = whole(annotations.get(names.POD_RUN, ""))
+    if not probe or number is None or not annotations.get(names.POD_NODE):
         return None
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     placed = conditions.get("PodScheduled") or {}
@@ -138,8 +141,10 @@ def pod_view(body: Mapping[str, Any], *, gone: bool = False) -> PodView | None:
         probe=probe,
         node=annotations[names.POD_NODE],
         node_uid=annotations.get(names.POD_NODE_UID, ""),
-        number=int(number),
+        number=number,
         phase=status.get("phase", "Pending"),
+        boot_id=annotations.get(names.POD_BOOT, ""),
+        request=annotations.get(names.POD_REQUEST, ""),
         created_at=unstamp(metadata.get("creationTimestamp", "")),
         scheduled=scheduled,
         pending_reason=waiting.get("reason", "") if scheduled else placed.get("reason", ""),

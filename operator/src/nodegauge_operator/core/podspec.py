@@ -34,8 +34,13 @@ class ProbeDefaults(Struct, frozen=True, kw_only=True):
     instance: str = "nodegauge"
 
 
-def probe_pod(*, node: NodeView, policy: Policy, number: int, defaults: ProbeDefaults) -> dict[str, Any]:
-    """The manifest of one health run on one node; the same for every try of the same run."""
+def probe_pod(
+    *, node: NodeView, policy: Policy, number: int, request: str, defaults: ProbeDefaults
+) -> dict[str, Any]:
+    """The manifest of one health run on one node, under the same name for every try of the same run.
+
+    `request`: the report's `spec.requestedAt` that it answers.
+    """
     template = policy.spec.pod_template
     health = policy.spec.probes.health
     run = names.run_id(node_uid=node.uid, probe=names.PROBE_HEALTH, number=number)
@@ -63,12 +68,10 @@ def probe_pod(*, node: NodeView, policy: Policy, number: int, defaults: ProbeDef
         "imagePullSecrets": template.image_pull_secrets or [{"name": s} for s in defaults.image_pull_secrets],
     }
     spec |= {key: value for key, value in optional.items() if value}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": _metadata(node=node, policy=policy, number=number, defaults=defaults),
-        "spec": spec,
-    }
+    metadata = _metadata(node=node, policy=policy, number=number, defaults=defaults)
+    if request:
+        metadata["annotations"][names.POD_REQUEST] = request
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _metadata(*, node: NodeView, policy: Policy, number: int, defaults: ProbeDefaults) -> dict[str, Any]:
@@ -91,6 +94,7 @@ def _metadata(*, node: NodeView, policy: Policy, number: int, defaults: ProbeDef
             names.POD_NODE: node.name,
             names.POD_NODE_UID: node.uid,
             names.POD_RUN: str(number),
+            names.POD_BOOT: node.boot_id,
             names.POD_POLICY: policy.name,
         },
     }

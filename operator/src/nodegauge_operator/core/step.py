@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy, seconds
+from nodegauge_operator.api.policy import Limits, Policy, seconds
 from nodegauge_operator.api.report import Change, Held, Outcome, Report, ReportStatus, Run, stamp, unstamp
 from nodegauge_operator.core import gate, runs
 from nodegauge_operator.core.advance import advance
@@ -128,11 +128,11 @@ class Situation(Struct, frozen=True, kw_only=True):
 def next_step(s: Situation) -> Step | None:
     """The write that comes next, or None when everything is as it should be."""
     if s.node is None:
-        return _delete_first(s.pods)
+        return _delete_next(s.pods, now=s.now, limits=Limits())
     if s.policy is None:
         return _release(s, s.node)
     if s.report is None or s.report.node_uid != s.node.uid:
-        return _absent_report(s, s.node)
+        return _absent_report(s, s.node, s.policy)
     return (
         _judge_ended(s, s.node, s.policy, s.report)
         or _hold(s, s.node, s.policy, s.report)
@@ -162,13 +162,14 @@ def run_due_at(report: Report | None, *, node: NodeView, policy: Policy) -> floa
 
 def wake_at(s: Situation) -> float:
     """When to ask `next_step` again if nothing happens before: the next moment after `now`, or infinity."""
+    pods = [p for p in s.pods if not p.gone]
+    limits = s.policy.spec.limits if s.policy else Limits()
+    times = [p.deleting_since + seconds(limits.not_gone) for p in pods if p.deleting_since]
     if s.node is None or s.policy is None:
-        return float("inf")
-    limits = s.policy.spec.limits
+        return min((at for at in times if at > s.now), default=float("inf"))
     deadline = seconds(s.policy.spec.probes.health.deadline)
-    times = [runs.wake_at(p, limits=limits, deadline=deadline) for p in s.pods if not p.deleting_since]
-    times += [p.deleting_since + seconds(limits.not_gone) for p in s.pods if p.deleting_since]
-    if not s.pods:
+    times += [runs.wake_at(p, limits=limits, deadline=deadline) for p in pods if not p.deleting_since]
+    if not pods:
         times.append(run_due_at(s.report, node=s.node, policy=s.policy))
     if s.report is not None:
         probe = s.report.status.probe(names.PROBE_HEALTH)
@@ -189,7 +190,11 @@ def refused(s: Situation, *, number: int, reason: str, message: str) -> PatchRep
     assert s.report is not None
     end = runs.RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=message)
     run = Run(number=number, started_at=stamp(s.now))
-    return _advanced(s, s.node, s.policy, s.report, run=run, end=end)
+    request, now = s.report.requested_at, s.now
+    status = advance(
+        s.report.status, run=run, end=end, node=s.node, policy=s.policy, request=request, now=now
+    )
+    return PatchReport(s.report, _with_gate(status, node=s.node, policy=s.policy, now=now))
 
 
 def _release(s: Situation, node: NodeView) -> Step | None:
@@ -199,15 +204,16 @@ def _release(s: Situation, node: NodeView) -> Step | None:
         return PatchNode(node, labels)
     if node.condition is not None:
         return SetCondition(node, None)
-    return _delete_first(s.pods) or (DeleteReport(s.report) if s.report else None)
+    deleted = _delete_next(s.pods, now=s.now, limits=Limits())
+    return deleted or (DeleteReport(s.report) if s.report else None)
 
 
-def _absent_report(s: Situation, node: NodeView) -> Step | None:
+def _absent_report(s: Situation, node: NodeView, policy: Policy) -> Step | None:
     if s.report is not None:
         return DeleteReport(s.report)
-    stale = [p for p in s.pods if p.node_uid != node.uid]
+    stale = tuple(p for p in s.pods if p.node_uid != node.uid and not p.gone)
     if stale:
-        return _delete_first(tuple(stale))
+        return _delete_next(stale, now=s.now, limits=policy.spec.limits)
     ours = [p for p in s.pods if not p.gone]
     return CreateReport(node) if ours or s.granted else None
 
@@ -227,17 +233,12 @@ def _judge_ended(s: Situation, node: NodeView, policy: Policy, report: Report) -
         if end is not None:
             started = stamp(pod.started_at or pod.created_at)
             run = Run(number=current, pod_name=pod.name, pod_uid=pod.uid, started_at=started)
-            return _advanced(s, node, policy, report, run=run, end=end)
+            met = replace(node, boot_id=pod.boot_id or node.boot_id)
+            status = advance(
+                report.status, run=run, end=end, node=met, policy=policy, request=pod.request, now=s.now
+            )
+            return PatchReport(report, _with_gate(status, node=node, policy=policy, now=s.now))
     return None
-
-
-def _advanced(
-    s: Situation, node: NodeView, policy: Policy, report: Report, *, run: Run, end: runs.RunEnd
-) -> PatchReport:
-    status = advance(
-        report.status, run=run, end=end, node=node, policy=policy, request=report.requested_at, now=s.now
-    )
-    return PatchReport(report, _with_gate(status, node=node, policy=policy, now=s.now))
 
 
 def _with_gate(status: ReportStatus, *, node: NodeView, policy: Policy, now: float) -> ReportStatus:
@@ -279,20 +280,20 @@ def _event(s: Situation, node: NodeView, change: Change | None) -> Step | None:
 def _tidy(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
     """Delete pods that have been judged or belong to nobody, and force those that do not go."""
     current = last_number(report) + 1
-    not_gone = seconds(policy.spec.limits.not_gone)
-    for pod in s.pods:
-        if pod.gone or (pod.number == current and pod.node_uid == node.uid):
+    over = tuple(p for p in s.pods if p.number != current or p.node_uid != node.uid)
+    return _delete_next(over, now=s.now, limits=policy.spec.limits)
+
+
+def _delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> Step | None:
+    """Delete the first of these that is there, by force where it should have been gone for long."""
+    for pod in pods:
+        if pod.gone:
             continue
         if not pod.deleting_since:
             return DeletePod(pod, 0 if pod.finished else None)
-        if s.now > pod.deleting_since + not_gone:
+        if now >= pod.deleting_since + seconds(limits.not_gone):
             return DeletePod(pod, 0)
     return None
-
-
-def _delete_first(pods: tuple[PodView, ...]) -> Step | None:
-    pod = next((p for p in pods if not p.gone and not p.deleting_since), None)
-    return DeletePod(pod, 0 if pod.finished else None) if pod else None
 
 
 def _start(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
@@ -300,5 +301,6 @@ def _start(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step
         return None
     if s.now < run_due_at(report, node=node, policy=policy):
         return None
-    number = last_number(report) + 1
-    return CreatePod(node, number, probe_pod(node=node, policy=policy, number=number, defaults=s.defaults))
+    number, request = last_number(report) + 1, report.requested_at
+    manifest = probe_pod(node=node, policy=policy, number=number, request=request, defaults=s.defaults)
+    return CreatePod(node, number, manifest)

@@ -22,7 +22,6 @@ from nodegauge_operator.settings import Settings
 log = logging.getLogger("nodegauge.node")
 
 MAX_STEPS = 24
-INFINITY = float("inf")
 
 
 class Settled(Struct, frozen=True, kw_only=True):
@@ -114,7 +113,7 @@ class Worker:
             self._store.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
         if node is None or policy is None:
-            return Settled(due_since=None, wake_at=INFINITY)
+            return Settled(due_since=None, wake_at=steps.wake_at(situation))
         due = steps.run_due_at(report, node=node, policy=policy)
         idle = due <= situation.now and not self._store.pods_of(name)
         return Settled(due_since=_last_tried(situation) if idle else None, wake_at=steps.wake_at(situation))
