@@ -11,6 +11,7 @@ import pytest
 
 from chart_cluster import (
     CRDS,
+    PLACES,
     POLICIES,
     eventually,
     install,
