@@ -81,7 +81,7 @@ def _struct(schema: Schema, fields: tuple[inspect.Field, ...], path: str) -> lis
     for name in properties.keys() & by_name.keys():
         here = f"{path}.{name}"
         found += differences(properties[name], by_name[name].type, here)
-        if path.startswith("spec"):
+        if path.startswith("spec") or "default" in properties[name]:
             found += _same(here, "default", properties[name].get("default"), _default(by_name[name]))
     return found
 
