@@ -27,8 +27,8 @@ Object = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
 OURS = "nodegauge.dev/"
-WITHIN = 20.0
-VOLATILE = {"podUID", "podName", "startedAt", "finishedAt", "readAt", "since", "run", "at"}
+WITHIN = 60.0
+VOLATILE = {"policy", "podUID", "podName", "startedAt", "finishedAt", "readAt", "since", "run", "at"}
 
 
 def run_of(pod: Object) -> tuple[str, str]:
@@ -164,7 +164,8 @@ class Rig:
         """Our events regarding the node."""
         uid = self.node(name)["metadata"]["uid"]
         items = self.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
-        return [e for e in items if e["regarding"].get("uid") == uid]
+        by_us = [e for e in items if e.get("reportingController") == "nodegauge.dev/operator"]
+        return [e for e in by_us if e["regarding"].get("uid") == uid]
 
     def state(self, name: str) -> Object:
         """Everything that must be the same after a calm run and after one that was killed."""

@@ -18,6 +18,9 @@ CRD_NAMES = (f"{POLICY_PLURAL}.{GROUP}", f"{REPORT_PLURAL}.{GROUP}")
 FIELD_MANAGER = "nodegauge"
 """Field manager of every write of ours: managedFields then tell which labels are ours."""
 
+USER_AGENT = "nodegauge-operator"
+"""Of every call of ours; the API server's audit log shows it."""
+
 PREFIX = f"{GROUP}/"
 LABEL_INTERCONNECT = PREFIX + "interconnect"
 LABEL_EVIDENCE = PREFIX + "interconnect-evidence"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 POINTS = {
     "1 create pod": ("POST", r"/api/v1/namespaces/[^/]+/pods$"),
@@ -74,14 +74,14 @@ def test_a_calm_restart_writes_nothing(rig: Any, audit: Any) -> None:
         with rig.operator() as operator:
             rig.wait_settled(node)
             assert operator.stop() == 0
-        before = len(audit.writes(user_agent="nodegauge"))
+        before = len(audit.writes(user_agent="nodegauge-operator"))
         with rig.operator(name="again") as operator:
             operator.wait_ready()
             passes = operator.metric("nodegauge_last_pass_timestamp_seconds")
             from_now = passes + 1.5
             while operator.metric("nodegauge_last_pass_timestamp_seconds") < from_now:
                 pass
-        written = [w for w in audit.writes(user_agent="nodegauge")[before:] if "/events" not in w.path]
+        written = [w for w in audit.writes(user_agent="nodegauge-operator")[before:] if "/events" not in w.path]
     assert not written, written
 
 

@@ -15,7 +15,7 @@ from nodegauge_contract import encode, encode_message
 from result_builders import h100, phb
 from rig import answering, eventually, run_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 
 def packed(data: bytes) -> str:

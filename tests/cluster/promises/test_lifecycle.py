@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from result_builders import h100, titan
+from result_builders import h100
 from rig import GROUP, ROOT, answering, eventually, install_crds, served
 from testbed.scripted import create_node
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMES = ("gpuvalidationpolicies.nodegauge.dev", "nodereports.nodegauge.dev")
 
 
-def test_two_operators_at_once_do_no_harm(rig: Any, audit: Any) -> None:
+def test_two_operators_at_once_do_no_harm(rig: Any) -> None:
     """Every run has one pod and is judged once, and the node ends as with one operator."""
     nodes = [rig.add_node() for _ in range(6)]
     rig.add_policy()
@@ -166,7 +166,7 @@ def test_a_new_boot_takes_topology_labels_until_measured_again(rig: Any) -> None
     node = rig.add_node()
     rig.add_policy()
     hold = {"answer": True}
-    with rig.kubelet(lambda pod: answering(titan())(pod) if hold["answer"] else None), rig.operator():
+    with rig.kubelet(lambda pod: answering(h100())(pod) if hold["answer"] else None), rig.operator():
         rig.wait_settled(node)
         hold["answer"] = False
         rig.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"nodeInfo": {"bootID": "boot-2"}}})

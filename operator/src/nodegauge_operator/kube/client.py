@@ -88,7 +88,7 @@ class Client:
         headers = {
             "Accept": "application/json",
             "Content-Type": content_type,
-            "User-Agent": names.FIELD_MANAGER,
+            "User-Agent": names.USER_AGENT,
         }
         started, status = time.monotonic(), 0
         try:
