@@ -19,7 +19,7 @@ from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import Hardware, NodeContext, Timing
 from testbed.kubelet.errors import ApiError, ApiUnreachable, KubeletError
 from testbed.kubelet.images import Image, default_images
-from testbed.kubelet.node import NodeAgent
+from testbed.kubelet.node import NodeAgent, delete_node
 from testbed.kubelet.pod import PodWorker, is_terminal, remove
 
 Object = dict[str, Any]
@@ -53,7 +53,7 @@ class Kubelet:
         hardware: Hardware | None = None,
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Object] = (),
-        images: Mapping[str, Image] | None = None,
+        images: dict[str, Image] | None = None,
         timing: Timing | None = None,
     ) -> None:
         self.name = name
@@ -62,7 +62,8 @@ class Kubelet:
         self._hardware = hardware
         self._labels = labels or {}
         self._taints = taints
-        self._images = default_images() if images is None else images
+        self.images = default_images() if images is None else images
+        """The images that this node has; one that is added is found by pods that wait for it."""
         self._timing = timing or Timing()
         self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
         self._removals: set[asyncio.Task[None]] = set()
@@ -91,7 +92,7 @@ class Kubelet:
             name=self.name,
             api=api,
             http=http,
-            images=self._images,
+            images=self.images,
             directory=self._directory.resolve(),
             hardware=self._hardware,
             timing=self._timing,
@@ -126,11 +127,9 @@ class Kubelet:
         await _cancel([*self._tasks, *workers, *self._removals])
         self._tasks = []
         self._workers.clear()
-        try:
-            if node is NodeObject.DELETE and self._agent is not None:
-                await self._agent.delete()
-        finally:
-            await self._disconnect()
+        await self._disconnect()
+        if node is NodeObject.DELETE:
+            await delete_node(self._server, self.name)
 
     async def _disconnect(self) -> None:
         if self._node is not None:

@@ -206,15 +206,17 @@ class NodeAgent:
             except ApiError as error:
                 log.warning("heartbeat of node %s refused: %s", self._name, error)
 
-    async def delete(self) -> None:
-        """Take the node out of the cluster; its lease goes with it."""
-        try:
-            await self._api.delete(self.path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-
     def _status(self, now: datetime, *, before: Sequence[Object]) -> Object:
         return node_status(
             self._name, self._hardware, before=before, now=timestamp(now), address=self._address
         )
+
+
+async def delete_node(kubeconfig: Path, name: str) -> None:
+    """Take a node out of the cluster; its lease goes with it. No error when it is not there."""
+    async with await Api.connect(kubeconfig, agent="kubelet-testbed") as api:
+        try:
+            await retry(lambda: api.delete(f"/api/v1/nodes/{name}"))
+        except ApiError as error:
+            if error.status != 404:
+                raise

@@ -99,21 +99,20 @@ def lost() -> Terminated:
     return Terminated(code=LOST_CODE, reason=LOST, message=LOST_MESSAGE)
 
 
-def phase(policy: str, *, init: list[Record], main: list[Record], over: bool) -> str:
-    """Pending, Running, Succeeded or Failed; `over` when no container will run again, whatever the policy."""
-    ends = [record.state for record in main if isinstance(record.state, Terminated)]
+def phase(*, init: list[Record], main: list[Record], over: bool) -> str:
+    """Pending, Running, Succeeded or Failed.
+
+    A final phase is shown only when no container runs any more or will again (`over`), sidecars included, as
+    kubelets do since 1.27; until then a container's own end is to be read from its state.
+    """
     if over:
-        good = len(ends) == len(main) and all(end.code == 0 for end in ends)
+        good = all(isinstance(record.state, Terminated) and record.state.code == 0 for record in main)
         return "Succeeded" if good else "Failed"
     if not all(_initialized(record) for record in init):
         return "Pending"
-    if any(isinstance(r.state, Waiting) and r.last is None for r in main):
+    if any(isinstance(record.state, Waiting) and record.last is None for record in main):
         return "Pending"
-    if any(isinstance(r.state, Running) for r in main) or policy == "Always" or len(ends) < len(main):
-        return "Running"
-    if all(end.code == 0 for end in ends):
-        return "Succeeded"
-    return "Failed" if policy == "Never" else "Running"
+    return "Running"
 
 
 def _initialized(record: Record) -> bool:
@@ -184,7 +183,7 @@ def pod_status(
     now: str,
 ) -> Object:
     """The whole status as a strategic merge patch wants it (conditions merge by type, null removes)."""
-    current = phase(pod["spec"].get("restartPolicy", "Always"), init=init, main=main, over=over)
+    current = phase(init=init, main=main, over=over)
     current = "Failed" if verdict and over else current
     begun = any(record.container_id for record in [*init, *main])
     status: Object = {

@@ -1,0 +1,83 @@
+"""Plugged hardware as pods see it."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed.hardware import plug
+
+from testbed.kubelet import Kubelet, NodeObject, RecordedHardware, default_images
+from testbed.lab import (
+    Lab,
+    end,
+)
+
+pytestmark = pytest.mark.cluster
+
+
+async def gpu_pod(lab: Lab, kubelet: Kubelet, **container: Any) -> str:
+    """Run a pod that says how many GPUs the real pynvml sees on that node; its last words."""
+    script = (
+        "import os\n"
+        "try:\n"
+        "    import pynvml\n"
+        "    pynvml.nvmlInit()\n"
+        "    name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))\n"
+        "    words = f'{pynvml.nvmlDeviceGetCount()} {name}'\n"
+        "except pynvml.NVMLError as error:\n"
+        "    words = type(error).__name__\n"
+        "words += ' ' + os.environ.get('NODEGAUGE_SYSFS', 'no sysfs')\n"
+        "open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write(words)"
+    )
+    name = await lab.run(script, nodeName=kubelet.name, container=container)
+    words: str = end(await lab.ended(name))["message"]
+    return words
+
+
+async def test_plugged_hardware_reaches_the_real_pynvml(lab: Lab, tmp_path: Path) -> None:
+    """A pod that asks for the driver finds the profile's GPUs; one that does not, or says void, none."""
+    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
+    name = f"gpu-{uuid.uuid4().hex[:8]}"
+    kubelet = Kubelet(name=name, server=lab.kubeconfig, directory=tmp_path / name, hardware=hardware)
+    await kubelet.start()
+    try:
+        node = await lab.api.get(f"/api/v1/nodes/{name}")
+        assert node["status"]["allocatable"]["nvidia.com/gpu"] == str(hardware.gpu_count)
+        assert node["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
+        sysfs = hardware.env()["NODEGAUGE_SYSFS"]
+        visible = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+        words = await gpu_pod(lab, kubelet, env=[visible])
+        assert words == f"{hardware.gpu_count} {hardware.gpu_product} {sysfs}"
+        requested = await gpu_pod(lab, kubelet, resources={"limits": {"nvidia.com/gpu": "1"}})
+        assert requested == words
+        for env in ([], [{**visible, "value": "void"}]):
+            assert await gpu_pod(lab, kubelet, env=env) == f"NVMLError_LibraryNotFound {sysfs}"
+    finally:
+        await kubelet.stop(NodeObject.DELETE)
+
+
+async def test_the_boot_id_is_the_hardwares(lab: Lab, tmp_path: Path) -> None:
+    """nodeInfo.bootID is what programs on the node read below their procfs."""
+    boot = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot.parent.mkdir(parents=True)
+    boot.write_text("11111111-2222-3333-4444-555555555555\n")
+    environment = {"NODEGAUGE_PROCFS": str(tmp_path / "proc")}
+    hardware = RecordedHardware(gpu_count=2, gpu_product="NVIDIA Test", environment=environment)
+    name = f"gpu-{uuid.uuid4().hex[:8]}"
+    kubelet = Kubelet(name=name, server=lab.kubeconfig, directory=tmp_path / name, hardware=hardware)
+    await kubelet.start()
+    try:
+        node = await lab.api.get(f"/api/v1/nodes/{name}")
+        assert node["status"]["nodeInfo"]["bootID"] == "11111111-2222-3333-4444-555555555555"
+        assert node["metadata"]["labels"]["nvidia.com/gpu.product"] == "NVIDIA-Test"
+    finally:
+        await kubelet.stop(NodeObject.DELETE)
+
+
+def test_the_interpreter_is_ours() -> None:
+    """`python` in a pod is the interpreter that runs these tests."""
+    assert default_images()["python"].argv(["/usr/local/bin/python3"], ["-V"]) == [sys.executable, "-V"]

@@ -1,0 +1,239 @@
+"""The command `python -m testbed`: a simulated GPU cluster to try things on.
+
+Each command is a few lines over `daemon` (the process that stays), `nodes` (plugging) and the hardware's own
+files.  Errors go to standard error, say what to do, and end with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from testbed import daemon
+from testbed.binaries import find_or_build
+from testbed.cluster import read_logs
+from testbed.errors import TestbedError
+from testbed.kubelet.api import Api
+from testbed.kubelet.errors import KubeletError
+from testbed.nodes import DEFAULT_NODES, Nodes
+from testbed.profiles import names as profile_names
+from testbed.table import table
+
+Object = dict[str, Any]
+Options = argparse.Namespace
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SHOWN_LABELS = ("interconnect", "nodegauge.dev/nvlink-gbps", "nodegauge.dev/health")
+
+
+def default_directory() -> Path:
+    """$NODEGAUGE_TESTBED, or `.testbed` in the checkout."""
+    return Path(os.environ.get("NODEGAUGE_TESTBED") or CHECKOUT / ".testbed")
+
+
+def up(options: Options) -> None:
+    """Start a testbed, or say that it runs."""
+    found = daemon.holder(options.dir)
+    if found is None:
+        find_or_build(progress=_say)
+        _say("starting the control plane and the simulated nodes")
+        found = daemon.start(options.dir, dict(DEFAULT_NODES))
+    else:
+        _say(f"already running (pid {found.pid})")
+    print(_usage(found))
+
+
+def _usage(found: daemon.Holder) -> str:
+    lines = [f"export KUBECONFIG={shlex.quote(found.kubeconfig)}"]
+    lines += (
+        ["kubectl get nodes"] if found.kubectl else ["# no kubectl on PATH: any Kubernetes client will do"]
+    )
+    lines += [
+        "python -m testbed nodes",
+        "python -m testbed fault gpu-h100 p2p-refused",
+        "python -m testbed down",
+    ]
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def down(options: Options) -> None:
+    """End everything."""
+    print("stopped" if daemon.stop(options.dir) else "not running")
+    daemon.clear(options.dir)
+
+
+def status(options: Options) -> None:
+    """What runs, and where."""
+    found = _running(options)
+    specs = Nodes(options.dir).specs()
+    print(f"running: pid {found.pid}, {len(specs)} nodes, in {options.dir}")
+    print(f"kubeconfig: {found.kubeconfig}")
+
+
+def serve(options: Options) -> None:
+    """Hold a testbed in the foreground (what `up` starts)."""
+    plugs = (plug.partition("=") for plug in options.nodes)
+    daemon.serve(options.dir, {name: profile or None for name, _, profile in plugs})
+
+
+def nodes(options: Options) -> None:
+    """A table of the nodes."""
+    found = _running(options)
+    objects = asyncio.run(_fetch_nodes(Path(found.kubeconfig)))
+    plugged = Nodes(options.dir)
+    heading = (
+        "NODE",
+        "READY",
+        "PROFILE",
+        "GPUS",
+        "FAULTS",
+        *(label.rpartition("/")[2].upper() for label in SHOWN_LABELS),
+    )
+    rows = [heading]
+    for name, spec in sorted(plugged.specs().items()):
+        faults = ",".join(plugged.hardware(name).faults()) if spec.profile else ""
+        gpus = str(spec.hardware.gpu_count) if spec.hardware else ""
+        node = objects.get(name, {})
+        labels = node.get("metadata", {}).get("labels", {})
+        cells = (
+            name,
+            _ready(node),
+            spec.profile,
+            gpus,
+            faults,
+            *(labels.get(label) for label in SHOWN_LABELS),
+        )
+        rows.append(tuple(cell or "-" for cell in cells))
+    print(table(rows))
+
+
+async def _fetch_nodes(kubeconfig: Path) -> dict[str, Object]:
+    async with await Api.connect(kubeconfig, agent="testbed") as api:
+        listed = await api.get("/api/v1/nodes")
+    return {node["metadata"]["name"]: node for node in listed["items"]}
+
+
+def _ready(node: Object) -> str:
+    """The Ready condition in the words of `kubectl get nodes`."""
+    if not node:
+        return "absent"
+    conditions = {
+        condition["type"]: condition["status"] for condition in node["status"].get("conditions", [])
+    }
+    return "Ready" if conditions.get("Ready") == "True" else "NotReady"
+
+
+def fault(options: Options) -> None:
+    """Switch a fault on."""
+    _running(options)
+    values = dict(_pair(item) for item in options.values)
+    hardware = Nodes(options.dir).hardware(options.node)
+    hardware.fault(options.name, **values)
+    print(f"{options.node}: {', '.join(hardware.faults())}")
+
+
+def _pair(item: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    if not (key and equals):
+        raise TestbedError(f"{item!r} is not KEY=VALUE")
+    return key, value
+
+
+def heal(options: Options) -> None:
+    """Take all faults away."""
+    _running(options)
+    Nodes(options.dir).hardware(options.node).heal()
+    print(f"{options.node}: healthy")
+
+
+def plug(options: Options) -> None:
+    """Add a node with a profile's hardware."""
+    _running(options)
+    plugged = Nodes(options.dir)
+    name = options.node or _free_name(options.profile, taken=set(plugged.specs()))
+    plugged.add(name, options.profile)
+    print(name)
+
+
+def _free_name(profile: str, *, taken: set[str]) -> str:
+    numbered = (f"{profile}-{number}" for number in range(1, len(taken) + 2))
+    return next(name for name in numbered if name not in taken)
+
+
+def unplug(options: Options) -> None:
+    """Take a node away."""
+    _running(options)
+    Nodes(options.dir).remove(options.node)
+    print(f"{options.node}: removed")
+
+
+def logs(options: Options) -> None:
+    """What a pod's containers printed (there is no kubelet port for `kubectl logs`)."""
+    _running(options)
+    print(read_logs(Nodes(options.dir).pods, namespace=options.namespace, pod=options.pod), end="")
+
+
+def env(options: Options) -> None:
+    """Lines for `eval "$(python -m testbed env)"`."""
+    print(f"export KUBECONFIG={shlex.quote(_running(options).kubeconfig)}")
+
+
+def _running(options: Options) -> daemon.Holder:
+    found = daemon.holder(options.dir)
+    if found is None or not found.ready:
+        raise TestbedError(f"no testbed runs in {options.dir}: start one with `python -m testbed up`")
+    return found
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    root = argparse.ArgumentParser(
+        prog="python -m testbed", description="A simulated GPU cluster on this machine."
+    )
+    root.add_argument(
+        "--dir", type=Path, default=default_directory(), help="where it lives (default: %(default)s)"
+    )
+    commands = root.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(run: Callable[[Options], None], *arguments: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(run.__name__, help=run.__doc__, description=run.__doc__)
+        for argument in arguments:
+            added.add_argument(argument)
+        added.set_defaults(run=run)
+        return added
+
+    for plain in (up, down, status, nodes, env):
+        command(plain)
+    command(fault, "node", "name").add_argument("values", nargs="*", metavar="key=value")
+    command(heal, "node")
+    command(plug).add_argument("profile", help=", ".join(profile_names()))
+    commands.choices["plug"].add_argument("node", nargs="?", help="default: the profile and a number")
+    command(unplug, "node")
+    command(logs, "pod").add_argument("-n", "--namespace", default="default")
+    command(serve).add_argument("nodes", nargs="*", metavar="NODE=PROFILE")
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    options = parser().parse_args(argv)
+    options.dir = options.dir.resolve()
+    try:
+        options.run(options)
+    except (TestbedError, KubeletError) as error:
+        _say(f"testbed: {error}")
+        return 1
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return 130
+    return 0

@@ -1,0 +1,7 @@
+"""`python -m testbed.kubelet`: the host of simulated nodes (see host.py)."""
+
+import sys
+
+from testbed.kubelet.host import main
+
+sys.exit(main())

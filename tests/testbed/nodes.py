@@ -1,0 +1,158 @@
+"""Nodes of a running testbed: added, removed, restarted, and their hardware, from any process.
+
+Everything goes through files below the testbed's directory (the kubelets' `nodes.json`, the hardware's
+state), so the command line and the program that holds the testbed do the same thing.  Each change waits until
+the host of the kubelets has carried it out.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import TestbedError
+from testbed.hardware import Hardware, plug
+from testbed.kubelet.desired import DesiredFile, NodeSpec, Power, record
+from testbed.profiles import names as profile_names
+
+Object = dict[str, Any]
+
+WAIT_SECONDS = 30.0
+LOOK_SECONDS = 0.02
+DEFAULT_NODES: Mapping[str, str | None] = {
+    "gpu-h100": "h100-sxm-8",
+    "gpu-dgx1": "dgx1-v100-8",
+    "gpu-titan": "titan-rtx-nv2",
+    "gpu-phb": "pcie-phb-2",
+    "system-1": None,
+}
+"""What `python -m testbed up` plugs: node to profile; None is a node without GPUs."""
+
+
+class Nodes:
+    """The nodes of the testbed in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._kubelets = directory / "kubelet"
+        self._hardware = directory / "hardware"
+        self._file = DesiredFile(self._kubelets)
+
+    @property
+    def log(self) -> Path:
+        """The log of the host of the kubelets."""
+        return self._kubelets / "kubelet.log"
+
+    @property
+    def pods(self) -> Path:
+        """Folder of every node's pods: NODE/pods/NAMESPACE_NAME_UID/CONTAINER."""
+        return self._kubelets / "nodes"
+
+    def specs(self) -> Mapping[str, NodeSpec]:
+        """Every node by its name."""
+        return self._file.read().nodes
+
+    def spec(self, name: str) -> NodeSpec:
+        """One node; TestbedError naming those that there are."""
+        known = self.specs()
+        if name not in known:
+            raise TestbedError(f"no node {name}: there are {', '.join(sorted(known)) or 'none'}")
+        return known[name]
+
+    def add(
+        self,
+        name: str,
+        profile: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Object] = (),
+    ) -> None:
+        """Plug hardware (None: no GPUs) into a new node and wait until it is registered."""
+        self.add_all({name: profile}, labels=labels, taints=taints)
+
+    def add_all(
+        self,
+        profiles: Mapping[str, str | None],
+        *,
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Object] = (),
+    ) -> None:
+        """Add several nodes in one step."""
+        if taken := profiles.keys() & self.specs().keys():
+            raise TestbedError(f"node {', '.join(sorted(taken))} is there already: unplug it first")
+        specs = {
+            name: NodeSpec(
+                profile=profile,
+                labels=dict(labels or {}),
+                taints=tuple(taints),
+                hardware=record(self._plug(name, profile)) if profile else None,
+            )
+            for name, profile in profiles.items()
+        }
+        self._change(specs)
+
+    def remove(self, name: str) -> None:
+        """Power a node off, take it out of the cluster and throw its hardware away."""
+        self.spec(name)
+        self._change({name: None})
+        shutil.rmtree(self._hardware / name, ignore_errors=True)
+
+    def restart(self, name: str) -> None:
+        """Reboot a node: its containers are killed, its boot id is new, what is broken stays broken."""
+        self._reboot(name)
+        self._change({name: replace(self.spec(name).restarted(), power=Power.ON)})
+
+    def power_off(self, name: str) -> None:
+        """Pull the plug: containers die; the Node stays until the control plane misses its heartbeats."""
+        self._change({name: replace(self.spec(name), power=Power.OFF)})
+
+    def power_on(self, name: str) -> None:
+        """Start a node that was powered off."""
+        self._reboot(name)
+        self._change({name: replace(self.spec(name), power=Power.ON)})
+
+    def hardware(self, name: str) -> Hardware:
+        """The hardware of a node; TestbedError when it has none."""
+        profile = self.spec(name).profile
+        if profile is None:
+            raise TestbedError(f"node {name} has no GPUs: choose one of {', '.join(self._with_hardware())}")
+        return Hardware.open(self._hardware / name)
+
+    def _reboot(self, name: str) -> None:
+        if self.spec(name).profile is not None:
+            self.hardware(name).reboot()
+
+    def _with_hardware(self) -> list[str]:
+        return sorted(name for name, spec in self.specs().items() if spec.profile)
+
+    def _plug(self, name: str, profile: str) -> Hardware:
+        if profile not in profile_names():
+            raise TestbedError(f"no profile {profile}: there are {', '.join(profile_names())}")
+        return plug(profile, self._hardware / name)
+
+    def _change(self, changes: Mapping[str, NodeSpec | None]) -> None:
+        """Write the change and wait for the host."""
+        with self._file.change() as nodes:
+            for name, spec in changes.items():
+                if spec is None:
+                    nodes.pop(name, None)
+                else:
+                    nodes[name] = spec
+        self.wait(changes)
+
+    def wait(self, names: Mapping[str, object], *, seconds: float = WAIT_SECONDS) -> None:
+        """Until the host has carried out the present file; TestbedError with its words when it cannot."""
+        revision = self._file.read().revision
+        until = time.monotonic() + seconds
+        while True:
+            seen = self._file.observed()
+            states = {name: seen.nodes.get(name, "off") for name in names}
+            done = all(state in ("running", "off") for state in states.values())
+            if seen.revision >= revision and done:
+                return
+            if time.monotonic() > until:
+                raise TestbedError(f"nodes not as asked after {seconds:g} s ({states}): see {self.log}")
+            time.sleep(LOOK_SECONDS)
