@@ -3,7 +3,7 @@
 Nothing here is a mock of the operator: the code under test is always the operator's own.
 """
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from builders.views import (
     DEFAULTS,
@@ -27,6 +27,7 @@ def tried(examples: int) -> settings:
         derandomize=True,
         deadline=None,
         database=None,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 

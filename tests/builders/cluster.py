@@ -9,11 +9,12 @@ It is also the rest of the world: it schedules pods, runs their containers and l
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import msgspec
 
 from builders import schema
 from nodegauge_operator import names
@@ -36,6 +37,11 @@ class ApiError(Exception):
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
         self.status, self.reason, self.message = status, reason, message
+
+
+def copied(body: Any) -> Any:
+    """A copy of what is JSON; several times as fast as copy.deepcopy."""
+    return msgspec.json.decode(msgspec.json.encode(body))
 
 
 def not_found(name: str) -> ApiError:
@@ -68,7 +74,7 @@ class Cluster:
         """One object."""
         if name not in self.objects[path]:
             raise not_found(name)
-        return copy.deepcopy(self.objects[path][name])
+        return copied(self.objects[path][name])
 
     def list(self, path: str, *, selector: str = "", limit: int = 0, start: str = "") -> Body:
         """A page of a list; `start` is the token of the page before."""
@@ -83,11 +89,11 @@ class Cluster:
         metadata: Body = {"resourceVersion": str(self._version)}
         if len(page) < len(rest):
             metadata["continue"] = page[-1]
-        return {"metadata": metadata, "items": [copy.deepcopy(self.objects[path][n]) for n in page]}
+        return {"metadata": metadata, "items": [copied(self.objects[path][n]) for n in page]}
 
     def create(self, path: str, body: Body) -> Body:
         """Make an object; the status of a custom resource is dropped, as the API server does."""
-        body = copy.deepcopy(body)
+        body = copied(body)
         name = body["metadata"]["name"]
         if name in self.objects[path]:
             raise ApiError(409, "AlreadyExists", f"{name} already exists")
@@ -122,7 +128,7 @@ class Cluster:
             _own_labels(before, after, manager)
         self._check(path, after)
         if _same(before, after):
-            return copy.deepcopy(before)
+            return copied(before)
         if path == REPORTS:
             self._note_run(before, after)
         return self._store(path, after, "MODIFIED")
@@ -133,7 +139,7 @@ class Cluster:
         if before is None:
             raise not_found(name)
         self._preconditions(before, version=None, uid=patch.get("metadata", {}).get("uid"))
-        after = copy.deepcopy(before)
+        after = copied(before)
         conditions = {c["type"]: c for c in after["status"]["conditions"]}
         for entry in patch["status"]["conditions"]:
             if entry.get("$patch") == "delete":
@@ -141,7 +147,7 @@ class Cluster:
             else:
                 conditions[entry["type"]] = conditions.get(entry["type"], {}) | entry
         after["status"]["conditions"] = list(conditions.values())
-        return copy.deepcopy(before) if _same(before, after) else self._store(NODES, after, "MODIFIED")
+        return copied(before) if _same(before, after) else self._store(NODES, after, "MODIFIED")
 
     def delete(self, path: str, name: str, options: Body) -> Body:
         """Delete now, or, for a pod on a node, once its kubelet confirms."""
@@ -155,11 +161,11 @@ class Cluster:
             self._remove(path, name)
             return body if path == PODS else {"kind": "Status", "status": "Success"}
         if "deletionTimestamp" not in body["metadata"]:
-            body = copy.deepcopy(body)
+            body = copied(body)
             body["metadata"]["deletionTimestamp"] = stamp(self.clock() + grace)
             body["metadata"]["deletionGracePeriodSeconds"] = grace
             self._store(path, body, "MODIFIED")
-        return copy.deepcopy(self.objects[path][name])
+        return copied(self.objects[path][name])
 
     # -- what the rest of the world does ------------------------------------------------------------------
 
@@ -196,11 +202,11 @@ class Cluster:
 
     def pods(self) -> Iterator[Body]:
         """Every pod."""
-        return iter([copy.deepcopy(body) for body in self.objects[PODS].values()])
+        return iter([copied(body) for body in self.objects[PODS].values()])
 
     def pod_status(self, name: str, status: Body, *, node: str = "") -> None:
         """A kubelet or the scheduler writes a pod's status."""
-        body = copy.deepcopy(self.objects[PODS][name])
+        body = copied(self.objects[PODS][name])
         body["status"] = body["status"] | status
         if node:
             body["spec"]["nodeName"] = node
@@ -230,18 +236,18 @@ class Cluster:
         body["metadata"]["resourceVersion"] = str(self._version)
         self.objects[path][body["metadata"]["name"]] = body
         self._tell(path, kind, body)
-        return copy.deepcopy(body)
+        return copied(body)
 
     def _remove(self, path: str, name: str) -> None:
         body = self.objects[path].pop(name)
         self._version += 1
-        body = copy.deepcopy(body)
+        body = copied(body)
         body["metadata"]["resourceVersion"] = str(self._version)
         self._tell(path, "DELETED", body)
 
     def _tell(self, path: str, kind: str, body: Body) -> None:
         for subscriber in self.subscribers:
-            subscriber(path, kind, copy.deepcopy(body))
+            subscriber(path, kind, copied(body))
 
     def _note_run(self, before: Body, after: Body) -> None:
         old, new = _last_run(before), _last_run(after)
@@ -252,8 +258,8 @@ class Cluster:
 def merged(before: Any, patch: Any) -> Any:
     """RFC 7386."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    after = copy.deepcopy(before) if isinstance(before, dict) else {}
+        return copied(patch)
+    after = copied(before) if isinstance(before, dict) else {}
     for key, value in patch.items():
         if value is None:
             after.pop(key, None)

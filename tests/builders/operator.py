@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +13,7 @@ import kopf
 
 import result_builders as made
 from builders.client import FakeClient
-from builders.cluster import EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, Cluster
+from builders.cluster import EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, Cluster, copied
 from builders.views import NOW, addressed
 from builders.virtual import drive
 from nodegauge_contract import Result
@@ -84,7 +83,7 @@ class Operator:
         self.gaps += 1
 
     def _receive(self, path: str, kind: str, body: Body) -> None:
-        self.inbox.append((path, kind, copy.deepcopy(body)))
+        self.inbox.append((path, kind, copied(body)))
 
     def die(self) -> None:
         """No more watch events; its memory goes with it."""
@@ -199,7 +198,7 @@ def _node_state(body: Body) -> Body:
 
 
 def _report_state(body: Body) -> Body:
-    status = copy.deepcopy(body.get("status", {}))
+    status = copied(body.get("status", {}))
     for probe in status.get("probes", ()):
         probe["lastRun"].pop("podUID")
     if status.get("change"):

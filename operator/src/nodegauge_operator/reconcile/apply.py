@@ -26,17 +26,26 @@ class Applier(Struct, kw_only=True):
     namespace: str
     instance: str
 
-    async def apply(self, step: steps.Step, situation: steps.Situation) -> None:
-        """Make the write.  Raises `KubeError` for what another try, later, has to solve."""
+    async def apply(self, step: steps.Step, situation: steps.Situation) -> steps.Step | None:
+        """Make the write; the step that was made, or None where the object was another by then.
+
+        It is another step where the API server refused a pod.  Raises `KubeError` for what another try,
+        later, has to solve.
+        """
         try:
-            await self._write(step, situation)
+            if isinstance(step, steps.CreatePod):
+                return await self._create(step, situation)
+            await self._write(step)
         except Conflict:
             await self._read_again(step)
         except NotFound:
             if not await self._vanished(step):
                 raise
+        else:
+            return step
+        return None
 
-    async def _write(self, step: steps.Step, situation: steps.Situation) -> None:
+    async def _write(self, step: steps.Step) -> None:
         match step:
             case steps.CreateReport(node):
                 created = await reports.create(self.client, node)
@@ -53,8 +62,6 @@ class Applier(Struct, kw_only=True):
                 self.store.put_node(await nodes.patch_condition(self.client, node, condition))
             case steps.PostEvent(node, change):
                 await events.post(self.client, node, change, instance=self.instance)
-            case steps.CreatePod():
-                await self._create(step, situation)
             case steps.DeletePod(pod, grace):
                 left = await pods.delete(self.client, pod, namespace=self.namespace, grace=grace)
                 if left is None:
@@ -64,16 +71,17 @@ class Applier(Struct, kw_only=True):
             case steps.RefreshReport(name):
                 await self._refresh(name)
 
-    async def _create(self, step: steps.CreatePod, situation: steps.Situation) -> None:
+    async def _create(self, step: steps.CreatePod, situation: steps.Situation) -> steps.Step | None:
         """Create or adopt the pod; a refusal is written down as a run without a result, and backs off."""
         try:
             self.store.put_pod(await pods.create(self.client, step.manifest))
+            return step
         except (Refused, Forbidden) as error:
             self.metrics.refused.inc()
             noted = steps.refused(
                 situation, number=step.number, reason="CreateRefused", message=f"pod not created: {error}"
             )
-            await self._write(noted, situation)
+            return await self.apply(noted, situation)
 
     async def _read_again(self, step: steps.Step) -> None:
         match step:

@@ -77,8 +77,9 @@ class Worker:
             step = steps.next_step(situation)
             if step is None or (self.stopping and isinstance(step, steps.CreatePod)):
                 return self._settled(name, situation)
-            await self._applier.apply(step, situation)
-            self._note(name, step, since)
+            done = await self._applier.apply(step, situation)
+            if done is not None:
+                self._note(name, done, since)
             fresh = isinstance(step, steps.RefreshReport)
         raise KubeError(f"not settled after {MAX_STEPS} writes")
 

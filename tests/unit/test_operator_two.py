@@ -1,0 +1,160 @@
+"""Two operators at once, by mistake, do no harm: whoever goes next, the end is that of one alone.
+
+Each has its own store, which lags behind by as many watch events as hypothesis likes, and gives its turn away
+before every call: between what it decided and what it writes, anything may have happened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import result_builders as made
+from builders import INTERVAL, tried
+from builders.cluster import NODES, REPORTS
+from builders.operator import Operator, World
+from builders.virtual import Turn
+from nodegauge_operator import names
+from nodegauge_operator.kube.errors import KubeError
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def turn() -> None:
+    """Let the other one go first."""
+    await Turn()
+
+
+class Racer:
+    """One operator, whose settling of the node can be stopped before each call."""
+
+    def __init__(self, world: World) -> None:
+        self.operator = Operator(world.cluster)
+        self.operator.list()
+        self.operator.client._turn = turn
+        self._work: Coroutine[Any, Any, Any] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it settles nothing now."""
+        return self._work is None
+
+    def go(self) -> None:
+        """Begin to settle, or go on up to the next call."""
+        if self._work is None:
+            self._work = self.operator.worker.settle("node-1", granted=True, since=0.0)
+        try:
+            self._work.send(None)
+        except StopIteration:
+            self._work = None
+        except KubeError:
+            self._work = None  # tried again, later
+
+    def finish(self) -> None:
+        """Go on until nothing is being settled."""
+        while self._work is not None:
+            self.go()
+
+
+class Race:
+    """Two racers on one world."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.world.cluster.add_node(team="a")
+        self.world.cluster.add_policy()
+        self.racers = [Racer(self.world), Racer(self.world)]
+
+    def act(self, action: str) -> None:
+        """One thing happens."""
+        racer = self.racers[1 if action.endswith("2") else 0]
+        match action.rstrip("12"):
+            case "go":
+                racer.go()
+            case "see":
+                racer.operator.deliver(1)
+            case "relist":
+                if racer.idle:
+                    racer.operator.client._turn = None
+                    racer.operator.list()
+                    racer.operator.client._turn = turn
+            case "kubelets":
+                self.world.kubelets()
+            case "stranger":
+                self.world.cluster.change(NODES, "node-1", {"metadata": {"labels": {"foreign": "1"}}})
+            case "person":
+                if "node-1" in self.world.cluster.objects[REPORTS]:
+                    asked = {"spec": {"requestedAt": "2027-01-15T08:00:01Z"}}
+                    self.world.cluster.change(REPORTS, "node-1", asked)
+            case "time":
+                self.world.pass_time(20)
+
+    def rest(self) -> None:
+        """Everybody sees everything and works until there is nothing left to do."""
+        for _ in range(60):
+            before = sum(len(r.operator.client.log) for r in self.racers)
+            for racer in self.racers:
+                racer.finish()
+                racer.operator.deliver()
+                racer.go()
+                racer.finish()
+            worked = self.world.kubelets()
+            after = sum(len(r.operator.client.log) for r in self.racers)
+            if not worked and before == after and not any(r.operator.inbox for r in self.racers):
+                return
+        raise AssertionError("they never came to rest")
+
+
+ACTIONS = st.sampled_from(
+    ["go1", "go2"] * 5
+    + ["see1", "see2"] * 4
+    + ["relist1", "relist2", "kubelets", "kubelets"]
+    + ["stranger", "person", "time"]
+)
+
+
+@given(actions=st.lists(ACTIONS, min_size=20, max_size=100))
+@tried(250)
+def test_whoever_goes_next_the_end_is_the_same(actions: list[str]) -> None:
+    """Labels, condition, verdict as of one operator; no run judged twice; no pod left; strangers unharmed."""
+    race = Race()
+    for action in actions:
+        race.act(action)
+    race.rest()
+    race.world.pass_time(INTERVAL)
+    race.world.machines["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
+    race.rest()
+    judged = [(node, number) for node, number, _ in race.world.cluster.judged]
+    assert max(Counter(judged).values()) == 1, judged
+    numbers = [number for _, number in judged]
+    assert numbers == sorted(numbers)
+    state = race.world.state()
+    assert state["pods"] == []
+    labels = state["nodes"]["node-1"]["labels"]
+    assert labels["team"] == "a"
+    assert labels.get("foreign", "1") == "1"
+    assert ("foreign" in labels) == ("stranger" in actions)
+    assert labels[names.LABEL_HEALTH] == "fail"
+    assert not labels.keys() & {names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, "interconnect"}
+    held = state["reports"]["node-1"]["held"]
+    ours = {k: v for k, v in labels.items() if k in names.NODE_LABELS or k == "interconnect"}
+    assert held["labels"] == ours
+    condition = state["nodes"]["node-1"]["conditions"][names.CONDITION]
+    assert (condition["status"], condition["message"]) == (held["condition"], held["message"])
+
+
+@given(actions=st.lists(ACTIONS, min_size=20, max_size=80))
+@tried(150)
+def test_a_run_is_counted_where_it_was_written(actions: list[str]) -> None:
+    """Who lost the race for the report has judged nothing: both counters together count each run once."""
+    race = Race()
+    for action in actions:
+        race.act(action)
+    race.rest()
+    counted = sum(racer.operator.runs_counted() for racer in race.racers)
+    assert counted == len(race.world.cluster.judged)
