@@ -110,6 +110,14 @@ def test_temperature_thresholds_come_from_the_policy() -> None:
     assert codes(judge_health(memory, thresholds=Thresholds(memory_hot_margin=15))) == ["memory-hot/warn"]
 
 
+def test_heat_without_a_vendor_limit_names_the_policys_number() -> None:
+    """Which number, and whose."""
+    warned, failed = only(judge_health(cool(gpu=85))), only(judge_health(cool(gpu=95)))
+    assert warned.message.startswith("85 °C; the driver gives no limit, the policy's hotWarn is 80 °C.")
+    assert failed.message.startswith("95 °C; the driver gives no limit, the policy's hotFail is 90 °C.")
+    assert failed.evidence == {"celsius": 95, "limit_celsius": 90}
+
+
 # -- power
 
 
@@ -135,6 +143,9 @@ def test_the_share_of_power_is_a_threshold() -> None:
     capped = Power(enforced_limit_mw=250_000, default_limit_mw=400_000)
     result = replace(made.phb(), gpus=[replace(gpu, power=capped) for gpu in made.phb().gpus])
     assert codes(judge_health(result, thresholds=Thresholds(power_cap_ratio=0.6))) == []
+    finding = only(judge_health(result))
+    assert finding.message.startswith("Capped at 250 W of 400 W by default (62%, warns below 90%).")
+    assert finding.evidence["enforced_watts"] == 250
 
 
 # -- links
@@ -216,12 +227,20 @@ def test_a_gpu_whose_links_are_all_down_is_degraded_and_not_a_riddle() -> None:
     assert (finding.code, finding.evidence["links"]) == ("nvlink-degraded", 0)
 
 
+def test_lost_links_are_not_a_riddle_as_well() -> None:
+    """All links of a pair gone while NVLINK P2P still reads OK: one finding, against the past."""
+    gone = made.with_links(made.with_links(made.titan(), 0, state=0), 1, state=0)
+    assert codes(judge_health(gone, history=judge_health(made.titan()).history)) == ["nvlink-degraded/fail"]
+    assert codes(judge_health(gone)) == ["nvlink-unresolved/warn"]
+
+
 def test_unreadable_p2p_is_a_warning_of_its_own() -> None:
     """What could not be told is neither refused nor fine."""
     finding = only(judge_health(made.with_pair(made.titan(), 0, 1, write=Unavailable("Unknown"))))
     assert (finding.code, finding.severity) == ("nvlink-unresolved", Severity.WARN)
     assert "WRITE (not readable: Unknown)" in finding.message
-    assert codes(judge_health(made.with_pair(made.phb(), 0, 1, nvlink=0))) == ["nvlink-unresolved/warn"]
+    absent = only(judge_health(replace(made.titan(), pairs=replace(made.titan().pairs, read=[]))))
+    assert "READ (not in the document)" in absent.message
 
 
 def test_mig_silences_every_opinion_on_links() -> None:
@@ -361,6 +380,16 @@ def test_capacity_is_compared_only_where_it_counts_whole_gpus(facts: NodeFacts |
     assert judgement.verdict == ("pass" if visible else "unknown")
     if not visible:
         assert "nvidia.com/gpu=3, the probe was shown 2" in only(judgement).message
+        assert only(judgement).evidence == {"gpus_seen": 2, "gpus_known": 0, "gpu_capacity": 3}
+
+
+def test_a_link_to_a_gpu_that_is_not_there_tells_that_it_was_hidden() -> None:
+    """No capacity and no past needed: GPUs 2 to 7 of a DGX-1 are named by the links of the first two."""
+    whole = made.dgx1()
+    pair = replace(whole, gpus=whole.gpus[:2], pairs=made.pairs([[0, 1], [1, 0]]))
+    finding = only(judge_health(pair))
+    assert finding.code == "gpus-not-visible"
+    assert "an NVLink of GPU 0 leads to GPU 0000:11:00.0" in finding.message
 
 
 def test_capacity_proves_nothing_while_mig_is_on() -> None:

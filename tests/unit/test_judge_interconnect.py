@@ -123,6 +123,8 @@ def test_nvlink_p2p_without_any_link_is_not_called_pcie() -> None:
         (Fabric(state=3, status=0), True),
         (Fabric(state=3, status=0, health_mask=0x5, health_summary=3), True),
         (Fabric(state=3, status=0, health_mask=1 << 12 | 1 << 14 | 2 | 1 << 8), True),
+        (Fabric(state=3, status=0, health_mask=0x5, health_summary=1), True),
+        (Fabric(state=3, status=0, health_mask=0x5, health_summary=0), False),
         (Fabric(state=1), False),
         (Fabric(state=2), False),
         (Fabric(state=7), False),
@@ -168,7 +170,9 @@ def test_below_three_quarters_of_the_expected_links_there_is_no_class(
 
 def test_exactly_three_quarters_of_the_links_are_enough() -> None:
     """9 of 12 links are 75 %: degraded, and still a class."""
-    assert joined(made.without_links(made.a100(), 3, count=3)).nvlink_gbps == 225
+    judgement = judge_health(made.without_links(made.a100(), 3, count=3))
+    assert judgement.interconnect.nvlink_gbps == 225
+    assert judgement.verdict == "warn"
 
 
 def test_the_share_of_links_is_a_threshold() -> None:

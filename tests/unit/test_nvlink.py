@@ -48,10 +48,10 @@ def test_a_switch_is_known_by_field_147_where_the_driver_hides_the_far_end() -> 
 
 def test_a_switch_is_known_by_the_type_of_the_far_end_alone() -> None:
     """The remote type is enough where field 147 does not exist (drivers before r460)."""
-    result = made.h100(2)
-    for place in range(2):
+    result = made.h100(4)
+    for place in range(4):
         result = made.with_gpu(result, place, switch_links=Unavailable("FunctionNotFound"))
-    assert lanes(result).pair == ((0, 18), (18, 0))
+    assert lanes(result).pair[0] == (0, 18, 18, 18)
 
 
 def test_a_link_that_names_its_own_gpu_is_given_to_the_only_peer_with_nvlink_p2p() -> None:
@@ -150,6 +150,7 @@ def test_links_to_a_cpu_are_not_between_gpus() -> None:
     """NPU links (POWER9) neither count nor raise a doubt."""
     result = made.with_links(made.titan(), 0, remote="0004:04:00.0", remote_type=1)
     assert lanes(result).sums == (0, 0)
+    assert lanes(result).rates[0] is None
     assert doubts(result) == []
 
 
