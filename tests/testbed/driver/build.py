@@ -1,6 +1,7 @@
 """Compile the simulated NVML library, once per content, compiler and driver release, into the cache folder.
 
-    <cache>/driver-<hash>/libnvidia-ml.so.1
+    <cache>/driver-<hash>/nvml.o               compiled, once for all releases
+    <cache>/driver-<hash>/libnvidia-ml.so.1    linked, one per set of functions
 
 The cache is $NODEGAUGE_CACHE, or ${XDG_CACHE_HOME:-~/.cache}/nodegauge.  Several processes may build at once:
 each builds aside and moves its folder into place, and whoever comes second uses the first one's.
@@ -13,7 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from testbed.driver.releases import abilities
 from testbed.errors import BinaryError
 
 SOURCE = Path(__file__).with_name("src")
-LIBRARY = "libnvidia-ml.so.1"
+LIBRARY, OBJECTS = "libnvidia-ml.so.1", "nvml.o"
 FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-pthread")
 
 
@@ -49,16 +50,19 @@ def library_folder(version: str, env: Mapping[str, str] | None = None) -> Path:
     LD_LIBRARY_PATH (a colon or semicolon in it).
     """
     env = os.environ if env is None else env
-    compiler = find_compiler(env)
-    functions = abilities(version).functions
-    folder = cache_folder(env).absolute() / f"driver-{_digest(compiler, functions)}"
-    if any(character in str(folder) for character in ":;"):
+    compiler, cache_root = find_compiler(env), cache_folder(env)
+    if any(character in str(cache_root) for character in ":;"):
         raise DriverBuildError(
-            f"{folder} has a ':' or ';' in it and cannot stand in LD_LIBRARY_PATH: set NODEGAUGE_CACHE"
+            f"{cache_root} has a ':' or ';' in it and cannot stand in LD_LIBRARY_PATH: set NODEGAUGE_CACHE"
         )
-    if not (folder / LIBRARY).is_file():
-        _build(compiler, functions, folder)
-    return folder
+    functions = abilities(version).functions
+    library = cache_root / f"driver-{_digest(compiler, functions)}" / LIBRARY
+    if not library.is_file():
+        objects = cache_root / f"driver-{_digest(compiler, [])}" / OBJECTS
+        if not objects.is_file():
+            _build(objects, lambda target: _compile(compiler, target))
+        _build(library, lambda target: _link(compiler, objects, target, functions=functions))
+    return library.parent
 
 
 def _sources() -> list[Path]:
@@ -78,30 +82,40 @@ def _compiler_version(compiler: str) -> str:
     return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
 
 
-def _build(compiler: str, functions: Sequence[str], folder: Path) -> None:
+def _build(wanted: Path, make: Callable[[Path], None]) -> None:
+    """Make a file in a folder of its own, which appears complete or not at all."""
+    folder = wanted.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as aside:
-        target = Path(aside) / "new"
-        target.mkdir()
-        exports = Path(aside) / "exports.map"
-        exports.write_text(
-            "{\n  global:\n" + "".join(f"    {name};\n" for name in functions) + "  local: *;\n};\n"
-        )
-        _compile(compiler, exports=exports, library=target / LIBRARY)
+        fresh = Path(aside) / "new"
+        fresh.mkdir()
+        make(fresh / wanted.name)
         try:
-            target.rename(folder)
+            fresh.rename(folder)
         except OSError:
-            if not (folder / LIBRARY).is_file():
+            if not wanted.is_file():
                 raise
 
 
-def _compile(compiler: str, *, exports: Path, library: Path) -> None:
-    command = [
-        *(compiler, *FLAGS, "-shared", f"-Wl,-soname,{LIBRARY}", "-Xlinker", f"--version-script={exports}"),
-        *("-o", str(library), *(str(path) for path in _sources() if path.suffix == ".c"), "-lm"),
-    ]
+def _compile(compiler: str, target: Path) -> None:
+    sources = [str(path) for path in _sources() if path.suffix == ".c"]
+    _run([compiler, *FLAGS, "-r", "-nostdlib", "-o", str(target), *sources])
+
+
+def _link(compiler: str, objects: Path, target: Path, *, functions: Sequence[str]) -> None:
+    """Link with the given functions visible and nothing else."""
+    exports = target.parent.parent / "exports.map"
+    exports.write_text(
+        "{\n  global:\n" + "".join(f"    {name};\n" for name in functions) + "  local: *;\n};\n"
+    )
+    script = ["-Xlinker", f"--version-script={exports}"]
+    soname = f"-Wl,-soname,{LIBRARY}"
+    _run([compiler, *FLAGS, "-shared", soname, *script, "-o", str(target), str(objects), "-lm"])
+
+
+def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise DriverBuildError(
-            f"{compiler} could not build the simulated GPU driver (exit {done.returncode}):\n{done.stderr}"
+            f"{command[0]} could not build the simulated GPU driver (exit {done.returncode}):\n{done.stderr}"
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ class GPU:
 
 @dataclass(frozen=True)
 class Struct:
-    """A structure that the call fills, as an argument; the answer is its fields. `version` replaces its own."""
+    """A structure that the call fills, as an argument: its fields are the answer."""
 
     name: str
     version: int | None = None
@@ -95,6 +96,11 @@ class NvmlClient:
         if "error" in answer:
             raise NvmlClientError(answer["error"])
         return answer["value"]
+
+    def silent(self, *, seconds: float) -> bool:
+        """Whether no answer comes, and the process does not end, for this long."""
+        readable, _, _ = select.select([self._process.stdout], [], [], seconds)
+        return not readable
 
     def ask(self, call: str, *arguments: object) -> Any:
         """The answer to a question: numbers, text, lists, or a structure's fields as a dictionary."""

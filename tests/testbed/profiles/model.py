@@ -185,7 +185,7 @@ class Model(Base, frozen=True, kw_only=True):
 
 
 class Gpu(Base, frozen=True, kw_only=True):
-    """One GPU: where it sits, and for each of its links in order the PCI address of its far end ("": none)."""
+    """One GPU: where it sits, and of each of its links in order the PCI address of the far end ("": none)."""
 
     address: str
     minor: int

@@ -1,0 +1,480 @@
+"""The simulated NVML library behaves towards the real pynvml as a driver of its release would."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from testbed import profiles
+from testbed.driver import build
+from testbed.driver.build import DriverBuildError, library_folder
+from testbed.driver.client import GPU, NvmlClient, NvmlRefused, Struct
+from testbed.driver.releases import abilities, table
+from testbed.hardware import FAULTS, Hardware, plug
+from testbed.hardware.faults import Fault
+from testbed.hardware.machine import Machine
+from testbed.hardware.plugged import boottime_ns
+
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 1, 2, 3, 6
+DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, VERSION_MISMATCH, UNKNOWN = 9, 13, 25, 999
+UINT, ULL, INT = 1, 3, 5
+SECOND = 10**9
+
+
+def with_driver(version: str, directory: Path, *, profile: str = "h100-sxm-8") -> Hardware:
+    """A machine of some profile under another driver."""
+    found = profiles.load(profile)
+    driver = msgspec.structs.replace(found.driver, version=version)
+    return plug(msgspec.structs.replace(found, driver=driver), directory)
+
+
+@pytest.fixture
+def h100(tmp_path: Path) -> Hardware:
+    return plug("h100-sxm-8", tmp_path / "h100")
+
+
+@pytest.fixture
+def nvml(h100: Hardware) -> Iterator[NvmlClient]:
+    with NvmlClient(h100.env()) as client:
+        yield client
+
+
+# Building
+
+
+def test_the_library_compiles_without_a_warning(tmp_path: Path) -> None:
+    """Warnings in the C code are errors here, though not on other people's compilers."""
+    sources = sorted(str(path) for path in build.SOURCE.glob("*.c"))
+    compiler = build.find_compiler(os.environ)
+
+    done = subprocess.run(
+        [compiler, *build.FLAGS, "-Werror", "-shared", "-o", str(tmp_path / "out.so"), *sources, "-lm"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:
+    """Debian and Fedora users each find their command in it."""
+    with pytest.raises(DriverBuildError, match=r"apt-get install gcc.*dnf install gcc"):
+        library_folder("550.54.15", {"PATH": str(tmp_path), "HOME": str(tmp_path)})
+
+
+def test_a_cache_that_the_loader_cannot_name_is_refused(tmp_path: Path) -> None:
+    """LD_LIBRARY_PATH splits at colons: better an error than a library that is not found."""
+    env = {**os.environ, "NODEGAUGE_CACHE": str(tmp_path / "a:b")}
+
+    with pytest.raises(DriverBuildError, match="NODEGAUGE_CACHE"):
+        library_folder("550.54.15", env)
+
+
+def test_many_builders_share_one_cache(tmp_path: Path) -> None:
+    """Builders that start at once all get the same complete library, in a folder with a space in its name."""
+    env = {**os.environ, "NODEGAUGE_CACHE": str(tmp_path / "a cache")}
+    built: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: built.append(library_folder("550.54.15", env))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(built) == 4
+    assert len(set(built)) == 1
+    assert sorted(path.name for path in built[0].parent.iterdir()) == sorted(
+        {built[0].name, *(path.name for path in built[0].parent.glob("driver-*"))}
+    )
+    ctypes.CDLL(str(built[0] / build.LIBRARY))
+
+
+@pytest.mark.parametrize("since", sorted(table().functions))
+def test_a_release_exports_its_functions_and_no_other(since: str) -> None:
+    """What a driver is too old for is missing from its library; its inside is not visible."""
+    library = ctypes.CDLL(str(library_folder(f"{since}.99.01") / build.LIBRARY))
+    every = {name for names in table().functions.values() for name in names}
+    able = set(abilities(f"{since}.99.01").functions)
+
+    assert {name for name in every if hasattr(library, name)} == able
+    assert not hasattr(library, "state_refresh")
+
+
+def test_every_function_is_one_that_pynvml_calls() -> None:
+    """The library has no function that nobody could ask for, but for names that older bindings use."""
+    import pynvml
+
+    called = Path(pynvml.__file__).read_text()
+    ours = {name for names in table().functions.values() for name in names}
+
+    missing = {name for name in ours if f'"{name}"' not in called}
+    assert missing == {"nvmlInit", "nvmlInit_v2", "nvmlDeviceGetComputeRunningProcesses"}
+
+
+# Starting and ending
+
+
+def test_calls_outside_of_init_and_shutdown_are_refused(h100: Hardware) -> None:
+    """Before nvmlInit and after the last nvmlShutdown every call says UNINITIALIZED."""
+    with NvmlClient(h100.env(), initialise=False) as client:
+        client.refusal("nvmlDeviceGetCount")  # pynvml itself answers before the library is loaded
+        client.ask("nvmlInit")
+        client.ask("nvmlInit")
+        client.ask("nvmlShutdown")
+        assert client.ask("nvmlDeviceGetCount") == 8
+        client.ask("nvmlShutdown")
+        assert client.refusal("nvmlDeviceGetCount") == UNINITIALIZED
+        assert client.refusal("nvmlShutdown") == UNINITIALIZED
+
+
+def test_the_library_itself_refuses_calls_before_init(
+    h100: Hardware, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only pynvml does."""
+    monkeypatch.setenv("NODEGAUGE_SIM_HARDWARE", h100.env()["NODEGAUGE_SIM_HARDWARE"])
+    library = ctypes.CDLL(str(Path(h100.env()["LD_LIBRARY_PATH"]) / build.LIBRARY))
+
+    assert library.nvmlDeviceGetCount_v2(ctypes.byref(ctypes.c_uint())) == UNINITIALIZED
+
+
+def test_without_hardware_no_driver_is_loaded(h100: Hardware) -> None:
+    """The library without a machine behind it answers as one without its kernel module."""
+    env = h100.env()
+    h100.unplug()
+
+    with NvmlClient(env, initialise=False) as client:
+        assert client.refusal("nvmlInit") == DRIVER_NOT_LOADED
+
+
+def test_a_machine_unplugged_under_a_client_is_a_driver_unloaded(h100: Hardware, nvml: NvmlClient) -> None:
+    """Calls of a running client fail with DRIVER_NOT_LOADED from then on."""
+    assert nvml.ask("nvmlDeviceGetCount") == 8
+    h100.unplug()
+
+    assert nvml.refusal("nvmlDeviceGetCount") == DRIVER_NOT_LOADED
+
+
+@pytest.mark.parametrize("damage", ["", "nodegauge-hardware 1\nvisible 0\n", "nodegauge-hardware 2\nend\n"])
+def test_half_a_state_file_is_an_error_and_no_answer(h100: Hardware, damage: str) -> None:
+    """An empty, cut or foreign file makes NVML answer UNKNOWN, never something from half a state."""
+    Path(h100.env()["NODEGAUGE_SIM_HARDWARE"]).write_text(damage)
+
+    with NvmlClient(h100.env(), initialise=False) as client:
+        assert client.refusal("nvmlInit") == UNKNOWN
+
+
+def test_errors_have_the_texts_of_nvml(nvml: NvmlClient) -> None:
+    """nvmlErrorString is what programs print."""
+    texts = {code: nvml.ask("nvmlErrorString", code) for code in (0, 8, 15, 18, 999)}
+
+    assert texts == {
+        0: "Success",
+        8: "Insufficient External Power",
+        15: "GPU is lost",
+        18: "Driver/library version mismatch",
+        999: "Unknown Error",
+    }
+
+
+# Handles and arguments
+
+
+def test_a_gpu_is_found_by_index_uuid_serial_and_address(h100: Hardware, nvml: NvmlClient) -> None:
+    """All four ways lead to the same GPU; others lead nowhere."""
+    uuid, serial = nvml.ask("nvmlDeviceGetUUID", GPU(5)), nvml.ask("nvmlDeviceGetSerial", GPU(5))
+
+    assert uuid == h100.uuids[5]
+    for way, value in (
+        ("nvmlDeviceGetHandleByUUID", uuid),
+        ("nvmlDeviceGetHandleBySerial", serial),
+        ("nvmlDeviceGetHandleByPciBusId", "00000000:A8:00.0"),
+        ("nvmlDeviceGetHandleByPciBusId", "0000:a8:00.0"),
+    ):
+        assert nvml.refusal(way, value) == 0
+    assert nvml.refusal("nvmlDeviceGetHandleByUUID", "GPU-00000000-0000-0000-0000-000000000000") == NOT_FOUND
+    assert nvml.refusal("nvmlDeviceGetHandleByPciBusId", "0000:a9:00.0") == NOT_FOUND
+    assert nvml.refusal("nvmlDeviceGetHandleByIndex", 8) == INVALID_ARGUMENT
+
+
+def test_structures_of_another_version_are_refused(nvml: NvmlClient) -> None:
+    """A version word that the driver does not know gives ARGUMENT_VERSION_MISMATCH."""
+    fabric = "c_nvmlGpuFabricInfo_v2_t"
+
+    assert nvml.ask("nvmlDeviceGetMemoryInfo", GPU(0), 0x02000028)["reserved"] == 328 << 20
+    assert nvml.refusal("nvmlDeviceGetMemoryInfo", GPU(0), 0x03000028) == VERSION_MISMATCH
+    assert nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct(fabric)) == 0
+    assert nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct(fabric, 0x09000024)) == VERSION_MISMATCH
+
+
+def test_memory_reserved_counts_as_used_where_there_is_no_word_for_it(nvml: NvmlClient) -> None:
+    """The first version of the memory structure has no `reserved`."""
+    old, new = (
+        nvml.ask("nvmlDeviceGetMemoryInfo", GPU(0)),
+        nvml.ask("nvmlDeviceGetMemoryInfo", GPU(0), 0x02000028),
+    )
+
+    assert old["total"] == new["total"] == 81559 << 20
+    assert old["used"] == new["used"] + new["reserved"]
+    assert new["total"] == new["used"] + new["free"] + new["reserved"]
+
+
+def test_links_end_where_the_chip_and_the_driver_end(tmp_path: Path) -> None:
+    """A link that the chip lacks is not supported; one that the driver cannot count is no argument."""
+    with NvmlClient(plug("titan-rtx-nv2", tmp_path).env()) as nvml:
+        answers = [nvml.refusal("nvmlDeviceGetNvLinkState", GPU(0), link) for link in range(14)]
+
+    assert answers == [0] * 2 + [NOT_SUPPORTED] * 10 + [INVALID_ARGUMENT] * 2
+
+
+# Driver releases
+
+
+@pytest.mark.parametrize(("version", "refused"), [("550.54.15", FUNCTION_NOT_FOUND), ("570.86.10", 0)])
+def test_a_function_newer_than_the_driver_is_missing(tmp_path: Path, version: str, refused: int) -> None:
+    """pynvml reports FUNCTION_NOT_FOUND, and the older function is there."""
+    with NvmlClient(with_driver(version, tmp_path).env()) as nvml:
+        assert nvml.refusal("nvmlDeviceGetTemperatureV", GPU(0), 0) == refused
+        assert nvml.refusal("nvmlDeviceGetMarginTemperature", GPU(0)) == refused
+        assert nvml.ask("nvmlDeviceGetTemperature", GPU(0), 0) == 33
+
+
+@pytest.mark.parametrize(
+    ("version", "trio", "constants"),
+    [
+        ("550.54.15", None, None),
+        ("570.124.06", None, 251),
+        ("575.51.03", 251, 269),
+        ("580.65.06", 251, 269),
+        ("580.82.07", 269, 251),
+        ("590.44.01", 269, 251),
+    ],
+)
+def test_throttle_counters_have_the_numbers_of_their_release(
+    tmp_path: Path, version: str, trio: int | None, constants: int | None
+) -> None:
+    """Counters where the release has them, smoothing constants (success, unsigned) where it has those."""
+    with NvmlClient(with_driver(version, tmp_path).env()) as nvml:
+        fields = {number: nvml.field(0, number) for first in (251, 269) for number in range(first, first + 3)}
+
+    def told(first: int | None) -> set[tuple[int, int]]:
+        return {
+            (f["nvmlReturn"], f["valueType"])
+            for n, f in fields.items()
+            if first is not None and first <= n < first + 3
+        }
+
+    assert told(trio) == (set() if trio is None else {(0, ULL)})
+    assert told(constants) == (set() if constants is None else {(0, UINT)})
+    beyond = {n for n in fields if n > abilities(version).fields_known}
+    assert {fields[n]["nvmlReturn"] for n in beyond} <= {INVALID_ARGUMENT}
+
+
+@pytest.mark.parametrize(("version", "refused"), [("550.54.15", VERSION_MISMATCH), ("580.65.06", 0)])
+def test_the_fabric_structure_grows_with_the_driver(tmp_path: Path, version: str, refused: int) -> None:
+    """Version 3 is unknown to older drivers, version 2 to none that have the call."""
+    with NvmlClient(with_driver(version, tmp_path).env()) as nvml:
+        assert (
+            nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct("c_nvmlGpuFabricInfo_v3_t")) == refused
+        )
+        assert (
+            nvml.ask("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct("c_nvmlGpuFabricInfo_v2_t"))["state"] == 3
+        )
+
+
+def test_fields_of_hopper_are_none_of_an_older_gpu(tmp_path: Path) -> None:
+    """The link state has a field from Hopper on; before, only its function."""
+    with NvmlClient(with_driver("550.54.15", tmp_path, profile="dgx1-v100-8").env()) as nvml:
+        assert nvml.field(0, 165, 0)["nvmlReturn"] == NOT_SUPPORTED
+        assert nvml.field(0, 84)["value"]["uiVal"] == 25781
+        assert nvml.ask("nvmlDeviceGetNvLinkState", GPU(0), 0) == 1
+
+
+def test_t_limits_are_signed(nvml: NvmlClient) -> None:
+    """Distances below zero arrive as such, with the type that says so."""
+    fields = [nvml.field(0, number) for number in (193, 194, 195, 196)]
+
+    assert [field["value"]["siVal"] for field in fields] == [-8, -2, 0, 0]
+    assert {field["valueType"] for field in fields} == {INT}
+
+
+# Time
+
+
+def test_energy_is_power_over_time(tmp_path: Path) -> None:
+    """100 s idle and then 50 s at full load make the millijoules that the model's watts say."""
+    start = boottime_ns()
+    power = profiles.load("h100-sxm-8").model.power
+    hardware = plug("h100-sxm-8", tmp_path, clock=lambda: start - 150 * SECOND)
+    Hardware(tmp_path, clock=lambda: start - 50 * SECOND).load(100, gpu=1)
+
+    with NvmlClient(hardware.env()) as nvml:
+        idle, busy = (nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(gpu)) for gpu in (0, 1))
+        asked_for = (boottime_ns() - start) / SECOND
+
+        assert 150 * power.idle <= idle <= (150 + asked_for) * power.idle
+        expected = 100 * power.idle + 50 * power.full
+        assert expected <= busy <= expected + asked_for * power.full
+        assert nvml.ask("nvmlDeviceGetPowerUsage", GPU(1)) == power.full
+        assert nvml.field(1, 186)["value"]["uiVal"] == power.full
+        assert nvml.ask("nvmlDeviceGetUtilizationRates", GPU(1))["gpu"] == 100
+        assert nvml.ask("nvmlDeviceGetTemperature", GPU(1), 0) == pytest.approx(64, abs=2)
+        assert nvml.ask("nvmlDeviceGetTemperature", GPU(0), 0) == 33
+        assert nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", GPU(1)) == 0
+        assert nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", GPU(0)) == 1
+
+
+def test_pcie_and_clocks_wake_with_the_load(tmp_path: Path) -> None:
+    """A TITAN RTX idles on PCIe generation 1 and low clocks, and leaves them under load."""
+    calls = ("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetPerformanceState")
+    hardware = plug("titan-rtx-nv2", tmp_path)
+
+    with NvmlClient(hardware.env()) as nvml:
+        assert [nvml.ask(call, GPU(0)) for call in calls] == [1, 8]
+        assert nvml.ask("nvmlDeviceGetClockInfo", GPU(0), 1) == 300
+        hardware.load(80)
+        assert [nvml.ask(call, GPU(0)) for call in calls] == [3, 2]
+        assert nvml.ask("nvmlDeviceGetClockInfo", GPU(0), 1) == 1770
+        hardware.load(0)
+        assert [nvml.ask(call, GPU(0)) for call in calls] == [1, 8]
+
+
+@pytest.fixture
+def throttling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault for this test alone: GPU 0 is slowed down by heat in 400 of 1000 ms."""
+
+    def apply(machine: Machine) -> None:
+        machine.holds[0, "hw_thermal"] = 400
+
+    monkeypatch.setitem(FAULTS, "test-throttling", Fault(name="test-throttling", does="", apply=apply))
+
+
+@pytest.mark.usefixtures("throttling")
+def test_counters_grow_while_a_reason_holds_and_keep_what_they_counted(tmp_path: Path) -> None:
+    """20 s at 400 per mille are 8 s of HW thermal slowdown; healed, they stay; a reset begins again at 0."""
+    start = boottime_ns()
+    hardware = with_driver("580.82.07", tmp_path)
+    Hardware(tmp_path, clock=lambda: start - 30 * SECOND).reset()
+    Hardware(tmp_path, clock=lambda: start - 20 * SECOND).fault("test-throttling")
+    Hardware(tmp_path, clock=lambda: start).heal("test-throttling")
+
+    with NvmlClient(hardware.env()) as nvml:
+
+        def counters() -> list[int]:
+            return [nvml.field(0, number)["value"]["ullVal"] for number in (269, 270, 271, 75)]
+
+        assert counters() == [0, 8 * SECOND, 0, 8 * SECOND]
+        assert nvml.ask("nvmlDeviceGetViolationStatus", GPU(0), 1)["violationTime"] == 8 * SECOND
+        assert nvml.field(1, 270)["value"]["ullVal"] == 0
+        hardware.fault("test-throttling")
+        reasons = {nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", GPU(0)) for _ in samples(1.1)}
+        assert reasons == {0x48, 0x1}
+        hardware.heal()
+        hardware.reset(gpu=0)
+        assert counters()[1] == 0
+
+
+def samples(seconds: float) -> Iterator[None]:
+    """As many turns as fit into the time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield
+
+
+# Hanging, and many at once
+
+
+def test_a_hung_call_hangs_its_caller_and_nobody_else(h100: Hardware, nvml: NvmlClient) -> None:
+    """The named call does not return, for the named GPU; other calls do, and so do other processes."""
+    h100.fault("hung-call", call="nvmlDeviceGetPowerUsage", gpu=3)
+    assert nvml.ask("nvmlDeviceGetPowerUsage", GPU(2)) == 72020
+
+    nvml.send("nvmlDeviceGetPowerUsage", GPU(3))
+
+    assert nvml.silent(seconds=0.5)
+    with NvmlClient(h100.env()) as other:
+        assert other.ask("nvmlDeviceGetName", GPU(3)) == "NVIDIA H100 80GB HBM3"
+    h100.heal()
+    assert nvml.silent(seconds=0.2)  # a call that hangs has hung for good
+
+
+HAMMER = """
+import ctypes, sys, threading
+import pynvml as n
+n.nvmlInit()
+handles = [n.nvmlDeviceGetHandleByIndex(i) for i in range(4)]
+wrong, done = [], threading.Event()
+
+def hammer(handle):
+    energy = 0
+    while not done.is_set():
+        celsius = n.nvmlDeviceGetTemperature(handle, 0)
+        now = n.nvmlDeviceGetTotalEnergyConsumption(handle)
+        value = n.nvmlDeviceGetFieldValues(handle, [83])[0].value.ullVal
+        if celsius not in (33, 91) or not energy <= now <= value:
+            wrong.append((celsius, energy, now, value))
+        energy = value
+
+threads = [threading.Thread(target=hammer, args=(h,)) for h in handles]
+for t in threads: t.start()
+print("ready", flush=True)
+sys.stdin.read()
+done.set()
+for t in threads: t.join()
+print(wrong)
+"""
+
+
+def test_threads_see_whole_states_while_hardware_changes(h100: Hardware) -> None:
+    """Threads read while the state is replaced: GPUs are healthy or hot, and energy never goes back."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HAMMER],
+        env={**os.environ, **h100.env()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for turn in range(10):
+            h100.fault("hot", gpu=turn % 4, celsius=91)
+            h100.heal()
+        told, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert told == "[]\n"
+
+
+def test_two_machines_stand_side_by_side(tmp_path: Path) -> None:
+    """Two processes with different hardware each see their own, and its faults alone."""
+    first, second = plug("h100-sxm-8", tmp_path / "one"), plug("titan-rtx-nv2", tmp_path / "two")
+
+    with NvmlClient(first.env()) as one, NvmlClient(second.env()) as two:
+        second.fault("hot", gpu=0, celsius=92)
+        assert one.ask("nvmlDeviceGetName", GPU(0)) == "NVIDIA H100 80GB HBM3"
+        assert two.ask("nvmlDeviceGetName", GPU(0)) == "TITAN RTX"
+        assert one.ask("nvmlDeviceGetTemperature", GPU(0), 0) == 33
+        assert two.ask("nvmlDeviceGetTemperature", GPU(0), 0) == 92
+
+
+def test_a_missing_library_is_what_pynvml_says_it_is(tmp_path: Path) -> None:
+    """Without the library on the loader's path the client fails to initialise: nothing here fakes that."""
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine has a driver of its own")
+    with (
+        NvmlClient({"LD_LIBRARY_PATH": str(tmp_path)}, initialise=False) as client,
+        pytest.raises(NvmlRefused),
+    ):
+        client.ask("nvmlInit")

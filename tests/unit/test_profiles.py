@@ -1,0 +1,264 @@
+"""Hardware profiles say what was recorded: what can be derived from a recording is compared with it."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from testbed import profiles
+from testbed.hardware.machine import Machine
+from testbed.profiles.pcitree import Distance, cpu_numbers, distance, functions
+from testbed.profiles.reading import FOLDER, ProfileError, parse
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+MATRICES = {
+    "dgx1-v100-8": "topo-m_dgx1-v100x8_ib.txt",
+    "titan-rtx-nv2": "topo-m_2gpu_nv2.txt",
+    "pcie-phb-2": "topo-m_2gpu_phb.txt",
+}
+OCI = "nccl-topo_oci_h100x8.xml"
+T4 = "nvidia-smi-qx_tesla-t4.xml"
+
+
+def recorded_matrix(file: str) -> tuple[list[str], dict[str, list[str]]]:
+    """The devices in column order, and each row's cells (distances, then affinities)."""
+    lines = (FIXTURES / file).read_text().splitlines()
+    columns = re.split(r"\s+", lines[0].partition("CPU Affinity")[0].strip())
+    rows = [re.split(r"\s+", line.strip()) for line in lines[1 : 1 + len(columns)]]
+    return columns, {row[0]: row[1:] for row in rows}
+
+
+def derived_cell(profile: profiles.Profile, one: str, other: str) -> str:
+    """What `nvidia-smi topo -m` has to print for two devices of a profile, by their column names."""
+    nics = {nic.name: nic.address for nic in profile.host.nics}
+    there = functions(profile.host)
+
+    def address(name: str) -> str:
+        return nics[name] if name in nics else profile.gpus[int(name.removeprefix("GPU"))].address
+
+    if one == other:
+        return "X"
+    if one.startswith("GPU") and other.startswith("GPU"):
+        direct = profile.gpus[int(one.removeprefix("GPU"))].links.count(address(other))
+        if direct:
+            return f"NV{direct}"
+    return distance(there[address(one)], there[address(other)]).name
+
+
+def test_the_four_profiles_of_the_demonstration_are_there() -> None:
+    """Their names are part of the testbed's interface."""
+    assert set(profiles.names()) >= {"h100-sxm-8", "dgx1-v100-8", "titan-rtx-nv2", "pcie-phb-2"}
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_a_profile_names_its_sources(name: str) -> None:
+    """Every profile says where its facts come from, what is made up, and which recordings of ours it used."""
+    wheres = [source.where for source in profiles.load(name).sources]
+
+    assert any("made up" in where for where in wheres)
+    named = re.findall(r"tests/fixtures/(\S+?)[,.]?(?=\s|$)", " ".join(wheres))
+    assert named
+    assert [file for file in named if not (FIXTURES / file).is_file()] == []
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_the_matrix_that_follows_from_a_profile_is_the_recorded_one(name: str) -> None:
+    """PCI tree and links give every cell of the recording, GPUs and network cards, in the recorded order."""
+    profile = profiles.load(name)
+    columns, rows = recorded_matrix(MATRICES[name])
+
+    derived = {row: [derived_cell(profile, row, column) for column in columns] for row in columns}
+
+    assert derived == {row: cells[: len(columns)] for row, cells in rows.items()}
+    gpus = [f"GPU{n}" for n in range(len(profile.gpus))]
+    assert columns == gpus + [nic.name for nic in profile.host.nics]
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_cpus_next_to_a_gpu_are_the_recorded_ones(name: str) -> None:
+    """The recording's CPU Affinity column is the CPU list of the GPU's NUMA node."""
+    profile = profiles.load(name)
+    columns, rows = recorded_matrix(MATRICES[name])
+    there, nodes = functions(profile.host), {node.id: node.cpus for node in profile.host.nodes}
+
+    for number, gpu in enumerate(profile.gpus):
+        assert nodes[there[gpu.address].numa] == rows[f"GPU{number}"][len(columns)]
+
+
+@pytest.mark.parametrize("name", ["titan-rtx-nv2", "pcie-phb-2"])
+def test_a_numa_column_of_not_available_means_that_no_node_is_told(name: str) -> None:
+    """Where the recording says N/A, the profile's firmware tells no NUMA node."""
+    columns, rows = recorded_matrix(MATRICES[name])
+
+    assert {row[len(columns) + 1] for row in rows.values()} == {"N/A"}
+    assert not profiles.load(name).host.numa_reported
+
+
+@pytest.fixture(scope="module")
+def oci() -> ElementTree.Element:
+    return ElementTree.parse(FIXTURES / OCI).getroot()
+
+
+def test_h100_links_lead_to_the_recorded_switches(oci: ElementTree.Element) -> None:
+    """Each GPU has the recorded number of links to each NVSwitch, 18 in all."""
+    recorded = {
+        pci.attrib["busid"]: {link.attrib["target"]: int(link.attrib["count"]) for link in pci.iter("nvlink")}
+        for pci in oci.iter("pci")
+        if pci.find("gpu") is not None
+    }
+
+    for gpu in profiles.load("h100-sxm-8").gpus:
+        assert {far: gpu.links.count(far) for far in set(gpu.links)} == recorded[gpu.address]
+        assert len(gpu.links) == 18
+
+
+def test_h100_pci_functions_stand_where_they_were_recorded(oci: ElementTree.Element) -> None:
+    """Every recorded PCI function is there with its ids and NUMA node, below its recorded switches."""
+    there = functions(profiles.load("h100-sxm-8").host)
+
+    def check(element: ElementTree.Element, above: tuple[str, ...], node: int) -> int:
+        found = there[element.attrib["busid"]]
+        kind = found.kind
+        assert (kind.class_, kind.vendor, kind.device, kind.speed, str(kind.width)) == tuple(
+            element.attrib[name] for name in ("class", "vendor", "device", "link_speed", "link_width")
+        )
+        assert found.numa == node
+        assert [bridge for bridge in found.bridges if bridge in above] == list(above)
+        below = element.findall("pci")
+        return 1 + sum(check(child, (*above, found.address), node) for child in below)
+
+    seen = sum(check(pci, (), int(cpu.attrib["numaid"])) for cpu in oci for pci in cpu)
+    assert seen == len(list(oci.iter("pci")))
+
+
+def test_h100_host_is_the_recorded_one(oci: ElementTree.Element) -> None:
+    """CPU masks per NUMA node, and the network devices in NCCL's order with their cards."""
+    host = profiles.load("h100-sxm-8").host
+    masks = {int(cpu.attrib["numaid"]): cpu.attrib["affinity"].replace(",", "") for cpu in oci}
+    nets = sorted(
+        (int(net.attrib["dev"]), net.attrib["name"], pci.attrib["busid"][:-1], int(net.attrib["guid"], 16))
+        for pci in oci.iter("pci")
+        for net in pci.findall("nic/net")
+    )
+
+    assert {node.id: sum(1 << cpu for cpu in cpu_numbers(node.cpus)) for node in host.nodes} == {
+        node: int(mask, 16) for node, mask in masks.items()
+    }
+    assert [
+        (n, nic.name, nic.address[:-1], int(nic.node_guid, 16)) for n, nic in enumerate(host.nics)
+    ] == nets
+
+
+def test_t4_answers_what_nvidia_smi_read_from_one() -> None:
+    """Model and driver of the PHB pair are those of the recorded T4."""
+    log = ElementTree.parse(FIXTURES / T4).getroot()
+    profile = profiles.load("pcie-phb-2")
+    model, function = profile.model, functions(profile.host)[profile.gpus[0].address]
+
+    def read(path: str) -> str:
+        text = log.findtext(path)
+        assert text is not None, path
+        return text
+
+    def number(path: str) -> float:
+        return float(read(f"gpu/{path}").split()[0])
+
+    assert read("driver_version") == profile.driver.version
+    assert read("gpu/product_name") == model.name
+    assert read("gpu/vbios_version") == model.vbios
+    assert int(read("gpu/gpu_module_id")) == profile.gpus[0].module
+    combined = function.kind.device.removeprefix("0x") + function.kind.vendor.removeprefix("0x")
+    assert read("gpu/pci/pci_device_id") == combined.upper()
+    assert number("fb_memory_usage/total") == model.memory.total_mib
+    assert number("fb_memory_usage/reserved") == model.memory.reserved_mib
+    assert model.thresholds is not None
+    assert number("temperature/gpu_temp_max_threshold") == model.thresholds.shutdown
+    assert number("temperature/gpu_temp_slow_threshold") == model.thresholds.slowdown
+    assert number("temperature/gpu_temp_max_gpu_threshold") == model.thresholds.gpu_max
+    assert number("temperature/gpu_temp") == model.temperature.idle
+    for name in ("default", "min", "max"):
+        assert number(f"power_readings/{name}_power_limit") * 1000 == getattr(model.power, name)
+    assert number("power_readings/power_draw") * 1000 == model.power.idle
+    assert number("clocks/sm_clock") == model.clocks.sm.idle
+    assert number("max_clocks/sm_clock") == model.clocks.sm.max
+    assert number("max_clocks/mem_clock") == model.clocks.memory.max
+    assert read("gpu/ecc_mode/current_ecc") == ("Enabled" if model.ecc else "Disabled")
+    assert read("gpu/persistence_mode") == ("Enabled" if model.persistence else "Disabled")
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_a_link_has_two_ends(name: str) -> None:
+    """The other end of a link to a GPU leads back to it, and no two links share an end."""
+    machine = Machine.healthy(profiles.load(name))
+    ends = [(gpu, link) for gpu in range(len(machine.gpus)) for link in machine.links(gpu)]
+    peers = {end: peer for end in ends if (peer := machine.peer(*end))}
+
+    assert {end: machine.peer(*peer) for end, peer in peers.items()} == {end: end for end in peers}
+    assert len(set(peers.values())) == len(peers)
+
+
+def test_distances_grow_from_one_switch_to_two_sockets() -> None:
+    """On the H100 machine: a card's two ports, a GPU and its card, two GPUs of a socket, two sockets."""
+    there = functions(profiles.load("h100-sxm-8").host)
+
+    def between(one: str, other: str) -> Distance:
+        return distance(there[f"0000:{one}"], there[f"0000:{other}"])
+
+    assert between("0c:00.0", "0c:00.1") is Distance.PIX
+    assert between("0f:00.0", "0c:00.0") is Distance.PXB
+    assert between("0f:00.0", "2d:00.0") is Distance.NODE
+    assert between("0f:00.0", "89:00.0") is Distance.SYS
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("minor: 0", "miner: 0", "miner"),
+        ("version: 3, mbps: 25781", "version: 3, mbps: fast", "mbps"),
+        ("0000:41:00.0 gpu", "0000:42:00.0 gpu", "no PCI function 0000:41:00.0"),
+        ("0000:41:00.0 gpu", "0000:41:00.0 gnu", "kinds has no 'gnu'"),
+        ("  0000:41:00.0 gpu", "    0000:41:00.0 gpu", "indented too far"),
+        ("0000:41:00.0 gpu", "0000:08:00.0 gpu", "there is such a function already"),
+        ('links: ["0000:41:00.0", "0000:41:00.0"]', 'links: ["0000:41:00.0"]', "do not agree on the links"),
+        ('links: ["0000:41:00.0", ', 'links: ["0000:08:00.0", ', "link to itself"),
+        ('links: ["0000:41:00.0", ', 'links: ["0000:77:00.0", ', "link to 0000:77:00.0, not there"),
+        ("slots: 2", "slots: 1", "1 slots"),
+        ("numa: 0", "numa: 3", "no NUMA node 3"),
+        ("name: titan-rtx-nv2", "name: titan", "name is 'titan'"),
+    ],
+)
+def test_a_profile_that_contradicts_itself_is_refused(old: str, new: str, told: str) -> None:
+    """The error names the file and what is wrong."""
+    text = (FOLDER / "titan-rtx-nv2.yaml").read_text()
+    assert old in text
+
+    with pytest.raises(ProfileError, match=re.escape(told)) as caught:
+        parse(text.replace(old, new).encode(), name="titan-rtx-nv2")
+
+    assert "titan-rtx-nv2.yaml" in str(caught.value)
+
+
+def test_an_unknown_profile_is_refused_with_those_there_are() -> None:
+    """A misspelt name is answered with the list."""
+    with pytest.raises(ProfileError, match="h100-sxm-8"):
+        profiles.load("h100")
+
+
+def test_a_profile_survives_being_written_down() -> None:
+    """A plugged machine keeps its profile in its folder: nothing is lost on the way."""
+    for name in profiles.names():
+        profile = profiles.load(name)
+        assert msgspec.json.decode(msgspec.json.encode(profile), type=profiles.Profile) == profile
+
+
+def test_every_recording_is_listed_and_used() -> None:
+    """tests/fixtures holds nothing without a source, and what this module reads is there."""
+    listed = set(re.findall(r"^\| (\S+\.\w+) \|", (FIXTURES / "INDEX.md").read_text(), re.MULTILINE))
+    here = {path.name for path in FIXTURES.iterdir() if path.name != "INDEX.md" and path.is_file()}
+
+    assert here == listed
+    assert {*MATRICES.values(), OCI, T4} <= listed
