@@ -74,9 +74,11 @@ def default_images(checkout: Path | None = None) -> dict[str, Image]:
     """Operator and probe of a checkout (default: the one this file is in), `python` and `busybox`."""
     root = checkout or Path(__file__).resolve().parents[3]
     sources = (root / "operator" / "src", root / "probes" / "src")
+    probes = python_image(*sources, module="nodegauge_probes")
     return {
         "nodegauge/operator": python_image(*sources, module="nodegauge_operator"),
-        "nodegauge/probe": python_image(*sources, module="nodegauge_probes"),
+        "nodegauge/probes": probes,
+        "nodegauge/probe": probes,
         "python": python_image(),
         "busybox": host_image("sh", "sleep", "echo", "cat", "true", "false", "env"),
     }
