@@ -281,10 +281,13 @@ def test_a_sick_gpu_fails_the_node(kind: ProblemKind, code: Code) -> None:
 
 
 def test_a_gpu_without_an_address_is_named_by_its_index() -> None:
-    """A lost GPU may not even tell its PCI address."""
+    """A lost GPU may not even tell its address; the node's past knows the board by its UUID."""
     lost = Gpu(index=1, error=LOST)
     result = replace(made.titan(), gpus=[made.titan().gpus[0], lost])
-    assert only(judge_health(result)).subject == "GPU 1"
+    finding = only(judge_health(result, history=judge_health(made.titan()).history))
+    assert finding.subject == "GPU 1"
+    assert finding.evidence["missing_uuids"] == made.uuid(1)
+    assert "missing_uuids" not in only(judge_health(result)).evidence
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,14 @@ def test_bus_ids_are_compared_without_regard_to_case() -> None:
     assert lanes(made.with_links(upper, 0, remote="0000:1a:00.0")).pair == ((0, 2), (2, 0))
 
 
+@pytest.mark.parametrize(("capability", "doubtful"), [("3.7", False), ("5.2", False), ("6.0", True)])
+def test_gpus_older_than_nvlink_have_no_links_to_doubt(capability: str, doubtful: bool) -> None:
+    """A driver that knows no NVLink calls is no riddle on a GPU that never had any."""
+    unknown = LinkGroup(links=[0], state=Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND"))
+    old = made.with_gpu(made.phb(), 0, compute_capability=capability, links=[unknown])
+    assert (doubts(old) != []) is doubtful
+
+
 def test_an_empty_document_has_no_lanes() -> None:
     """No GPUs, no pairs, no error."""
     assert lanes(Result(probe="health")).pair == ()

@@ -20,7 +20,10 @@ HARDWARE_ENTRIES = (
         },
         gate="unhealthy=p2p (the interconnect label goes at once)",
         runs="2",
-        next_step="check `systemctl status nvidia-fabricmanager` on the node.",
+        next_step=(
+            "with NVSwitch, check `systemctl status nvidia-fabricmanager` on the node; without, its IOMMU and "
+            "ACS settings."
+        ),
         way_out=(
             "NVSwitch machines: `systemctl status nvidia-fabricmanager` on the node; its version must equal "
             "the driver's (`cat /proc/driver/nvidia/version`). Restart it with no job running.",

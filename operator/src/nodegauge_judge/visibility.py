@@ -29,6 +29,12 @@ def is_complete(case: Case) -> bool:
     return not (unread or case.result.problem is not None or missing(case))
 
 
+def gone_uuids(case: Case) -> list[str]:
+    """UUIDs that the node is known to have and that nothing in the document answers to, sorted."""
+    here = {gpu.uuid for gpu in case.result.gpus if isinstance(gpu.uuid, str)}
+    return sorted(uuid for uuid in case.history.links if uuid not in here)
+
+
 def _none_at_all(case: Case) -> str:
     return "" if case.result.gpus else "NVML works and reports no GPU"
 
@@ -44,8 +50,7 @@ def _seen_before(case: Case) -> str:
     seen, known = len(case.result.gpus), len(case.history.links)
     if seen >= known:
         return ""
-    here = {gpu.uuid for gpu in case.result.gpus if isinstance(gpu.uuid, str)}
-    gone = ", ".join(sorted(uuid for uuid in case.history.links if uuid not in here)[:4])
+    gone = ", ".join(gone_uuids(case)[:4])
     since = "in this boot" if case.result.host.boot_id == case.history.boot else "before the last reboot"
     return f"{known} GPUs were seen {since}, {seen} now; missing: {clip(gone)}"
 

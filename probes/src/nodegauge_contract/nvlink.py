@@ -98,6 +98,12 @@ def _supports_nothing(state: Unavailable) -> bool:
     return "notsupported" in words or "invalidargument" in words
 
 
+def _is_older_than_nvlink(gpu: Gpu) -> bool:
+    """Compute capability below 6.0 (NCCL's limit), whose drivers may not even know the calls."""
+    major = gpu.compute_capability.partition(".")[0] if isinstance(gpu.compute_capability, str) else ""
+    return major.isascii() and major.isdigit() and int(major) < 6
+
+
 def _groups(gpu: Gpu) -> Iterator[tuple[LinkGroup, tuple[int, ...]]]:
     """Every group with those of its links that no group before it had."""
     seen: set[int] = set()
@@ -151,7 +157,7 @@ class _Counting:
 
     def _tally(self, i: int, gpu: Gpu) -> _Tally:
         tally = _Tally(Counter(), 0, [], [])
-        if i in self._mig or gpu.error is not None:
+        if i in self._mig or gpu.error is not None or _is_older_than_nvlink(gpu):
             return tally
         for group, links in _groups(gpu):
             self._count(tally, i, group=group, links=links)

@@ -51,6 +51,8 @@ def gpu_errors(case: Case) -> Iterator[Finding]:
             continue
         code = _of_kind(_GPU, gpu.error.kind, other=Code.GPU_UNREADABLE)
         hit = _hit(code, gpu.error, place=full_name(gpu), short=short_name(gpu))
+        if not isinstance(gpu.uuid, str) and (gone := visibility.gone_uuids(case)):
+            hit.evidence["missing_uuids"] = clip(", ".join(gone))
         hits.setdefault(code, []).append(hit)
     for code, found in hits.items():
         yield from gather(code, found)
