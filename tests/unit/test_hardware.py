@@ -1,4 +1,4 @@
-"""Plugged hardware: what NVML, sysfs and procfs say of it agrees, breaks as asked, and heals without a trace."""
+"""Plugged hardware: what NVML, sysfs and procfs say agrees, breaks as asked, and heals without a trace."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_links_resolve_both_ways(tmp_path: Path, name: str) -> None:
 
 
 def test_h100_links_are_counted_by_both_rules(nvml: NvmlClient) -> None:
-    """18 links to switches by field 147, and by asking each link for its state and the type of its far end."""
+    """18 links to switches by field 147, and by asking each link for its state and the type of its end."""
     assert nvml.field(4, 147)["value"]["uiVal"] == 18
     states = [nvml.field(4, 165, link)["value"]["uiVal"] for link in range(18)]
     types = [nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", GPU(4), link) for link in range(18)]
@@ -148,7 +148,7 @@ def test_the_h100_fabric_is_complete_without_a_cluster(nvml: NvmlClient) -> None
 
 
 def test_cpus_and_memory_next_to_a_gpu(tmp_path: Path, nvml: NvmlClient) -> None:
-    """CPU sets as 64-bit words; no memory node where the firmware tells none; the old call for old drivers."""
+    """CPU sets as 64-bit words; no memory node where the firmware tells none; old drivers have an old call."""
 
     def cpus(words: list[int]) -> set[int]:
         return {64 * n + bit for n, word in enumerate(words) for bit in range(64) if word >> bit & 1}
@@ -254,7 +254,7 @@ def test_a_fault_shows_and_healing_leaves_no_trace(
 
 
 def test_p2p_flips_while_links_stay_up_and_a_client_runs(h100: Hardware, nvml: NvmlClient) -> None:
-    """One client sees READ, WRITE and NVLINK of all pairs granted, refused, refused for WRITE alone, granted."""
+    """One client sees READ, WRITE and NVLINK granted, refused, refused for WRITE alone, and granted again."""
 
     def statuses() -> list[list[int]]:
         return [
@@ -303,7 +303,7 @@ def test_a_gpu_without_links_on_a_switch_leaves_the_others_alone(h100: Hardware,
 
 
 def test_a_lost_gpu_answers_nothing_and_reads_all_ones(h100: Hardware, nvml: NvmlClient) -> None:
-    """It is still counted; its handle and every call on it say GPU_IS_LOST; the kernel knows it, the bus does not."""
+    """It is counted; its handle and all calls on it say GPU_IS_LOST; the kernel knows it, the bus does not."""
     device = sysfs(h100) / "bus/pci/devices/0000:5b:00.0"
     assert nvml.ask("nvmlDeviceGetName", GPU(3)).startswith("NVIDIA H100")
 
@@ -319,7 +319,7 @@ def test_a_lost_gpu_answers_nothing_and_reads_all_ones(h100: Hardware, nvml: Nvm
 
 
 def test_a_gpu_gone_from_nvml_and_the_bus(h100: Hardware, nvml: NvmlClient) -> None:
-    """NVML counts one less without an error, the PCI function is no longer there; its neighbours keep theirs."""
+    """NVML counts one less without an error, the PCI function is not there; its neighbours keep theirs."""
     h100.fault("gpu-lost", gpu=0, nvml="absent", pci="gone")
 
     assert nvml.ask("nvmlDeviceGetCount") == 7
@@ -424,7 +424,7 @@ def test_changes_from_many_processes_are_all_kept(h100: Hardware) -> None:
 
 
 def test_a_folder_holds_one_machine(h100: Hardware, tmp_path: Path) -> None:
-    """A second plug is refused until the first machine is unplugged; an empty folder has nothing to attach to."""
+    """A second plug is refused until the first is pulled; an empty folder has nothing to attach to."""
     with pytest.raises(HardwareError, match="unplug it"):
         plug("pcie-phb-2", h100.directory)
     with pytest.raises(HardwareError, match="no hardware is plugged"):

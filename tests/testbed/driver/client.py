@@ -99,6 +99,7 @@ class NvmlClient:
 
     def silent(self, *, seconds: float) -> bool:
         """Whether no answer comes, and the process does not end, for this long."""
+        assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], seconds)
         return not readable
 

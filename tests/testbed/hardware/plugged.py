@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -212,9 +213,9 @@ class Hardware:
         """Write a new machine's first condition."""
         with self._locked():
             if (self.directory / CONDITION).exists():
-                raise HardwareError(
-                    f"{self.directory} has hardware plugged in already: attach to it, or unplug it"
-                )
+                raise HardwareError(f"{self.directory} has hardware plugged in: attach to it, or unplug it")
+            for tree in ("sys", "proc"):  # of a machine that was here before
+                shutil.rmtree(self.directory / tree, ignore_errors=True)
             self._write(condition)
 
     @contextmanager
