@@ -6,7 +6,7 @@ recorded, each with its source.  Documents are changed with `with_gpu`, `with_pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from nodegauge_contract import (
     Clocks,
     Gpu,
     Host,
+    Int,
     LinkGroup,
     Pairs,
     Power,
@@ -93,13 +94,17 @@ def to_switch(count: int, *, mbps: int, **more: Any) -> list[LinkGroup]:
 
 def pairs(joined: Sequence[Sequence[bool | int]]) -> Pairs:
     """P2P grids: OK for READ and WRITE everywhere, for NVLINK where the pair is joined."""
-    size = len(joined)
-    fine = [[-1 if i == j else 0 for j in range(size)] for i in range(size)]
-    nvlink = [
-        [-1 if i == j else 0 if joined[i][j] else NOT_SUPPORTED for j in range(size)] for i in range(size)
-    ]
-    ancestor = [[-1 if i == j else 50 for j in range(size)] for i in range(size)]
-    return Pairs(ancestor=ancestor, read=fine, write=[list(row) for row in fine], nvlink=nvlink)
+    size = range(len(joined))
+
+    def grid(status: Callable[[int, int], int]) -> list[list[Int]]:
+        return [[-1 if i == j else status(i, j) for j in size] for i in size]
+
+    return Pairs(
+        ancestor=grid(lambda i, j: 50),
+        read=grid(lambda i, j: 0),
+        write=grid(lambda i, j: 0),
+        nvlink=grid(lambda i, j: 0 if joined[i][j] else NOT_SUPPORTED),
+    )
 
 
 def machine(gpus: Sequence[Gpu], joined: Sequence[Sequence[bool | int]], **more: Any) -> Result:

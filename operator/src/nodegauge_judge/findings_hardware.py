@@ -21,8 +21,8 @@ HARDWARE_ENTRIES = (
         gate="unhealthy=p2p (the interconnect label goes at once)",
         runs="2",
         next_step=(
-            "with NVSwitch, check `systemctl status nvidia-fabricmanager` on the node; without, its IOMMU and "
-            "ACS settings."
+            "with NVSwitch, check `systemctl status nvidia-fabricmanager` on the node; without it, IOMMU "
+            "and ACS settings."
         ),
         way_out=(
             "NVSwitch machines: `systemctl status nvidia-fabricmanager` on the node; its version must equal "
