@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,20 +48,33 @@ def up(options: Options) -> None:
         found = daemon.start(options.dir, dict(DEFAULT_NODES))
     else:
         _say(f"already running (pid {found.pid})")
-    print(_usage(found))
+    print(_usage(found, options.dir))
 
 
-def _usage(found: daemon.Holder) -> str:
-    lines = [f"export KUBECONFIG={shlex.quote(found.kubeconfig)}"]
-    lines += (
-        ["kubectl get nodes"] if found.kubectl else ["# no kubectl on PATH: any Kubernetes client will do"]
-    )
-    lines += [
-        "python -m testbed nodes",
-        "python -m testbed fault gpu-h100 p2p-refused",
-        "python -m testbed down",
+def _usage(found: daemon.Holder, directory: Path) -> str:
+    """What to type next; kubectl may be one that the testbed has built."""
+    me = _command(directory)
+    kubectl = "kubectl" if shutil.which("kubectl") else shlex.quote(found.kubectl)
+    lines = [
+        f"export KUBECONFIG={shlex.quote(found.kubeconfig)}",
+        f"{kubectl} get nodes" if found.kubectl else "# there is no kubectl: any Kubernetes client will do",
+        f"{me} nodes",
+        f"{me} fault gpu-h100 p2p-refused",
+        f"{me} heal gpu-h100",
+        f"{me} down",
     ]
     return "\n".join(f"  {line}" for line in lines)
+
+
+def _command(directory: Path) -> str:
+    """How to call this program again, from where it was called."""
+    program = Path(sys.executable)
+    with contextlib.suppress(ValueError):
+        program = program.relative_to(Path.cwd())
+    words = [str(program), "-m", "testbed"]
+    if directory != default_directory().resolve():
+        words += ["--dir", str(directory)]
+    return shlex.join(words)
 
 
 def down(options: Options) -> None:
@@ -187,7 +202,7 @@ def env(options: Options) -> None:
 def _running(options: Options) -> daemon.Holder:
     found = daemon.holder(options.dir)
     if found is None or not found.ready:
-        raise TestbedError(f"no testbed runs in {options.dir}: start one with `python -m testbed up`")
+        raise TestbedError(f"no testbed runs in {options.dir}: start one with `{_command(options.dir)} up`")
     return found
 
 
