@@ -148,7 +148,7 @@ def test_the_h100_fabric_is_complete_without_a_cluster(nvml: NvmlClient) -> None
 
 
 def test_cpus_and_memory_next_to_a_gpu(tmp_path: Path, nvml: NvmlClient) -> None:
-    """CPU sets as 64-bit words; no memory node where the firmware tells none; old drivers have an old call."""
+    """CPU sets as 64-bit words; no memory node where the firmware tells none; an older call."""
 
     def cpus(words: list[int]) -> set[int]:
         return {64 * n + bit for n, word in enumerate(words) for bit in range(64) if word >> bit & 1}
@@ -303,7 +303,7 @@ def test_a_gpu_without_links_on_a_switch_leaves_the_others_alone(h100: Hardware,
 
 
 def test_a_lost_gpu_answers_nothing_and_reads_all_ones(h100: Hardware, nvml: NvmlClient) -> None:
-    """It is counted; its handle and all calls on it say GPU_IS_LOST; the kernel knows it, the bus does not."""
+    """It is counted; its handle and all calls on it say GPU_IS_LOST; the kernel knows it, the bus not."""
     device = sysfs(h100) / "bus/pci/devices/0000:5b:00.0"
     assert nvml.ask("nvmlDeviceGetName", GPU(3)).startswith("NVIDIA H100")
 

@@ -144,20 +144,16 @@ def _ranges(numbers: list[int]) -> str:
 def _files(folder: Path, contents: Mapping[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in contents.items():
-        if _read(folder / name) != f"{text}\n".encode():
-            write(folder / name, f"{text}\n".encode())
+        _bytes(folder / name, f"{text}\n".encode())
 
 
 def _bytes(path: Path, content: bytes) -> None:
-    if _read(path) != content:
-        write(path, content)
-
-
-def _read(path: Path) -> bytes | None:
+    """Write what differs; in one step where somebody may be reading."""
     try:
-        return path.read_bytes()
+        if path.read_bytes() != content:
+            write(path, content)
     except FileNotFoundError:
-        return None
+        path.write_bytes(content)
 
 
 def _symlink(link: Path, target: Path) -> None:
