@@ -29,6 +29,8 @@ class FakeClient(Client):
         """Which write to die at, counted from 0, and whether `before` or `after` it took effect."""
         self.refuse: Callable[[str, str], KubeError | None] = lambda _verb, _path: None
         """Asked before each call with the verb and the path; what it returns is raised."""
+        self.answered: Callable[[str, str], None] = lambda _verb, _path: None
+        """Told after the cluster has answered, before the operator hears of it."""
         self._turn = turn
 
     async def close(self) -> None:
@@ -59,6 +61,7 @@ class FakeClient(Client):
             answer = self._answer(method, path, query=query or {}, body=body, content_type=content_type)
         except ApiError as error:
             raise error_of(error.status, error.reason, error.message) from None
+        self.answered(method, path)
         if method != "GET":
             self._maybe_die("after")
             self.log.append(f"{method} {_words(path)}")

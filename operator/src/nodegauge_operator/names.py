@@ -93,4 +93,4 @@ def pod_name(*, node_uid: str, probe: str, number: int) -> str:
 def event_name(*, node: str, run: str, reason: str) -> str:
     """The name of an event: the same fact of the same run is written once, however often it is tried."""
     digest = hashlib.sha256(f"{node}/{run}/{reason}".encode()).hexdigest()[:16]
-    return f"{node[:200]}.{digest}"
+    return f"{node[:200].rstrip('.-')}.{digest}"

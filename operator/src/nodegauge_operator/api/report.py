@@ -132,6 +132,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """UID of the owning node; another UID than the node's makes the report count as absent."""
     requested_at: str = ""
     status: ReportStatus = ReportStatus()
+    unreadable: dict[str, Any] | None = None
+    """The status as it stands where it could not be read: the next write replaces all of it."""
 
 
 def parse_report(body: Mapping[str, Any]) -> Report:
@@ -140,11 +142,12 @@ def parse_report(body: Mapping[str, Any]) -> Report:
     A status that cannot be read (someone edited it) counts as empty: it is measured again, never guessed.
     """
     metadata = body.get("metadata", {})
-    owners = [o for o in metadata.get("ownerReferences", []) if o.get("kind") == "Node"]
+    owners = [o for o in metadata.get("ownerReferences") or () if o.get("kind") == "Node"]
+    unreadable = None
     try:
         status = msgspec.convert(body.get("status") or {}, ReportStatus)
     except msgspec.ValidationError:
-        status = ReportStatus()
+        status, unreadable = ReportStatus(), body["status"]
     return Report(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -152,6 +155,7 @@ def parse_report(body: Mapping[str, Any]) -> Report:
         node_uid=owners[0].get("uid", "") if owners else "",
         requested_at=(body.get("spec") or {}).get("requestedAt", "") or "",
         status=status,
+        unreadable=unreadable,
     )
 
 

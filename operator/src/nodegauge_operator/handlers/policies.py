@@ -18,7 +18,8 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
     def policy(event: kopf.RawEvent, **_: Any) -> None:
         body: dict[str, Any] = dict(event["object"])
         if event["type"] == "DELETED":
-            changed = drop_policy(sweep.store, body["metadata"]["name"])
+            metadata = body["metadata"]
+            changed = drop_policy(sweep.store, metadata["name"], version=metadata.get("resourceVersion", ""))
         else:
             changed = take_policy(sweep.store, body)
         sweep.policies_seen(changed=changed)

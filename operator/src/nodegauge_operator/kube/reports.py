@@ -50,7 +50,8 @@ async def create(client: Client, node: NodeView) -> Report | None:
 
 async def patch_status(client: Client, report: Report, status: ReportStatus) -> Report:
     """Write what differs, with resourceVersion; `Conflict` when someone else wrote meanwhile."""
-    patch = difference(_plain(report.status), _plain(status))
+    before = _plain(report.status) if report.unreadable is None else report.unreadable
+    patch = difference(before, _plain(status))
     body: dict[str, Any] = {
         "metadata": {"resourceVersion": report.resource_version, "uid": report.uid},
         "status": patch,

@@ -6,8 +6,11 @@ asked anew.
 
 from __future__ import annotations
 
+import logging
+
 from msgspec import Struct
 
+from nodegauge_operator.api.report import Change
 from nodegauge_operator.core import step as steps
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube import events, nodes, pods, reports
@@ -15,6 +18,8 @@ from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.store import Store
+
+log = logging.getLogger("nodegauge.node")
 
 
 class Applier(Struct, kw_only=True):
@@ -61,7 +66,7 @@ class Applier(Struct, kw_only=True):
             case steps.SetCondition(node, condition):
                 self.store.put_node(await nodes.patch_condition(self.client, node, condition))
             case steps.PostEvent(node, change):
-                await events.post(self.client, node, change, instance=self.instance)
+                await self._post(node, change)
             case steps.DeletePod(pod, grace):
                 left = await pods.delete(self.client, pod, namespace=self.namespace, grace=grace)
                 if left is None:
@@ -82,6 +87,13 @@ class Applier(Struct, kw_only=True):
                 situation, number=step.number, reason="CreateRefused", message=f"pod not created: {error}"
             )
             return await self.apply(noted, situation)
+
+    async def _post(self, node: NodeView, change: Change) -> None:
+        """Post an event; one that is refused is said in the log, and holds nothing up."""
+        try:
+            await events.post(self.client, node, change, instance=self.instance)
+        except (Refused, Forbidden) as error:
+            log.warning("node %s: event %s not posted: %s", node.name, change.reason, error)
 
     async def _read_again(self, step: steps.Step) -> None:
         match step:

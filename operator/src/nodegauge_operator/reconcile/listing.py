@@ -8,16 +8,20 @@ from __future__ import annotations
 from nodegauge_operator.api.policy import PolicyInvalid, parse
 from nodegauge_operator.kube import nodes, pods, policies, reports
 from nodegauge_operator.kube.client import Client
-from nodegauge_operator.reconcile.store import PolicyError, Store
+from nodegauge_operator.reconcile.store import PolicyError, Store, version_of
 
 
 def take_policy(store: Store, body: dict[str, object]) -> bool:
-    """Keep one policy; a bad one is remembered as such while the last good one stays in force.
+    """Keep one policy unless a newer one is known; a bad one is remembered as such while the last good one
+    stays in force.
 
     Returns whether the set of policies in force changed.
     """
     metadata: dict[str, object] = body["metadata"]  # type: ignore[assignment]
-    name = str(metadata["name"])
+    name, version = str(metadata["name"]), version_of(str(metadata.get("resourceVersion", "")))
+    if version and version <= store.policy_versions.get(name, 0):
+        return False
+    store.policy_versions[name] = version
     store.policy_status[name] = body.get("status") or {}  # type: ignore[assignment]
     try:
         policy = parse(body)
@@ -33,8 +37,14 @@ def take_policy(store: Store, body: dict[str, object]) -> bool:
     return changed
 
 
-def drop_policy(store: Store, name: str) -> bool:
-    """Forget a deleted policy; whether it was in force."""
+def drop_policy(store: Store, name: str, *, version: str) -> bool:
+    """Forget a policy that was deleted at that resourceVersion; whether it was in force.
+
+    One that was made under the same name since is kept.
+    """
+    if version_of(version) < store.policy_versions.get(name, 0):
+        return False
+    store.policy_versions.pop(name, None)
     store.policy_errors.pop(name, None)
     store.policy_status.pop(name, None)
     known = store.policies.pop(name, None) is not None
@@ -49,8 +59,8 @@ async def list_all(client: Client, store: Store, *, namespace: str, node_selecto
     async for body in policies.each(client):
         take_policy(store, body)
         listed.add(str(body["metadata"]["name"]))
-    for name in [n for n in (*store.policies, *store.policy_errors) if n not in listed]:
-        drop_policy(store, name)
+    for name in [n for n in store.policy_versions if n not in listed]:
+        drop_policy(store, name, version=str(since))
     seen_nodes, seen_reports, seen_pods = set(), set(), set()
     async for report in reports.each(client):
         store.put_report(report)

@@ -1,7 +1,8 @@
 """What the operator knows of the cluster, trimmed: a cache that lists fill and watches keep up.
 
-Newer wins by resourceVersion (comparable within a resource), so that a late watch event never undoes the
-answer of our own write.  A deleted node is only a suspicion here: the sweep asks the API server.
+Newer wins by resourceVersion (comparable over all objects of a resource), so that a late watch event never
+undoes the answer of our own write, nor brings back the object that had the name before.  A deleted node is
+only a suspicion here: the sweep asks the API server.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Report
+from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.selection import ranked
 
@@ -31,6 +32,7 @@ class Store:
         self.policies: dict[str, Policy] = {}
         self.policy_errors: dict[str, PolicyError] = {}
         self.policy_status: dict[str, dict[str, object]] = {}
+        self.policy_versions: dict[str, int] = {}
         self.suspects: set[str] = set()
         self._pods: dict[str, dict[str, PodView]] = {}
         self._followed: dict[str, str | None] = {}
@@ -38,7 +40,7 @@ class Store:
     def put_node(self, node: NodeView) -> bool:
         """Keep a node unless a newer one is known; whether anything changed that decisions look at."""
         before = self.nodes.get(node.name)
-        if before is not None and before.uid == node.uid and not _newer(node, before):
+        if before is not None and not _newer(node, before):
             return False
         self.nodes[node.name] = node
         self.suspects.discard(node.name)
@@ -54,7 +56,7 @@ class Store:
     def put_report(self, report: Report) -> bool:
         """Keep a report unless a newer one is known; whether it changed."""
         before = self.reports.get(report.name)
-        if before is not None and before.uid == report.uid and not _newer(report, before):
+        if before is not None and not _newer(report, before):
             return False
         self.reports[report.name] = report
         return True
@@ -68,10 +70,11 @@ class Store:
         return True
 
     def put_pod(self, pod: PodView) -> bool:
-        """Keep a pod unless a newer state is known; whether it changed."""
+        """Keep a pod unless a newer state or a newer pod is known; whether it changed."""
         pods = self._pods.setdefault(pod.node, {})
         before = pods.get(pod.name)
-        if before is not None and before.uid == pod.uid and not (pod.gone or _newer(pod, before)):
+        deleted = before is not None and before.uid == pod.uid and pod.gone
+        if before is not None and not (deleted or _newer(pod, before)):
             return False
         pods[pod.name] = pod
         return True
@@ -125,22 +128,23 @@ class Store:
         self.suspects |= {n for n in self.nodes if n not in listed_nodes}
         touched = set(self.suspects)
         for report in [r for r in self.reports.values() if r.name not in listed_reports]:
-            if _version(report.resource_version) <= since:
+            if version_of(report.resource_version) <= since:
                 touched.add(report.name)
                 del self.reports[report.name]
         for pod in [p for pods_ in self._pods.values() for p in pods_.values()]:
-            if pod.uid not in listed_pods and not pod.gone and _version(pod.resource_version) <= since:
+            if pod.uid not in listed_pods and not pod.gone and version_of(pod.resource_version) <= since:
                 touched.add(pod.node)
                 self.drop_pod(pod)
         return touched
 
 
 def _newer(new: NodeView | Report | PodView, old: NodeView | Report | PodView) -> bool:
-    return _version(new.resource_version) > _version(old.resource_version)
+    return version_of(new.resource_version) > version_of(old.resource_version)
 
 
-def _version(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+def version_of(text: str) -> int:
+    """A resourceVersion as a number; 0 where there is none."""
+    return whole(text) or 0
 
 
 def _essence(node: NodeView) -> tuple[object, ...]:

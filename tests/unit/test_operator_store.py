@@ -1,0 +1,261 @@
+"""The cache: newer wins, late events undo nothing, what is gone is gone only for certain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import result_builders as made
+from builders import INTERVAL, make_node, make_pod, make_policy, make_report
+from builders.client import unavailable
+from builders.cluster import NODES, PODS, POLICIES, REPORTS, Body
+from builders.operator import Operator, World
+from nodegauge_operator.core.model import ConditionView
+from nodegauge_operator.kube.errors import Unavailable
+from nodegauge_operator.reconcile.listing import drop_policy, take_policy
+from nodegauge_operator.reconcile.store import Store
+
+pytestmark = pytest.mark.timeout(5)
+
+
+@pytest.fixture
+def store() -> Store:
+    """An empty one."""
+    return Store()
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_a_late_event_of_a_node_undoes_nothing(store: Store, version: int) -> None:
+    """The answer of our own write is newer than the watch event that left before it."""
+    store.put_node(make_node(version=10).labelled(a="new"))
+    assert not store.put_node(make_node(version=version).labelled(a="old"))
+    assert store.nodes["node-1"].labels == {"a": "new"}
+    assert store.put_node(make_node(version=11).labelled(a="newest"))
+
+
+def test_a_late_event_of_the_machine_before_does_not_replace_the_machine(store: Store) -> None:
+    """Revisions are comparable over all objects of a kind: an older one is never the present."""
+    store.put_node(make_node(uid="now", version=10))
+    assert not store.put_node(make_node(uid="before", version=9))
+    assert store.nodes["node-1"].uid == "now"
+    store.put_report(replace(make_report(version=10), uid="now"))
+    assert not store.put_report(replace(make_report(version=9), uid="before"))
+    assert store.reports["node-1"].uid == "now"
+    store.put_pod(make_pod(uid="now", version=10))
+    assert not store.put_pod(make_pod(uid="before", version=9))
+    assert not store.put_pod(make_pod(uid="before", version=9).vanished())
+    assert [p.uid for p in store.pods_of("node-1")] == ["now"]
+
+
+def test_a_heartbeat_changes_the_revision_and_wakes_nobody(store: Store) -> None:
+    """Only what decisions look at counts; the revision is still kept, for the next patch."""
+    store.put_node(make_node(version=10))
+    assert not store.put_node(make_node(version=11))
+    assert store.nodes["node-1"].resource_version == "11"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        make_node(version=11).labelled(a="b"),
+        make_node(version=11).not_ready(),
+        make_node(version=11).booted("boot-2"),
+        make_node(version=11).tainted("ToBeDeletedByClusterAutoscaler"),
+        make_node(version=11).saying(ConditionView(status="True", reason="", message="")),
+        replace(make_node(version=11), gpu_capacity="8"),
+        replace(make_node(version=11), deleting=True),
+        replace(make_node(version=11), managed_labels=frozenset({"x"})),
+        make_node(version=11, uid="other"),
+    ],
+)
+def test_what_decisions_look_at_wakes(store: Store, after: Any) -> None:
+    """Labels, readiness, boot, taints of removal, our condition, capacity, identity."""
+    store.put_node(make_node(version=10))
+    assert store.put_node(after)
+
+
+def test_a_late_event_of_a_report_or_pod_undoes_nothing(store: Store) -> None:
+    """Neither the judged status nor the finished run is taken back."""
+    store.put_report(make_report(version=10).asked("new"))
+    assert not store.put_report(make_report(version=10).asked("old"))
+    assert store.reports["node-1"].requested_at == "new"
+    store.put_pod(make_pod(version=10).with_result(made.titan()))
+    assert not store.put_pod(make_pod(version=9))
+    assert store.pods_of("node-1")[0].finished
+
+
+def test_a_gone_pod_keeps_its_last_words(store: Store) -> None:
+    """A deletion is news at any revision, and nothing brings the pod back."""
+    last = make_pod(version=10).with_result(made.titan())
+    store.put_pod(last)
+    assert store.put_pod(last.vanished())
+    assert not store.put_pod(last)
+    (kept,) = store.pods_of("node-1")
+    assert kept.gone
+    assert kept.terminated is not None
+
+
+def test_dropping_is_for_this_very_object(store: Store) -> None:
+    """Another pod or report of the same name stays."""
+    store.put_pod(make_pod(uid="b"))
+    store.drop_pod(make_pod(uid="a"))
+    assert store.pods_of("node-1")
+    assert not store.knows_pod(make_pod(uid="a"))
+    store.drop_pod(make_pod(uid="b"))
+    assert store.known_names() == set()
+    store.put_report(replace(make_report(), uid="b"))
+    assert not store.drop_report("node-1", "a")
+    assert store.drop_report("node-1", "b")
+
+
+def test_pods_come_oldest_run_first(store: Store) -> None:
+    """As numbers, not as texts."""
+    for number in (10, 9, 2):
+        store.put_pod(make_pod(number=number))
+    assert [p.number for p in store.pods_of("node-1")] == [2, 9, 10]
+    assert list(store.nodes_with_pods()) == ["node-1"]
+
+
+def test_the_policy_in_force_follows_labels_and_policies(store: Store) -> None:
+    """What was remembered is forgotten when either changes."""
+    gold = make_policy("gold").selecting(tier="gold").ranked(5)
+    store.policies = {"default": make_policy(), "gold": gold}
+    store.policies_changed()
+    node = make_node(version=10)
+    store.put_node(node)
+    assert store.policy_of(node) is store.policies["default"]
+    node = replace(node, labels={"tier": "gold"}, resource_version="11")
+    store.put_node(node)
+    assert store.policy_of(node) is store.policies["gold"]
+    del store.policies["gold"]
+    store.policies_changed()
+    assert store.policy_of(node) is store.policies["default"]
+
+
+def test_after_a_full_list_what_it_lacks_is_gone_unless_it_is_newer(store: Store) -> None:
+    """Reports and pods are dropped; nodes only become suspects; a gone pod waits for its judgement."""
+    for node in (make_node("old"), make_node("kept")):
+        store.put_node(node)
+        store.put_report(make_report(node))
+        store.put_pod(make_pod(node))
+    new = make_node("new")
+    store.put_report(replace(make_report(new), resource_version="99"))
+    store.put_pod(replace(make_pod(new), resource_version="99"))
+    store.put_pod(make_pod(make_node("dead")).with_result(made.titan()).vanished())
+    store.keep_only(nodes={"kept"}, reports={"kept"}, pods={make_pod(make_node("kept")).uid}, since=50)
+    assert store.nodes.keys() == {"old", "kept"}
+    assert store.suspects >= {"old"}
+    assert store.reports.keys() == {"kept", "new"}
+    assert {n for n in ("old", "kept", "new", "dead") if store.pods_of(n)} == {"kept", "new", "dead"}
+
+
+def body(version: int, *, generation: int = 1, **spec: Any) -> Body:
+    """A policy as the API shows it."""
+    metadata = {"name": "p", "uid": "u", "generation": generation, "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"nodeSelector": {}} | spec}
+
+
+def test_a_bad_policy_leaves_the_last_good_one_in_force(store: Store) -> None:
+    """And is remembered with the field that is wrong, until it is mended."""
+    assert take_policy(store, body(1, priority=3))
+    assert not take_policy(store, body(2, generation=2, priority="high"))
+    assert store.policies["p"].spec.priority == 3
+    assert store.policy_errors["p"].generation == 2
+    assert "spec.priority" in store.policy_errors["p"].message
+    assert take_policy(store, body(3, generation=3, priority=4))
+    assert store.policy_errors == {}
+
+
+def test_the_same_policy_again_is_no_change(store: Store) -> None:
+    """A written status must not wake every node."""
+    assert take_policy(store, body(1))
+    assert not take_policy(store, body(2) | {"status": {"nodes": {}}})
+    assert store.policy_status["p"] == {"nodes": {}}
+
+
+def test_a_late_event_of_a_policy_undoes_nothing(store: Store) -> None:
+    """Neither an older spec nor the deletion of an earlier policy of that name."""
+    take_policy(store, body(10, priority=3))
+    assert not take_policy(store, body(9, priority=1))
+    assert store.policies["p"].spec.priority == 3
+    assert not drop_policy(store, "p", version="9")
+    assert store.policies.keys() == {"p"}
+    assert drop_policy(store, "p", version="11")
+    assert store.policies == {}
+
+
+def test_a_policy_made_while_the_list_was_under_way_stays() -> None:
+    """helm makes the policy and the operator at the same time: no policy would mean no labels for 10 min."""
+    world = World()
+    world.cluster.add_node()
+    operator = Operator(world.cluster)
+    made_late = iter([False, True])  # at the second answer: the first only asks for the revision
+
+    def make_it(verb: str, path: str) -> None:
+        if path == POLICIES and not world.cluster.objects[POLICIES] and next(made_late, False):
+            world.cluster.add_policy()
+            operator.deliver()
+
+    operator.client.answered = make_it
+    operator.list()
+    assert operator.store.policies.keys() == {"default"}
+    world.cluster.remove(POLICIES, "default")
+    operator.inbox.clear()
+    operator.list()
+    assert operator.store.policies == {}
+
+
+def test_a_list_that_breaks_off_drops_nothing() -> None:
+    """A timed-out LIST once removed every label of a large cluster: no data decides nothing."""
+    world = World()
+    world.cluster.add_policy()
+    for n in range(5):
+        world.cluster.add_node(f"node-{n}")
+    operator = Operator(world.cluster)
+    operator.list()
+    known = operator.store.known_names()
+    for broken in (POLICIES, REPORTS, PODS, NODES):
+        operator.client.refuse = lambda verb, path, at=broken: unavailable() if path == at else None  # type: ignore[misc]
+        with pytest.raises(Unavailable):
+            operator.list()
+        assert operator.store.known_names() == known
+        assert operator.store.policies.keys() == {"default"}
+        assert operator.store.suspects == set()
+
+
+def test_lists_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page counts: an object of the last one is not taken for deleted."""
+    monkeypatch.setattr("nodegauge_operator.kube.client.PAGE", 3)
+    world = World()
+    for n in range(10):
+        world.cluster.add_node(f"node-{n}")
+    operator = Operator(world.cluster)
+    for _ in range(2):
+        operator.list()
+        assert len(operator.store.nodes) == 10
+        assert operator.store.suspects == set()
+
+
+def test_a_list_mends_what_a_watch_missed() -> None:
+    """Deleted during a gap: node, report and pod are gone after the list and one question about the node."""
+    world = World()
+    world.cluster.add_policy()
+    world.cluster.add_node()
+    operator = Operator(world.cluster)
+    operator.list()
+    operator.settle()
+    world.kubelets()
+    operator.deliver()
+    operator.settle()
+    world.pass_time(INTERVAL)
+    operator.settle()
+    (pod,) = world.cluster.pods()
+    world.cluster.remove(NODES, "node-1")
+    world.cluster.remove(PODS, pod["metadata"]["name"])
+    operator.inbox.clear()
+    operator.list()
+    assert operator.store.suspects == {"node-1"}
+    operator.settle()
+    assert operator.store.known_names() == set()

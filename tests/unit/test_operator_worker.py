@@ -1,0 +1,309 @@
+"""Settling one node against a cluster in memory: refusals, conflicts, strangers, vanished objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import result_builders as made
+from builders import INTERVAL, MINUTE, make_node, make_pod
+from builders.client import unavailable
+from builders.cluster import EVENTS, NODES, PODS, REPORTS
+from builders.messages import hostile
+from builders.operator import Operator, World
+from nodegauge_operator import names
+from nodegauge_operator.core.model import pod_view
+from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
+
+pytestmark = pytest.mark.timeout(5)
+
+
+class Scene:
+    """One node, one policy, one operator."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.cluster = self.world.cluster
+        self.cluster.add_node(team="a")
+        self.cluster.add_policy()
+        self.operator = Operator(self.cluster)
+        self.operator.list()
+
+    def run(self, message: str | None = None) -> None:
+        """One whole run; the probe leaves `message`, or the document of its machine."""
+        self.operator.settle()
+        (pod,) = self.cluster.pods()
+        self.world.end(pod, self.world.result(pod) if message is None else message)
+        self.operator.deliver()
+        self.operator.settle()
+        self.operator.deliver()
+
+    def restart(self) -> Operator:
+        """The process is another one."""
+        self.operator.die()
+        self.operator = Operator(self.cluster)
+        self.operator.list()
+        return self.operator
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the node carries."""
+        found: dict[str, str] = self.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
+        return found
+
+    @property
+    def probe(self) -> dict[str, Any]:
+        """The health probe in the report."""
+        found: dict[str, Any] = self.cluster.objects[REPORTS]["node-1"]["status"]["probes"][0]
+        return found
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """Everything there, nothing run."""
+    return Scene()
+
+
+@pytest.mark.parametrize("name", sorted(hostile(make_pod())))
+def test_a_hostile_result_changes_nothing_on_the_node(scene: Scene, name: str) -> None:
+    """Promise 1 end to end: the run is unknown with its reason, the node stays as it was, the pod goes."""
+    scene.run()
+    before = scene.world.state()["nodes"]
+    scene.world.pass_time(INTERVAL)
+    scene.operator.settle()
+    (pod,) = scene.cluster.pods()
+    view = pod_view(pod)
+    assert view is not None
+    scene.world.end(pod, hostile(view)[name])
+    scene.operator.deliver()
+    scene.operator.settle()
+    assert scene.world.state()["nodes"] == before
+    assert scene.probe["lastRun"]["outcome"] == "unknown"
+    assert scene.probe["lastRun"]["reason"]
+    assert scene.probe["verdict"] == "pass"
+    assert list(scene.cluster.pods()) == []
+    reasons = {body["reason"] for body in scene.cluster.objects[EVENTS].values()}
+    assert reasons == {"Validated", "ProbeFailed"}
+
+
+@pytest.mark.parametrize("error", [Forbidden("exceeded quota: gpu"), Refused("admission webhook denied")])
+def test_a_refused_pod_is_a_run_that_backs_off(scene: Scene, error: KubeError) -> None:
+    """The words of quota or webhook stand in the report; the next try comes later; it counts as a run."""
+    scene.operator.client.refuse = lambda verb, path: error if (verb, path) == ("POST", PODS) else None
+    settled = scene.operator.settle()
+    assert settled.wake_at == scene.world.now + 30
+    assert settled.due_since is None
+    last = scene.probe["lastRun"]
+    assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
+    assert str(error) in last["message"]
+    assert scene.operator.runs_counted() == 1
+    assert names.LABEL_HEALTH not in scene.labels
+
+
+def test_a_refused_pod_while_the_report_changes_is_tried_again_once(scene: Scene) -> None:
+    """A person asks for a run at that very moment: read again, then write; not a storm of refused pods."""
+    scene.run()
+    scene.world.pass_time(INTERVAL)
+    posts = 0
+
+    def refuse(verb: str, path: str) -> KubeError | None:
+        nonlocal posts
+        if (verb, path) != ("POST", PODS):
+            return None
+        posts += 1
+        if posts == 1:
+            asked = {"spec": {"requestedAt": "2027-01-15T08:00:00Z"}}
+            scene.cluster.change(REPORTS, "node-1", asked)
+        return Refused("denied")
+
+    scene.operator.client.refuse = refuse
+    scene.operator.settle()
+    assert posts <= 2
+    assert scene.probe["request"] == "2027-01-15T08:00:00Z"
+
+
+@pytest.mark.parametrize(
+    "error", [Forbidden("events is forbidden"), Refused("namespace is being terminated")]
+)
+def test_an_event_that_is_refused_holds_nothing_up(scene: Scene, error: KubeError) -> None:
+    """Events are for people: without the right to post them, nodes are still measured and pods still go."""
+    scene.operator.client.refuse = lambda verb, path: error if path == EVENTS else None
+    scene.run()
+    assert scene.labels[names.LABEL_HEALTH] == "pass"
+    assert list(scene.cluster.pods()) == []
+
+
+def test_an_event_that_finds_no_answer_is_tried_again(scene: Scene) -> None:
+    """An outage is no refusal: the change is still told."""
+    scene.operator.client.refuse = lambda verb, path: unavailable() if path == EVENTS else None
+    with pytest.raises(Unavailable):
+        scene.run()
+    scene.operator.client.refuse = lambda verb, path: None
+    scene.operator.settle()
+    assert [body["reason"] for body in scene.cluster.objects[EVENTS].values()] == ["Validated"]
+
+
+def test_a_foreign_write_between_decision_and_patch_survives(scene: Scene) -> None:
+    """409, read again, decide anew: the stranger's label is there, and so are ours."""
+    strangers = iter([{"foreign": "1"}, {"foreign": "2", "team": None}])
+
+    def race(verb: str, path: str) -> KubeError | None:
+        labels = next(strangers, None) if (verb, path) == ("PATCH", f"{NODES}/node-1") else None
+        if labels:
+            scene.cluster.change(NODES, "node-1", {"metadata": {"labels": labels}})
+        return None
+
+    scene.operator.client.refuse = race
+    scene.run()
+    assert scene.labels["foreign"] == "2"
+    assert "team" not in scene.labels
+    assert scene.labels[names.LABEL_INTERCONNECT] == "nvlink"
+
+
+def test_a_short_key_that_a_stranger_takes_during_our_patch_stays_theirs(scene: Scene) -> None:
+    """The conflict is seen, decided again, and reported."""
+    theirs = iter([{"interconnect": "infiniband"}])
+
+    def race(verb: str, path: str) -> KubeError | None:
+        labels = next(theirs, None) if (verb, path) == ("PATCH", f"{NODES}/node-1") else None
+        if labels:
+            scene.cluster.change(NODES, "node-1", {"metadata": {"labels": labels}})
+        return None
+
+    scene.operator.client.refuse = race
+    scene.run()
+    assert scene.labels["interconnect"] == "infiniband"
+    status = scene.cluster.objects[REPORTS]["node-1"]["status"]
+    assert status["held"]["conflicts"] == ["interconnect"]
+    scene.cluster.remove(REPORTS, "node-1")
+    scene.operator.deliver()
+    scene.run()
+    assert scene.labels["interconnect"] == "infiniband"
+
+
+def test_a_report_that_is_deleted_during_a_run_costs_the_run_and_no_more(scene: Scene) -> None:
+    """Measured anew from run 1; no pod is left."""
+    scene.run()
+    scene.world.pass_time(INTERVAL)
+    scene.operator.settle()
+    scene.cluster.remove(REPORTS, "node-1")
+    scene.operator.deliver()
+    scene.operator.settle()
+    for _ in range(4):
+        scene.world.kubelets()
+        scene.operator.deliver()
+        scene.operator.settle()
+    assert scene.probe["lastRun"]["number"] == 1
+    assert list(scene.cluster.pods()) == []
+
+
+def test_a_status_that_cannot_be_read_is_replaced_whole(scene: Scene) -> None:
+    """Another version's words, wherever they stand: one run heals it, and none is judged again and again."""
+    scene.run()
+    status = scene.cluster.objects[REPORTS]["node-1"]["status"]
+    status["interconnect"]["evidence"] = 7
+    scene.restart()
+    scene.run("garbage")
+    status = scene.cluster.objects[REPORTS]["node-1"]["status"]
+    assert status["interconnect"]["evidence"] == ""
+    assert scene.probe["lastRun"]["outcome"] == "unknown"
+    assert scene.cluster.judged.count(scene.cluster.judged[-1]) == 1
+    assert list(scene.cluster.pods()) == []
+
+
+def test_the_condition_s_transition_time_moves_with_its_status_only(scene: Scene) -> None:
+    """Kubernetes' rule: another message is no transition."""
+
+    def condition() -> dict[str, str]:
+        conditions = scene.cluster.objects[NODES]["node-1"]["status"]["conditions"]
+        return next(c for c in conditions if c["type"] == names.CONDITION)
+
+    scene.run()
+    mark = condition()["lastTransitionTime"] = "2020-01-01T00:00:00Z"
+    scene.operator.list()
+    scene.world.pass_time(INTERVAL)
+    other = made.with_gpu(made.titan(), 0, name="NVIDIA TITAN RTX 2")
+    scene.world.machines["node-1"] = other
+    message = condition()["message"]
+    scene.run()
+    assert condition()["message"] != message
+    assert condition()["lastTransitionTime"] == mark
+    scene.world.pass_time(INTERVAL)
+    scene.world.machines["node-1"] = made.with_pair(other, 0, 1, read=1)
+    scene.run()
+    assert condition()["status"] == "False"
+    assert condition()["lastTransitionTime"] != mark
+
+
+def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(scene: Scene) -> None:
+    """After SIGTERM a finished run is still judged and written."""
+    scene.operator.settle()
+    scene.operator.worker.stopping = True
+    scene.world.kubelets()
+    scene.operator.deliver()
+    scene.operator.settle()
+    assert scene.labels[names.LABEL_HEALTH] == "pass"
+    scene.world.pass_time(INTERVAL)
+    scene.operator.client.log.clear()
+    settled = scene.operator.settle()
+    assert scene.operator.client.log == []
+    assert settled.due_since is not None
+
+
+def test_a_suspect_is_gone_only_when_the_api_says_so(scene: Scene) -> None:
+    """A deletion seen on a watch may be a lost label or a new machine: 404 alone decides."""
+    scene.run()
+    scene.operator.store.suspects.add("node-1")
+    scene.operator.settle()
+    assert "node-1" in scene.operator.store.nodes
+    assert scene.labels[names.LABEL_HEALTH] == "pass"
+    scene.cluster.remove(NODES, "node-1")
+    scene.operator.deliver()
+    assert "node-1" in scene.operator.store.nodes
+    scene.operator.settle()
+    assert "node-1" not in scene.operator.store.nodes
+    assert scene.operator.store.known_names() == set()
+
+
+def test_an_unanswered_question_about_a_suspect_decides_nothing(scene: Scene) -> None:
+    """No data: the node stays, and stays a suspect."""
+    scene.run()
+    scene.operator.store.suspects.add("node-1")
+    scene.operator.client.refuse = lambda verb, path: unavailable()
+    with pytest.raises(Unavailable):
+        scene.operator.settle()
+    assert "node-1" in scene.operator.store.nodes
+    assert scene.operator.store.suspects == {"node-1"}
+
+
+def test_a_crd_that_is_missing_is_said_and_loses_nothing(scene: Scene) -> None:
+    """A 404 on the resource itself is no deleted object."""
+    missing = NotFound("the server could not find the requested resource", status=404)
+    scene.operator.client.refuse = lambda verb, path: missing if path.startswith(REPORTS) else None
+    with pytest.raises(NotFound):
+        scene.operator.settle()
+    assert list(scene.cluster.pods()) == []
+
+
+def test_a_run_that_is_given_up_is_repeated_after_half_a_minute(scene: Scene) -> None:
+    """A silent kubelet's pod is deleted; once it is gone the timer of the next try stands."""
+    scene.operator.settle()
+    (pod,) = scene.cluster.pods()
+    scene.world.schedule(pod)
+    scene.operator.deliver()
+    scene.world.pass_time(2 * MINUTE)
+    scene.operator.settle()
+    assert scene.probe["lastRun"]["reason"] == "KubeletSilent"
+    scene.world.kubelets()
+    scene.operator.deliver()
+    settled = scene.operator.settle(granted=False)
+    assert settled.wake_at == scene.world.now + 30
+
+
+def test_an_event_s_name_is_valid_whatever_the_node_is_called() -> None:
+    """Node names may have 253 characters, with dots anywhere inside."""
+    for name in ("n", "a" * 199 + ".b" * 27, "a." * 126 + "a", "a-" * 126 + "a"):
+        found = names.event_name(node=make_node(name).name, run="x", reason="Validated")
+        assert len(found) <= 253
+        assert all(part and part[0].isalnum() and part[-1].isalnum() for part in found.split("."))
