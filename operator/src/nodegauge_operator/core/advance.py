@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nodegauge_judge import History, Judgement, NodeFacts, Severity, Verdict, judge_health
+from nodegauge_judge import History, Judgement, NodeFacts, judge_health
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import (
-    Change,
     GpusStatus,
     InterconnectStatus,
     Outcome,
@@ -21,13 +20,11 @@ from nodegauge_operator.api.report import (
     Run,
     stamp,
 )
+from nodegauge_operator.core import changes
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.runs import RunEnd
-from nodegauge_operator.reasons import Reason
 
 MAX_FINDINGS = 20
-MAX_NOTE_BYTES = 1024
-"""Of an event's note (kubernetes, pkg/apis/core/validation: NoteLengthLimit)."""
 MAX_MATRIX = 4096
 
 
@@ -60,7 +57,7 @@ def advance(
             gpus=_gpus(judgement),
             matrix=judgement.matrix[:MAX_MATRIX],
         )
-    return replace(after, change=_change(status, after, run=run) or status.change)
+    return replace(after, change=changes.of_run(status, after, run=run) or status.change)
 
 
 def _judge(end: RunEnd, *, before: ProbeStatus, node: NodeView, policy: Policy) -> Judgement | None:
@@ -123,51 +120,3 @@ def _gpus(judgement: Judgement) -> GpusStatus:
         driver=judgement.driver,
         items=list(judgement.gpus),
     )
-
-
-def _change(before: ReportStatus, after: ReportStatus, *, run: Run) -> Change | None:
-    """What of this run deserves an event: a new verdict, another interconnect, a first failed reading."""
-    old, new = before.probe(names.PROBE_HEALTH), after.probe(names.PROBE_HEALTH)
-    identity = run.pod_uid or f"run-{run.number}"
-    if run.outcome is not Outcome.READ:
-        if old.unread_hard or run.outcome is Outcome.SKIPPED:
-            return None
-        text = f"run {run.number} brought no result: {run.reason}: {run.message}"
-        return Change(
-            run=identity, type="Warning", reason=Reason.PROBE_FAILED, message=_note(text), at=run.finished_at
-        )
-    if not old.read_at or old.verdict is not new.verdict or _codes(old) != _codes(new):
-        reason, kind = _reason_of(new.verdict)
-    elif before.interconnect != after.interconnect and _class(before) != _class(after):
-        reason, kind = Reason.INTERCONNECT_CHANGED, "Warning"
-    else:
-        return None
-    text = f"{new.summary} Interconnect: {_words(before)} -> {_words(after)}." if old.read_at else new.summary
-    return Change(run=identity, type=kind, reason=reason, message=_note(text), at=run.finished_at)
-
-
-def _note(text: str) -> str:
-    """At most `MAX_NOTE_BYTES` of UTF-8: what was read may be made of long characters."""
-    return text.encode()[:MAX_NOTE_BYTES].decode(errors="ignore")
-
-
-def _reason_of(verdict: Verdict) -> tuple[Reason, str]:
-    match verdict:
-        case Verdict.PASS:
-            return Reason.VALIDATED, "Normal"
-        case Verdict.FAIL:
-            return Reason.FAULTS_FOUND, "Warning"
-    return Reason.WARNINGS, "Warning"
-
-
-def _codes(probe: ProbeStatus) -> frozenset[str]:
-    return frozenset(f.code for f in probe.findings if f.severity is not Severity.INFO)
-
-
-def _class(status: ReportStatus) -> tuple[str, int | None]:
-    return status.interconnect.klass, status.interconnect.nvlink_gbps
-
-
-def _words(status: ReportStatus) -> str:
-    klass, gbps = _class(status)
-    return (klass or "none") + (f" {gbps} GB/s" if gbps is not None else "")

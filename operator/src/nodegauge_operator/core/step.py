@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Policy, seconds
 from nodegauge_operator.api.report import Change, Held, Outcome, Report, ReportStatus, Run, stamp, unstamp
-from nodegauge_operator.core import gate, runs
+from nodegauge_operator.core import changes, gate, runs
 from nodegauge_operator.core.advance import advance
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView
 from nodegauge_operator.core.podspec import ProbeDefaults, probe_pod
@@ -242,9 +242,12 @@ def _judge_ended(s: Situation, node: NodeView, policy: Policy, report: Report) -
 
 
 def _with_gate(status: ReportStatus, *, node: NodeView, policy: Policy, now: float) -> ReportStatus:
+    """The status with what the node should carry now, and with the change that this is, if it is one."""
     held = gate.desired(status, node=node, policy=policy, now=now)
     verdict = gate.effective_verdict(status, policy=policy, now=now)
-    return replace(status, policy=policy.name, held=held, verdict=verdict)
+    after = replace(status, policy=policy.name, held=held, verdict=verdict)
+    change = changes.of_gate(status, after, node=node, now=now)
+    return replace(after, change=change) if change else after
 
 
 def _hold(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:

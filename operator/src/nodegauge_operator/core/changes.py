@@ -1,0 +1,89 @@
+"""What deserves an event: changes, in words, each under an identity that makes posting it twice harmless.
+
+A change stands in the report's status before it is posted, so that a restart in between loses nothing.
+"""
+
+from __future__ import annotations
+
+from nodegauge_judge import Severity, Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, ReportStatus, Run, stamp
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.reasons import Reason
+
+MAX_NOTE_BYTES = 1024
+"""Of an event's note (kubernetes, pkg/apis/core/validation: NoteLengthLimit)."""
+
+
+def of_gate(before: ReportStatus, after: ReportStatus, *, node: NodeView, now: float) -> Change | None:
+    """What changed without a run: a label of somebody else in our way, or readings that went stale."""
+    old, new = before.held, after.held
+    fresh = [key for key in new.conflicts if key not in old.conflicts]
+    if fresh:
+        words = ", ".join(f"{key}={node.labels.get(key, '')}" for key in fresh)
+        text = (
+            f"label {words} is not ours and was left alone; measured was {after.interconnect.klass}. Let nodegauge "
+            "have it (the policy's spec.labels.takeOver), or name another spec.labels.interconnectKey."
+        )
+        return _warning(Reason.LABEL_CONFLICT, identity=words, text=text, now=now)
+    if new.reason == Reason.STALE and old.reason != Reason.STALE:
+        identity = after.probe(names.PROBE_HEALTH).read_at
+        text = f"{new.message}. Labels of what was read are gone."
+        return _warning(Reason.STALE, identity=identity, text=text, now=now)
+    return None
+
+
+def _warning(reason: Reason, *, identity: str, text: str, now: float) -> Change:
+    return Change(run=identity, type="Warning", reason=reason, message=bounded(text), at=stamp(now))
+
+
+def of_run(before: ReportStatus, after: ReportStatus, *, run: Run) -> Change | None:
+    """What of this run deserves an event: a new verdict, another interconnect, a first failed reading."""
+    old, new = before.probe(names.PROBE_HEALTH), after.probe(names.PROBE_HEALTH)
+    identity = run.pod_uid or f"run-{run.number}"
+    if run.outcome is not Outcome.READ:
+        if old.unread_hard or run.outcome is Outcome.SKIPPED:
+            return None
+        text = f"run {run.number} brought no result: {run.reason}: {run.message}"
+        return Change(
+            run=identity,
+            type="Warning",
+            reason=Reason.PROBE_FAILED,
+            message=bounded(text),
+            at=run.finished_at,
+        )
+    if not old.read_at or old.verdict is not new.verdict or _codes(old) != _codes(new):
+        reason, kind = _reason_of(new.verdict)
+    elif before.interconnect != after.interconnect and _class(before) != _class(after):
+        reason, kind = Reason.INTERCONNECT_CHANGED, "Warning"
+    else:
+        return None
+    text = f"{new.summary} Interconnect: {_words(before)} -> {_words(after)}." if old.read_at else new.summary
+    return Change(run=identity, type=kind, reason=reason, message=bounded(text), at=run.finished_at)
+
+
+def bounded(text: str) -> str:
+    """At most `MAX_NOTE_BYTES` of UTF-8: what was read may be made of long characters."""
+    return text.encode()[:MAX_NOTE_BYTES].decode(errors="ignore")
+
+
+def _reason_of(verdict: Verdict) -> tuple[Reason, str]:
+    match verdict:
+        case Verdict.PASS:
+            return Reason.VALIDATED, "Normal"
+        case Verdict.FAIL:
+            return Reason.FAULTS_FOUND, "Warning"
+    return Reason.WARNINGS, "Warning"
+
+
+def _codes(probe: ProbeStatus) -> frozenset[str]:
+    return frozenset(f.code for f in probe.findings if f.severity is not Severity.INFO)
+
+
+def _class(status: ReportStatus) -> tuple[str, int | None]:
+    return status.interconnect.klass, status.interconnect.nvlink_gbps
+
+
+def _words(status: ReportStatus) -> str:
+    klass, gbps = _class(status)
+    return (klass or "none") + (f" {gbps} GB/s" if gbps is not None else "")
