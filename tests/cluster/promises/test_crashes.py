@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from rig import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -73,6 +74,7 @@ def test_a_calm_restart_writes_nothing(rig: Any, audit: Any) -> None:
     with rig.kubelet():
         with rig.operator() as operator:
             rig.wait_settled(node)
+            eventually(lambda: rig.counts()["validated"] == 1, what="the policy's status")
             assert operator.stop() == 0
         before = len(audit.writes(user_agent="nodegauge-operator"))
         with rig.operator(name="again") as operator:
