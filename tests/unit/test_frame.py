@@ -145,7 +145,7 @@ def distribution(requirement: str) -> str:
         ("nodegauge_judge", BASE),
         ("nodegauge_probes", BASE + EXTRAS["probes"]),
         ("nodegauge_operator", BASE + EXTRAS["operator"]),
-        ("nodegauge_cli", BASE + EXTRAS["operator"]),
+        ("nodegauge_cli", BASE + EXTRAS["operator"] + EXTRAS["cli"]),
     ],
 )
 def test_a_package_imports_only_what_its_extra_installs(package: str, requirements: list[str]) -> None:

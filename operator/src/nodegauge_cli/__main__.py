@@ -23,7 +23,7 @@ SUBCOMMANDS = {
     "cleanup": Lazy(
         "nodegauge_cli.cleanup", "Remove everything that nodegauge wrote into a cluster.", "operator"
     ),
-    "judge": Lazy("nodegauge_cli.judge", "Judge a result document, with no cluster needed.", "operator"),
+    "judge": Lazy("nodegauge_cli.judge", "Judge a result document, with no cluster needed.", "cli"),
 }
 
 
