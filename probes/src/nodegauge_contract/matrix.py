@@ -69,15 +69,50 @@ def style(driver: Text) -> Style:
     return max(look for look in Style if look <= int(head))
 
 
-def render(result: Result) -> str:
-    """The matrix with its legends; empty without a GPU in the document.  Ends without a newline."""
+def render(result: Result, *, width: int | None = None) -> str:
+    """The matrix with its legends; empty without a GPU in the document.  Ends without a newline.
+
+    `width` is that of a terminal: columns that do not fit follow below, under their own headers.
+    """
     if not result.gpus:
         return ""
     look = style(result.system.driver)
     rows = _rows(result, look)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join([*(line.rstrip() for line in lines), "", *_legend(look), *_nic_legend(result, look)])
+    gpus, nics = len(result.gpus), len(result.nics.names)
+    blocks = [list(range(len(rows[0])))]
+    if width is not None and _width(rows, blocks[0]) > width:
+        beside = [*range(gpus + 1), *range(gpus + nics + 1, len(rows[0]))]
+        blocks = [
+            *_fitting(rows, beside, width),
+            *_fitting(rows, [0, *range(gpus + 1, gpus + nics + 1)], width),
+        ]
+    tables = [_block(rows, columns) for columns in blocks if len(columns) > 1]
+    return "\n\n".join([*tables, _legend(look), *_nic_legend(result, look)])
+
+
+def _fitting(rows: list[list[str]], columns: list[int], width: int) -> list[list[int]]:
+    """The columns in runs that fit, each behind the column of names."""
+    runs = [[0]]
+    for column in columns[1:]:
+        if len(runs[-1]) > 1 and _width(rows, [*runs[-1], column]) > width:
+            runs.append([0])
+        runs[-1].append(column)
+    return runs
+
+
+def _width(rows: list[list[str]], columns: list[int]) -> int:
+    return sum(max(len(row[column]) for row in rows) for column in columns) + 2 * (len(columns) - 1)
+
+
+def _block(rows: list[list[str]], columns: list[int]) -> str:
+    """These columns of the table, each as wide as it must be; rows that have nothing in them are left out."""
+    widths = [max(len(row[column]) for row in rows) for column in columns]
+    lines = []
+    for row in rows:
+        cells = [row[column] for column in columns]
+        if any(cells[1:]):
+            lines.append("  ".join(map(str.ljust, cells, widths)).rstrip())
+    return "\n".join(lines)
 
 
 def _rows(result: Result, look: Style) -> list[list[str]]:
@@ -138,12 +173,14 @@ def _nic_names(result: Result, look: Style) -> list[str]:
     return [f"NIC{n}" for n in range(len(names))] if look >= Style.NUMBERED_NICS else list(names)
 
 
-def _legend(look: Style) -> list[str]:
+def _legend(look: Style) -> str:
     words = (*_HEAD, *(_BRIDGES if look >= Style.NUMA else _SWITCHES), *_TAIL)
-    return ["Legend:", "", *(f"  {name:<4} = {meaning}" for name, meaning in words)]
+    return "\n".join(["Legend:", "", *(f"  {name:<4} = {meaning}" for name, meaning in words)])
 
 
 def _nic_legend(result: Result, look: Style) -> list[str]:
     if look < Style.NUMBERED_NICS or not result.nics.names:
         return []
-    return ["", "NIC Legend:", "", *(f"  NIC{n}: {name}" for n, name in enumerate(result.nics.names))]
+    return [
+        "\n".join(["NIC Legend:", "", *(f"  NIC{n}: {name}" for n, name in enumerate(result.nics.names))])
+    ]

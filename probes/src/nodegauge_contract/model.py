@@ -295,6 +295,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """One run of one probe on one node.  `run` and `node` echo what the probe was told, for matching.
 
     `problem` is set when the run ended before everything was read; what had been read is still there.
+    `omitted`: members that a message has no room for ("nics"); the document on standard output has them.
     """
 
     schema: Short = SCHEMA
@@ -309,3 +310,4 @@ class Result(Struct, frozen=True, kw_only=True):
     pairs: Pairs = Pairs()
     nics: Nics = Nics()
     problem: Problem | None = None
+    omitted: Annotated[list[Short], Meta(max_length=16)] = []

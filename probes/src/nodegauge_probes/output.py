@@ -21,7 +21,11 @@ def write(result: Result, *, form: Format, termination_log: Path | None) -> int:
     written = False
     if termination_log is not None:
         written = _to_file(termination_log, encode_message(result).encode())
-    text = encode(result) + b"\n" if form is Format.JSON else table.render(result).encode()
+    text = (
+        encode(result) + b"\n"
+        if form is Format.JSON
+        else table.render(result, terminal=terminal_width()).encode()
+    )
     written = _to_descriptor(STDOUT, text) or written
     return 0 if written else 1
 
@@ -46,3 +50,11 @@ def _to_descriptor(descriptor: int, data: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that reads along; None for a pipe or a file."""
+    try:
+        return os.get_terminal_size(STDOUT).columns or None
+    except OSError:
+        return None

@@ -6,6 +6,7 @@ pasted into tickets.  A cell without a value is "-", and a note below says why. 
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 import msgspec
 
 from nodegauge_contract import Gpu, Problem, Result, Span, Unavailable, render_matrix
-from nodegauge_contract.model import NOT_READ
 from nodegauge_probes import words
 from nodegauge_probes.words import NOTHING
 
@@ -23,11 +23,11 @@ QUIET = frozenset({"links", "error", "gpu_numa_id"})
 """Parts of a GPU whose missing values the tables already show or nobody misses."""
 
 
-def render(result: Result) -> str:
-    """The whole page, ending in a newline."""
-    blocks = [_title(result), *_problem(result.problem, result), *_matrix(result)]
+def render(result: Result, *, terminal: int | None = None) -> str:
+    """The whole page, ending in a newline.  `terminal`: its columns, where one reads along."""
+    blocks = [_title(result), *_problem(result.problem, result), *_matrix(result, terminal)]
     if result.gpus:
-        blocks += [_health(result), _links(result), _counters(result), *_notes(result)]
+        blocks += [_health(result), _links(result), _p2p_legend(result), *_counters(result), *_notes(result)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -56,16 +56,16 @@ def _problem(problem: Problem | None, result: Result) -> list[str]:
     return [_fill(f"{head}: {problem.kind}{place}. {problem.message}.")]
 
 
-def _matrix(result: Result) -> list[str]:
+def _matrix(result: Result, terminal: int | None) -> list[str]:
     if not result.gpus and result.problem is None:
         return [
             _fill("The driver answers and shows no GPU. In a container: is NVIDIA_VISIBLE_DEVICES=all set?")
         ]
-    return [render_matrix(result)]
+    return [render_matrix(result, width=terminal)]
 
 
 def _health(result: Result) -> str:
-    head = ("GPU", "Name", "Temp", "Limit", "Memory", "Power", "SM MHz", "P", "Util", "Clocks held by")
+    head = ("GPU", "Name", "Temp", "Limit", "Memory", "Power", "SM MHz", "P", "Util", "Clocks event reasons")
     return _columns([head, *(_health_row(gpu) for gpu in result.gpus)], right={0, 2, 4, 5, 6, 8})
 
 
@@ -118,81 +118,74 @@ def _links(result: Result) -> str:
     return _columns(rows, right={0, 3})
 
 
-def _counters(result: Result) -> str:
-    head = (
-        "GPU",
-        "SW power cap",
-        "Sync boost",
-        "SW thermal",
-        "HW thermal",
-        "Power brake",
-        "Thermal violation",
-    )
+def _p2p_legend(result: Result) -> str:
+    """The meaning of the P2P statuses that the table shows."""
+    grids = (result.pairs.read, result.pairs.write, result.pairs.nvlink)
+    codes = {status for grid in grids for row in grid for status in row if isinstance(status, int)}
+    names = [words.P2P[code] for code in sorted(codes) if code in words.P2P]
+    return ", ".join(f"{name} = {words.P2P_LEGEND[name]}" for name in names if name in words.P2P_LEGEND)
+
+
+def _counters(result: Result) -> list[str]:
+    head = ("GPU", *(words.COUNTERS.values()))
     rows = [
-        (
-            f"{gpu.index}",
-            *(
-                _seconds(value)
-                for value in (
-                    gpu.counters.sw_power_cap_ns,
-                    gpu.counters.sync_boost_ns,
-                    gpu.counters.sw_thermal_ns,
-                    gpu.counters.hw_thermal_ns,
-                    gpu.counters.power_brake_ns,
-                    gpu.counters.thermal_violation_ns,
-                )
-            ),
-        )
+        (f"{gpu.index}", *(_seconds(getattr(gpu.counters, field)) for field in words.COUNTERS))
         for gpu in result.gpus
     ]
-    table = _columns([head, *rows], right=set(range(7)))
-    return "Time with clocks held back since the counters began (growth counts, not the value):\n" + table
+    if all(set(row[1:]) == {NOTHING} for row in rows):
+        return []
+    table = _columns([head, *rows], right=set(range(len(head))))
+    return ["Time with clocks held back, since the counters began (what counts is their growth)\n" + table]
 
 
 def _notes(result: Result) -> list[str]:
-    """Why cells are empty: one line per reason, with the values and the GPUs that it concerns."""
-    where: dict[str, dict[str, list[int]]] = {}
+    """Why cells are empty: a paragraph per reason, with the values and the GPUs that it concerns."""
+    where: dict[str, dict[tuple[int, ...], list[tuple[str, str]]]] = {}
+    for reason, places in _reasons(result).items():
+        for place, gpus in places.items():
+            where.setdefault(reason, {}).setdefault(tuple(gpus), []).append(place)
+    lines = []
+    for reason, groups in where.items():
+        parts = [_places(places) + _on(gpus, all_of=len(result.gpus)) for gpus, places in groups.items()]
+        lines.append(_fill(f"{words.reason(reason)}: {'; '.join(parts)}", indent="  "))
+    return ["Not available\n" + "\n".join(lines)] if lines else []
+
+
+def _reasons(result: Result) -> dict[str, dict[tuple[str, str], list[int]]]:
+    """Reason -> (part, value) -> the GPUs that lack it for that reason."""
+    found: dict[str, dict[tuple[str, str], list[int]]] = {}
     for gpu in result.gpus:
         if gpu.error is None:
-            for path, reason in _unavailable(gpu):
-                where.setdefault(reason, {}).setdefault(path, []).append(gpu.index)
-    lines = [_note(reason, paths, len(result.gpus)) for reason, paths in where.items()]
-    codes = {
-        status
-        for grid in (result.pairs.read, result.pairs.write, result.pairs.nvlink)
-        for r in grid
-        for status in r
-    }
-    named = [words.P2P[code] for code in sorted(c for c in codes if isinstance(c, int)) if code in words.P2P]
-    legend = [f"{name} = {words.P2P_LEGEND[name]}" for name in named if name in words.P2P_LEGEND]
-    if legend:
-        lines.append("  P2P: " + ", ".join(legend))
-    return ["Not available:\n" + "\n".join(lines)] if where else lines
+            for place, reason in _unavailable(gpu):
+                found.setdefault(reason, {}).setdefault(place, []).append(gpu.index)
+    return found
 
 
-def _note(reason: str, paths: dict[str, list[int]], count: int) -> str:
-    groups: dict[str, list[str]] = {}
-    for path, gpus in paths.items():
-        some = "" if len(gpus) == count else f" (GPU {', '.join(map(str, gpus))})"
-        groups.setdefault(some, []).append(path)
-    what = "; ".join(", ".join(names) + some for some, names in groups.items())
-    meaning = words.CODES.get(
-        reason, "not read, the run ended before" if reason == NOT_READ.unavailable else ""
-    )
-    return _fill(f"{meaning or reason}: {what}", indent="  ")
+def _places(places: list[tuple[str, str]]) -> str:
+    """`temperature: memory, margin; clocks: pstate` in the words of the document, without units."""
+    parts: dict[str, list[str]] = {}
+    for part, value in places:
+        parts.setdefault(part, []).append(re.sub(r"_(ns|mw|mj|mib|mhz)$", "", value).replace("_", " "))
+    return "; ".join(f"{part} {', '.join(values)}".strip() for part, values in parts.items())
 
 
-def _unavailable(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Every unavailable leaf below a struct, as (words for its place, reason)."""
-    for field in msgspec.structs.fields(value):
-        inner = getattr(value, field.name)
+def _on(gpus: tuple[int, ...], *, all_of: int) -> str:
+    return "" if len(gpus) == all_of else f" (GPU {', '.join(map(str, gpus))})"
+
+
+def _unavailable(gpu: Gpu) -> Iterator[tuple[tuple[str, str], str]]:
+    """Every unavailable value of a GPU, as ((part, value), reason)."""
+    for field in msgspec.structs.fields(gpu):
+        value = getattr(gpu, field.name)
         if field.name in QUIET:
             continue
-        name = f"{path} {field.name}".strip().replace("_", " ")
-        if isinstance(inner, Unavailable):
-            yield name, inner.unavailable
-        elif isinstance(inner, msgspec.Struct) and not isinstance(inner, Span):
-            yield from _unavailable(inner, name)
+        if isinstance(value, Unavailable):
+            yield ("", field.name), value.unavailable
+        elif isinstance(value, msgspec.Struct):
+            for inner in msgspec.structs.fields(value):
+                leaf = getattr(value, inner.name)
+                if isinstance(leaf, Unavailable):
+                    yield (field.name, inner.name), leaf.unavailable
 
 
 def _columns(rows: list[tuple[str, ...]], *, right: set[int]) -> str:

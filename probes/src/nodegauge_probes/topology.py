@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodegauge_contract import Int, Unavailable
+from nodegauge_contract import Fabric, Int, Unavailable
 from nodegauge_probes import nvml as seam
 from nodegauge_probes.draft import Draft, GpuDraft, Parts
 from nodegauge_probes.nvml import Device, Nvml
@@ -59,9 +59,11 @@ def links(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
 
 
 def fabric(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
-    """The GPU's fabric state; a refusal is the state's reason."""
+    """The GPU's place in a fabric; a refusal is the reason of every member."""
     answer = nvml.fabric(device)
-    gpu.fabric.update({"state": answer} if isinstance(answer, Unavailable) else answer)
+    if isinstance(answer, Unavailable):
+        answer = dict.fromkeys(Fabric.__struct_fields__, answer)
+    gpu.fabric.update(answer)
 
 
 def _link(nvml: Nvml, device: Device, link: int, *, state_by_field: bool) -> Parts:

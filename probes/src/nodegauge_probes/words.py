@@ -7,7 +7,7 @@ Sources: nvml.h (nvmlClocksEventReasons, nvmlGpuP2PStatus_t, nvmlGpuFabricState)
 from __future__ import annotations
 
 from nodegauge_contract import ClocksEvents, Fabric, Gpu, LinkGroup, Unavailable
-from nodegauge_contract.model import Row
+from nodegauge_contract.model import NOT_READ, Row
 
 NOTHING = "-"
 
@@ -32,7 +32,16 @@ P2P_LEGEND = {
     "U": "unknown",
 }
 FABRIC = {0: "none", 1: "not started", 2: "in progress", 3: "completed"}
+COUNTERS = {
+    "sw_power_cap_ns": "SW power cap",
+    "sync_boost_ns": "Sync boost",
+    "sw_thermal_ns": "SW thermal",
+    "hw_thermal_ns": "HW thermal",
+    "power_brake_ns": "Power brake",
+    "thermal_violation_ns": "Thermal violation",
+}
 CODES = {
+    NOT_READ.unavailable: "not read, because the run ended before",
     "NVML_ERROR_NOT_SUPPORTED": "not supported by this GPU",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "this driver does not have the call",
     "NVML_ERROR_NO_PERMISSION": "the driver refuses it to this user",
@@ -41,6 +50,11 @@ CODES = {
 
 ACTIVE = 1
 REMOTE_SWITCH = 2
+
+
+def reason(text: str) -> str:
+    """Why a value is not there, in words where NVML only has a code."""
+    return CODES.get(text, text)
 
 
 def reasons(events: ClocksEvents) -> str:

@@ -1,0 +1,73 @@
+"""The probe program on simulated hardware, run as a pod's container would run it.
+
+The real program in a process of its own, the real pynvml, the simulated driver's library; environment as a
+kubelet gives it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nodegauge_contract import Result, decode
+from testbed.hardware import Hardware
+
+QUICK = ("--window", "0.2", "--hz", "10")
+
+
+@dataclass
+class Probe:
+    """One machine, and the probe on it; `environment` is what a kubelet would add."""
+
+    hardware: Hardware
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def termination_log(self) -> Path:
+        return self.folder / "termination-log"
+
+    def command(self, *options: str) -> list[str]:
+        return [sys.executable, "-m", "nodegauge_probes", "health", *QUICK, *options]
+
+    def env(self) -> Mapping[str, str]:
+        told = {
+            "NODEGAUGE_RUN": "run-1",
+            "NODEGAUGE_NODE": "node-1",
+            "NODEGAUGE_TERMINATION_LOG": str(self.termination_log),
+        }
+        return {**os.environ, **self.hardware.env(), **told, **self.environment}
+
+    def run(self, *options: str) -> subprocess.CompletedProcess[str]:
+        """The probe until its end."""
+        command = self.command(*options)
+        return subprocess.run(
+            command, env=self.env(), capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def result(self, *options: str) -> Result:
+        """The document of one run that ended well and wrote the same into the termination log."""
+        run = self.run(*options)
+        assert (run.returncode, run.stderr) == (0, "")
+        result = decode(run.stdout)
+        assert decode(self.termination_log.read_text()) == result
+        return result
+
+    def python(self, code: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Code instead of the program, in the same surroundings."""
+        command = [sys.executable, "-c", code, *options]
+        return subprocess.run(
+            command, env=self.env(), capture_output=True, text=True, timeout=60, check=False
+        )
+
+
+def words(text: str) -> list[list[str]]:
+    """The rows of a printed matrix as cells; a header of two words is one cell."""
+    table = text.strip("\n").split("\n\n")[0]
+    for header in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID"):
+        table = table.replace(header, header.replace(" ", "_"))
+    return [line.split() for line in table.splitlines()]

@@ -1,0 +1,143 @@
+"""What the health probe brings home from machines that answer, against recordings where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from builders.probing import Probe, words
+from nodegauge_contract import (
+    Unavailable,
+    render_matrix,
+)
+from testbed import profiles
+from testbed.profiles import Profile
+
+On = Callable[[str | Profile], Probe]
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+TOO_OLD = Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("profile", "recording"),
+    [
+        ("dgx1-v100-8", "topo-m_dgx1-v100x8_ib.txt"),
+        ("titan-rtx-nv2", "topo-m_2gpu_nv2.txt"),
+        ("pcie-phb-2", "topo-m_2gpu_phb.txt"),
+    ],
+)
+def test_the_matrix_equals_the_recorded_one(probe: On, profile: str, recording: str) -> None:
+    """Up to spacing, header, names and order included, what nvidia-smi printed on the real machine."""
+    recorded = (FIXTURES / recording).read_text()
+    matrix = render_matrix(probe(profile).result())
+    assert words(matrix) == words(recorded)
+    if "Legend" in recorded:
+        assert matrix.split("\n\n", 1)[1].split() == recorded.strip("\n").split("\n\n", 1)[1].split()
+
+
+@pytest.mark.parametrize("profile", profiles.names())
+def test_every_profile_is_read_without_a_problem(probe: On, profile: str) -> None:
+    """All GPUs with identity, place, links, condition, window and counters; run and node echoed."""
+    on = probe(profile)
+    result = on.result()
+    assert (result.problem, result.probe, result.run, result.node) == (None, "health", "run-1", "node-1")
+    assert len(result.gpus) == on.hardware.gpu_count
+    assert {gpu.name for gpu in result.gpus} == {on.hardware.gpu_product}
+    assert len({gpu.uuid for gpu in result.gpus}) == len(result.gpus)
+    boot = Path(on.env()["NODEGAUGE_PROCFS"]) / "sys/kernel/random/boot_id"
+    assert result.host.boot_id == boot.read_text().strip()
+    for gpu in result.gpus:
+        assert gpu.error is None
+        assert isinstance(gpu.temperature.gpu, int)
+        assert isinstance(gpu.power.usage_mw, int)
+        assert isinstance(gpu.events.supported, int)
+        assert gpu.window is not None
+        assert gpu.events.read == gpu.window.samples == 3
+        assert gpu.window.sm_mhz is not None
+    assert isinstance(result.host.boottime_ms, int)
+
+
+def test_an_nvswitch_machine_has_its_links_and_its_fabric(probe: On) -> None:
+    """H100: every GPU's 18 links to switches at their raw rate, the fabric's state, T.Limit distances."""
+    for gpu in probe("h100-sxm-8").result().gpus:
+        assert sorted(link for group in gpu.links for link in group.links) == list(range(18))
+        assert {(g.state, g.p2p, g.remote_type, g.mbps, g.version) for g in gpu.links} == {
+            (1, 1, 2, 26562, 6)
+        }
+        assert gpu.switch_links == 18
+        assert (gpu.fabric.state, gpu.fabric.status) == (3, 0)
+        assert gpu.temperature.tlimit_slowdown == -2
+        assert isinstance(gpu.temperature.gpu_max, Unavailable)
+
+
+def test_a_mesh_has_its_peers(probe: On) -> None:
+    """DGX-1: two links from GPU 0 to GPU 3 and GPU 4, one to GPU 1 and GPU 2, none farther."""
+    result = probe("dgx1-v100-8").result()
+    place = {gpu.pci: i for i, gpu in enumerate(result.gpus)}
+    peers = {place[str(group.remote)]: len(group.links) for group in result.gpus[0].links}
+    assert peers == {1: 1, 2: 1, 3: 2, 4: 2}
+    assert result.pairs.read[0][4] == 0
+    assert result.pairs.nvlink[0][7] != 0
+
+
+def test_network_cards_stand_in_the_drivers_order(probe: On) -> None:
+    """Their distances to GPUs and to each other come from sysfs."""
+    nics = probe("dgx1-v100-8").result().nics
+    assert nics.names == ["mlx5_0", "mlx5_2", "mlx5_1", "mlx5_3"]
+    assert nics.to_gpu[1] == ["SYS"] * 4 + ["PIX", "PIX", "PHB", "PHB"]
+    assert nics.to_nic[2] == ["PHB", "SYS", "X", "SYS"]
+
+
+def test_an_old_driver_is_asked_by_its_old_names(probe: On) -> None:
+    """418 has no T.Limit, MIG or memory affinity: reasons; temperature, CPUs and event reasons are values."""
+    gpu = probe("dgx1-v100-8").result().gpus[0]
+    assert gpu.mig == gpu.memory_nodes == gpu.temperature.margin == gpu.fabric.state == TOO_OLD
+    assert gpu.cpus == "0-19,40-59"
+    assert isinstance(gpu.temperature.gpu, int)
+    assert isinstance(gpu.events.read, int)
+    assert gpu.memory_mib == 16130
+
+
+@pytest.mark.parametrize(
+    ("driver", "trio"),
+    [
+        ("550.54.15", None),
+        ("570.124.06", None),
+        ("575.57.08", "251-253"),
+        ("580.65.06", "251-253"),
+        ("580.82.07", "269-271"),
+        ("590.44.01", "269-271"),
+    ],
+)
+def test_throttle_counters_are_found_in_every_driver(probe: On, driver: str, trio: str | None) -> None:
+    """Where the ids of the counters mean something else, nothing is read by them."""
+    h100 = profiles.load("h100-sxm-8")
+    counters = probe(replace(h100, driver=replace(h100.driver, version=driver))).result().gpus[0].counters
+    if trio is None:
+        assert isinstance(counters.trio, Unavailable)
+        assert counters.power_brake_ns == counters.trio
+    else:
+        assert counters.trio == trio
+        assert (counters.sw_thermal_ns, counters.hw_thermal_ns, counters.power_brake_ns) == (0, 0, 0)
+
+
+def test_refused_p2p_is_reported_beside_links_that_are_up(probe: On) -> None:
+    """The grids say so, the matrix still counts links: judging that is not the probe's."""
+    on = probe("h100-sxm-8")
+    on.hardware.fault("p2p-refused")
+    result = on.result()
+    for grid in (result.pairs.read, result.pairs.write, result.pairs.nvlink):
+        assert {grid[i][j] for i in range(8) for j in range(8) if i != j} == {5}
+    assert words(render_matrix(result))[1][2] == "NV18"
+
+
+def test_a_link_that_is_down_is_a_group_of_its_own(probe: On) -> None:
+    """And the matrix counts one less, on both ends."""
+    on = probe("titan-rtx-nv2")
+    on.hardware.fault("link-down", gpu=0, link=1)
+    result = on.result()
+    assert [(group.links, group.state) for group in result.gpus[0].links[:2]] == [([0], 1), ([1], 0)]
+    assert [row[1:3] for row in words(render_matrix(result))[1:]] == [["X", "NV1"], ["NV1", "X"]]

@@ -1,0 +1,50 @@
+"""The page for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from builders.probing import Probe
+from nodegauge_contract import (
+    decode,
+    render_matrix,
+)
+from testbed.profiles import Profile
+
+On = Callable[[str | Profile], Probe]
+
+
+def test_a_table_is_for_people_and_the_message_stays_the_document(probe: On) -> None:
+    """Matrix, legend, condition and reasons on standard output; the termination log is for the operator."""
+    on = probe("dgx1-v100-8")
+    run = on.run("--format", "table")
+    assert run.returncode == 0
+    result = decode(on.termination_log.read_text())
+    assert render_matrix(result) in run.stdout
+    for text in ("Tesla V100", "6 of 6 up", "4/7 TNS", "topology not supported", "idle", "counters trio"):
+        assert text in run.stdout
+    assert run.stdout.isascii()
+
+
+def test_a_table_without_a_driver_says_what_to_do(probe: On, tmp_path: Path) -> None:
+    """A sentence and the way out, no traceback and no empty table."""
+    on = probe("titan-rtx-nv2")
+    on.environment["LD_LIBRARY_PATH"] = str(tmp_path)
+    run = on.run("--format", "table")
+    assert run.returncode == 0
+    assert "NOTHING COULD BE READ: library-not-found" in run.stdout
+    assert "install the NVIDIA driver" in " ".join(run.stdout.split())
+    assert "GPU  " not in run.stdout
+
+
+def test_a_table_of_a_broken_machine_names_what_is_broken(probe: On) -> None:
+    """A lost GPU keeps its row with the error; a hung call stands above everything."""
+    on = probe("titan-rtx-nv2")
+    on.hardware.fault("gpu-lost", gpu=1)
+    assert "gpu-lost: NVML_ERROR_GPU_IS_LOST" in on.run("--format", "table").stdout
+    on.hardware.heal()
+    on.hardware.fault("hung-call")
+    stdout = on.run("--format", "table", "--deadline", "3").stdout
+    assert "INCOMPLETE: call-hung in nvmlDeviceGetPowerUsage" in stdout
+    assert "NV2" in stdout
