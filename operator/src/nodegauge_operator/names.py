@@ -79,6 +79,12 @@ TAINTS_OF_NODES_BEING_REMOVED = (
     "karpenter.sh/disruption",
 )
 
+GPU_UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
+GPU_UPGRADE_DONE = "upgrade-done"
+MIG_CONFIG_STATE = "nvidia.com/mig.config.state"
+MIG_CONFIG_UNDER_WAY = ("pending", "rebooting")
+"""Labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset."""
+
 
 def run_id(*, node_uid: str, probe: str, number: int) -> str:
     """The identity of one run: 20 hexadecimal digits, the same on every try, so creating can be repeated."""

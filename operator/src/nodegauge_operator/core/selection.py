@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, Requirement, Selector
 from nodegauge_operator.core.model import NodeView
 
@@ -40,8 +41,15 @@ def ranked(policies: Iterable[Policy], labels: Mapping[str, str]) -> list[Policy
 
 
 def may_run(node: NodeView) -> bool:
-    """Whether a new run may be planned on a node: Ready, and not on its way out.
+    """Whether a new run may be planned on a node: Ready, not on its way out, its driver left in peace.
 
     A cordoned node is health-checked like any other (promise 7).
     """
-    return node.ready and not node.leaving
+    return node.ready and not node.leaving and not _driver_changes(node.labels)
+
+
+def _driver_changes(labels: Mapping[str, str]) -> bool:
+    """The GPU Operator is exchanging the driver or the MIG layout: a probe would be in its way."""
+    upgrade = labels.get(names.GPU_UPGRADE_STATE, "")
+    mig = labels.get(names.MIG_CONFIG_STATE, "")
+    return upgrade not in ("", names.GPU_UPGRADE_DONE) or mig in names.MIG_CONFIG_UNDER_WAY
