@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -48,7 +49,9 @@ class Feed:
         if path == PODS and names.POD_PROBE not in (body["metadata"].get("labels") or {}):
             return
         if path in self._by_path:
-            self._by_path[path](event={"type": kind, "object": body})
+            answer = self._by_path[path](event={"type": kind, "object": body})
+            if inspect.iscoroutine(answer):
+                drive(answer)
 
 
 class Operator:

@@ -5,6 +5,8 @@ A watch never reports what was deleted while it was away, so lists are the truth
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nodegauge_operator.api.policy import PolicyInvalid, parse
 from nodegauge_operator.kube import nodes, pods, policies, reports
 from nodegauge_operator.kube.client import Client
@@ -52,25 +54,41 @@ def drop_policy(store: Store, name: str, *, version: str) -> bool:
     return known
 
 
-async def list_all(client: Client, store: Store, *, namespace: str, node_selector: str) -> set[str]:
-    """List everything into the store; the names of nodes that need a look.  Raises `KubeError`."""
+async def list_all(
+    client: Client,
+    store: Store,
+    *,
+    namespace: str,
+    node_selector: str,
+    beat: Callable[[], None] = lambda: None,
+) -> set[str]:
+    """List everything into the store; the names of nodes that need a look.  Raises `KubeError`.
+
+    `beat` is called as objects come in: a slow list of a large cluster is progress all the same.
+    """
     since = await _current_version(client)
     listed = set()
     async for body in policies.each(client):
         take_policy(store, body)
         listed.add(str(body["metadata"]["name"]))
+    beat()
     for name in [n for n in store.policy_versions if n not in listed]:
         drop_policy(store, name, version=str(since))
     seen_nodes, seen_reports, seen_pods = set(), set(), set()
     async for report in reports.each(client):
         store.put_report(report)
         seen_reports.add(report.name)
+        beat()
+    beat()
     async for pod in pods.each(client, namespace=namespace):
         store.put_pod(pod)
         seen_pods.add(pod.uid)
+        beat()
+    beat()
     async for node in nodes.each(client, label_selector=node_selector):
         store.put_node(node)
         seen_nodes.add(node.name)
+        beat()
     store.keep_only(nodes=seen_nodes, reports=seen_reports, pods=seen_pods, since=since)
     # A report or a pod of a node that no list holds: the node is gone, or left the server-side selection.
     store.suspects |= store.known_names() - seen_nodes

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from nodegauge_operator import names
 from nodegauge_operator.core.budget import concurrent_probes, next_in_turn
-from nodegauge_operator.kube.client import Client
+from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
 from nodegauge_operator.kube.errors import KubeError, NotFound, Unavailable
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile import listing
@@ -31,6 +31,8 @@ FIRST_SECONDS = 30.0
 """The watches' own first lists arrive within this time of ours and mean no gap."""
 SHORTEST_BACKOFF, LONGEST_BACKOFF = 0.5, 60.0
 LAST_WRITES_SECONDS = 5.0
+STUCK_SECONDS = 1.5 * LIST_TIMEOUT
+"""Beyond its own pace the loop may wait that long for one answer: a page of a list takes up to a minute."""
 
 
 class Sweep:
@@ -87,8 +89,8 @@ class Sweep:
             self._wakeup.set()
 
     def alive(self) -> bool:
-        """Whether a pass finished lately: three intervals, and half a minute for a slow API server."""
-        return time.monotonic() - self._last_pass < 3 * self._settings.sweep_interval + 30.0
+        """Whether a pass, or a part of a full list, was finished lately."""
+        return time.monotonic() - self._last_pass < 3 * self._settings.sweep_interval + STUCK_SECONDS
 
     async def run(self) -> None:
         """Sweep until cancelled; then finish the writes in flight, and make no new pods."""
@@ -101,7 +103,10 @@ class Sweep:
         finally:
             self._worker.stopping = True
             if self._flying:
-                await asyncio.wait(list(self._flying.values()), timeout=LAST_WRITES_SECONDS)
+                _, late = await asyncio.wait(list(self._flying.values()), timeout=LAST_WRITES_SECONDS)
+                for task in late:
+                    task.cancel()
+                await asyncio.gather(*late, return_exceptions=True)
 
     async def _pass(self) -> None:
         now = self._clock()
@@ -112,8 +117,11 @@ class Sweep:
             self._grant()
             self._launch()
             await self._policy_status.write()
-        self._last_pass = time.monotonic()
+        self._beat()
         self._metrics.last_pass.set(self._clock())
+
+    def _beat(self) -> None:
+        self._last_pass = time.monotonic()
 
     async def _list(self) -> None:
         """A full list; a failed one is tried again shortly, and nothing is decided from it."""
@@ -124,6 +132,7 @@ class Sweep:
                 self.store,
                 namespace=settings.probe.namespace,
                 node_selector=settings.node_label_selector,
+                beat=self._beat,
             )
         except NotFound:
             log.error("CRDs missing: install %s (kubectl apply -f crds/)", " and ".join(names.CRD_NAMES))
@@ -189,6 +198,8 @@ class Sweep:
 
     async def _sleep(self) -> None:
         until = min(self._agenda.next_timer(), self._next_list)
+        if self._gap:
+            until = min(until, self._listed_at + GAP_SECONDS)
         timeout = max(0.02, min(self._settings.sweep_interval, until - self._clock()))
         try:
             await asyncio.wait_for(self._wakeup.wait(), timeout)
@@ -197,16 +208,19 @@ class Sweep:
 
     async def _work(self, name: str, since: float) -> None:
         """Settle one node; whatever goes wrong there is tried again later and stops nobody else."""
+        granted = name in self._granted
         try:
-            settled = await self._worker.settle(name, granted=name in self._granted, since=since)
+            settled = await self._worker.settle(name, granted=granted, since=since)
         except KubeError as error:
-            self._gap = self._gap or isinstance(error, Unavailable)
+            # No answer at all may be a restart of the API server, of which watches tell nothing.
+            self._gap = self._gap or (isinstance(error, Unavailable) and not error.status)
             self._failed(name, type(error).__name__, error)
         except Exception as error:
             log.exception("unexpected error on node %s", name, extra={"node": name})
             self._failed(name, "Unexpected", error)
         else:
-            self._failures.pop(name, None)
+            if granted or settled.due_since is None:
+                self._failures.pop(name, None)  # else what failed has only been put off: no new start
             self._waiting.pop(name, None)
             if settled.due_since is not None:
                 self._waiting[name] = settled.due_since
