@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from builders import make_node
 
+from builders import make_node
 from nodegauge_operator.core.selection import may_run
 
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"

@@ -6,10 +6,12 @@ import re
 from typing import Any
 
 import pytest
+
 from rig import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
+OPERATOR = "nodegauge-operator"
 POINTS = {
     "1 create pod": ("POST", r"/api/v1/namespaces/[^/]+/pods$"),
     "2 patch report": ("PATCH", r"/nodereports/[^/]+/status$"),
@@ -76,14 +78,14 @@ def test_a_calm_restart_writes_nothing(rig: Any, audit: Any) -> None:
             rig.wait_settled(node)
             eventually(lambda: rig.counts()["validated"] == 1, what="the policy's status")
             assert operator.stop() == 0
-        before = len(audit.writes(user_agent="nodegauge-operator"))
+        before = len(audit.writes(user_agent=OPERATOR))
         with rig.operator(name="again") as operator:
             operator.wait_ready()
             passes = operator.metric("nodegauge_last_pass_timestamp_seconds")
             from_now = passes + 1.5
             while operator.metric("nodegauge_last_pass_timestamp_seconds") < from_now:
                 pass
-        written = [w for w in audit.writes(user_agent="nodegauge-operator")[before:] if "/events" not in w.path]
+        written = [w for w in audit.writes(user_agent=OPERATOR)[before:] if "/events" not in w.path]
     assert not written, written
 
 

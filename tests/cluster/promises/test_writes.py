@@ -13,6 +13,7 @@ from rig import OURS, answering, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
+OPERATOR = "nodegauge-operator"
 OUR_STATUS_KEYS = {"conditions"}
 
 
@@ -23,7 +24,7 @@ def kinds(writes: list[Any]) -> Counter[str]:
 
 def ours(audit: Any) -> list[Any]:
     """What the operator wrote since the test began, but for the policies' status, which many nodes share."""
-    return [w for w in audit.writes(user_agent="nodegauge-operator") if "gpuvalidationpolicies" not in w.resource]
+    return [w for w in audit.writes(user_agent=OPERATOR) if "gpuvalidationpolicies" not in w.resource]
 
 
 def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: Any) -> None:
@@ -38,7 +39,7 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
         rig.wait_settled(node, 2)
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
         eventually(lambda: not rig.ours(node) and not rig.condition(node), what="gates off")
-    on_nodes = [w for w in audit.writes(user_agent="nodegauge-operator") if w.resource.split("/")[0] == "nodes"]
+    on_nodes = [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "nodes"]
     assert on_nodes
     for write in on_nodes:
         assert set(write.body) <= {"metadata", "status"}, write.body
@@ -124,7 +125,7 @@ def test_observe_writes_reports_and_nothing_on_nodes(rig: Any, audit: Any) -> No
         rig.wait_run(node, 1)
         assert rig.report(node)["status"]["interconnect"]["class"] == "nvlink"
         eventually(lambda: rig.events(node), what="the event")
-    assert not [w for w in audit.writes(user_agent="nodegauge-operator") if w.resource.split("/")[0] == "nodes"]
+    assert not [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "nodes"]
 
 
 def test_a_policy_that_goes_takes_everything_of_ours_with_it(rig: Any) -> None:

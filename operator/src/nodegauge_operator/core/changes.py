@@ -22,8 +22,8 @@ def of_gate(before: ReportStatus, after: ReportStatus, *, node: NodeView, now: f
     if fresh:
         words = ", ".join(f"{key}={node.labels.get(key, '')}" for key in fresh)
         text = (
-            f"label {words} is not ours and was left alone; measured was {after.interconnect.klass}. "
-            "Let nodegauge have it (the policy's spec.labels.takeOver), or name another spec.labels.interconnectKey."
+            f"label {words} is not ours and was left alone; measured was {after.interconnect.klass}. Let "
+            "nodegauge have it (the policy's spec.labels.takeOver), or name another interconnectKey."
         )
         return _warning(Reason.LABEL_CONFLICT, identity=words, text=text, now=now)
     if new.reason == Reason.STALE and old.reason != Reason.STALE:
