@@ -160,6 +160,12 @@ class Rig:
         found: list[Object] = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
         return found
 
+    def counts(self) -> dict[str, int]:
+        """How the nodes of the last policy fare, as its status says."""
+        policy = self.api.get(f"{GROUP}/gpuvalidationpolicies/{self.policies[-1]}")
+        found: dict[str, int] = policy.get("status", {}).get("nodes", {"validated": 0})
+        return found
+
     def events(self, name: str) -> list[Object]:
         """Our events regarding the node."""
         uid = self.node(name)["metadata"]["uid"]

@@ -81,10 +81,11 @@ def test_a_calm_restart_writes_nothing(rig: Any, audit: Any) -> None:
         before = len(audit.writes(user_agent=OPERATOR))
         with rig.operator(name="again") as operator:
             operator.wait_ready()
-            passes = operator.metric("nodegauge_last_pass_timestamp_seconds")
-            from_now = passes + 1.5
-            while operator.metric("nodegauge_last_pass_timestamp_seconds") < from_now:
-                pass
+            begun = operator.metric("nodegauge_last_pass_timestamp_seconds")
+            later = begun + 1.5  # seconds: three passes
+            eventually(
+                lambda: operator.metric("nodegauge_last_pass_timestamp_seconds") > later, what="more passes"
+            )
         written = [w for w in audit.writes(user_agent=OPERATOR)[before:] if "/events" not in w.path]
     assert not written, written
 
