@@ -2,6 +2,9 @@
 
 kopf's liveness endpoint never fails on a returned value; here live means that the sweep's task runs and
 finished a pass lately, and ready that the first full list has been taken.
+
+Every answer closes its connection.  Prometheus would keep it open, and kopf waits 5 s at its end for any task
+that is not its own, the one of an idle connection too.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from collections.abc import Callable
 from aiohttp import web
 
 from nodegauge_operator.metrics import Metrics
+
+LAST_ANSWER_SECONDS = 1.0
 
 
 class HttpServer:
@@ -38,7 +43,8 @@ class HttpServer:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._show_metrics)
-        self._runner = web.AppRunner(app, access_log=None)
+        app.on_response_prepare.append(_close_connection)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=LAST_ANSWER_SECONDS)
         await self._runner.setup()
         site = web.TCPSite(self._runner, self._host, self._port)
         await site.start()
@@ -62,3 +68,8 @@ class HttpServer:
     async def _show_metrics(self, _: web.Request) -> web.Response:
         body = self._metrics.render()
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+async def _close_connection(_: web.Request, response: web.StreamResponse) -> None:
+    response.force_close()
+    response.headers["Connection"] = "close"  # aiohttp has written its own headers before this hook
