@@ -118,9 +118,3 @@ def test_the_probe_is_small(probe: On) -> None:
         modules
     )
     assert "pynvml" in modules
-
-
-def test_a_run_ends_soon_after_its_window(probe: On) -> None:
-    """The document's own duration: the window and little more (the program's start comes on top)."""
-    result = probe("h100-sxm-8").result()
-    assert 200 <= result.duration_ms < 2200

@@ -45,7 +45,7 @@ def versions(nvml: Nvml, draft: Draft) -> None:
 
 
 def identity(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
-    """Who this GPU is; ends early where the GPU says that it is ill."""
+    """Who this GPU is; these calls are the first that a lost GPU refuses."""
     gpu.own["pci"] = nvml.pci(device)
     for field, call in _TEXTS.items():
         gpu.own[field] = nvml.text(device, call)
