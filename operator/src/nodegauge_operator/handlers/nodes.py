@@ -14,7 +14,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
     """Feed node events into the sweep."""
 
     @kopf.on.event("", "v1", "nodes", registry=registry, id="node")
-    def node(event: kopf.RawEvent, **_: Any) -> None:
+    async def node(event: kopf.RawEvent, **_: Any) -> None:
         """A deletion is only a suspicion: behind a server-side selector a lost label looks the same."""
         view = node_view(event["object"])
         if event["type"] is None:

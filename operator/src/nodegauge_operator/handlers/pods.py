@@ -15,7 +15,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
     """Feed pod events into the sweep."""
 
     @kopf.on.event("", "v1", "pods", labels={names.POD_PROBE: kopf.PRESENT}, registry=registry, id="pod")
-    def pod(event: kopf.RawEvent, **_: Any) -> None:
+    async def pod(event: kopf.RawEvent, **_: Any) -> None:
         """A deleted pod is kept with its last words until judged: a preempted one is soon gone."""
         gone = event["type"] == "DELETED"
         view = pod_view(event["object"], gone=gone)

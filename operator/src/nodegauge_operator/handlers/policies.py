@@ -15,7 +15,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
     """Feed policy events into the sweep."""
 
     @kopf.on.event(names.GROUP, names.VERSION, names.POLICY_PLURAL, registry=registry, id="policy")
-    def policy(event: kopf.RawEvent, **_: Any) -> None:
+    async def policy(event: kopf.RawEvent, **_: Any) -> None:
         body: dict[str, Any] = dict(event["object"])
         if event["type"] == "DELETED":
             metadata = body["metadata"]

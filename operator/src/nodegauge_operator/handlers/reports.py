@@ -15,7 +15,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
     """Feed report events into the sweep."""
 
     @kopf.on.event(names.GROUP, names.VERSION, names.REPORT_PLURAL, registry=registry, id="report")
-    def report(event: kopf.RawEvent, **_: Any) -> None:
+    async def report(event: kopf.RawEvent, **_: Any) -> None:
         view = parse_report(event["object"])
         gone = event["type"] == "DELETED"
         changed = sweep.store.drop_report(view.name, view.uid) if gone else sweep.store.put_report(view)

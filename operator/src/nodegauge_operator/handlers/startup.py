@@ -10,7 +10,7 @@ from typing import Any
 import kopf
 
 from nodegauge_operator import names
-from nodegauge_operator.handlers import nodes, pods, policies, reports
+from nodegauge_operator.handlers import blind, nodes, pods, policies, reports
 from nodegauge_operator.http import HttpServer
 from nodegauge_operator.kube.client import access, connect
 from nodegauge_operator.kube.discovery import Scanning, check_access
@@ -108,6 +108,8 @@ def kopf_settings(settings: Settings, scanning: Scanning) -> kopf.OperatorSettin
     """Settings measured at 5,000 nodes: small pages and short-lived workers halve the memory."""
     found = kopf.OperatorSettings()
     found.posting.enabled = False
+    found.persistence.diffbase_storage = blind.NoDiffBase()
+    found.persistence.progress_storage = blind.NoProgress()
     found.watching.server_timeout = 300
     found.watching.chunk_size = 200
     found.queueing.idle_timeout = 0.1
