@@ -1,0 +1,138 @@
+"""Reads the audit log of a control plane: who wrote what, with which body, and what the answer was.
+
+The policy in `controlplane_config.AUDIT_POLICY` decides what is in it: writes to nodes, pods, events and
+everything of nodegauge.dev with their bodies, other writes without, and the reads of service accounts outside
+kube-system.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from testbed.errors import ControlPlaneError
+from testbed.rest import Rest
+
+Object = dict[str, Any]
+
+READS = frozenset({"get", "list", "watch"})
+SYNC_SECONDS = 10.0
+LOOK_SECONDS = 0.01
+SYNC_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+SYNC_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One finished request.
+
+    resource: as RBAC names it, `nodes` or `nodes/status`; group: "" for the core.  path: without the query.
+    body: None where there was none, or the policy keeps none.  code: the HTTP status.
+    """
+
+    user: str
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+    name: str
+    code: int
+    body: Any
+    user_agent: str
+    path: str
+    raw: Object = field(repr=False)
+
+    @property
+    def is_write(self) -> bool:
+        """Anything but get, list and watch, accepted or refused."""
+        return self.verb not in READS
+
+
+def service_account(namespace: str, name: str) -> str:
+    """The user name of a service account."""
+    return f"system:serviceaccount:{namespace}:{name}"
+
+
+class AuditTrail:
+    """The entries of one audit log from now on; `rest` writes the marks that show the log to be complete."""
+
+    def __init__(self, log: Path, rest: Rest) -> None:
+        self._log = log
+        self._rest = rest
+        self._start = self._marked()
+
+    def entries(self) -> list[Entry]:
+        """All entries of requests that were answered before this call, in the order of their answers."""
+        end = self._marked()
+        with self._log.open("rb") as log:
+            log.seek(self._start)
+            lines = log.read(end - self._start).splitlines()
+        return [entry for entry in map(_entry, map(json.loads, lines)) if entry is not None]
+
+    def writes(
+        self,
+        *,
+        resource: str | None = None,
+        name: str | None = None,
+        verb: str | None = None,
+        user: str | None = None,
+        user_agent: str | None = None,
+    ) -> list[Entry]:
+        """The writes among them that match everything given.
+
+        resource: `nodes` also finds `nodes/status`.  user_agent: what it begins with.
+        """
+        return [
+            entry
+            for entry in self.entries()
+            if entry.is_write
+            and (resource is None or entry.resource == resource or entry.resource.startswith(f"{resource}/"))
+            and (name is None or entry.name == name)
+            and (verb is None or entry.verb == verb)
+            and (user is None or entry.user == user)
+            and (user_agent is None or entry.user_agent.startswith(user_agent))
+        ]
+
+    def _marked(self) -> int:
+        """Make a request that can be recognised, wait for its line, and return the size of the log behind it.
+
+        An answer may reach its reader a moment before its line is written; a whole request later it is there.
+        """
+        mark = str(uuid.uuid4())
+        before = self._log.stat().st_size
+        self._rest.call("POST", SYNC_PATH, body=SYNC_BODY, headers={"Audit-ID": mark})
+        until = time.monotonic() + SYNC_SECONDS
+        while time.monotonic() < until:
+            with self._log.open("rb") as log:
+                log.seek(before)
+                position = before
+                for line in log:
+                    position += len(line)
+                    if mark.encode() in line and line.endswith(b"\n"):
+                        return position
+            time.sleep(LOOK_SECONDS)
+        raise ControlPlaneError(f"no line of request {mark} in {self._log} after {SYNC_SECONDS:.0f} s")
+
+
+def _entry(event: Object) -> Entry | None:
+    """None for the start of a long answer (its end is an event of its own) and for our own marks."""
+    target = event.get("objectRef", {})
+    if event["stage"] == "ResponseStarted" or target.get("resource") == "selfsubjectreviews":
+        return None
+    return Entry(
+        user=event["user"]["username"],
+        verb=event["verb"],
+        group=target.get("apiGroup", ""),
+        resource="/".join(filter(None, (target.get("resource"), target.get("subresource")))),
+        namespace=target.get("namespace", ""),
+        name=target.get("name", ""),
+        code=event.get("responseStatus", {}).get("code", 0),
+        body=event.get("requestObject"),
+        user_agent=event.get("userAgent", ""),
+        path=event["requestURI"].partition("?")[0],
+        raw=event,
+    )

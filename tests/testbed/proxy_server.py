@@ -1,0 +1,284 @@
+"""The network half of the fault proxy: takes requests, asks what to do, passes them on, answers.
+
+Everything here runs on one event loop.  Which faults there are is decided elsewhere: `decide(request, None)`
+is awaited before a request is passed on, `decide(request, response)` before its answer is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from testbed.loopback import LOOPBACK
+from testbed.proxy_rules import Action, Delay, Drop, Refuse, RequestInfo, ResponseInfo
+
+Decide = Callable[[RequestInfo, ResponseInfo | None], Awaitable[list[Action]]]
+RecordEnd = Callable[[RequestInfo, int | None, float], None]
+
+BODY_LIMIT = 64 * 1024 * 1024
+HANGUP_LOOK_SECONDS = 0.5
+"""How often a silent watch is looked at, whether its client has gone."""
+HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "content-length",
+        "host",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Headers that belong to one connection (RFC 9110, 7.6.1); lengths are set anew."""
+NOT_ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+"""What aiohttp would add to a request that does not have it."""
+
+
+class ProxyServer:
+    """Listens on `port`; `upstream` gives the API server's URL, which may change."""
+
+    def __init__(
+        self,
+        upstream: Callable[[], str],
+        *,
+        port: int,
+        serving: ssl.SSLContext,
+        verifying: ssl.SSLContext,
+        decide: Decide,
+        record: RecordEnd,
+    ) -> None:
+        self._upstream = upstream
+        self._port = port
+        self._serving = serving
+        self._verifying = verifying
+        self._decide = decide
+        self._record = record
+        self._connections: set[asyncio.BaseTransport] = set()
+        self._watches: dict[asyncio.Task[object], asyncio.BaseTransport] = {}
+
+    async def open(self) -> None:
+        """Everything but the listening socket."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._verifying, limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        app = web.Application(client_max_size=BODY_LIMIT)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        await self._runner.setup()
+        self._site: web.TCPSite | None = None
+
+    async def listen(self) -> None:
+        """Accept connections."""
+        if self._site is None:
+            self._site = web.TCPSite(
+                self._runner, LOOPBACK, self._port, ssl_context=self._serving, reuse_address=True
+            )
+            await self._site.start()
+
+    async def pause(self) -> None:
+        """Accept none, and cut those that there are."""
+        site, self._site = self._site, None
+        if site is not None:
+            await site.stop()
+        await self.cut_watches()
+        for transport in list(self._connections):
+            _abort(transport)
+
+    async def close(self) -> None:
+        """End for good."""
+        await self.pause()
+        await self._runner.cleanup()
+        await self._session.close()
+        # Aborted TLS connections are closed by callbacks that have been scheduled, not run.
+        await asyncio.sleep(0.05)
+
+    async def cut_watches(self) -> int:
+        """Cut the open watches; how many."""
+        open_now = dict(self._watches)
+        for task, transport in open_now.items():
+            _abort(transport)
+            task.cancel()
+        return len(open_now)
+
+    async def count_watches(self) -> int:
+        """How many watches are open."""
+        return len(self._watches)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        started = time.time()
+        transport = request.transport
+        if transport is None:
+            return web.Response()
+        self._connections.add(transport)
+        info = _info(request, await request.read())
+        status: int | None = None
+        try:
+            answer = await self._answer(request, info, transport)
+            status = None if transport.is_closing() else answer.status
+            return answer
+        finally:
+            self._record(info, status, started)
+            self._connections.discard(transport)
+
+    async def _answer(
+        self, request: web.Request, info: RequestInfo, transport: asyncio.BaseTransport
+    ) -> web.StreamResponse:
+        if request.headers.get("Upgrade"):
+            return _refusal(Refuse(status=501, reason="", message="the fault proxy passes no upgrades on"))
+        if early := await self._act(info, None, transport):
+            return early
+        try:
+            async with self._session.request(
+                request.method,
+                URL(self._upstream() + request.raw_path, encoded=True),
+                headers=_passed_on(request.headers),
+                data=info.body or None,
+                skip_auto_headers=NOT_ADDED,
+                allow_redirects=False,
+            ) as upstream:
+                if info.is_watch and upstream.status == 200:
+                    return await self._stream(request, info, upstream, transport)
+                body = await upstream.read()
+        except aiohttp.ClientError:
+            # The API server is gone: so is the connection to it, as its client sees it.
+            return _dropped(transport)
+        headers = _passed_on(upstream.headers)
+        answer = ResponseInfo(status=upstream.status, headers=headers, body=body)
+        if early := await self._act(info, answer, transport):
+            return early
+        return web.Response(status=upstream.status, headers=headers, body=body)
+
+    async def _act(
+        self, info: RequestInfo, answer: ResponseInfo | None, transport: asyncio.BaseTransport
+    ) -> web.StreamResponse | None:
+        """Do what the rules say; an answer when there is nothing else to be done."""
+        actions = await self._decide(info, answer)
+        for action in actions:
+            match action:
+                case Delay(seconds):
+                    await asyncio.sleep(seconds)
+                case Drop():
+                    return _dropped(transport)
+                case Refuse():
+                    return _refusal(action)
+        # Whoever was killed meanwhile can have sent nothing more; the event loop may not have noticed yet.
+        return _dropped(transport) if actions and _hung_up(transport) else None
+
+    async def _stream(
+        self,
+        request: web.Request,
+        info: RequestInfo,
+        upstream: aiohttp.ClientResponse,
+        transport: asyncio.BaseTransport,
+    ) -> web.StreamResponse:
+        """Pass a watch on as it comes, until either side ends it or it is cut."""
+        headers = _passed_on(upstream.headers)
+        begun = ResponseInfo(status=upstream.status, headers=headers, body=b"")
+        if early := await self._act(info, begun, transport):
+            return early
+        answer = web.StreamResponse(status=upstream.status, headers=headers)
+        task = asyncio.current_task()
+        assert task is not None
+        self._watches[task] = transport
+        try:
+            await answer.prepare(request)
+            await _pump(upstream.content, answer, transport)
+        except asyncio.CancelledError:
+            if not transport.is_closing():
+                raise
+            task.uncancel()
+            return _dropped(transport)
+        except (aiohttp.ClientError, ConnectionError):
+            return _dropped(transport)
+        finally:
+            upstream.close()
+            del self._watches[task]
+        return answer
+
+
+async def _pump(
+    source: aiohttp.StreamReader, answer: web.StreamResponse, transport: asyncio.BaseTransport
+) -> None:
+    while not transport.is_closing():
+        try:
+            async with asyncio.timeout(HANGUP_LOOK_SECONDS):
+                chunk = await source.readany()
+        except TimeoutError:
+            continue
+        if not chunk:
+            await answer.write_eof()
+            return
+        await answer.write(chunk)
+
+
+def _info(request: web.Request, body: bytes) -> RequestInfo:
+    return RequestInfo(
+        method=request.method,
+        path=request.path,
+        query=dict(request.query),
+        content_type=request.headers.get("Content-Type", ""),
+        user_agent=request.headers.get("User-Agent", ""),
+        body=body,
+    )
+
+
+def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """All headers but those of the connection itself, repeated ones too."""
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in HOP_BY_HOP)
+
+
+def _refusal(refuse: Refuse) -> web.Response:
+    """An error as the API server words it."""
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": refuse.message,
+        "reason": refuse.reason,
+        "code": refuse.status,
+    }
+    headers = {} if refuse.retry_after is None else {"Retry-After": str(refuse.retry_after)}
+    body = json.dumps(status).encode()
+    return web.Response(status=refuse.status, body=body, content_type="application/json", headers=headers)
+
+
+def _dropped(transport: asyncio.BaseTransport) -> web.StreamResponse:
+    """Cut the connection; the response only satisfies aiohttp, which finds nobody to send it to."""
+    _abort(transport)
+    return web.Response()
+
+
+def _hung_up(transport: asyncio.BaseTransport) -> bool:
+    """Whether the client's end is closed, asked of the kernel: a dead process has closed it by now."""
+    connection = transport.get_extra_info("socket")
+    if transport.is_closing() or connection is None:
+        return True
+    with socket.socket(fileno=os.dup(connection.fileno())) as peek:
+        try:
+            return not peek.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+
+def _abort(transport: asyncio.BaseTransport) -> None:
+    if isinstance(transport, asyncio.WriteTransport):
+        transport.abort()
