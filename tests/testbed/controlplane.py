@@ -34,11 +34,8 @@ STOP_SECONDS = 10.0
 PORT_ATTEMPTS = 5
 PORT_TAKEN = "address already in use"
 APISERVER = "kube-apiserver"
-FIRST_OBJECTS = (
-    "/api/v1/namespaces/default/serviceaccounts/default",
-    "/api/v1/namespaces/default/configmaps/kube-root-ca.crt",
-)
-"""Without these, the API server's admission refuses every pod; the controller manager makes them."""
+FIRST_OBJECTS = ("serviceaccounts/default", "configmaps/kube-root-ca.crt")
+"""What the controller manager makes in every namespace; admission refuses pods that come earlier."""
 
 
 class ControlPlane:
@@ -155,6 +152,12 @@ class ControlPlane:
         """Stop and start kube-apiserver: every watch breaks, every client has to come back."""
         self.stop_apiserver()
         self.start_apiserver()
+
+    def await_objects(self, *, namespace: str) -> None:
+        """Wait until pods can be created in a namespace that was made a moment ago."""
+        for name in FIRST_OBJECTS:
+            path = f"/api/v1/namespaces/{namespace}/{name}"
+            self._programs.wait_until(partial(self._answers, path), what=path)
 
     # Talking to it.
 
@@ -282,8 +285,7 @@ class ControlPlane:
         self._programs.start("kube-scheduler", binaries.kube_scheduler, config.scheduler_flags(self.layout))
         flags = config.controller_manager_flags(self.layout)
         self._programs.start("kube-controller-manager", binaries.kube_controller_manager, flags)
-        for path in FIRST_OBJECTS:
-            self._programs.wait_until(partial(self._answers, path), what=path)
+        self.await_objects(namespace="default")
 
     def _await_ready(self) -> None:
         self._programs.wait_until(

@@ -105,22 +105,6 @@ def log_tail(path: Path, *, lines: int = 20) -> str:
     return "\n".join(kept) or f"  | ({path} is empty)"
 
 
-def kill_now(pid: int) -> None:
-    """SIGKILL any process and return when it runs no more; ProcessError when it is not there to be killed."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError as error:
-        raise ProcessError(f"no process {pid} to kill") from error
-    try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        if not _ended(pidfd, KILL_SECONDS):
-            raise ProcessError(f"process {pid} still runs {KILL_SECONDS:.0f} s after SIGKILL")
-    except ProcessLookupError as error:
-        raise ProcessError(f"process {pid} ended before it was killed") from error
-    finally:
-        os.close(pidfd)
-
-
 class _Spawner:
     """Forks from one thread that ends only with its process, because PDEATHSIG follows the forking thread."""
 
