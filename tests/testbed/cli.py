@@ -41,13 +41,16 @@ def default_directory() -> Path:
 
 def up(options: Options) -> None:
     """Start a testbed, or say that it runs."""
-    found = daemon.holder(options.dir)
-    if found is None:
-        find_or_build(progress=_say)
-        _say("starting the control plane and the simulated nodes")
-        found = daemon.start(options.dir, dict(DEFAULT_NODES))
-    else:
-        _say(f"already running (pid {found.pid})")
+    with daemon.only_one(options.dir):
+        found = daemon.holder(options.dir)
+        if found is None:
+            find_or_build(progress=_say)
+            _say("starting the control plane and the simulated nodes")
+            found = daemon.start(options.dir, dict(DEFAULT_NODES))
+        elif not found.ready:
+            found = daemon.wait_ready(options.dir, found.alive)
+        else:
+            _say(f"already running (pid {found.pid})")
     print(_usage(found, options.dir))
 
 
@@ -79,8 +82,9 @@ def _command(directory: Path) -> str:
 
 def down(options: Options) -> None:
     """End everything."""
-    print("stopped" if daemon.stop(options.dir) else "not running")
-    daemon.clear(options.dir)
+    with daemon.only_one(options.dir):
+        print("stopped" if daemon.stop(options.dir) else "not running")
+        daemon.clear(options.dir)
 
 
 def status(options: Options) -> None:

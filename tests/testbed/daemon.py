@@ -7,6 +7,7 @@ belong to somebody else, so the start time of /proc/PID/stat is recorded with it
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -14,12 +15,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from testbed.cluster import TESTS, Testbed
 from testbed.errors import TestbedError
+from testbed.processes import log_tail
 
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
@@ -116,9 +118,8 @@ def start(directory: Path, nodes: Mapping[str, str | None]) -> Holder:
     """
     clear(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    log = directory / "testbed.log"
     plugs = [f"{name}={profile or ''}" for name, profile in nodes.items()]
-    with log.open("wb") as output:
+    with (directory / "testbed.log").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "testbed", "--dir", str(directory), "serve", *plugs],
             stdin=subprocess.DEVNULL,
@@ -128,7 +129,7 @@ def start(directory: Path, nodes: Mapping[str, str | None]) -> Holder:
             env={**os.environ, "PYTHONPATH": str(TESTS)},
         )
     try:
-        return _await_ready(directory, process, log)
+        return wait_ready(directory, lambda: process.poll() is None)
     except BaseException:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -137,16 +138,24 @@ def start(directory: Path, nodes: Mapping[str, str | None]) -> Holder:
         raise
 
 
-def _await_ready(directory: Path, process: subprocess.Popen[bytes], log: Path) -> Holder:
+def wait_ready(directory: Path, alive: Callable[[], bool]) -> Holder:
+    """Wait while the holder is `alive`; TestbedError with the end of its log when it does not get ready."""
     until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until:
-        if process.poll() is not None:
-            break
+    while alive() and time.monotonic() < until:
         if (found := holder(directory)) is not None and found.ready:
             return found
         time.sleep(LOOK_SECONDS)
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-    raise TestbedError(f"the testbed did not start; the end of {log}:\n{tail}")
+    log = directory / "testbed.log"
+    raise TestbedError(f"the testbed did not start; the end of {log}:\n{log_tail(log)}")
+
+
+@contextlib.contextmanager
+def only_one(directory: Path) -> Iterator[None]:
+    """Let no second program start or end a testbed in this directory at the same time."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def stop(directory: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +80,18 @@ async def test_a_deadline_keeps_the_containers_own_words(lab: Lab) -> None:
     status = await lab.ended(name)
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
     assert (end(status)["exitCode"], end(status)["message"]) == (7, "half done")
+
+
+async def test_an_old_event_starts_nothing_again(lab: Lab, tmp_path: Path) -> None:
+    """An event from before a pod's final status, read after it, does not run the pod a second time."""
+    runs = tmp_path / "runs"
+    name = await lab.run(f"open({str(runs)!r}, 'a').write('x')")
+    await lab.ended(name)
+    pod = await lab.pod(name)
+    assert pod is not None
+    pod["status"] = {"phase": "Running"}
+    lab.kubelet._observe("MODIFIED", pod)
+    again = await lab.run(say("later"))
+    await lab.ended(again)
+    assert runs.read_text() == "x"
+    assert (await lab.pod(name) or {})["status"]["phase"] == "Succeeded"

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import uuid
 from pathlib import Path
 
 import pytest
 
 from testbed.cluster import find_processes, start_host
+from testbed.controlplane import ControlPlane
 from testbed.kubelet.desired import DesiredFile, NodeSpec
 from testbed.kubelet.process import alive
-from testbed.lab import (
-    FOREVER,
-    GRANDCHILD,
-    PODS,
-    Lab,
-    all_dead,
-    end,
-    wait_for,
-)
+from testbed.kubelet.shim import parents
+from testbed.lab import FOREVER, GRANDCHILD, PODS, Lab, all_dead, end, say, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -84,3 +80,29 @@ async def test_the_host_ends_with_its_holder(lab: Lab, tmp_path: Path) -> None:
     assert host.stdin is not None
     host.stdin.close()
     assert await asyncio.to_thread(host.wait, 20) == 0
+
+
+async def test_a_pods_end_outlasts_the_api_server(
+    lab: Lab, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """What ends while the API server is away is reported when it is back, and new pods are seen again."""
+    go = tmp_path / "go"
+    script = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n{say('done')}"
+    name = await lab.run(script)
+    await lab.running(name)
+    await asyncio.to_thread(control_plane.stop_apiserver)
+    go.touch()
+    await all_dead(lab.pids(name))
+    await asyncio.to_thread(control_plane.start_apiserver)
+    assert end(await lab.ended(name, seconds=60))["message"] == "done"
+    assert end(await lab.ended(await lab.run(say("seen")), seconds=60))["message"] == "seen"
+
+
+async def test_a_container_goes_with_its_shim(lab: Lab) -> None:
+    """SIGKILL to the process between kubelet and container ends the container, as 137."""
+    name = await lab.run(FOREVER)
+    await lab.running(name)
+    [pid] = lab.pids(name)
+    os.kill(parents()[pid], signal.SIGKILL)
+    assert end(await lab.ended(name))["exitCode"] == 137
+    await all_dead([pid])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -20,7 +21,7 @@ from testbed.kubelet.context import Hardware, NodeContext, Timing
 from testbed.kubelet.errors import ApiError, ApiUnreachable, KubeletError
 from testbed.kubelet.images import Image, default_images
 from testbed.kubelet.node import NodeAgent, delete_node
-from testbed.kubelet.pod import PodWorker, is_terminal, remove
+from testbed.kubelet.pod import PodWorker, directory_name, is_terminal, remove
 
 Object = dict[str, Any]
 
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 PODS = "/api/v1/pods"
 RECONNECT_SECONDS = 0.2
+KEPT_PODS = 200
+"""Ended pods whose logs stay, for whoever wants to know why."""
 
 
 class NodeObject(Enum):
@@ -66,6 +69,8 @@ class Kubelet:
         """The images that this node has; one that is added is found by pods that wait for it."""
         self._timing = timing or Timing()
         self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
+        self._done: set[str] = set()
+        """Pods whose status is final: an event that is older than that status must not start them again."""
         self._removals: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._node: NodeContext | None = None
@@ -165,6 +170,7 @@ class Kubelet:
     def _replace(self, items: list[Object]) -> None:
         """Take a fresh list: what is not in it is gone."""
         present = {item["metadata"]["uid"] for item in items}
+        self._done &= present
         for uid, (worker, _) in list(self._workers.items()):
             if uid not in present:
                 worker.vanish()
@@ -178,11 +184,12 @@ class Kubelet:
         uid = pod["metadata"]["uid"]
         known = self._workers.get(uid)
         if kind == "DELETED":
+            self._done.discard(uid)
             if known:
                 known[0].vanish()
         elif known:
             known[0].observe(pod)
-        elif not is_terminal(pod):
+        elif uid not in self._done and not is_terminal(pod):
             self._begin(pod)
         elif pod["metadata"].get("deletionTimestamp"):
             self._remove(pod)
@@ -198,8 +205,20 @@ class Kubelet:
         """A pod's status is final; take it away if somebody has deleted it."""
         self._workers.pop(uid, None)
         _tell(task)
-        if not task.cancelled() and worker.pod["metadata"].get("deletionTimestamp"):
-            self._remove(worker.pod)
+        if task.cancelled():
+            return
+        if not worker.vanished:
+            self._done.add(uid)
+            if worker.pod["metadata"].get("deletionTimestamp"):
+                self._remove(worker.pod)
+        self._forget_old_pods()
+
+    def _forget_old_pods(self) -> None:
+        """Remove the folders of the oldest ended pods; a kubelet removes a pod's logs with the pod."""
+        running = {directory_name(worker.pod) for worker, _ in self._workers.values()}
+        folders = [entry for entry in (self._here.directory / "pods").iterdir() if entry.name not in running]
+        for folder in sorted(folders, key=lambda entry: entry.stat().st_mtime)[:-KEPT_PODS]:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _remove(self, pod: Object) -> None:
         task = asyncio.create_task(remove(pod, self._here))

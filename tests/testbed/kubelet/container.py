@@ -218,6 +218,7 @@ class Runner:
             code = await process.wait()
         finally:
             process.abandon()
+            await process.wait()  # also when this is cancelled: who stops a kubelet waits for its containers
             self._process = None
             (self._directory / "pid").unlink(missing_ok=True)
             checks.cancel()

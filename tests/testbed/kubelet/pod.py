@@ -107,6 +107,11 @@ class PodWorker:
             self._ending = self._ending or Ending.DELETED
             self._news.set()
 
+    @property
+    def vanished(self) -> bool:
+        """Whether the pod is no longer in the API."""
+        return self._ending is Ending.GONE
+
     def vanish(self) -> None:
         """The pod is no longer in the API: its processes end at once."""
         self._ending = Ending.GONE
@@ -116,6 +121,7 @@ class PodWorker:
     async def run(self) -> None:
         """Live, end, tell; cancelling it kills everything at once and tells nobody."""
         publishing = asyncio.ensure_future(self._publisher.run())
+        publishing.add_done_callback(self._publishing_ended)
         try:
             self._publisher.touch()
             await self._live()
@@ -127,6 +133,12 @@ class PodWorker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _publishing_ended(self, task: asyncio.Future[None]) -> None:
+        """Nobody may wait for a status that will not be written."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("status of %s cannot be written", path_of(self.pod), exc_info=error)
+        self._publisher.abandon()
 
     def _runner(self, spec: Object, statuses: str) -> Runner:
         init = statuses == "initContainerStatuses"

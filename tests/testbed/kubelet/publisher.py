@@ -29,7 +29,7 @@ class StatusPublisher:
         self._render = render
         self._wanted = 0
         self._written = 0
-        self._news = asyncio.Condition()
+        self._progress = asyncio.Event()
         self._last: Object | None = None
         self._touched = asyncio.Event()
         self.gone = False
@@ -43,13 +43,15 @@ class StatusPublisher:
     def abandon(self) -> None:
         """The pod is gone: write no more."""
         self.gone = True
+        self._progress.set()
         self.touch()
 
     async def flush(self) -> None:
         """Wait until the present state is written, or the pod is gone."""
         target = self._wanted
-        async with self._news:
-            await self._news.wait_for(lambda: self.gone or self._written >= target)
+        while not self.gone and self._written < target:
+            self._progress.clear()
+            await self._progress.wait()
 
     async def run(self) -> None:
         """Write until the pod is gone or the task is cancelled."""
@@ -61,9 +63,8 @@ class StatusPublisher:
             if rendered != self._last and not self.gone:
                 await self._write(rendered)
                 self._last = rendered
-            async with self._news:
-                self._written = target
-                self._news.notify_all()
+            self._written = target
+            self._progress.set()
 
     async def _write(self, rendered: Object) -> None:
         body = {"metadata": {"uid": self._uid}, "status": rendered}
