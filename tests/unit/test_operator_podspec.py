@@ -1,0 +1,172 @@
+"""Promise 6 and 7: what a probe pod is, and what no policy can make of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from builders import DEFAULTS, make_node, make_policy, tried
+from builders.views import APolicy
+from nodegauge_operator import names
+from nodegauge_operator.core.model import pod_view
+from nodegauge_operator.core.podspec import ProbeDefaults, probe_pod
+
+pytestmark = pytest.mark.timeout(10)
+
+NODE = make_node("gpu-7.example.com")
+
+
+def pod(
+    policy: APolicy | None = None, *, defaults: ProbeDefaults = DEFAULTS, number: int = 3
+) -> dict[str, Any]:
+    """The manifest of one run."""
+    return probe_pod(node=NODE, policy=policy or make_policy(), number=number, request="", defaults=defaults)
+
+
+def templated(**template: Any) -> dict[str, Any]:
+    """The manifest under a policy with this pod template."""
+    return pod(make_policy().of({"podTemplate": template}))
+
+
+def container(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Its only container."""
+    (found,) = manifest["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+TEMPLATES = st.fixed_dictionaries(
+    {},
+    optional={
+        "image": st.just("other:2"),
+        "priorityClassName": st.just("low"),
+        "runtimeClassName": st.just("nvidia"),
+        "tolerations": st.just([{"key": "gpu", "operator": "Exists"}]),
+        "labels": st.just({names.POD_PROBE: "evil", "app.kubernetes.io/managed-by": "evil", "team": "a"}),
+        "annotations": st.just({names.POD_RUN: "99", names.POD_NODE: "evil", names.POD_NODE_UID: "evil"}),
+        "resources": st.just({"limits": {"cpu": "2"}}),
+    },
+)
+
+
+@given(template=TEMPLATES)
+@tried(100)
+def test_no_template_weakens_a_probe_pod(template: dict[str, Any]) -> None:
+    """No token, no root, no capability, read-only, seccomp, bounded; our marks are ours."""
+    manifest = templated(**template)
+    spec, box = manifest["spec"], container(manifest)
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert spec["restartPolicy"] == "Never"
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert box["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["activeDeadlineSeconds"] == 60
+    assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC", "volumes", "nodeName", "nodeSelector"}
+    assert box["resources"]["limits"].keys() == box["resources"]["requests"].keys() == {"cpu", "memory"}
+    view = pod_view(manifest)
+    assert view is not None
+    assert (view.probe, view.node, view.node_uid, view.number) == ("health", NODE.name, NODE.uid, 3)
+    assert manifest["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "nodegauge"
+
+
+def test_a_probe_is_pinned_by_the_node_s_name_through_the_scheduler() -> None:
+    """Affinity on metadata.name: priority and preemption stay in force, no autoscaler scales up for it."""
+    affinity = pod()["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = affinity["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE.name]}]}
+
+
+def test_a_probe_holds_no_gpu_and_asks_for_little() -> None:
+    """Requests are explicit: limits without requests would become requests, and pend on a full node."""
+    assert container(pod())["resources"] == {
+        "requests": {"cpu": "10m", "memory": "32Mi"},
+        "limits": {"cpu": "1", "memory": "256Mi"},
+    }
+
+
+def test_a_probe_goes_everywhere_unless_the_policy_says_where() -> None:
+    """Tainted and cordoned nodes are measured too."""
+    assert pod()["spec"]["tolerations"] == [{"operator": "Exists"}]
+    only = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert templated(tolerations=only)["spec"]["tolerations"] == only
+
+
+def test_a_probe_stays_out_of_the_way_of_autoscalers_and_meshes() -> None:
+    """Safe to evict, and no sidecar; a policy may say otherwise for its mesh."""
+    metadata = pod()["metadata"]
+    assert metadata["annotations"][names.SAFE_TO_EVICT] == "true"
+    assert metadata["annotations"][names.NO_SIDECAR_LINKERD] == "disabled"
+    assert metadata["labels"][names.NO_SIDECAR_ISTIO] == "false"
+    assert (
+        templated(labels={names.NO_SIDECAR_ISTIO: "true"})["metadata"]["labels"][names.NO_SIDECAR_ISTIO]
+        == "true"
+    )
+
+
+def test_the_run_is_told_to_the_probe_as_the_operator_will_check_it() -> None:
+    """Run id and node name by environment; the same for every try, another for another run or machine."""
+    env = {e["name"]: e["value"] for e in container(pod())["env"]}
+    expected = names.run_id(node_uid=NODE.uid, probe="health", number=3)
+    assert (env["NODEGAUGE_RUN"], env["NODEGAUGE_NODE"]) == (expected, NODE.name)
+    assert pod() == pod()
+    assert pod()["metadata"]["name"].endswith(expected)
+    others = {pod(number=n)["metadata"]["name"] for n in range(100)}
+    assert len(others) == 100
+    other = probe_pod(
+        node=replace(NODE, uid="other"), policy=make_policy(), number=3, request="", defaults=DEFAULTS
+    )
+    assert other["metadata"]["name"] != pod()["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("deadline", "kubelet", "own"),
+    [("60s", 60, "48"), ("1m30s", 90, "72"), ("500ms", 1, "1"), ("2s", 2, "1.6")],
+)
+def test_the_probe_ends_itself_before_the_kubelet_does(deadline: str, kubelet: int, own: str) -> None:
+    """So that its own words arrive; never 0, which the API refuses."""
+    manifest = pod(make_policy().of({"probes": {"health": {"deadline": deadline, "window": "1500ms"}}}))
+    assert manifest["spec"]["activeDeadlineSeconds"] == kubelet
+    assert container(manifest)["args"] == ["--window=1.5", f"--deadline={own}"]
+
+
+def test_the_policy_wins_over_the_installation_field_by_field() -> None:
+    """And what nobody says is left out."""
+    defaults = ProbeDefaults(
+        namespace="ng",
+        image="default:1",
+        image_pull_policy="Always",
+        image_pull_secrets=("a", "b"),
+        priority_class_name="low",
+        runtime_class_name="nvidia",
+        service_account_name="probe",
+    )
+    manifest = pod(defaults=defaults)
+    spec = manifest["spec"]
+    assert manifest["metadata"]["namespace"] == "ng"
+    assert (container(manifest)["image"], container(manifest)["imagePullPolicy"]) == ("default:1", "Always")
+    assert spec["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
+    assert (spec["priorityClassName"], spec["runtimeClassName"]) == ("low", "nvidia")
+    assert spec["serviceAccountName"] == "probe"
+    template = {"image": "mine:2", "imagePullSecrets": [{"name": "c"}], "priorityClassName": "lower"}
+    mine = pod(make_policy().of({"podTemplate": template}), defaults=defaults)
+    assert container(mine)["image"] == "mine:2"
+    assert container(mine)["imagePullPolicy"] == "Always"
+    assert (mine["spec"]["imagePullSecrets"], mine["spec"]["priorityClassName"]) == ([{"name": "c"}], "lower")
+    bare = pod()["spec"]
+    assert not bare.keys() & {
+        "priorityClassName",
+        "runtimeClassName",
+        "imagePullSecrets",
+        "serviceAccountName",
+    }
+    assert "imagePullPolicy" not in container(pod())
