@@ -7,6 +7,7 @@ fields never raise here: the API server has validated what matters, and a decisi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -94,7 +95,7 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
-        labels=dict(metadata.get("labels") or {}),
+        labels={_shared(k): _shared(v) for k, v in (metadata.get("labels") or {}).items()},
         taints=tuple(t.get("key", "") for t in spec.get("taints") or ()),
         managed_labels=_managed_labels(metadata.get("managedFields") or ()),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
@@ -108,12 +109,18 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
     )
 
 
+@lru_cache(maxsize=1 << 14)
+def _shared(text: str) -> str:
+    """The same text as one object: thousands of nodes have some 60 labels each, mostly the same ones."""
+    return text
+
+
 def _managed_labels(managed_fields: Any) -> frozenset[str]:
     keys: set[str] = set()
     for entry in managed_fields:
         if entry.get("manager") == names.FIELD_MANAGER:
             labels = ((entry.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {}
-            keys.update(key[2:] for key in labels if key.startswith("f:"))
+            keys.update(_shared(key[2:]) for key in labels if key.startswith("f:"))
     return frozenset(keys)
 
 

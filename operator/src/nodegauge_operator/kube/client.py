@@ -21,12 +21,16 @@ from msgspec import Struct
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import KubeError, Unavailable, error_of
 from nodegauge_operator.kube.limiter import Limiter
+from nodegauge_operator.kube.shapes import decoded
 
 CALL_TIMEOUT = 10.0
 LIST_TIMEOUT = 60.0
 PAGE = 500
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+
+PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+"""Variables that aiohttp takes a proxy from."""
 
 TOKEN_SECONDS = 60.0
 """A mounted token is read again this often; a kubelet rotates it long before it expires."""
@@ -90,6 +94,7 @@ class Client:
             "Content-Type": content_type,
             "User-Agent": names.USER_AGENT,
         }
+        resource = _resource(path)
         started, status = time.monotonic(), 0
         try:
             headers |= await self._authorization()
@@ -103,11 +108,13 @@ class Client:
             if self._observer is not None:
                 self._observer(
                     verb=method,
-                    resource=_resource(path),
+                    resource=resource,
                     status=status,
                     seconds=time.monotonic() - started,
                 )
-        return _decoded(status, data, f"{method} {path}")
+        if 200 <= status < 300:
+            return _decoded(data, resource=resource, what=f"{method} {path}")
+        raise _refusal(status, data, f"{method} {path}")
 
     async def pages(self, path: str, *, label_selector: str = "") -> AsyncIterator[dict[str, Any]]:
         """The pages of a list, `PAGE` objects each; each is the list object with its `items`."""
@@ -116,6 +123,8 @@ class Client:
             query["labelSelector"] = label_selector
         while True:
             page = await self.call("GET", path, query=query, within=LIST_TIMEOUT)
+            if not isinstance(page.get("items", ""), list | None):  # Go may write an empty list as null
+                raise Unavailable(f"GET {path}: success without a list")
             yield page
             token = (page.get("metadata") or {}).get("continue")
             if not token:
@@ -137,6 +146,8 @@ async def configuration(*, environ: Mapping[str, str]) -> Any:
     Raises `KubeError` with what was tried and what to do.
     """
     config = k8s.Configuration()
+    # Where no proxy is named there is none to look up: aiohttp would ask two threads about it at each call.
+    config.client_session_kwargs = {"trust_env": any(environ.get(name) for name in PROXIES)}
     try:
         if environ.get("KUBECONFIG"):
             await k8s_config.load_kube_config(environ["KUBECONFIG"], client_configuration=config)
@@ -178,16 +189,21 @@ def _bearer(config: Any) -> str:
     return "Bearer " + value[7:] if value[:7].lower() == "bearer " else value
 
 
-def _decoded(status: int, data: bytes, what: str) -> dict[str, Any]:
+def _decoded(data: bytes, *, resource: str, what: str) -> dict[str, Any]:
+    """The object that the API server sent.  Success without one is some proxy's: `Unavailable`."""
     try:
-        body = msgspec.json.decode(data) if data else {}
-    except msgspec.MsgspecError:
+        return decoded(data, resource=resource)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise Unavailable(f"{what}: success without an object: {data[:80]!r}") from None
+
+
+def _refusal(status: int, data: bytes, what: str) -> KubeError:
+    """The error in a Status, or in whatever a proxy on the way sent instead."""
+    try:
+        body = decoded(data, resource="status")
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         body = {"message": data[:200].decode("utf-8", "replace")}
-    if not isinstance(body, dict):
-        body = {}
-    if 200 <= status < 300:
-        return body
-    raise error_of(status, body.get("reason", ""), f"{what}: {body.get('message', '')}"[:600])
+    return error_of(status, body.get("reason", ""), f"{what}: {body.get('message', '')}"[:600])
 
 
 def _resource(path: str) -> str:

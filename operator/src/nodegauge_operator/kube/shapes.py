@@ -1,0 +1,88 @@
+"""What is read of the API server's answers about large objects; the rest of them is never decoded.
+
+A node is 20 KB of JSON, of which decisions need a tenth: its list of images alone is more than half.
+Decoding all of it costs CPU time at each of our writes, and with 500 nodes in a page tens of megabytes that
+the process never gives back.  `core.model.node_view` reads nothing else: a test compares both ways.
+
+Must not name a field that is not read, and must name every one that is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import msgspec
+
+_OwnedLabels = TypedDict("_OwnedLabels", {"f:labels": dict[str, Any]}, total=False)
+_OwnedFields = TypedDict("_OwnedFields", {"f:metadata": _OwnedLabels}, total=False)
+
+
+class _ManagedFields(TypedDict, total=False):
+    manager: str
+    fieldsV1: _OwnedFields
+
+
+_Continue = TypedDict("_Continue", {"continue": str}, total=False)
+
+
+class _Metadata(_Continue, total=False):
+    name: str
+    uid: str
+    resourceVersion: str
+    deletionTimestamp: str
+    labels: dict[str, str]
+    managedFields: list[_ManagedFields]
+
+
+class _Taint(TypedDict, total=False):
+    key: str
+
+
+class _Spec(TypedDict, total=False):
+    taints: list[_Taint]
+
+
+class _Condition(TypedDict, total=False):
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+class _NodeInfo(TypedDict, total=False):
+    bootID: str
+
+
+class _Status(TypedDict, total=False):
+    capacity: dict[str, str]
+    conditions: list[_Condition]
+    nodeInfo: _NodeInfo
+
+
+class _Node(TypedDict, total=False):
+    metadata: _Metadata
+    spec: _Spec
+    status: _Status
+
+
+class _NodeOrList(_Node, total=False):
+    kind: str
+    items: list[_Node]
+
+
+_whole = msgspec.json.Decoder(dict[str, Any])
+_node = msgspec.json.Decoder(_NodeOrList)
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {"nodes": _node, "nodes/status": _node}
+
+
+def decoded(data: bytes, *, resource: str) -> dict[str, Any]:
+    """The object or list in an answer about a resource, in full or as far as it is read.
+
+    Raises `msgspec.MsgspecError` for what is no JSON object.  An answer of an unexpected shape is decoded in
+    full: what to make of it is not decided here.
+    """
+    try:
+        known: dict[str, Any] = _DECODERS.get(resource, _whole).decode(data)
+    except msgspec.ValidationError:
+        known = _whole.decode(data)
+    return known

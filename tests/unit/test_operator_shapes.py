@@ -1,0 +1,80 @@
+"""What is not decoded of a node is not read either: both ways of reading it give the same view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from nodegauge_operator.core.model import node_view
+from nodegauge_operator.kube.shapes import decoded
+
+pytestmark = pytest.mark.timeout(2)
+
+NODE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {
+        "name": "node-1",
+        "uid": "uid-1",
+        "resourceVersion": "17",
+        "deletionTimestamp": "2026-11-21T10:00:00Z",
+        "labels": {"interconnect": "nvlink", "other": "x"},
+        "annotations": {"other": "y"},
+        "managedFields": [
+            {"manager": "kubelet", "fieldsV1": {"f:metadata": {"f:labels": {"f:other": {}}}}},
+            {
+                "manager": "nodegauge",
+                "operation": "Update",
+                "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:interconnect": {}}, "f:x": {}}},
+            },
+        ],
+    },
+    "spec": {"providerID": "x", "taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]},
+    "status": {
+        "capacity": {"cpu": "8", "nvidia.com/gpu": "8"},
+        "conditions": [
+            {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+            {"type": "GPUValidated", "status": "True", "reason": "Validated", "message": "all well"},
+        ],
+        "nodeInfo": {"bootID": "boot-1", "kernelVersion": "6.8"},
+        "images": [{"names": ["a", "b"], "sizeBytes": 1}],
+    },
+}
+
+
+def test_a_node_reads_the_same_from_the_few_fields_that_are_decoded() -> None:
+    """Every field of the view differs from its default here, and comes through."""
+    view = node_view(decoded(msgspec.json.encode(NODE), resource="nodes"))
+    assert view == node_view(NODE)
+    defaults = node_view({"metadata": {"name": ""}})
+    same = [field for field in view.__struct_fields__ if getattr(view, field) == getattr(defaults, field)]
+    assert same == [], "give these fields of the view a value in NODE, so that the comparison sees them"
+
+
+def test_the_rest_of_a_node_is_not_decoded() -> None:
+    """Images and annotations, the bulk of a node, never become objects."""
+    found = decoded(msgspec.json.encode(NODE), resource="nodes/status")
+    assert "images" not in found["status"]
+    assert "annotations" not in found["metadata"]
+
+
+def test_a_list_of_nodes_keeps_its_pages() -> None:
+    """The mark where the next page begins comes through with the trimmed items."""
+    page = {"kind": "NodeList", "metadata": {"continue": "next"}, "items": [NODE, NODE]}
+    found = decoded(msgspec.json.encode(page), resource="nodes")
+    assert found["metadata"]["continue"] == "next"
+    assert [node_view(item) for item in found["items"]] == [node_view(NODE)] * 2
+
+
+def test_an_unexpected_shape_is_decoded_in_full() -> None:
+    """A null where a text is expected loses nothing."""
+    odd = NODE | {"metadata": NODE["metadata"] | {"deletionTimestamp": None}}
+    assert decoded(msgspec.json.encode(odd), resource="nodes") == odd
+
+
+def test_other_resources_are_decoded_in_full() -> None:
+    """Only what is large is trimmed."""
+    pod = {"kind": "Pod", "metadata": {"name": "p", "annotations": {"a": "b"}}}
+    assert decoded(msgspec.json.encode(pod), resource="pods") == pod
