@@ -1,0 +1,123 @@
+"""The API server's own record of writes: which, by whom, when they were done.
+
+Times are those at which the API server had finished its answer (`stageTimestamp`), so that both ends of a
+latency are read from one clock and nobody's watch, and nobody's load, is part of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+READS = frozenset({"get", "list", "watch"})
+
+
+class _User(Struct, frozen=True):
+    username: str = ""
+
+
+class _Target(Struct, frozen=True, rename="camel"):
+    resource: str = ""
+    subresource: str = ""
+    name: str = ""
+
+
+class _Status(Struct, frozen=True):
+    code: int = 0
+
+
+class _Event(Struct, rename="camel"):
+    stage: str
+    verb: str
+    stage_timestamp: str
+    user: _User = _User()
+    object_ref: _Target = _Target()
+    response_status: _Status = _Status()
+
+
+_event = msgspec.json.Decoder(_Event)
+
+
+class Write(Struct, frozen=True, kw_only=True):
+    """One answered write.  `resource` as RBAC names it (`nodes/status`); `at` in epoch seconds."""
+
+    user: str
+    verb: str
+    resource: str
+    name: str
+    code: int
+    at: float
+
+    @property
+    def kind(self) -> str:
+        """`patch nodes/status`."""
+        return f"{self.verb} {self.resource}"
+
+    @property
+    def done(self) -> bool:
+        """Accepted by the API server."""
+        return 200 <= self.code < 300
+
+
+class Record:
+    """The writes of one user in an audit log from `mark()` on."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._from = 0
+
+    def mark(self) -> None:
+        """Forget what was written until now."""
+        self._from = self._log.stat().st_size
+
+    def since_mark(self, *users: str) -> list[Write]:
+        """What these users have written since."""
+        with self._log.open("rb") as lines:
+            lines.seek(self._from)
+            return [write for write in parse(lines) if write.user in users]
+
+
+def parse(lines: Iterable[bytes]) -> Iterator[Write]:
+    """The answered writes among the lines of an audit log; a last line without its end is left out."""
+    for line in lines:
+        if not line.endswith(b"\n"):
+            return
+        event = _event.decode(line)
+        if event.stage != "ResponseComplete" or event.verb in READS:
+            continue
+        target = event.object_ref
+        yield Write(
+            user=event.user.username,
+            verb=event.verb,
+            resource="/".join(filter(None, (target.resource, target.subresource))),
+            name=target.name,
+            code=event.response_status.code,
+            at=datetime.fromisoformat(event.stage_timestamp).timestamp(),
+        )
+
+
+def latencies(
+    finished: Iterable[Write], labelled: Iterable[Write], *, node_of: Mapping[str, str]
+) -> dict[str, float]:
+    """Node to milliseconds from its pod's end to the first patch of its labels after that.
+
+    `node_of`: from pod to node.  A node whose labels were not patched is left out.
+    """
+    ended = {node_of[write.name]: write.at for write in finished if write.done}
+    found: dict[str, float] = {}
+    for write in sorted(labelled, key=lambda one: one.at):
+        start = ended.get(write.name)
+        if write.done and start is not None and write.name not in found and write.at >= start:
+            found[write.name] = (write.at - start) * 1000
+    return found
+
+
+def kinds(writes: Iterable[Write], *, per: int) -> dict[str, float]:
+    """How many accepted writes of each kind, divided by `per`."""
+    counted = Counter(write.kind for write in writes if write.done)
+    return {kind: count / per for kind, count in counted.items()}
