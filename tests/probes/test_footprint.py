@@ -118,3 +118,24 @@ def test_the_probe_is_small(probe: On) -> None:
         modules
     )
     assert "pynvml" in modules
+
+
+CLOSING = """
+import sys, pynvml
+from nodegauge_probes import sampling
+from nodegauge_probes.__main__ import main
+shutdown = pynvml.nvmlShutdown
+pynvml.nvmlShutdown = lambda: (shutdown(), print("closed", file=sys.stderr))
+if sys.argv.pop() == "broken":
+    sampling.watch = None
+main()
+"""
+
+
+@pytest.mark.parametrize(("state", "problem"), [("sound", None), ("broken", "crashed")])
+def test_the_driver_is_let_go_of_once(probe: On, state: str, problem: str | None) -> None:
+    """An open client blocks driver unload and GPU reset, so a crash in between closes it as well."""
+    run = probe("titan-rtx-nv2").python(CLOSING, "health", "--window", "0", state)
+    assert run.stderr == "closed\n"
+    result = decode(run.stdout)
+    assert (result.problem and result.problem.kind) == problem

@@ -124,13 +124,16 @@ def test_throttle_counters_are_found_in_every_driver(probe: On, driver: str, tri
         assert (counters.sw_thermal_ns, counters.hw_thermal_ns, counters.power_brake_ns) == (0, 0, 0)
 
 
-def test_refused_p2p_is_reported_beside_links_that_are_up(probe: On) -> None:
-    """The grids say so, the matrix still counts links: judging that is not the probe's."""
+@pytest.mark.parametrize("kind", ["read", "write", "nvlink", "all"])
+def test_refused_p2p_is_reported_beside_links_that_are_up(probe: On, kind: str) -> None:
+    """Each grid says its own; the matrix still counts links: judging that is not the probe's."""
     on = probe("h100-sxm-8")
-    on.hardware.fault("p2p-refused")
+    on.hardware.fault("p2p-refused", kind=kind)
     result = on.result()
-    for grid in (result.pairs.read, result.pairs.write, result.pairs.nvlink):
-        assert {grid[i][j] for i in range(8) for j in range(8) if i != j} == {5}
+    for name in ("read", "write", "nvlink"):
+        grid = getattr(result.pairs, name)
+        refused = 5 if kind in (name, "all") else 0
+        assert {grid[i][j] for i in range(8) for j in range(8) if i != j} == {refused}
     assert words(render_matrix(result))[1][2] == "NV18"
 
 

@@ -125,7 +125,7 @@ class Run:
         self._leave(Problem(kind=ProblemKind.TERMINATED, call=self._watch.last, message=message))
 
     def _leave(self, problem: Problem | None) -> None:
-        """Last words, then out, past a thread that may never come back."""
+        """Last words, then out, past the driver library's exit handlers: they may hang as the call does."""
         code = self._finish(problem)
         sys.stderr.flush()
         os._exit(code)

@@ -1,0 +1,117 @@
+"""Links and pairs, as the driver is asked for them, with a driver that is a table of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from nodegauge_contract import LinkGroup, Unavailable
+from nodegauge_probes import topology
+from nodegauge_probes.draft import Draft, GpuDraft, Grids, group_links
+from nodegauge_probes.nvml import NO_SUCH_CALL, NO_SUCH_LINK, Device, Nvml
+
+NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
+Answer = int | Unavailable
+
+
+class Driver:
+    """Answers by the name of the call, fields by (id, link)."""
+
+    def __init__(
+        self, *, calls: dict[str, Callable[[int], Answer]], fields: dict[Any, Answer] | None = None
+    ) -> None:
+        self.calls = calls
+        self.values = fields or {}
+
+    def integer(self, device: Device, call: str, link: int, *arguments: Any) -> Answer:
+        return self.calls.get(call, lambda link: NO)(link)
+
+    def fields(self, device: Device, *fields: Any) -> list[Answer]:
+        return [self.values.get(field, NO) for field in fields]
+
+    def whole_field(self, device: Device, *fields: Any) -> Answer:
+        known = [self.values[field] for field in fields if field in self.values]
+        return known[0] if known else NO
+
+    def remote_pci(self, device: Device, link: int) -> str:
+        return f"0000:0{link}:00.0"
+
+    def pair(self, one: Device, other: Device, call: str, *arguments: int) -> Answer:
+        return one.index * 100 + other.index * 10 + sum(arguments)
+
+
+def links(driver: Driver, *, capability: str = "8.0") -> list[LinkGroup]:
+    gpu = GpuDraft(0)
+    gpu.own["compute_capability"] = capability
+    topology.links(cast(Nvml, driver), Device(0, None), gpu)
+    return group_links(gpu.links)
+
+
+def up_to(count: int, value: Answer) -> Callable[[int], Answer]:
+    return lambda link: value if link < count else NO_SUCH_LINK
+
+
+STATE, CAPABILITY = "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkCapability"
+
+
+def test_asking_stops_where_there_is_no_such_link() -> None:
+    """INVALID_ARGUMENT is the end, whichever of the two calls says it first."""
+    both = Driver(calls={STATE: up_to(12, 0), CAPABILITY: up_to(12, 1)})
+    state_only = Driver(calls={STATE: up_to(12, 0), CAPABILITY: lambda link: NO})
+    for driver in (both, state_only):
+        assert [group.links for group in links(driver)] == [list(range(12))]
+
+
+@pytest.mark.parametrize(("capability", "state"), [("8.9", 1), ("9.0", 0), ("10.0", 0)])
+def test_from_hopper_on_the_state_is_a_field(capability: str, state: int) -> None:
+    """nvmlDeviceGetNvLinkState says 1 here and field 165 says 0: the GPU decides whom to believe."""
+    driver = Driver(calls={STATE: up_to(1, 1), CAPABILITY: up_to(1, 1)}, fields={(165, 0): 0})
+    assert links(driver, capability=capability)[0].state == state
+
+
+@pytest.mark.parametrize(
+    ("fields", "mbps"),
+    [
+        ({(164, 0): 26562, 84: 25781, 90: 20000}, 26562),
+        ({84: 25781, 90: 20000}, 25781),
+        ({90: 20000}, 20000),
+        ({}, NO),
+    ],
+)
+def test_the_rate_is_the_links_own_where_there_is_one(fields: dict[Any, Answer], mbps: Answer) -> None:
+    """Field 164 of the link, then the link's older field, then the one for all links."""
+    driver = Driver(calls={STATE: up_to(1, 1), CAPABILITY: up_to(1, 1)}, fields=fields)
+    assert links(driver)[0].mbps == mbps
+
+
+def test_a_link_that_is_down_is_not_asked_where_it_leads() -> None:
+    """Its far end, rate and version have the same reason."""
+    group = links(Driver(calls={STATE: up_to(1, 0), CAPABILITY: up_to(1, 1)}))[0]
+    assert group.remote == group.remote_type == group.mbps == group.version == topology.NOT_UP
+
+
+@pytest.mark.parametrize("state", [2, 3])
+def test_a_link_that_sleeps_still_leads_somewhere(state: int) -> None:
+    """Asleep, or trained with traffic disabled: the far end is known, and who judges wants to know it."""
+    group = links(Driver(calls={STATE: up_to(1, state), CAPABILITY: up_to(1, 1)}))[0]
+    assert (group.state, group.remote) == (state, "0000:00:00.0")
+
+
+def test_a_driver_without_the_calls_is_asked_once() -> None:
+    """Thirty-six refusals would say no more than one."""
+    missing = Driver(calls={STATE: lambda link: NO_SUCH_CALL, CAPABILITY: lambda link: NO_SUCH_CALL})
+    assert [group.links for group in links(missing)] == [[0]]
+
+
+def test_pairs_are_asked_in_both_directions() -> None:
+    """Row to column: what GPU 0 may do with GPU 1 is not what GPU 1 may do with GPU 0."""
+    draft = Draft(probe="health", run="", node="")
+    draft.grids = Grids(2)
+    topology.pairs(cast(Nvml, Driver(calls={})), [Device(0, None), Device(1, None)], draft)
+    pairs = draft.grids.pairs()
+    assert pairs.ancestor == [[-1, 10], [100, -1]]
+    assert pairs.read == [[-1, 10], [100, -1]]
+    assert pairs.write == [[-1, 11], [101, -1]]
+    assert pairs.nvlink == [[-1, 12], [102, -1]]
