@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from nodegauge_operator import names
@@ -156,21 +157,24 @@ class Sweep:
     def _grant(self) -> None:
         """Give free places of each policy's budget to the nodes that waited longest."""
         with_pods = set(self.store.nodes_with_pods())
-        busy: dict[str, int] = {}
-        for name in with_pods | self._granted:
-            policy_name = self._policy_name(name)
-            busy[policy_name] = busy.get(policy_name, 0) + 1
-        waiting: dict[str, list[tuple[float, str]]] = {}
-        for name, since in self._waiting.items():
-            waiting.setdefault(self._policy_name(name), []).append((since, name))
+        free = self._free(with_pods | self._granted) if self._waiting else {}
+        waiting: dict[str, list[tuple[float, str]]] = {policy_name: [] for policy_name in free}
+        for name, since in self._waiting.items() if free else ():
+            if (policy_name := self._policy_name(name)) in free:
+                waiting[policy_name].append((since, name))
         for policy_name, candidates in waiting.items():
-            places = self._places(policy_name) - busy.get(policy_name, 0)
-            for name in next_in_turn(candidates, places):
+            for name in next_in_turn(candidates, free[policy_name]):
                 del self._waiting[name]
                 self._granted.add(name)
                 self.wake(name)
         self._metrics.waiting.set(len(self._waiting))
         self._metrics.running.set(len(with_pods))
+
+    def _free(self, busy: set[str]) -> dict[str, int]:
+        """The policies that have a place free, and how many: this is asked at every pass, mostly for none."""
+        taken = Counter(map(self._policy_name, busy))
+        places = {name: self._places(name) - taken[name] for name in self.store.policies}
+        return {name: count for name, count in places.items() if count > 0}
 
     def _places(self, policy_name: str) -> int:
         policy = self.store.policies.get(policy_name)
