@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from builders.probing import Probe, words
-from nodegauge_contract import Gpu, (
+from nodegauge_contract import (
+    Gpu,
     Unavailable,
     decode,
     render_matrix,

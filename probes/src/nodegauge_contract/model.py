@@ -231,7 +231,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
     `gpu_numa_id`: the GPU's own NUMA node, where it is one (coherent platforms as Grace Hopper).
     """
 
-    index: Int64
+    index: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     uuid: Text = NOT_READ
     name: Text = NOT_READ
     pci: Text = NOT_READ

@@ -80,8 +80,8 @@ def _health_row(gpu: Gpu) -> tuple[str, ...]:
         _with(temperature.gpu, " C"),
         _limit(gpu),
         _with(temperature.memory, " C"),
-        f"{_watts(gpu.power.usage_mw)} / {_watts(gpu.power.enforced_limit_mw)} W",
-        f"{_shown(clocks.sm_mhz)} / {_shown(clocks.max_sm_mhz)}",
+        _of(_watts(gpu.power.usage_mw), _watts(gpu.power.enforced_limit_mw), between=" / ", unit=" W"),
+        _of(str(_shown(clocks.sm_mhz)), str(_shown(clocks.max_sm_mhz)), between=" / "),
         _with(clocks.pstate, "", before="P"),
         _span(gpu.window.utilization if gpu.window else None),
         words.reasons(gpu.events),
@@ -101,14 +101,12 @@ def _links(result: Result) -> str:
     head = ("GPU", "PCI", "PCIe", "NUMA", "NVLinks", "P2P read", "write", "NVLink", "Fabric")
     rows: list[tuple[str, ...]] = [head]
     for i, gpu in enumerate(result.gpus):
-        pcie = gpu.pcie
         grids = (result.pairs.read, result.pairs.write, result.pairs.nvlink)
         rows.append(
             (
                 f"{gpu.index}",
                 str(_shown(gpu.pci)),
-                f"gen {_shown(pcie.generation)}/{_shown(pcie.max_generation)}"
-                f" x{_shown(pcie.width)}/{_shown(pcie.max_width)}",
+                _pcie(gpu),
                 str(_shown(gpu.numa_node)),
                 words.links(gpu),
                 *(words.p2p(grid[i], i) if i < len(grid) else NOTHING for grid in grids),
@@ -116,6 +114,13 @@ def _links(result: Result) -> str:
             )
         )
     return _columns(rows, right={0, 3})
+
+
+def _pcie(gpu: Gpu) -> str:
+    pcie = gpu.pcie
+    generation = _of(str(_shown(pcie.generation)), str(_shown(pcie.max_generation)), between="/")
+    width = _of(str(_shown(pcie.width)), str(_shown(pcie.max_width)), between="/")
+    return NOTHING if generation == width == NOTHING else f"gen {generation} x{width}"
 
 
 def _p2p_legend(result: Result) -> str:
@@ -211,6 +216,11 @@ def _shown(value: Any) -> Any:
 
 def _with(value: int | Unavailable, after: str, *, before: str = "") -> str:
     return NOTHING if isinstance(value, Unavailable) else f"{before}{value}{after}"
+
+
+def _of(now: str, most: str, *, between: str, unit: str = "") -> str:
+    """A value and its limit; one sign where neither is there."""
+    return NOTHING if now == most == NOTHING else f"{now}{between}{most}{unit}"
 
 
 def _watts(milliwatts: int | Unavailable) -> str:

@@ -88,7 +88,7 @@ def p2p(row: Row, index: int) -> str:
     if not peers:
         return NOTHING
     good = sum(status == 0 for status in peers)
-    bad = [P2P.get(s, str(s)) if isinstance(s, int) else NOTHING for s in peers if s != 0]
+    bad = [P2P.get(s, str(s)) if isinstance(s, int) else "n/a" for s in peers if s != 0]
     return " ".join([f"{good}/{len(peers)}", *dict.fromkeys(bad)])
 
 
