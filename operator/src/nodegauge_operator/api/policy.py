@@ -25,7 +25,7 @@ CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pa
 
 def seconds(duration: str) -> float:
     """Seconds in a Go-style duration such as `15m` or `1h30m`; `ValueError` names a text that is none."""
-    if not re.match(DURATION, duration):
+    if not re.fullmatch(DURATION, duration):
         raise ValueError(f"{duration!r} is not a duration: write 30s, 15m or 1h30m")
     return sum(int(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(duration))
 
@@ -154,7 +154,7 @@ def parse(body: dict[str, Any]) -> Policy:
     try:
         spec = msgspec.convert(body.get("spec", {}), PolicySpec)
     except msgspec.ValidationError as error:
-        raise PolicyInvalid(str(error).replace("`$", "`spec").replace("$", "spec")) from None
+        raise PolicyInvalid(str(error).replace("`$", "`spec")) from None
     return Policy(
         name=metadata["name"],
         uid=metadata.get("uid", ""),

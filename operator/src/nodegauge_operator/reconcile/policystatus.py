@@ -55,6 +55,8 @@ class PolicyStatus:
             *self._store.policies,
             *(self._store.policy_errors.keys() - self._store.policies.keys()),
         ]:
+            if name not in self._store.policies and name not in self._store.policy_errors:
+                continue  # deleted while another one was written
             wanted = self._wanted(name)
             if _same(self._store.policy_status.get(name, {}), wanted):
                 continue

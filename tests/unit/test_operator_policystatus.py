@@ -1,0 +1,215 @@
+"""The status of policies: counts, conditions, written when they differ and not otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import result_builders as made
+from builders import NOW
+from builders.client import unavailable
+from builders.cluster import POLICIES
+from builders.operator import Operator, World
+from builders.virtual import drive
+from nodegauge_operator.reconcile import listing
+from nodegauge_operator.reconcile.policystatus import PolicyStatus
+
+pytestmark = pytest.mark.timeout(5)
+
+
+class Scene:
+    """Three nodes, read as the test says, and what the policies say of them."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.cluster = self.world.cluster
+        for n in range(3):
+            self.cluster.add_node(f"node-{n}", tier="gold" if n == 0 else "tin")
+        self.operator = Operator(self.cluster)
+        self.status = PolicyStatus(
+            client=self.operator.client,
+            store=self.operator.store,
+            metrics=self.operator.metrics,
+            clock=self.cluster.clock,
+        )
+
+    def measure(self) -> None:
+        """Every node is read once."""
+        self.operator.list()
+        for _ in range(2):
+            for name in list(self.operator.store.nodes):
+                self.operator.settle(name)
+            self.world.kubelets()
+            self.operator.deliver()
+
+    def write(self, *, after: float = 1.0) -> list[str]:
+        """One pass, so much later; what was written."""
+        self.world.pass_time(after)
+        self.operator.client.log.clear()
+        drive(self.status.write())
+        return [line for line in self.operator.client.log if "policies" in line]
+
+    def told(self, name: str = "default") -> dict[str, Any]:
+        """The status as it stands."""
+        found: dict[str, Any] = self.cluster.objects[POLICIES][name]["status"]
+        return found
+
+    def ready(self, name: str = "default") -> tuple[str, str]:
+        """Status and reason of its condition Ready."""
+        (condition,) = self.told(name)["conditions"]
+        assert condition["type"] == "Ready"
+        assert condition["message"]
+        return condition["status"], condition["reason"]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """Nothing measured yet."""
+    return Scene()
+
+
+def test_nodes_are_counted_by_what_was_found(scene: Scene) -> None:
+    """Selected, validated, failing, unknown; and the same in metrics."""
+    scene.cluster.add_policy()
+    scene.world.machines["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
+    scene.measure()
+    scene.cluster.add_node("node-new")
+    scene.operator.deliver()
+    assert scene.write() == ["PATCH gpuvalidationpolicies/status"]
+    assert scene.told()["nodes"] == {"selected": 4, "validated": 2, "failing": 1, "unknown": 1}
+    assert scene.told()["observedGeneration"] == 1
+    assert scene.ready() == ("True", "Active")
+    shown = scene.operator.metrics.render().decode()
+    assert 'nodegauge_nodes{policy="default",verdict="fail"} 1.0' in shown
+    assert 'nodegauge_nodes_by_interconnect{interconnect="none",policy="default"} 2.0' in shown
+    assert scene.status.selected("default") == 4
+
+
+def test_nothing_new_is_not_written_again(scene: Scene) -> None:
+    """Nor after a restart, from what stands there."""
+    scene.cluster.add_policy()
+    scene.operator.list()
+    assert len(scene.write()) == 1
+    scene.status.dirty = True
+    assert scene.write() == []
+    assert scene.write() == []
+    again = Operator(scene.cluster)
+    again.list()
+    status = PolicyStatus(
+        client=again.client, store=again.store, metrics=again.metrics, clock=scene.cluster.clock
+    )
+    drive(status.write())
+    assert again.client.log == []
+
+
+def test_counting_is_done_once_a_second_at_most(scene: Scene) -> None:
+    """Five thousand nodes settling must not mean five thousand counts."""
+    scene.cluster.add_policy()
+    scene.operator.list()
+    assert len(scene.write()) == 1
+    scene.cluster.add_node("node-9")
+    scene.operator.deliver()
+    scene.status.dirty = True
+    assert scene.write(after=0.5) == []
+    assert len(scene.write(after=0.5)) == 1
+
+
+def test_the_transition_time_moves_with_the_status_only(scene: Scene) -> None:
+    """Another count is no transition; another verdict on the policy is."""
+    scene.cluster.add_policy()
+    scene.operator.list()
+    scene.write()
+    (before,) = scene.told()["conditions"]
+    scene.world.pass_time(100)
+    scene.cluster.remove("/api/v1/nodes", "node-2")
+    scene.operator.store.drop_node("node-2")
+    scene.status.dirty = True
+    scene.write()
+    (after,) = scene.told()["conditions"]
+    assert after["message"] != before["message"]
+    assert after["lastTransitionTime"] == before["lastTransitionTime"]
+    scene.operator.store.policies.clear()
+    listing.take_policy(scene.operator.store, bad(scene))
+    scene.status.dirty = True
+    scene.write()
+    (last,) = scene.told()["conditions"]
+    assert last["lastTransitionTime"] > after["lastTransitionTime"]
+
+
+def bad(scene: Scene, *, version: str = "99999") -> dict[str, Any]:
+    """The policy after a change that an older CRD let through."""
+    body = scene.cluster.get(POLICIES, "default")
+    body["metadata"] |= {"generation": 2, "resourceVersion": version}
+    body["spec"]["staleAfterIntervals"] = 1
+    return body
+
+
+def test_a_policy_that_cannot_be_read_says_which_field(scene: Scene) -> None:
+    """And whether an earlier version of it is still in force."""
+    scene.cluster.add_policy()
+    scene.operator.list()
+    listing.take_policy(scene.operator.store, bad(scene))
+    scene.write()
+    assert scene.ready() == ("False", "Invalid")
+    (condition,) = scene.told()["conditions"]
+    assert "spec.staleAfterIntervals" in condition["message"]
+    assert "last good version stays in force" in condition["message"]
+    assert (scene.told()["observedGeneration"], scene.told()["nodes"]["selected"]) == (2, 3)
+    other = Operator(scene.cluster)
+    listing.take_policy(other.store, bad(scene))
+    status = PolicyStatus(
+        client=other.client, store=other.store, metrics=other.metrics, clock=lambda: NOW + 500
+    )
+    drive(status.write())
+    assert "Nothing is in force" in scene.told()["conditions"][0]["message"]
+
+
+def test_a_policy_without_nodes_says_why(scene: Scene) -> None:
+    """Selecting none is something else than being overruled on all."""
+    scene.cluster.add_policy("gold", nodeSelector={"matchLabels": {"tier": "gold"}}, priority=5)
+    scene.cluster.add_policy("under", nodeSelector={"matchLabels": {"tier": "gold"}})
+    scene.cluster.add_policy("typo", nodeSelector={"matchLabels": {"tier": "golld"}})
+    scene.operator.list()
+    scene.write()
+    assert scene.ready("gold") == ("True", "Active")
+    assert scene.ready("under") == ("True", "Overridden")
+    assert scene.ready("typo") == ("True", "NoNodes")
+    assert scene.told("under")["nodes"]["selected"] == 0
+
+
+def test_a_policy_that_is_deleted_while_another_is_written_is_no_error(scene: Scene) -> None:
+    """An exception here would end the whole process."""
+    scene.cluster.add_policy("a", nodeSelector={"matchLabels": {"tier": "none"}})
+    scene.cluster.add_policy("b", nodeSelector={"matchLabels": {"tier": "none"}})
+    scene.operator.list()
+
+    def delete(verb: str, path: str) -> None:
+        if verb == "PATCH" and path.endswith("/a/status") and "b" in scene.cluster.objects[POLICIES]:
+            scene.cluster.remove(POLICIES, "b")
+            scene.operator.deliver()
+
+    scene.operator.client.answered = delete
+    assert scene.write() == ["PATCH gpuvalidationpolicies/status"]
+    assert list(scene.operator.store.policies) == ["a"]
+
+
+def test_a_status_that_cannot_be_written_is_tried_again(scene: Scene) -> None:
+    """Later, and it stops nothing else."""
+    scene.cluster.add_policy("a")
+    scene.cluster.add_policy("b")
+    scene.operator.list()
+    scene.operator.client.refuse = lambda verb, path: unavailable() if "/a/" in path else None
+    assert scene.write() == ["PATCH gpuvalidationpolicies/status"]
+    assert "status" not in scene.cluster.objects[POLICIES]["a"]
+    scene.operator.client.refuse = lambda verb, path: None
+    assert scene.write() == ["PATCH gpuvalidationpolicies/status"]
+    assert scene.ready("a") == ("True", "Active")
+
+
+def test_places_are_counted_before_the_first_pass(scene: Scene) -> None:
+    """Per cent of nobody would be one probe at a time for the first second."""
+    scene.cluster.add_policy()
+    scene.operator.list()
+    assert scene.status.selected("default") == 3
+    assert scene.status.selected("unknown") == 0
