@@ -8,11 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
-from builders import INTERVAL, make_node, make_pod, make_policy, make_report
+from builders import INTERVAL, NOW, make_node, make_pod, make_policy, make_report
 from builders.client import unavailable
 from builders.cluster import NODES, PODS, POLICIES, REPORTS, Body
 from builders.operator import Operator, World
-from nodegauge_operator.core.model import ConditionView
+from nodegauge_operator.api.policy import Limits
+from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.core.model import ConditionView, Terminated
+from nodegauge_operator.core.runs import ending
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.listing import drop_policy, take_policy
 from nodegauge_operator.reconcile.store import Store
@@ -259,3 +262,27 @@ def test_a_list_mends_what_a_watch_missed() -> None:
     assert operator.store.suspects == {"node-1"}
     operator.settle()
     assert operator.store.known_names() == set()
+
+
+def test_a_pod_that_never_ran_still_says_what_it_waited_for() -> None:
+    """A kubelet that ends a pod while it pulls the image forgets why; the store has seen it."""
+    waiting = replace(make_pod(), phase="Pending", scheduled=True, started_at=0.0, resource_version="5")
+    waiting = replace(waiting, pending_reason="ErrImagePull", pending_message="no such image")
+    ended = Terminated(exit_code=137, reason="ContainerStatusUnknown", message="", finished_at=0.0)
+    failed = replace(
+        waiting,
+        phase="Failed",
+        reason="DeadlineExceeded",
+        pending_reason="",
+        pending_message="",
+        terminated=ended,
+        resource_version="6",
+    )
+    store = Store()
+    store.put_pod(waiting)
+    store.put_pod(failed)
+    [kept] = store.pods_of(waiting.node)
+    end = ending(kept, node=kept.node, limits=Limits(), deadline=60.0, now=NOW)
+    assert end is not None
+    assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "ErrImagePull")
+    assert "no such image" in end.message

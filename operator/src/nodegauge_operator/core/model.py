@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import unstamp, whole
@@ -84,6 +85,12 @@ class PodView(Struct, frozen=True, kw_only=True):
     def finished(self) -> bool:
         """The kubelet has nothing left to do with it."""
         return self.phase in ("Succeeded", "Failed")
+
+    def after(self, before: PodView) -> PodView:
+        """The same pod with what it was last seen waiting for: its end no longer says so."""
+        if before.uid != self.uid or self.pending_reason or self.started_at or before.started_at:
+            return self
+        return replace(self, pending_reason=before.pending_reason, pending_message=before.pending_message)
 
 
 def node_view(body: Mapping[str, Any]) -> NodeView:

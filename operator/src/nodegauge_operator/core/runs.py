@@ -26,6 +26,9 @@ OF_THE_PROBE = ("", "Completed", "Error", "OOMKilled")
 """Reasons of a container that ran and ended: its message is the probe's.  Under any other (StartError,
 ContainerCannotRun, ContainerStatusUnknown) it is the container runtime's or the kubelet's."""
 
+NEVER_RAN = "ContainerStatusUnknown"
+"""What a kubelet writes for a container that it ended before it ran (while pulling the image, say)."""
+
 
 class RunEnd(Struct, frozen=True, kw_only=True):
     """The end of one run; `result` only with outcome read.  `reason` is PascalCase, `message` for people."""
@@ -115,6 +118,10 @@ def _of_message(pod: PodView, *, node: str) -> RunEnd:
     ended = pod.terminated
     assert ended is not None
     how = f"exit code {ended.exit_code}" + (f", {ended.reason}" if ended.reason else "")
+    if ended.reason == NEVER_RAN and pod.pending_reason:
+        waited = ": ".join(part for part in (pod.pending_reason, pod.pending_message) if part)
+        text = f"the probe did not start before its deadline: {waited}"
+        return RunEnd(outcome=Outcome.UNKNOWN, reason=pod.pending_reason, message=text[:400])
     if pod.reason == "DeadlineExceeded" and not ended.message:
         return RunEnd(
             outcome=Outcome.UNKNOWN, reason="DeadlineExceeded", message="ended by its deadline, no words"

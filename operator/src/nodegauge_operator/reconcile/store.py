@@ -76,7 +76,7 @@ class Store:
         deleted = before is not None and before.uid == pod.uid and pod.gone
         if before is not None and not (deleted or _newer(pod, before)):
             return False
-        pods[pod.name] = pod
+        pods[pod.name] = pod if before is None else pod.after(before)
         return True
 
     def knows_pod(self, pod: PodView) -> bool:
