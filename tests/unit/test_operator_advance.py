@@ -16,7 +16,7 @@ from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, stamp
 from nodegauge_operator.core.runs import RunEnd
 from nodegauge_operator.reasons import Reason
 
-pytestmark = pytest.mark.timeout(2)
+pytestmark = pytest.mark.timeout(5)
 
 NODE = make_node()
 LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="the probe left no result")

@@ -17,7 +17,7 @@ from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.runs import RunEnd
 from nodegauge_operator.reasons import Reason
 
-pytestmark = pytest.mark.timeout(2)
+pytestmark = pytest.mark.timeout(5)
 
 NODE = make_node()
 TOPOLOGY = {

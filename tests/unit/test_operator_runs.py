@@ -14,7 +14,7 @@ from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.runs import OVERTIME_SECONDS, RunEnd, ending, wake_at
 
-pytestmark = pytest.mark.timeout(2)
+pytestmark = pytest.mark.timeout(5)
 
 DEADLINE = 60.0
 DAY = 86_400.0

@@ -16,7 +16,7 @@ from nodegauge_operator.core.model import ConditionView
 from nodegauge_operator.core.runs import RunEnd
 from nodegauge_operator.core.step import Situation, next_step, run_due_at, wake_at
 
-pytestmark = pytest.mark.timeout(2)
+pytestmark = pytest.mark.timeout(5)
 
 NODE = make_node()
 READ = RunEnd(outcome=Outcome.READ, reason="Read", result=made.titan())

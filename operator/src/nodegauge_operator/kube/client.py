@@ -155,7 +155,7 @@ async def configuration(*, environ: Mapping[str, str]) -> Any:
             k8s_config.load_incluster_config(client_configuration=config)
         else:
             await k8s_config.load_kube_config(client_configuration=config)
-    except (k8s_config.ConfigException, OSError) as error:
+    except Exception as error:  # whatever a malformed file makes the library trip over
         raise KubeError(
             f"no access to a cluster: {error}. Set KUBECONFIG, or run in a pod with a service account token."
         ) from None
@@ -185,7 +185,7 @@ async def connect(
 
 
 def _bearer(config: Any) -> str:
-    value = str(config.api_key.get("BearerToken") or "")
+    value = str(config.api_key.get("BearerToken") or "").strip()  # people's token files end in a line break
     return "Bearer " + value[7:] if value[:7].lower() == "bearer " else value
 
 

@@ -1,0 +1,329 @@
+"""The client against a real HTTP server on loopback: every way in which an answer can be none."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from nodegauge_operator import names
+from nodegauge_operator.kube import client as client_module
+from nodegauge_operator.kube import nodes
+from nodegauge_operator.kube.client import MERGE, Client, access, connect
+from nodegauge_operator.kube.discovery import Scanning, check_access
+from nodegauge_operator.kube.errors import (
+    AlreadyExists,
+    Conflict,
+    Forbidden,
+    KubeError,
+    NotFound,
+    Refused,
+    Unavailable,
+)
+
+pytestmark = pytest.mark.timeout(10)
+
+PATH = "/api/v1/nodes"
+
+
+class Server:
+    """Answers with what it is told to; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[web.Request] = []
+        self.bodies: list[str] = []
+        self.answers: list[web.StreamResponse | None] = []
+        """Next answers; None for silence, and when there is none left an empty object."""
+        self.port = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """One request."""
+        self.asked.append(request)
+        self.bodies.append(await request.text())
+        answer = self.answers.pop(0) if self.answers else web.json_response({})
+        if answer is None:
+            await asyncio.sleep(60)
+            raise AssertionError
+        return answer
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    """A server on a free port."""
+    found = Server()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", found.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    found.port = runner.addresses[0][1]
+    yield found
+    await runner.cleanup()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    """The file of a token that a kubelet rotates."""
+    path = tmp_path / "token"
+    path.write_text("first")
+    return path
+
+
+def kubeconfig(folder: Path, *, port: int, token: Path) -> dict[str, str]:
+    """The environment that leads to the server."""
+    path = folder / "kube config"
+    path.write_text(
+        f"""
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+users: [{{name: u, user: {{tokenFile: "{token}"}}}}]
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+"""
+    )
+    return {"KUBECONFIG": str(path)}
+
+
+@pytest_asyncio.fixture
+async def client(server: Server, tmp_path: Path, token: Path) -> AsyncIterator[Client]:
+    """A client of the server."""
+    found = await connect(environ=kubeconfig(tmp_path, port=server.port, token=token))
+    yield found
+    await found.close()
+
+
+def status(code: int, reason: str = "", message: str = "because") -> web.Response:
+    """An API server's Status."""
+    return web.json_response({"kind": "Status", "reason": reason, "message": message}, status=code)
+
+
+async def test_a_call_carries_what_it_should(server: Server, client: Client) -> None:
+    """Method, query, body, content type, token, user agent."""
+    server.answers = [web.json_response({"kind": "Node"})]
+    answer = await client.call(
+        "PATCH", f"{PATH}/n", query={"fieldManager": "nodegauge"}, body={"a": None}, content_type=MERGE
+    )
+    assert answer == {"kind": "Node"}
+    (asked,) = server.asked
+    assert (asked.method, asked.path, dict(asked.query)) == (
+        "PATCH",
+        f"{PATH}/n",
+        {"fieldManager": "nodegauge"},
+    )
+    assert asked.headers["Content-Type"] == MERGE
+    assert asked.headers["Authorization"] == "Bearer first"
+    assert asked.headers["User-Agent"] == names.USER_AGENT
+    assert server.bodies == ['{"a": null}']
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kind"),
+    [
+        (400, "BadRequest", Refused),
+        (401, "Unauthorized", Forbidden),
+        (403, "Forbidden", Forbidden),
+        (404, "NotFound", NotFound),
+        (409, "Conflict", Conflict),
+        (409, "AlreadyExists", AlreadyExists),
+        (410, "Expired", Refused),
+        (422, "Invalid", Refused),
+        (429, "TooManyRequests", Unavailable),
+        (500, "InternalError", Unavailable),
+        (503, "", Unavailable),
+        (504, "Timeout", Unavailable),
+    ],
+)
+async def test_statuses_become_errors_of_our_own(
+    server: Server, client: Client, code: int, reason: str, kind: type[KubeError]
+) -> None:
+    """With the API server's words."""
+    server.answers = [status(code, reason)]
+    with pytest.raises(kind) as caught:
+        await client.call("GET", PATH)
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.reason) == (code, reason)
+    assert "because" in str(caught.value)
+    assert PATH in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        web.Response(text="<html>captive portal</html>", content_type="text/html"),
+        web.Response(text=""),
+        web.Response(text='{"items": ['),
+        web.Response(text="[]"),
+        web.Response(text="null"),
+        web.Response(body=b"\xff\xfe"),
+    ],
+    ids=["html", "nothing", "half", "list", "null", "bytes"],
+)
+async def test_success_without_an_object_is_no_answer(
+    server: Server, client: Client, answer: web.Response
+) -> None:
+    """A proxy that says 200 must not read as an empty cluster: that would take every label off."""
+    server.answers = [answer]
+    with pytest.raises(Unavailable):
+        await client.call("GET", PATH)
+
+
+@pytest.mark.parametrize("body", [{}, {"kind": "Status", "status": "Success"}, {"items": "none"}])
+async def test_a_list_without_items_is_no_list(server: Server, client: Client, body: dict[str, Any]) -> None:
+    """For the same reason."""
+    server.answers = [web.json_response(body)]
+    with pytest.raises(Unavailable):
+        _ = [page async for page in client.pages(PATH)]
+
+
+async def test_an_empty_list_is_one(server: Server, client: Client) -> None:
+    """Go writes an empty slice as [] or null."""
+    for items in ([], None):
+        server.answers = [web.json_response({"kind": "NodeList", "metadata": {}, "items": items})]
+        assert len([page async for page in client.pages(PATH)]) == 1
+
+
+async def test_an_error_without_json_is_still_an_error(server: Server, client: Client) -> None:
+    """A load balancer answers in HTML."""
+    server.answers = [web.Response(text="<html>Bad Gateway</html>", status=502)]
+    with pytest.raises(Unavailable, match="Bad Gateway"):
+        await client.call("GET", PATH)
+
+
+async def test_silence_and_a_closed_door_are_no_answer(server: Server, tmp_path: Path, token: Path) -> None:
+    """Timeouts and refused connections: Unavailable, status 0."""
+    client = await connect(environ=kubeconfig(tmp_path, port=server.port, token=token))
+    server.answers = [None]
+    with pytest.raises(Unavailable) as caught:
+        await client.call("GET", PATH, within=0.05)
+    assert caught.value.status == 0
+    await client.close()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = kubeconfig(tmp_path, port=free.getsockname()[1], token=token)
+    client = await connect(environ=nobody)
+    with pytest.raises(Unavailable) as caught:
+        await client.call("GET", PATH)
+    assert caught.value.status == 0
+    await client.close()
+
+
+async def test_an_answer_that_breaks_off_is_no_answer(tmp_path: Path, token: Path) -> None:
+    """The connection dies in the middle of a list."""
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"items":['
+        )
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(half, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = await connect(environ=kubeconfig(tmp_path, port=port, token=token))
+    with pytest.raises(Unavailable):
+        await client.call("GET", PATH)
+    await client.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_every_call_is_observed(server: Server, tmp_path: Path, token: Path) -> None:
+    """Verb, resource without names, and status; 0 where there was no answer."""
+    seen: list[tuple[str, str, int]] = []
+
+    def observe(*, verb: str, resource: str, status: int, seconds: float) -> None:
+        assert seconds >= 0
+        seen.append((verb, resource, status))
+
+    environ = kubeconfig(tmp_path, port=server.port, token=token)
+    client = await connect(environ=environ, observer=observe)
+    server.answers = [web.json_response({}), status(409, "Conflict"), None]
+    await client.call("GET", "/api/v1/namespaces/ng/pods/p")
+    with pytest.raises(Conflict):
+        await client.call("PATCH", "/apis/nodegauge.dev/v1alpha1/nodereports/n/status", body={})
+    with pytest.raises(Unavailable):
+        await client.call("GET", "/apis/nodegauge.dev/v1alpha1", within=0.05)
+    await client.close()
+    assert seen == [("GET", "pods", 200), ("PATCH", "nodereports/status", 409), ("GET", "discovery", 0)]
+
+
+async def test_pages_are_followed_with_the_same_selector(server: Server, client: Client) -> None:
+    """Up to the one without a token; a token that expired ends in an error, not in half a list."""
+    first = {"metadata": {"continue": "next&page"}, "items": [{"metadata": {"name": "a"}}]}
+    second = {"metadata": {}, "items": [{"metadata": {"name": "b"}}]}
+    server.answers = [web.json_response(first), web.json_response(second)]
+    assert [view.name async for view in nodes.each(client, label_selector="gpu=true")] == ["a", "b"]
+    assert [dict(r.query) for r in server.asked] == [
+        {"limit": "500", "labelSelector": "gpu=true"},
+        {"limit": "500", "labelSelector": "gpu=true", "continue": "next&page"},
+    ]
+    server.answers = [web.json_response(first), status(410, "Expired")]
+    with pytest.raises(Refused):
+        _ = [view async for view in nodes.each(client)]
+
+
+async def test_a_rotated_token_is_used_within_a_minute(
+    server: Server, client: Client, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read again once a minute, not at every call."""
+    now = 1000.0
+    monkeypatch.setattr(client_module.time, "monotonic", lambda: now)
+    for passed, content, expected in (
+        (0, "first", "first"),
+        (59, "second", "first"),
+        (2, "second", "second"),
+        (61, "third\n", "third"),
+    ):
+        now += passed
+        token.write_text(content)  # noqa: ASYNC240
+        await client.call("GET", PATH)
+        assert server.asked[-1].headers["Authorization"] == f"Bearer {expected}"
+
+
+async def test_kopf_gets_the_same_access(server: Server, tmp_path: Path, token: Path) -> None:
+    """Server and token as plain fields."""
+    found = await access(environ=kubeconfig(tmp_path, port=server.port, token=token))
+    assert (found.server, found.token) == (f"http://127.0.0.1:{server.port}", "first")
+
+
+@pytest.mark.parametrize("content", [None, "", "clusters: 7", "\x00"])
+async def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | None) -> None:
+    """Our own error, with what to do."""
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(KubeError, match="Set KUBECONFIG"):
+        await connect(environ={"KUBECONFIG": str(path)})
+
+
+async def test_names_are_quoted_in_paths(server: Server, client: Client) -> None:
+    """A name is data."""
+    server.answers = [web.json_response({"metadata": {"name": "x"}})]
+    await nodes.get(client, "a b?c")
+    assert server.asked[0].raw_path == "/api/v1/nodes/a%20b%3Fc"
+
+
+RESOURCES = {"resources": [{"name": "gpuvalidationpolicies"}, {"name": "nodereports"}]}
+
+
+async def test_what_may_be_seen_is_found_out_before_anything_starts(server: Server, client: Client) -> None:
+    """CRDs may be watched; or may not, and ours are there; or are missing, and are named."""
+    server.answers = [web.json_response({"items": []})]
+    assert await check_access(client) is Scanning.ALLOWED
+    server.answers = [status(403, "Forbidden"), web.json_response(RESOURCES)]
+    assert await check_access(client) is Scanning.REFUSED
+    half = {"resources": RESOURCES["resources"][:1]}
+    server.answers = [status(403, "Forbidden"), web.json_response(half)]
+    with pytest.raises(KubeError, match=r"CRD nodereports\.nodegauge\.dev missing"):
+        await check_access(client)
+    server.answers = [status(403, "Forbidden"), status(404, "NotFound")]
+    with pytest.raises(KubeError, match=r"gpuvalidationpolicies.* and nodereports.*kubectl apply"):
+        await check_access(client)
