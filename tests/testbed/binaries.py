@@ -74,11 +74,11 @@ HELM_TOOL = Tool(
 KUBERNETES_TOOLS = (APISERVER_TOOL, SCHEDULER_TOOL, CONTROLLER_MANAGER_TOOL)
 
 MINIMUM: Mapping[str, Version] = {
-    # The CRDs' CEL rules and selectable fields, and the flags in controlplane.py, are tested from here on.
+    # The oldest API server that nodegauge is meant for.
     "kube-apiserver": (1, 31, 0),
-    # What the API server's watch cache needs for consistent reads (KEP-2340).
+    # What the API server needs for consistent reads from its watch cache (KEP-2340).
     "etcd": (3, 5, 13),
-    # `--wait` on jobs of hooks and the values schema behave alike from here on.
+    # The oldest helm that the chart is meant for.
     "helm": (3, 14, 0),
 }
 VERSION_COMMAND = {"helm": ("version", "--short")}
