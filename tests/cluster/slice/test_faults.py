@@ -1,0 +1,160 @@
+"""What a fault of the hardware does to a node, and that its repair undoes it.
+
+What is expected is what the driver's answers mean (nvml.h), not what the code prints: a wrong label sends a
+training job to a node where NCCL ends at once, and a missing one only costs a placement.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rig import OURS, eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+INTERCONNECT = ("interconnect", OURS + "interconnect", OURS + "interconnect-evidence", OURS + "nvlink-gbps")
+
+
+@pytest.mark.parametrize(("kind", "refused"), [
+    ("all", {"READ", "WRITE", "NVLINK"}),
+    ("read", {"READ"}),
+    ("write", {"WRITE"}),
+    ("nvlink", {"NVLINK"}),
+])  # fmt: skip
+def test_refused_p2p_takes_the_interconnect_away_although_links_are_up(
+    cluster: Any, kind: str, refused: set[str]
+) -> None:
+    """NCCL ends its init on such a pair: no interconnect under either key, health fail, an event."""
+    node = "gpu-titan"
+    before = cluster.reasons(node).count("FaultsFound")
+    run = cluster.faulty(node, "p2p-refused", kind=kind)
+    assert run["outcome"] == "read"
+    assert cluster.ours(node) == {OURS + "health": "fail"}
+    finding = cluster.findings(node)["p2p-refused"]
+    assert finding["severity"] == "fail"
+    assert finding["evidence"]["links"] == 2, "the links themselves are up"
+    assert {word for word in ("READ", "WRITE", "NVLINK") if word in finding["evidence"]["refused"]} == refused
+    condition = cluster.condition(node)
+    assert (condition["status"], condition["reason"]) == ("False", "FaultsFound")
+    assert "p2p-refused" in condition["message"]
+    assert cluster.report(node)["status"]["interconnect"]["class"] == ""
+    eventually(lambda: cluster.reasons(node).count("FaultsFound") == before + 1, what="the event")
+    assert cluster.healed(node) == cluster.calm[node]
+
+
+def test_one_gpu_that_refuses_p2p_fails_the_whole_mesh(cluster: Any) -> None:
+    """A ring over all GPUs passes every GPU: one that refuses takes the label from all eight."""
+    cluster.faulty("gpu-dgx1", "p2p-refused", gpu=3)
+    assert cluster.ours("gpu-dgx1") == {OURS + "health": "fail"}
+    assert cluster.healed("gpu-dgx1") == cluster.calm["gpu-dgx1"]
+
+
+@pytest.mark.parametrize(
+    ("node", "gbps", "severity"),
+    [
+        pytest.param("gpu-h100", "425", "warn", id="H100: 17 of 18 links"),
+        pytest.param("gpu-dgx1", "125", "warn", id="DGX-1: 5 of 6 links"),
+        pytest.param("gpu-titan", None, "fail", id="TITAN: 1 of 2 links"),
+    ],
+)
+def test_a_missing_link_is_a_finding_and_below_three_quarters_the_end_of_the_label(
+    cluster: Any, node: str, gbps: str | None, severity: str
+) -> None:
+    """Against siblings behind switches, else the node's own past; the rate is the weakest GPU's."""
+    run = cluster.faulty(node, "link-down")
+    assert run["outcome"] == "read"
+    assert cluster.findings(node)["nvlink-degraded"]["severity"] == severity
+    labels = cluster.ours(node)
+    assert labels[OURS + "health"] == severity
+    assert labels.get(OURS + "nvlink-gbps") == gbps
+    assert labels.get("interconnect") == labels.get(OURS + "interconnect") == ("nvlink" if gbps else None)
+    assert cluster.condition(node)["status"] == ("False" if severity == "fail" else "True")
+    assert cluster.healed(node) == cluster.calm[node]
+
+
+@pytest.mark.parametrize("node", ["gpu-titan", "gpu-h100"])
+@pytest.mark.parametrize("fault", ["gpu-lost", "insufficient-power"])
+def test_a_gpu_that_is_lost_or_unpowered_fails_the_node(cluster: Any, node: str, fault: str) -> None:
+    """NVML has an error for it: one run is enough, and of a ring over all GPUs nothing is known."""
+    run = cluster.faulty(node, fault)
+    assert run["outcome"] == "read"
+    assert cluster.findings(node)[fault]["severity"] == "fail"
+    assert cluster.ours(node) == {OURS + "health": "fail"}
+    assert cluster.condition(node)["status"] == "False"
+    assert cluster.healed(node) == cluster.calm[node]
+
+
+@pytest.mark.parametrize("state", ["in-progress", "not-started"])
+def test_a_fabric_that_is_not_ready_takes_the_interconnect_away(cluster: Any, state: str) -> None:
+    """Links train in hardware whatever the fabric manager does: up, and yet of no use."""
+    cluster.faulty("gpu-h100", "fabric-not-completed", state=state)
+    assert cluster.ours("gpu-h100") == {OURS + "health": "fail"}
+    assert "fabric" in cluster.findings("gpu-h100")["p2p-refused"]["message"]
+    assert cluster.healed("gpu-h100") == cluster.calm["gpu-h100"]
+
+
+def test_a_fabric_without_an_opinion_changes_nothing(cluster: Any) -> None:
+    """NOT_SUPPORTED is what machines without such a fabric say."""
+    run = cluster.faulty("gpu-h100", "fabric-not-completed", state="not-supported")
+    assert run["outcome"] == "read"
+    assert cluster.seen("gpu-h100") == cluster.calm["gpu-h100"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ("driver-mismatch", "driver-mismatch", "driver was upgraded"),
+        ("hung-call", "call-hung", "nvmlDeviceGetPowerUsage"),
+        ("gpus-hidden", "gpus-not-visible", "the probe was shown 1"),
+    ],
+)
+def test_a_run_that_says_nothing_changes_no_label(cluster: Any, fault: str, code: str, words: str) -> None:
+    """Unknown neither sets nor clears: labels, condition and findings stay, and the run says why."""
+    node = "gpu-titan"
+    run = cluster.faulty(node, fault)
+    assert run["outcome"] == "unknown"
+    assert code in run["message"]
+    assert words in run["message"]
+    assert cluster.seen(node) == cluster.calm[node]
+    assert cluster.findings(node) == {}
+    assert cluster.healed(node) == cluster.calm[node]
+
+
+def test_runs_that_say_nothing_are_counted_and_told_once(cluster: Any) -> None:
+    """One event for the first of them, none for the next; a readable run sets the count back."""
+    node = "gpu-titan"
+    before = cluster.reasons(node).count("ProbeFailed")
+    for unread in (1, 2):
+        cluster.faulty(node, "driver-mismatch")
+        assert cluster.report(node)["status"]["probes"][0]["unread"] == unread
+        assert cluster.seen(node) == cluster.calm[node]
+    eventually(lambda: cluster.reasons(node).count("ProbeFailed") == before + 1, what="the event")
+    assert cluster.healed(node) == cluster.calm[node]
+    assert cluster.report(node)["status"]["probes"][0]["unread"] == 0
+
+
+def test_unknown_does_not_clear_a_fault_either(cluster: Any) -> None:
+    """P2P is refused, then nothing can be read any more: the node stays failed, without interconnect."""
+    node = "gpu-titan"
+    cluster.faulty(node, "p2p-refused")
+    failed = cluster.seen(node)
+    run = cluster.faulty(node, "driver-mismatch")
+    assert run["outcome"] == "unknown"
+    assert cluster.seen(node) == failed
+    assert failed["labels"] == {OURS + "health": "fail"}
+    assert not set(INTERCONNECT) & cluster.labels(node).keys()
+
+
+def test_a_probe_that_hangs_holds_no_token_and_gives_way(cluster: Any) -> None:
+    """The living pod: no projected token among its volumes, a priority below every other pod."""
+    cluster.testbed.hardware("gpu-phb").fault("hung-call")
+    cluster.ask_for_run("gpu-phb")
+    [process] = eventually(cluster.probing, what="the probe's process")
+    [pod] = cluster.pods()
+    assert process.node == pod["spec"]["nodeName"] == "gpu-phb"
+    assert "volumes" not in pod["spec"]
+    assert pod["spec"]["priority"] < 0
+    assert "preemptionPolicy" not in pod["spec"] or pod["spec"]["preemptionPolicy"] == "Never"
+    cluster.healed("gpu-phb")

@@ -1,0 +1,177 @@
+"""`helm install` on four GPU nodes: what stands on them afterwards, and with which rights it got there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rig import OURS, ROOT
+from testbed.audit import Entry, service_account
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+DEMANDED = {
+    "gpu-h100": ("nvlink", "450", 8, "NVIDIA H100 80GB HBM3"),
+    "gpu-dgx1": ("nvlink", "150", 8, "Tesla V100-SXM2-16GB"),
+    "gpu-titan": ("nvlink", "50", 2, "TITAN RTX"),
+    "gpu-phb": ("pcie", None, 2, "Tesla T4"),
+}
+"""Interconnect, nvlink-gbps, GPUs and product: 18 x 25, 6 x 25 and 2 x 25 GB/s one way, and none."""
+RECORDED = {
+    "gpu-dgx1": "topo-m_dgx1-v100x8_ib.txt",
+    "gpu-titan": "topo-m_2gpu_nv2.txt",
+    "gpu-phb": "topo-m_2gpu_phb.txt",
+}
+WRITES = {
+    "create nodereports",
+    "patch nodereports/status",
+    "create pods",
+    "delete pods",
+    "patch nodes",
+    "patch nodes/status",
+    "create events",
+    "patch gpuvalidationpolicies/status",
+}
+"""Everything the operator may ever change while the policy and the nodes stay."""
+REFUSALS = (401, 403)
+
+
+@pytest.mark.parametrize("node", DEMANDED)
+def test_a_node_carries_what_its_hardware_demands(cluster: Any, node: str) -> None:
+    """Both interconnect keys, the evidence, the rate only with nvlink, health, and the condition True."""
+    interconnect, gbps, _, _ = DEMANDED[node]
+    wanted = {
+        "interconnect": interconnect,
+        OURS + "interconnect": interconnect,
+        OURS + "interconnect-evidence": "reported",
+        OURS + "health": "pass",
+        **({OURS + "nvlink-gbps": gbps} if gbps else {}),
+    }
+    assert cluster.ours(node) == wanted
+    assert cluster.labels(node)[OURS + "validated-at"].isdecimal()
+    condition = cluster.condition(node)
+    assert (condition["status"], condition["reason"]) == ("True", "Validated")
+
+
+@pytest.mark.parametrize("node", DEMANDED)
+def test_the_report_says_what_was_found_and_what_is_held(cluster: Any, node: str) -> None:
+    """GPUs, interconnect, verdict and the labels on the node, without a finding."""
+    interconnect, gbps, count, product = DEMANDED[node]
+    status = cluster.report(node)["status"]
+    assert (status["gpus"]["count"], status["gpus"]["product"]) == (count, product)
+    assert len({gpu["uuid"] for gpu in status["gpus"]["items"]}) == count
+    assert status["interconnect"]["class"] == interconnect
+    assert status["interconnect"].get("nvlinkGbps") == (int(gbps) if gbps else None)
+    assert status["verdict"] == "pass"
+    assert cluster.findings(node) == {}
+    held = {key: cluster.labels(node)[key] for key in status["held"]["labels"]}
+    assert status["held"]["labels"] == held
+    assert "Validated" in cluster.reasons(node)
+
+
+@pytest.mark.parametrize("node", RECORDED)
+def test_the_matrix_in_the_report_is_the_recorded_one(cluster: Any, node: str) -> None:
+    """Row by row, up to spacing, as nvidia-smi printed it on that machine."""
+    recorded = (ROOT / "tests" / "fixtures" / RECORDED[node]).read_text()
+    assert rows(cluster.report(node)["status"]["matrix"]) == rows(recorded)
+
+
+def rows(matrix: str) -> list[list[str]]:
+    """The words of each line before the legend."""
+    return [line.split() for line in matrix.partition("Legend")[0].splitlines() if line.strip()]
+
+
+@pytest.fixture
+def exercised(cluster: Any) -> Any:
+    """The slice after labels were written, taken away by a fault and brought back."""
+    labels = [w.body["metadata"].get("labels", {}) for w in cluster.account_writes(resource="nodes")]
+    if not any(None in patch.values() for patch in labels):
+        cluster.faulty("gpu-titan", "p2p-refused")
+        cluster.healed("gpu-titan")
+    return cluster
+
+
+def test_the_operator_asks_only_for_what_its_own_account_may_have(exercised: Any) -> None:
+    """Every call of operator and kopf is made by its service account, and none is ever refused."""
+    entries = exercised.audit.entries()
+    account = service_account("nodegauge", "nodegauge")
+    by_it = [entry for entry in entries if entry.user == account]
+    assert {"nodes", "pods", "nodereports", "gpuvalidationpolicies"} <= {e.resource for e in by_it}
+    assert [entry for entry in by_it if entry.code in REFUSALS] == []
+    programs = [entry for entry in entries if entry.user_agent.startswith(("nodegauge-operator", "kopf"))]
+    ours = {account, service_account("nodegauge", "nodegauge-cleanup")}
+    assert {entry.user for entry in programs} <= ours
+    log = exercised.testbed.logs("nodegauge", exercised.operator_pod()["metadata"]["name"])
+    assert "listening on port" in log
+    assert "orbidden" not in log
+    assert "Traceback" not in log
+
+
+def test_the_account_writes_only_our_keys(exercised: Any) -> None:
+    """Read from the API server's audit log: kinds of writes, and every key in a write to a node."""
+    writes = exercised.account_writes()
+    assert {f"{w.verb} {w.resource}" for w in writes} - {"delete nodereports"} == WRITES
+    assert {w.namespace for w in writes if w.resource == "pods"} == {"nodegauge"}
+    on_nodes = [w for w in writes if w.resource.split("/")[0] == "nodes"]
+    for write in on_nodes:
+        assert strangers(write) == [], write.body
+        if "labels" in write.body["metadata"]:
+            assert write.body["metadata"]["resourceVersion"], "a label decided on a node that has changed"
+
+
+def strangers(write: Entry) -> list[str]:
+    """What is in a write to a node without being ours."""
+    body = write.body
+    metadata, status = body.get("metadata", {}), body.get("status", {})
+    found = sorted(body.keys() - {"metadata", "status"})
+    found += sorted(metadata.keys() - {"resourceVersion", "uid", "labels"})
+    found += [
+        key for key in metadata.get("labels", {}) if not (key.startswith(OURS) or key == "interconnect")
+    ]
+    found += sorted(status.keys() - {"conditions"})
+    return found + [c["type"] for c in status.get("conditions", []) if c["type"] != "GPUValidated"]
+
+
+def test_probe_pods_have_no_token_no_rights_and_no_way_to_stay(cluster: Any) -> None:
+    """Promise 6 and 7, in every probe pod that was created so far."""
+    created = [w.body for w in cluster.account_writes(resource="pods", verb="create")]
+    assert len(created) >= len(cluster.nodes)
+    for pod in created:
+        spec = pod["spec"]
+        [container] = spec["containers"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["serviceAccountName"] == "nodegauge-probe"
+        assert "volumes" not in spec
+        assert not {"hostNetwork", "hostPID", "hostIPC", "nodeName"} & spec.keys()
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] == spec["securityContext"]["runAsGroup"] == 65532
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert spec["activeDeadlineSeconds"] == 20
+        assert spec["restartPolicy"] == "Never"
+        assert {"cpu", "memory"} == container["resources"]["limits"].keys()
+        assert {"cpu", "memory"} == container["resources"]["requests"].keys()
+        assert "nvidia.com/gpu" not in str(container["resources"])
+        assert env_of(container)["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+        assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"
+        assert pinned_to(spec) == pod["metadata"]["annotations"][OURS + "node"]
+
+
+def env_of(container: Any) -> dict[str, str]:
+    """Plain environment variables by name."""
+    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
+
+
+def pinned_to(spec: Any) -> str:
+    """The one node that the affinity allows."""
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = required["nodeSelectorTerms"]
+    [field] = term.pop("matchFields")
+    assert term == {}
+    assert (field["key"], field["operator"], len(field["values"])) == ("metadata.name", "In", 1)
+    return str(field["values"][0])

@@ -1,0 +1,139 @@
+"""The slice over time: runs asked for, nodes and operator that come and go, upgrade, uninstall."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from rig import GROUP, OURS, eventually
+from testbed.audit import service_account
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+
+def test_requested_at_brings_one_run_at_once(cluster: Any) -> None:
+    """The policy's interval is half a day; `spec.requestedAt` starts a run now, and only one."""
+    before = {node: cluster.last_run(node)["number"] for node in cluster.nodes}
+    cluster.ask_for_run("gpu-phb")
+    cluster.wait_run("gpu-phb", before["gpu-phb"] + 1)
+    for node in ("gpu-titan", "gpu-titan", "gpu-phb"):
+        cluster.measure(node)
+    assert cluster.last_run("gpu-phb")["number"] == before["gpu-phb"] + 2
+    assert cluster.last_run("gpu-h100")["number"] == before["gpu-h100"]
+
+
+def test_a_node_that_is_taken_out_and_put_back_is_measured_anew(cluster: Any) -> None:
+    """Its report goes with it; another machine under its name starts with run 1 and labels of its own."""
+    cluster.testbed.remove_node("gpu-phb")
+    eventually(lambda: not cluster.report("gpu-phb"), what="the report gone with its node")
+    cluster.testbed.add_node("gpu-phb", "titan-rtx-nv2")
+    try:
+        eventually(lambda: cluster.last_run("gpu-phb").get("number") == 1, what="the first run")
+        cluster.wait_settled("gpu-phb")
+        assert cluster.ours("gpu-phb") == cluster.ours("gpu-titan")
+    finally:
+        cluster.testbed.remove_node("gpu-phb")
+        eventually(lambda: not cluster.report("gpu-phb"), what="the report gone with its node")
+        cluster.testbed.add_node("gpu-phb", "pcie-phb-2")
+    eventually(lambda: cluster.last_run("gpu-phb").get("number") == 1, what="the first run")
+    cluster.wait_settled("gpu-phb")
+    assert cluster.seen("gpu-phb") == cluster.calm["gpu-phb"]
+
+
+def test_a_rebooted_node_is_measured_anew(cluster: Any) -> None:
+    """A new boot id: what was read before it is not believed after it, and a run starts by itself."""
+    number = cluster.last_run("gpu-titan")["number"]
+    cluster.testbed.restart_node("gpu-titan")
+    cluster.wait_settled("gpu-titan", number + 1)
+    assert cluster.seen("gpu-titan") == cluster.calm["gpu-titan"]
+
+
+def test_an_operator_killed_in_the_middle_of_runs_loses_nothing(cluster: Any) -> None:
+    """SIGKILL while probes run: the kubelet starts it again, and each node has one run more, none leaked."""
+    before = {node: cluster.last_run(node)["number"] for node in cluster.nodes}
+    created = pods_created(cluster)
+    old = cluster.operator_process()
+    cluster.testbed.hardware("gpu-phb").fault("hung-call")
+    for node in cluster.nodes:
+        cluster.ask_for_run(node)
+    eventually(lambda: "gpu-phb" in {probe.node for probe in cluster.probing()}, what="the probe that hangs")
+    os.kill(old.pid, signal.SIGKILL)
+    assert cluster.last_run("gpu-phb")["number"] == before["gpu-phb"], "not in the middle of a run"
+    eventually(lambda: restarts(cluster) >= 1, what="the operator started again by its kubelet")
+    for node in cluster.nodes:
+        cluster.wait_settled(node, before[node] + 1)
+        assert cluster.seen(node) == cluster.calm[node]
+        assert cluster.last_run(node)["number"] == before[node] + 1
+        assert cluster.last_run(node)["outcome"] == ("unknown" if node == "gpu-phb" else "read")
+    assert cluster.operator_process().pid != old.pid
+    assert cluster.pods() == []
+    assert pods_created(cluster) == created + len(cluster.nodes)
+
+
+def restarts(cluster: Any) -> int:
+    """How often the kubelet has started the operator again."""
+    statuses = cluster.operator_pod()["status"].get("containerStatuses") or [{"restartCount": 0}]
+    return int(statuses[0]["restartCount"])
+
+
+def pods_created(cluster: Any) -> int:
+    """Probe pods that the API server has accepted so far."""
+    return len([w for w in cluster.account_writes(resource="pods", verb="create") if w.code == 201])
+
+
+def test_an_upgrade_keeps_labels_and_reports(cluster: Any) -> None:
+    """A new operator with other settings takes over what the old one left, and writes nothing to nodes."""
+    old = cluster.operator_pod()["metadata"]["uid"]
+    uids = {node: cluster.report(node)["metadata"]["uid"] for node in cluster.nodes}
+    writes = len(cluster.account_writes(resource="nodes"))
+    cluster.upgrade("operator.logLevel=debug")
+    assert cluster.operator_pod()["metadata"]["uid"] != old
+    run = cluster.measure("gpu-titan")
+    assert run["outcome"] == "read"
+    assert {node: cluster.report(node)["metadata"]["uid"] for node in cluster.nodes} == uids
+    for node in cluster.nodes:
+        assert cluster.seen(node) == cluster.calm[node]
+    assert len(cluster.account_writes(resource="nodes")) == writes
+
+
+def test_uninstalling_during_runs_leaves_nothing(cluster: Any) -> None:
+    """While one probe hangs and others run: no label, condition, report, pod or right of ours remains."""
+    cluster.testbed.hardware("gpu-titan").fault("hung-call")
+    for node in cluster.nodes:
+        cluster.ask_for_run(node)
+    eventually(
+        lambda: "gpu-titan" in {probe.node for probe in cluster.probing()}, what="the probe that hangs"
+    )
+    cluster.uninstall()
+    for node in cluster.nodes:
+        assert cluster.ours(node) == {}
+        assert OURS + "validated-at" not in cluster.labels(node)
+        assert cluster.condition(node) == {}
+        assert cluster.report(node) == {}
+    eventually(lambda: not cluster.testbed.processes("nodegauge"), what="every process of ours ended")
+    assert cluster.api.get("/api/v1/namespaces/nodegauge/pods")["items"] == []
+    assert leftovers(cluster) == []
+    cleaner = service_account("nodegauge", "nodegauge-cleanup")
+    by_it = [entry for entry in cluster.audit.entries() if entry.user == cleaner]
+    assert by_it
+    assert [entry for entry in by_it if entry.code in (401, 403)] == []
+
+
+def leftovers(cluster: Any) -> list[str]:
+    """What the chart made that is still there; not the CRDs, which it keeps on purpose."""
+    rbac, core = "/apis/rbac.authorization.k8s.io/v1", "/api/v1/namespaces/nodegauge"
+    places = [
+        *(f"{rbac}/{kind}" for kind in ("clusterroles", "clusterrolebindings", "roles", "rolebindings")),
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        "/apis/apps/v1/namespaces/nodegauge/deployments",
+        "/apis/batch/v1/namespaces/nodegauge/jobs",
+        *(f"{core}/{kind}" for kind in ("serviceaccounts", "services", "secrets")),
+    ]
+    named = [item["metadata"]["name"] for place in places for item in cluster.api.get(place)["items"]]
+    policies = [
+        item["metadata"]["name"] for item in cluster.api.get(f"{GROUP}/gpuvalidationpolicies")["items"]
+    ]
+    return [name for name in named if "nodegauge" in name] + policies
