@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from testbed.controlplane import ControlPlane
 
 from crd_api import POLICIES, install_crds, manifest, tried
 from crd_schema import CRDS
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
+from testbed.controlplane import ControlPlane
 from testbed.kubelet.api import Api
 from testbed.kubelet.errors import ApiError
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from testbed.controlplane import ControlPlane
 
 from crd_api import REPORTS, install_crds, manifest, tried
 from crd_schema import nodes_of, part
@@ -26,6 +25,7 @@ from nodegauge_operator.api.report import (
     Run,
     parse_report,
 )
+from testbed.controlplane import ControlPlane
 from testbed.kubelet.api import MERGE, Api
 from testbed.kubelet.errors import ApiError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from testbed.hardware import plug
 
+from testbed.hardware import plug
 from testbed.kubelet import Kubelet, NodeObject, RecordedHardware, default_images
 from testbed.lab import (
     Lab,

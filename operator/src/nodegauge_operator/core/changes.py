@@ -5,6 +5,8 @@ A change stands in the report's status before it is posted, so that a restart in
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from nodegauge_judge import Severity, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, ReportStatus, Run, stamp
@@ -31,6 +33,14 @@ def of_gate(before: ReportStatus, after: ReportStatus, *, node: NodeView, now: f
         text = f"{new.message}. Labels of what was read are gone."
         return _warning(Reason.STALE, identity=identity, text=text, now=now)
     return None
+
+
+def together(first: Change | None, second: Change) -> Change:
+    """Two changes of one moment as one event: the first one's reason, and the words of both."""
+    if first is None:
+        return second
+    kind = "Warning" if "Warning" in (first.type, second.type) else first.type
+    return replace(first, type=kind, message=bounded(f"{first.message} Also: {second.message}"))
 
 
 def _warning(reason: Reason, *, identity: str, text: str, now: float) -> Change:

@@ -194,7 +194,7 @@ def refused(s: Situation, *, number: int, reason: str, message: str) -> PatchRep
     status = advance(
         s.report.status, run=run, end=end, node=s.node, policy=s.policy, request=request, now=now
     )
-    return PatchReport(s.report, _with_gate(status, node=s.node, policy=s.policy, now=now))
+    return _patched(s.report, status, node=s.node, policy=s.policy, now=now)
 
 
 def _release(s: Situation, node: NodeView) -> Step | None:
@@ -237,33 +237,40 @@ def _judge_ended(s: Situation, node: NodeView, policy: Policy, report: Report) -
             status = advance(
                 report.status, run=run, end=end, node=met, policy=policy, request=pod.request, now=s.now
             )
-            return PatchReport(report, _with_gate(status, node=node, policy=policy, now=s.now))
+            return _patched(report, status, node=node, policy=policy, now=s.now)
     return None
 
 
-def _with_gate(status: ReportStatus, *, node: NodeView, policy: Policy, now: float) -> ReportStatus:
+def _patched(
+    report: Report, status: ReportStatus, *, node: NodeView, policy: Policy, now: float
+) -> PatchReport:
     """The status with what the node should carry now, and with the change that this is, if it is one."""
     held = gate.desired(status, node=node, policy=policy, now=now)
     verdict = gate.effective_verdict(status, policy=policy, now=now)
     after = replace(status, policy=policy.name, held=held, verdict=verdict)
     change = changes.of_gate(status, after, node=node, now=now)
-    return replace(after, change=change) if change else after
+    if change is not None:
+        of_run = status.change if status.change != report.status.change else None
+        after = replace(after, change=changes.together(of_run, change))
+    return PatchReport(report, after)
 
 
 def _hold(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
     """Bring report and node in line with what the readings and the policy say now."""
     if report.status.probe(names.PROBE_HEALTH).last_run is None:
         return None
-    status = _with_gate(report.status, node=node, policy=policy, now=s.now)
-    if status != report.status:
-        return PatchReport(report, status)
-    labels = gate.label_patch(node, status.held.labels)
+    patch = _patched(report, report.status, node=node, policy=policy, now=s.now)
+    if patch.status != report.status:
+        overtaken = patch.status.change != report.status.change
+        return (_event(s, node, report.status.change) if overtaken else None) or patch
+    held = report.status.held
+    labels = gate.label_patch(node, held.labels)
     if labels:
         return PatchNode(node, labels)
-    wanted = condition_of(status.held)
+    wanted = condition_of(held)
     if wanted != node.condition:
         return SetCondition(node, wanted)
-    return _event(s, node, status.change)
+    return _event(s, node, report.status.change)
 
 
 def condition_of(held: Held) -> ConditionView | None:
