@@ -83,6 +83,7 @@ class FakeClient(Client):
                 return self.cluster.list(
                     collection,
                     selector=query.get("labelSelector", ""),
+                    only=query.get("fieldSelector", "").removeprefix("metadata.name="),
                     limit=query.get("limit", 0),
                     start=query.get("continue", ""),
                 )

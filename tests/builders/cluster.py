@@ -76,13 +76,14 @@ class Cluster:
             raise not_found(name)
         return copied(self.objects[path][name])
 
-    def list(self, path: str, *, selector: str = "", limit: int = 0, start: str = "") -> Body:
-        """A page of a list; `start` is the token of the page before."""
+    def list(self, path: str, *, selector: str = "", only: str = "", limit: int = 0, start: str = "") -> Body:
+        """A page of a list; `only` is a name, `start` the token of the page before."""
         key, _, value = selector.partition("=")
         found = sorted(
             name
             for name, body in self.objects[path].items()
-            if not key or (key in _labels(body) and (not value or _labels(body)[key] == value))
+            if (not only or name == only)
+            and (not key or (key in _labels(body) and (not value or _labels(body)[key] == value)))
         )
         rest = [name for name in found if name > start]
         page = rest[:limit] if limit else rest

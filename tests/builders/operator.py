@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import kopf
+from msgspec.structs import replace
 
 import result_builders as made
 from builders.client import FakeClient
@@ -57,7 +58,10 @@ class Feed:
 class Operator:
     """A process that was just started: it has listed, and gets watch events only when told to."""
 
-    def __init__(self, cluster: Cluster, *, turn: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, *, turn: Callable[[], Awaitable[None]] | None = None, selector: str = ""
+    ) -> None:
+        self.selector = selector
         self.client = FakeClient(cluster, turn=turn)
         self.store = Store()
         self.woken: list[str] = []
@@ -68,7 +72,7 @@ class Operator:
             client=self.client,
             store=self.store,
             metrics=self.metrics,
-            settings=SETTINGS,
+            settings=replace(SETTINGS, node_label_selector=selector),
             clock=cluster.clock,
         )
         self._feed = Feed(
@@ -94,7 +98,7 @@ class Operator:
 
     def list(self) -> None:
         """A full list."""
-        drive(listing.list_all(self.client, self.store, namespace=NAMESPACE, node_selector=""))
+        drive(listing.list_all(self.client, self.store, namespace=NAMESPACE, node_selector=self.selector))
 
     def deliver(self, count: int | None = None) -> None:
         """Handle the oldest `count` watch events, or all."""

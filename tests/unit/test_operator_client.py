@@ -262,8 +262,8 @@ async def test_pages_are_followed_with_the_same_selector(server: Server, client:
     server.answers = [web.json_response(first), web.json_response(second)]
     assert [view.name async for view in nodes.each(client, label_selector="gpu=true")] == ["a", "b"]
     assert [dict(r.query) for r in server.asked] == [
-        {"limit": "500", "labelSelector": "gpu=true"},
-        {"limit": "500", "labelSelector": "gpu=true", "continue": "next&page"},
+        {"limit": str(client_module.PAGE), "labelSelector": "gpu=true"},
+        {"limit": str(client_module.PAGE), "labelSelector": "gpu=true", "continue": "next&page"},
     ]
     server.answers = [web.json_response(first), status(410, "Expired")]
     with pytest.raises(Refused):

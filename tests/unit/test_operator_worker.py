@@ -266,6 +266,47 @@ def test_a_suspect_is_gone_only_when_the_api_says_so(scene: Scene) -> None:
     assert scene.operator.store.known_names() == set()
 
 
+def test_a_node_that_leaves_the_selection_is_let_go_and_taken_again() -> None:
+    """Behind a server-side selector a lost label arrives as DELETED: what we hold comes off."""
+    world = World()
+    world.cluster.add_node(gpu="true")
+    world.cluster.add_policy()
+    operator = Operator(world.cluster, selector="gpu=true")
+    operator.list()
+    operator.settle()
+    world.kubelets()
+    operator.deliver()
+    operator.settle()
+    world.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": "false"}}})
+    operator.inbox[:] = [(NODES, "DELETED", world.cluster.get(NODES, "node-1"))]
+    operator.deliver()
+    operator.settle()
+    labels = world.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
+    assert labels == {"kubernetes.io/hostname": "node-1", "gpu": "false"}
+    assert world.cluster.objects[REPORTS] == {}
+    assert operator.store.known_names() == set()
+    world.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": "true"}}})
+    operator.inbox[:] = [(NODES, "ADDED", world.cluster.get(NODES, "node-1"))]
+    operator.deliver()
+    operator.settle()
+    assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in world.cluster.pods()] == ["health"]
+
+
+def test_a_node_that_is_reported_deleted_again_during_the_question_stays_a_suspect(scene: Scene) -> None:
+    """The answer is of before: asked once more, it is gone."""
+
+    def vanish(verb: str, path: str) -> None:
+        if (verb, path) == ("GET", f"{NODES}/node-1") and "node-1" in scene.cluster.objects[NODES]:
+            scene.cluster.remove(NODES, "node-1")
+            scene.operator.deliver()
+
+    scene.run()
+    scene.operator.store.suspects.add("node-1")
+    scene.operator.client.answered = vanish
+    scene.operator.settle()
+    assert scene.operator.store.known_names() == set()
+
+
 def test_an_unanswered_question_about_a_suspect_decides_nothing(scene: Scene) -> None:
     """No data: the node stays, and stays a suspect."""
     scene.run()

@@ -22,5 +22,5 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
         if event["type"] == "DELETED":
             sweep.store.suspects.add(view.name)
             sweep.wake(view.name)
-        elif sweep.store.put_node(view):
+        elif sweep.store.see_node(view):
             sweep.wake(view.name)

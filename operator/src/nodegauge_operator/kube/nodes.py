@@ -25,6 +25,12 @@ async def get(client: Client, name: str) -> NodeView:
     return node_view(await client.call("GET", f"{PATH}/{quote(name)}"))
 
 
+async def selected(client: Client, name: str, label_selector: str) -> bool:
+    """Whether the API server finds the node by this selector."""
+    query = {"labelSelector": label_selector, "fieldSelector": f"metadata.name={name}", "limit": 1}
+    return bool((await client.call("GET", PATH, query=query)).get("items"))
+
+
 async def patch_labels(client: Client, node: NodeView, labels: dict[str, str | None]) -> NodeView:
     """One merge patch with the cached resourceVersion: `Conflict` when the node is another by now.
 

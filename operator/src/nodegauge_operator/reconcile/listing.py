@@ -86,7 +86,7 @@ async def list_all(
         beat()
     beat()
     async for node in nodes.each(client, label_selector=node_selector):
-        store.put_node(node)
+        store.see_node(node)
         seen_nodes.add(node.name)
         beat()
     store.keep_only(nodes=seen_nodes, reports=seen_reports, pods=seen_pods, since=since)

@@ -34,6 +34,8 @@ class Store:
         self.policy_status: dict[str, dict[str, object]] = {}
         self.policy_versions: dict[str, int] = {}
         self.suspects: set[str] = set()
+        self.outside: set[str] = set()
+        """Nodes that exist and are not in the server-side selection (any more): no policy holds there."""
         self._pods: dict[str, dict[str, PodView]] = {}
         self._followed: dict[str, str | None] = {}
 
@@ -43,14 +45,20 @@ class Store:
         if before is not None and not _newer(node, before):
             return False
         self.nodes[node.name] = node
-        self.suspects.discard(node.name)
         self._followed.pop(node.name, None)
         return before is None or _essence(before) != _essence(node)
+
+    def see_node(self, node: NodeView) -> bool:
+        """Keep a node that a watch or a list has brought, which says that it is in the selection."""
+        returned = node.name in self.outside
+        self.outside.discard(node.name)
+        return self.put_node(node) or returned
 
     def drop_node(self, name: str) -> None:
         """Forget a node that is gone for certain."""
         self.nodes.pop(name, None)
         self.suspects.discard(name)
+        self.outside.discard(name)
         self._followed.pop(name, None)
 
     def put_report(self, report: Report) -> bool:
@@ -102,7 +110,9 @@ class Store:
         return iter(tuple(self._pods))
 
     def policy_of(self, node: NodeView) -> Policy | None:
-        """The policy in force on a node: highest priority, then the name."""
+        """The policy in force on a node: highest priority, then the name; none outside of the selection."""
+        if node.name in self.outside:
+            return None
         if node.name not in self._followed:
             chosen = ranked(self.policies.values(), node.labels)
             self._followed[node.name] = chosen[0].name if chosen else None

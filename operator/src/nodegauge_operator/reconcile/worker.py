@@ -53,6 +53,7 @@ class Worker:
         self._store = store
         self._metrics = metrics
         self._defaults = settings.probe
+        self._selector = settings.node_label_selector
         self._clock = clock
         self._posted: dict[str, tuple[str, str]] = {}
         self._applier = Applier(
@@ -84,12 +85,21 @@ class Worker:
         raise KubeError(f"not settled after {MAX_STEPS} writes")
 
     async def _confirm(self, name: str) -> None:
-        """A node that was reported deleted, or that a list lacks: only a 404 makes it gone."""
+        """A node that was reported deleted, or that a list lacks: only a 404 makes it gone.
+
+        One that is there and not in the server-side selection has left it: what we hold there comes off.
+        """
+        self._store.suspects.discard(name)  # not after the answer: it may be reported again meanwhile
         try:
-            self._store.put_node(await nodes.get(self._client, name))
+            node = await nodes.get(self._client, name)
+            if self._selector and not await nodes.selected(self._client, name, self._selector):
+                self._store.outside.add(name)
+            self._store.put_node(node)
         except NotFound:
             self._store.drop_node(name)
-        self._store.suspects.discard(name)
+        except KubeError:
+            self._store.suspects.add(name)
+            raise
 
     def _situation(self, name: str, *, granted: bool, fresh: bool) -> steps.Situation:
         node = self._store.nodes.get(name)
@@ -110,6 +120,8 @@ class Worker:
             if pod.gone:
                 self._store.drop_pod(pod)
         node, policy, report = situation.node, situation.policy, situation.report
+        if name in self._store.outside and not self._store.pods_of(name):
+            self._store.drop_node(name)  # nothing of ours is left there, and no watch tells of it
         if node is None:
             self._store.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
