@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import time
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from testbed.kubelet.process import ContainerProcess, ProcessSpec
 from testbed.lab import (
     Lab,
     end,
@@ -95,3 +99,23 @@ async def test_an_old_event_starts_nothing_again(lab: Lab, tmp_path: Path) -> No
     await lab.ended(again)
     assert runs.read_text() == "x"
     assert (await lab.pod(name) or {})["status"]["phase"] == "Succeeded"
+
+
+async def test_a_signal_does_not_swallow_the_exit_code(tmp_path: Path) -> None:
+    """A container that ends while it is being signalled keeps its own exit code."""
+    spec = ProcessSpec(
+        argv=[sys.executable, "-c", "raise SystemExit(5)"], env={}, cwd=tmp_path, log=tmp_path / "log"
+    )
+    process = await ContainerProcess.launch(spec)
+    block_until_ended(process)
+    process.signal(signal.SIGTERM)
+    process.signal(signal.SIGKILL)
+    assert await process.wait() == 5
+
+
+def block_until_ended(process: ContainerProcess) -> None:
+    """Wait with the event loop standing still, so that the container's last word is not read yet."""
+    until = time.monotonic() + 20
+    while process._shim.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.005)

@@ -105,9 +105,9 @@ def parents() -> dict[int, int]:
         try:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
                 stat = file.read()
-        except OSError:
+            found[int(name)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
+        except (OSError, ValueError):  # it ended while it was read
             continue
-        found[int(name)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
     return found
 
 
