@@ -25,7 +25,7 @@ Object = dict[str, Any]
 
 AT_A_TIME = 16
 TRIES = 4
-QUIET_SECONDS = 120.0
+QUIET_SECONDS = 300.0
 QUIET_WRITES = 20
 """Writes a second below which nobody is at work any more: leases and the like go on for ever."""
 SERVED_SECONDS = 30.0

@@ -31,14 +31,16 @@ from testbed.scripted import ScriptedKubelet, stamp
 Say = Callable[[str], None]
 
 NAMESPACE = "nodegauge"
-BARE_NODES = 1_000
+BARE_NODES = 500
 """Of the bare loops at most, before and after the operator: longer would not be truer."""
 RESULTS_PER_SECOND = 50.0
 RESULTS = 500
 COUNTED_NODES = 20
 IDLE_SECONDS = 10.0
 START_SECONDS = 180.0
-SETTLE_SECONDS = 300.0
+SETTLE_SECONDS = 120.0
+SETTLE_SECONDS_PER_NODE = 0.2
+"""The longest that a phase may take: ten times what an idle machine of two cores needs."""
 WRITES_PER_FIRST_RUN = 6
 """Of the operator on a node whose finished pod is there: what the bare loops have to write."""
 
@@ -149,7 +151,8 @@ class Stage:
             raise TestbedError(f"node {name} carries other labels than its hardware demands: {node.labels}")
 
     async def _settled(self, namespace: str) -> None:
-        await gone(self._population, namespace, within=SETTLE_SECONDS, alive=self._operator.alive)
+        within = SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * self._count
+        await gone(self._population, namespace, within=within, alive=self._operator.alive)
         await asyncio.sleep(0.5)  # the last lines of the audit log
 
     async def _latency(self, nodes: Sequence[NodeView], policy: Policy) -> Latency:
