@@ -1,13 +1,16 @@
 """`make demo`: the main job, on a real control plane of its own, with four simulated GPU nodes.
 
 It says what it does, checks what it sees, and exits with 0 only if everything was seen: the labels that the
-hardware demands, a job placed by them, and nothing left after `helm uninstall`.  Everything it starts ends
-with it, also on Ctrl-C.
+hardware demands, jobs placed by them, and nothing left after `helm uninstall`.  Everything it starts ends
+with it, also on Ctrl-C; its files stay only when something went wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import shutil
 import signal
 import sys
@@ -26,10 +29,14 @@ from testbed.table import table
 
 Object = dict[str, Any]
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECKOUT = Path(__file__).resolve().parents[2]
 NAMESPACE = "nodegauge"
 PREFIX = "nodegauge.dev/"
 LABELS_WITHIN = 60.0
+LAST_WORDS = 10
+"""Lines of the operator's log that an error quotes, LINE_LIMIT characters of each."""
+LINE_LIMIT = 240
 
 GPU_NODES: Mapping[str, str] = {
     "gpu-h100": "h100-sxm-8",
@@ -46,7 +53,7 @@ EXPECTED: Mapping[str, tuple[str, str, str]] = {
 """Node to interconnect, nvlink-gbps and health: what the hardware of each profile demands."""
 
 VALUES = """\
-operator: {sweepInterval: 1s, httpPort: 18080, nodeSelector: {kubernetes.io/hostname: system-1}}
+operator: {sweepInterval: 1s, nodeSelector: {kubernetes.io/hostname: system-1}}
 crds: {keep: false}
 policy:
   spec:
@@ -95,7 +102,7 @@ class Demo:
         until = time.monotonic() + LABELS_WITHIN
         while (seen := self._seen()) != EXPECTED:
             if time.monotonic() > until:
-                raise TestbedError(f"labels not as expected after {LABELS_WITHIN:.0f} s: {seen}{self._log()}")
+                raise TestbedError(f"after {LABELS_WITHIN:.0f} s: {_differences(seen)}")
             time.sleep(0.1)
         self.say("every node carries what was measured on it:")
         head = ["NODE", "GPUS", "INTERCONNECT", "NVLINK-GBPS", "HEALTH", "GPUVALIDATED", "WHY"]
@@ -128,21 +135,18 @@ class Demo:
     def place(self) -> None:
         """A ZeRO job that asks for NVLink, and one that asks for more than 400 GB/s of it."""
         nvlink = {name for name, (kind, _, _) in EXPECTED.items() if kind == "nvlink"}
-        self._run_job("zero-any-nvlink", selector={"interconnect": "nvlink"}, allowed=nvlink)
+        any_link = {"nodeSelector": {"interconnect": "nvlink"}}
+        self.say("job zero-any-nvlink asks for nodeSelector interconnect=nvlink")
+        self._run_job("zero-any-nvlink", any_link, allowed=nvlink)
         fast = {"key": PREFIX + "nvlink-gbps", "operator": "Gt", "values": ["400"]}
-        self._run_job("zero-over-400", expression=fast, allowed={"gpu-h100"})
+        term = {"nodeSelectorTerms": [{"matchExpressions": [fast]}]}
+        over_400 = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}
+        self.say("job zero-over-400 asks for nodeAffinity nodegauge.dev/nvlink-gbps Gt 400")
+        self._run_job("zero-over-400", over_400, allowed={"gpu-h100"})
 
-    def _run_job(
-        self,
-        name: str,
-        *,
-        allowed: set[str],
-        selector: Object | None = None,
-        expression: Object | None = None,
-    ) -> None:
-        asks = f"nodeSelector {selector}" if selector else f"nodeAffinity {expression}"
-        self.say(f"job {name} asks for {asks}")
-        self.api.create("/apis/batch/v1/namespaces/default/jobs", _job(name, selector, expression))
+    def _run_job(self, name: str, asks: Object, *, allowed: set[str]) -> None:
+        """A job whose pod `asks` for its node in a nodeSelector or an affinity."""
+        self.api.create("/apis/batch/v1/namespaces/default/jobs", _job(name, asks))
         until = time.monotonic() + 30
         while (pod := self._job_pod(name)) is None or pod["status"].get("phase") != "Succeeded":
             if time.monotonic() > until:
@@ -195,34 +199,47 @@ class Demo:
         conditions = self._node(name)["status"].get("conditions", [])
         return next((c for c in conditions if c["type"] == "GPUValidated"), {})
 
-    def _log(self) -> str:
-        log = self.testbed.logs(NAMESPACE, "nodegauge")
-        return "\nlast words of the operator:\n" + "\n".join(log.splitlines()[-15:])
+    def last_words(self) -> str:
+        """The end of the operator's log, for an error; empty when it never said anything."""
+        lines = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()[-LAST_WORDS:]
+        return "".join(["\nThe operator's last words:"] * bool(lines) + [_log_line(line) for line in lines])
 
 
-def _job(name: str, selector: Object | None, expression: Object | None) -> Object:
+def _differences(seen: Mapping[str, tuple[str, str, str]]) -> str:
+    """What is not as the hardware demands, node by node."""
+    kinds = ("interconnect", "nvlink-gbps", "health")
+    return "; ".join(
+        f"{node} has {kind} {have or 'absent'}, expected {wanted or 'absent'}"
+        for node, expected in EXPECTED.items()
+        for kind, have, wanted in zip(kinds, seen[node], expected, strict=True)
+        if have != wanted
+    )
+
+
+def _log_line(line: str) -> str:
+    """Level and message of a JSON log line; any other line as it is."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        entry = json.loads(line)
+        line = f"{entry['level']}: {entry['message']}"
+    return f"\n  | {line[:LINE_LIMIT]}"
+
+
+def _job(name: str, asks: Object) -> Object:
     """A training job of one pod; what it computes does not matter here, where it runs does."""
-    spec: Object = {
-        "restartPolicy": "Never",
-        "containers": [
-            {
-                "name": "train",
-                "image": "python:3",
-                "command": ["python", "-c", "print('ZeRO step done')"],
-                "resources": {"limits": {"nvidia.com/gpu": "2"}},
-            }
-        ],
+    container = {
+        "name": "train",
+        "image": "python:3",
+        "command": ["python", "-c", "print('ZeRO step done')"],
+        "resources": {"limits": {"nvidia.com/gpu": "2"}},
     }
-    if selector:
-        spec["nodeSelector"] = selector
-    if expression:
-        term = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
-        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name},
-        "spec": {"backoffLimit": 0, "template": {"spec": spec}},
+        "spec": {
+            "backoffLimit": 0,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container], **asks}},
+        },
     }
 
 
@@ -235,15 +252,20 @@ def run(directory: Path) -> None:
     demo = Demo(testbed, directory)
     demo.say("starting the control plane, and one node without GPUs for the operator")
     with testbed:
-        demo.install()
-        demo.plug()
-        demo.labels()
-        demo.place()
-        demo.uninstall()
-    demo.say("done: all of it was seen")
+        try:
+            for step in (demo.install, demo.plug, demo.labels, demo.place, demo.uninstall):
+                step()
+        except TestbedError as error:
+            raise TestbedError(f"{error}{demo.last_words()}") from error
+    demo.say("done: all of it was seen. `make testbed` keeps such a cluster to play with.")
 
 
 def _interrupted(signum: int, _: FrameType | None) -> None:
+    """Leave by way of the context managers; say so at once, and let no second signal interrupt them."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        os.write(sys.stderr.fileno(), b"\ninterrupted: ending everything that was started\n")
     raise KeyboardInterrupt(signal.Signals(signum).name)
 
 
@@ -254,20 +276,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--keep", action="store_true", help="keep the logs of a run that went well")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupted)
-    signal.signal(signal.SIGINT, _interrupted)  # a shell's background job inherits it as ignored
+    for number in SIGNALS:  # SIGINT too: a shell's background job inherits it as ignored
+        signal.signal(number, _interrupted)
     directory = Path(tempfile.mkdtemp(prefix="nodegauge-demo-"))
+    keep = True
     try:
         run(directory)
-    except TestbedError as error:
-        print(f"\ndemo failed: {error}\nLogs are in {directory}", file=sys.stderr)
+        keep = options.keep
+    except (TestbedError, OSError) as error:
+        print(f"\ndemo failed: {error}\nIts logs are in {directory}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted: everything that was started has been ended", file=sys.stderr)
-        shutil.rmtree(directory, ignore_errors=True)
+        keep = False
         return 130
-    if not options.keep:
-        shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
     return 0
 
 

@@ -1,0 +1,164 @@
+"""`make demo` for somebody who types it for the first time: what it prints, how it ends, what it leaves.
+
+It runs as the program that it is, in a session of its own like a terminal's, with a temporary folder whose
+name has a space in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from testbed.cluster import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+TESTS = Path(__file__).resolve().parents[1]
+WITHIN = 120.0
+TABLE = [
+    ("gpu-h100", "nvlink", "450", "pass", "True"),
+    ("gpu-dgx1", "nvlink", "150", "pass", "True"),
+    ("gpu-titan", "nvlink", "50", "pass", "True"),
+    ("gpu-phb", "pcie", "-", "pass", "True"),
+]
+NVLINK_NODES = {node for node, interconnect, *_ in TABLE if interconnect == "nvlink"}
+
+
+class Demo:
+    """A demo that runs, with everything it prints in a file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.directory.mkdir()
+        self._output = directory.with_suffix(".txt")
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "testbed.demo"],
+                env={**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(directory)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text()
+
+    def wait_for_words(self, words: str) -> None:
+        """Until it has printed them; at once with its output when it ends without."""
+
+        def printed() -> bool:
+            ended = self.process.poll() is not None
+            assert words in self.output or not ended, self.output
+            return words in self.output
+
+        wait_for(printed, seconds=WITHIN, what=f"{words!r} in:\n{self.output}")
+
+    def interrupt(self) -> None:
+        """Ctrl-C: the terminal sends SIGINT to every process of the foreground's group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def processes(self) -> list[str]:
+        """Command lines of all processes that its folder is named by: arguments, environment or cwd."""
+        entries = [entry for entry in Path("/proc").glob("[0-9]*") if entry.name != str(os.getpid())]
+        return [command(entry) for entry in entries if names(entry, self.directory)]
+
+    def kill(self) -> None:
+        """End it and whatever it started; harmless when it has ended."""
+        self.process.kill()
+        self.process.wait()
+        wait_for(lambda: not self.processes(), what="the demo's processes gone")
+
+
+def command(entry: Path) -> str:
+    """A process' command line; empty when it has just gone."""
+    try:
+        return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def names(entry: Path, directory: Path) -> bool:
+    """Whether a living process of ours has anything to do with the folder."""
+    needle = os.fsencode(directory)
+    try:
+        if needle in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
+            return True
+        return (entry / "cwd").readlink().is_relative_to(directory)
+    except OSError:  # it has ended, or is somebody else's
+        return False
+
+
+@pytest.fixture
+def demos(tmp_path: Path) -> Iterator[list[Demo]]:
+    """Two demos that were started at the same moment."""
+    started = [Demo(tmp_path / f"folder number {number}") for number in (1, 2)]
+    yield started
+    for demo in started:
+        demo.kill()
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Demo]:
+    """One demo."""
+    demo = Demo(tmp_path / "a folder")
+    yield demo
+    demo.kill()
+
+
+def test_two_demos_side_by_side_see_everything_and_leave_nothing(demos: list[Demo]) -> None:
+    """Both end with 0, print what the hardware demands and where jobs ran, and clean up behind themselves."""
+    for demo in demos:
+        assert demo.process.wait(2 * WITHIN) == 0, demo.output
+        rows = [line.split() for line in demo.output.splitlines() if line.startswith("gpu-")]
+        assert [(row[0], *columns(row)) for row in rows] == TABLE
+        placed = dict(re.findall(r"job (\S+): kube-scheduler placed it on (\S+),", demo.output))
+        assert placed.keys() == {"zero-any-nvlink", "zero-over-400"}
+        assert placed["zero-any-nvlink"] in NVLINK_NODES
+        assert placed["zero-over-400"] == "gpu-h100"
+        assert "no label, condition, report or pod of nodegauge is left" in demo.output
+        assert "Traceback" not in demo.output
+        assert demo.processes() == []
+        assert list(demo.directory.iterdir()) == []
+
+
+def columns(row: list[str]) -> tuple[str, ...]:
+    """Interconnect, rate, health and condition: the product before them is several words."""
+    start = next(place for place, word in enumerate(row) if word in ("nvlink", "pcie"))
+    return tuple(row[start : start + 4])
+
+
+@pytest.mark.parametrize("moment", ["starting the control plane", "helm install", "helm uninstall"])
+def test_ctrl_c_ends_the_demo_and_everything_it_started(demo: Demo, moment: str) -> None:
+    """Whatever it is about: exit code 130, no process, no file, and no traceback to be frightened by."""
+    demo.wait_for_words(moment)
+    assert demo.processes()
+    demo.interrupt()
+    assert demo.process.wait(WITHIN) == 130, demo.output
+    wait_for(lambda: not demo.processes(), what=f"{demo.processes()} gone")
+    assert list(demo.directory.iterdir()) == []
+    assert "interrupted: ending everything" in demo.output
+    assert "Traceback" not in demo.output
+
+
+def test_an_impatient_second_ctrl_c_does_no_harm(demo: Demo) -> None:
+    """While it ends what it started, probes and all, more of them are not heard; the end is the same."""
+    demo.wait_for_words("waiting for probes")
+    demo.interrupt()
+    while demo.process.poll() is None:
+        demo.interrupt()
+        time.sleep(0.05)
+    assert demo.process.returncode == 130, demo.output
+    wait_for(lambda: not demo.processes(), what=f"{demo.processes()} gone")
+    assert list(demo.directory.iterdir()) == []
+    assert "Traceback" not in demo.output
