@@ -35,14 +35,14 @@ NVLINK_NODES = {node for node, interconnect, *_ in TABLE if interconnect == "nvl
 class Demo:
     """A demo that runs, with everything it prints in a file."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **environ: str) -> None:
         self.directory = directory
         self.directory.mkdir()
         self._output = directory.with_suffix(".txt")
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "testbed.demo"],
-                env={**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(directory)},
+                env={**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(directory), **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -162,3 +162,13 @@ def test_an_impatient_second_ctrl_c_does_no_harm(demo: Demo) -> None:
     wait_for(lambda: not demo.processes(), what=f"{demo.processes()} gone")
     assert list(demo.directory.iterdir()) == []
     assert "Traceback" not in demo.output
+
+
+def test_a_demo_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    """Exit code 1, the reason with the way out, and no traceback."""
+    demo = Demo(tmp_path / "a folder", KUBEBUILDER_ASSETS=str(tmp_path / "nowhere"))
+    assert demo.process.wait(WITHIN) == 1
+    assert "demo failed: KUBEBUILDER_ASSETS is" in demo.output
+    assert "correct it or unset it" in demo.output
+    assert "Traceback" not in demo.output
+    assert list(demo.directory.iterdir()) == []

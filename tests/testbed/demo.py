@@ -284,7 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run(directory)
         keep = options.keep
     except (TestbedError, OSError) as error:
-        print(f"\ndemo failed: {error}\nIts logs are in {directory}", file=sys.stderr)
+        keep = any(directory.iterdir())
+        print(f"\ndemo failed: {error}" + f"\nIts logs are in {directory}" * keep, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         keep = False
