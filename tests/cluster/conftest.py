@@ -25,7 +25,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Find or build the programs, outside of any test's time limit."""
     if session.config.option.collectonly:
         return
-    if not any(NEEDS_PROGRAMS in getattr(item, "fixturenames", ()) for item in session.items):
+    if not any(map(_needs_programs, session.items)):
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     shown = capture.global_and_fixture_disabled() if capture else contextlib.nullcontext()
@@ -34,6 +34,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             find_or_build()
     except TestbedError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def _needs_programs(item: pytest.Item) -> bool:
+    """Whether a test shares this control plane, or starts one of its own."""
+    return NEEDS_PROGRAMS in getattr(item, "fixturenames", ()) or bool(item.get_closest_marker("cluster"))
 
 
 @pytest.fixture(scope="session")
