@@ -81,7 +81,7 @@ def full_status() -> ReportStatus:
         since=at,
         read_at=at,
         unread=2,
-        unread_hard=1,
+        hard_since="2026-11-21T03:00:00Z",
         raw='{"boot":"b"}',
         boot_id="b",
         request=at,

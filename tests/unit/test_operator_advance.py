@@ -66,7 +66,7 @@ def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
     kept = ("verdict", "summary", "findings", "streak", "since", "read_at", "raw", "boot_id")
     assert [getattr(health(after), f) for f in kept] == [getattr(health(before), f) for f in kept]
     assert health(after).unread == 1
-    assert health(after).unread_hard == (0 if end is BUSY else 1)
+    assert health(after).hard_since == ("" if end is BUSY else stamp(NOW))
     last = health(after).last_run
     assert last is not None
     assert (last.number, last.finished_at, last.outcome is Outcome.READ) == (2, stamp(NOW + INTERVAL), False)
@@ -77,9 +77,9 @@ def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
 def test_a_reading_clears_the_counts_of_unread_runs() -> None:
     """One good run ends a series of lost ones."""
     report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE).after(BUSY, node=NODE)
-    assert (health(report).unread, health(report).unread_hard) == (2, 1)
+    assert (health(report).unread, health(report).hard_since) == (2, "")
     report = report.after(read(made.titan()), node=NODE, at=NOW + 99)
-    assert (health(report).unread, health(report).unread_hard, health(report).streak) == (0, 0, 2)
+    assert (health(report).unread, health(report).hard_since, health(report).streak) == (0, "", 2)
     assert (health(report).since, health(report).read_at) == (stamp(NOW), stamp(NOW + 99))
 
 

@@ -91,9 +91,29 @@ def test_an_unread_run_neither_sets_nor_clears(end: RunEnd) -> None:
     assert held(report, at=NOW + STALE) == held(titan())
 
 
-def test_readings_do_not_age_where_no_run_was_tried() -> None:
-    """The operator was away for a year, or the policy is paused: that says nothing about the node."""
-    assert held(titan(), at=NOW + 365 * 86_400) == held(titan())
+def test_readings_age_also_where_no_run_was_tried() -> None:
+    """Paused, not Ready, in the middle of an upgrade: what nobody confirms is not known any more."""
+    assert held(titan(), at=NOW + STALE) == held(titan())
+    found = held(titan(), at=NOW + STALE + 1)
+    assert (found.labels, found.condition) == ({}, "Unknown")
+
+
+def test_an_operator_that_was_away_does_not_strip_the_fleet_that_it_finds() -> None:
+    """After a start there is one interval's time to read anew."""
+    start = NOW + 365 * 86_400
+    early = gate.desired(titan().status, node=NODE, policy=make_policy(), now=start + 1, since=start)
+    late = gate.desired(
+        titan().status, node=NODE, policy=make_policy(), now=start + INTERVAL + 1, since=start
+    )
+    assert (early.labels, late.labels) == (TOPOLOGY | HEALTH, {})
+
+
+def test_one_failure_among_runs_that_found_no_room_does_not_age_topology() -> None:
+    """Only an unbroken row of failures does."""
+    report = titan().after(LOST, node=NODE, at=NOW + INTERVAL)
+    for n in range(2, 40):
+        report = report.after(BUSY, node=NODE, at=NOW + n * INTERVAL)
+    assert held(report, at=NOW + 40 * INTERVAL).labels == TOPOLOGY
 
 
 def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:

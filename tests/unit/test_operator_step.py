@@ -153,6 +153,16 @@ def test_a_pod_that_is_not_gone_in_time_is_forced() -> None:
     assert next_step(situation(**known | {"now": at}, pods=(pod,))) == steps.DeletePod(pod, 0)
 
 
+def test_a_pod_that_is_gone_is_not_deleted_again() -> None:
+    """Whatever it belonged to, and whether a policy or the node is there at all."""
+    report = make_report().after(READ, node=NODE)
+    gone = make_pod(NODE, number=1).running().deleting(NOW - 999).vanished()
+    assert kind(**settled(report), pods=(gone,)) == "nothing"
+    assert kind(node=None, pods=(gone,)) == "nothing"
+    assert kind(policy=None, pods=(gone,)) == "nothing"
+    assert kind(pods=(replace(gone, node_uid="before"),), granted=False) == "nothing"
+
+
 def test_a_run_that_goes_on_after_its_end_is_deleted_gently_first() -> None:
     """A pod whose kubelet may still run it gets its grace."""
     known = settled(make_report().after(LOST, node=NODE))
@@ -297,11 +307,12 @@ def test_no_run_is_planned_where_it_could_not_end(node: Any) -> None:
 
 
 def test_a_disabled_probe_never_runs() -> None:
-    """And what was read stays."""
+    """What was read stays as long as any reading."""
     off = make_policy().of({"probes": {"health": {"enabled": False}}})
     assert run_due_at(None, node=NODE, policy=off) == FOREVER
     report = make_report().after(READ, node=NODE, policy=off)
-    assert kind(**settled(report) | {"policy": off, "now": NOW + 10 * STALE}) == "nothing"
+    assert kind(**settled(report) | {"policy": off, "now": NOW + STALE}) == "nothing"
+    assert kind(**settled(report) | {"policy": off, "now": NOW + STALE + 1}) == "PatchReport"
 
 
 def test_a_node_whose_pod_is_gone_is_woken_for_its_next_run() -> None:

@@ -137,11 +137,56 @@ def test_an_event_that_is_refused_holds_nothing_up(scene: Scene, error: KubeErro
 def test_an_event_that_finds_no_answer_is_tried_again(scene: Scene) -> None:
     """An outage is no refusal: the change is still told."""
     scene.operator.client.refuse = lambda verb, path: unavailable() if path == EVENTS else None
-    with pytest.raises(Unavailable):
-        scene.run()
+    scene.run()
+    assert not scene.cluster.objects[EVENTS]
+    assert not scene.cluster.objects[PODS], "an event that waits holds no pod up"
     scene.operator.client.refuse = lambda verb, path: None
     scene.operator.settle()
     assert [body["reason"] for body in scene.cluster.objects[EVENTS].values()] == ["Validated"]
+
+
+def test_a_pod_of_this_run_that_is_there_already_is_adopted(scene: Scene) -> None:
+    """Another process made it a moment ago: no error, no second pod, and its result is judged."""
+    other = Operator(scene.cluster)
+    other.list()
+    other.settle()
+    scene.operator.settle()
+    (pod,) = scene.cluster.pods()
+    assert [p.uid for p in scene.operator.store.pods_of("node-1")] == [pod["metadata"]["uid"]]
+    scene.world.kubelets()
+    scene.operator.deliver()
+    scene.operator.settle()
+    assert [number for _, number, _ in scene.cluster.judged] == [1]
+
+
+def test_a_pod_of_that_name_that_is_no_probe_is_said_and_left_alone(scene: Scene) -> None:
+    """Somebody took the name: it is not ours to judge or delete."""
+    node = scene.cluster.get(NODES, "node-1")
+    name = names.pod_name(node_uid=node["metadata"]["uid"], probe="health", number=1)
+    scene.cluster.create(PODS, {"metadata": {"name": name}, "spec": {}})
+    with pytest.raises(KubeError, match=f"{name} exists and is not a probe pod"):
+        scene.operator.settle()
+    assert name in scene.cluster.objects[PODS]
+
+
+def test_only_the_very_pod_that_was_judged_is_deleted(scene: Scene) -> None:
+    """Another one under its name since, as after a deleted report, is not ours to end."""
+    scene.operator.settle()
+    scene.world.kubelets()
+    scene.operator.deliver()
+    (pod,) = scene.cluster.pods()
+
+    def replaced(verb: str, path: str) -> None:
+        name = pod["metadata"]["name"]
+        if verb == "PATCH" and path.startswith(REPORTS) and name in scene.cluster.objects[PODS]:
+            scene.cluster.remove(PODS, name)
+            scene.cluster.create(PODS, {"metadata": {"name": name}, "spec": {}})
+
+    scene.operator.client.answered = replaced
+    scene.operator.settle()
+    assert [p["metadata"]["uid"] for p in scene.cluster.pods()] != [pod["metadata"]["uid"]]
+    assert len(scene.cluster.objects[PODS]) == 1
+    assert scene.operator.store.pods_of("node-1") == ()
 
 
 def test_a_foreign_write_between_decision_and_patch_survives(scene: Scene) -> None:

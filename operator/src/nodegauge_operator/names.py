@@ -86,6 +86,11 @@ MIG_CONFIG_UNDER_WAY = ("pending", "rebooting")
 """Labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset."""
 
 
+def digest(text: str) -> str:
+    """16 hexadecimal digits that stand for a text of any length."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def run_id(*, node_uid: str, probe: str, number: int) -> str:
     """The identity of one run: 20 hexadecimal digits, the same on every try, so creating can be repeated."""
     return hashlib.sha256(f"{node_uid}/{probe}/{number}".encode()).hexdigest()[:20]
@@ -98,5 +103,4 @@ def pod_name(*, node_uid: str, probe: str, number: int) -> str:
 
 def event_name(*, node: str, run: str, reason: str) -> str:
     """The name of an event: the same fact of the same run is written once, however often it is tried."""
-    digest = hashlib.sha256(f"{node}/{run}/{reason}".encode()).hexdigest()[:16]
-    return f"{node[:200].rstrip('.-')}.{digest}"
+    return f"{node[:200].rstrip('.-')}.{digest(f'{node}/{run}/{reason}')}"

@@ -36,14 +36,16 @@ class Run(Struct, frozen=True, rename="camel", kw_only=True):
     message: str = ""
     started_at: str = ""
     finished_at: str = ""
+    boot_id: str = msgspec.field(default="", name="bootID")
 
 
 class ProbeStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """What one probe found.  Verdict and findings are of the last run that could be read.
 
-    `readAt`: when that was; `unread`: runs since then that brought nothing, `unreadHard`: those of them that
-    were not merely skipped; `streak`: runs in a row with this verdict, `since` its first; `raw`: the inputs
-    kept for the next judgement (JSON, at most 2 KiB); `request`: the last `spec.requestedAt` answered.
+    `readAt`: when that was; `unread`: runs since then that brought nothing, `hardSince`: when the last run
+    ended before the present row of failed (not merely skipped) ones; `streak`: runs in a row with this
+    verdict, `since` its first; `raw`: the inputs kept for the next judgement (JSON, 2 KiB at most);
+    `request`: the last `spec.requestedAt` answered.
     """
 
     name: str
@@ -55,7 +57,7 @@ class ProbeStatus(Struct, frozen=True, rename="camel", kw_only=True):
     since: str = ""
     read_at: str = ""
     unread: int = 0
-    unread_hard: int = 0
+    hard_since: str = ""
     raw: str = ""
     boot_id: str = msgspec.field(default="", name="bootID")
     request: str = ""
@@ -84,7 +86,8 @@ class Held(Struct, frozen=True, rename="camel", kw_only=True):
     """What we hold on the node, and why: reserved here before it is written there.
 
     `condition`: status of GPUValidated ("True", "False", "Unknown" or "" for none); `conflicts`: label keys
-    that belong to someone else and were left alone.
+    that belong to someone else and were left alone; `refusal`: what the API server said when it
+    refused to let us write what stands here.
     """
 
     labels: dict[str, str] = {}
@@ -92,6 +95,7 @@ class Held(Struct, frozen=True, rename="camel", kw_only=True):
     reason: str = ""
     message: str = ""
     conflicts: list[str] = []
+    refusal: str = ""
 
 
 class Change(Struct, frozen=True, rename="camel", kw_only=True):

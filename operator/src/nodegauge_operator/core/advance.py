@@ -6,9 +6,10 @@ verdict, findings, interconnect and GPUs, and keeps the raw inputs of the next j
 
 from __future__ import annotations
 
+import msgspec
 from msgspec.structs import replace
 
-from nodegauge_judge import History, Judgement, NodeFacts, judge_health
+from nodegauge_judge import Finding, History, Judgement, NodeFacts, Severity, judge_health
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import (
@@ -25,6 +26,9 @@ from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.runs import RunEnd
 
 MAX_FINDINGS = 20
+MAX_FINDINGS_BYTES = 4096
+MAX_ITEMS = 16
+"""GPUs listed one by one: no machine has more, and a report stays a few KiB; the count tells of others."""
 MAX_MATRIX = 4096
 
 
@@ -41,7 +45,12 @@ def advance(
     if judgement is not None and not judgement.readable:
         end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
     run = replace(
-        run, outcome=end.outcome, reason=end.reason, message=end.message[:500], finished_at=stamp(now)
+        run,
+        outcome=end.outcome,
+        reason=end.reason,
+        message=end.message[:500],
+        finished_at=stamp(now),
+        boot_id=node.boot_id,
     )
     if judgement is None or not judgement.readable:
         after = replace(status, policy=policy.name, probes=[_unread(before, run, judgement, request)])
@@ -71,14 +80,15 @@ def _judge(end: RunEnd, *, before: ProbeStatus, node: NodeView, policy: Policy) 
 
 def _unread(before: ProbeStatus, run: Run, judgement: Judgement | None, request: str) -> ProbeStatus:
     """Nothing was read: verdict and findings of the last reading stay; a first run shows what it can say."""
-    hard = 0 if run.outcome is Outcome.SKIPPED else 1
+    good_until = before.last_run.finished_at if before.last_run else run.finished_at
+    hard_since = "" if run.outcome is Outcome.SKIPPED else before.hard_since or good_until
     first = judgement is not None and not before.read_at
     return replace(
         before,
         last_run=run,
         unread=before.unread + 1,
-        unread_hard=before.unread_hard + hard,
-        findings=list(judgement.findings[:MAX_FINDINGS]) if first and judgement else before.findings,
+        hard_since=hard_since,
+        findings=_fitting(judgement.findings) if first and judgement else before.findings,
         request=request,
     )
 
@@ -92,7 +102,7 @@ def _read(
         last_run=run,
         verdict=judgement.verdict,
         summary=judgement.summary[:500],
-        findings=list(judgement.findings[:MAX_FINDINGS]),
+        findings=_fitting(judgement.findings),
         streak=before.streak + 1 if same else 1,
         since=before.since if same else run.finished_at,
         read_at=run.finished_at,
@@ -100,6 +110,14 @@ def _read(
         boot_id=node.boot_id,
         request=request,
     )
+
+
+def _fitting(findings: list[Finding]) -> list[Finding]:
+    """The worst of them, as many as a report has room for: at least one, in the judge's order."""
+    kept = sorted(findings, key=lambda f: list(Severity).index(f.severity), reverse=True)[:MAX_FINDINGS]
+    while len(kept) > 1 and len(msgspec.json.encode(kept)) > MAX_FINDINGS_BYTES:
+        kept.pop()
+    return [finding for finding in findings if finding in kept]
 
 
 def _interconnect(judgement: Judgement) -> InterconnectStatus:
@@ -118,5 +136,5 @@ def _gpus(judgement: Judgement) -> GpusStatus:
         count=len(judgement.gpus),
         product=judgement.product,
         driver=judgement.driver,
-        items=list(judgement.gpus),
+        items=list(judgement.gpus[:MAX_ITEMS]),
     )

@@ -44,7 +44,8 @@ def together(first: Change | None, second: Change) -> Change:
 
 
 def _warning(reason: Reason, *, identity: str, text: str, now: float) -> Change:
-    return Change(run=identity, type="Warning", reason=reason, message=bounded(text), at=stamp(now))
+    run = names.digest(identity)
+    return Change(run=run, type="Warning", reason=reason, message=bounded(text), at=stamp(now))
 
 
 def of_run(before: ReportStatus, after: ReportStatus, *, run: Run) -> Change | None:
@@ -52,7 +53,7 @@ def of_run(before: ReportStatus, after: ReportStatus, *, run: Run) -> Change | N
     old, new = before.probe(names.PROBE_HEALTH), after.probe(names.PROBE_HEALTH)
     identity = run.pod_uid or f"run-{run.number}"
     if run.outcome is not Outcome.READ:
-        if old.unread_hard or run.outcome is Outcome.SKIPPED:
+        if old.hard_since or run.outcome is Outcome.SKIPPED:
             return None
         text = f"run {run.number} brought no result: {run.reason}: {run.message}"
         return Change(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import Held, ProbeStatus, ReportStatus, unstamp, whole
+from nodegauge_operator.api.report import Held, Outcome, ProbeStatus, ReportStatus, unstamp, whole
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.reasons import Reason
 
@@ -20,16 +20,31 @@ REWRITE_SHARE = 0.5
 MESSAGE_LIMIT = 1000
 
 
-def is_stale(probe: ProbeStatus, *, policy: Policy, now: float) -> bool:
-    """Nothing was read for longer than the limit although runs were tried."""
-    return bool(probe.read_at) and probe.unread > 0 and now > unstamp(probe.read_at) + policy.stale_seconds
+def stale_at(probe: ProbeStatus, *, policy: Policy, since: float = 0.0) -> float:
+    """When the readings expire, epoch seconds; infinity before the first.
 
-
-def stale_at(probe: ProbeStatus, *, policy: Policy) -> float:
-    """When the readings expire, in epoch seconds; infinity while nothing failed since the last reading."""
-    if not probe.read_at or probe.unread == 0:
+    `since`: when this process began to decide.  After a start there is one interval's time to read anew:
+    an operator that was away must not strip the fleet that it finds.
+    """
+    if not probe.read_at:
         return float("inf")
-    return unstamp(probe.read_at) + policy.stale_seconds
+    return max(unstamp(probe.read_at) + policy.stale_seconds, since + policy.interval_seconds)
+
+
+def topology_stale_at(probe: ProbeStatus, *, policy: Policy, since: float = 0.0) -> float:
+    """When topology readings expire: never by runs that merely found no room on a full or busy node.
+
+    They age from the end of the last run that did not fail, or from the last try when none is made.
+    """
+    last = probe.last_run
+    aging_from = probe.hard_since or (last.finished_at if last else probe.read_at)
+    own = max(unstamp(aging_from) + policy.stale_seconds, since + policy.interval_seconds)
+    return max(own, stale_at(probe, policy=policy, since=since))
+
+
+def is_stale(probe: ProbeStatus, *, policy: Policy, now: float, since: float = 0.0) -> bool:
+    """The last reading no longer counts."""
+    return now > stale_at(probe, policy=policy, since=since)
 
 
 def rebooted(probe: ProbeStatus, node: NodeView) -> bool:
@@ -37,21 +52,27 @@ def rebooted(probe: ProbeStatus, node: NodeView) -> bool:
     return bool(probe.boot_id and node.boot_id) and probe.boot_id != node.boot_id
 
 
-def effective_verdict(status: ReportStatus, *, policy: Policy, now: float) -> Verdict:
+def effective_verdict(status: ReportStatus, *, policy: Policy, now: float, since: float = 0.0) -> Verdict:
     """The node's verdict as it stands now: that of the last reading, or unknown once it is stale."""
     probe = status.probe(names.PROBE_HEALTH)
-    return Verdict.UNKNOWN if is_stale(probe, policy=policy, now=now) else probe.verdict
+    return Verdict.UNKNOWN if is_stale(probe, policy=policy, now=now, since=since) else probe.verdict
 
 
-def desired(status: ReportStatus, *, node: NodeView, policy: Policy | None, now: float) -> Held:
+def desired(
+    status: ReportStatus, *, node: NodeView, policy: Policy | None, now: float, since: float = 0.0
+) -> Held:
     """What the node should carry now; nothing at all without a policy or in mode Observe."""
     if policy is None or policy.spec.mode is Mode.OBSERVE:
         return Held()
     probe = status.probe(names.PROBE_HEALTH)
-    topology, conflicts = _topology_labels(status, probe=probe, node=node, policy=policy, now=now)
-    condition, reason, message = _condition(probe, policy=policy, now=now)
+    stale = is_stale(probe, policy=policy, now=now, since=since)
+    topology: dict[str, str] = {}
+    conflicts: list[str] = []
+    if now <= topology_stale_at(probe, policy=policy, since=since) and not rebooted(probe, node):
+        topology, conflicts = _topology_labels(status, node=node, policy=policy)
+    condition, reason, message = _stale_condition(probe) if stale else _condition(probe)
     return Held(
-        labels=topology | _health_labels(status, probe=probe, policy=policy, now=now),
+        labels=topology | ({} if stale else _health_labels(status, probe=probe, policy=policy)),
         condition=condition,
         reason=reason,
         message=message[:MESSAGE_LIMIT],
@@ -60,11 +81,10 @@ def desired(status: ReportStatus, *, node: NodeView, policy: Policy | None, now:
 
 
 def _topology_labels(
-    status: ReportStatus, *, probe: ProbeStatus, node: NodeView, policy: Policy, now: float
+    status: ReportStatus, *, node: NodeView, policy: Policy
 ) -> tuple[dict[str, str], list[str]]:
     found = status.interconnect
-    expired = is_stale(probe, policy=policy, now=now) and probe.unread_hard > 0
-    if not found.klass or expired or rebooted(probe, node):
+    if not found.klass:
         return {}, []
     labels = {names.LABEL_INTERCONNECT: found.klass, names.LABEL_EVIDENCE: found.evidence or "reported"}
     if found.nvlink_gbps is not None:
@@ -79,8 +99,8 @@ def _topology_labels(
     return labels, [] if current == found.klass else [key]
 
 
-def _health_labels(status: ReportStatus, *, probe: ProbeStatus, policy: Policy, now: float) -> dict[str, str]:
-    if not probe.read_at or is_stale(probe, policy=policy, now=now):
+def _health_labels(status: ReportStatus, *, probe: ProbeStatus, policy: Policy) -> dict[str, str]:
+    if not probe.read_at:
         return {}
     labels = {names.LABEL_VALIDATED_AT: _validated_at(status, probe=probe, policy=policy)}
     if probe.verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL):
@@ -96,18 +116,20 @@ def _validated_at(status: ReportStatus, *, probe: ProbeStatus, policy: Policy) -
     return str(read_at)
 
 
-def _condition(probe: ProbeStatus, *, policy: Policy, now: float) -> tuple[str, str, str]:
+def _stale_condition(probe: ProbeStatus) -> tuple[str, str, str]:
+    last = probe.last_run
+    words = f"last read at {probe.read_at}"
+    if last is not None and last.outcome is not Outcome.READ:
+        words += f"; since then {last.reason}: {last.message}"
+    return "Unknown", Reason.STALE, words
+
+
+def _condition(probe: ProbeStatus) -> tuple[str, str, str]:
     last = probe.last_run
     if last is None:
         return "", "", ""
     if not probe.read_at:
         return "Unknown", Reason.NOT_YET_VALIDATED, f"{last.reason}: {last.message}"
-    if is_stale(probe, policy=policy, now=now):
-        return (
-            "Unknown",
-            Reason.STALE,
-            f"last read at {probe.read_at}; since then {last.reason}: {last.message}",
-        )
     match probe.verdict:
         case Verdict.PASS:
             return "True", Reason.VALIDATED, probe.summary

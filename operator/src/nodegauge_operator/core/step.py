@@ -13,7 +13,7 @@ restart and goes on where it was: there is no other state.  The order:
 
 from __future__ import annotations
 
-from typing import Any
+from enum import Enum
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,84 +26,34 @@ from nodegauge_operator.core.advance import advance
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView
 from nodegauge_operator.core.podspec import ProbeDefaults, probe_pod
 from nodegauge_operator.core.selection import may_run
+from nodegauge_operator.core.writes import (
+    CreatePod,
+    CreateReport,
+    DeletePod,
+    DeleteReport,
+    PatchNode,
+    PatchReport,
+    PostEvent,
+    RefreshReport,
+    SetCondition,
+    Step,
+)
 
 RETRY_SECONDS = 30.0
+MAX_REFUSAL = 500
 EVENT_REPEAT_SECONDS = 600.0
 """After a restart an event younger than this is posted again; its name makes that harmless."""
 
 
-class CreateReport(Struct, frozen=True):
-    """Make the node's report, owned by the node."""
+class Unselected(Enum):
+    """What to do with a node that no policy in force selects."""
 
-    node: NodeView
-
-
-class DeleteReport(Struct, frozen=True):
-    """Remove a report: of an earlier node of this name, or because no policy wants one."""
-
-    report: Report
-
-
-class PatchReport(Struct, frozen=True):
-    """Write the report's status, with its resourceVersion."""
-
-    report: Report
-    status: ReportStatus
-
-
-class PatchNode(Struct, frozen=True):
-    """Write labels of ours, with the node's resourceVersion."""
-
-    node: NodeView
-    labels: dict[str, str | None]
-
-
-class SetCondition(Struct, frozen=True):
-    """Write our condition; None removes it."""
-
-    node: NodeView
-    condition: ConditionView | None
-
-
-class PostEvent(Struct, frozen=True):
-    """Post the event of a change, under a name that makes repeating harmless."""
-
-    node: NodeView
-    change: Change
-
-
-class CreatePod(Struct, frozen=True):
-    """Start a run."""
-
-    node: NodeView
-    number: int
-    manifest: dict[str, Any]
-
-
-class DeletePod(Struct, frozen=True):
-    """Remove a pod, with its UID as precondition; `grace` seconds, None for the pod's own."""
-
-    pod: PodView
-    grace: int | None
-
-
-class RefreshReport(Struct, frozen=True):
-    """Read the report again: a pod says that it is newer than what we hold."""
-
-    name: str
-
-
-Step = (
-    CreateReport
-    | DeleteReport
-    | PatchReport
-    | PatchNode
-    | SetCondition
-    | PostEvent
-    | CreatePod
-    | DeletePod
-    | RefreshReport
-)
+    RELEASE = "release"
+    """Everything of ours comes off, and the report goes."""
+    KEEP_REPORT = "keep-report"
+    """Labels and condition come off; the report stays a while: a label may only flap."""
+    FREEZE = "freeze"
+    """Nothing is touched: a policy that may select it cannot be read."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -111,7 +61,9 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     `node` None: it is gone for certain.  `policy` None: no policy selects it.  `granted`: the budget of
     concurrent probes has a place for it.  `posted`: run and reason of the last event this process posted.
-    `fresh`: the report was read again for this very question.
+    `fresh`: the report was read again for this very question.  `since`: when this process began to decide,
+    epoch seconds.  `declined`: writes to the node that the API server has just refused, with its words: they
+    are left for later, and hold nothing else up.
     """
 
     node: NodeView | None
@@ -122,6 +74,9 @@ class Situation(Struct, frozen=True, kw_only=True):
     granted: bool = False
     posted: tuple[str, str] = ("", "")
     fresh: bool = False
+    since: float = 0.0
+    declined: dict[type, str] = {}
+    unselected: Unselected = Unselected.RELEASE
     defaults: ProbeDefaults
 
 
@@ -152,12 +107,15 @@ def run_due_at(report: Report | None, *, node: NodeView, policy: Policy) -> floa
     if report is None or report.node_uid != node.uid:
         return 0.0
     probe = report.status.probe(names.PROBE_HEALTH)
-    if probe.last_run is None or (report.requested_at and report.requested_at != probe.request):
+    last = probe.last_run
+    if last is None or (report.requested_at and report.requested_at != probe.request):
         return 0.0
-    finished = unstamp(probe.last_run.finished_at)
+    if last.boot_id and node.boot_id and last.boot_id != node.boot_id:
+        return 0.0
+    finished = unstamp(last.finished_at)
     if probe.unread:
         return finished + min(policy.interval_seconds, RETRY_SECONDS * float(1 << min(probe.unread - 1, 10)))
-    return 0.0 if gate.rebooted(probe, node) else finished + policy.interval_seconds
+    return finished + policy.interval_seconds
 
 
 def wake_at(s: Situation) -> float:
@@ -173,7 +131,8 @@ def wake_at(s: Situation) -> float:
         times.append(run_due_at(s.report, node=s.node, policy=s.policy))
     if s.report is not None:
         probe = s.report.status.probe(names.PROBE_HEALTH)
-        times.append(gate.stale_at(probe, policy=s.policy) + 1)
+        times.append(gate.stale_at(probe, policy=s.policy, since=s.since) + 1)
+        times.append(gate.topology_stale_at(probe, policy=s.policy, since=s.since) + 1)
     return min((at for at in times if at > s.now), default=float("inf"))
 
 
@@ -194,23 +153,36 @@ def refused(s: Situation, *, number: int, reason: str, message: str) -> PatchRep
     status = advance(
         s.report.status, run=run, end=end, node=s.node, policy=s.policy, request=request, now=now
     )
-    return _patched(s.report, status, node=s.node, policy=s.policy, now=now)
+    return _patched(s, s.report, status, node=s.node, policy=s.policy)
 
 
 def _release(s: Situation, node: NodeView) -> Step | None:
     """No policy selects the node: what we hold comes off, then pods and the report go."""
+    if s.unselected is Unselected.FREEZE:
+        return None
+    taken_off = _take_off(s, node) or _delete_next(s.pods, now=s.now, limits=Limits())
+    if taken_off or s.report is None or s.unselected is Unselected.KEEP_REPORT:
+        return taken_off
+    return DeleteReport(s.report)
+
+
+def _take_off(s: Situation, node: NodeView) -> Step | None:
+    """Labels and condition of ours come off."""
     labels = gate.label_patch(node, {})
-    if labels:
+    if labels and PatchNode not in s.declined:
         return PatchNode(node, labels)
-    if node.condition is not None:
+    if node.condition is not None and SetCondition not in s.declined:
         return SetCondition(node, None)
-    deleted = _delete_next(s.pods, now=s.now, limits=Limits())
-    return deleted or (DeleteReport(s.report) if s.report else None)
+    return None
 
 
 def _absent_report(s: Situation, node: NodeView, policy: Policy) -> Step | None:
+    """Without a report of this very node nothing on it is justified; then a run can begin anew."""
     if s.report is not None:
         return DeleteReport(s.report)
+    taken_off = _take_off(s, node)
+    if taken_off:
+        return taken_off
     stale = tuple(p for p in s.pods if p.node_uid != node.uid and not p.gone)
     if stale:
         return _delete_next(stale, now=s.now, limits=policy.spec.limits)
@@ -237,18 +209,19 @@ def _judge_ended(s: Situation, node: NodeView, policy: Policy, report: Report) -
             status = advance(
                 report.status, run=run, end=end, node=met, policy=policy, request=pod.request, now=s.now
             )
-            return _patched(report, status, node=node, policy=policy, now=s.now)
+            return _patched(s, report, status, node=node, policy=policy)
     return None
 
 
 def _patched(
-    report: Report, status: ReportStatus, *, node: NodeView, policy: Policy, now: float
+    s: Situation, report: Report, status: ReportStatus, *, node: NodeView, policy: Policy
 ) -> PatchReport:
     """The status with what the node should carry now, and with the change that this is, if it is one."""
-    held = gate.desired(status, node=node, policy=policy, now=now)
-    verdict = gate.effective_verdict(status, policy=policy, now=now)
+    held = gate.desired(status, node=node, policy=policy, now=s.now, since=s.since)
+    held = replace(held, refusal=report.status.held.refusal)
+    verdict = gate.effective_verdict(status, policy=policy, now=s.now, since=s.since)
     after = replace(status, policy=policy.name, held=held, verdict=verdict)
-    change = changes.of_gate(status, after, node=node, now=now)
+    change = changes.of_gate(status, after, node=node, now=s.now)
     if change is not None:
         of_run = status.change if status.change != report.status.change else None
         after = replace(after, change=changes.together(of_run, change))
@@ -259,18 +232,27 @@ def _hold(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step 
     """Bring report and node in line with what the readings and the policy say now."""
     if report.status.probe(names.PROBE_HEALTH).last_run is None:
         return None
-    patch = _patched(report, report.status, node=node, policy=policy, now=s.now)
+    patch = _patched(s, report, report.status, node=node, policy=policy)
     if patch.status != report.status:
         overtaken = patch.status.change != report.status.change
         return (_event(s, node, report.status.change) if overtaken else None) or patch
+    return _bring(s, node, report) or _event(s, node, report.status.change)
+
+
+def _bring(s: Situation, node: NodeView, report: Report) -> Step | None:
+    """Write to the node what the report holds; what the API server refuses is said in the report."""
     held = report.status.held
-    labels = gate.label_patch(node, held.labels)
-    if labels:
+    labels, wanted = gate.label_patch(node, held.labels), condition_of(held)
+    differs = bool(labels) or wanted != node.condition
+    words = s.declined.get(PatchNode) or s.declined.get(SetCondition) or ""
+    refusal = words[:MAX_REFUSAL] or (held.refusal if differs else "")
+    if refusal != held.refusal:
+        return PatchReport(report, replace(report.status, held=replace(held, refusal=refusal)))
+    if labels and PatchNode not in s.declined:
         return PatchNode(node, labels)
-    wanted = condition_of(held)
-    if wanted != node.condition:
+    if wanted != node.condition and SetCondition not in s.declined:
         return SetCondition(node, wanted)
-    return _event(s, node, report.status.change)
+    return None
 
 
 def condition_of(held: Held) -> ConditionView | None:
@@ -281,7 +263,7 @@ def condition_of(held: Held) -> ConditionView | None:
 
 
 def _event(s: Situation, node: NodeView, change: Change | None) -> Step | None:
-    if change is None or (change.run, change.reason) == s.posted:
+    if change is None or (change.run, change.reason) == s.posted or PostEvent in s.declined:
         return None
     recent = s.now - unstamp(change.at) < EVENT_REPEAT_SECONDS
     return PostEvent(node, change) if recent else None

@@ -4,9 +4,9 @@ KubeError
 ├── NotFound             404: the object, or its whole resource (CRD missing)
 ├── Conflict             409 on a write with resourceVersion or UID: read again, then try again
 ├── AlreadyExists        409 on a create: adopt
-├── Forbidden            401, 403: RBAC or a token
+├── Forbidden            403: RBAC
 ├── Refused              400, 422 and other 4xx: this very request will not pass (webhook, quota, validation)
-└── Unavailable          429, 5xx, timeouts, connection errors: later
+└── Unavailable          401 (a token is read anew), 429, 5xx, timeouts, connection errors: later
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AlreadyExists(KubeError):
 
 
 class Forbidden(KubeError):
-    """401 or 403."""
+    """403."""
 
 
 class Refused(KubeError):
@@ -42,7 +42,7 @@ class Refused(KubeError):
 
 
 class Unavailable(KubeError):
-    """429, 5xx, a timeout or no connection: worth another try later."""
+    """401, 429, 5xx, a timeout or no connection: worth another try later."""
 
 
 def error_of(status: int, reason: str, message: str) -> KubeError:
@@ -52,9 +52,9 @@ def error_of(status: int, reason: str, message: str) -> KubeError:
         kind = NotFound
     elif status == 409:
         kind = AlreadyExists if reason == "AlreadyExists" else Conflict
-    elif status in (401, 403):
+    elif status == 403:
         kind = Forbidden
-    elif status == 429 or status >= 500:
+    elif status in (401, 429) or status >= 500:
         kind = Unavailable
     else:
         kind = Refused

@@ -6,20 +6,16 @@ asked anew.
 
 from __future__ import annotations
 
-import logging
-
 from msgspec import Struct
 
-from nodegauge_operator.api.report import Change
 from nodegauge_operator.core import step as steps
+from nodegauge_operator.core import writes
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube import events, nodes, pods, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.store import Store
-
-log = logging.getLogger("nodegauge.node")
 
 
 class Applier(Struct, kw_only=True):
@@ -31,14 +27,14 @@ class Applier(Struct, kw_only=True):
     namespace: str
     instance: str
 
-    async def apply(self, step: steps.Step, situation: steps.Situation) -> steps.Step | None:
+    async def apply(self, step: writes.Step, situation: steps.Situation) -> writes.Step | None:
         """Make the write; the step that was made, or None where the object was another by then.
 
         It is another step where the API server refused a pod.  Raises `KubeError` for what another try,
         later, has to solve.
         """
         try:
-            if isinstance(step, steps.CreatePod):
+            if isinstance(step, writes.CreatePod):
                 return await self._create(step, situation)
             await self._write(step)
         except Conflict:
@@ -50,33 +46,33 @@ class Applier(Struct, kw_only=True):
             return step
         return None
 
-    async def _write(self, step: steps.Step) -> None:
+    async def _write(self, step: writes.Step) -> None:
         match step:
-            case steps.CreateReport(node):
+            case writes.CreateReport(node):
                 created = await reports.create(self.client, node)
                 if created is not None:
                     self.store.put_report(created)
-            case steps.DeleteReport(report):
+            case writes.DeleteReport(report):
                 await reports.delete(self.client, report)
                 self.store.drop_report(report.name, report.uid)
-            case steps.PatchReport(report, status):
+            case writes.PatchReport(report, status):
                 self.store.put_report(await reports.patch_status(self.client, report, status))
-            case steps.PatchNode(node, labels):
+            case writes.PatchNode(node, labels):
                 self.store.put_node(await nodes.patch_labels(self.client, node, labels))
-            case steps.SetCondition(node, condition):
+            case writes.SetCondition(node, condition):
                 self.store.put_node(await nodes.patch_condition(self.client, node, condition))
-            case steps.PostEvent(node, change):
-                await self._post(node, change)
-            case steps.DeletePod(pod, grace):
+            case writes.PostEvent(node, change):
+                await events.post(self.client, node, change, instance=self.instance)
+            case writes.DeletePod(pod, grace):
                 left = await pods.delete(self.client, pod, namespace=self.namespace, grace=grace)
                 if left is None:
                     self.store.drop_pod(pod)
                 else:
                     self.store.put_pod(left)
-            case steps.RefreshReport(name):
+            case writes.RefreshReport(name):
                 await self._refresh(name)
 
-    async def _create(self, step: steps.CreatePod, situation: steps.Situation) -> steps.Step | None:
+    async def _create(self, step: writes.CreatePod, situation: steps.Situation) -> writes.Step | None:
         """Create or adopt the pod; a refusal is written down as a run without a result, and backs off."""
         try:
             self.store.put_pod(await pods.create(self.client, step.manifest))
@@ -88,29 +84,22 @@ class Applier(Struct, kw_only=True):
             )
             return await self.apply(noted, situation)
 
-    async def _post(self, node: NodeView, change: Change) -> None:
-        """Post an event; one that is refused is said in the log, and holds nothing up."""
-        try:
-            await events.post(self.client, node, change, instance=self.instance)
-        except (Refused, Forbidden) as error:
-            log.warning("node %s: event %s not posted: %s", node.name, change.reason, error)
-
-    async def _read_again(self, step: steps.Step) -> None:
+    async def _read_again(self, step: writes.Step) -> None:
         match step:
-            case steps.PatchNode(node) | steps.SetCondition(node):
+            case writes.PatchNode(node) | writes.SetCondition(node):
                 await self._refresh_node(node)
-            case steps.PatchReport(report) | steps.DeleteReport(report):
+            case writes.PatchReport(report) | writes.DeleteReport(report):
                 await self._refresh(report.name)
             case _:
                 pass
 
-    async def _vanished(self, step: steps.Step) -> bool:
+    async def _vanished(self, step: writes.Step) -> bool:
         """A 404 on a write: find out what is gone; False when it is the resource itself (CRD missing)."""
         match step:
-            case steps.PatchNode(node) | steps.SetCondition(node):
+            case writes.PatchNode(node) | writes.SetCondition(node):
                 await self._refresh_node(node)
                 return True
-            case steps.PatchReport(report):
+            case writes.PatchReport(report):
                 await self._refresh(report.name)
                 return True
             case _:

@@ -11,9 +11,10 @@ from msgspec import Struct
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, Report, ReportStatus, unstamp
 from nodegauge_operator.core import step as steps
+from nodegauge_operator.core import writes
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import Client
-from nodegauge_operator.kube.errors import KubeError, NotFound
+from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.apply import Applier
 from nodegauge_operator.reconcile.store import Store
@@ -22,6 +23,10 @@ from nodegauge_operator.settings import Settings
 log = logging.getLogger("nodegauge.node")
 
 MAX_STEPS = 24
+LATER_SECONDS = 60.0
+"""When writes that the API server refused are tried again."""
+KEEP_SECONDS = 600.0
+"""How long the report of a node is kept that left its policy's selection: its label may only flap."""
 
 
 class Settled(Struct, frozen=True, kw_only=True):
@@ -55,7 +60,9 @@ class Worker:
         self._defaults = settings.probe
         self._selector = settings.node_label_selector
         self._clock = clock
+        self._since = clock()
         self._posted: dict[str, tuple[str, str]] = {}
+        self._left_at: dict[str, float] = {}
         self._applier = Applier(
             client=client,
             store=store,
@@ -71,17 +78,26 @@ class Worker:
         `KubeError` for what another try has to solve.
         """
         fresh = False
+        declined: dict[type, str] = {}
         for _ in range(MAX_STEPS):
             if name in self._store.suspects:
                 await self._confirm(name)
-            situation = self._situation(name, granted=granted, fresh=fresh)
+            situation = self._situation(name, granted=granted, fresh=fresh, declined=declined)
             step = steps.next_step(situation)
-            if step is None or (self.stopping and isinstance(step, steps.CreatePod)):
+            if step is None or (self.stopping and isinstance(step, writes.CreatePod)):
                 return self._settled(name, situation)
-            done = await self._applier.apply(step, situation)
+            try:
+                done = await self._applier.apply(step, situation)
+            except KubeError as error:
+                if not _may_wait(step, error):
+                    raise
+                log.warning("node %s: %s, tried again later", name, error, extra={"node": name})
+                self._metrics.failures.labels(type(error).__name__).inc()
+                declined = declined | {type(step): str(error)}
+                continue
             if done is not None:
                 self._note(name, done, since)
-            fresh = isinstance(step, steps.RefreshReport)
+            fresh = isinstance(step, writes.RefreshReport)
         raise KubeError(f"not settled after {MAX_STEPS} writes")
 
     async def _confirm(self, name: str) -> None:
@@ -101,7 +117,9 @@ class Worker:
             self._store.suspects.add(name)
             raise
 
-    def _situation(self, name: str, *, granted: bool, fresh: bool) -> steps.Situation:
+    def _situation(
+        self, name: str, *, granted: bool, fresh: bool, declined: dict[type, str]
+    ) -> steps.Situation:
         node = self._store.nodes.get(name)
         return steps.Situation(
             node=node,
@@ -112,8 +130,26 @@ class Worker:
             granted=granted,
             posted=self._posted.get(name, ("", "")),
             fresh=fresh,
+            since=self._since,
+            declined=declined,
+            unselected=self._unselected(name),
             defaults=self._defaults,
         )
+
+    def _unselected(self, name: str) -> steps.Unselected:
+        """What to do with a node that no policy in force selects."""
+        store = self._store
+        if store.policy_errors.keys() - store.policies.keys():
+            return steps.Unselected.FREEZE
+        report = store.reports.get(name)
+        node = store.nodes.get(name)
+        flapped = report is not None and report.status.policy in store.policies and name not in store.outside
+        if node is None or not flapped or store.policy_of(node) is not None:
+            self._left_at.pop(name, None)
+            return steps.Unselected.RELEASE
+        left = self._left_at.setdefault(name, self._clock())
+        away = self._clock() - left
+        return steps.Unselected.RELEASE if away >= KEEP_SECONDS else steps.Unselected.KEEP_REPORT
 
     def _settled(self, name: str, situation: steps.Situation) -> Settled:
         for pod in situation.pods:
@@ -125,20 +161,28 @@ class Worker:
         if node is None:
             self._store.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
+        wake_at = min(steps.wake_at(situation), self._again_at(name, situation))
         if node is None or policy is None:
-            return Settled(due_since=None, wake_at=steps.wake_at(situation))
+            return Settled(due_since=None, wake_at=wake_at)
         due = steps.run_due_at(report, node=node, policy=policy)
         idle = due <= situation.now and not self._store.pods_of(name)
-        return Settled(due_since=_last_tried(situation) if idle else None, wake_at=steps.wake_at(situation))
+        return Settled(due_since=_last_tried(situation) if idle else None, wake_at=wake_at)
 
-    def _note(self, name: str, step: steps.Step, since: float) -> None:
+    def _again_at(self, name: str, situation: steps.Situation) -> float:
+        """When refused writes are tried again, or a report that was kept has been kept long enough."""
+        later = situation.now + LATER_SECONDS if situation.declined else float("inf")
+        if name in self._left_at and situation.report is not None:
+            return min(later, max(self._left_at[name] + KEEP_SECONDS, situation.now + 1))
+        return later
+
+    def _note(self, name: str, step: writes.Step, since: float) -> None:
         extra = {"node": name}
         match step:
-            case steps.PostEvent(_, change):
+            case writes.PostEvent(_, change):
                 self._posted[name] = (change.run, change.reason)
-            case steps.PatchReport(report, status):
+            case writes.PatchReport(report, status):
                 self._note_run(name, report, status)
-            case steps.PatchNode(_, labels):
+            case writes.PatchNode(_, labels):
                 self._metrics.result_seconds.observe(time.monotonic() - since)
                 words = ", ".join(f"{k} removed" if v is None else f"{k}={v}" for k, v in labels.items())
                 log.info("node %s: labels: %s", name, words, extra=extra)
@@ -160,6 +204,16 @@ class Worker:
         }
         words = after.summary if read else f"{run.reason}: {run.message}"
         log.info("node %s: run %d: %s", name, run.number, words, extra=extra)
+
+
+def _may_wait(step: writes.Step, error: KubeError) -> bool:
+    """Whether a failed write holds nothing else up: what a node carries or an event says can come later.
+
+    An event may even meet a store of events that is down; a node that cannot be reached cannot wait.
+    """
+    if isinstance(step, writes.PostEvent):
+        return True
+    return isinstance(step, writes.PatchNode | writes.SetCondition) and isinstance(error, Refused | Forbidden)
 
 
 def _last_tried(situation: steps.Situation) -> float:

@@ -1,0 +1,84 @@
+"""The single writes that a node can need, each a value: `step` chooses, `reconcile` makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from nodegauge_operator.api.report import Change, Report, ReportStatus
+from nodegauge_operator.core.model import ConditionView, NodeView, PodView
+
+
+class CreateReport(Struct, frozen=True):
+    """Make the node's report, owned by the node."""
+
+    node: NodeView
+
+
+class DeleteReport(Struct, frozen=True):
+    """Remove a report: of an earlier node of this name, or because no policy wants one."""
+
+    report: Report
+
+
+class PatchReport(Struct, frozen=True):
+    """Write the report's status, with its resourceVersion."""
+
+    report: Report
+    status: ReportStatus
+
+
+class PatchNode(Struct, frozen=True):
+    """Write labels of ours, with the node's resourceVersion."""
+
+    node: NodeView
+    labels: dict[str, str | None]
+
+
+class SetCondition(Struct, frozen=True):
+    """Write our condition; None removes it."""
+
+    node: NodeView
+    condition: ConditionView | None
+
+
+class PostEvent(Struct, frozen=True):
+    """Post the event of a change, under a name that makes repeating harmless."""
+
+    node: NodeView
+    change: Change
+
+
+class CreatePod(Struct, frozen=True):
+    """Start a run."""
+
+    node: NodeView
+    number: int
+    manifest: dict[str, Any]
+
+
+class DeletePod(Struct, frozen=True):
+    """Remove a pod, with its UID as precondition; `grace` seconds, None for the pod's own."""
+
+    pod: PodView
+    grace: int | None
+
+
+class RefreshReport(Struct, frozen=True):
+    """Read the report again: a pod says that it is newer than what we hold."""
+
+    name: str
+
+
+Step = (
+    CreateReport
+    | DeleteReport
+    | PatchReport
+    | PatchNode
+    | SetCondition
+    | PostEvent
+    | CreatePod
+    | DeletePod
+    | RefreshReport
+)
