@@ -19,7 +19,7 @@ from kubernetes.aio import config as k8s_config
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.kube.errors import KubeError, Unavailable, error_of
+from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
 from nodegauge_operator.kube.limiter import Limiter
 from nodegauge_operator.kube.shapes import decoded
 
@@ -104,7 +104,7 @@ class Client:
             )
             data, status = await response.read(), response.status
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unavailable(f"{method} {path}: {type(error).__name__} {error}".strip()) from None
+            raise _no_answer(error)(f"{method} {path}: {type(error).__name__} {error}".strip()) from None
         finally:
             if self._observer is not None:
                 self._observer(
@@ -188,6 +188,12 @@ async def connect(
 def _bearer(config: Any) -> str:
     value = str(config.api_key.get("BearerToken") or "").strip()  # people's token files end in a line break
     return "Bearer " + value[7:] if value[:7].lower() == "bearer " else value
+
+
+def _no_answer(error: Exception) -> type[Unavailable]:
+    """What a call without an answer means; aiohttp's timeouts of a connection are both of its kinds."""
+    cut = isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError | ConnectionError)
+    return Unreachable if cut and not isinstance(error, TimeoutError) else Unavailable
 
 
 def _decoded(data: bytes, *, resource: str, what: str) -> dict[str, Any]:
