@@ -128,7 +128,7 @@ async def test_a_call_carries_what_it_should(server: Server, client: Client) -> 
     ("code", "reason", "kind"),
     [
         (400, "BadRequest", Refused),
-        (401, "Unauthorized", Forbidden),
+        (401, "Unauthorized", Unavailable),
         (403, "Forbidden", Forbidden),
         (404, "NotFound", NotFound),
         (409, "Conflict", Conflict),
