@@ -6,7 +6,8 @@ KubeError
 ├── AlreadyExists        409 on a create: adopt
 ├── Forbidden            403: RBAC
 ├── Refused              400, 422 and other 4xx: this very request will not pass (webhook, quota, validation)
-└── Unavailable          401 (a token is read anew), 429, 5xx, timeouts, connection errors: later
+└── Unavailable          401 (a token is read anew), 429, 5xx, timeouts, an answer that is none: later
+    └── Unreachable      the connection was refused or cut: later, and watches may have been cut with it
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class Refused(KubeError):
 
 class Unavailable(KubeError):
     """401, 429, 5xx, a timeout or no connection: worth another try later."""
+
+
+class Unreachable(Unavailable):
+    """No connection, or one that was cut: the API server may have restarted.  A slow answer is none of it."""
 
 
 def error_of(status: int, reason: str, message: str) -> KubeError:
