@@ -88,6 +88,7 @@ def test_a_calm_restart_writes_nothing(rig: Any, audit: Any) -> None:
             )
         written = [w for w in audit.writes(user_agent=OPERATOR)[before:] if "/events" not in w.path]
     assert not written, written
+    assert not audit.writes(user_agent="kopf")
 
 
 def test_sigterm_ends_the_operator_with_exit_code_zero(rig: Any) -> None:

@@ -41,6 +41,9 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
         eventually(lambda: not rig.ours(node) and not rig.condition(node), what="gates off")
     on_nodes = [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "nodes"]
     assert on_nodes
+    assert not audit.writes(user_agent="kopf"), "kopf writes nothing at all: no annotation, no finalizer"
+    on_pods = [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "pods"]
+    assert {w.verb for w in on_pods} == {"create", "delete"}
     for write in on_nodes:
         assert set(write.body) <= {"metadata", "status"}, write.body
         metadata = write.body["metadata"]
