@@ -73,7 +73,7 @@ def run(wanted: Sequence[int], directory: Path) -> None:
         print(
             f"{figures.nodes:,} nodes: {figures.node_kilobytes:.1f} KB each; "
             f"{figures.operator.writes_per_node:.2f} writes a node, {figures.conflicts} conflicts; "
-            f"latency of {figures.latency.samples} results"
+            f"latency of {figures.calm.samples} and {figures.busy.samples} results"
         )
     print(f"Writes of a first run: {found[-1].first}")
     print(f"Of a run that found the same: {found[-1].unchanged}")

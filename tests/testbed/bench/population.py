@@ -112,7 +112,7 @@ class Population:
         nodes: Iterable[NodeView],
         *,
         policy: Policy,
-        number: int,
+        number: Callable[[NodeView], int],
         namespace: str,
         status: Callable[[NodeView], Object] | None,
     ) -> dict[str, NodeView]:
@@ -120,7 +120,7 @@ class Population:
         made: dict[str, NodeView] = {}
 
         async def create(node: NodeView) -> None:
-            pod = objects.pod_body(node, policy=policy, number=number, namespace=namespace)
+            pod = objects.pod_body(node, policy=policy, number=number(node), namespace=namespace)
             name = str(pod["metadata"]["name"])
             await self.call("POST", pods_path(namespace), body=pod)
             made[name] = node

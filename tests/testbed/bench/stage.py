@@ -19,22 +19,23 @@ from nodegauge_operator.kube import nodes as kube_nodes
 from nodegauge_operator.kube.client import Client
 from result_builders import dgx1, h100
 from testbed.bench import loops, objects
-from testbed.bench.figures import Figures, Latency, Rate, Writes, latency_of
+from testbed.bench.figures import Figures, Latency, Rate, Writes
 from testbed.bench.measured import Defaults, Measured
+from testbed.bench.pace import Pace
 from testbed.bench.population import Population, gone, in_flight
-from testbed.bench.writes import Record, Write, kinds, latencies
+from testbed.bench.writes import Record, Write, kinds
 from testbed.controlplane import ControlPlane
-from testbed.controlplane_config import ADMIN, KUBELET
+from testbed.controlplane_config import ADMIN
 from testbed.errors import TestbedError
-from testbed.scripted import ScriptedKubelet, stamp
+from testbed.scripted import ScriptedKubelet
 
 Say = Callable[[str], None]
 
 NAMESPACE = "nodegauge"
 BARE_NODES = 500
 """Of the bare loops at most, before and after the operator: longer would not be truer."""
-RESULTS_PER_SECOND = 50.0
-RESULTS = 500
+PACES = ((10, 100), (50, 500))
+"""Results a second, and how many at most: 5,000 nodes every 15 minutes are 5.6 a second, 50 a roll-out."""
 COUNTED_NODES = 20
 IDLE_SECONDS = 10.0
 START_SECONDS = 180.0
@@ -75,7 +76,7 @@ class Stage:
         before = await bare.run(nodes[:BARE_NODES], mark="before")
         try:
             start, rate, conflicts = await self._throughput(nodes)
-            latency = await self._latency(nodes, policy)
+            calm, busy = await self._latencies(nodes, policy)
             first, changed, unchanged = await self._writes()
             self._say(f"leaving the operator alone for {IDLE_SECONDS:.0f} s, then reading its memory")
             await asyncio.sleep(IDLE_SECONDS)
@@ -91,7 +92,8 @@ class Stage:
             same_writes=before[1] + after[1],
             operator=rate,
             conflicts=conflicts,
-            latency=latency,
+            calm=calm,
+            busy=busy,
             first=first,
             changed=changed,
             unchanged=unchanged,
@@ -112,7 +114,7 @@ class Stage:
         await self._population.pods(
             nodes,
             policy=policy,
-            number=1,
+            number=lambda _: 1,
             namespace=NAMESPACE,
             status=lambda node: objects.finished_status(node, result, number=1),
         )
@@ -155,49 +157,22 @@ class Stage:
         await gone(self._population, namespace, within=within, alive=self._operator.alive)
         await asyncio.sleep(0.5)  # the last lines of the audit log
 
-    async def _latency(self, nodes: Sequence[NodeView], policy: Policy) -> Latency:
-        """Results arrive at a fixed rate whether or not the operator keeps up (open loop)."""
-        chosen = nodes[:RESULTS]
-        at = stamp()
-        pods = await self._population.pods(
-            chosen,
+    async def _latencies(self, nodes: Sequence[NodeView], policy: Policy) -> list[Latency]:
+        pace = Pace(
+            self._population,
+            self._record,
             policy=policy,
-            number=2,
             namespace=NAMESPACE,
-            status=lambda _: objects.running_status(at),
+            settled=lambda: self._settled(NAMESPACE),
         )
-        await self._population.quiet()
-        self._say(
-            f"ending {len(pods)} probe pods, {RESULTS_PER_SECOND:.0f} a second, with another machine each"
-        )
-        self._record.mark()
-        offered = await self._pace(pods)
-        await self._settled(NAMESPACE)
-        writes = self._record.since_mark(ADMIN, KUBELET)
-        found = latencies(
-            [one for one in writes if one.user == KUBELET and one.kind == "patch pods/status"],
-            [one for one in writes if one.user == ADMIN and one.kind == "patch nodes"],
-            node_of={pod: node.name for pod, node in pods.items()},
-        )
-        if len(found) != len(pods):
-            raise TestbedError(f"{len(found)} of {len(pods)} nodes got new labels")
-        latency = latency_of(list(found.values()), rate=offered)
-        self._say(f"p50 {latency.p50:.0f} ms, p99 {latency.p99:.0f} ms, worst {latency.worst:.0f} ms")
-        return latency
-
-    async def _pace(self, pods: dict[str, NodeView]) -> float:
-        """End one pod after another; the rate that was reached."""
-        result, started = dgx1(), time.monotonic()
-
-        async def end(pod: str, node: NodeView) -> None:
-            status = objects.finished_status(node, result, number=2)
-            await self._population.set_status(pod, namespace=NAMESPACE, status=status)
-
-        async with asyncio.TaskGroup() as group:
-            for place, (pod, node) in enumerate(pods.items()):
-                await asyncio.sleep(started + place / RESULTS_PER_SECOND - time.monotonic())
-                group.create_task(end(pod, node))
-        return len(pods) / (time.monotonic() - started)
+        found = []
+        for rate, most in PACES:
+            pods = await pace.prepare(nodes[:most])
+            self._say(f"ending {len(pods)} probe pods, {rate} a second, with another machine each")
+            latency = await pace.run(pods, rate=rate)
+            self._say(f"p50 {latency.p50:.0f} ms, p99 {latency.p99:.0f} ms, worst {latency.worst:.0f} ms")
+            found.append(latency)
+        return found
 
     async def _writes(self) -> tuple[Writes, Writes, Writes]:
         """Whole validations on a few more nodes: the operator makes the pods, the scheduler places them."""
