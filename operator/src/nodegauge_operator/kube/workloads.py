@@ -1,9 +1,40 @@
-"""The operator's own Deployment: scale it to nothing and see its pods go (for the clean-up)."""
+"""The operator's own Deployment and pods: found by the chart's labels, stopped, seen to go (clean-up).
+
+The labels are those that every installation has, whatever its names (charts/nodegauge/templates/_helpers.tpl,
+"nodegauge.labels").  Nothing here touches a pod that is not the operator's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
 from nodegauge_operator.kube.client import MERGE, Client, manager
-from nodegauge_operator.kube.errors import NotFound
+from nodegauge_operator.kube.errors import Conflict, KubeError, NotFound
+
+OPERATOR = "app.kubernetes.io/part-of=nodegauge,app.kubernetes.io/component=operator"
+"""Label selector of the operator's Deployments and pods, in any namespace."""
+
+
+class OperatorPod(Struct, frozen=True, kw_only=True):
+    """A pod of the operator.  `grace`: seconds that its kubelet was given; None before its deletion."""
+
+    namespace: str
+    name: str
+    uid: str
+    grace: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+async def deployments(client: Client, *, namespace: str) -> list[str]:
+    """Names of the operator's Deployments in a namespace, by their labels."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    page = await client.call("GET", path, query={"labelSelector": OPERATOR, "limit": 100})
+    return [item["metadata"]["name"] for item in page.get("items") or ()]
 
 
 async def scale_to_zero(client: Client, *, namespace: str, deployment: str) -> str | None:
@@ -14,11 +45,45 @@ async def scale_to_zero(client: Client, *, namespace: str, deployment: str) -> s
         scale = await client.call("PATCH", path, query=manager(), body=body, content_type=MERGE)
     except NotFound:
         return None
-    return str((scale.get("status") or {}).get("selector", ""))
+    selector = str((scale.get("status") or {}).get("selector", ""))
+    if not selector:  # it would be every pod of the namespace
+        raise KubeError(
+            f"Deployment {namespace}/{deployment} has no selector: cannot tell which pods are its"
+        )
+    return selector
 
 
-async def pods_left(client: Client, *, namespace: str, selector: str) -> int:
-    """Pods that still match the selector, terminating ones included."""
-    path = f"/api/v1/namespaces/{namespace}/pods"
+async def pods(client: Client, *, namespace: str = "", selector: str = OPERATOR) -> list[OperatorPod]:
+    """Pods that match and have not ended, terminating ones included; of all namespaces without one."""
+    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     page = await client.call("GET", path, query={"labelSelector": selector, "limit": 100})
-    return len(page.get("items") or ())
+    return [_pod(item) for item in page.get("items") or () if not _ended(item)]
+
+
+async def remove(client: Client, pod: OperatorPod) -> None:
+    """Delete this very pod without its kubelet's word.
+
+    With the pod's object its token ends (Kubernetes: bound service account tokens), so that a process which
+    lives on behind a kubelet that does not answer can write no longer.
+    """
+    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+    body = {"preconditions": {"uid": pod.uid}, "gracePeriodSeconds": 0}
+    try:
+        await client.call("DELETE", path, body=body)
+    except (NotFound, Conflict):
+        return
+
+
+def _pod(body: Mapping[str, Any]) -> OperatorPod:
+    metadata = body["metadata"]
+    deleting = metadata.get("deletionTimestamp")
+    return OperatorPod(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        grace=float(metadata.get("deletionGracePeriodSeconds") or 0) if deleting else None,
+    )
+
+
+def _ended(body: Mapping[str, Any]) -> bool:
+    return (body.get("status") or {}).get("phase") in ("Succeeded", "Failed")
