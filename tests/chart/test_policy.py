@@ -19,7 +19,7 @@ def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[st
 def test_first_install_makes_it_after_its_crd(helm: Helm) -> None:
     """Where the API server does not know the CRD, the policy is a hook that bears the release's marks."""
     found = policies(helm)
-    assert set(found) == {"post-install,post-upgrade", "pre-delete"}
+    assert set(found) == {"post-install,post-upgrade"}
     annotations = found["post-install,post-upgrade"]["metadata"]["annotations"]
     assert annotations["meta.helm.sh/release-name"] == "ng"
     assert annotations["meta.helm.sh/release-namespace"] == "gpu-tools"
@@ -29,18 +29,18 @@ def test_first_install_makes_it_after_its_crd(helm: Helm) -> None:
 def test_upgrade_takes_it_as_an_object(helm: Helm) -> None:
     """Where the API server knows the CRD, the policy is an ordinary object that a rollback does not prune."""
     found = policies(helm, None, *KNOWN)
-    assert set(found) == {"object", "pre-delete"}
+    assert set(found) == {"object"}
     assert found["object"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 @pytest.mark.parametrize("options", [(), KNOWN], ids=["install", "upgrade"])
-def test_uninstall_removes_it(helm: Helm, options: tuple[str, ...]) -> None:
-    """A hook after the clean-up has Helm delete the policy; what it makes in between selects nothing."""
-    hook = policies(helm, {"policy": {"name": "mine"}}, *options)["pre-delete"]
+def test_uninstall_without_a_cleanup_removes_it(helm: Helm, options: tuple[str, ...]) -> None:
+    """Without the clean-up a hook has Helm delete the policy; what it makes in between selects nothing."""
+    values = {"policy": {"name": "mine"}, "cleanup": {"enabled": False}}
+    hook = policies(helm, values, *options)["pre-delete"]
     assert hook["metadata"]["name"] == "mine"
     annotations = hook["metadata"]["annotations"]
     assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
-    assert int(annotations["helm.sh/hook-weight"]) > 0
     assert parse(hook).spec.mode is Mode.OBSERVE
     assert parse(hook).spec.node_selector.match_expressions[0].operator == "DoesNotExist"
 
@@ -56,9 +56,7 @@ def test_selector_is_replaced_not_merged(helm: Helm) -> None:
     """A node selector in values replaces the default one, and the rest of the spec is passed on."""
     spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "probes": {"health": {"interval": "5m"}}}
     for options in ((), KNOWN):
-        rendered = policies(helm, {"policy": {"spec": spec}}, *options)
-        assert {**rendered}.pop("pre-delete")
-        (policy,) = [o for event, o in rendered.items() if event != "pre-delete"]
+        (policy,) = policies(helm, {"policy": {"spec": spec}}, *options).values()
         assert policy["spec"] == spec
 
 

@@ -22,6 +22,7 @@ from chart_tools import (
     pods,
 )
 from crd_schema import CRDS
+from nodegauge_operator.kube.workloads import OPERATOR
 
 CLUSTER_WIDE = {
     "CustomResourceDefinition",
@@ -159,6 +160,38 @@ def test_cleanup_is_a_hook_as_a_whole(helm: Helm) -> None:
     assert policies == {"before-hook-creation,hook-succeeded"}
 
 
+def test_cleanup_is_tried_again(helm: Helm) -> None:
+    """A Job whose pod was drained or whose node went is tried a few times within Helm's five minutes."""
+    spec = only(helm.objects(), "Job")["spec"]
+    assert spec["backoffLimit"] == 4
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_uninstall_asks_for_no_object_of_our_crds(helm: Helm) -> None:
+    """With the clean-up, no pre-delete hook is of a kind that may be gone by then, which would stop Helm."""
+    hooks = [o for o in helm.objects({}, "--api-versions", POLICY_API) if "pre-delete" in events(o)]
+    assert hooks
+    assert [o for o in hooks if o["apiVersion"].startswith("nodegauge.dev/")] == []
+
+
+@pytest.mark.parametrize("component", ["operator", "probe"])
+def test_an_account_is_made_or_named(helm: Helm, component: str) -> None:
+    """An account that is neither made nor named would be one that nobody makes: refused, naming the value."""
+    with pytest.raises(HelmFailed, match=rf"{component}\.serviceAccount\.name is needed"):
+        helm.template({component: {"serviceAccount": {"create": False}}})
+
+
+@variants
+def test_operators_are_found_by_their_labels(helm: Helm, values: Object) -> None:
+    """`nodegauge cleanup` finds the operator's pods, and its pods alone, by labels that no value changes."""
+    wanted = dict(word.split("=") for word in OPERATOR.split(",")).items()
+    objects = helm.objects(values)
+    deployment = only(objects, "Deployment")
+    assert wanted <= deployment["metadata"]["labels"].items()
+    found = [name for name, pod in pods(objects).items() if wanted <= pod["metadata"]["labels"].items()]
+    assert found == [f"Deployment/{deployment['metadata']['name']}"]
+
+
 def test_cleanup_stops_this_operator(helm: Helm) -> None:
     """The clean-up names the release's Deployment, and its own pod is none of the Deployment's."""
     objects = helm.objects(ALL, "--api-versions", POLICY_API)
@@ -166,6 +199,7 @@ def test_cleanup_stops_this_operator(helm: Helm) -> None:
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["python", "-m", "nodegauge_cli", "cleanup"]
     name = deployment["metadata"]["name"]
-    assert container["args"] == [f"--namespace={NAMESPACE}", f"--deployment={name}", "--timeout=60s"]
+    words = [f"--namespace={NAMESPACE}", f"--deployment={name}", "--policy=fleet", "--timeout=60s"]
+    assert container["args"] == words
     own = job["spec"]["template"]["metadata"]["labels"]
     assert not deployment["spec"]["selector"]["matchLabels"].items() <= own.items()

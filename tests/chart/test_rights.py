@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from chart_tools import NAMESPACE, VARIANTS, Helm, Object, of_kind
+from chart_tools import NAMESPACE, VARIANTS, Helm, Object, of_kind, only
 
 RULE = re.compile(r"^( *)- apiGroups:")
 ROLES = ("ClusterRole", "Role")
@@ -75,14 +75,15 @@ WRITES = {
     ("operator", "", "nodes/status"): {"patch"},
     ("operator", "", "pods"): {"create", "delete"},
     ("operator", "nodegauge.dev", "gpuvalidationpolicies/status"): {"patch"},
-    ("operator", "nodegauge.dev", "nodereports"): {"create", "patch", "delete"},
+    ("operator", "nodegauge.dev", "nodereports"): {"create", "delete"},
     ("operator", "nodegauge.dev", "nodereports/status"): {"patch"},
-    ("operator", "events.k8s.io", "events"): {"create", "patch"},
+    ("operator", "events.k8s.io", "events"): {"create"},
     ("cleanup", "", "nodes"): {"patch"},
     ("cleanup", "", "nodes/status"): {"patch"},
     ("cleanup", "", "pods"): {"delete"},
     ("cleanup", "apps", "deployments/scale"): {"patch"},
     ("cleanup", "nodegauge.dev", "nodereports"): {"delete"},
+    ("cleanup", "nodegauge.dev", "gpuvalidationpolicies"): {"delete"},
 }
 """All that may be written: component, group, resource, verbs.  A new line here needs a reason in review."""
 
@@ -113,15 +114,33 @@ def test_pods_are_touched_in_one_namespace(helm: Helm) -> None:
             assert namespace == ("default" if name.endswith("-events") else NAMESPACE)
 
 
-def test_cleanup_scales_its_own_deployment_alone(helm: Helm) -> None:
-    """The right to scale names one Deployment."""
+@pytest.mark.parametrize(
+    ("resource", "verb", "name"),
+    [("deployments/scale", "patch", "ng-nodegauge"), ("gpuvalidationpolicies", "delete", "default")],
+)
+def test_cleanup_touches_its_own_alone(helm: Helm, resource: str, verb: str, name: str) -> None:
+    """The rights to scale a Deployment and to delete a policy name one object each, the release's own."""
     (rule,) = [
         rule
         for rules in roles(helm.objects()).values()
         for rule in rules
-        if "deployments/scale" in rule["resources"]
+        if resource in rule["resources"] and verb in rule["verbs"]
     ]
-    assert rule["resourceNames"] == ["ng-nodegauge"]
+    assert rule["resourceNames"] == [name]
+
+
+def test_cleanup_may_delete_no_policy_where_the_chart_makes_none(helm: Helm) -> None:
+    """With `policy.create` false neither its rights nor its arguments name one."""
+    objects = helm.objects({"policy": {"create": False}})
+    writable = [
+        rule
+        for rules in roles(objects).values()
+        for rule in rules
+        if "gpuvalidationpolicies" in rule["resources"] and "delete" in rule["verbs"]
+    ]
+    (container,) = only(objects, "Job")["spec"]["template"]["spec"]["containers"]
+    assert writable == []
+    assert [word for word in container["args"] if "policy" in word] == []
 
 
 @variants

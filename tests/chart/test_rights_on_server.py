@@ -22,6 +22,8 @@ OPERATOR = [
     ("create", "", "pods", NAMESPACE, True),
     ("delete", "", "pods", NAMESPACE, True),
     ("create", "events.k8s.io", "events", "default", True),
+    ("patch", "nodegauge.dev", "nodereports", "", False),
+    ("patch", "events.k8s.io", "events", "default", False),
     ("list", "", "pods", "default", False),
     ("create", "", "pods", "kube-system", False),
     ("create", "", "pods/exec", NAMESPACE, False),

@@ -55,10 +55,16 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
 {{- define "nodegauge.serviceAccountName" -}}
+{{- if not (or .Values.operator.serviceAccount.create .Values.operator.serviceAccount.name) -}}
+{{- fail "operator.serviceAccount.name is needed with operator.serviceAccount.create false: name one that exists" -}}
+{{- end -}}
 {{- default (include "nodegauge.fullname" .) .Values.operator.serviceAccount.name -}}
 {{- end }}
 
 {{- define "nodegauge.probeServiceAccountName" -}}
+{{- if not (or .Values.probe.serviceAccount.create .Values.probe.serviceAccount.name) -}}
+{{- fail "probe.serviceAccount.name is needed with probe.serviceAccount.create false: name one that exists" -}}
+{{- end -}}
 {{- default (printf "%s-probe" (include "nodegauge.fullname" .)) .Values.probe.serviceAccount.name -}}
 {{- end }}
 
