@@ -243,6 +243,24 @@ def test_a_report_that_is_deleted_during_a_run_costs_the_run_and_no_more(scene: 
     assert list(scene.cluster.pods()) == []
 
 
+def test_only_the_very_report_that_is_over_is_deleted(scene: Scene) -> None:
+    """A new machine, a new report under its name, and an operator that has heard of the machine alone."""
+    scene.run()
+    old = scene.operator.store.reports["node-1"]
+    scene.cluster.remove(NODES, "node-1")
+    scene.cluster.add_node(boot="boot-2")
+    other = Operator(scene.cluster)
+    other.list()
+    other.settle()
+    scene.operator.inbox[:] = [event for event in scene.operator.inbox if event[0] == NODES]
+    scene.operator.deliver()
+    assert scene.operator.store.reports["node-1"] == old
+    kept = scene.cluster.get(REPORTS, "node-1")["metadata"]["uid"]
+    scene.operator.settle()
+    assert scene.cluster.get(REPORTS, "node-1")["metadata"]["uid"] == kept != old.uid
+    assert set(scene.cluster.created.values()) == {1}
+
+
 def test_a_status_that_cannot_be_read_is_replaced_whole(scene: Scene) -> None:
     """Another version's words, wherever they stand: one run heals it, and none is judged again and again."""
     scene.run()
