@@ -16,6 +16,7 @@ from chart_cluster import (
     eventually,
     install,
     installed_crds,
+    is_served,
     left_behind,
     policies,
     upgrade,
@@ -23,6 +24,7 @@ from chart_cluster import (
 from chart_tools import ALL, CHART, NAMESPACE, RELEASE, VARIANTS, Helm, HelmFailed, Object
 from testbed.errors import ApiError
 from testbed.rest import Rest
+from testbed.scripted import ScriptedKubelet, create_node
 
 pytestmark = pytest.mark.cluster
 
@@ -137,6 +139,28 @@ def test_uninstall_leaves_what_keep_says(cluster: Helm, rest: Rest, keep: bool, 
     kept = set(itertools.product(["CustomResourceDefinition"], installed_crds(rest))) if keep else set()
     assert len(kept) == (2 if keep else 0)
     eventually(lambda: left_behind(rest) == kept)
+
+
+def test_uninstall_does_not_need_the_crds(cluster: Helm, rest: Rest) -> None:
+    """Where somebody has removed the CRDs before, the clean-up's Job still runs, and nothing stops Helm."""
+    install(cluster)
+    upgrade(cluster)
+    for name in installed_crds(rest):
+        rest.delete(f"{CRDS}/{name}")
+    eventually(lambda: not installed_crds(rest) and not is_served(rest))
+    create_node(rest, "hooks")
+    ended: list[str] = []
+
+    def end_hooks(pod: Object) -> str | None:
+        component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        ended.append(component)
+        return "" if component == "cleanup" else None
+
+    with ScriptedKubelet(rest, namespace=NAMESPACE, answer=end_hooks):
+        cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+    rest.delete("/api/v1/nodes/hooks")
+    assert "cleanup" in ended
+    eventually(lambda: left_behind(rest) == set())
 
 
 def test_uninstall_without_hooks_keeps_the_objects_of_kept_crds(cluster: Helm, rest: Rest) -> None:

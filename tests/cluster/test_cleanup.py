@@ -1,0 +1,119 @@
+"""`nodegauge cleanup` against a real API server: kubelets that never answer, an operator that has to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rig import GROUP, ROOT, Rig, eventually, install_crds
+from testbed.errors import ApiError
+from testbed.rest import Rest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+LABELS = {"app.kubernetes.io/part-of": "nodegauge", "app.kubernetes.io/component": "operator"}
+CONTAINER = {"name": "main", "image": "nothing:1"}
+
+
+@pytest.fixture
+def rig(control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[Rig]:
+    """Nodes without kubelets: no pod on them is ever confirmed gone."""
+    api = Rest(control_plane.server, ca_file=control_plane.ca_file, token=control_plane.admin_token)
+    install_crds(api)
+    rig = Rig(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
+    yield rig
+    rig.clean()
+    deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    for body in api.get(deployments)["items"]:
+        api.delete(f"{deployments}/{body['metadata']['name']}")
+    for pod in rig.pods():
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
+        with contextlib.suppress(ApiError):
+            api.delete(path, {"gracePeriodSeconds": 0})
+
+
+def cleanup(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as people run it."""
+    paths = [str(ROOT / "operator/src"), str(ROOT / "probes/src")]
+    environment = {**os.environ, "KUBECONFIG": str(rig.kubeconfig), "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "nodegauge_cli", "cleanup", "--namespace", rig.namespace, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def add_marks(rig: Rig, node: str) -> None:
+    """What the operator writes: a label, the condition, a report."""
+    rig.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"nodegauge.dev/health": "pass"}}})
+    conditions = rig.node(node)["status"].get("conditions", [])
+    ours = {"type": "GPUValidated", "status": "True", "reason": "Validated", "message": "fine"}
+    rig.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [*conditions, ours]}})
+    body = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "NodeReport", "metadata": {"name": node}}
+    rig.api.create(f"{GROUP}/nodereports", body | {"spec": {}})
+
+
+def add_probe(rig: Rig, node: str) -> None:
+    """A probe pod that runs on the node as far as the API server knows."""
+    metadata = {
+        "name": "probe",
+        "labels": {"nodegauge.dev/probe": "health"},
+        "annotations": {"nodegauge.dev/node": node, "nodegauge.dev/run": "1"},
+    }
+    spec = {"nodeName": node, "terminationGracePeriodSeconds": 5, "containers": [CONTAINER]}
+    pods = f"/api/v1/namespaces/{rig.namespace}/pods"
+    rig.api.create(pods, {"metadata": metadata, "spec": spec})
+    rig.api.patch(f"{pods}/probe/status", {"status": {"phase": "Running"}})
+
+
+def add_operator(rig: Rig, node: str) -> None:
+    """A Deployment with the chart's labels, under a name of its own, with a pod on the node."""
+    spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [CONTAINER]}
+    template = {"metadata": {"labels": LABELS}, "spec": spec}
+    body = {
+        "metadata": {"name": "my-gauge", "labels": LABELS},
+        "spec": {"replicas": 1, "selector": {"matchLabels": LABELS}, "template": template},
+    }
+    rig.api.create(f"/apis/apps/v1/namespaces/{rig.namespace}/deployments", body)
+    eventually(lambda: rig.pods(), what="the operator's pod")
+    [pod] = rig.pods()
+    path = f"/api/v1/namespaces/{rig.namespace}/pods/{pod['metadata']['name']}"
+    rig.api.patch(f"{path}/status", {"status": {"phase": "Running"}})
+
+
+def test_all_goes_although_no_kubelet_answers(rig: Rig) -> None:
+    """Operator and probe on nodes whose kubelet is dead: both are removed, then nothing of ours is left."""
+    node = rig.add_node()
+    add_marks(rig, node)
+    add_operator(rig, node)
+    add_probe(rig, node)
+    done = cleanup(rig)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "my-gauge scaled to 0" in done.stdout
+    assert done.stdout.count("kubelet, removed without it") == 2
+    assert rig.pods() == []
+    assert (rig.ours(node), rig.condition(node), rig.report(node)) == ({}, {}, {})
+    deployment = rig.api.get(f"/apis/apps/v1/namespaces/{rig.namespace}/deployments/my-gauge")
+    assert deployment["spec"]["replicas"] == 0
+
+
+def test_an_operator_elsewhere_is_refused_before_anything_is_changed(rig: Rig) -> None:
+    """With the wrong namespace it says which is the right one; a dry run changes nothing either."""
+    node = rig.add_node()
+    add_marks(rig, node)
+    add_operator(rig, node)
+    refused = cleanup(rig, "--namespace", "default")
+    assert refused.returncode == 1
+    assert f"--namespace {rig.namespace}" in refused.stderr
+    told = cleanup(rig, "--dry-run")
+    assert told.returncode == 0, told.stderr
+    assert f"{rig.namespace}/my-gauge would be scaled to 0" in told.stdout
+    assert node in told.stdout
+    assert rig.ours(node) == {"nodegauge.dev/health": "pass"}
+    assert rig.report(node)
+    path = f"/apis/apps/v1/namespaces/{rig.namespace}/deployments/my-gauge"
+    assert rig.api.get(path)["spec"]["replicas"] == 1
