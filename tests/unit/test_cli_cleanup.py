@@ -114,7 +114,13 @@ class Scene(FakeClient):
 
     def clean(self, **options: Any) -> float:
         """Clean up; virtual seconds that it took."""
-        wanted = {"namespace": NAMESPACE, "deployment": "", "policy": "", "within": 120.0, "dry_run": False}
+        wanted: dict[str, Any] = {
+            "namespace": NAMESPACE,
+            "deployment": "",
+            "policy": "",
+            "within": 120.0,
+            "dry_run": False,
+        }
 
         async def work() -> float:
             await command.clean(self, **(wanted | options))
@@ -204,7 +210,7 @@ def test_a_list_that_breaks_off_is_taken_whole(scene: Scene) -> None:
 
 def test_a_conflict_reads_again(scene: Scene) -> None:
     """A kubelet that writes the node between list and patch costs one more read."""
-    written = []
+    written: list[str] = []
 
     def stranger(verb: str, path: str) -> None:
         if verb == "GET" and path == NODES and not written:
@@ -292,9 +298,9 @@ def test_an_api_server_that_stays_away_ends_it(scene: Scene) -> None:
             return Unavailable("no answer") if went_away else None
 
         scene.refuse = away
-        options = {"namespace": NAMESPACE, "deployment": "", "policy": "", "within": 120.0}
+        options: dict[str, Any] = {"namespace": NAMESPACE, "deployment": "", "policy": "", "within": 120.0}
         with pytest.raises(KubeError, match=r"and \d+ more"):
-            await command.clean(scene, **options, dry_run=False)  # type: ignore[arg-type]
+            await command.clean(scene, **options, dry_run=False)
         assert loop.time() - went_away[0] < 120
 
     run(timed())
