@@ -10,7 +10,7 @@ from typing import Any
 
 from builders.cluster import COLLECTIONS, NODES, ApiError, Body, Cluster
 from nodegauge_operator.kube.client import CALL_TIMEOUT, STRATEGIC, Client
-from nodegauge_operator.kube.errors import KubeError, Unavailable, error_of
+from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
 
 
 class Killed(BaseException):
@@ -102,6 +102,11 @@ class FakeClient(Client):
 def unavailable(status: int = 0) -> KubeError:
     """No answer, or an answer that says later."""
     return Unavailable("no answer", status=status)
+
+
+def unreachable() -> KubeError:
+    """The connection was refused or cut."""
+    return Unreachable("connection reset")
 
 
 def _split(path: str) -> tuple[str, str, str]:

@@ -79,6 +79,7 @@ class Operator:
             SimpleNamespace(
                 store=self.store,
                 wake=lambda *names: self.woken.extend(names),
+                pod_seen=lambda pod: self.woken.append(pod.node),
                 gap=self._gap,
                 policies_seen=lambda changed: None,
             )

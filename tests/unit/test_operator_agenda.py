@@ -7,38 +7,52 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import tried
-from nodegauge_operator.reconcile.agenda import Agenda
+from nodegauge_operator.reconcile.agenda import STALE_ENTRIES, Agenda, Turn
 
 pytestmark = pytest.mark.timeout(10)
 NOBODY: frozenset[str] = frozenset()
 
 
-def test_who_was_woken_first_goes_first_and_keeps_its_first_time() -> None:
-    """Waking twice is waking once; the time of the first wake is what the metric counts from."""
+def test_who_was_woken_first_goes_first_and_keeps_its_place() -> None:
+    """Waking twice is waking once."""
     agenda = Agenda()
-    agenda.wake("a", since=1.0)
-    agenda.wake("b", since=2.0)
-    agenda.wake("a", since=3.0)
-    assert agenda.take(1, busy=NOBODY) == [("a", 1.0)]
-    assert agenda.take(5, busy=NOBODY) == [("b", 2.0)]
+    agenda.wake("a")
+    agenda.wake("b")
+    agenda.wake("a")
+    assert agenda.take(1, busy=NOBODY) == ["a"]
+    assert agenda.take(5, busy=NOBODY) == ["b"]
     assert agenda.take(5, busy=NOBODY) == []
+
+
+def test_who_has_news_goes_before_those_who_only_want_a_look() -> None:
+    """Also who was woken without news before; and each is taken once."""
+    agenda = Agenda()
+    for name in "abc":
+        agenda.wake(name)
+    agenda.wake("c", turn=Turn.FIRST)
+    agenda.wake("d", turn=Turn.FIRST)
+    agenda.wake("c")
+    assert agenda.pending(busy=frozenset("abc"))
+    assert agenda.take(3, busy=NOBODY) == ["c", "d", "a"]
+    assert agenda.take(3, busy=NOBODY) == ["b"]
+    assert not agenda.pending(busy=NOBODY)
 
 
 def test_who_is_being_worked_on_waits_and_is_not_forgotten() -> None:
     """One worker per node: a wake during the work is a second look after it."""
     agenda = Agenda()
-    agenda.wake("a", since=1.0)
+    agenda.wake("a", turn=Turn.FIRST)
     assert not agenda.pending(busy=frozenset("a"))
     assert agenda.take(5, busy=frozenset("a")) == []
     assert agenda.pending(busy=NOBODY)
-    assert agenda.take(5, busy=NOBODY) == [("a", 1.0)]
+    assert agenda.take(5, busy=NOBODY) == ["a"]
 
 
 @pytest.mark.parametrize("places", [0, -3])
 def test_without_a_place_nobody_is_taken(places: int) -> None:
     """Full is full."""
     agenda = Agenda()
-    agenda.wake("a", since=1.0)
+    agenda.wake("a")
     assert agenda.take(places, busy=NOBODY) == []
 
 
@@ -72,3 +86,14 @@ def test_timers_fire_as_a_plain_dictionary_would(sets: list[tuple[str, float]]) 
     for now in (1.0, 2.0, 3.0, 4.0):
         due = sorted(name for name, at in plain.items() if at == now)
         assert sorted(agenda.fire(now)) == due
+
+
+def test_timers_that_are_set_again_and_again_take_no_more_room() -> None:
+    """Every look at a node sets its timer, hours ahead at long intervals: the heap must not keep them all."""
+    agenda = Agenda()
+    for look in range(1000):
+        for name in "abcd":
+            agenda.set_timer(name, 1e6)
+            agenda.set_timer(f"{name}'", 1e6 + look)
+    assert len(agenda._heap) <= 2 * 8 + STALE_ENTRIES
+    assert sorted(agenda.fire(2e6)) == ["a", "a'", "b", "b'", "c", "c'", "d", "d'"]

@@ -5,6 +5,8 @@ Every metric name is built here; units stand in the names, counters end in `_tot
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -19,61 +21,41 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
-        self.nodes = Gauge(
-            "nodegauge_nodes", "Nodes that a policy selects.", ("policy", "verdict"), registry=self.registry
-        )
-        self.interconnect = Gauge(
+        gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
+        seconds = partial(Histogram, buckets=SECONDS, registry=self.registry)
+        self.nodes = gauge("nodegauge_nodes", "Nodes that a policy selects.", ("policy", "verdict"))
+        self.interconnect = gauge(
             "nodegauge_nodes_by_interconnect",
             "Nodes by interconnect class; none where it is not known.",
             ("policy", "interconnect"),
-            registry=self.registry,
         )
-        self.runs = Counter(
-            "nodegauge_runs_total",
-            "Finished probe runs by outcome.",
-            ("probe", "outcome", "reason"),
-            registry=self.registry,
+        self.runs = counter(
+            "nodegauge_runs_total", "Finished probe runs by outcome.", ("probe", "outcome", "reason")
         )
-        self.running = Gauge("nodegauge_running_probes", "Probe pods that exist now.", registry=self.registry)
-        self.waiting = Gauge(
-            "nodegauge_waiting_nodes",
-            "Nodes that are due and wait for a place in the budget.",
-            registry=self.registry,
+        self.running = gauge("nodegauge_running_probes", "Probe pods that exist now.")
+        self.waiting = gauge(
+            "nodegauge_waiting_nodes", "Nodes that are due and wait for a place in the budget."
         )
-        self.refused = Counter(
-            "nodegauge_pods_refused_total",
-            "Probe pods the API server refused (webhook, quota).",
-            registry=self.registry,
+        self.refused = counter(
+            "nodegauge_pods_refused_total", "Probe pods the API server refused (webhook, quota)."
         )
-        self.calls = Counter(
+        self.calls = counter(
             "nodegauge_api_calls_total",
             "API calls by verb, resource and status; status 0 is no answer.",
             ("verb", "resource", "status"),
-            registry=self.registry,
         )
-        self.call_seconds = Histogram(
-            "nodegauge_api_call_seconds",
-            "Duration of API calls.",
-            ("verb",),
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self.result_seconds = Histogram(
+        self.call_seconds = seconds("nodegauge_api_call_seconds", "Duration of API calls.", ("verb",))
+        self.result_seconds = seconds(
             "nodegauge_result_to_node_seconds",
-            "From the pod event with a result to the node written.",
-            buckets=SECONDS,
-            registry=self.registry,
+            "From the pod event that ended a run to the node's labels written, where that run changed them.",
         )
-        self.failures = Counter(
+        self.failures = counter(
             "nodegauge_reconcile_failures_total",
             "Passes over a node that ended in an error and are tried again.",
             ("kind",),
-            registry=self.registry,
         )
-        self.last_pass = Gauge(
-            "nodegauge_last_pass_timestamp_seconds",
-            "When the sweep last finished a pass.",
-            registry=self.registry,
+        self.last_pass = gauge(
+            "nodegauge_last_pass_timestamp_seconds", "When the sweep last finished a pass."
         )
 
     def observe_call(self, *, verb: str, resource: str, status: int, seconds: float) -> None:

@@ -17,9 +17,11 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
     @kopf.on.event("", "v1", "pods", labels={names.POD_PROBE: kopf.PRESENT}, registry=registry, id="pod")
     async def pod(event: kopf.RawEvent, **_: Any) -> None:
         """A deleted pod is kept with its last words until judged: a preempted one is soon gone."""
+        if event["type"] is None:
+            sweep.gap()
         gone = event["type"] == "DELETED"
         view = pod_view(event["object"], gone=gone)
         if view is None or (gone and not sweep.store.knows_pod(view)):
             return
         if sweep.store.put_pod(view):
-            sweep.wake(view.node)
+            sweep.pod_seen(view)

@@ -61,38 +61,62 @@ async def list_all(
     namespace: str,
     node_selector: str,
     beat: Callable[[], None] = lambda: None,
-) -> set[str]:
-    """List everything into the store; the names of nodes that need a look.  Raises `KubeError`.
+    wake: Callable[[str], None] = lambda name: None,
+) -> None:
+    """List everything into the store.  Raises `KubeError`; what came in until then is kept.
 
-    `beat` is called as objects come in: a slow list of a large cluster is progress all the same.
+    `beat` is called as objects come in: a slow list of a large cluster is progress all the same.  `wake` is
+    called at once with each node about which something changed: nobody will hear of that again.  Watches and
+    workers go on meanwhile, and a page shows the cluster as it was at the list's begin.
     """
-    since = await _current_version(client)
+    store.gone = set()
+    try:
+        since = await _current_version(client)
+        beat()
+        await _policies(client, store, since=since, wake=wake)
+        beat()
+        seen_nodes, seen_reports, seen_pods = set(), set(), set()
+        async for report in reports.each(client):
+            if not store.buried(report.uid) and store.put_report(report):
+                wake(report.name)
+            seen_reports.add(report.name)
+            beat()
+        beat()
+        async for pod in pods.each(client, namespace=namespace):
+            if not store.buried(pod.uid) and store.put_pod(pod):
+                wake(pod.node)
+            seen_pods.add(pod.uid)
+            beat()
+        beat()
+        async for node in nodes.each(client, label_selector=node_selector):
+            beat()
+            if store.buried(node.uid):
+                continue  # one that came since under its name is asked after like any that no list shows
+            if store.see_node(node):
+                wake(node.name)
+            seen_nodes.add(node.name)
+        touched = store.keep_only(nodes=seen_nodes, reports=seen_reports, pods=seen_pods, since=since)
+    finally:
+        store.gone = None
+    # A report or a pod of a node that no list holds: the node is gone, or left the server-side selection.
+    strays = store.known_names() - seen_nodes
+    store.suspects |= strays
+    for name in touched | strays:
+        wake(name)
+
+
+async def _policies(client: Client, store: Store, *, since: int, wake: Callable[[str], None]) -> None:
+    """List the policies; another set of them is news to every node."""
+    epoch = store.epoch
     listed = set()
     async for body in policies.each(client):
         take_policy(store, body)
         listed.add(str(body["metadata"]["name"]))
-    beat()
     for name in [n for n in store.policy_versions if n not in listed]:
         drop_policy(store, name, version=str(since))
-    seen_nodes, seen_reports, seen_pods = set(), set(), set()
-    async for report in reports.each(client):
-        store.put_report(report)
-        seen_reports.add(report.name)
-        beat()
-    beat()
-    async for pod in pods.each(client, namespace=namespace):
-        store.put_pod(pod)
-        seen_pods.add(pod.uid)
-        beat()
-    beat()
-    async for node in nodes.each(client, label_selector=node_selector):
-        store.see_node(node)
-        seen_nodes.add(node.name)
-        beat()
-    store.keep_only(nodes=seen_nodes, reports=seen_reports, pods=seen_pods, since=since)
-    # A report or a pod of a node that no list holds: the node is gone, or left the server-side selection.
-    store.suspects |= store.known_names() - seen_nodes
-    return store.known_names()
+    if store.epoch != epoch:
+        for name in store.known_names():
+            wake(name)
 
 
 async def _current_version(client: Client) -> int:

@@ -1,12 +1,13 @@
 """The status of policies: how many nodes, how they fare, and whether the policy is in force.
 
-Counted from the store at most once a second, written only when it differs from what stands there.
+Written only when it differs from what stands there: counts drift for as long as runs end, and are written
+every few seconds; what somebody has just changed in a policy is answered at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -18,39 +19,59 @@ from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reasons import PolicyReason
+from nodegauge_operator.reconcile.backoff import Jitter, backoff
 from nodegauge_operator.reconcile.store import Store
+from nodegauge_operator.reconcile.tally import Tally
 
 log = logging.getLogger("nodegauge.policy")
 
-COUNT_SECONDS = 1.0
+LOOK_SECONDS = 1.0
+"""Statuses are compared so often at most."""
+DRIFT_SECONDS = 5.0
+"""A status whose counts alone differ is written so often at most."""
+NEVER = float("inf")
 
 
 class PolicyStatus:
-    """Counts and conditions of every policy.  `dirty` asks for a new count."""
+    """Counts and conditions of every policy.  `dirty` asks for another look at them."""
 
-    def __init__(self, *, client: Client, store: Store, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        client: Client,
+        store: Store,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        jitter: Jitter = random.random,
+    ) -> None:
         self.dirty = True
         self._client = client
         self._store = store
         self._metrics = metrics
         self._clock = clock
-        self._counted_at = 0.0
-        self._verdicts: dict[str, Counter[str]] = {}
-        self._classes: dict[str, Counter[str]] = {}
+        self._jitter = jitter
+        self._tally = Tally(store)
+        self._looked_at = 0.0
+        self._written: dict[str, float] = {}
+        self._failed: dict[str, tuple[int, float]] = {}
+        """Policies whose status the API server did not take: how often in a row, and when to try again."""
 
     def selected(self, policy: str) -> int:
-        """Nodes that follow the policy, as of the last count."""
-        if policy not in self._verdicts:
-            self._count()
-        return sum(self._verdicts.get(policy, Counter()).values())
+        """Nodes that follow the policy now."""
+        return self._tally.selected(policy)
+
+    def due_at(self) -> float:
+        """When `write` has something to look at; infinity for not at all."""
+        return self._looked_at + LOOK_SECONDS if self.dirty else NEVER
 
     async def write(self) -> None:
-        """Count anew where needed, and write each status that differs; an API error is tried again later."""
+        """Write each status that differs and is due; what is not yet due, or failed, is looked at later."""
         now = self._clock()
-        if not self.dirty or 0 <= now - self._counted_at < COUNT_SECONDS:
+        if not self.dirty or 0 <= now - self._looked_at < LOOK_SECONDS:
             return
-        self._count()
-        self.dirty, self._counted_at = False, now
+        self.dirty, self._looked_at = False, now
+        self._export()
+        self._forget()
         for name in [
             *self._store.policies,
             *(self._store.policy_errors.keys() - self._store.policies.keys()),
@@ -59,40 +80,49 @@ class PolicyStatus:
                 continue  # deleted while another one was written
             wanted = self._wanted(name)
             if _same(self._store.policy_status.get(name, {}), wanted):
-                continue
-            try:
-                await policies.patch_status(self._client, name, wanted)
-                self._store.policy_status[name] = wanted
-            except KubeError as error:
-                log.warning("status of policy %s not written: %s", name, error)
+                self._failed.pop(name, None)
+            elif self._due(name, wanted, now):
+                await self._patch(name, wanted)
+            else:
                 self.dirty = True
 
-    def _count(self) -> None:
-        self._verdicts = {name: Counter() for name in self._store.policies}
-        self._classes = {name: Counter() for name in self._store.policies}
-        for node in self._store.nodes.values():
-            policy = self._store.policy_of(node)
-            if policy is None:
-                continue
-            report = self._store.reports.get(node.name)
-            known = report is not None and report.node_uid == node.uid
-            verdict = report.status.verdict if report and known else Verdict.UNKNOWN
-            klass = report.status.interconnect.klass if report and known else ""
-            self._verdicts[policy.name][verdict.value] += 1
-            self._classes[policy.name][klass or "none"] += 1
-        self._export()
+    def _due(self, name: str, wanted: dict[str, Any], now: float) -> bool:
+        if name in self._failed:
+            return now >= self._failed[name][1]
+        drifts = _standing(self._store.policy_status.get(name, {})) == _standing(wanted)
+        return not (drifts and 0 <= now - self._written.get(name, 0.0) < DRIFT_SECONDS)
+
+    async def _patch(self, name: str, wanted: dict[str, Any]) -> None:
+        try:
+            await policies.patch_status(self._client, name, wanted)
+        except KubeError as error:
+            tries = self._failed[name][0] if name in self._failed else 0
+            self._failed[name] = tries + 1, self._clock() + backoff(tries, self._jitter)
+            log.warning("status of policy %s not written: %s", name, error)
+            self.dirty = True
+            return
+        self._failed.pop(name, None)
+        self._written[name] = self._clock()
+        if name in self._store.policy_versions:
+            self._store.policy_status[name] = wanted
 
     def _export(self) -> None:
         self._metrics.nodes.clear()
         self._metrics.interconnect.clear()
-        for name, verdicts in self._verdicts.items():
-            for verdict, count in verdicts.items():
+        for name in self._store.policies:
+            for verdict, count in self._tally.verdicts(name).items():
                 self._metrics.nodes.labels(name, verdict).set(count)
-            for klass, count in self._classes[name].items():
+            for klass, count in self._tally.classes(name).items():
                 self._metrics.interconnect.labels(name, klass).set(count)
 
+    def _forget(self) -> None:
+        """Let go of policies that were deleted."""
+        for memory in (self._written, self._failed):
+            for name in memory.keys() - self._store.policy_versions.keys():
+                memory.pop(name, None)
+
     def _wanted(self, name: str) -> dict[str, Any]:
-        verdicts = self._verdicts.get(name, Counter())
+        verdicts = self._tally.verdicts(name)
         good = verdicts[Verdict.PASS] + verdicts[Verdict.WARN]
         selected = sum(verdicts.values())
         generation, condition = self._condition(name, selected)
@@ -141,3 +171,9 @@ class PolicyStatus:
 
 def _same(current: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return all(current.get(key) == value for key, value in wanted.items())
+
+
+def _standing(status: dict[str, Any]) -> tuple[object, ...]:
+    """What a change of counts alone leaves as it is; the condition's message names a count."""
+    condition = (status.get("conditions") or [{}])[0]
+    return status.get("observedGeneration"), condition.get("status"), condition.get("reason")

@@ -36,27 +36,43 @@ class Store:
         self.suspects: set[str] = set()
         self.outside: set[str] = set()
         """Nodes that exist and are not in the server-side selection (any more): no policy holds there."""
+        self.changed: set[str] = set()
+        """Nodes whose count may be another one by now; the tally takes them out."""
+        self.epoch = 0
+        """Moves on whenever the policies in force change: everything about every node may differ."""
+        self.gone: set[str] | None = None
+        """UIDs of what was dropped during a full list: its pages still show it.  None while there is none."""
         self._pods: dict[str, dict[str, PodView]] = {}
         self._followed: dict[str, str | None] = {}
 
     def put_node(self, node: NodeView) -> bool:
         """Keep a node unless a newer one is known; whether anything changed that decisions look at."""
         before = self.nodes.get(node.name)
+        if node.name in self.outside:
+            self.changed.add(node.name)
         if before is not None and not _newer(node, before):
             return False
         self.nodes[node.name] = node
+        if before is not None and _essence(before) == _essence(node):
+            return False
+        self.changed.add(node.name)
         self._followed.pop(node.name, None)
-        return before is None or _essence(before) != _essence(node)
+        return True
 
     def see_node(self, node: NodeView) -> bool:
         """Keep a node that a watch or a list has brought, which says that it is in the selection."""
         returned = node.name in self.outside
         self.outside.discard(node.name)
+        if returned:
+            self.changed.add(node.name)
         return self.put_node(node) or returned
 
     def drop_node(self, name: str) -> None:
         """Forget a node that is gone for certain."""
-        self.nodes.pop(name, None)
+        known = self.nodes.pop(name, None)
+        if known is not None:
+            self._bury(known.uid)
+        self.changed.add(name)
         self.suspects.discard(name)
         self.outside.discard(name)
         self._followed.pop(name, None)
@@ -67,6 +83,7 @@ class Store:
         if before is not None and not _newer(report, before):
             return False
         self.reports[report.name] = report
+        self.changed.add(report.name)
         return True
 
     def drop_report(self, name: str, uid: str) -> bool:
@@ -75,6 +92,8 @@ class Store:
         if known is None or known.uid != uid:
             return False
         del self.reports[name]
+        self._bury(uid)
+        self.changed.add(name)
         return True
 
     def put_pod(self, pod: PodView) -> bool:
@@ -98,6 +117,7 @@ class Store:
         known = pods.get(pod.name)
         if known is not None and known.uid == pod.uid:
             del pods[pod.name]
+            self._bury(pod.uid)
             if not pods:
                 del self._pods[pod.node]
 
@@ -122,6 +142,7 @@ class Store:
     def policies_changed(self) -> None:
         """Forget which policy each node follows: the set of policies is another one."""
         self._followed.clear()
+        self.epoch += 1
 
     def known_names(self) -> set[str]:
         """Every node name that anything here is about."""
@@ -140,12 +161,20 @@ class Store:
         for report in [r for r in self.reports.values() if r.name not in listed_reports]:
             if version_of(report.resource_version) <= since:
                 touched.add(report.name)
-                del self.reports[report.name]
+                self.drop_report(report.name, report.uid)
         for pod in [p for pods_ in self._pods.values() for p in pods_.values()]:
             if pod.uid not in listed_pods and not pod.gone and version_of(pod.resource_version) <= since:
                 touched.add(pod.node)
                 self.drop_pod(pod)
         return touched
+
+    def buried(self, uid: str) -> bool:
+        """Whether the object was dropped while the full list was under way that shows it."""
+        return self.gone is not None and uid in self.gone
+
+    def _bury(self, uid: str) -> None:
+        if self.gone is not None:
+            self.gone.add(uid)
 
 
 def _newer(new: NodeView | Report | PodView, old: NodeView | Report | PodView) -> bool:

@@ -1,35 +1,40 @@
 """The loop: wakes, timers, places in the budget, keyed workers, a full list now and then.
 
-One worker at a time per node and a few in flight.  Nothing is decided before the first full list.  A pass
-that ends in API errors counts as finished; an error that nobody expected in the loop itself ends the task,
-and with it the process.
+One worker at a time per node and a few in flight.  Nothing is decided before the first full list; later ones,
+and the status of policies, are taken care of beside the loop, so that no result waits for them.  A pass that
+ends in API errors counts as finished; an error that nobody expected in the loop itself ends the task, and
+with it the process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
 
 from nodegauge_operator import names
 from nodegauge_operator.core.budget import concurrent_probes, next_in_turn
+from nodegauge_operator.core.model import PodView
 from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
-from nodegauge_operator.kube.errors import KubeError, NotFound, Unavailable
+from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile import listing
-from nodegauge_operator.reconcile.agenda import Agenda
+from nodegauge_operator.reconcile.agenda import Agenda, Turn
+from nodegauge_operator.reconcile.backoff import Jitter
+from nodegauge_operator.reconcile.beside import Beside
 from nodegauge_operator.reconcile.policystatus import PolicyStatus
+from nodegauge_operator.reconcile.relist import Relist
 from nodegauge_operator.reconcile.store import Store
 from nodegauge_operator.reconcile.worker import Worker
 from nodegauge_operator.settings import Settings
 
 log = logging.getLogger("nodegauge.sweep")
 
-GAP_SECONDS = 5.0
 FIRST_SECONDS = 30.0
-"""The watches' own first lists arrive within this time of ours and mean no gap."""
+"""The watches' own first lists arrive within this time of our first one and mean no gap."""
 SHORTEST_BACKOFF, LONGEST_BACKOFF = 0.5, 60.0
 LAST_WRITES_SECONDS = 5.0
 STUCK_SECONDS = 1.5 * LIST_TIMEOUT
@@ -47,6 +52,7 @@ class Sweep:
         metrics: Metrics,
         settings: Settings,
         clock: Callable[[], float] = time.time,
+        jitter: Jitter = random.random,
     ) -> None:
         self.store = store
         self.listed = False
@@ -56,25 +62,36 @@ class Sweep:
         self._settings = settings
         self._clock = clock
         self._worker = Worker(client=client, store=store, metrics=metrics, settings=settings, clock=clock)
-        self._policy_status = PolicyStatus(client=client, store=store, metrics=metrics, clock=clock)
+        self._policy_status = PolicyStatus(
+            client=client, store=store, metrics=metrics, clock=clock, jitter=jitter
+        )
         self._agenda = Agenda()
         self._waiting: dict[str, float] = {}
         self._granted: set[str] = set()
         self._failures: dict[str, int] = {}
         self._flying: dict[str, asyncio.Task[None]] = {}
+        self._ended: dict[str, float] = {}
+        """When the pod event came that ended a run on the node, monotonic; until that has been dealt with."""
         self._wakeup = asyncio.Event()
-        self._gap = False
-        self._next_list = 0.0
-        self._listed_at = 0.0
-        self._last_pass = time.monotonic()
+        self._relist = Relist(interval=settings.relist_interval, jitter=jitter)
+        self._listing = Beside("full list", ended=self._wakeup.set)
+        self._statuses = Beside("policy status", ended=self._wakeup.set)
+        self._first_listed_at = 0.0
+        self._list_beat = self._last_pass = time.monotonic()
 
     def wake(self, *nodes: str) -> None:
         """Look at these nodes soon."""
-        now = time.monotonic()
         for name in nodes:
-            self._agenda.wake(name, since=now)
+            self._agenda.wake(name)
         if nodes:
             self._wakeup.set()
+
+    def pod_seen(self, pod: PodView) -> None:
+        """A pod changed: look at its node before those without news."""
+        if pod.finished or pod.gone or pod.terminated is not None:
+            self._ended.setdefault(pod.node, time.monotonic())
+        self._agenda.wake(pod.node, turn=Turn.FIRST)
+        self._wakeup.set()
 
     def policies_seen(self, *, changed: bool) -> None:
         """A policy arrived, changed or went: count anew, and look at every node if it matters to them."""
@@ -85,13 +102,15 @@ class Sweep:
 
     def gap(self) -> None:
         """A watch may have missed something: take a full list soon, unless we have only just started."""
-        if self.listed and self._clock() >= self._listed_at + FIRST_SECONDS:
-            self._gap = True
+        now = time.monotonic()
+        if self.listed and now >= self._first_listed_at + FIRST_SECONDS:
+            self._relist.gap(now)
             self._wakeup.set()
 
     def alive(self) -> bool:
-        """Whether a pass, or a part of a full list, was finished lately."""
-        return time.monotonic() - self._last_pass < 3 * self._settings.sweep_interval + STUCK_SECONDS
+        """Whether a pass was finished lately, and a part of the full list that is under way."""
+        oldest = min(self._last_pass, self._list_beat) if self._listing.busy else self._last_pass
+        return time.monotonic() - oldest < 3 * self._settings.sweep_interval + STUCK_SECONDS
 
     async def run(self) -> None:
         """Sweep until cancelled; then finish the writes in flight, and make no new pods."""
@@ -103,56 +122,74 @@ class Sweep:
                     await self._sleep()
         finally:
             self._worker.stopping = True
-            if self._flying:
-                _, late = await asyncio.wait(list(self._flying.values()), timeout=LAST_WRITES_SECONDS)
-                for task in late:
-                    task.cancel()
-                await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(
+                self._listing.end(within=0),
+                self._statuses.end(within=LAST_WRITES_SECONDS),
+                self._land(),
+            )
+
+    async def _land(self) -> None:
+        """Give the writes in flight their time."""
+        if self._flying:
+            _, late = await asyncio.wait(list(self._flying.values()), timeout=LAST_WRITES_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def _pass(self) -> None:
-        now = self._clock()
-        if now >= self._next_list or (self._gap and now >= self._listed_at + GAP_SECONDS):
-            await self._list()
+        await self._keep_listed()
         if self.listed:
             self.wake(*self._agenda.fire(self._clock()))
             self._grant()
             self._launch()
-            await self._policy_status.write()
-        self._beat()
+            self._statuses.check()
+            if not self._statuses.busy and self._clock() >= self._policy_status.due_at():
+                self._statuses.start(self._policy_status.write())
+        self._last_pass = time.monotonic()
         self._metrics.last_pass.set(self._clock())
 
+    async def _keep_listed(self) -> None:
+        """Begin a full list where one is due; the first one is waited for."""
+        self._listing.check()
+        if not self._listing.busy and time.monotonic() >= self._relist.at():
+            self._relist.begin()
+            self._beat()
+            self._listing.start(self._list())
+        if not self.listed:
+            await self._listing.wait()
+
     def _beat(self) -> None:
-        self._last_pass = time.monotonic()
+        self._list_beat = time.monotonic()
+        if not self.listed:
+            self._last_pass = self._list_beat  # the loop waits for the list
 
     async def _list(self) -> None:
-        """A full list; a failed one is tried again shortly, and nothing is decided from it."""
+        """A full list; a failed one is tried again later, and nothing is taken for gone because of it."""
         settings = self._settings
         try:
-            touched = await listing.list_all(
+            await listing.list_all(
                 self._client,
                 self.store,
                 namespace=settings.probe.namespace,
                 node_selector=settings.node_label_selector,
                 beat=self._beat,
+                wake=self.wake,
             )
         except NotFound:
             log.error("CRDs missing: install %s (kubectl apply -f crds/)", " and ".join(names.CRD_NAMES))
-            self._retry_list(GAP_SECONDS)
+            self._relist.missing(time.monotonic())
         except KubeError as error:
-            log.warning("full list failed, trying again: %s", error)
-            self._retry_list(1.0)
+            self._relist.failed(time.monotonic())
+            wait = self._relist.at() - time.monotonic()
+            log.warning("full list failed, again in %.0f s: %s", wait, error)
         else:
             nodes, policies = len(self.store.nodes), len(self.store.policies)
             log.info("listed %d nodes, %d reports, %d policies", nodes, len(self.store.reports), policies)
-            self.listed, self._gap = True, False
-            self._listed_at = self._clock()
-            self._next_list = self._listed_at + settings.relist_interval
+            self._relist.done(time.monotonic())
             self._policy_status.dirty = True
-            self.wake(*touched)
-
-    def _retry_list(self, wait: float) -> None:
-        self._listed_at = self._clock()
-        self._next_list = self._clock() + wait
+            if not self.listed:
+                self.listed, self._first_listed_at = True, time.monotonic()
+                self.wake(*self.store.known_names())
 
     def _grant(self) -> None:
         """Give free places of each policy's budget to the nodes that waited longest."""
@@ -166,7 +203,7 @@ class Sweep:
             for name in next_in_turn(candidates, free[policy_name]):
                 del self._waiting[name]
                 self._granted.add(name)
-                self.wake(name)
+                self._agenda.wake(name, turn=Turn.FIRST)  # its place is kept empty until then
         self._metrics.waiting.set(len(self._waiting))
         self._metrics.running.set(len(with_pods))
 
@@ -191,8 +228,8 @@ class Sweep:
 
     def _launch(self) -> None:
         places = self._settings.workers - len(self._flying)
-        for name, since in self._agenda.take(places, busy=frozenset(self._flying)):
-            task = asyncio.create_task(self._work(name, since), name=f"node {name}")
+        for name in self._agenda.take(places, busy=frozenset(self._flying)):
+            task = asyncio.create_task(self._work(name), name=f"node {name}")
             self._flying[name] = task
 
     def _more(self) -> bool:
@@ -201,28 +238,32 @@ class Sweep:
         return self.listed and free and self._agenda.pending(busy=frozenset(self._flying))
 
     async def _sleep(self) -> None:
-        until = min(self._agenda.next_timer(), self._next_list)
-        if self._gap:
-            until = min(until, self._listed_at + GAP_SECONDS)
-        timeout = max(0.02, min(self._settings.sweep_interval, until - self._clock()))
+        waits = [self._settings.sweep_interval, self._agenda.next_timer() - self._clock()]
+        if not self._listing.busy:
+            waits.append(self._relist.at() - time.monotonic())
+        if not self._statuses.busy:
+            waits.append(self._policy_status.due_at() - self._clock())
         try:
-            await asyncio.wait_for(self._wakeup.wait(), timeout)
+            await asyncio.wait_for(self._wakeup.wait(), max(0.02, min(waits)))
         except TimeoutError:
             return
 
-    async def _work(self, name: str, since: float) -> None:
+    async def _work(self, name: str) -> None:
         """Settle one node; whatever goes wrong there is tried again later and stops nobody else."""
-        granted = name in self._granted
+        granted, ended = name in self._granted, self._ended.get(name)
         try:
-            settled = await self._worker.settle(name, granted=granted, since=since)
+            settled = await self._worker.settle(name, granted=granted, since=ended)
         except KubeError as error:
-            # No answer at all may be a restart of the API server, of which watches tell nothing.
-            self._gap = self._gap or (isinstance(error, Unavailable) and not error.status)
+            if isinstance(error, Unreachable):
+                # The API server may have restarted, of which watches tell nothing.
+                self._relist.gap(time.monotonic())
             self._failed(name, type(error).__name__, error)
         except Exception as error:
             log.exception("unexpected error on node %s", name, extra={"node": name})
             self._failed(name, "Unexpected", error)
         else:
+            if self._ended.get(name) == ended:
+                self._ended.pop(name, None)
             if granted or settled.due_since is None:
                 self._failures.pop(name, None)  # else what failed has only been put off: no new start
             self._waiting.pop(name, None)

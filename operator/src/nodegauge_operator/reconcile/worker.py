@@ -71,12 +71,13 @@ class Worker:
             instance=settings.instance,
         )
 
-    async def settle(self, name: str, *, granted: bool, since: float) -> Settled:
+    async def settle(self, name: str, *, granted: bool, since: float | None) -> Settled:
         """Write what has to be written for one node.
 
-        `granted`: a place in the budget is kept for it.  `since`: when it was woken, monotonic.  Raises
-        `KubeError` for what another try has to solve.
+        `granted`: a place in the budget is kept for it.  `since`: when the pod event came that ended a run,
+        monotonic; None where none did.  Raises `KubeError` for what another try has to solve.
         """
+        judged = False
         fresh = False
         declined: dict[type, str] = {}
         for _ in range(MAX_STEPS):
@@ -96,7 +97,9 @@ class Worker:
                 declined = declined | {type(step): str(error)}
                 continue
             if done is not None:
-                self._note(name, done, since)
+                judged = self._note(name, done) or judged
+                if judged and since is not None and isinstance(done, writes.PatchNode):
+                    self._metrics.result_seconds.observe(time.monotonic() - since)
             fresh = isinstance(step, writes.RefreshReport)
         raise KubeError(f"not settled after {MAX_STEPS} writes")
 
@@ -175,25 +178,26 @@ class Worker:
             return min(later, max(self._left_at[name] + KEEP_SECONDS, situation.now + 1))
         return later
 
-    def _note(self, name: str, step: writes.Step, since: float) -> None:
+    def _note(self, name: str, step: writes.Step) -> bool:
+        """Say what was written; whether a run was judged with it."""
         extra = {"node": name}
         match step:
             case writes.PostEvent(_, change):
                 self._posted[name] = (change.run, change.reason)
             case writes.PatchReport(report, status):
-                self._note_run(name, report, status)
+                return self._note_run(name, report, status)
             case writes.PatchNode(_, labels):
-                self._metrics.result_seconds.observe(time.monotonic() - since)
                 words = ", ".join(f"{k} removed" if v is None else f"{k}={v}" for k, v in labels.items())
                 log.info("node %s: labels: %s", name, words, extra=extra)
             case _:
                 log.debug("node %s: %s", name, type(step).__name__, extra=extra)
+        return False
 
-    def _note_run(self, name: str, report: Report, status: ReportStatus) -> None:
+    def _note_run(self, name: str, report: Report, status: ReportStatus) -> bool:
         before, after = report.status.probe(names.PROBE_HEALTH), status.probe(names.PROBE_HEALTH)
         run = after.last_run
         if run is None or (before.last_run is not None and before.last_run.number == run.number):
-            return
+            return False
         self._metrics.runs.labels(names.PROBE_HEALTH, run.outcome.value, run.reason).inc()
         read = run.outcome is Outcome.READ
         extra = {
@@ -204,6 +208,7 @@ class Worker:
         }
         words = after.summary if read else f"{run.reason}: {run.message}"
         log.info("node %s: run %d: %s", name, run.number, words, extra=extra)
+        return True
 
 
 def _may_wait(step: writes.Step, error: KubeError) -> bool:
