@@ -70,6 +70,19 @@ def test_a_conflict_is_told_once_with_the_way_out(scene: Scene) -> None:
     assert "takeOver" in scene.told()[1][1]
 
 
+def test_a_conflict_at_rest_writes_nothing(scene: Scene) -> None:
+    """It is known: looking again is no change, and a quiet run costs its three writes."""
+    scene.label(interconnect="infiniband")
+    scene.run()
+    scene.operator.client.log.clear()
+    scene.world.pass_time(60)
+    scene.settle()
+    assert scene.operator.client.log == []
+    scene.world.pass_time(INTERVAL)
+    scene.run()
+    assert scene.operator.client.log == ["POST pods", "PATCH nodereports/status", "DELETE pods"]
+
+
 def test_a_conflict_at_the_first_run_does_not_hide_what_the_run_found(scene: Scene) -> None:
     """A fault and somebody's label at once: both are told."""
     scene.label(interconnect="infiniband")
