@@ -1,4 +1,4 @@
-"""What must not stop the rest: refused writes, unreadable policies, flapping labels, lost reports, a reboot."""
+"""What must not stop the rest: refused writes, unreadable policies, flapping labels, lost reports, boots."""
 
 from __future__ import annotations
 
