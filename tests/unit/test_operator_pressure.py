@@ -223,6 +223,26 @@ def test_a_gap_in_any_watch_is_mended_by_a_list(path: str) -> None:
     staged(play)
 
 
+@pytest.mark.parametrize("path", [NODES, PODS, POLICIES, REPORTS])
+def test_a_gap_right_after_the_start_is_none_of_the_first_lists(path: str) -> None:
+    """What a watch has shown once, it shows again only after an interruption."""
+
+    async def play(stage: Stage) -> None:
+        stage.nodes(2)
+        stage.cluster.add_policy()
+        stage.start()
+        await stage.after(2)
+        body = next(iter(stage.cluster.objects[path].values()))
+        stage.feed.give(path, None, body)
+        await stage.after(SHORTEST + 1)
+        assert stage.lists() == 1
+        stage.feed.give(path, None, body)
+        await stage.after(SHORTEST + 1)
+        assert stage.lists() == 2
+
+    staged(play)
+
+
 def test_the_time_from_a_result_to_its_node_is_measured_and_nothing_else() -> None:
     """From the arrival of the event that ended the run; a label put back by hand is no result."""
 

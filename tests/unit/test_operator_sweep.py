@@ -330,12 +330,12 @@ def test_a_gap_is_not_slept_over(monkeypatch: pytest.MonkeyPatch) -> None:
         stage.cluster.add_policy()
         stage.start()
         await stage.after(60)
-        stage.sweep.gap()
-        stage.sweep.gap()
+        stage.sweep.shown("a")
+        stage.sweep.shown("b")
         lists = stage.lists()
         await stage.after(SHORTEST + 1)
         assert stage.lists() == lists + 1
-        stage.sweep.gap()
+        stage.sweep.shown("a")
         await stage.after(2 * SHORTEST + 1)
         assert stage.lists() == lists + 2
 

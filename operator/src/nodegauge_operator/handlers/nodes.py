@@ -18,7 +18,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
         """A deletion is only a suspicion: behind a server-side selector a lost label looks the same."""
         view = node_view(event["object"])
         if event["type"] is None:
-            sweep.gap()
+            sweep.shown(view.uid)
         if event["type"] == "DELETED":
             sweep.store.suspects.add(view.name)
             sweep.wake(view.name)

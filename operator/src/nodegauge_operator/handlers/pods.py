@@ -18,7 +18,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
     async def pod(event: kopf.RawEvent, **_: Any) -> None:
         """A deleted pod is kept with its last words until judged: a preempted one is soon gone."""
         if event["type"] is None:
-            sweep.gap()
+            sweep.shown(event["object"]["metadata"]["uid"])
         gone = event["type"] == "DELETED"
         view = pod_view(event["object"], gone=gone)
         if view is None or (gone and not sweep.store.knows_pod(view)):

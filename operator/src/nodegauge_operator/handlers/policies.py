@@ -17,7 +17,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
     @kopf.on.event(names.GROUP, names.VERSION, names.POLICY_PLURAL, registry=registry, id="policy")
     async def policy(event: kopf.RawEvent, **_: Any) -> None:
         if event["type"] is None:
-            sweep.gap()
+            sweep.shown(event["object"]["metadata"]["uid"])
         body: dict[str, Any] = dict(event["object"])
         if event["type"] == "DELETED":
             metadata = body["metadata"]

@@ -17,7 +17,7 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
     @kopf.on.event(names.GROUP, names.VERSION, names.REPORT_PLURAL, registry=registry, id="report")
     async def report(event: kopf.RawEvent, **_: Any) -> None:
         if event["type"] is None:
-            sweep.gap()
+            sweep.shown(event["object"]["metadata"]["uid"])
         view = parse_report(event["object"])
         gone = event["type"] == "DELETED"
         changed = sweep.store.drop_report(view.name, view.uid) if gone else sweep.store.put_report(view)

@@ -77,6 +77,8 @@ class Sweep:
         self._listing = Beside("full list", ended=self._wakeup.set)
         self._statuses = Beside("policy status", ended=self._wakeup.set)
         self._first_listed_at = 0.0
+        self._shown: set[str] = set()
+        """UIDs of what the watches' own first lists have shown."""
         self._list_beat = self._last_pass = time.monotonic()
 
     def wake(self, *nodes: str) -> None:
@@ -100,12 +102,20 @@ class Sweep:
             self.wake(*self.store.known_names())
         self._wakeup.set()
 
-    def gap(self) -> None:
-        """A watch may have missed something: take a full list soon, unless we have only just started."""
+    def shown(self, uid: str) -> None:
+        """kopf listed this object by itself: a gap in that watch, or its own first list.
+
+        Later than our first list, or for the second time, it is a gap: take a full list soon.
+        """
         now = time.monotonic()
-        if self.listed and now >= self._first_listed_at + FIRST_SECONDS:
-            self._relist.gap(now)
-            self._wakeup.set()
+        first = not self.listed or now < self._first_listed_at + FIRST_SECONDS
+        if not first:
+            self._shown.clear()
+        elif uid not in self._shown:
+            self._shown.add(uid)
+            return
+        self._relist.gap(now)
+        self._wakeup.set()
 
     def alive(self) -> bool:
         """Whether a pass was finished lately, and a part of the full list that is under way."""
