@@ -11,7 +11,7 @@ import pytest
 from builders import INTERVAL, make_node, make_pod
 from builders.client import unavailable, unreachable
 from builders.cluster import NODES, PODS, POLICIES, REPORTS
-from builders.operator import SETTINGS
+from builders.operator import SETTINGS, Operator, World
 from builders.stage import RUN_SECONDS, Stage, refusing, staged
 from builders.virtual import drive
 from nodegauge_operator import names
@@ -173,11 +173,14 @@ def test_a_list_brings_nothing_back_that_went_while_it_was_taken() -> None:
         stage.client.call = late  # type: ignore[method-assign]
         stage.sweep._relist._regular = 0.0
         stage.sweep.wake("node-0")
-        await stage.after(10)
+        await stage.after(30)  # the nodes are on their way
+        assert stage.sweep._listing.busy
         stage.cluster.remove(REPORTS, "node-1")
         stage.cluster.remove(NODES, "node-1")
+        stage.client.log.clear()
         await stage.after(60)
         assert not stage.sweep._listing.busy
+        assert "POST nodereports" not in stage.client.log
         assert "node-1" not in stage.sweep.store.known_names()
 
     staged(play)
@@ -262,9 +265,29 @@ def test_the_time_from_a_result_to_its_node_is_measured_and_nothing_else() -> No
     staged(play)
 
 
-def told(stage: Stage) -> tuple[float, float]:
+def test_a_write_without_a_judged_run_is_not_measured() -> None:
+    """A pod of an earlier run goes for good, and the look at its node mends a label."""
+    world = World()
+    world.cluster.add_policy()
+    world.cluster.add_node()
+    operator = Operator(world.cluster)
+    operator.list()
+    operator.settle()
+    world.kubelets()
+    operator.deliver()
+    operator.settle()
+    (count, total) = told(operator)
+    assert count == 1
+    world.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
+    operator.deliver()
+    operator.settle()
+    assert names.LABEL_HEALTH in world.cluster.get(NODES, "node-1")["metadata"]["labels"]
+    assert told(operator) == (count, total)
+
+
+def told(scene: Stage | Operator) -> tuple[float, float]:
     """Count and sum of the metric."""
-    samples = {s.name: s.value for m in stage.metrics.result_seconds.collect() for s in m.samples}
+    samples = {s.name: s.value for m in scene.metrics.result_seconds.collect() for s in m.samples}
     name = "nodegauge_result_to_node_seconds"
     return samples[f"{name}_count"], samples[f"{name}_sum"]
 
@@ -316,6 +339,18 @@ def test_a_list_that_fails_leaves_its_gap_unmended() -> None:
     relist.begin()
     relist.failed(400)
     assert relist.at() == 400 + SHORTEST
+
+
+def test_a_list_for_a_gap_that_took_two_tries_counts_as_one_for_a_gap() -> None:
+    """The next gap waits its longer time all the same."""
+    relist = plan()
+    relist.gap(100)
+    relist.begin()
+    relist.failed(200)
+    relist.begin()
+    relist.done(300)
+    relist.gap(301)
+    assert relist.at() == 300 + 2 * SHORTEST
 
 
 def test_after_calm_the_next_gap_is_the_first_one_again() -> None:
