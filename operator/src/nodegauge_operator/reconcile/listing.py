@@ -75,13 +75,9 @@ async def list_all(
         beat()
         await _policies(client, store, since=since, wake=wake)
         beat()
-        seen_nodes, seen_reports, seen_pods = set(), set(), set()
-        async for report in reports.each(client):
-            if not store.buried(report.uid) and store.put_report(report):
-                wake(report.name)
-            seen_reports.add(report.name)
-            beat()
+        seen_reports = await _reports(client, store, beat=beat, wake=wake)
         beat()
+        seen_nodes, seen_pods = set(), set()
         async for pod in pods.each(client, namespace=namespace):
             if not store.buried(pod.uid) and store.put_pod(pod):
                 wake(pod.node)
@@ -117,6 +113,19 @@ async def _policies(client: Client, store: Store, *, since: int, wake: Callable[
     if store.epoch != epoch:
         for name in store.known_names():
             wake(name)
+
+
+async def _reports(
+    client: Client, store: Store, *, beat: Callable[[], None], wake: Callable[[str], None]
+) -> set[str]:
+    """List the reports; the names of all that the pages show."""
+    seen = set()
+    async for report in reports.each(client):
+        if not store.buried(report.uid) and store.put_report(report):
+            wake(report.name)
+        seen.add(report.name)
+        beat()
+    return seen
 
 
 async def _current_version(client: Client) -> int:
