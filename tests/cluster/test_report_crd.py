@@ -70,6 +70,7 @@ def full_status() -> ReportStatus:
         message="it took too long",
         started_at=at,
         finished_at=at,
+        boot_id="b",
     )
     health = ProbeStatus(
         name=names.PROBE_HEALTH,
@@ -107,6 +108,7 @@ def full_status() -> ReportStatus:
             reason="Warnings",
             message="1 warning",
             conflicts=["interconnect"],
+            refusal="denied by a webhook",
         ),
         change=Change(run="r", type="Warning", reason="Warnings", message="pass to warn", at=at),
     )

@@ -252,6 +252,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Find or build everything and print the paths; the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
     try:
         found = find_or_build()
         kubectl = find_or_build_kubectl() if "kubectl" in arguments else found.kubectl

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import shlex
+import signal
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -247,6 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     options = parser().parse_args(argv)
     options.dir = options.dir.resolve()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
     try:
         options.run(options)
     except (TestbedError, KubeletError) as error:

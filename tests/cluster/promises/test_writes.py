@@ -102,7 +102,8 @@ def test_a_short_key_of_somebody_else_is_left_alone_and_reported(rig: Any) -> No
         eventually(lambda: rig.ours(node).get(OURS + "interconnect") == "nvlink", what="our own key")
         assert rig.labels(node)["interconnect"] == "infiniband"
         assert rig.report(node)["status"]["held"]["conflicts"] == ["interconnect"]
-        eventually(lambda: "LabelConflict" in {e["reason"] for e in rig.events(node)}, what="the event")
+        told = "label interconnect=infiniband is not ours"
+        eventually(lambda: any(told in e["note"] for e in rig.events(node)), what="the event")
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
         eventually(lambda: rig.ours(node) == {"interconnect": "infiniband"}, what="only the foreign one left")
 
