@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import os
 import shlex
-import signal
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
