@@ -34,6 +34,7 @@ def line(**changes: Any) -> bytes:
     event: dict[str, Any] = {
         "stage": "ResponseComplete",
         "verb": "patch",
+        "requestReceivedTimestamp": "2026-11-21T10:00:00.125000Z",
         "stageTimestamp": "2026-11-21T10:00:00.250000Z",
         "user": {"username": "operator"},
         "objectRef": {"resource": "nodes", "name": "n"},
@@ -46,7 +47,9 @@ def line(**changes: Any) -> bytes:
 def write(name: str, at: float, *, kind: str = "patch nodes", code: int = 200) -> Write:
     """One answered write."""
     verb, resource = kind.split()
-    return Write(user="operator", verb=verb, resource=resource, name=name, code=code, at=at)
+    return Write(
+        user="operator", verb=verb, resource=resource, name=name, code=code, received=at - 0.5, at=at
+    )
 
 
 def a_node() -> NodeView:
@@ -93,7 +96,7 @@ def test_only_answered_writes_are_read_from_the_audit_log() -> None:
     found = list(parse_writes(lines))
     assert [one.kind for one in found] == ["patch nodereports/status", "patch nodes"]
     assert [one.done for one in found] == [False, True]
-    assert found[1].at == pytest.approx(1795255200.25)
+    assert (found[1].received, found[1].at) == pytest.approx((1795255200.125, 1795255200.25))
 
 
 def test_a_record_begins_at_its_mark(tmp_path: Path) -> None:
@@ -110,8 +113,8 @@ def test_a_record_begins_at_its_mark(tmp_path: Path) -> None:
 def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
     """Patches before it, refused ones and later ones do not count; a node without one is missing."""
     finished = [
-        write("pod-a", 10.0, kind="patch pods/status"),
-        write("pod-b", 20.0, kind="patch pods/status"),
+        write("pod-a", 10.5, kind="patch pods/status"),
+        write("pod-b", 20.5, kind="patch pods/status"),
     ]
     labelled = [
         write("a", 10.9),

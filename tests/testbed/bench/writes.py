@@ -1,7 +1,8 @@
 """The API server's own record of writes: which, by whom, when they were done.
 
-Times are those at which the API server had finished its answer (`stageTimestamp`), so that both ends of a
-latency are read from one clock and nobody's watch, and nobody's load, is part of it.
+Both ends of a latency are read from the API server's clock, so that nobody's watch, and nobody's load, is
+part of it.  It begins when the write that starts it was received, and ends when the other was answered: a
+watch may tell of a write before its writer has the answer.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class _Event(Struct, rename="camel"):
     stage: str
     verb: str
     stage_timestamp: str
+    request_received_timestamp: str
     user: _User = _User()
     object_ref: _Target = _Target()
     response_status: _Status = _Status()
@@ -44,13 +46,17 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class Write(Struct, frozen=True, kw_only=True):
-    """One answered write.  `resource` as RBAC names it (`nodes/status`); `at` in epoch seconds."""
+    """One answered write, `resource` as RBAC names it (`nodes/status`).
+
+    `received`, and `at` when it was answered, in epoch seconds.
+    """
 
     user: str
     verb: str
     resource: str
     name: str
     code: int
+    received: float
     at: float
 
     @property
@@ -97,24 +103,29 @@ def parse(lines: Iterable[bytes]) -> Iterator[Write]:
             resource="/".join(filter(None, (target.resource, target.subresource))),
             name=target.name,
             code=event.response_status.code,
-            at=datetime.fromisoformat(event.stage_timestamp).timestamp(),
+            received=_seconds(event.request_received_timestamp),
+            at=_seconds(event.stage_timestamp),
         )
 
 
 def latencies(
     finished: Iterable[Write], labelled: Iterable[Write], *, node_of: Mapping[str, str]
 ) -> dict[str, float]:
-    """Node to milliseconds from its pod's end to the first patch of its labels after that.
+    """Node to milliseconds from its pod's end to the first patch of its labels that was answered after that.
 
     `node_of`: from pod to node.  A node whose labels were not patched is left out.
     """
-    ended = {node_of[write.name]: write.at for write in finished if write.done}
+    ended = {node_of[write.name]: write.received for write in finished if write.done}
     found: dict[str, float] = {}
     for write in sorted(labelled, key=lambda one: one.at):
         start = ended.get(write.name)
         if write.done and start is not None and write.name not in found and write.at >= start:
             found[write.name] = (write.at - start) * 1000
     return found
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
 
 
 def kinds(writes: Iterable[Write], *, per: int) -> dict[str, float]:
