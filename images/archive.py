@@ -114,6 +114,56 @@ def _json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
+def _settings(layers: list[Layer], *, architecture: str, config: dict[str, Any]) -> Blob:
+    """The image's configuration: what runs, and which layers it stands on."""
+    value = {
+        "architecture": architecture,
+        "os": "linux",
+        "created": EPOCH,
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in layers]},
+        "history": [{"created": EPOCH, "created_by": one.created_by} for one in layers],
+    }
+    return Blob(media_type=CONFIG, data=_json(value))
+
+
+def _manifest(settings: Blob, layers: list[Layer], *, labels: dict[str, str]) -> Blob:
+    """The manifest: configuration and layers by digest."""
+    value = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": settings.descriptor,
+        "layers": [one.blob.descriptor for one in layers],
+        "annotations": labels,
+    }
+    return Blob(media_type=MANIFEST, data=_json(value))
+
+
+def _index(manifest: Blob, *, reference: str, architecture: str) -> dict[str, Any]:
+    """The layout's index: the one image, under the names that containerd and OCI tools look for."""
+    names = {
+        "io.containerd.image.name": reference,
+        "org.opencontainers.image.ref.name": reference.rpartition(":")[2],
+    }
+    platform = {"architecture": architecture, "os": "linux"}
+    return {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": [{**manifest.descriptor, "platform": platform, "annotations": names}],
+    }
+
+
+def _for_docker(settings: Blob, layers: list[Layer], *, reference: str) -> list[dict[str, Any]]:
+    """What `docker load` reads instead of the index."""
+    return [
+        {
+            "Config": f"blobs/sha256/{settings.digest}",
+            "RepoTags": [reference],
+            "Layers": [f"blobs/sha256/{one.blob.digest}" for one in layers],
+        }
+    ]
+
+
 def write(
     path: Path, *, reference: str, layers: list[Layer], architecture: str, config: dict[str, Any]
 ) -> Written:
@@ -121,49 +171,11 @@ def write(
 
     `config` is the `config` object of image-spec's config.md: user, entrypoint, environment, labels.
     """
-    settings = Blob(
-        media_type=CONFIG,
-        data=_json(
-            {
-                "architecture": architecture,
-                "os": "linux",
-                "created": EPOCH,
-                "config": config,
-                "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in layers]},
-                "history": [{"created": EPOCH, "created_by": one.created_by} for one in layers],
-            }
-        ),
-    )
+    settings = _settings(layers, architecture=architecture, config=config)
     blobs = [settings, *(one.blob for one in layers)]
-    manifest = Blob(
-        media_type=MANIFEST,
-        data=_json(
-            {
-                "schemaVersion": 2,
-                "mediaType": MANIFEST,
-                "config": settings.descriptor,
-                "layers": [one.blob.descriptor for one in layers],
-                "annotations": config.get("Labels", {}),
-            }
-        ),
-    )
-    names = {
-        "io.containerd.image.name": reference,
-        "org.opencontainers.image.ref.name": reference.rpartition(":")[2],
-    }
-    platform = {"architecture": architecture, "os": "linux"}
-    index = {
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.index.v1+json",
-        "manifests": [{**manifest.descriptor, "platform": platform, "annotations": names}],
-    }
-    docker = [
-        {
-            "Config": f"blobs/sha256/{settings.digest}",
-            "RepoTags": [reference],
-            "Layers": [f"blobs/sha256/{one.blob.digest}" for one in layers],
-        }
-    ]
+    manifest = _manifest(settings, layers, labels=config.get("Labels", {}))
+    index = _index(manifest, reference=reference, architecture=architecture)
+    docker = _for_docker(settings, layers, reference=reference)
     files = {f"blobs/sha256/{blob.digest}": blob.data for blob in [*blobs, manifest]}
     files |= {
         "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
