@@ -29,6 +29,9 @@ LABEL_HEALTH = PREFIX + "health"
 LABEL_VALIDATED_AT = PREFIX + "validated-at"
 LABEL_THROTTLED = PREFIX + "throttled"
 LABEL_PSU = PREFIX + "psu"
+LABEL_BUSBW_ALLREDUCE = PREFIX + "busbw-allreduce"
+LABEL_BUSBW_ALLGATHER = PREFIX + "busbw-allgather"
+LABEL_BUSBW_REDUCESCATTER = PREFIX + "busbw-reducescatter"
 
 NODE_LABELS: dict[str, tuple[str, str]] = {
     LABEL_INTERCONNECT: (
@@ -36,7 +39,11 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
         "nvlink: a ring over all GPUs runs on NVLink alone. nvlink-pairs: some NVLink, but a ring must cross "
         "PCIe. Absent: not known, disagreement, one GPU.",
     ),
-    LABEL_EVIDENCE: ("reported", "reported: from NVML (matrix, P2P status and fabric state agree)."),
+    LABEL_EVIDENCE: (
+        "reported | measured",
+        "reported: from NVML (matrix, P2P status and fabric state agree). measured: the bandwidth of NCCL "
+        "collectives confirms it; where bandwidth contradicts NVML, the interconnect labels are withdrawn.",
+    ),
     LABEL_NVLINK_GBPS: (
         "integer, GB/s one way",
         "The weakest GPU's NVLink rate per direction; only with nvlink. Usable with nodeAffinity Gt.",
@@ -53,6 +60,13 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
         "The power supply, from its sensors and from NVML. ok: a supply sensor was read and is content. "
         "Absent: no sensor can be read here.",
     ),
+    LABEL_BUSBW_ALLREDUCE: (
+        "integer, GB/s",
+        "Bus bandwidth of NCCL's all_reduce at 1 GiB over all GPUs of the node, as nccl-tests defines it; "
+        "rewritten on a change of 5 %. Usable with nodeAffinity Gt.",
+    ),
+    LABEL_BUSBW_ALLGATHER: ("integer, GB/s", "The same for all_gather, which ZeRO-3 spends its time in."),
+    LABEL_BUSBW_REDUCESCATTER: ("integer, GB/s", "The same for reduce_scatter."),
     LABEL_VALIDATED_AT: (
         "integer, epoch seconds",
         "When the node was last read, so that Gt can reject stale nodes; rewritten only once it is older "
@@ -72,7 +86,7 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
     ),
     TAINT_UNHEALTHY: (
         "gpu-lost | reset-required | power-cable | gpu-fault | recovery-action | xid | memory | psu | p2p | "
-        "nvlink | pcie | slow-gpu",
+        "nvlink | pcie | slow-gpu | nccl | busbw",
         "The hardware is broken or refuses; the NodeReport says what was read.",
     ),
     TAINT_UNVALIDATED: (
@@ -108,6 +122,11 @@ NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
 NO_SIDECAR_LINKERD = "linkerd.io/inject"
 
 PROBE_HEALTH = "health"
+PROBE_NCCL = "nccl"
+"""Holds all of the node's GPUs."""
+PROBE_PULL = "pull"
+"""Holds none: it brings the bench image to the node, and says whether it can be used, before one is held."""
+PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL)
 PROBE_CONTAINER = "probe"
 
 TAINTS_OF_NODES_BEING_REMOVED = (

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from nodegauge_judge import Cause, Thresholds
+from nodegauge_judge.bench.model import Expectation
 
 DURATION = r"^([0-9]+(ms|s|m|h))+$"
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
@@ -61,10 +62,36 @@ class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
     window: Duration = "3s"
 
 
+class Engine(StrEnum):
+    """What makes the collectives: the bench image's `nccl4py`, or an `all_reduce_perf` binary (`nccl-tests`)
+    that the user's own bench image brings."""
+
+    NCCL4PY = "nccl4py"
+    NCCL_TESTS = "nccl-tests"
+
+
+class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
+    """The NCCL benchmark: `interval` between runs, `deadline` of one run.
+
+    `recheck`: time to the next run where one asks for another (first time below the floor, runs that
+    disagree, a gate that a good run would leave).  `environment`: NCCL_* variables for the arms; of the
+    node's and the image's own none is ever inherited.  It runs only where the installation names a bench
+    image (chart: `images.bench`).
+    """
+
+    enabled: bool = True
+    interval: Duration = "24h"
+    deadline: Duration = "8m"
+    recheck: Duration = "10m"
+    engine: Engine = Engine.NCCL4PY
+    environment: dict[str, str] = {}
+
+
 class Probes(Struct, frozen=True, rename="camel", kw_only=True):
     """Per probe: whether, how often and how long."""
 
     health: HealthProbe = HealthProbe()
+    nccl: NcclProbe = NcclProbe()
 
 
 class Labels(Struct, frozen=True, rename="camel", kw_only=True):
@@ -94,12 +121,21 @@ class Unvalidated(StrEnum):
     SET = "Set"
 
 
+class Until(StrEnum):
+    """What ends `unvalidated`: the first health run that passes or warns, or the first such benchmark (on
+    nodes where none applies, with one GPU or shared ones, the first health run all the same)."""
+
+    HEALTH = "Health"
+    BENCHMARK = "Benchmark"
+
+
 class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     """`effect` of every cause that `causes` does not name: cause (the taint's value) to effect."""
 
     effect: Effect = Effect.NO_SCHEDULE
     causes: dict[Cause, Effect] = {}
     unvalidated: Unvalidated = Unvalidated.LIFT
+    unvalidated_until: Until = Until.HEALTH
 
     def effect_of(self, cause: Cause) -> Effect:
         """The effect of one cause."""
@@ -127,10 +163,13 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     """`concurrentProbes`: probe pods at a time: a count, or per cent of the policy's nodes (rounded down, at
     least 1), never more than 50; 0 pauses the policy.  `gatedNodes`: nodes that may carry a taint of ours for
     a fault at a time (`unvalidated` is not one): a count, or per cent (rounded down, at least 1); 0 for none.
+    `concurrentBenchmarks`: nodes that a benchmark may hold or wait for at a time, counted like
+    `concurrentProbes` and apart from it; 0 pauses benchmarks.
     """
 
     concurrent_probes: CountOrPercent = "10%"
     gated_nodes: CountOrPercent = "20%"
+    concurrent_benchmarks: CountOrPercent = "10%"
 
 
 class Limits(Struct, frozen=True, rename="camel", kw_only=True):
@@ -145,12 +184,14 @@ class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):
     """What probe pods carry beyond what nodegauge sets; empty values mean the operator's own defaults."""
 
     image: str = ""
+    bench_image: str = ""
     image_pull_policy: str = ""
     image_pull_secrets: list[dict[str, str]] = []
     runtime_class_name: str = ""
     priority_class_name: str = ""
     tolerations: list[dict[str, Any]] = []
     resources: dict[str, dict[str, str]] = {}
+    bench_resources: dict[str, dict[str, str]] = {}
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
@@ -164,6 +205,7 @@ class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
     probes: Probes = Probes()
     stale_after_intervals: Annotated[int, Meta(ge=2, le=100)] = 3
     thresholds: Thresholds = field(default_factory=Thresholds)
+    expectations: Annotated[list[Expectation], Meta(max_length=64)] = []
     labels: Labels = Labels()
     taints: Taints = Taints()
     hysteresis: Hysteresis = Hysteresis()

@@ -73,6 +73,30 @@ class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
     message: str = ""
 
 
+class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Bandwidth as last measured by collectives: whole GB/s of bus bandwidth at 1 GiB, null where a
+    collective was not measured.
+
+    `p2pOff`: all_reduce over the host's memory alone; `gpus` of `of` GPUs took part; `agreement`: confirmed,
+    contradicted or unsure, with `message`; `fingerprint`: what makes nodes comparable; `grade`: digest of
+    the expectations and thresholds that it was graded by (others grade it again); `again`: another run is
+    wanted soon; `bootID`: the boot it was measured in.
+    """
+
+    all_reduce: int | None = None
+    all_gather: int | None = None
+    reduce_scatter: int | None = None
+    p2p_off: float | None = msgspec.field(default=None, name="p2pOff")
+    gpus: int = 0
+    of: int = 0
+    agreement: str = ""
+    message: str = ""
+    fingerprint: str = ""
+    grade: str = ""
+    again: bool = False
+    boot_id: str = msgspec.field(default="", name="bootID")
+
+
 class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """The GPUs in brief."""
 
@@ -165,6 +189,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     verdict: Verdict = Verdict.UNKNOWN
     summary: str = ""
     interconnect: InterconnectStatus = InterconnectStatus()
+    bandwidth: BandwidthStatus = BandwidthStatus()
     gpus: GpusStatus = GpusStatus()
     matrix: str = ""
     probes: list[ProbeStatus] = []
