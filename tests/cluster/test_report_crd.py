@@ -16,6 +16,7 @@ from crd_schema import nodes_of, part
 from nodegauge_judge import Finding, GpuBrief, Severity, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import (
+    BandwidthStatus,
     Change,
     GateState,
     GateStatus,
@@ -100,6 +101,20 @@ def full_status() -> ReportStatus:
         interconnect=InterconnectStatus(
             klass="nvlink", nvlink_gbps=450, evidence="reported", reason="Switched", message="all agree"
         ),
+        bandwidth=BandwidthStatus(
+            all_reduce=476,
+            all_gather=361,
+            reduce_scatter=360,
+            p2p_off=18.5,
+            gpus=7,
+            of=8,
+            agreement="confirmed",
+            message="all_reduce of 476 GB/s agrees",
+            fingerprint="f00d",
+            grade="cafe",
+            again=True,
+            boot_id="b",
+        ),
         gpus=GpusStatus(
             count=1,
             product="NVIDIA H100 80GB HBM3",
@@ -174,6 +189,18 @@ async def test_full_status_round_trips(api: Api) -> None:
         assert read["status"] == written
 
 
+async def test_the_table_shows_what_was_measured(api: Api, control_plane: ControlPlane) -> None:
+    """The column of `kubectl get nr` shows all_reduce, and nothing where no benchmark was read."""
+    async with report(api) as path:
+        for status, shown in ((full_status(), 476), (ReportStatus(), None)):
+            bandwidth = msgspec.to_builtins(status.bandwidth) or None
+            await api.patch(f"{path}/status", {"status": {"bandwidth": bandwidth}}, kind=MERGE)
+            rest = control_plane.rest()
+            table = await asyncio.to_thread(rest.call, "GET", path, headers={"Accept": TABLE})
+            columns = [column["name"] for column in table["columnDefinitions"]]
+            assert table["rows"][0]["cells"][columns.index("all-reduce GB/s")] == shown
+
+
 async def test_the_table_says_why_a_node_is_tainted(api: Api, control_plane: ControlPlane) -> None:
     """The column Taints of `kubectl get nr` shows the cause, and nothing where there is none."""
     async with report(api) as path:
@@ -207,6 +234,8 @@ async def test_empty_status_is_taken(api: Api) -> None:
         ({"gates": [{"code": "hot", "state": "open"}]}, "status.gates[0].state"),
         ({"held": {"taints": [{"key": "k", "effect": "None"}]}}, "status.held.taints[0].effect"),
         ({"psu": "fine"}, "status.psu"),
+        ({"bandwidth": {"agreement": "perhaps"}}, "status.bandwidth.agreement"),
+        ({"bandwidth": {"allReduce": 0.5}}, "status.bandwidth.allReduce"),
         ({"gpus": {"items": [{"index": i} for i in range(65)]}}, "status.gpus.items"),
         ({"probes": [{"name": "h", "findings": [{"code": "hot"}]}]}, "status.probes[0].findings[0].severity"),
     ],
