@@ -5,7 +5,7 @@ so that an old result can be judged again and a person can judge a file without 
 `nodegauge_contract` and msgspec; no clock, no environment, no I/O, no logging.
 """
 
-from nodegauge_judge.findings import CATALOGUE, Code, Effect, Entry
+from nodegauge_judge.findings import CATALOGUE, Code, Effect, Entry, Probe
 from nodegauge_judge.health import judge_health
 from nodegauge_judge.history import History
 from nodegauge_judge.model import (
@@ -48,6 +48,7 @@ __all__ = [
     "Judgement",
     "Load",
     "NodeFacts",
+    "Probe",
     "Psu",
     "Severity",
     "Sharing",

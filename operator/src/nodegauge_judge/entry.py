@@ -108,3 +108,4 @@ VENDOR = "If it returns, hand the board to your vendor with `nvidia-bug-report.s
 POD_LOG = (
     "`kubectl logs -n NAMESPACE PROBE-POD` while the pod exists; `kubectl describe node NODE` for its events."
 )
+OWN_RUN = "On the node, its GPUs free: `NCCL_DEBUG=INFO all_reduce_perf -b 64M -e 1G -f 4 -g COUNT`."
