@@ -99,7 +99,12 @@ def full_status() -> ReportStatus:
         verdict=Verdict.WARN,
         summary="1 warning",
         interconnect=InterconnectStatus(
-            klass="nvlink", nvlink_gbps=450, evidence="reported", reason="Switched", message="all agree"
+            klass="nvlink",
+            nvlink_gbps=450,
+            evidence="reported",
+            reason="Switched",
+            message="all agree",
+            reported="nvlink",
         ),
         bandwidth=BandwidthStatus(
             all_reduce=476,
@@ -114,6 +119,9 @@ def full_status() -> ReportStatus:
             grade="cafe",
             again=True,
             boot_id="b",
+            hardware="8 of them",
+            reason="Cordoned",
+            detail="the node is cordoned",
         ),
         gpus=GpusStatus(
             count=1,
