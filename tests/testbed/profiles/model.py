@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from testbed.profiles.benchmodel import Bench
 from testbed.profiles.hostmodel import Base, Host
 
 FAR_SWITCH = "switch"
@@ -239,6 +240,8 @@ class Node(Base, frozen=True, kw_only=True):
 class Profile(Base, frozen=True, kw_only=True):
     """A machine.  `visible`: how many GPUs, from the first, a container is shown (None: all of them).
 
+    `bench`: what NCCL would measure; None where it has nothing to measure.
+
     `driver_mounted`: False where the container runtime puts no driver library into containers at all.
     """
 
@@ -253,6 +256,7 @@ class Profile(Base, frozen=True, kw_only=True):
     fabric: Fabric | None = None
     recording: Recording | None = None
     platform: Platform | None = None
+    bench: Bench | None = None
     node: Node = Node()
     visible: int | None = None
     driver_mounted: bool = True
