@@ -9,8 +9,10 @@ import os
 import sys
 from functools import partial
 
-from nodegauge_probes import health, output
+from nodegauge_probes import health, output, pull
 from nodegauge_probes.draft import Draft
+from nodegauge_probes.nccl import measure as nccl
+from nodegauge_probes.nccl.clock import Limits
 from nodegauge_probes.runner import CallWatch, Run
 from nodegauge_probes.settings import BadSettings, Settings, parse
 
@@ -24,12 +26,37 @@ def _health(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
     health.measure(draft, watch=watch, settings=where)
 
 
-PROBES = {health.NAME: _health}
+def _nccl(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
+    nccl.measure(draft, watch=watch, settings=_bench(settings))
+
+
+def _pull(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
+    pull.run(draft, watch=watch, settings=_bench(settings))
+
+
+def _bench(settings: Settings) -> nccl.Settings:
+    startup, measure, teardown = settings.limits
+    return nccl.Settings(
+        engine=settings.engine,
+        child=settings.child,
+        expected=settings.expected,
+        shared=settings.shared,
+        environment=settings.environment,
+        own=os.environ,
+        limits=Limits(startup=startup, measure=measure, teardown=teardown),
+        deadline=settings.deadline,
+        budget=settings.budget,
+        sysfs=settings.sysfs,
+        procfs=settings.procfs,
+    )
+
+
+PROBES = {health.NAME: _health, nccl.NAME: _nccl, pull.NAME: _pull}
 
 
 def main() -> int:
     try:
-        settings = parse(sys.argv[1:], os.environ, probes=list(PROBES))
+        settings = parse(sys.argv[1:], os.environ, probes=list(PROBES), engines=list(nccl.ENGINES))
     except BadSettings as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS

@@ -184,10 +184,10 @@ class Nvml:
 
         return self.integer(device, call, ctypes.byref(number), pick=checked)
 
-    def memory_mib(self, device: Device) -> int | Unavailable:
-        """Size of the GPU's memory in MiB."""
+    def memory_mib(self, device: Device, *, what: str = "total") -> int | Unavailable:
+        """The GPU's memory in MiB: total, used (without what the driver reserves, where it knows), free."""
         call = "nvmlDeviceGetMemoryInfo"
-        options = {"otherwise": ((call,),), "pick": lambda info: info.total >> 20}
+        options = {"otherwise": ((call,),), "pick": lambda info: getattr(info, what) >> 20}
         return self.integer(device, call, pynvml.nvmlMemory_v2, **options)
 
     def sram_threshold(self, device: Device) -> int | Unavailable:

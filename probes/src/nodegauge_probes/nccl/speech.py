@@ -8,7 +8,13 @@ that hangs or dies later still has its cells.  Another program can take an engin
 
 Each line has exactly one member besides the default ones: `phase` opens a phase (and ends the one before),
 `about` says who measures, `cell` and `pairs` are results, `failed` ends the arm with words, `done` ends it
-well.  No I/O here beyond encoding.
+well.
+
+`CellOrder.bytes` and `Cell.bytes` are the same number, also where the ranks do not divide it: an engine then
+moves a few elements less.  An order without GPUs asks only who would measure: the child loads its libraries,
+says `about` and `done`, and touches no GPU; or `failed` with `no-engine`, as it does for any order where
+they cannot be loaded.  A cell that is left out for lack of time or memory is `cut`, as COLLECTIVE/BYTES;
+`pairs/BYTES` is the pair matrix.  No I/O here beyond encoding.
 """
 
 from __future__ import annotations
@@ -68,7 +74,7 @@ class About(Struct, frozen=True, kw_only=True):
 
 
 class Failed(Struct, frozen=True, kw_only=True):
-    """`what`: nccl-error, cuda-error, out-of-memory, wrong-order; `message`: the library's words."""
+    """`what`: nccl-error, cuda-error, out-of-memory, wrong-order, no-engine; `message`: its words."""
 
     what: Short
     message: Str = ""
