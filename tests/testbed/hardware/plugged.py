@@ -2,6 +2,7 @@
 
     hardware.json   the condition: profile, seed, boot, faults, loads, counters' beginnings
     driver.state    what the simulated driver answers from
+    standin.json    what NCCL's stand-in measures
     sys/, proc/     what a probe reads instead of /sys and /proc
 
 Changes are made under a file lock: read the condition, change it, write everything that follows from it.
@@ -22,7 +23,7 @@ import msgspec
 
 from testbed import profiles
 from testbed.driver.build import library_folder
-from testbed.hardware import faults
+from testbed.hardware import faults, standinfile
 from testbed.hardware.condition import ActiveFault, Condition, append
 from testbed.hardware.fault import Parameter
 from testbed.hardware.gpustate import gpu_uuid
@@ -30,8 +31,10 @@ from testbed.hardware.machine import HardwareError
 from testbed.hardware.statefile import render, write
 from testbed.hardware.sysfs import write_procfs, write_sysfs
 from testbed.profiles import Profile, ProfileError
+from testbed.standin.machine import MACHINE_VARIABLE
 
 CONDITION, STATE, LOCK = "hardware.json", "driver.state", ".lock"
+STANDIN = "standin.json"
 CLIENTS = f"{STATE}.clients"
 """Written by the driver: who uses it, and when idle GPUs were last taken up (driver/src/counters.c)."""
 
@@ -129,6 +132,7 @@ class Hardware:
             "NODEGAUGE_SIM_HARDWARE": str(self.directory / STATE),
             "NODEGAUGE_SYSFS": str(self.directory / "sys"),
             "NODEGAUGE_PROCFS": str(self.directory / "proc"),
+            MACHINE_VARIABLE: str(self.directory / STANDIN),
         }
         if self.profile.driver_mounted:
             found["LD_LIBRARY_PATH"] = str(library_folder(self.profile.driver.version))
@@ -173,7 +177,7 @@ class Hardware:
     def unplug(self) -> None:
         """Unload the driver: NVML answers DRIVER_NOT_LOADED, and the folder is free for other hardware."""
         with self._locked():
-            for name in (STATE, CONDITION, CLIENTS):
+            for name in (STATE, CONDITION, CLIENTS, STANDIN):
                 (self.directory / name).unlink(missing_ok=True)
 
     def begin(self, condition: Condition) -> None:
@@ -209,5 +213,6 @@ class Hardware:
         state = render(machine, seed=condition.seed, pasts=condition.pasts())
         write_sysfs(self.directory / "sys", machine, errors=condition.port_errors())
         write_procfs(self.directory / "proc", boot_id=condition.boot_id)
+        write(self.directory / STANDIN, standinfile.render(machine, seed=condition.seed))
         write(self.directory / STATE, state.encode())
         write(self.directory / CONDITION, msgspec.json.format(msgspec.json.encode(condition)))

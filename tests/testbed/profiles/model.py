@@ -157,6 +157,10 @@ class Model(Base, frozen=True, kw_only=True):
     """Whether the driver delivers events for it."""
     ecc: bool = False
     mig: bool = False
+    virtualization: int = 0
+    """NVML_GPU_VIRTUALIZATION_MODE_*: 0 on bare metal, 1 passed through to a virtual machine, 2 a vGPU."""
+    confidential: int | None = None
+    """Whether confidential computing is on (1), off (0), or nothing the driver can tell of these GPUs."""
     mig_enabled: bool = False
     """MIG is on: NVML then reports every NVLink down, and neither utilisation nor remapped rows."""
     retired_pages: bool = False

@@ -35,17 +35,20 @@ class Way(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`bus`: PCI address as sysfs writes it; `pairs`: GB/s one way from it to every GPU, -1 to itself."""
+    """`bus`: PCI address as sysfs writes it; `pairs`: GB/s one way from it to every GPU, -1 to itself;
+    `there`: CUDA can use it."""
 
     uuid: str
     bus: str
     pairs: tuple[float, ...]
+    there: bool = True
 
 
 class Trouble(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One thing that goes wrong (`kind`: see testbed.standin.trouble) in the arms that `arm` names ("": all).
 
-    `phase` where it happens, `seconds` how long it takes, `percent` of what is usual, `gpus` of whom.
+    `phase` where it happens, `seconds` how long it takes, `percent` of what is usual, `gpus` of whom,
+    `message` what is said of it.
     """
 
     kind: str
@@ -54,6 +57,7 @@ class Trouble(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seconds: float = 0.0
     percent: float = 100.0
     gpus: tuple[int, ...] = ()
+    message: str = ""
 
 
 class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -75,7 +75,7 @@ class Child:
 
     def _spawn(self) -> None:
         """Libraries, and the GPUs that this process can see: by UUID, in the order's order."""
-        known = {gpu.uuid: number for number, gpu in enumerate(self._machine.gpus)}
+        known = {gpu.uuid: number for number, gpu in enumerate(self._machine.gpus) if gpu.there}
         seen = visible(known, self._environment)
         about = About(
             engine=ENGINE,

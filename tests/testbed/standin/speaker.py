@@ -55,8 +55,8 @@ class Speaker:
             trouble.crash(signal.SIGKILL)
         if self._troubles.at(trouble.OUT_OF_MEMORY, phase):
             self.fail(trouble.OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY: out of memory")
-        if self._troubles.at(trouble.FAILED, phase):
-            self.fail("nccl-error", "ncclUnhandledCudaError: call to CUDA function failed")
+        if failed := self._troubles.at(trouble.FAILED, phase):
+            self.fail("nccl-error", failed.message or "ncclUnhandledCudaError: call to CUDA function failed")
 
     def fail(self, what: str, message: str) -> None:
         """Say that it failed, and end; raises Stopped."""
