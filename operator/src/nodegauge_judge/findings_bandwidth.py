@@ -28,7 +28,7 @@ BANDWIDTH_ENTRIES = (
             REPORT
             + " A `pair-slow` finding names the link; `nvlink-degraded`, `pcie-narrow` or a throttling "
             "finding is the usual cause.",
-            "On the node: `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e`: links that are down or make errors.",
+            "On the node: `nvidia-smi nvlink -s` (links that are down) and `nvidia-smi nvlink -e` (errors).",
             OWN_RUN,
             "A floor that does not fit this machine: put a row into `spec.expectations` of the policy; the "
             "last result is graded again without a new run.",
@@ -102,7 +102,7 @@ BANDWIDTH_ENTRIES = (
             OWN_RUN + " `via P2P` is the links, `via SHM` the host's memory.",
             "NVSwitch machines: `systemctl status nvidia-fabricmanager`, and `nvidia-smi -q | grep -A 6 -i "
             "fabric` must say Completed and Success.",
-            "`nvidia-smi nvlink -s`, `nvidia-smi topo -p2p n`, and `NCCL_P2P_*` in the image's /etc/nccl.conf.",
+            "`nvidia-smi nvlink -s`; `nvidia-smi topo -p2p n`; `NCCL_P2P_*` in an /etc/nccl.conf.",
             "A good run takes it back; the next one comes after `spec.probes.nccl.interval`.",
         ),
         probe=Probe.NCCL,
@@ -150,9 +150,9 @@ BANDWIDTH_ENTRIES = (
         title="a part of the benchmark is missing",
         meaning=(
             "Time, memory or room ran out, or the pod's CPU limit stalled launches, so that some numbers "
-            "were not measured or are not believed. Labels are for 1 GiB; from 256 MiB on a smaller size stands "
-            "in for it (80 to 93 per cent of full speed have been seen there, so it claims too little rather "
-            "than too much), and below that there is none."
+            "were not measured or are not believed. Labels are for 1 GiB; from 256 MiB on a smaller size "
+            "stands in for it (83 and 90 per cent of full speed have been published there, so it claims "
+            "too little rather than too much), and below that there is none."
         ),
         when={
             Severity.INFO: "sizes, arms or the pair matrix are missing, or latencies are not to be believed",

@@ -24,7 +24,7 @@ COLLECTIVE_ENTRIES = (
         way_out=(
             DRAIN,
             "Wrong only with peer access (`p2p-broken` stands beside it): " + _PEER,
-            "Wrong in every arm: a GPU or its memory. `nvidia-smi -q -d ECC,ROW_REMAPPER`; `dcgmi diag -r 3`.",
+            "Wrong in every arm: a GPU or memory. `nvidia-smi -q -d ECC,ROW_REMAPPER`; `dcgmi diag -r 3`.",
             DRIVER_LOG + " " + REBOOT,
         ),
         probe=Probe.NCCL,
@@ -80,8 +80,8 @@ COLLECTIVE_ENTRIES = (
         title="peer access between GPUs is broken",
         meaning=(
             "NCCL hangs or returns wrong data with peer access and works without it. That is what ACS "
-            "(access control services of PCIe bridges) and an IOMMU that translates do to traffic between GPUs: "
-            "it goes astray, or through the root complex and back."
+            "(access control services of PCIe bridges) and an IOMMU that translates do to traffic between "
+            "GPUs: it goes astray, or through the root complex and back."
         ),
         when={
             Severity.FAIL: (
@@ -111,7 +111,7 @@ COLLECTIVE_ENTRIES = (
                 "the default arm failed or hung before measuring, and the arm with NVLS off was fine"
             )
         },
-        next_step="restart the fabric manager with no job running; until then jobs need `NCCL_NVLS_ENABLE=0`.",
+        next_step="restart the fabric manager with no job running; till then jobs need `NCCL_NVLS_ENABLE=0`.",
         way_out=(
             "`systemctl status nvidia-fabricmanager`; its version must equal the driver's.",
             "`nvidia-smi -q | grep -A 6 -i fabric` must say Completed and Success on every GPU.",

@@ -1,0 +1,110 @@
+"""The floor of one cell: from a row where one fits, else from what the links carry.
+
+The rule holds from 1 GiB on, the size at which collectives come near their full speed; a smaller cell has a
+floor only by a row of its own size.  Own numbers, all of them thresholds; a test holds every published
+measurement above the floor that the rule would give it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from nodegauge_contract import ArmName, Collective
+from nodegauge_judge.bench.expectations import Expectations
+from nodegauge_judge.bench.measured import GIB, ArmSeen, CellSeen, Measured
+from nodegauge_judge.bench.model import Expectation
+from nodegauge_judge.model import InterconnectClass
+from nodegauge_judge.thresholds import Thresholds
+
+SHARP_SINCE, SHARP_NEXT = 90, 100
+"""Compute capabilities (times ten) from which NVSwitches reduce, and from which they are B200's."""
+
+
+class Floor(Struct, frozen=True, kw_only=True):
+    """GB/s below which a cell is too slow, in `words` where that is from, and the row's `source` if one."""
+
+    gbps: float
+    words: str
+    source: str = ""
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What a floor is sought by."""
+
+    expectations: Expectations
+    thresholds: Thresholds
+
+
+def nvls_of(cell: CellSeen, arm: ArmSeen) -> bool | None:
+    """Whether this cell ran NVLS, by what NCCL said or was told; None where it did not say."""
+    if cell.algorithm:
+        return cell.algorithm.upper().startswith("NVLS")
+    if arm.name in (ArmName.P2P_OFF, ArmName.NVLS_OFF) or arm.nvls is False:
+        return False
+    return None
+
+
+def uses_peer_access(arm: ArmSeen) -> bool | None:
+    """Whether every pair of ranks is joined by peer access; None where NCCL did not say."""
+    ways = [way.strip().upper() for way in arm.transport.split("+") if way.strip()]
+    return all(way.startswith("P2P") for way in ways) if ways else None
+
+
+def link_of(measured: Measured) -> str:
+    """The `link` of rows that fit: a ring that must cross PCIe is a PCIe ring."""
+    if measured.klass == InterconnectClass.NVLINK:
+        return "nvlink"
+    return "pcie" if measured.klass else ""
+
+
+def by_row(
+    measured: Measured, cell: CellSeen, arm: ArmSeen, *, asked: Asked, own: bool = False
+) -> Floor | None:
+    """The floor by the first row that fits; with `own` by the policy's rows alone."""
+    row = asked.expectations.floor_row(
+        gpu=measured.gpu,
+        count=measured.ranks,
+        collective=cell.collective,
+        bytes=cell.bytes,
+        nvls=nvls_of(cell, arm),
+        link=link_of(measured),
+        own=own,
+    )
+    return _of_row(row, asked.thresholds) if row is not None else None
+
+
+def by_rule(measured: Measured, cell: CellSeen, arm: ArmSeen, *, thresholds: Thresholds) -> Floor | None:
+    """The floor by what the links carry; None for what has none: below 1 GiB, through host memory, or where
+    a rate could not be read."""
+    if cell.bytes < GIB or measured.told_off:
+        return None
+    if measured.klass == InterconnectClass.NVLINK:
+        return _nvlink(measured, cell, arm, thresholds=thresholds)
+    if measured.klass and measured.pcie and uses_peer_access(arm):
+        share = thresholds.busbw_pcie_share
+        words = f"{share:g} of the slowest PCIe link's {measured.pcie:g} GB/s"
+        return Floor(gbps=share * measured.pcie, words=f"{words} (no row fits)")
+    return None
+
+
+def _nvlink(measured: Measured, cell: CellSeen, arm: ArmSeen, *, thresholds: Thresholds) -> Floor | None:
+    if not measured.wire:
+        return None
+    share, how = thresholds.busbw_ring_share, "rings"
+    sharp = cell.collective is Collective.ALL_REDUCE and measured.switched and nvls_of(cell, arm)
+    if sharp and (measured.sm or 0) >= SHARP_SINCE:
+        newer = (measured.sm or 0) >= SHARP_NEXT
+        share = thresholds.busbw_nvls_share_next if newer else thresholds.busbw_nvls_share
+        how = "NVLS"
+    words = f"{share:g} of the NVLinks' {measured.wire:g} GB/s, for {how} (no row fits)"
+    return Floor(gbps=share * measured.wire, words=words)
+
+
+def _of_row(row: Expectation, thresholds: Thresholds) -> Floor:
+    source = row.source or "the policy"
+    if row.floor:
+        return Floor(gbps=row.floor, words=f"the floor of a row of {row.busbw:g} GB/s", source=source)
+    if row.kind == "accept-floor":
+        return Floor(gbps=row.busbw, words="an acceptance floor", source=source)
+    share = thresholds.busbw_row_share
+    return Floor(gbps=share * row.busbw, words=f"{share:g} of {row.busbw:g} GB/s", source=source)
