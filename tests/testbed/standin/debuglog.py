@@ -97,6 +97,9 @@ def tell_init(log: DebugLog, ranks: list[Rank], *, transport: str, nvls: bool | 
                 f"Channel {name} : {rank.number}[{rank.number}] -> {peer}[{peer}] via {transport}",
                 device=rank.number,
             )
+        if transport.startswith("SHM"):
+            where = f"/dev/shm/nccl-{rank.number:06x} size 9637888 ptr 0x7f0000000000"
+            log.info("SHM", f"MMAP allocated shareable buffer {where}", device=rank.number)
     for rank in ranks:
         channels = _channels(transport)
         log.info(

@@ -16,7 +16,7 @@ from random import Random
 
 import msgspec
 
-from nodegauge_contract.bench import Cell, Phase
+from nodegauge_contract.bench import Cell, Collective, Phase
 from nodegauge_contract.values import NOT_READ
 from nodegauge_probes.nccl.speech import About, CellOrder, Line, Order, decode_order
 from testbed.standin import debuglog, pace, pathfinding, trouble
@@ -59,8 +59,11 @@ class Child:
         self._gpus: list[int] = []
 
     def run(self) -> None:
-        """From the first word to the last."""
+        """From the first word to the last; an order without GPUs asks only who would measure."""
         self._spawn()
+        if not self._order.uuids:
+            self._speaker.say(Line(done=True))
+            return
         chosen = self._init()
         self._load(chosen)
         self._speaker.phase(Phase.MEASURE)
@@ -149,7 +152,6 @@ class Child:
         made = pace.batches(cell, us, random=random)
         self._speaker.spend(made.seconds, measuring=True)
         self._tell_call(cell, chosen)
-        algorithm, protocol = chosen.algorithm(cell.collective, cell.bytes)
         self._speaker.say(
             Line(
                 cell=Cell(
@@ -162,8 +164,6 @@ class Child:
                     batches=len(made.times),
                     calls=made.calls,
                     wrong=wrong,
-                    algorithm=algorithm,
-                    protocol=protocol,
                 )
             )
         )
@@ -216,9 +216,11 @@ class Child:
         return gbps
 
     def _tell_call(self, cell: CellOrder, chosen: pathfinding.Chosen) -> None:
+        """NCCL's log names the bytes that one rank puts in, and its choice; the engine never learns of it."""
         algorithm, protocol = chosen.algorithm(cell.collective, cell.bytes)
         name = CALL_NAMES.get(cell.collective, cell.collective)
-        debuglog.tell_call(self._log, name, cell.bytes, algorithm=algorithm, protocol=protocol)
+        size = cell.bytes if cell.collective == Collective.ALL_REDUCE else cell.bytes // len(self._gpus)
+        debuglog.tell_call(self._log, name, size, algorithm=algorithm, protocol=protocol)
 
 
 def visible(known: Mapping[str, int], environment: Mapping[str, str]) -> list[str]:
