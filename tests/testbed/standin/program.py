@@ -26,6 +26,8 @@ from testbed.standin.trouble import Troubles
 
 ENGINE, VERSION = "stand-in", "1"
 BAD_ORDER = 2
+LATENCY_BYTES = 64 * 1024
+"""Up to this size calls take what they take, whatever the bandwidth."""
 CALL_NAMES = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}
 
 
@@ -144,7 +146,7 @@ class Child:
         wrong = self._check() if cell.check else NOT_READ
         way, ranks = chosen.of(cell.collective), len(self._gpus)
         try:
-            us = pace.call_us(way, cell.collective, cell.bytes, ranks=ranks) / self._share(cell.bytes)
+            us = pace.call_us(way, cell.collective, cell.bytes, ranks=ranks) / self._share(cell.bytes, chosen)
         except pace.NotMeasured as error:
             self._speaker.fail("nccl-error", str(error))
         run = self._environment.get(trouble.RUN_VARIABLE, "")
@@ -169,13 +171,15 @@ class Child:
         )
         self._break_speech()
 
-    def _share(self, size: int) -> float:
-        """What troubles leave of the bandwidth: a ring is as slow as its slowest link."""
+    def _share(self, size: int, chosen: pathfinding.Chosen) -> float:
+        """What troubles leave of the bandwidth: a ring is as slow as its slowest link, where it takes links."""
+        if size <= LATENCY_BYTES:
+            return 1.0
         left = self._troubles.share()
         for each in self._troubles.of(trouble.SLOW_LINK):
-            if set(each.gpus) <= set(self._gpus):
+            if chosen.joined == pathfinding.P2P and set(each.gpus) <= set(self._gpus):
                 left *= each.percent / 100
-        return left if size > 64 * 1024 else 1.0
+        return left
 
     def _check(self) -> int:
         """How many elements are not what they must be."""
