@@ -103,6 +103,9 @@ TAINTS_OF_FAULTS = (TAINT_THROTTLED, TAINT_UNHEALTHY)
 CONDITION = "GPUValidated"
 
 GPU_RESOURCE = "nvidia.com/gpu"
+GPU_LABEL = "nvidia.com/gpu"
+MIG_DEVICE_LABEL = "nvidia.com/mig-"
+"""Labels of NVIDIA's GPU feature discovery begin with these: of whole GPUs, and of each kind of MIG device."""
 
 POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the pods that the operator watches carry it."""
@@ -117,6 +120,8 @@ POD_BOOT = PREFIX + "boot-id"
 reboot does not vouch for the machine after it."""
 POD_REQUEST = PREFIX + "requested-at"
 """Annotation on probe pods: the `spec.requestedAt` that the run answers; one made later asks for another."""
+POD_IMAGE = PREFIX + "image"
+"""Annotation on pull pods: the image as it was asked for (a webhook may write another one into the pod)."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
 NO_SIDECAR_LINKERD = "linkerd.io/inject"

@@ -12,13 +12,18 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from nodegauge_judge import Cause, Thresholds
 from nodegauge_judge.bench.model import Expectation
+from nodegauge_operator import names
 
 DURATION = r"^([0-9]+(ms|s|m|h))+$"
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+PULL_SECONDS = 1800.0
+"""How long the bench image (about 0.85 GB) may take to arrive on a node; nothing is held meanwhile."""
 
 Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
 CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")]
@@ -225,12 +230,42 @@ class Policy(Struct, frozen=True, kw_only=True):
     @property
     def interval_seconds(self) -> float:
         """Seconds between two runs of the health probe."""
-        return seconds(self.spec.probes.health.interval)
+        return self.interval_of(names.PROBE_HEALTH)
 
     @property
     def stale_seconds(self) -> float:
-        """Seconds after which what was read no longer counts (design: three intervals by default)."""
-        return self.interval_seconds * self.spec.stale_after_intervals
+        """Seconds after which what the health probe read no longer counts."""
+        return self.stale_seconds_of(names.PROBE_HEALTH)
+
+    def interval_of(self, probe: str) -> float:
+        """Seconds between two runs of a probe."""
+        probes = self.spec.probes
+        return seconds(probes.health.interval if probe == names.PROBE_HEALTH else probes.nccl.interval)
+
+    def deadline_of(self, probe: str) -> float:
+        """Seconds that one run of a probe may take."""
+        probes = self.spec.probes
+        if probe == names.PROBE_PULL:
+            return PULL_SECONDS
+        return seconds(probes.health.deadline if probe == names.PROBE_HEALTH else probes.nccl.deadline)
+
+    def stale_seconds_of(self, probe: str) -> float:
+        """Seconds after which what a probe read no longer counts (design: three intervals by default)."""
+        return self.interval_of(probe) * self.spec.stale_after_intervals
+
+    def limits_of(self, probe: str) -> Limits:
+        """When the operator ends a pod of a probe itself: a pull may take its time to start."""
+        limits = self.spec.limits
+        if probe != names.PROBE_PULL or seconds(limits.not_started) >= PULL_SECONDS:
+            return limits
+        return replace(limits, not_started=f"{PULL_SECONDS:.0f}s")
+
+    def bench_image(self, installed: str) -> str:
+        """The image of benchmarks: the policy's, or the one that the installation names; empty for no
+        benchmarks at all."""
+        if not self.spec.probes.nccl.enabled:
+            return ""
+        return self.spec.pod_template.bench_image or installed
 
 
 class PolicyInvalid(Exception):

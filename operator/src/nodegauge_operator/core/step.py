@@ -20,7 +20,8 @@ from nodegauge_operator.api.policy import Limits, Policy, seconds
 from nodegauge_operator.api.report import Change, Outcome, Report, ReportStatus, Run, stamp, unstamp
 from nodegauge_operator.core import gate, hold, rows, runs
 from nodegauge_operator.core.advance import advance
-from nodegauge_operator.core.due import run_due_at, wake_at
+from nodegauge_operator.core.due import bench_due_at, bench_probe, run_due_at, wake_at
+from nodegauge_operator.core.eligible import giving_way
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.podspec import probe_pod
 from nodegauge_operator.core.situation import Situation, Unselected
@@ -51,6 +52,7 @@ __all__ = [
     "Situation",
     "Step",
     "Unselected",
+    "bench_due_at",
     "last_number",
     "next_step",
     "refused",
@@ -79,13 +81,15 @@ def next_step(s: Situation) -> Step | None:
     )
 
 
-def last_number(report: Report) -> int:
-    """The number of the last finished run; 0 before the first."""
-    last = report.status.probe(names.PROBE_HEALTH).last_run
+def last_number(report: Report, probe: str = names.PROBE_HEALTH) -> int:
+    """The number of the last finished run of a probe; 0 before the first."""
+    last = report.status.probe(probe).last_run
     return last.number if last else 0
 
 
-def refused(s: Situation, *, number: int, reason: str, message: str) -> PatchReport:
+def refused(
+    s: Situation, *, number: int, reason: str, message: str, probe: str = names.PROBE_HEALTH
+) -> PatchReport:
     """The report after the API server refused to create the pod of run `number` (webhook, quota)."""
     assert s.node is not None
     assert s.policy is not None
@@ -94,7 +98,7 @@ def refused(s: Situation, *, number: int, reason: str, message: str) -> PatchRep
     run = Run(number=number, started_at=stamp(s.now))
     request, now = s.report.requested_at, s.now
     status = advance(
-        s.report.status, run=run, end=end, node=s.node, policy=s.policy, request=request, now=now
+        s.report.status, run=run, end=end, node=s.node, policy=s.policy, request=request, now=now, probe=probe
     )
     return _patched(s, s.report, status, node=s.node, policy=s.policy)
 
@@ -153,33 +157,60 @@ def _absent_report(s: Situation, node: NodeView, policy: Policy) -> Step | None:
 
 
 def _judge_ended(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
-    """Patch the report with the end of the current run, once."""
-    current = last_number(report) + 1
-    mine = [p for p in s.pods if p.node_uid == node.uid]
-    if any(p.number > current and not p.gone for p in mine) and not s.fresh:
+    """Patch the report with the end of the current run of a probe, once."""
+    mine = [p for p in s.pods if p.node_uid == node.uid and p.probe in names.PROBES]
+    if any(p.number > last_number(report, p.probe) + 1 and not p.gone for p in mine) and not s.fresh:
         return RefreshReport(report.name)
-    last = report.status.probe(names.PROBE_HEALTH).last_run
     for pod in mine:
-        if pod.number != current or (last is not None and pod.uid == last.pod_uid):
+        last = report.status.probe(pod.probe).last_run
+        if not _current(pod, node, report) or (last is not None and pod.uid == last.pod_uid):
             continue
-        deadline = seconds(policy.spec.probes.health.deadline)
-        end = runs.ending(pod, node=node.name, limits=policy.spec.limits, deadline=deadline, now=s.now)
+        end = _ending(pod, node, policy, now=s.now)
         if end is not None:
-            started = stamp(pod.started_at or pod.created_at)
-            run = Run(number=current, pod_name=pod.name, pod_uid=pod.uid, started_at=started)
-            met = replace(node, boot_id=pod.boot_id or node.boot_id)
-            status = advance(
-                report.status, run=run, end=end, node=met, policy=policy, request=pod.request, now=s.now
-            )
+            status = _advanced(s, pod, end, node=node, policy=policy, report=report)
             return _patched(s, report, status, node=node, policy=policy)
     return None
+
+
+def _ending(pod: PodView, node: NodeView, policy: Policy, *, now: float) -> runs.RunEnd | None:
+    """How the pod's run ended, or that it has to give way; None while it goes on."""
+    limits, deadline = policy.limits_of(pod.probe), policy.deadline_of(pod.probe)
+    end = runs.ending(pod, node=node.name, limits=limits, deadline=deadline, now=now)
+    return end if end is not None or pod.probe == names.PROBE_HEALTH else giving_way(node)
+
+
+def _advanced(
+    s: Situation, pod: PodView, end: runs.RunEnd, *, node: NodeView, policy: Policy, report: Report
+) -> ReportStatus:
+    """The status after the pod's run, on the node as it was when the run was planned."""
+    started = stamp(pod.started_at or pod.created_at)
+    return advance(
+        report.status,
+        run=Run(number=pod.number, pod_name=pod.name, pod_uid=pod.uid, started_at=started),
+        end=end,
+        node=replace(node, boot_id=pod.boot_id or node.boot_id),
+        policy=policy,
+        request=pod.request,
+        now=s.now,
+        probe=pod.probe,
+        image=pod.image,
+        peers=s.peers,
+    )
 
 
 def _patched(
     s: Situation, report: Report, status: ReportStatus, *, node: NodeView, policy: Policy
 ) -> PatchReport:
     """The report with this status and all that follows from it now."""
-    ground = hold.Ground(node=node, policy=policy, now=s.now, since=s.since, room=s.gate_room)
+    ground = hold.Ground(
+        node=node,
+        policy=policy,
+        now=s.now,
+        since=s.since,
+        room=s.gate_room,
+        bench_image=s.defaults.bench_image,
+        peers=s.peers,
+    )
     return PatchReport(report, hold.settled(report, status, ground))
 
 
@@ -221,9 +252,14 @@ def _event(s: Situation, node: NodeView, change: Change | None) -> Step | None:
 
 def _tidy(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
     """Delete pods that have been judged or belong to nobody, and force those that do not go."""
-    current = last_number(report) + 1
-    over = tuple(p for p in s.pods if p.number != current or p.node_uid != node.uid)
+    over = tuple(p for p in s.pods if not _current(p, node, report))
     return _delete_next(over, now=s.now, limits=policy.spec.limits)
+
+
+def _current(pod: PodView, node: NodeView, report: Report) -> bool:
+    """The pod is of this very node, and of the next run of a probe that this version knows."""
+    known = pod.probe in names.PROBES and pod.node_uid == node.uid
+    return known and pod.number == last_number(report, pod.probe) + 1
 
 
 def _delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> Step | None:
@@ -239,10 +275,24 @@ def _delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> St
 
 
 def _start(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
-    if not s.granted or any(not p.gone for p in s.pods):
+    """One pod of ours at a time on a node; health goes first where both have a place."""
+    if any(not p.gone for p in s.pods):
         return None
-    if s.now < run_due_at(report, node=node, policy=policy):
+    probe = _next_probe(s, node, policy, report)
+    if probe is None:
         return None
-    number, request = last_number(report) + 1, report.requested_at
-    manifest = probe_pod(node=node, policy=policy, number=number, request=request, defaults=s.defaults)
-    return CreatePod(node, number, manifest)
+    number, request = last_number(report, probe) + 1, report.requested_at
+    manifest = probe_pod(
+        node=node, policy=policy, number=number, request=request, defaults=s.defaults, probe=probe
+    )
+    return CreatePod(node, number, manifest, probe)
+
+
+def _next_probe(s: Situation, node: NodeView, policy: Policy, report: Report) -> str | None:
+    """The probe that is due and has a place in its budget."""
+    if s.granted and s.now >= run_due_at(report, node=node, policy=policy):
+        return names.PROBE_HEALTH
+    if s.bench_granted and s.now >= bench_due_at(report, node=node, policy=policy, defaults=s.defaults):
+        image = policy.bench_image(s.defaults.bench_image)
+        return bench_probe(report.status, node=node, image=image)
+    return None
