@@ -105,7 +105,7 @@ CONDITION = "GPUValidated"
 GPU_RESOURCE = "nvidia.com/gpu"
 GPU_LABEL = "nvidia.com/gpu"
 MIG_DEVICE_LABEL = "nvidia.com/mig-"
-"""Labels of NVIDIA's GPU feature discovery begin with these: of whole GPUs, and of each kind of MIG device."""
+"""Labels of GPU feature discovery begin with these: of whole GPUs, and of each kind of MIG device."""
 
 POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the pods that the operator watches carry it."""
