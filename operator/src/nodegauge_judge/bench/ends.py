@@ -179,7 +179,7 @@ def answer_hang(grading: Grading) -> Answer:
     hung = [arm for arm in measured.arms if arm.outcome == ArmOutcome.HUNG]
     if any(not (arm.name == ArmName.DEFAULT and nvls_broken(measured)) for arm in hung):
         return Answer.BAD
-    ended = [arm for arm in measured.arms if arm.outcome == ArmOutcome.DONE]
+    ended = [arm for arm in measured.arms if arm.outcome == ArmOutcome.DONE or _did_not_hang(measured, arm)]
     whole = measured.arm(ArmName.DEFAULT) is not None and len(ended) == len(measured.arms)
     return Answer.GOOD if whole and not measured.problem else Answer.UNSURE
 
@@ -203,6 +203,11 @@ def _explained(measured: Measured, arm: ArmSeen) -> bool:
     if arm.name != ArmName.DEFAULT:
         return False
     return nvls_broken(measured) or (arm.outcome == ArmOutcome.HUNG and p2p_broken(measured))
+
+
+def _did_not_hang(measured: Measured, arm: ArmSeen) -> bool:
+    """Whether the arm failed for a reason that is known and is no hang."""
+    return arm.outcome != ArmOutcome.HUNG and _explained(measured, arm)
 
 
 def _only_there(measured: Measured, arm: ArmSeen) -> str:

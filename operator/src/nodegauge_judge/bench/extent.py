@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodegauge_contract import ArmOutcome, Collective
-from nodegauge_judge.bench.figures import SMALLEST
+from nodegauge_judge.bench.figures import SMALLEST, speaking
 from nodegauge_judge.bench.grading import Grading, of_node, size_in_words
 from nodegauge_judge.bench.measured import GIB
 from nodegauge_judge.bench.speed import graded, has_no_floor
@@ -49,11 +49,8 @@ def incomplete(grading: Grading) -> Iterator[Finding]:
     ]
     evidence: dict[str, Scalar] = {"cut": ", ".join(measured.cut[:LISTED]), "throttled": measured.throttled}
     hits = [of_node(Severity.INFO, f"{_sentence(parts)}.", evidence=evidence)] if parts else []
-    hits += (
-        [_no_gibibyte(grading)]
-        if measured.arms and not _has_gibibyte(grading) and _graded_node(grading)
-        else []
-    )
+    if _ended_well(grading) and not _has_gibibyte(grading):
+        hits.append(_no_gibibyte(grading))
     yield from gather(Code.BENCH_INCOMPLETE, hits)
 
 
@@ -71,10 +68,12 @@ def not_gradable(grading: Grading) -> Iterator[Finding]:
     yield from gather(Code.NOT_GRADABLE, [of_node(Severity.INFO, message, evidence=evidence)])
 
 
-def _graded_node(grading: Grading) -> bool:
-    return grading.measured.nodes <= 1 and not any(
-        cell.wrong for arm in grading.measured.arms for cell in arm.cells
-    )
+def _ended_well(grading: Grading) -> bool:
+    """Whether only time or memory can be why a size is missing; how an arm ended is another finding."""
+    arm = speaking(grading.measured)
+    if arm is None or arm.outcome not in (ArmOutcome.DONE, ArmOutcome.CUT):
+        return False
+    return not any(cell.wrong for cell in arm.cells)
 
 
 def _has_gibibyte(grading: Grading) -> bool:

@@ -60,7 +60,8 @@ def link_of(measured: Measured) -> str:
 def by_row(
     measured: Measured, cell: CellSeen, arm: ArmSeen, *, asked: Asked, own: bool = False
 ) -> Floor | None:
-    """The floor by the first row that fits; with `own` by the policy's rows alone."""
+    """The floor by the first row that fits; with `own`, and where the policy's environment changes what NCCL
+    may use, by the policy's rows alone."""
     row = asked.expectations.floor_row(
         gpu=measured.gpu,
         count=measured.ranks,
@@ -68,7 +69,7 @@ def by_row(
         bytes=cell.bytes,
         nvls=nvls_of(cell, arm),
         link=link_of(measured),
-        own=own,
+        own=own or measured.told_off,
     )
     return _of_row(row, asked.thresholds) if row is not None else None
 

@@ -8,6 +8,7 @@ decoded document or on any text, whatever it says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import floor
 
 from msgspec.structs import replace
 
@@ -149,7 +150,7 @@ def _grade(grading: Grading) -> BenchJudgement:
         answers=answers,
         agreement=said,
         message=message,
-        busbw={} if several else {c.value: int(one.gbps) for c, one in grading.figures.items()},
+        busbw={} if several else {c.value: floor(round(f.gbps, 2)) for c, f in grading.figures.items()},
         p2p_off=float(f"{off[1]:.4g}") if off is not None else None,
         ranks=measured.ranks,
         expected=grading.expected,
@@ -207,7 +208,10 @@ def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str
     if verdict is Verdict.UNKNOWN:
         return f"{what}: nothing was measured that could be graded."
     numbers = ", ".join(f"{c.value} {gbps(one.gbps)}" for c, one in grading.figures.items())
-    return f"{what}: collectives are as fast as they should be; {numbers}."
+    if speed.graded(grading):
+        return f"{what}: collectives are as fast as they should be; {numbers}."
+    why = "through the host's memory, which has no floor" if speed.has_no_floor(grading) else "not graded"
+    return f"{what}: {numbers}; {why}."
 
 
 def _unread(verdict: Verdict, reason: str, words: str) -> BenchJudgement:

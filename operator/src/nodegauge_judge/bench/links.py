@@ -16,7 +16,7 @@ from nodegauge_judge.bench.model import Agreement
 from nodegauge_judge.bench.speed import Graded, graded
 from nodegauge_judge.case import Hit, gather, links_in_words
 from nodegauge_judge.findings import Code
-from nodegauge_judge.model import Finding, InterconnectClass, Severity
+from nodegauge_judge.model import Finding, InterconnectClass, Scalar, Severity
 
 Said = tuple[Agreement, str]
 _UNSURE = Agreement.UNSURE
@@ -47,11 +47,16 @@ def contradicted(grading: Grading) -> Iterator[Finding]:
     said, message = agreement(grading)
     if said is Agreement.CONTRADICTED:
         figure = grading.figures[Collective.ALL_REDUCE]
-        hit = of_node(
-            Severity.WARN,
-            f"{message[0].upper()}{message[1:]}.",
-            evidence={"reported": grading.measured.klass, "busbw_gbps": float(f"{figure.gbps:.4g}")},
-        )
+        evidence: dict[str, Scalar] = {
+            "reported": grading.measured.klass,
+            "busbw_gbps": float(f"{figure.gbps:.4g}"),
+            "nvlink_gbps": grading.measured.wire or 0.0,
+            "pcie_gbps": grading.measured.pcie or 0.0,
+        }
+        without = p2p_off(grading.measured)
+        if without is not None:
+            evidence["p2p_off_gbps"] = float(f"{without[1]:.4g}")
+        hit = of_node(Severity.WARN, f"{message[0].upper()}{message[1:]}.", evidence=evidence)
         yield from gather(Code.INTERCONNECT_CONTRADICTED, [hit])
 
 
@@ -84,10 +89,8 @@ def _nvlink(grading: Grading, figure: Figure) -> Said:
             f"{_reached(figure)}: below its floor of {gbps(own.floor.gbps)}, yet more than PCIe explains",
         )
     source = f" ({own.floor.source})" if own.floor.source else ""
-    return (
-        Agreement.CONFIRMED,
-        f"{_reached(figure)} confirms NVLink: the floor is {gbps(own.floor.gbps)}, {own.floor.words}{source}",
-    )
+    floor = f"the floor is {gbps(own.floor.gbps)}, {own.floor.words}{source}"
+    return Agreement.CONFIRMED, f"{_reached(figure)} and confirms NVLink: {floor}"
 
 
 def _pcie(grading: Grading, figure: Figure) -> Said:
@@ -97,13 +100,13 @@ def _pcie(grading: Grading, figure: Figure) -> Said:
     if figure.gbps > rate:
         return (
             Agreement.CONTRADICTED,
-            f"{_reached(figure)} is more than the slowest PCIe link carries ({gbps(rate)}), though NVML "
+            f"{_reached(figure)}, more than the slowest PCIe link carries ({gbps(rate)}), though NVML "
             f"reports {_LABEL[grading.measured.klass]}",
         )
     own = _graded(grading, figure)
     if own is not None and own.below:
         return _UNSURE, f"{_reached(figure)}: below its floor of {gbps(own.floor.gbps)}"
-    return Agreement.CONFIRMED, f"{_reached(figure)} is what PCIe carries ({gbps(rate)} at most)"
+    return Agreement.CONFIRMED, f"{_reached(figure)}, which PCIe carries ({gbps(rate)} at most)"
 
 
 def _some_pairs(grading: Grading, figure: Figure) -> Said:
@@ -113,14 +116,12 @@ def _some_pairs(grading: Grading, figure: Figure) -> Said:
     kinds = [kind for kind in grading.measured.pairs if kind.nvlinks]
     if not kinds:
         return _UNSURE, f"{_reached(figure)}; copies between pairs were not measured"
-    slowest = min(kinds, key=lambda kind: kind.median)
+    slowest = min(kinds, key=lambda kind: kind.typical)
     floor, _ = _pair_floor(slowest, grading)
-    if slowest.median < floor or (grading.measured.pcie or 0.0) >= slowest.median:
-        return _UNSURE, f"copies over {links_in_words(slowest.nvlinks)} reach {gbps(slowest.median)}"
-    return (
-        Agreement.CONFIRMED,
-        f"copies over {links_in_words(slowest.nvlinks)} reach {gbps(slowest.median)}, more than PCIe carries",
-    )
+    if slowest.typical < floor or (grading.measured.pcie or 0.0) >= slowest.typical:
+        return _UNSURE, f"copies over {links_in_words(slowest.nvlinks)} reach {gbps(slowest.typical)}"
+    reached = f"copies over {links_in_words(slowest.nvlinks)} reach {gbps(slowest.typical)}"
+    return Agreement.CONFIRMED, f"{reached}, more than PCIe carries"
 
 
 _BY_CLASS: dict[str, Callable[[Grading, Figure], Said]] = {
@@ -136,8 +137,8 @@ def _at_pcie_speed(grading: Grading, figure: Figure) -> str:
     if limit is None or figure.gbps >= limit:
         return ""
     return (
-        f"{_reached(figure)}, which is PCIe's speed: NVML reports {_LABEL[grading.measured.klass]} of "
-        f"{gbps(grading.measured.wire or 0)}"
+        f"{_reached(figure)}, which is PCIe's speed: NVML reports {_LABEL[grading.measured.klass]} with "
+        f"{gbps(grading.measured.wire or 0)} per GPU"
     )
 
 
@@ -163,13 +164,13 @@ def _pairs_at_pcie_speed(grading: Grading, _: Figure) -> str:
     kinds = [kind for kind in grading.measured.pairs if kind.nvlinks]
     for kind in kinds:
         limit = _pcie_speed(grading, wire=kind.wire)
-        if limit is None or kind.median >= limit:
+        if limit is None or kind.typical >= limit:
             return ""
     if not kinds:
         return ""
-    best = max(kinds, key=lambda kind: kind.median)
+    best = max(kinds, key=lambda kind: kind.typical)
     return (
-        f"copies over {links_in_words(best.nvlinks)} reach {gbps(best.median)}, which is PCIe's speed: NVML "
+        f"copies over {links_in_words(best.nvlinks)} reach {gbps(best.typical)}, which is PCIe's speed: NVML "
         f"reports {gbps(best.wire or 0)}"
     )
 
@@ -193,7 +194,7 @@ def _reached(figure: Figure) -> str:
 
 def _pair_floor(kind: PairKind, grading: Grading) -> tuple[float, str]:
     """GB/s below which a pair of this kind is slow, and in words what that is."""
-    limits = [(grading.thresholds.pair_share * kind.median, f"pairs like it reach {gbps(kind.median)}")]
+    limits = [(grading.thresholds.pair_share * kind.typical, f"pairs like it reach {gbps(kind.typical)}")]
     if kind.wire:
         words = f"its NVLinks carry {gbps(kind.wire)}"
         limits.append((grading.thresholds.pair_wire_share * kind.wire, words))
@@ -215,12 +216,12 @@ def _slow(kind: PairKind, pair: PairSeen, *, words: str, shared: str) -> Hit:
         f"{links_in_words(kind.nvlinks)}; {words}.{both}",
         evidence={
             "gbps": pair.gbps,
-            "median_gbps": kind.median,
+            "typical_gbps": kind.typical,
             "nvlinks": kind.nvlinks,
             "wire_gbps": kind.wire or 0.0,
         },
         place=" and ".join(sorted((pair.source, pair.target))),
-        weight=kind.median - pair.gbps,
+        weight=kind.typical - pair.gbps,
     )
 
 

@@ -138,10 +138,21 @@ def _pairs(case: Case, bench: Bench) -> Iterator[PairKind]:
         yield PairKind(
             nvlinks=nvlinks,
             count=len(seen),
-            median=median(pair.gbps for pair in seen),
+            typical=_typical(seen, whole="bench.pairs" not in case.result.omitted),
             wire=nvlinks * rate if rate is not None and nvlinks else None,
             slowest=tuple(sorted(seen, key=lambda pair: pair.gbps)[:SLOWEST]) if nvlinks else (),
         )
+
+
+def _typical(seen: list[PairSeen], *, whole: bool) -> float:
+    """What pairs of a kind reach: their median.  Of a matrix that was cut down to the rows of two GPUs the
+    faster row speaks: where one of them is slow to everybody, most of what is left would be slow pairs."""
+    if whole:
+        return median(pair.gbps for pair in seen)
+    rows: dict[str, list[float]] = {}
+    for pair in seen:
+        rows.setdefault(pair.source, []).append(pair.gbps)
+    return max(median(row) for row in rows.values())
 
 
 def _missing(result: Result, bench: Bench, history: History) -> tuple[str, ...]:

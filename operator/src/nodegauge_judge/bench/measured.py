@@ -68,12 +68,12 @@ class PairSeen(Struct, frozen=True, array_like=True):
 
 
 class PairKind(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """All pairs with `nvlinks` NVLinks: `count` directions read, their `median` GB/s, the `slowest` of them,
-    and what such a pair's NVLinks carry one way (GB/s, null where the rate could not be read)."""
+    """All pairs with `nvlinks` NVLinks: `count` directions read, their `typical` GB/s (the median), the
+    `slowest` of them, and what such a pair's NVLinks carry one way (GB/s, null for a rate not read)."""
 
     nvlinks: _Small
     count: _Small
-    median: _Gbps
+    typical: _Gbps
     wire: _Gbps | None = None
     slowest: Annotated[tuple[PairSeen, ...], Meta(max_length=16)] = ()
 
