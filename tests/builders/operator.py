@@ -28,10 +28,14 @@ from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile import listing
 from nodegauge_operator.reconcile.store import Store
 from nodegauge_operator.reconcile.sweep import Sweep
+from nodegauge_operator.reconcile.turns import Kind
 from nodegauge_operator.reconcile.worker import Settled, Worker
 from nodegauge_operator.settings import Settings
 
 SETTINGS = Settings(probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"))
+NOTHING: frozenset[Kind] = frozenset()
+HEALTH, BENCH = frozenset({Kind.HEALTH}), frozenset({Kind.BENCH})
+"""What a place is kept for on a node."""
 HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS}
 
 
@@ -106,9 +110,10 @@ class Operator:
         for event in now:
             self._feed.give(*event)
 
-    def settle(self, name: str = "node-1", *, granted: bool = True) -> Settled:
-        """Write what has to be written for a node."""
-        return drive(self.worker.settle(name, granted=granted, since=0.0))
+    def settle(self, name: str = "node-1", *, granted: bool = True, benchmark: bool = False) -> Settled:
+        """Write what has to be written for a node, with places for a health run, a benchmark, or none."""
+        kinds = (HEALTH if granted else NOTHING) | (BENCH if benchmark else NOTHING)
+        return drive(self.worker.settle(name, granted=kinds, since=0.0))
 
     def runs_counted(self) -> float:
         """What the metric of finished runs says."""

@@ -15,6 +15,7 @@ from builders.operator import Operator, World
 from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
+from nodegauge_operator.reconcile.turns import Kind
 
 pytestmark = pytest.mark.timeout(5)
 
@@ -93,7 +94,7 @@ def test_a_refused_pod_is_a_run_that_backs_off(scene: Scene, error: KubeError) -
     scene.operator.client.refuse = lambda verb, path: error if (verb, path) == ("POST", PODS) else None
     settled = scene.operator.settle()
     assert settled.wake_at == scene.world.now + 30
-    assert settled.due_since is None
+    assert settled.due_since == {}
     last = scene.probe["lastRun"]
     assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
     assert str(error) in last["message"]
@@ -311,7 +312,7 @@ def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(scene: Scene) -> N
     scene.operator.client.log.clear()
     settled = scene.operator.settle()
     assert scene.operator.client.log == []
-    assert settled.due_since is not None
+    assert settled.due_since.keys() == {Kind.HEALTH}
 
 
 def test_a_suspect_is_gone_only_when_the_api_says_so(scene: Scene) -> None:
