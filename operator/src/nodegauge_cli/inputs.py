@@ -44,15 +44,6 @@ def text_of(file: BinaryIO) -> str:
         raise BadInput(f"{name_of(file)}: not UTF-8 text (byte {error.start})") from None
 
 
-def result(file: BinaryIO) -> Result:
-    """A result document, in every form that a probe leaves.  Raises `BadInput`."""
-    text = text_of(file)
-    try:
-        return _decode(text)
-    except ContractError as error:
-        raise BadInput(f"{name_of(file)}: {error}") from None
-
-
 def report_or_result(file: BinaryIO, *, collective: Collective | None = None) -> Report | Result:
     """A NodeReport (YAML or JSON), a result document, or a log of nccl-tests as one; `collective` as
     `nccltests.result` takes it.  Raises `BadInput`."""

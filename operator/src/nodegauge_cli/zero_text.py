@@ -90,8 +90,8 @@ def _wrapped(notes: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
 
 
 def _head(job: Job) -> list[str]:
-    share = ["of step"] if job.compute else []
-    return ["", "per step", "per GPU", "time", "not hidden", *share, "P2P off adds"]
+    share = ["% of step"] if job.compute else []
+    return ["", "per step", "per GPU", "time", "not hidden", *share, "P2P off"]
 
 
 def _row(job: Job, cost: Cost, name: str) -> list[str]:
@@ -139,7 +139,7 @@ def _share(job: Job, cost: Cost) -> str:
     if cost.seconds is None or cost.exposed is None or job.compute is None:
         return MISSING
     low, high = (part / (part + job.compute) for part in (cost.exposed, cost.seconds))
-    return f"{100 * low:.0f} .. {100 * high:.0f} %"
+    return f"{100 * low:.0f} .. {100 * high:.0f}"
 
 
 def _stand_ins(found: Sequence[Cost]) -> list[str]:
