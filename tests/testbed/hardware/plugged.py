@@ -35,6 +35,8 @@ from testbed.standin.machine import MACHINE_VARIABLE
 
 CONDITION, STATE, LOCK = "hardware.json", "driver.state", ".lock"
 STANDIN = "standin.json"
+DEVICES, PROCESSES = f"{STATE}.devices", f"{STATE}.processes"
+"""Which GPUs the device plugin calls healthy, and, by the kubelet, who computes (testbed.kubelet.devices)."""
 CLIENTS = f"{STATE}.clients"
 """Written by the driver: who uses it, and when idle GPUs were last taken up (driver/src/counters.c)."""
 
@@ -123,8 +125,7 @@ class Hardware:
     @property
     def uuids(self) -> list[str]:
         """The UUID of every GPU, in the profile's order."""
-        condition = self.condition()
-        return [gpu_uuid(condition.seed, gpu.address) for gpu in condition.profile.gpus]
+        return self._uuids(self.condition())
 
     def env(self) -> dict[str, str]:
         """The variables that give a process this hardware; they must be set before it starts."""
@@ -177,7 +178,7 @@ class Hardware:
     def unplug(self) -> None:
         """Unload the driver: NVML answers DRIVER_NOT_LOADED, and the folder is free for other hardware."""
         with self._locked():
-            for name in (STATE, CONDITION, CLIENTS, STANDIN):
+            for name in (STATE, CONDITION, CLIENTS, STANDIN, DEVICES, PROCESSES):
                 (self.directory / name).unlink(missing_ok=True)
 
     def begin(self, condition: Condition) -> None:
@@ -206,6 +207,9 @@ class Hardware:
             yield condition
             self._write(condition)
 
+    def _uuids(self, condition: Condition) -> list[str]:
+        return [gpu_uuid(condition.seed, gpu.address) for gpu in condition.profile.gpus]
+
     def _write(self, condition: Condition) -> None:
         """Everything that follows from a condition, the condition itself last."""
         machine = condition.machine()
@@ -213,6 +217,10 @@ class Hardware:
         state = render(machine, seed=condition.seed, pasts=condition.pasts())
         write_sysfs(self.directory / "sys", machine, errors=condition.port_errors())
         write_procfs(self.directory / "proc", boot_id=condition.boot_id)
+        devices = {
+            uuid: number not in machine.withdrawn for number, uuid in enumerate(self._uuids(condition))
+        }
+        write(self.directory / DEVICES, msgspec.json.encode(devices))
         write(self.directory / STANDIN, standinfile.render(machine, seed=condition.seed))
         write(self.directory / STATE, state.encode())
         write(self.directory / CONDITION, msgspec.json.format(msgspec.json.encode(condition)))

@@ -172,7 +172,7 @@ class Child:
         self._break_speech()
 
     def _share(self, size: int, chosen: pathfinding.Chosen) -> float:
-        """What troubles leave of the bandwidth: a ring is as slow as its slowest link, where it takes links."""
+        """What troubles leave of the bandwidth: a ring that takes links is as slow as its slowest."""
         if size <= LATENCY_BYTES:
             return 1.0
         left = self._troubles.share()
