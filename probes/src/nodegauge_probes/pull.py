@@ -55,7 +55,7 @@ def _child(settings: measure.Settings, scratch: Path, told: list[About]) -> supe
         ),
         ranks=0,
         limits=settings.limits,
-        until=time.monotonic() + settings.deadline - measure.MARGIN_S,
+        until=time.monotonic() + settings.time,
         kills=Cgroup(sysfs=settings.sysfs, procfs=settings.procfs).kills,
         at_about=told.append,
         at_cut=lambda _: None,

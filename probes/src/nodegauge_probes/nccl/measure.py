@@ -28,8 +28,8 @@ from nodegauge_probes.nccl.speech import About, encode_order
 from nodegauge_probes.nccl.surroundings import Cgroup, growth, shm_bytes
 
 NAME = "nccl"
-MARGIN_S = 8.0
-"""Of the deadline, kept for ending children and writing the result."""
+MARGIN_S, MARGIN_SHARE = 8.0, 1 / 4
+"""Of the deadline, kept for ending children and writing the result; of a short one a share."""
 SLOW_INIT_S = 15.0
 
 ENGINES = {
@@ -66,13 +66,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     procfs: Path
 
     @property
+    def time(self) -> float:
+        """Seconds until the children have to be gone."""
+        return self.deadline - min(MARGIN_S, self.deadline * MARGIN_SHARE)
+
+    @property
     def program(self) -> tuple[str, ...]:
         return (self.child,) if self.child else (sys.executable, "-m", ENGINES[self.engine])
 
 
 def measure(draft: Draft, *, watch: Watch, settings: Settings) -> None:
     """Measure into `draft`; raises `NvmlUnusable` where the driver cannot be asked at all."""
-    until = time.monotonic() + settings.deadline - MARGIN_S
+    until = time.monotonic() + settings.time
     bench = draft.bench = BenchDraft()
     bench.parts |= {"engine": settings.engine, "expected": settings.expected, "shm_bytes": shm_bytes()}
     found = node.read(draft, watch=watch, sysfs_root=settings.sysfs, procfs=settings.procfs)
@@ -91,10 +96,10 @@ def measure(draft: Draft, *, watch: Watch, settings: Settings) -> None:
     bench.parts["message"] = precondition.missing(found.gpus, expected=settings.expected)
     family = Family()
     watch.before_leaving.append(family.stop)
-    Run(bench, settings=settings, machine=node.machine(found), family=family, until=until).arms()
+    Arms(bench, settings=settings, machine=node.machine(found), family=family, until=until).run()
 
 
-class Run:
+class Arms:
     """The arms of one run, one after the other, on one budget."""
 
     def __init__(
@@ -111,21 +116,20 @@ class Run:
         self._cgroup = Cgroup(sysfs=settings.sysfs, procfs=settings.procfs)
         self._spent: list[plan.Spent] = []
 
-    def arms(self) -> None:
-        """Measure every arm; an arm that the run has no time for is there, and cut."""
+    def run(self) -> None:
+        """Measure every arm; one that the run did not come to is there, and cut."""
         before = self._cgroup.throttled_periods()
         names = plan.arms(self._machine)
+        self._bench.arms = [ArmDraft(name) for name in names]
         for place, name in enumerate(names):
-            self._arm(name, later=names[place + 1 :])
+            self._arm(name, self._bench.arms[place], later=names[place + 1 :])
             self._bench.parts["throttled_periods"] = growth(before, self._cgroup.throttled_periods())
             if "skipped" in self._bench.parts:
                 return
 
-    def _arm(self, name: ArmName, *, later: Sequence[ArmName]) -> None:
-        arm = ArmDraft(name)
-        self._bench.arms.append(arm)
+    def _arm(self, name: ArmName, arm: ArmDraft, *, later: Sequence[ArmName]) -> None:
+        arm.parts["message"] = "the run ended before it began"
         if self._family.stopped or time.monotonic() > self._until:
-            arm.parts["message"] = "the run's own time was up before it began"
             return
         seconds = plan.allowance(self._settings.budget, spent=self._spent, later=later)
         uuids = self._bench.parts["uuids"]
@@ -139,7 +143,7 @@ class Run:
             shutil.rmtree(scratch, ignore_errors=True)
         self._spent.append(_spent(arm))
         if failed is not None and failed.what == supervise.NO_ENGINE:
-            self._bench.arms.remove(arm)
+            self._bench.arms = []
             self._bench.parts |= {"skipped": Skip.NO_ENGINE, "message": words(failed.message)}
 
     def _child(self, name: ArmName, order: str, scratch: Path) -> supervise.Child:

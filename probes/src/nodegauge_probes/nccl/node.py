@@ -62,11 +62,10 @@ def _read(draft: Draft, nvml: Nvml, root: Path) -> Node:
     for gpu in draft.gpus:
         gpu.own["numa_node"] = sysfs.numa_node(sysfs.gpu_place(root, gpu.own.get("pci", NOT_READ)))
         topology.name_far_ends(gpu, root)
-    confidential = nvml.integer(None, "nvmlSystemGetConfComputeState", pick=lambda state: state.ccFeature)
     read = [(device, draft_of.gpu()) for device, draft_of in pairs]
     able = {gpu.index for gpu in precondition.usable([gpu for _, gpu in read])}
     uses = [_use(nvml, device) for device, gpu in read if gpu.index in able]
-    return Node(gpus=[gpu for _, gpu in read], uses=uses, confidential=confidential)
+    return Node(gpus=[gpu for _, gpu in read], uses=uses, confidential=confidential(nvml))
 
 
 def _ask(
@@ -78,6 +77,11 @@ def _ask(
         if device.gone is None:
             reader(nvml, device, gpu)
         gpu.problem = device.problem
+
+
+def confidential(nvml: Nvml) -> Int:
+    """1 where confidential computing is on."""
+    return nvml.integer(None, "nvmlSystemGetConfComputeState", pick=lambda state: state.ccFeature)
 
 
 def _use(nvml: Nvml, device: Device) -> Use:

@@ -59,8 +59,9 @@ def skipped(
     if confidential == 1:
         return Skipped(why=Skip.CONFIDENTIAL, message="confidential computing is on: copies are encrypted")
     if len(able) < 2:
-        of = f" of {expected}" if expected > len(able) else ""
-        return Skipped(why=Skip.SINGLE_GPU, message=f"{len(able)}{of} GPUs to be had: nobody to talk to")
+        there = max(expected, len(gpus))
+        message = f"{len(able)} of {there} GPUs can be used, and it takes two to communicate"
+        return Skipped(why=Skip.SINGLE_GPU, message=message)
     return busy(able, uses)
 
 

@@ -83,7 +83,7 @@ class _Watch:
     def __init__(self, child: Child, arm: ArmDraft, family: Family, clock: PhaseClock) -> None:
         self._child, self._arm, self._family, self._clock = child, arm, family, clock
         self._tail = Tail()
-        arm.parts["phase"] = clock.phase
+        arm.parts |= {"phase": clock.phase, "message": ""}
         self.listener = Listener(
             arm,
             ranks=child.ranks,
