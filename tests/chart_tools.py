@@ -30,6 +30,7 @@ OFF: Object = {
     "metrics": {"service": {"enabled": False}},
     "operator": {"serviceAccount": {"create": False, "name": "someone"}},
     "probe": {"serviceAccount": {"create": False, "name": "nobody"}, "priorityClass": {"create": False}},
+    "nccl": {"enabled": False},
 }
 """Everything that can be left out is."""
 
@@ -73,6 +74,10 @@ ALL: Object = {
         "podAnnotations": {"example.com/owner": "you"},
         "serviceAccount": {"name": "gauge-probe"},
         "priorityClass": {"name": "gauge-low", "value": -500},
+    },
+    "nccl": {
+        "image": {"repository": "gpu/bench"},
+        "resources": {"requests": {"cpu": "4"}, "limits": {"memory": "32Gi"}},
     },
     "crds": {"keep": False},
     "policy": {"name": "fleet", "spec": {"mode": "Observe", "nodeSelector": {"matchLabels": {"gpu": "yes"}}}},
