@@ -51,10 +51,11 @@ def after_run(status: ReportStatus, *, run: Run, end: RunEnd, met: Met, request:
         status.gates, judgement, policy=met.policy.spec.hysteresis, now=met.now, probe=Probe.NCCL
     )
     measured = replace(
-        _measured(status, judgement, met.policy),
+        _measured(judgement, met.policy),
         boot_id=ended.boot_id,
         hardware=bandwidth.hardware(status.gpus),
     )
+    measured = _still_contradicted(status.bandwidth, measured)
     probe = readings.read(before, ended, _reading(judgement), request=request)
     after = replace(status, probes=status.with_probe(probe), bandwidth=measured, gates=gates)
     return replace(after, interconnect=bandwidth.agreed(after, node=met.node, policy=met.policy, now=met.now))
@@ -92,7 +93,7 @@ def regraded(status: ReportStatus, met: Met) -> ReportStatus:
     if not judgement.readable:
         return replace(status, bandwidth=replace(found, grade=rules.grade))
     measured = replace(
-        _measured(status, judgement, met.policy),
+        _measured(judgement, met.policy),
         boot_id=found.boot_id,
         hardware=found.hardware,
         reason=found.reason,
@@ -134,12 +135,7 @@ def _reading(judgement: BenchJudgement) -> Reading:
     )
 
 
-def _measured(status: ReportStatus, judgement: BenchJudgement, policy: Policy) -> BandwidthStatus:
-    """What a judgement says of bandwidth.  One that cannot tell lets a contradiction stand: only a number
-    that agrees brings a label back."""
-    before, agreement, message = status.bandwidth, judgement.agreement, judgement.message
-    if agreement is Agreement.UNSURE and before.agreement == Agreement.CONTRADICTED:
-        agreement, message = Agreement.CONTRADICTED, before.message
+def _measured(judgement: BenchJudgement, policy: Policy) -> BandwidthStatus:
     return BandwidthStatus(
         all_reduce=judgement.busbw.get("all_reduce"),
         all_gather=judgement.busbw.get("all_gather"),
@@ -147,12 +143,21 @@ def _measured(status: ReportStatus, judgement: BenchJudgement, policy: Policy) -
         p2p_off=judgement.p2p_off,
         gpus=judgement.ranks,
         of=judgement.expected,
-        agreement=agreement.value,
-        message=message[:MAX_MESSAGE],
+        agreement=judgement.agreement.value,
+        message=judgement.message[:MAX_MESSAGE],
         fingerprint=judgement.fingerprint,
         grade=rules_of(policy).grade,
         again=judgement.again,
     )
+
+
+def _still_contradicted(before: BandwidthStatus, after: BandwidthStatus) -> BandwidthStatus:
+    """A run that cannot tell lets a contradiction of the same boot stand: only a number that agrees brings a
+    label back."""
+    same = before.boot_id == after.boot_id and before.agreement == Agreement.CONTRADICTED
+    if not same or after.agreement != Agreement.UNSURE:
+        return after
+    return replace(after, agreement=before.agreement, message=before.message)
 
 
 def _without_image(status: ReportStatus) -> ReportStatus:

@@ -81,7 +81,8 @@ def of_run(
         return None
     text = WHO[probe] + new.summary
     if probe == names.PROBE_NCCL and before.interconnect != after.interconnect:
-        text += f" Interconnect label: {_label(before)} -> {_label(after)}."
+        why = f": {after.interconnect.message}" if after.interconnect.reported else ""
+        text += f" Interconnect label: {_label(before)} -> {_label(after)}{why}."
     elif probe == names.PROBE_HEALTH and old.read_at:
         text += f" Interconnect: {_words(before)} -> {_words(after)}."
     return Change(run=identity, type=kind, reason=reason, message=bounded(text), at=run.finished_at)

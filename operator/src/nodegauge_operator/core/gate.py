@@ -36,6 +36,14 @@ def effective_verdict(
     return bandwidth.verdict(status, probe.verdict) if measured else probe.verdict
 
 
+def summary(status: ReportStatus, *, node: NodeView, policy: Policy, now: float, since: float = 0.0) -> str:
+    """The last reading in a sentence, and a benchmark that still stands in another one."""
+    words = status.probe(names.PROBE_HEALTH).summary
+    if not words or not bandwidth.stands(status, node=node, policy=policy, now=now, since=since):
+        return words
+    return f"{words} NCCL benchmark: {status.probe(names.PROBE_NCCL).summary}"
+
+
 def desired(
     status: ReportStatus, *, node: NodeView, policy: Policy | None, now: float, since: float = 0.0
 ) -> Held:

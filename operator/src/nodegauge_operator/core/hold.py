@@ -60,7 +60,8 @@ def settled(report: Report, status: ReportStatus, ground: Ground) -> ReportStatu
     held = gate.desired(status, node=node, policy=policy, now=now, since=ground.since)
     held = replace(held, refusal=report.status.held.refusal)
     verdict = gate.effective_verdict(status, node=node, policy=policy, now=now, since=ground.since)
-    after = replace(status, held=held, verdict=verdict)
+    summary = gate.summary(status, node=node, policy=policy, now=now, since=ground.since)
+    after = replace(status, held=held, verdict=verdict, summary=summary)
     change = changes.together(
         gatechanges.of_rows(report.status, after, policy=policy, now=now),
         status.change if status.change != report.status.change else None,

@@ -173,10 +173,13 @@ def _judge_ended(s: Situation, node: NodeView, policy: Policy, report: Report) -
 
 
 def _ending(pod: PodView, node: NodeView, policy: Policy, *, now: float) -> runs.RunEnd | None:
-    """How the pod's run ended, or that it has to give way; None while it goes on."""
+    """How the pod's run ended; None while it goes on.  A benchmark gives way where the node is wanted for
+    something else, or has done so already: whoever drained the node may have ended it."""
     limits, deadline = policy.limits_of(pod.probe), policy.deadline_of(pod.probe)
     end = runs.ending(pod, node=node.name, limits=limits, deadline=deadline, now=now)
-    return end if end is not None or pod.probe == names.PROBE_HEALTH else giving_way(node)
+    if pod.probe == names.PROBE_HEALTH or (end is not None and end.outcome is not Outcome.UNKNOWN):
+        return end
+    return giving_way(node) or end
 
 
 def _advanced(
