@@ -21,11 +21,13 @@ SHARP_SINCE, SHARP_NEXT = 90, 100
 
 
 class Floor(Struct, frozen=True, kw_only=True):
-    """GB/s below which a cell is too slow, in `words` where that is from, and the row's `source` if one."""
+    """GB/s below which a cell is too slow, in `words` where that is from, and the row's `source` if one;
+    `nvls`: the state that the row is for, null for whichever."""
 
     gbps: float
     words: str
     source: str = ""
+    nvls: bool | None = None
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -104,8 +106,10 @@ def _nvlink(measured: Measured, cell: CellSeen, arm: ArmSeen, *, thresholds: Thr
 def _of_row(row: Expectation, thresholds: Thresholds) -> Floor:
     source = row.source or "the policy"
     if row.floor:
-        return Floor(gbps=row.floor, words=f"the floor of a row of {row.busbw:g} GB/s", source=source)
-    if row.kind == "accept-floor":
-        return Floor(gbps=row.busbw, words="an acceptance floor", source=source)
-    share = thresholds.busbw_row_share
-    return Floor(gbps=share * row.busbw, words=f"{share:g} of {row.busbw:g} GB/s", source=source)
+        words, gbps = f"the floor of a row of {row.busbw:g} GB/s", row.floor
+    elif row.kind == "accept-floor":
+        words, gbps = "an acceptance floor", row.busbw
+    else:
+        share = thresholds.busbw_row_share
+        words, gbps = f"{share:g} of {row.busbw:g} GB/s", share * row.busbw
+    return Floor(gbps=gbps, words=words, source=source, nvls=row.nvls)

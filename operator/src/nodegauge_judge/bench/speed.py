@@ -27,6 +27,9 @@ PEERS_NEEDED = 3
 """Nodes of a kind, this one among them, from which a median means something."""
 
 
+Found = tuple[ArmSeen, CellSeen, Floor]
+
+
 class Graded(Struct, frozen=True, kw_only=True):
     """One cell and its floor."""
 
@@ -44,18 +47,10 @@ class Graded(Struct, frozen=True, kw_only=True):
 def graded(grading: Grading) -> list[Graded]:
     """Every cell that has a floor, the farthest below it first."""
     found: dict[tuple[str, str], Graded] = {}
-    measured = grading.measured
-    for arm in (speaking(measured), measured.arm(ArmName.NVLS_OFF)):
-        for cell in arm.cells if arm is not None else ():
-            floor = floors.by_row(measured, cell, arm, asked=grading.asked, own=True) if arm else None
-            _note(found, measured, cell=cell, arm=arm, floor=floor)
-    arm = speaking(measured)
-    for collective in Collective:
-        for cell in _by_worth(arm, collective):
-            floor = _floor(grading, cell, arm) if arm is not None else None
-            _note(found, measured, cell=cell, arm=arm, floor=floor)
-            if floor is not None:
-                break
+    for arm, cell, floor in (*_by_own_rows(grading), *_by_worth(grading)):
+        reached = _counts(grading.measured, arm, cell)
+        if reached is not None:
+            found.setdefault((arm.name, key(cell)), Graded(cell=cell, arm=arm, gbps=reached, floor=floor))
     return sorted(found.values(), key=lambda one: one.gbps / one.floor.gbps)
 
 
@@ -127,29 +122,36 @@ def disagrees(grading: Grading) -> Iterator[Finding]:
 _PCIE = (InterconnectClass.PCIE.value, InterconnectClass.NVLINK_PAIRS.value)
 
 
-def _note(
-    found: dict[tuple[str, str], Graded],
-    measured: Measured,
-    *,
-    cell: CellSeen,
-    arm: ArmSeen | None,
-    floor: Floor | None,
-) -> None:
-    """Take the cell up where it has a floor, a bandwidth, and no place yet."""
-    if arm is None or floor is None or any(c.wrong for c in arm.cells):
-        return
-    now = measured.busbw(cell)
-    if now is None:
-        return
+def _counts(measured: Measured, arm: ArmSeen, cell: CellSeen) -> float | None:
+    """GB/s that count for the cell, of several runs where there were some; None next to wrong data."""
+    now = None if any(c.wrong for c in arm.cells) else measured.busbw(cell)
     runs = measured.runs.get(key(cell)) if arm is speaking(measured) else None
-    count = settled(runs) if runs else now
-    found.setdefault((arm.name, key(cell)), Graded(cell=cell, arm=arm, gbps=count, floor=floor))
+    return settled(runs) if runs and now is not None else now
 
 
-def _by_worth(arm: ArmSeen | None, collective: Collective) -> list[CellSeen]:
-    """1 GiB first, then the largest."""
-    cells = [cell for cell in arm.cells if cell.collective is collective] if arm is not None else []
-    return sorted(cells, key=lambda cell: (cell.bytes != GIB, -cell.bytes))
+def _by_own_rows(grading: Grading) -> Iterator[Found]:
+    """Cells that the policy has a row for.  In the arm with NVLS off only rows that say so fit: others are
+    about what NCCL chooses."""
+    spoken = speaking(grading.measured)
+    for arm in grading.measured.arms:
+        for cell in arm.cells if arm is spoken or arm.name == ArmName.NVLS_OFF else ():
+            floor = floors.by_row(grading.measured, cell, arm, asked=grading.asked, own=True)
+            if floor is not None and (arm is spoken or floor.nvls is False):
+                yield arm, cell, floor
+
+
+def _by_worth(grading: Grading) -> Iterator[Found]:
+    """Of each collective 1 GiB, or else the largest size that has a floor."""
+    arm = speaking(grading.measured)
+    if arm is None:
+        return
+    for collective in Collective:
+        cells = [cell for cell in arm.cells if cell.collective is collective]
+        for cell in sorted(cells, key=lambda cell: (cell.bytes != GIB, -cell.bytes)):
+            floor = _floor(grading, cell, arm)
+            if floor is not None:
+                yield arm, cell, floor
+                break
 
 
 def _floor(grading: Grading, cell: CellSeen, arm: ArmSeen) -> Floor | None:
