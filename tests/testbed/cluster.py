@@ -32,6 +32,8 @@ Object = dict[str, Any]
 
 STOP_SECONDS = 10.0
 TESTS = Path(__file__).resolve().parents[1]
+PROBES = TESTS.parent / "probes" / "src"
+"""Of this checkout, whichever one is installed: result documents and what the stand-in for NCCL is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +166,7 @@ def start_host(*, kubeconfig: Path, directory: Path, log: IO[bytes]) -> subproce
         stdout=log,
         stderr=log,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, PROBES)))},
     )
 
 
