@@ -29,7 +29,7 @@ def of(arm: ArmName, policy: dict[str, str] | None = None) -> dict[str, str]:
 
 
 def test_nobody_s_tuning_is_inherited() -> None:
-    """Of the probe's own environment what a program needs to start, and nothing of NCCL's, CUDA's, a loader's."""
+    """Of the probe's own environment what a program needs to start; nothing of NCCL's or a loader's."""
     told = of(ArmName.DEFAULT)
     assert {name: told[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "NODEGAUGE_RUN")} == {
         name: OWN[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "NODEGAUGE_RUN")

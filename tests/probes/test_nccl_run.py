@@ -75,7 +75,7 @@ def test_the_same_document_holds_what_nvml_says(benchmark: On, profile: str) -> 
 def test_children_are_told_who_and_what(
     benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
 ) -> None:
-    """The order as an argument, GPUs in rank order, the policy's variables, none of the probe's own NCCL's."""
+    """The order as an argument, GPUs in rank order, the policy's variables, none of the probe's own."""
     run = well(benchmark("titan-rtx-nv2"))
     run.environment |= {"NCCL_ALGO": "Tree", "NCCL_SHM_DISABLE": "1"}
     bench = run.bench("--environment", '{"NCCL_MIN_CTAS": "4"}')

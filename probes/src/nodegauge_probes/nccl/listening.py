@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from nodegauge_contract import NOT_READ, Cell, Num, Phase
+from nodegauge_contract import Cell, Num, Phase, Unavailable
 from nodegauge_contract.bench import MAX_CELLS
 from nodegauge_probes.draft import ArmDraft
 from nodegauge_probes.nccl.speech import MAX_LINE, About, Failed, Line, decode_line
@@ -23,6 +23,9 @@ MAX_SPEECH = 1 << 20
 TAIL = 4096
 MAX_WORDS = 240
 """Characters of a message: three of them, and their numbers, share 4,096 bytes."""
+
+MOST = 1e12
+"""Of microseconds and of GB/s: eleven days."""
 
 _SILENT = Line()
 
@@ -143,10 +146,9 @@ def _digits(value: Num, *, keep: int, most: int) -> Num:
     """`keep` significant digits, and at most so many after the point: noise that takes room in a message."""
     if not isinstance(value, float):
         return value
-    try:
-        short = round(float(f"{value:.{keep}g}"), most)
-    except (OverflowError, ValueError):
-        return NOT_READ
+    if abs(value) > MOST:
+        return Unavailable("too large to be true")
+    short = round(float(f"{value:.{keep}g}"), most)
     return int(short) if short.is_integer() else short
 
 
