@@ -72,7 +72,7 @@ def after_pull(
     ended = readings.ended(run, end, node=met.node, now=met.now)
     if end.outcome is not Outcome.READ:
         return replace(status, probes=status.with_probe(readings.unread(before, ended, request=request)))
-    reading = Reading(verdict=Verdict.PASS, summary=f"{image} is on the node.", raw=image)
+    reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.", raw=image)
     return replace(status, probes=status.with_probe(readings.read(before, ended, reading, request=request)))
 
 

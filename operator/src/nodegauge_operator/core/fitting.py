@@ -91,19 +91,40 @@ def _without_bands(status: ReportStatus) -> ReportStatus:
     return replace(status, gpus=replace(status.gpus, items=items))
 
 
+def _gpus_alone(status: ReportStatus) -> ReportStatus:
+    """The matrix of the GPUs among themselves: network cards and affinities go."""
+    lines = [line.split() for line in status.matrix.splitlines()]
+    names = lines[0] if lines else []
+    gpus = sum(1 for name in names if name.startswith("GPU") and name[3:].isdigit())
+    if not gpus:
+        return status
+    kept = [names[:gpus], *(line[: gpus + 1] for line in lines[1 : gpus + 1])]
+    return replace(status, matrix="\n".join(" ".join(line) for line in kept))
+
+
 def _without_matrix(status: ReportStatus) -> ReportStatus:
     return replace(status, matrix="")
 
 
-def _briefly(status: ReportStatus) -> ReportStatus:
+def _briefly(most: int) -> Callable[[ReportStatus], ReportStatus]:
     """Findings without their numbers, which their messages name too."""
-    probes = [
-        replace(
-            probe, findings=[replace(f, message=cut(f.message, 400), evidence={}) for f in probe.findings]
-        )
-        for probe in status.probes
-    ]
-    return replace(status, probes=probes)
+
+    def step(status: ReportStatus) -> ReportStatus:
+        probes = [
+            replace(
+                probe,
+                findings=[replace(f, message=cut(f.message, most), evidence={}) for f in probe.findings],
+            )
+            for probe in status.probes
+        ]
+        return replace(status, probes=probes)
+
+    return step
+
+
+def _without_gpus(status: ReportStatus) -> ReportStatus:
+    """How many GPUs there are, and of which kind: not each of them."""
+    return replace(status, gpus=replace(status.gpus, items=[]))
 
 
 STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
@@ -114,9 +135,13 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _evidence(40),
     _narrow,
     _findings(1024),
-    _briefly,
+    _briefly(400),
     _evidence(0),
     _without_uuids,
     _without_bands,
+    _gpus_alone,
     _without_matrix,
+    _briefly(200),
+    _findings(512),
+    _without_gpus,
 )
