@@ -75,7 +75,14 @@ ALL: Object = {
         "priorityClass": {"name": "gauge-low", "value": -500},
     },
     "crds": {"keep": False},
-    "policy": {"name": "fleet", "spec": {"mode": "Observe", "nodeSelector": {"matchLabels": {"gpu": "yes"}}}},
+    "policy": {
+        "name": "fleet",
+        "spec": {"mode": "Observe", "nodeSelector": {"matchLabels": {"gpu": "yes"}}},
+        "apply": {
+            "timeout": "45s",
+            "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "64Mi"}},
+        },
+    },
     "metrics": {
         "service": {"port": 80, "annotations": {"example.com/scrape": "yes"}},
         "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
@@ -100,10 +107,6 @@ FILES: dict[str, Object] = {
 VARIANTS: dict[str, Object] = {"defaults": {}, "off": OFF, "all": ALL, **FILES}
 
 
-OVERTAKEN = 'no matches for kind "GPUValidationPolicy"'
-"""Helm was faster than the API server makes CRDs: docs/install.md says to go on with upgrade --install."""
-
-
 class HelmFailed(Exception):
     """helm ended with an error; the text is what it said."""
 
@@ -125,8 +128,6 @@ class Helm:
         done = subprocess.run(
             command, input=text, env=self._environment(), capture_output=True, text=True, timeout=100
         )
-        if done.returncode != 0 and arguments[0] == "install" and OVERTAKEN in done.stderr:
-            return self.run("upgrade", "--install", *arguments[1:], values=values)
         if done.returncode != 0:
             raise HelmFailed(done.stdout + done.stderr)
         return done.stdout

@@ -159,14 +159,45 @@ nodeSelector:
 {{- end }}
 {{- end }}
 
+{{/* The default policy as a whole, without Helm's marks. */}}
+{{- define "nodegauge.policy" -}}
+apiVersion: nodegauge.dev/v1alpha1
+kind: GPUValidationPolicy
+metadata:
+  name: {{ .Values.policy.name }}
+  labels:
+    {{- include "nodegauge.labels" (dict "root" . "component" "policy") | nindent 4 }}
+  annotations:
+    helm.sh/resource-policy: keep
+spec:
+  {{- include "nodegauge.policySpec" . | nindent 2 }}
+{{- end }}
+
+{{/* Not empty where the API server serves policies, as Helm saw it before it wrote anything. */}}
+{{- define "nodegauge.policyKnown" -}}
+{{- if .Capabilities.APIVersions.Has "nodegauge.dev/v1alpha1/GPUValidationPolicy" }}known{{ end -}}
+{{- end }}
+
+{{/* A text for a container's arguments and environment, in which the kubelet replaces $(NAME) and $$. */}}
+{{- define "nodegauge.literal" -}}
+{{- replace "$" "$$" . -}}
+{{- end }}
+
 {{/* A container's environment as JSON, for what is more than one word; empty for nothing. */}}
 {{- define "nodegauge.json" -}}
-{{- if . -}}{{- toJson . | quote -}}{{- else -}}""{{- end -}}
+{{- if . -}}{{- include "nodegauge.literal" (toJson .) | quote -}}{{- else -}}""{{- end -}}
 {{- end }}
 
 {{/* Annotations of the clean-up hook's objects; the argument is the weight. Helm deletes them when all is done. */}}
 {{- define "nodegauge.cleanupHook" -}}
 helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/* Annotations of the objects that write the first policy; the argument is the weight. */}}
+{{- define "nodegauge.policyHook" -}}
+helm.sh/hook: post-install,post-upgrade
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
