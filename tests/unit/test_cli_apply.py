@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from builders.answering import AnsweringClient, Call
 from nodegauge_cli import apply as command
 from nodegauge_cli.__main__ import main
-from nodegauge_operator.kube.client import CALL_TIMEOUT, Client
 from nodegauge_operator.kube.errors import (
     Conflict,
     Forbidden,
@@ -33,31 +32,18 @@ POLICY = {
 NOT_SERVED = NotFound("the server could not find the requested resource", status=404)
 
 
-class Api(Client):
-    """An API server that fails as it is told to, then takes everything; each call is noted."""
+class Api(AnsweringClient):
+    """An API server that fails as it is told to, then takes everything."""
 
     def __init__(self, *failures: KubeError) -> None:
+        super().__init__(self._take)
         self.failures = list(failures)
-        self.calls: list[tuple[str, str, Mapping[str, Any], Any, str]] = []
 
-    async def close(self) -> None:
-        """Nothing to close."""
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        content_type: str = "application/json",
-        within: float = CALL_TIMEOUT,
-    ) -> dict[str, Any]:
+    def _take(self, call: Call) -> dict[str, Any]:
         """The next failure, or the object as it was sent."""
-        self.calls.append((method, path, query or {}, body, content_type))
         if self.failures:
             raise self.failures.pop(0)
-        return dict(body)
+        return dict(call.body)
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +56,14 @@ async def test_one_apply_that_forces_nothing() -> None:
     """It sends the policy once, by server-side apply, as the given manager, unknown fields refused."""
     api = Api()
     await command.write(api, POLICY, owner="someone", within=1.0)
-    path = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
-    query = {"fieldManager": "someone", "fieldValidation": "Strict"}
-    assert api.calls == [("PATCH", path, query, POLICY, "application/apply-patch+yaml")]
+    wanted = Call(
+        method="PATCH",
+        path="/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default",
+        query={"fieldManager": "someone", "fieldValidation": "Strict"},
+        body=POLICY,
+        content_type="application/apply-patch+yaml",
+    )
+    assert api.calls == [wanted]
 
 
 @pytest.mark.parametrize(
