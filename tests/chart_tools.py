@@ -30,6 +30,7 @@ OFF: Object = {
     "metrics": {"service": {"enabled": False}},
     "operator": {"serviceAccount": {"create": False, "name": "someone"}},
     "probe": {"serviceAccount": {"create": False, "name": "nobody"}, "priorityClass": {"create": False}},
+    "nccl": {"priorityClass": {"create": False}},
 }
 """Everything that can be left out is."""
 
@@ -74,6 +75,7 @@ ALL: Object = {
         "serviceAccount": {"name": "gauge-probe"},
         "priorityClass": {"name": "gauge-low", "value": -500},
     },
+    "nccl": {"priorityClass": {"name": "gauge-bench", "value": -60}},
     "crds": {"keep": False},
     "policy": {
         "name": "fleet",

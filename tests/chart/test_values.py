@@ -115,6 +115,41 @@ WRONG: dict[str, tuple[Object, str]] = {
     "probe's label": ({"probe": {"podLabels": {"nodegauge.dev/probe": "x"}}}, "/probe/podLabels"),
     "probe's annotation": ({"probe": {"podAnnotations": {"a": 1}}}, "/probe/podAnnotations/a"),
     "annotation's key": ({"operator": {"podAnnotations": {"a b": "c"}}}, "/operator/podAnnotations"),
+    "repository with a tag": (
+        {"operator": {"image": {"repository": "a/op:1.0"}}},
+        "/operator/image/repository",
+    ),
+    "repository's case": ({"probe": {"image": {"repository": "Nodegauge/probe"}}}, "/probe/image/repository"),
+    "registry's scheme": (
+        {"operator": {"image": {"registry": "https://registry.example.com"}}},
+        "/operator/image/registry",
+    ),
+    "label selector": ({"operator": {"nodeLabelSelector": "gpu in (a"}}, "/operator/nodeLabelSelector"),
+    "label selector's operator": (
+        {"operator": {"nodeLabelSelector": "nvidia.com/gpu.present===true"}},
+        "/operator/nodeLabelSelector",
+    ),
+    "no time": ({"metrics": {"serviceMonitor": {"interval": "0s"}}}, "/metrics/serviceMonitor/interval"),
+    "long sweep": (
+        {"operator": {"sweepInterval": "5m1s"}},
+        "operator.sweepInterval is 5m1s: give 0.1s to 300s",
+    ),
+    "short relist": (
+        {"operator": {"relistInterval": "4999ms"}},
+        "operator.relistInterval is 4999ms: give 5s",
+    ),
+    "prefix with a dot": ({"fullnameOverride": "my.gauge"}, "/fullnameOverride"),
+    "prefix with a digit": ({"nameOverride": "8gpus"}, "/nameOverride"),
+    "long prefix": ({"fullnameOverride": "g" * 51}, "/fullnameOverride"),
+    "name with two dots": ({"probe": {"runtimeClassName": "a..b"}}, "/probe/runtimeClassName"),
+    "affinity's field": (
+        {"operator": {"affinity": {"nodeAffinity": {"required": {}}}}},
+        "/operator/affinity/nodeAffinity",
+    ),
+    "group taken away": ({"operator": None}, "missing property 'operator'"),
+    "value taken away": ({"operator": {"httpPort": None}}, "missing property 'httpPort'"),
+    "benchmark's priority": ({"nccl": {"priorityClass": {"value": 0}}}, "/nccl/priorityClass/value"),
+    "policy's writer": ({"policy": {"apply": {"timeout": "soon"}}}, "/policy/apply/timeout"),
     "pull secrets' form": ({"imagePullSecrets": "registry"}, "/imagePullSecrets"),
     "label key": (
         {"policy": {"spec": {"labels": {"interconnectKey": "two words"}}}},
@@ -148,6 +183,12 @@ GOOD = [
     {"operator": {"tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b"}]}},
     {"policy": {"spec": {"labels": {"interconnectKey": "example.com/interconnect"}}}},
     {"policy": {"spec": {"labels": {"interconnectKey": ""}}}},
+    {"operator": {"nodeLabelSelector": "a.b/c=d, e!=f,!g,h, i in (x, y),j notin (z),k==,l>5"}},
+    {"operator": {"image": {"registry": "registry.example.com:5000/mirror", "repository": "a__b/c-d.e"}}},
+    {"operator": {"image": {"registry": "[fd00::1]:5000", "repository": "op"}}},
+    {"operator": {"image": {"repository": "registry.example.com:5000/nodegauge/operator"}}},
+    {"operator": {"sweepInterval": "0m100ms", "relistInterval": "24h", "resources": {"limits": None}}},
+    {"operator": {"sweepInterval": "300s", "relistInterval": "5s"}},
 ]
 
 
@@ -158,19 +199,32 @@ def test_good_values_are_taken(helm: Helm, values: Object) -> None:
 
 
 def test_schema_knows_every_value() -> None:
-    """values.yaml and values.schema.json have the same values, and every group refuses others."""
+    """values.yaml and values.schema.json have the same values, and every group refuses others.
+
+    Groups and single values cannot be taken away with null; maps and lists can.
+    """
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     free = {"affinity", "textResources", "resources", "policySpec"}
 
-    def look(value: Any, rule: Any, path: str) -> list[str]:
+    def is_free(value: Any, rule: Any) -> bool:
+        return isinstance(value, list) or (isinstance(value, dict) and "properties" not in resolved(rule))
+
+    def resolved(rule: Any) -> Any:
         reference = rule.get("$ref", "").removeprefix("#/definitions/")
-        rule = schema["definitions"][reference] if reference else rule
-        if not isinstance(value, dict) or reference in free or not rule.get("properties"):
+        return {} if reference in free else schema["definitions"][reference] if reference else rule
+
+    def look(value: Any, rule: Any, path: str) -> list[str]:
+        rule = resolved(rule)
+        if not isinstance(value, dict) or not rule.get("properties"):
             return []
         known = set(rule["properties"]) - {"global"}
         wrong = [f"{path}: {sorted(known ^ value.keys())}"] if known != value.keys() else []
         wrong += [] if rule.get("additionalProperties") is False else [f"{path}: open"]
+        needed = {k for k in known & value.keys() if not is_free(value[k], rule["properties"][k])}
+        wrong += (
+            [f"{path}: {sorted(needed ^ set(rule['required']))}"] if needed != set(rule["required"]) else []
+        )
         return wrong + [
             w for k in known & value.keys() for w in look(value[k], rule["properties"][k], f"{path}.{k}")
         ]

@@ -73,13 +73,32 @@ app.kubernetes.io/component: {{ .component }}
 {{- default (printf "%s-probe" (include "nodegauge.fullname" .)) .Values.probe.serviceAccount.name -}}
 {{- end }}
 
-{{/* Empty when the chart makes none and none is named: probe pods then have the cluster's default priority. */}}
+{{/*
+A PriorityClass' name; empty when the chart makes none and none is named: pods then have the cluster's default. Call
+with (dict "root" $ "class" .Values.probe.priorityClass "for" "probe").
+*/}}
 {{- define "nodegauge.priorityClassName" -}}
-{{- if .Values.probe.priorityClass.create -}}
-{{- default (printf "%s-probe" (include "nodegauge.fullname" .)) .Values.probe.priorityClass.name -}}
+{{- if .class.create -}}
+{{- default (printf "%s-%s" (include "nodegauge.fullname" .root) .for) .class.name -}}
 {{- else -}}
-{{- .Values.probe.priorityClass.name -}}
+{{- .class.name -}}
 {{- end -}}
+{{- end }}
+
+{{/*
+A duration that the operator takes, or a failure that names the value. Call with (dict "of" "operator.sweepInterval"
+"value" .Values.operator.sweepInterval "low" 0.1 "high" 300): seconds, as in the operator's settings.py.
+*/}}
+{{- define "nodegauge.duration" -}}
+{{- $factors := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
+{{- $total := 0.0 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h)" .value -1 -}}
+{{- $total = addf $total (mulf (regexFind "^[0-9]+" . | float64) (get $factors (regexFind "[a-z]+$" .))) -}}
+{{- end -}}
+{{- if or (lt $total (float64 .low)) (gt $total (float64 .high)) -}}
+{{- fail (printf "%s is %s: give %vs to %vs" .of .value .low .high) -}}
+{{- end -}}
+{{- .value -}}
 {{- end }}
 
 {{/* What makes a pod pass the Pod Security level "restricted"; the container's half is below. */}}
