@@ -46,6 +46,19 @@ def is_served(rest: Rest) -> bool:
     return "nodegauge.dev" in [group["name"] for group in rest.get("/apis")["groups"]]
 
 
+def clear(helm: Helm, rest: Rest) -> None:
+    """Take the release and its CRDs off, and wait until the API server and the node have none of it."""
+    if helm.run("list", "--namespace", NAMESPACE, "--short").strip():
+        helm.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
+    for name in installed_crds(rest):
+        rest.delete(f"{CRDS}/{name}")
+    jobs = PLACES["Job"].format(NAMESPACE)
+    for job in rest.get(jobs)["items"]:
+        rest.delete(f"{jobs}/{job['metadata']['name']}", {"propagationPolicy": "Foreground"})
+    pods = PLACES["Pod"].format(NAMESPACE)
+    eventually(lambda: not (installed_crds(rest) or is_served(rest) or rest.get(pods)["items"]))
+
+
 def install(helm: Helm, values: Object | None = None) -> str:
     """`helm install`; what it said."""
     return helm.run("install", RELEASE, str(CHART), "--namespace", NAMESPACE, values=values)

@@ -30,7 +30,7 @@ OFF: Object = {
     "metrics": {"service": {"enabled": False}},
     "operator": {"serviceAccount": {"create": False, "name": "someone"}},
     "probe": {"serviceAccount": {"create": False, "name": "nobody"}, "priorityClass": {"create": False}},
-    "nccl": {"enabled": False},
+    "nccl": {"enabled": False, "priorityClass": {"create": False}},
 }
 """Everything that can be left out is."""
 
@@ -78,9 +78,17 @@ ALL: Object = {
     "nccl": {
         "image": {"repository": "gpu/bench"},
         "resources": {"requests": {"cpu": "4"}, "limits": {"memory": "32Gi"}},
+        "priorityClass": {"name": "gauge-bench", "value": -60},
     },
     "crds": {"keep": False},
-    "policy": {"name": "fleet", "spec": {"mode": "Observe", "nodeSelector": {"matchLabels": {"gpu": "yes"}}}},
+    "policy": {
+        "name": "fleet",
+        "spec": {"mode": "Observe", "nodeSelector": {"matchLabels": {"gpu": "yes"}}},
+        "apply": {
+            "timeout": "45s",
+            "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "64Mi"}},
+        },
+    },
     "metrics": {
         "service": {"port": 80, "annotations": {"example.com/scrape": "yes"}},
         "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
@@ -105,10 +113,6 @@ FILES: dict[str, Object] = {
 VARIANTS: dict[str, Object] = {"defaults": {}, "off": OFF, "all": ALL, **FILES}
 
 
-OVERTAKEN = 'no matches for kind "GPUValidationPolicy"'
-"""Helm was faster than the API server makes CRDs: docs/install.md says to go on with upgrade --install."""
-
-
 class HelmFailed(Exception):
     """helm ended with an error; the text is what it said."""
 
@@ -130,8 +134,6 @@ class Helm:
         done = subprocess.run(
             command, input=text, env=self._environment(), capture_output=True, text=True, timeout=100
         )
-        if done.returncode != 0 and arguments[0] == "install" and OVERTAKEN in done.stderr:
-            return self.run("upgrade", "--install", *arguments[1:], values=values)
         if done.returncode != 0:
             raise HelmFailed(done.stdout + done.stderr)
         return done.stdout

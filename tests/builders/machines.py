@@ -64,6 +64,13 @@ def sysfs(hardware: Hardware) -> Path:
     return Path(hardware.env()["NODEGAUGE_SYSFS"])
 
 
+def link_ends(nvml: NvmlClient, gpu: int, slots: int) -> list[str]:
+    """The sysfs address at the far end of each link of a GPU that is up."""
+    up = [link for link in range(slots) if nvml.ask("nvmlDeviceGetNvLinkState", GPU(gpu), link) == 1]
+    infos = [nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", GPU(gpu), link) for link in up]
+    return [info["busId"].lower().removeprefix("0000") for info in infos]
+
+
 def snapshot(hardware: Hardware) -> dict[str, Any]:
     """Whatever a fault can change, as NVML and sysfs tell it now, but for what grows by itself."""
     root = sysfs(hardware)

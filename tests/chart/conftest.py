@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from chart_cluster import CRDS, eventually, installed_crds, is_served
-from chart_tools import NAMESPACE, RELEASE, Helm
+from chart_cluster import clear
+from chart_pods import ChartPods
+from chart_tools import NAMESPACE, Helm
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.rest import Rest
@@ -40,13 +42,15 @@ def rest(empty_plane: ControlPlane) -> Rest:
 
 
 @pytest.fixture
-def cluster(helm: Helm, empty_plane: ControlPlane) -> Iterator[Helm]:
+def chart_pods(empty_plane: ControlPlane, tmp_path: Path) -> Iterator[ChartPods]:
+    """A node on which the chart's pods run."""
+    with ChartPods(empty_plane, directory=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(helm: Helm, empty_plane: ControlPlane, chart_pods: ChartPods) -> Iterator[Helm]:
     """helm on a cluster without anything of ours; whatever a test installs is gone after it."""
     on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
     yield on_cluster
-    if on_cluster.run("list", "--namespace", NAMESPACE, "--short").strip():
-        on_cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
-    rest = empty_plane.rest()
-    for name in installed_crds(rest):
-        rest.delete(f"{CRDS}/{name}")
-    eventually(lambda: not installed_crds(rest) and not is_served(rest))
+    clear(on_cluster, empty_plane.rest())

@@ -1,6 +1,7 @@
 """The chart on a real API server: one install on an empty cluster, upgrades that keep, uninstalls that clean.
 
-There is no kubelet here, so nothing runs: the objects are looked at, and what the API server makes of them.
+There is no kubelet here: hooks are run by `chart_pods`, the operator is not.  The objects are looked at, and
+what the API server makes of them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,25 @@ from chart_cluster import (
     policies,
     upgrade,
 )
-from chart_tools import ALL, CHART, NAMESPACE, RELEASE, VARIANTS, Helm, HelmFailed, Object, events
+from chart_pods import ChartPods
+from chart_tools import (
+    ALL,
+    CHART,
+    NAMESPACE,
+    POLICY_API,
+    RELEASE,
+    VARIANTS,
+    Helm,
+    HelmFailed,
+    Object,
+    events,
+)
 from testbed.errors import ApiError
 from testbed.rest import Rest
-from testbed.scripted import ScriptedKubelet, create_node
 
 pytestmark = pytest.mark.cluster
+
+KNOWN = ("--api-versions", POLICY_API)
 
 NO_JOB: Object = {"cleanup": {"enabled": False}}
 """Values for an uninstall with hooks where no kubelet runs the clean-up's Job."""
@@ -37,11 +51,7 @@ def test_one_install_is_enough(cluster: Helm, rest: Rest) -> None:
     words = install(cluster)
     assert "kubectl get nodes -L interconnect" in words
     assert "kubectl get nodereports" in words
-    wanted = {
-        (o["kind"], o["metadata"]["name"])
-        for o in cluster.objects()
-        if not {"pre-delete", "test"} & set(events(o))
-    }
+    wanted = {(o["kind"], o["metadata"]["name"]) for o in cluster.objects({}, *KNOWN) if not events(o)}
     assert wanted == left_behind(rest)
     spec = policies(rest)["default"]["spec"]
     assert spec["nodeSelector"] == {"matchLabels": {"nvidia.com/gpu.present": "true"}}
@@ -52,7 +62,8 @@ def test_api_server_takes_every_object(cluster: Helm, rest: Rest) -> None:
     """The API server takes each object of each set of values, unknown fields refused (but ServiceMonitor)."""
     install(cluster)
     for variant, values in VARIANTS.items():
-        for o in cluster.objects(values, release="other"):
+        rendered = [cluster.objects(values, *options, release="other") for options in ((), KNOWN)]
+        for o in itertools.chain(*rendered):
             if o["kind"] in ("ServiceMonitor", "CustomResourceDefinition"):
                 continue
             if o["kind"] == "Pod":
@@ -90,7 +101,7 @@ def test_upgrade_keeps_what_people_set(cluster: Helm, rest: Rest) -> None:
 
 
 def test_rollback_keeps_the_policy(cluster: Helm, rest: Rest) -> None:
-    """A rollback to the first revision, where the policy was a hook, does not take it away for a moment."""
+    """A rollback to the first revision, which does not hold the policy, never takes it away."""
     install(cluster)
     before = policies(rest)["default"]["metadata"]["uid"]
     upgrade(cluster)
@@ -145,25 +156,15 @@ def test_uninstall_leaves_what_keep_says(cluster: Helm, rest: Rest, keep: bool, 
     eventually(lambda: left_behind(rest) == kept)
 
 
-def test_uninstall_does_not_need_the_crds(cluster: Helm, rest: Rest) -> None:
+def test_uninstall_does_not_need_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
     """Where somebody has removed the CRDs before, the clean-up's Job still runs, and nothing stops Helm."""
     install(cluster)
     upgrade(cluster)
     for name in installed_crds(rest):
         rest.delete(f"{CRDS}/{name}")
     eventually(lambda: not installed_crds(rest) and not is_served(rest))
-    create_node(rest, "hooks")
-    ended: list[str] = []
-
-    def end_hooks(pod: Object) -> str | None:
-        component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
-        ended.append(component)
-        return "" if component == "cleanup" else None
-
-    with ScriptedKubelet(rest, namespace=NAMESPACE, answer=end_hooks):
-        cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
-    rest.delete("/api/v1/nodes/hooks")
-    assert "cleanup" in ended
+    cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+    assert "reports: gone already" in chart_pods.ran["cleanup"]
     eventually(lambda: left_behind(rest) == set())
 
 

@@ -1,10 +1,12 @@
-"""The default policy: made in one go with its CRD, merged on upgrade, and never deleted to be made anew."""
+"""The default policy: written once its CRD is served, merged on upgrade, never deleted to be made anew."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from chart_tools import POLICY_API, Helm, Object, events, of_kind
+from chart_tools import POLICY_API, Helm, Object, events, of_kind, pods
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
 
 KNOWN = ("--api-versions", POLICY_API)
@@ -16,14 +18,46 @@ def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[st
     return {",".join(events(o)) or "object": o for o in found}
 
 
-def test_first_install_makes_it_after_its_crd(helm: Helm) -> None:
-    """Where the API server does not know the CRD, the policy is a hook that bears the release's marks."""
-    found = policies(helm)
-    assert set(found) == {"post-install,post-upgrade"}
-    annotations = found["post-install,post-upgrade"]["metadata"]["annotations"]
+def first(helm: Helm, values: Object | None = None) -> Object:
+    """The policy that the first install's Job is told to write."""
+    (pod,) = [pod for name, pod in pods(helm.objects(values)).items() if name == "Job/ng-nodegauge-policy"]
+    (container,) = pod["spec"]["containers"]
+    (text,) = [word for word in container["args"] if word.startswith("--policy=")]
+    found: Object = json.loads(text.removeprefix("--policy=").replace("$$", "$"))
+    return found
+
+
+def test_first_install_has_a_job_write_it(helm: Helm) -> None:
+    """Where the CRD is not known, Helm is asked for no object of it; the Job's bears its marks."""
+    assert policies(helm) == {}
+    annotations = first(helm)["metadata"]["annotations"]
     assert annotations["meta.helm.sh/release-name"] == "ng"
     assert annotations["meta.helm.sh/release-namespace"] == "gpu-tools"
-    assert "before-hook-creation" not in annotations["helm.sh/hook-delete-policy"]
+
+
+def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
+    """What the Job writes is what the upgrade has as an object, but for the marks that Helm adds itself."""
+    values = {"policy": {"spec": {"priority": 1000000, "thresholds": {"powerCapRatio": 0.5}}}}
+    written, later = first(helm, values), policies(helm, values, *KNOWN)["object"]
+    for mark in ("name", "namespace"):
+        del written["metadata"]["annotations"][f"meta.helm.sh/release-{mark}"]
+    assert written == later
+    assert isinstance(later["spec"]["priority"], int)
+
+
+def test_the_writer_is_a_hook_as_a_whole(helm: Helm) -> None:
+    """Job, account and rights exist only around the first install, rights before the Job."""
+    mark = "policy-writer"
+    objects = [o for o in helm.objects() if o["metadata"]["labels"]["app.kubernetes.io/component"] == mark]
+    weight = {o["kind"]: int(o["metadata"]["annotations"]["helm.sh/hook-weight"]) for o in objects}
+    assert set(weight) == {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"}
+    assert weight["ServiceAccount"] <= weight["ClusterRole"] < weight["ClusterRoleBinding"] < weight["Job"]
+    for o in objects:
+        assert events(o) == ["post-install", "post-upgrade"]
+        rule = o["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+        assert rule == "before-hook-creation,hook-succeeded"
+    known = [o["metadata"]["labels"]["app.kubernetes.io/component"] for o in helm.objects(None, *KNOWN)]
+    assert mark not in known
 
 
 def test_upgrade_takes_it_as_an_object(helm: Helm) -> None:
@@ -47,7 +81,7 @@ def test_uninstall_without_a_cleanup_removes_it(helm: Helm, options: tuple[str, 
 
 def test_default_selects_gpu_nodes(helm: Helm) -> None:
     """Without values the policy is for nodes that have GPUs by their label, with the CRD's defaults."""
-    spec = parse(policies(helm)["post-install,post-upgrade"]).spec
+    spec = parse(first(helm)).spec
     assert spec == PolicySpec(node_selector=spec.node_selector)
     assert spec.node_selector.match_labels == {"nvidia.com/gpu.present": "true"}
 
@@ -55,11 +89,12 @@ def test_default_selects_gpu_nodes(helm: Helm) -> None:
 def test_selector_is_replaced_not_merged(helm: Helm) -> None:
     """A node selector in values replaces the default one, and the rest of the spec is passed on."""
     spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "probes": {"health": {"interval": "5m"}}}
-    for options in ((), KNOWN):
-        (policy,) = policies(helm, {"policy": {"spec": spec}}, *options).values()
-        assert policy["spec"] == spec
+    values = {"policy": {"spec": spec}}
+    assert first(helm, values)["spec"] == policies(helm, values, *KNOWN)["object"]["spec"] == spec
 
 
 def test_it_can_be_left_out(helm: Helm) -> None:
     """With `policy.create` false there is no policy, and no hook about one."""
-    assert policies(helm, {"policy": {"create": False}}) == {}
+    values = {"policy": {"create": False}}
+    assert policies(helm, values) == policies(helm, values, *KNOWN) == {}
+    assert "Job/ng-nodegauge-policy" not in pods(helm.objects(values))

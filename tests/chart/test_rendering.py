@@ -136,12 +136,33 @@ def test_monitor_needs_service(helm: Helm) -> None:
         helm.template({"metrics": metrics})
 
 
-def test_priority_class_gives_way(helm: Helm) -> None:
-    """Probes come after every ordinary pod, preempt none, and are expendable for the cluster autoscaler."""
-    found = only(helm.objects(), "PriorityClass")
-    assert found["value"] < -10  # cluster autoscaler: --expendable-pods-priority-cutoff
-    assert found["preemptionPolicy"] == "Never"
-    assert found["globalDefault"] is False
+def test_priority_classes_give_way(helm: Helm) -> None:
+    """Our pods come after every ordinary pod, preempt none, and are expendable for the cluster autoscaler."""
+    found = of_kind(helm.objects(release="nodegauge"), "PriorityClass")
+    assert {o["metadata"]["name"] for o in found} == {"nodegauge-bench", "nodegauge-probe"}
+    for o in found:
+        assert o["value"] < -10  # cluster autoscaler: --expendable-pods-priority-cutoff
+        assert o["preemptionPolicy"] == "Never"
+        assert o["globalDefault"] is False
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"name": "batch", "value": -1000000000}, {"batch": -1000000000}),
+        ({"create": False, "name": "batch"}, {}),
+        ({"create": False}, {}),
+    ],
+    ids=["named", "one that exists", "none"],
+)
+@pytest.mark.parametrize("of", ["probe", "nccl"])
+def test_priority_classes_are_made_or_named(
+    helm: Helm, of: str, values: Object, wanted: dict[str, int]
+) -> None:
+    """A class has the name and value that it is given, large ones too; none is made where one is named."""
+    found = of_kind(helm.objects({of: {"priorityClass": values}}), "PriorityClass")
+    other = {"probe": "ng-nodegauge-bench", "nccl": "ng-nodegauge-probe"}[of]
+    assert {o["metadata"]["name"]: o["value"] for o in found if o["metadata"]["name"] != other} == wanted
 
 
 def test_selectors_of_a_release_never_change(helm: Helm) -> None:
@@ -163,7 +184,7 @@ def test_cleanup_is_a_hook_as_a_whole(helm: Helm) -> None:
 
 def test_cleanup_is_tried_again(helm: Helm) -> None:
     """A Job whose pod was drained or whose node went is tried a few times within Helm's five minutes."""
-    spec = only(helm.objects(), "Job")["spec"]
+    spec = only(helm.objects(None, "--api-versions", POLICY_API), "Job")["spec"]
     assert spec["backoffLimit"] == 4
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
@@ -181,22 +202,24 @@ def test_another_namespace(helm: Helm) -> None:
     objects = [o for o in yaml.safe_load_all(text) if o]
     places = {o["metadata"]["namespace"] for o in objects if "namespace" in o["metadata"]}
     assert places == {"elsewhere", "default"}
-    left = [line.strip() for line in text.splitlines() if NAMESPACE in line]
-    assert left == [f"meta.helm.sh/release-namespace: {NAMESPACE}"]
+    mark = rf"\"meta.helm.sh/release-namespace\":\"{NAMESPACE}\""
+    assert NAMESPACE not in text.replace(mark, "")
 
 
 @variants
 def test_every_file_of_templates_is_rendered(helm: Helm, values: Object) -> None:
-    """No template is empty with any set of values unless those switch off what is in it."""
-    sources = set(re.findall(r"# Source: nodegauge/templates/(\S+)", helm.template(values)))
+    """No template is empty with any set of values, on clusters old and new, unless those switch it off."""
+    text = helm.template(values) + helm.template(values, "--api-versions", POLICY_API)
+    sources = set(re.findall(r"# Source: nodegauge/templates/(\S+)", text))
     templates = {path.name for path in (CHART / "templates").glob("*.yaml")}
     switches = {
         "crds.yaml": values.get("crds", {}).get("enabled"),
         "policy.yaml": values.get("policy", {}).get("create"),
+        "policy-first.yaml": values.get("policy", {}).get("create"),
         "cleanup.yaml": values.get("cleanup", {}).get("enabled"),
         "test.yaml": values.get("test", {}).get("enabled"),
         "metrics.yaml": values.get("metrics", {}).get("service", {}).get("enabled"),
-        "priorityclass.yaml": values.get("probe", {}).get("priorityClass", {}).get("create"),
+        "priorityclass.yaml": values.get("nccl", {}).get("priorityClass", {}).get("create"),
         "serviceaccounts.yaml": values.get("operator", {}).get("serviceAccount", {}).get("create"),
     }
     assert templates - sources == {name for name, on in switches.items() if on is False}

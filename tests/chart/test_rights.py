@@ -78,6 +78,7 @@ WRITES = {
     ("operator", "nodegauge.dev", "nodereports"): {"create", "delete"},
     ("operator", "nodegauge.dev", "nodereports/status"): {"patch"},
     ("operator", "events.k8s.io", "events"): {"create"},
+    ("policy-writer", "nodegauge.dev", "gpuvalidationpolicies"): {"create", "patch"},
     ("cleanup", "", "nodes"): {"patch"},
     ("cleanup", "", "nodes/status"): {"patch"},
     ("cleanup", "", "pods"): {"delete"},
@@ -116,10 +117,15 @@ def test_pods_are_touched_in_one_namespace(helm: Helm) -> None:
 
 @pytest.mark.parametrize(
     ("resource", "verb", "name"),
-    [("deployments/scale", "patch", "ng-nodegauge"), ("gpuvalidationpolicies", "delete", "default")],
+    [
+        ("deployments/scale", "patch", "ng-nodegauge"),
+        ("gpuvalidationpolicies", "delete", "default"),
+        ("gpuvalidationpolicies", "create", "default"),
+        ("gpuvalidationpolicies", "patch", "default"),
+    ],
 )
-def test_cleanup_touches_its_own_alone(helm: Helm, resource: str, verb: str, name: str) -> None:
-    """The rights to scale a Deployment and to delete a policy name one object each, the release's own."""
+def test_hooks_touch_their_own_alone(helm: Helm, resource: str, verb: str, name: str) -> None:
+    """The rights to scale a Deployment, to write and to delete a policy name the release's own alone."""
     (rule,) = [
         rule
         for rules in roles(helm.objects()).values()
@@ -154,14 +160,15 @@ def test_bindings_fit(helm: Helm, values: Object) -> None:
         assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", NAMESPACE)
         assert subject["name"] in accounts
         assert not subject["name"].endswith("probe"), "probes have no rights"
-        assert ("cleanup" in subject["name"]) == ("cleanup" in o["metadata"]["name"])
+        for hook in ("cleanup", "policy"):
+            assert subject["name"].endswith(hook) == o["metadata"]["name"].endswith(hook)
         bound.append((o["roleRef"]["kind"], o["metadata"].get("namespace", ""), o["roleRef"]["name"]))
     assert sorted(bound) == sorted(roles(objects))
 
 
 @variants
 def test_tokens_are_mounted_where_asked_for(helm: Helm, values: Object) -> None:
-    """No service account hands out its token by itself; operator, clean-up and test ask for theirs."""
+    """No service account hands out its token by itself; the pods that need one ask for it."""
     objects = helm.objects(values)
     assert [
         o for o in of_kind(objects, "ServiceAccount") if o["automountServiceAccountToken"] is not False

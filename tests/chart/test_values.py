@@ -1,30 +1,16 @@
-"""The chart's values: described, in the schema, refused by name when wrong; generated files up to date."""
+"""The chart's values: in the schema, and refused by name when wrong."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
 from chart_tools import ALL, CHART, ROOT, Helm, HelmFailed, Object
-
-
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    """charts/generate.py as a module."""
-    spec = importlib.util.spec_from_file_location("charts_generate", ROOT / "charts" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 WRONG: dict[str, tuple[Object, str]] = {
     "unknown": ({"bogus": 1}, "bogus"),
@@ -115,6 +101,41 @@ WRONG: dict[str, tuple[Object, str]] = {
     "probe's label": ({"probe": {"podLabels": {"nodegauge.dev/probe": "x"}}}, "/probe/podLabels"),
     "probe's annotation": ({"probe": {"podAnnotations": {"a": 1}}}, "/probe/podAnnotations/a"),
     "annotation's key": ({"operator": {"podAnnotations": {"a b": "c"}}}, "/operator/podAnnotations"),
+    "repository with a tag": (
+        {"operator": {"image": {"repository": "a/op:1.0"}}},
+        "/operator/image/repository",
+    ),
+    "repository's case": ({"probe": {"image": {"repository": "Nodegauge/probe"}}}, "/probe/image/repository"),
+    "registry's scheme": (
+        {"operator": {"image": {"registry": "https://registry.example.com"}}},
+        "/operator/image/registry",
+    ),
+    "label selector": ({"operator": {"nodeLabelSelector": "gpu in (a"}}, "/operator/nodeLabelSelector"),
+    "label selector's operator": (
+        {"operator": {"nodeLabelSelector": "nvidia.com/gpu.present===true"}},
+        "/operator/nodeLabelSelector",
+    ),
+    "no time": ({"metrics": {"serviceMonitor": {"interval": "0s"}}}, "/metrics/serviceMonitor/interval"),
+    "long sweep": (
+        {"operator": {"sweepInterval": "5m1s"}},
+        "operator.sweepInterval is 5m1s: give 0.1s to 300s",
+    ),
+    "short relist": (
+        {"operator": {"relistInterval": "4999ms"}},
+        "operator.relistInterval is 4999ms: give 5s",
+    ),
+    "prefix with a dot": ({"fullnameOverride": "my.gauge"}, "/fullnameOverride"),
+    "prefix with a digit": ({"nameOverride": "8gpus"}, "/nameOverride"),
+    "long prefix": ({"fullnameOverride": "g" * 51}, "/fullnameOverride"),
+    "name with two dots": ({"probe": {"runtimeClassName": "a..b"}}, "/probe/runtimeClassName"),
+    "affinity's field": (
+        {"operator": {"affinity": {"nodeAffinity": {"required": {}}}}},
+        "/operator/affinity/nodeAffinity",
+    ),
+    "group taken away": ({"operator": None}, "missing property 'operator'"),
+    "value taken away": ({"operator": {"httpPort": None}}, "missing property 'httpPort'"),
+    "benchmark's priority": ({"nccl": {"priorityClass": {"value": 0}}}, "/nccl/priorityClass/value"),
+    "policy's writer": ({"policy": {"apply": {"timeout": "soon"}}}, "/policy/apply/timeout"),
     "pull secrets' form": ({"imagePullSecrets": "registry"}, "/imagePullSecrets"),
     "label key": (
         {"policy": {"spec": {"labels": {"interconnectKey": "two words"}}}},
@@ -148,6 +169,12 @@ GOOD = [
     {"operator": {"tolerations": [{"operator": "Exists"}, {"key": "a", "value": "b"}]}},
     {"policy": {"spec": {"labels": {"interconnectKey": "example.com/interconnect"}}}},
     {"policy": {"spec": {"labels": {"interconnectKey": ""}}}},
+    {"operator": {"nodeLabelSelector": "a.b/c=d, e!=f,!g,h, i in (x, y),j notin (z),k==,l>5"}},
+    {"operator": {"image": {"registry": "registry.example.com:5000/mirror", "repository": "a__b/c-d.e"}}},
+    {"operator": {"image": {"registry": "[fd00::1]:5000", "repository": "op"}}},
+    {"operator": {"image": {"repository": "registry.example.com:5000/nodegauge/operator"}}},
+    {"operator": {"sweepInterval": "0m100ms", "relistInterval": "24h", "resources": {"limits": None}}},
+    {"operator": {"sweepInterval": "300s", "relistInterval": "5s"}},
 ]
 
 
@@ -158,19 +185,32 @@ def test_good_values_are_taken(helm: Helm, values: Object) -> None:
 
 
 def test_schema_knows_every_value() -> None:
-    """values.yaml and values.schema.json have the same values, and every group refuses others."""
+    """values.yaml and values.schema.json have the same values, and every group refuses others.
+
+    Groups and single values cannot be taken away with null; maps and lists can.
+    """
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     free = {"affinity", "textResources", "resources", "policySpec"}
 
-    def look(value: Any, rule: Any, path: str) -> list[str]:
+    def is_free(value: Any, rule: Any) -> bool:
+        return isinstance(value, list) or (isinstance(value, dict) and "properties" not in resolved(rule))
+
+    def resolved(rule: Any) -> Any:
         reference = rule.get("$ref", "").removeprefix("#/definitions/")
-        rule = schema["definitions"][reference] if reference else rule
-        if not isinstance(value, dict) or reference in free or not rule.get("properties"):
+        return {} if reference in free else schema["definitions"][reference] if reference else rule
+
+    def look(value: Any, rule: Any, path: str) -> list[str]:
+        rule = resolved(rule)
+        if not isinstance(value, dict) or not rule.get("properties"):
             return []
         known = set(rule["properties"]) - {"global"}
         wrong = [f"{path}: {sorted(known ^ value.keys())}"] if known != value.keys() else []
         wrong += [] if rule.get("additionalProperties") is False else [f"{path}: open"]
+        needed = {k for k in known & value.keys() if not is_free(value[k], rule["properties"][k])}
+        wrong += (
+            [f"{path}: {sorted(needed ^ set(rule['required']))}"] if needed != set(rule["required"]) else []
+        )
         return wrong + [
             w for k in known & value.keys() for w in look(value[k], rule["properties"][k], f"{path}.{k}")
         ]
@@ -189,65 +229,6 @@ def test_all_sets_every_value() -> None:
         return [] if given not in (None, default) or spared.search(path) else [path]
 
     assert look(values, ALL, "") == []
-
-
-def test_generated_files_are_up_to_date(generator: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    """Copies of the CRDs, the policy's schema and docs/reference/values.md are what they are made from."""
-    assert generator.main(["--check"]) == 0, capsys.readouterr().err
-
-
-def test_generator_tells_what_differs(
-    generator: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With --check a file that is not up to date is named, and the exit code is 1."""
-    monkeypatch.setattr(generator, "values_page", lambda text: "something else")
-    assert generator.main(["--check"]) == 1
-    assert "docs/reference/values.md" in capsys.readouterr().err
-
-
-def test_generator_wants_comments(generator: ModuleType) -> None:
-    """A value without a comment is an error that names it."""
-    text = "a:\n  # Said.\n  b: 1\n  c: 2\n"
-    with pytest.raises(SystemExit, match=r"a\.c has no comment"):
-        list(generator.documented(text))
-
-
-def test_generator_reads_comments(generator: ModuleType) -> None:
-    """Comments over several lines, maps as values, and lists come out as rows of path, default and words."""
-    text = (
-        "# Top | line,\n# and more.\na:\n  x: 1\n  y: {}\ngroup:\n  # A list.\n  b: []\n  # Empty.\n  c: ''\n"
-    )
-    assert list(generator.documented(text)) == [
-        ("a", '`{"x": 1, "y": {}}`', "Top \\| line, and more."),
-        ("group.b", "`[]`", "A list."),
-        ("group.c", "", "Empty."),
-    ]
-
-
-def test_generator_takes_rules_of_patterns(generator: ModuleType) -> None:
-    """CEL rules about patterns of texts and keys are said again in JSON schema, others are left out."""
-    text = {"type": "string"} | {
-        "x-kubernetes-validations": [
-            {"rule": "self == '' || self.matches('^a$')"},
-            {"rule": "!self.matches('^b')"},
-            {"rule": "size(self) < 3"},
-        ]
-    }
-    assert generator.json_schema(text) == {
-        "type": "string",
-        "allOf": [{"pattern": "^$|^a$"}, {"not": {"pattern": "^b"}}],
-    }
-    listed = [{"rule": "self.all(key, key in ['x', 'y'])"}]
-    assert generator.map_of({"x-kubernetes-validations": listed}, text) == {
-        "additionalProperties": False,
-        "properties": {"x": text, "y": text},
-    }
-    formed = [{"rule": "self.all(k, !k.startsWith('z.io/'))"}, {"rule": "self.all(k, k.matches('^b$'))"}]
-    assert generator.map_of({"x-kubernetes-validations": formed}, text) == {
-        "additionalProperties": False,
-        "patternProperties": {"^z[.]io/": False, "^b$": text},
-    }
-    assert generator.map_of({}, text) == {"additionalProperties": text}
 
 
 def test_chart_says_what_it_is() -> None:

@@ -1,27 +1,23 @@
 """`make demo` for somebody who types it for the first time: what it prints, how it ends, what it leaves.
 
-It runs as the program that it is, in a session of its own like a terminal's, with a temporary folder whose
-name has a space in it.
+It runs as the program that it is, with a temporary folder whose name has a space in it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from builders.program import Program
 from testbed.cluster import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-TESTS = Path(__file__).resolve().parents[1]
 WITHIN = 120.0
 TABLE = {
     "gpu-h100": "nvlink 450 pass none - True -",
@@ -46,41 +42,11 @@ NVLINK_NODES = {node for node, row in TABLE.items() if row.startswith("nvlink ")
 HOT = "gpu-3090"
 
 
-class Demo:
-    """A demo that runs, with everything it prints in a file."""
+class Demo(Program):
+    """A demo that runs."""
 
     def __init__(self, directory: Path, **environ: str) -> None:
-        self.directory = directory
-        self.directory.mkdir()
-        self._output = directory.with_suffix(".txt")
-        with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "testbed.demo"],
-                env={**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(directory), **environ},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        """What it has printed so far."""
-        return self._output.read_text()
-
-    def wait_for_words(self, words: str) -> None:
-        """Until it has printed them; at once with its output when it ends without."""
-
-        def printed() -> bool:
-            ended = self.process.poll() is not None
-            assert words in self.output or not ended, self.output
-            return words in self.output
-
-        wait_for(printed, seconds=WITHIN, what=f"{words!r} in:\n{self.output}")
-
-    def interrupt(self) -> None:
-        """Ctrl-C: the terminal sends SIGINT to every process of the foreground's group."""
-        os.killpg(self.process.pid, signal.SIGINT)
+        super().__init__(directory, "testbed.demo", within=WITHIN, environ=environ)
 
     def processes(self) -> list[str]:
         """Command lines of all processes that its folder is named by: arguments, environment or cwd."""
@@ -89,8 +55,7 @@ class Demo:
 
     def kill(self) -> None:
         """End it and whatever it started; harmless when it has ended."""
-        self.process.kill()
-        self.process.wait()
+        super().kill()
         wait_for(lambda: not self.processes(), what="the demo's processes gone")
 
 

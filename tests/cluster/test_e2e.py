@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from builders.program import Program
 from e2e import cgroups, hoststate, needs
 from testbed.cluster import wait_for
 
@@ -26,42 +25,14 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(bool(REASON), reason=f"make e2e: {REASON}"),
 ]
-ROOT = Path(__file__).resolve().parents[2]
 WITHIN = 300.0
 
 
-class Run:
-    """A run of some steps, in a session of its own like a terminal's, its output in a file."""
+class Run(Program):
+    """A run of some steps."""
 
     def __init__(self, directory: Path, *steps: str) -> None:
-        self.directory = directory
-        self.directory.mkdir()
-        self._output = directory.with_suffix(".txt")
-        with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "e2e", *steps],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), "TMPDIR": str(directory)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        """What it has printed so far."""
-        return self._output.read_text()
-
-    def wait_for_words(self, words: str) -> None:
-        """Until it has printed them; at once with its output when it ends without."""
-
-        def printed() -> bool:
-            ended = self.process.poll() is not None
-            assert words in self.output or not ended, self.output
-            return words in self.output
-
-        wait_for(printed, seconds=WITHIN, what=f"{words!r} in:\n{self.output}")
+        super().__init__(directory, "e2e", *steps, within=WITHIN)
 
 
 @pytest.fixture

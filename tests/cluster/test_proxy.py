@@ -20,7 +20,7 @@ from testbed.audit import AuditTrail
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError
 from testbed.proxy import FaultProxy
-from testbed.proxy_rules import Delay, Drop, Refuse, RequestInfo, ResponseInfo
+from testbed.proxy_rules import Delay, Drop, Refuse, Replace, RequestInfo, ResponseInfo
 from testbed.rest import STRATEGIC, Rest
 
 pytestmark = pytest.mark.cluster
@@ -224,6 +224,23 @@ def test_a_client_killed_at_a_write_has_written_nothing_before_and_all_after(
         assert writer.wait() == -9
     eventually(lambda: fault_proxy.exchanges(method="PATCH"))
     assert value_of(control_plane.rest(), node) == expected
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_an_answer_can_be_replaced(
+    control_plane: ControlPlane, fault_proxy: FaultProxy, encoding: str
+) -> None:
+    """A rule reads the API server's answer, packed or not, and sends another in its place, once."""
+
+    def without_apps(_request: RequestInfo, response: ResponseInfo | None) -> Replace:
+        assert response is not None
+        groups = [one for one in response.json()["groups"] if one["name"] != "apps"]
+        return Replace(json.dumps({"groups": groups}).encode())
+
+    rest = Rest(fault_proxy.server, ca_file=control_plane.ca_file, token=control_plane.admin_token)
+    fault_proxy.on(path="^/apis$", when="after", do=without_apps)
+    seen = [rest.call("GET", "/apis", headers={"Accept-Encoding": encoding})["groups"] for _ in range(2)]
+    assert ["apps" in [one["name"] for one in groups] for groups in seen] == [False, True]
 
 
 def test_a_delayed_request_waits_alone(rest: Rest, node: str, fault_proxy: FaultProxy) -> None:

@@ -6,6 +6,7 @@ API server has answered it, and may fire a limited number of times.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import threading
@@ -54,8 +55,9 @@ class ResponseInfo:
     body: bytes = field(repr=False)
 
     def json(self) -> Any:
-        """The decoded body; ValueError when it is no JSON."""
-        return json.loads(self.body)
+        """The decoded body, compressed or not; ValueError when it is no JSON."""
+        packed = self.headers.get("Content-Encoding") == "gzip"
+        return json.loads(gzip.decompress(self.body) if packed else self.body)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,14 @@ class Delay:
     seconds: float
 
 
-Action = Refuse | Drop | Delay | None
+@dataclass(frozen=True)
+class Replace:
+    """Send this body in place of the API server's; after only, and not for streams."""
+
+    body: bytes
+
+
+Action = Refuse | Drop | Delay | Replace | None
 Do = Callable[[RequestInfo, ResponseInfo | None], Action] | Action
 """An action, or what decides on one; a callable that returns None lets things go on."""
 

@@ -19,8 +19,9 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK
-from testbed.proxy_rules import Action, Delay, Drop, Refuse, RequestInfo, ResponseInfo
+from testbed.proxy_rules import Action, Delay, Drop, Refuse, Replace, RequestInfo, ResponseInfo
 
 Decide = Callable[[RequestInfo, ResponseInfo | None], Awaitable[list[Action]]]
 RecordEnd = Callable[[RequestInfo, int | None, float], None]
@@ -43,6 +44,8 @@ HOP_BY_HOP = frozenset(
     }
 )
 """Headers that belong to one connection (RFC 9110, 7.6.1); lengths are set anew."""
+OF_THE_BODY = frozenset({"Content-Encoding", "Etag"})
+"""Headers of an answer that are wrong beside another body, as the API server spells them."""
 NOT_ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """What aiohttp would add to a request that does not have it."""
 
@@ -177,6 +180,8 @@ class ProxyServer:
                     return _dropped(transport)
                 case Refuse():
                     return _refusal(action)
+                case Replace(body):
+                    return _replaced(answer, body)
         # Whoever was killed meanwhile can have sent nothing more; the event loop may not have noticed yet.
         return _dropped(transport) if actions and _hung_up(transport) else None
 
@@ -257,6 +262,14 @@ def _refusal(refuse: Refuse) -> web.Response:
     headers = {} if refuse.retry_after is None else {"Retry-After": str(refuse.retry_after)}
     body = json.dumps(status).encode()
     return web.Response(status=refuse.status, body=body, content_type="application/json", headers=headers)
+
+
+def _replaced(answer: ResponseInfo | None, body: bytes) -> web.Response:
+    """The API server's answer with another body, which is not compressed."""
+    if answer is None:
+        raise TestbedError("Replace acts after the API server has answered: there is no answer yet")
+    headers = CIMultiDict((name, value) for name, value in answer.headers.items() if name not in OF_THE_BODY)
+    return web.Response(status=answer.status, headers=headers, body=body)
 
 
 def _dropped(transport: asyncio.BaseTransport) -> web.StreamResponse:

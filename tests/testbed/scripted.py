@@ -104,15 +104,16 @@ class ScriptedKubelet:
         """Write the end of a pod's container, and of the pod."""
         metadata = pod["metadata"]
         phase = "Succeeded" if exit_code == 0 else "Failed"
+        status = ended(phase, message, exit_code, reason, container=pod["spec"]["containers"][0]["name"])
         self._api.patch(
             f"{self._path}/{metadata['name']}/status",
-            {"metadata": {"uid": metadata["uid"]}, "status": ended(phase, message, exit_code, reason)},
+            {"metadata": {"uid": metadata["uid"]}, "status": status},
             content_type=STRATEGIC,
         )
         self.ended.append(metadata["uid"])
 
 
-def ended(phase: str, message: str, exit_code: int, reason: str) -> Object:
+def ended(phase: str, message: str, exit_code: int, reason: str, *, container: str = "probe") -> Object:
     """The pod status a kubelet writes when the one container has ended."""
     now = stamp()
     terminated = {
@@ -122,12 +123,12 @@ def ended(phase: str, message: str, exit_code: int, reason: str) -> Object:
         "startedAt": now,
         "finishedAt": now,
     }
-    container = {
-        "name": "probe",
+    status = {
+        "name": container,
         "image": "nodegauge/probe:test",
         "imageID": "sha256:0",
         "ready": False,
         "restartCount": 0,
         "state": {"terminated": terminated},
     }
-    return {"phase": phase, "startTime": now, "containerStatuses": [container]}
+    return {"phase": phase, "startTime": now, "containerStatuses": [status]}

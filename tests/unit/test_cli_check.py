@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
+from builders.answering import AnsweringClient, Call
 from nodegauge_cli import check as command
 from nodegauge_cli.__main__ import main
 from nodegauge_operator import names
 from nodegauge_operator.http import HttpServer
-from nodegauge_operator.kube.client import CALL_TIMEOUT, Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
 from nodegauge_operator.kube.workloads import OPERATOR
 from nodegauge_operator.metrics import Metrics
@@ -31,36 +31,26 @@ def make_pod(name: str = "operator-1", *, ip: str = "127.0.0.1", **metadata: Any
     return {"metadata": own, "status": {"phase": "Running", "podIP": ip}}
 
 
-class Api(Client):
-    """An API server with our CRDs and one operator; each call is noted."""
+class Api(AnsweringClient):
+    """An API server with our CRDs and one operator."""
 
     def __init__(self) -> None:
+        super().__init__(self._look_up)
         self.served = list(RESOURCES)
         self.pods = [make_pod()]
         self.failures: list[KubeError] = []
-        self.asked: list[tuple[str, str]] = []
         self.about: Callable[[str], None] = lambda _path: None
 
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        content_type: str = "application/json",
-        within: float = CALL_TIMEOUT,
-    ) -> dict[str, Any]:
+    def _look_up(self, call: Call) -> dict[str, Any]:
         """Discovery and the operator's pods; nothing else is there."""
-        self.asked.append((method, path))
-        self.about(path)
+        self.about(call.path)
         if self.failures:
             raise self.failures.pop(0)
-        if path == f"/apis/{names.API_VERSION}":
+        if call.path == f"/apis/{names.API_VERSION}":
             if not self.served:
                 raise NotFound("no such group", status=404)
             return {"resources": self.served}
-        assert (path, (query or {}).get("labelSelector")) == (PODS, OPERATOR)
+        assert (call.path, call.query.get("labelSelector")) == (PODS, OPERATOR)
         return {"items": self.pods}
 
 
@@ -95,7 +85,7 @@ async def test_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(said) == 3
     assert all(name in said[0] for name in names.CRD_NAMES)
     assert said[1:] == [f"operator gauge/operator-1 answers {path}: ok" for path in ("/healthz", "/readyz")]
-    assert {method for method, _ in api.asked} == {"GET"}
+    assert {call.method for call in api.calls} == {"GET"}
 
 
 @pytest.mark.parametrize("served", [[], RESOURCES[:1]], ids=["none", "one"])
@@ -154,7 +144,7 @@ async def test_it_waits_for_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
         operator.ready = True
 
     await asyncio.gather(operator.check(api, within=15), later())
-    assert len(api.asked) >= 4
+    assert len(api.calls) >= 4
 
 
 async def test_missing_rights_are_not_waited_for() -> None:

@@ -7,7 +7,6 @@ import ctypes.util
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,6 @@ DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 12, 13
 VERSION_MISMATCH, UNKNOWN = 25, 999
 UINT, ULL, INT = 1, 3, 5
 SECOND = 10**9
-
-
-@pytest.fixture
-def h100(tmp_path: Path) -> Hardware:
-    return plug("h100-sxm-8", tmp_path / "h100")
-
-
-@pytest.fixture
-def nvml(h100: Hardware) -> Iterator[NvmlClient]:
-    with NvmlClient(h100.env()) as client:
-        yield client
 
 
 # Building

@@ -6,7 +6,6 @@ import ctypes.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,6 @@ from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, plug
 
 LIBRARY_NOT_FOUND = 12
-
-
-@pytest.fixture
-def h100(tmp_path: Path) -> Hardware:
-    return plug("h100-sxm-8", tmp_path / "h100")
-
-
-@pytest.fixture
-def nvml(h100: Hardware) -> Iterator[NvmlClient]:
-    with NvmlClient(h100.env()) as client:
-        yield client
 
 
 def test_a_hung_call_hangs_its_caller_and_nobody_else(h100: Hardware, nvml: NvmlClient) -> None:

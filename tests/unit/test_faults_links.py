@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from builders.machines import sysfs
+from builders.machines import link_ends, sysfs
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, plug
 from testbed.hardware.sysfs import ALL_ONES
 
 INSUFFICIENT_POWER, GPU_IS_LOST, MISMATCH = 8, 15, 18
 READ, WRITE, NVLINK = 0, 1, 2
-
-
-@pytest.fixture
-def h100(tmp_path: Path) -> Hardware:
-    return plug("h100-sxm-8", tmp_path / "h100")
-
-
-@pytest.fixture
-def nvml(h100: Hardware) -> Iterator[NvmlClient]:
-    with NvmlClient(h100.env()) as client:
-        yield client
-
-
-def link_ends(nvml: NvmlClient, gpu: int, slots: int) -> list[str]:
-    """The sysfs address at the far end of each link of a GPU that is up."""
-    up = [link for link in range(slots) if nvml.ask("nvmlDeviceGetNvLinkState", GPU(gpu), link) == 1]
-    infos = [nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", GPU(gpu), link) for link in up]
-    return [info["busId"].lower().removeprefix("0000") for info in infos]
 
 
 def test_p2p_flips_while_links_stay_up_and_a_client_runs(h100: Hardware, nvml: NvmlClient) -> None:

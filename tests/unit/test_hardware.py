@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from builders.machines import sysfs
+from builders.machines import link_ends, sysfs
 from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient, Struct
-from testbed.hardware import Hardware, plug
+from testbed.hardware import plug
 from testbed.profiles.pcitree import functions
 
 NOT_SUPPORTED = 3
-
-
-@pytest.fixture
-def h100(tmp_path: Path) -> Hardware:
-    return plug("h100-sxm-8", tmp_path / "h100")
-
-
-@pytest.fixture
-def nvml(h100: Hardware) -> Iterator[NvmlClient]:
-    with NvmlClient(h100.env()) as client:
-        yield client
-
-
-def link_ends(nvml: NvmlClient, gpu: int, slots: int) -> list[str]:
-    """The sysfs address at the far end of each link of a GPU that is up."""
-    up = [link for link in range(slots) if nvml.ask("nvmlDeviceGetNvLinkState", GPU(gpu), link) == 1]
-    infos = [nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", GPU(gpu), link) for link in up]
-    return [info["busId"].lower().removeprefix("0000") for info in infos]
 
 
 @pytest.mark.parametrize("name", profiles.names())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,6 @@ import pytest
 from builders.machines import sysfs
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, HardwareError, attach, plug
-
-
-@pytest.fixture
-def h100(tmp_path: Path) -> Hardware:
-    return plug("h100-sxm-8", tmp_path / "h100")
-
-
-@pytest.fixture
-def nvml(h100: Hardware) -> Iterator[NvmlClient]:
-    with NvmlClient(h100.env()) as client:
-        yield client
 
 
 def test_another_process_can_break_a_machine(h100: Hardware, nvml: NvmlClient) -> None:

@@ -73,13 +73,32 @@ app.kubernetes.io/component: {{ .component }}
 {{- default (printf "%s-probe" (include "nodegauge.fullname" .)) .Values.probe.serviceAccount.name -}}
 {{- end }}
 
-{{/* Empty when the chart makes none and none is named: probe pods then have the cluster's default priority. */}}
+{{/*
+A PriorityClass' name; empty when the chart makes none and none is named: pods then have the cluster's default. Call
+with (dict "root" $ "class" .Values.probe.priorityClass "for" "probe").
+*/}}
 {{- define "nodegauge.priorityClassName" -}}
-{{- if .Values.probe.priorityClass.create -}}
-{{- default (printf "%s-probe" (include "nodegauge.fullname" .)) .Values.probe.priorityClass.name -}}
+{{- if .class.create -}}
+{{- default (printf "%s-%s" (include "nodegauge.fullname" .root) .for) .class.name -}}
 {{- else -}}
-{{- .Values.probe.priorityClass.name -}}
+{{- .class.name -}}
 {{- end -}}
+{{- end }}
+
+{{/*
+A duration that the operator takes, or a failure that names the value. Call with (dict "of" "operator.sweepInterval"
+"value" .Values.operator.sweepInterval "low" 0.1 "high" 300): seconds, as in the operator's settings.py.
+*/}}
+{{- define "nodegauge.duration" -}}
+{{- $factors := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
+{{- $total := 0.0 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h)" .value -1 -}}
+{{- $total = addf $total (mulf (regexFind "^[0-9]+" . | float64) (get $factors (regexFind "[a-z]+$" .))) -}}
+{{- end -}}
+{{- if or (lt $total (float64 .low)) (gt $total (float64 .high)) -}}
+{{- fail (printf "%s is %s: give %vs to %vs" .of .value .low .high) -}}
+{{- end -}}
+{{- .value -}}
 {{- end }}
 
 {{/* What makes a pod pass the Pod Security level "restricted"; the container's half is below. */}}
@@ -159,14 +178,45 @@ nodeSelector:
 {{- end }}
 {{- end }}
 
+{{/* The default policy as a whole, without Helm's marks. */}}
+{{- define "nodegauge.policy" -}}
+apiVersion: nodegauge.dev/v1alpha1
+kind: GPUValidationPolicy
+metadata:
+  name: {{ .Values.policy.name }}
+  labels:
+    {{- include "nodegauge.labels" (dict "root" . "component" "policy") | nindent 4 }}
+  annotations:
+    helm.sh/resource-policy: keep
+spec:
+  {{- include "nodegauge.policySpec" . | nindent 2 }}
+{{- end }}
+
+{{/* Not empty where the API server serves policies, as Helm saw it before it wrote anything. */}}
+{{- define "nodegauge.policyKnown" -}}
+{{- if .Capabilities.APIVersions.Has "nodegauge.dev/v1alpha1/GPUValidationPolicy" }}known{{ end -}}
+{{- end }}
+
+{{/* A text for a container's arguments and environment, in which the kubelet replaces $(NAME) and $$. */}}
+{{- define "nodegauge.literal" -}}
+{{- replace "$" "$$" . -}}
+{{- end }}
+
 {{/* A container's environment as JSON, for what is more than one word; empty for nothing. */}}
 {{- define "nodegauge.json" -}}
-{{- if . -}}{{- toJson . | quote -}}{{- else -}}""{{- end -}}
+{{- if . -}}{{- include "nodegauge.literal" (toJson .) | quote -}}{{- else -}}""{{- end -}}
 {{- end }}
 
 {{/* Annotations of the clean-up hook's objects; the argument is the weight. Helm deletes them when all is done. */}}
 {{- define "nodegauge.cleanupHook" -}}
 helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/* Annotations of the objects that write the first policy; the argument is the weight. */}}
+{{- define "nodegauge.policyHook" -}}
+helm.sh/hook: post-install,post-upgrade
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}

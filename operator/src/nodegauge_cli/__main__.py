@@ -20,6 +20,7 @@ class Lazy(NamedTuple):
 
 
 SUBCOMMANDS = {
+    "apply": Lazy("nodegauge_cli.apply", "Write a GPUValidationPolicy, once its CRD is served.", "operator"),
     "check": Lazy("nodegauge_cli.check", "Ask whether an installed operator lives and works.", "operator"),
     "cleanup": Lazy(
         "nodegauge_cli.cleanup", "Remove everything that nodegauge wrote into a cluster.", "operator"

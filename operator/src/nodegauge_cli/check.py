@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import click
 
+from nodegauge_cli.options import duration
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import seconds as parse_seconds
 from nodegauge_operator.kube import discovery, workloads
 from nodegauge_operator.kube.client import Client, connect
 from nodegauge_operator.kube.errors import Forbidden, KubeError
@@ -33,20 +33,25 @@ class NotYet(Exception):
 @click.option("--namespace", default="nodegauge", show_default=True, help="Namespace of the operator.")
 @click.option("--instance", default="", help="Helm release of the operator; without it, any.")
 @click.option("--port", default=8080, show_default=True, help="Its port (operator.httpPort).")
-@click.option("--timeout", default="60s", show_default=True, help="How long to wait until all is well.")
-def check(namespace: str, instance: str, port: int, timeout: str) -> None:
+@click.option(
+    "--timeout",
+    callback=duration,
+    default="60s",
+    show_default=True,
+    help="How long to wait until all is well.",
+)
+def check(namespace: str, instance: str, port: int, timeout: float) -> None:
     """Ask the API server for the CRDs, and the operator for /healthz and /readyz.
 
     Exit code 1 names the first that is not well. Run it where pods can be reached, such as in a pod; nothing
     is changed.
     """
-    within = _seconds(timeout)
     selector = workloads.OPERATOR + (f",app.kubernetes.io/instance={instance}" if instance else "")
 
     async def run() -> None:
         client = await connect(environ=os.environ)
         try:
-            await all_well(client, namespace=namespace, selector=selector, port=port, within=within)
+            await all_well(client, namespace=namespace, selector=selector, port=port, within=timeout)
         finally:
             await client.close()
 
@@ -54,13 +59,6 @@ def check(namespace: str, instance: str, port: int, timeout: str) -> None:
         asyncio.run(run())
     except (KubeError, NotYet) as error:
         raise click.ClickException(str(error)) from None
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--timeout") from None
 
 
 async def all_well(client: Client, *, namespace: str, selector: str, port: int, within: float) -> None:

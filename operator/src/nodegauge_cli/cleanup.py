@@ -14,9 +14,9 @@ import os
 import click
 
 from nodegauge_cli.cleaning import Cleaning
+from nodegauge_cli.options import duration
 from nodegauge_cli.patience import Patience
 from nodegauge_cli.stopping import found, stop_operator
-from nodegauge_operator.api.policy import seconds as parse_seconds
 from nodegauge_operator.kube.client import Client, connect
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.kube.limiter import Limiter
@@ -33,16 +33,19 @@ from nodegauge_operator.kube.limiter import Limiter
 )
 @click.option("--policy", default="", help="A GPUValidationPolicy to delete as well; without it, none.")
 @click.option(
-    "--timeout", default="120s", show_default=True, help="How long to wait for the operator to end."
+    "--timeout",
+    callback=duration,
+    default="120s",
+    show_default=True,
+    help="How long to wait for the operator to end.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and change nothing.")
-def cleanup(namespace: str, deployment: str, policy: str, timeout: str, dry_run: bool) -> None:
+def cleanup(namespace: str, deployment: str, policy: str, timeout: float, dry_run: bool) -> None:
     """Stop the operator, then remove every label, taint, condition, probe pod and NodeReport of nodegauge.
 
     The operator's Deployment stays, scaled to 0; so do policies and CRDs. What fails is named in the end,
     with exit code 1, and everything else is removed all the same: this can be run again at any time.
     """
-    within = _seconds(timeout)
 
     async def run() -> None:
         client = await connect(environ=os.environ, limiter=Limiter(rate=200, burst=200))
@@ -52,7 +55,7 @@ def cleanup(namespace: str, deployment: str, policy: str, timeout: str, dry_run:
                 namespace=namespace,
                 deployment=deployment,
                 policy=policy,
-                within=within,
+                within=timeout,
                 dry_run=dry_run,
             )
         finally:
@@ -62,13 +65,6 @@ def cleanup(namespace: str, deployment: str, policy: str, timeout: str, dry_run:
         asyncio.run(run())
     except KubeError as error:
         raise click.ClickException(str(error)) from None
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--timeout") from None
 
 
 async def clean(

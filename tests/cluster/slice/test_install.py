@@ -100,8 +100,8 @@ def test_the_operator_asks_only_for_what_its_own_account_may_have(exercised: Any
     assert {"nodes", "pods", "nodereports", "gpuvalidationpolicies"} <= {e.resource for e in by_it}
     assert [entry for entry in by_it if entry.code in REFUSALS] == []
     programs = [entry for entry in entries if entry.user_agent.startswith(("nodegauge-operator", "kopf"))]
-    ours = {account, service_account("nodegauge", "nodegauge-cleanup")}
-    assert {entry.user for entry in programs} <= ours
+    hooks = {service_account("nodegauge", f"nodegauge-{hook}") for hook in ("policy", "cleanup")}
+    assert {entry.user for entry in programs} <= {account} | hooks
     log = exercised.testbed.logs("nodegauge", exercised.operator_pod()["metadata"]["name"])
     assert "listening on port" in log
     assert "orbidden" not in log

@@ -1,4 +1,7 @@
-"""GPUValidationPolicies: list, and write their status."""
+"""GPUValidationPolicies: list, and write their status.
+
+Their spec is people's: `apply` is for the tools that they install with, never for the operator.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from nodegauge_operator import names
-from nodegauge_operator.kube.client import MERGE, Client, manager
+from nodegauge_operator.kube.client import APPLY, MERGE, Client, manager
 
 PATH = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 
@@ -23,3 +26,10 @@ async def patch_status(client: Client, name: str, status: dict[str, Any]) -> Non
     """Replace the given fields of the status."""
     body = {"status": status}
     await client.call("PATCH", f"{PATH}/{quote(name)}/status", query=manager(), body=body, content_type=MERGE)
+
+
+async def apply(client: Client, body: dict[str, Any], *, owner: str) -> None:
+    """Server-side apply of a whole policy under the name of its owner; unknown fields are refused."""
+    query = {"fieldManager": owner, "fieldValidation": "Strict"}
+    path = f"{PATH}/{quote(body['metadata']['name'])}"
+    await client.call("PATCH", path, query=query, body=body, content_type=APPLY)

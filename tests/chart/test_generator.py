@@ -1,0 +1,80 @@
+"""charts/generate.py: what it writes is up to date, and follows from comments and from the CRD's rules."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+import pytest
+
+from chart_tools import ROOT
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    """charts/generate.py as a module."""
+    spec = importlib.util.spec_from_file_location("charts_generate", ROOT / "charts" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_files_are_up_to_date(generator: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Copies of the CRDs, the policy's schema and docs/reference/values.md are what they are made from."""
+    assert generator.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_generator_tells_what_differs(
+    generator: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --check a file that is not up to date is named, and the exit code is 1."""
+    monkeypatch.setattr(generator, "values_page", lambda text: "something else")
+    assert generator.main(["--check"]) == 1
+    assert "docs/reference/values.md" in capsys.readouterr().err
+
+
+def test_generator_wants_comments(generator: ModuleType) -> None:
+    """A value without a comment is an error that names it."""
+    text = "a:\n  # Said.\n  b: 1\n  c: 2\n"
+    with pytest.raises(SystemExit, match=r"a\.c has no comment"):
+        list(generator.documented(text))
+
+
+def test_generator_reads_comments(generator: ModuleType) -> None:
+    """Comments over several lines, maps as values, and lists come out as rows of path, default and words."""
+    text = (
+        "# Top | line,\n# and more.\na:\n  x: 1\n  y: {}\ngroup:\n  # A list.\n  b: []\n  # Empty.\n  c: ''\n"
+    )
+    assert list(generator.documented(text)) == [
+        ("a", '`{"x": 1, "y": {}}`', "Top \\| line, and more."),
+        ("group.b", "`[]`", "A list."),
+        ("group.c", "", "Empty."),
+    ]
+
+
+def test_generator_takes_rules_of_patterns(generator: ModuleType) -> None:
+    """CEL rules about patterns of texts and keys are said again in JSON schema, others are left out."""
+    text = {"type": "string"} | {
+        "x-kubernetes-validations": [
+            {"rule": "self == '' || self.matches('^a$')"},
+            {"rule": "!self.matches('^b')"},
+            {"rule": "size(self) < 3"},
+        ]
+    }
+    assert generator.json_schema(text) == {
+        "type": "string",
+        "allOf": [{"pattern": "^$|^a$"}, {"not": {"pattern": "^b"}}],
+    }
+    listed = [{"rule": "self.all(key, key in ['x', 'y'])"}]
+    assert generator.map_of({"x-kubernetes-validations": listed}, text) == {
+        "additionalProperties": False,
+        "properties": {"x": text, "y": text},
+    }
+    formed = [{"rule": "self.all(k, !k.startsWith('z.io/'))"}, {"rule": "self.all(k, k.matches('^b$'))"}]
+    assert generator.map_of({"x-kubernetes-validations": formed}, text) == {
+        "additionalProperties": False,
+        "patternProperties": {"^z[.]io/": False, "^b$": text},
+    }
+    assert generator.map_of({}, text) == {"additionalProperties": text}

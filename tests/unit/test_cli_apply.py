@@ -1,0 +1,158 @@
+"""`nodegauge apply`: what it sends, what it waits for, what it gives up on at once, and how it says so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from builders.answering import AnsweringClient, Call
+from nodegauge_cli import apply as command
+from nodegauge_cli.__main__ import main
+from nodegauge_operator.kube.errors import (
+    Conflict,
+    Forbidden,
+    KubeError,
+    NotFound,
+    Refused,
+    Unavailable,
+    Unreachable,
+)
+
+pytestmark = pytest.mark.timeout(20)
+
+POLICY = {
+    "apiVersion": "nodegauge.dev/v1alpha1",
+    "kind": "GPUValidationPolicy",
+    "metadata": {"name": "default"},
+    "spec": {"nodeSelector": {}},
+}
+NOT_SERVED = NotFound("the server could not find the requested resource", status=404)
+
+
+class Api(AnsweringClient):
+    """An API server that fails as it is told to, then takes everything."""
+
+    def __init__(self, *failures: KubeError) -> None:
+        super().__init__(self._take)
+        self.failures = list(failures)
+
+    def _take(self, call: Call) -> dict[str, Any]:
+        """The next failure, or the object as it was sent."""
+        if self.failures:
+            raise self.failures.pop(0)
+        return dict(call.body)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two tries as good as no time passes."""
+    monkeypatch.setattr(command, "POLL_SECONDS", 0.001)
+
+
+async def test_one_apply_that_forces_nothing() -> None:
+    """It sends the policy once, by server-side apply, as the given manager, unknown fields refused."""
+    api = Api()
+    await command.write(api, POLICY, owner="someone", within=1.0)
+    wanted = Call(
+        method="PATCH",
+        path="/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default",
+        query={"fieldManager": "someone", "fieldValidation": "Strict"},
+        body=POLICY,
+        content_type="application/apply-patch+yaml",
+    )
+    assert api.calls == [wanted]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        NOT_SERVED,
+        Forbidden("may not, yet", status=403),
+        Unavailable("too many requests", status=429),
+        Unreachable("connection refused"),
+        Refused("create not allowed while custom resource definition is terminating", status=405),
+    ],
+    ids=["not served", "right not seen", "busy", "away", "the old CRD goes"],
+)
+async def test_what_time_mends_is_waited_for(failure: KubeError, capsys: pytest.CaptureFixture[str]) -> None:
+    """It asks until it is taken, and says once what it waits for."""
+    api = Api(failure, failure, failure)
+    await command.write(api, POLICY, owner="helm", within=10.0)
+    assert len(api.calls) == 4
+    assert capsys.readouterr().out.splitlines() == [
+        f"policy default: not yet: {failure}",
+        "policy default: written",
+    ]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [Refused("spec.mode: Unsupported value", status=422), Conflict("conflict with kubectl", status=409)],
+    ids=["invalid", "another's field"],
+)
+async def test_what_time_cannot_mend_is_not(failure: KubeError) -> None:
+    """A refused policy, or a field that is somebody else's, is asked for once."""
+    api = Api(failure)
+    with pytest.raises(type(failure)):
+        await command.write(api, POLICY, owner="helm", within=10.0)
+    assert len(api.calls) == 1
+
+
+async def test_waiting_ends() -> None:
+    """After the time it raises what it was told last."""
+    api = Api(*[NOT_SERVED] * 10_000)
+    with pytest.raises(NotFound):
+        await command.write(api, POLICY, owner="helm", within=0.05)
+    assert len(api.calls) > 1
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *failures: KubeError, policy: object = POLICY) -> tuple[int, str]:
+    """The command on such an API server: its exit code and what it said."""
+
+    async def connect(**_: object) -> Api:
+        return Api(*failures)
+
+    monkeypatch.setattr(command, "connect", connect)
+    text = policy if isinstance(policy, str) else json.dumps(policy)
+    done = CliRunner().invoke(main, ["apply", f"--policy={text}", "--timeout=10ms"])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize(
+    ("failures", "code", "words"),
+    [
+        ([], 0, "policy default: written"),
+        ([NOT_SERVED] * 1000, 1, "gpuvalidationpolicies.nodegauge.dev in that time: set crds.enabled"),
+        ([Unavailable("busy", status=503)] * 1000, 1, "busy"),
+        ([Refused("spec.mode: Unsupported value", status=422)], 2, "spec.mode: Unsupported value"),
+    ],
+    ids=["written", "never served", "never answered", "refused"],
+)
+def test_exit_codes(
+    failures: list[KubeError], code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0 when written, 1 for what a later try may mend, 2 for what none will (the Job gives up on 2)."""
+    found, said = run(monkeypatch, *failures)
+    assert (found, words in said) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("{", "not JSON"),
+        ([POLICY], "one object of nodegauge.dev/v1alpha1 GPUValidationPolicy"),
+        (POLICY | {"kind": "NodeReport"}, "one object of"),
+        (POLICY | {"metadata": {}}, "metadata.name is missing"),
+        (POLICY | {"metadata": None}, "metadata.name is missing"),
+    ],
+    ids=["no JSON", "a list", "another kind", "no name", "no metadata"],
+)
+def test_a_policy_that_is_none(policy: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no policy is a usage error that names the option; nothing is sent."""
+    code, said = run(monkeypatch, policy=policy)
+    assert code == 2
+    assert "--policy" in said
+    assert words in said
