@@ -1,7 +1,8 @@
 """Benchmarks as the probe brings them home, beside what NVML says of made machines.
 
 `node` gives a machine its arms from a few bandwidths at 1 GiB; smaller sizes follow the published payload
-curves (90 and 60 per cent at 256 and 64 MiB).  `changed` and `swapped` alter single things.
+curves (90 and 60 per cent at 256 and 64 MiB).  `changed` and `swapped` alter single things; `codes` and
+`finding` read what the judge said.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from msgspec.structs import replace
 import result_builders as made
 from nodegauge_contract import NOT_READ, Arm, ArmName, Bench, Cell, Collective, Pcie, Result
 from nodegauge_contract.values import Num
+from nodegauge_judge import Code, Finding
+from nodegauge_judge.bench import BenchJudgement
 from nodegauge_judge.bench.formulas import busbw_factor
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
@@ -136,3 +139,13 @@ def with_pairs(result: Result, gbps: float, *, slow: dict[tuple[int, int], float
         [-1 if i == j else (slow or {}).get((i, j), gbps) for j in ranks] for i in ranks
     ]
     return swapped(result, ArmName.DEFAULT, pairs=matrix)
+
+
+def codes(judgement: BenchJudgement) -> set[str]:
+    """Codes with severities, as `code/severity`."""
+    return {f"{finding.code}/{finding.severity.value}" for finding in judgement.findings}
+
+
+def finding(judgement: BenchJudgement, code: Code) -> Finding:
+    """The finding of that code."""
+    return next(found for found in judgement.findings if found.code == code.value)

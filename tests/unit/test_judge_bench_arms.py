@@ -8,24 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 import nccl_builders as nccl
-from nccl_builders import GIB, MIB, SHM
+from nccl_builders import GIB, MIB, SHM, codes, finding
 from nodegauge_contract import NOT_READ, Arm, ArmName, ArmOutcome, Phase, Problem, Result
-from nodegauge_judge import Answer, Code, Finding, Severity, Verdict
-from nodegauge_judge.bench import Agreement, BenchJudgement, judge_bench
+from nodegauge_judge import Answer, Code, Severity, Verdict
+from nodegauge_judge.bench import Agreement, judge_bench
 
 DEFAULT, NVLS_OFF, P2P_OFF = ArmName.DEFAULT, ArmName.NVLS_OFF, ArmName.P2P_OFF
 BAD, GOOD, UNSURE = Answer.BAD, Answer.GOOD, Answer.UNSURE
 EVERY_PHASE = [phase.value for phase in Phase]
-
-
-def codes(judgement: BenchJudgement) -> set[str]:
-    """Codes with severities, as `code/severity`."""
-    return {f"{finding.code}/{finding.severity.value}" for finding in judgement.findings}
-
-
-def finding(judgement: BenchJudgement, code: Code) -> Finding:
-    """The finding of that code."""
-    return next(found for found in judgement.findings if found.code == code.value)
 
 
 def ended(result: Result, name: ArmName, outcome: str, *, phase: str = Phase.INIT, **more: Any) -> Result:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import nccl_builders as nccl
 import result_builders as made
-from nccl_builders import GIB
+from nccl_builders import GIB, codes
 from nodegauge_contract import ArmName, Result
 from nodegauge_judge import Answer, Severity, Thresholds, Verdict
 from nodegauge_judge.bench import BenchJudgement, Expectation, Expectations, Measured, judge_bench, regrade
@@ -22,11 +22,6 @@ def run(*values: float, before: str = "") -> BenchJudgement:
     for gbps in values[1:]:
         said = judge_bench(nccl.h100(gbps), before=said.memory)
     return said
-
-
-def codes(judgement: BenchJudgement) -> set[str]:
-    """Codes with severities, as `code/severity`."""
-    return {f"{finding.code}/{finding.severity.value}" for finding in judgement.findings}
 
 
 # -- runs that disagree, and what is bad twice

@@ -10,7 +10,7 @@ _PEER = (
     "(`iommu=pt` on the kernel's command line); `lspci -vvv | grep -i acsctl` shows what is on."
 )
 
-COLLECTIVE_ENTRIES = (
+COLLECTIVE_ENTRIES = (  # of one cause the first speaks: what says more stands first
     Entry(
         code=Code.NCCL_WRONG_DATA,
         title="a collective returned wrong data",
@@ -26,52 +26,6 @@ COLLECTIVE_ENTRIES = (
             "Wrong only with peer access (`p2p-broken` stands beside it): " + _PEER,
             "Wrong in every arm: a GPU or memory. `nvidia-smi -q -d ECC,ROW_REMAPPER`; `dcgmi diag -r 3`.",
             DRIVER_LOG + " " + REBOOT,
-        ),
-        probe=Probe.NCCL,
-    ),
-    Entry(
-        code=Code.NCCL_HANG,
-        title="a collective hangs",
-        meaning=(
-            "The benchmark's child said nothing for longer than its phase may take, and was killed. The "
-            "message names arm and phase. A job would hang here too, until somebody notices."
-        ),
-        when={
-            Severity.FAIL: (
-                "an arm was killed in silence: 90 s for starting, making communicators and loading kernels, "
-                "45 s for measuring, 10 s for ending"
-            )
-        },
-        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.NCCL),
-        next_step="look for an Xid or a lost GPU on the node: `dmesg | grep -iE 'NVRM|Xid'`.",
-        way_out=(
-            DRIVER_LOG,
-            "NVSwitch machines: `systemctl status nvidia-fabricmanager`; restart it with no job running.",
-            OWN_RUN,
-            "If only this node hangs: drain it and reboot. " + VENDOR,
-        ),
-        probe=Probe.NCCL,
-    ),
-    Entry(
-        code=Code.NCCL_FAILED,
-        title="the benchmark could not be run to its end",
-        meaning=(
-            "An arm ended with an error of NCCL or CUDA, crashed, ran out of memory, or said what nobody can "
-            "read. Nothing is proven about the hardware: image, driver and memory limit are as likely. What "
-            "had been measured until then counts."
-        ),
-        when={
-            Severity.WARN: "an arm ended in any way but well, being cut short, or hanging",
-        },
-        next_step="read the words of the message; the pod's log has the rest.",
-        way_out=(
-            "`kubectl logs -n NAMESPACE PROBE-POD` while the pod exists.",
-            "`P2P is disabled between NVLINK connected GPUs`: the fabric manager or a registry key refuses "
-            "peer access, see `p2p-refused`.",
-            "Out of memory: raise the limit in `spec.podTemplate.benchResources`, or see who uses the GPUs "
-            "(`nvidia-smi`).",
-            "A driver too old for the image's CUDA: `nvidia-smi` shows the driver, the result document the "
-            "versions of NCCL and CUDA.",
         ),
         probe=Probe.NCCL,
     ),
@@ -99,6 +53,29 @@ COLLECTIVE_ENTRIES = (
         probe=Probe.NCCL,
     ),
     Entry(
+        code=Code.NCCL_HANG,
+        title="a collective hangs",
+        meaning=(
+            "The benchmark's child said nothing for longer than its phase may take, and was killed. The "
+            "message names arm and phase. A job would hang here too, until somebody notices."
+        ),
+        when={
+            Severity.FAIL: (
+                "an arm was killed in silence: 90 s for starting, making communicators and loading kernels, "
+                "45 s for measuring, 10 s for ending"
+            )
+        },
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.NCCL),
+        next_step="look for an Xid or a lost GPU on the node: `dmesg | grep -iE 'NVRM|Xid'`.",
+        way_out=(
+            DRIVER_LOG,
+            "NVSwitch machines: `systemctl status nvidia-fabricmanager`; restart it with no job running.",
+            OWN_RUN,
+            "If only this node hangs: drain it and reboot. " + VENDOR,
+        ),
+        probe=Probe.NCCL,
+    ),
+    Entry(
         code=Code.NVLS_BROKEN,
         title="NVLink SHARP does not work",
         meaning=(
@@ -116,6 +93,29 @@ COLLECTIVE_ENTRIES = (
             "`systemctl status nvidia-fabricmanager`; its version must equal the driver's.",
             "`nvidia-smi -q | grep -A 6 -i fabric` must say Completed and Success on every GPU.",
             "Multicast memory left over from killed jobs: with nothing running, reset all GPUs or reboot.",
+        ),
+        probe=Probe.NCCL,
+    ),
+    Entry(
+        code=Code.NCCL_FAILED,
+        title="the benchmark could not be run to its end",
+        meaning=(
+            "An arm ended with an error of NCCL or CUDA, crashed, ran out of memory, or said what nobody can "
+            "read. Nothing is proven about the hardware: image, driver and memory limit are as likely. What "
+            "had been measured until then counts."
+        ),
+        when={
+            Severity.WARN: "an arm ended in any way but well, being cut short, or hanging",
+        },
+        next_step="read the words of the message; the pod's log has the rest.",
+        way_out=(
+            "`kubectl logs -n NAMESPACE PROBE-POD` while the pod exists.",
+            "`P2P is disabled between NVLINK connected GPUs`: the fabric manager or a registry key refuses "
+            "peer access, see `p2p-refused`.",
+            "Out of memory: raise the limit in `spec.podTemplate.benchResources`, or see who uses the GPUs "
+            "(`nvidia-smi`).",
+            "A driver too old for the image's CUDA: `nvidia-smi` shows the driver, the result document the "
+            "versions of NCCL and CUDA.",
         ),
         probe=Probe.NCCL,
     ),
