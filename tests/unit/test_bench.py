@@ -54,6 +54,9 @@ def write(name: str, at: float, *, kind: str = "patch nodes", code: int = 200) -
     )
 
 
+BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
+
+
 def a_node() -> NodeView:
     """A node of the benchmark as the API server would answer."""
     body = objects.node_body("gpu-1", labels=objects.SELECTED)
@@ -170,11 +173,11 @@ def test_the_operator_reads_the_results_of_the_benchmark() -> None:
 
 def test_the_bare_loop_writes_what_the_operator_would() -> None:
     """Its report holds the labels that an H100 gets which is idle and has no sensors: nothing is said of
-    throttling or supplies, and there is no taint."""
+    throttling, supplies or bandwidth, and there is no taint."""
     policy = parse(objects.policy_body())
     status = objects.report_status(a_node(), h100(), policy=policy, now=1_800_000_000.0)
     assert status["held"]["labels"][names.LABEL_NVLINK_GBPS] == "450"
-    silent = {names.LABEL_THROTTLED, names.LABEL_PSU}
+    silent = {names.LABEL_THROTTLED, names.LABEL_PSU, *BUSBW}
     assert status["held"]["labels"].keys() == {"interconnect", *names.NODE_LABELS} - silent
     assert status["held"]["taints"] == []
     assert status["change"]["reason"] == "Validated"

@@ -86,7 +86,7 @@ def summary(found: Validation) -> str:
             f"  with NCCL's times as simulated: {found.whole:.1f} s, of which NCCL has {found.of_nccl:.1f} s",
             "",
             table([head, *rows]),
-            f"  Arithmetic: places x 3,600 / (seconds + {POD_SECONDS:g} s for a pod to come and go, assumed).",
+            f"  Reckoned: places x 3,600 / (seconds + {POD_SECONDS:g} s, assumed, for a pod to come and go).",
         ]
     )
 
