@@ -43,6 +43,16 @@ def test_switched_off_there_is_no_image(helm: Helm) -> None:
     assert defaults(helm, {"nccl": GIVEN | {"enabled": False}}).bench_image == ""
 
 
+@pytest.mark.parametrize("given", [{}, {"name": "gauge-bench", "value": -70}])
+def test_the_benchmark_asks_for_the_class_that_the_chart_makes(helm: Helm, given: Object) -> None:
+    """Below the cluster autoscaler's cutoff of -10, preempting nobody, whatever its name."""
+    values = {"nccl": {"priorityClass": given}}
+    classes = {o["metadata"]["name"]: o for o in helm.objects(values) if o["kind"] == "PriorityClass"}
+    made = classes[defaults(helm, values).bench_priority_class_name]
+    assert made["value"] == given.get("value", -50) < -10
+    assert made["preemptionPolicy"] == "Never"
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [

@@ -219,6 +219,7 @@ def test_the_account_writes_only_our_keys_and_benchmarks_are_restricted(installe
         spec = pod["spec"]
         [container] = spec["containers"]
         assert spec["automountServiceAccountToken"] is False
+        assert spec["priorityClassName"] == "nodegauge-bench"
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert {kind for volume in spec["volumes"] for kind in volume if kind != "name"} == {"emptyDir"}
         assert int(container["resources"]["limits"]["nvidia.com/gpu"]) in (2, 7, 8)
