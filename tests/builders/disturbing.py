@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-
-from nodegauge_contract import Result
 
 STRANGE: list[Any] = [
     {"unavailable": "NotSupported"},
@@ -35,10 +33,13 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(deeper for key, inner in items for deeper in leaves(inner, (*path, key)))]
 
 
-def disturbed(result: Result, *, seed: int, times: int) -> Result:
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+def disturbed(whole: Document, *, seed: int, times: int) -> Document:
     """The document with `times` values replaced by strange ones that its types allow."""
     chance = random.Random(seed)
-    document = msgspec.to_builtins(result)
+    document = msgspec.json.decode(msgspec.json.encode(whole))
     for _ in range(times):
         path = chance.choice([p for p in leaves(document) if p])
         target = document
@@ -46,7 +47,7 @@ def disturbed(result: Result, *, seed: int, times: int) -> Result:
             target = target[key]
         before, target[path[-1]] = target[path[-1]], chance.choice(STRANGE)
         try:
-            msgspec.convert(document, Result)
+            msgspec.convert(document, type(whole))
         except msgspec.ValidationError:
             target[path[-1]] = before
-    return msgspec.convert(document, Result)
+    return msgspec.convert(document, type(whole))

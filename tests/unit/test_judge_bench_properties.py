@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ import result_builders as made
 from builders.disturbing import disturbed
 from nodegauge_contract import NOT_READ, ArmName, Phase, Result
 from nodegauge_judge import Answer, NodeFacts, Sharing, Verdict
-from nodegauge_judge.bench import Agreement, BenchJudgement, judge_bench, regrade
+from nodegauge_judge.bench import Agreement, BenchJudgement, Measured, judge_bench, regrade
 from nodegauge_judge.bench.model import MEMORY_LIMIT
 
 HUNG = nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="init", cells=[])
@@ -93,6 +94,19 @@ def test_any_end_of_any_arm_is_judged_and_remembered(result: Result, before: str
 def test_no_text_stops_a_grading(text: str) -> None:
     """A report is edited by anybody who may."""
     assert regrade(text).verdict is Verdict.UNKNOWN
+
+
+@given(results, st.integers(0, 2**32), st.integers(1, 30))
+@quickly
+def test_a_memory_edited_by_hand_is_graded_or_refused(result: Result, seed: int, times: int) -> None:
+    """Numbers may be anybody's; nothing of it moves a terminal, and it is graded alike again."""
+    found = Measured.decode(judge_bench(result).memory)
+    if found is None:
+        return
+    said = regrade(msgspec.json.encode(disturbed(found, seed=seed, times=times)).decode())
+    holds(said)
+    if said.readable:
+        assert regrade(said.memory) == said
 
 
 @given(endings())

@@ -13,6 +13,7 @@ from nodegauge_contract import ArmName, Collective
 from nodegauge_judge.bench.expectations import Expectations
 from nodegauge_judge.bench.measured import GIB, ArmSeen, CellSeen, Measured
 from nodegauge_judge.bench.model import Expectation
+from nodegauge_judge.case import clip
 from nodegauge_judge.model import InterconnectClass
 from nodegauge_judge.thresholds import Thresholds
 
@@ -104,7 +105,7 @@ def _nvlink(measured: Measured, cell: CellSeen, arm: ArmSeen, *, thresholds: Thr
 
 
 def _of_row(row: Expectation, thresholds: Thresholds) -> Floor:
-    source = row.source or "the policy"
+    source = clip(row.source) or "the policy"
     if row.floor:
         words, gbps = f"the floor of a row of {row.busbw:g} GB/s", row.floor
     elif row.kind == "accept-floor":

@@ -100,7 +100,7 @@ def regrade(
     if measured is None:
         return _unread(Verdict.UNKNOWN, "NoMemory", "no benchmark is remembered that this version can read")
     asked = Asked(expectations=expectations or Expectations.default(), thresholds=thresholds or Thresholds())
-    return _grade(Grading.of(measured, asked=asked, node=node or NodeFacts(), peers=peers))
+    return _grade(Grading.of(fitting(measured), asked=asked, node=node or NodeFacts(), peers=peers))
 
 
 def _nothing(result: Result) -> BenchJudgement | None:

@@ -147,7 +147,16 @@ class Measured(Struct, frozen=True, omit_defaults=True, kw_only=True):
             found = msgspec.json.decode(text, type=cls)
         except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
             return None
-        return found if found.version == VERSION else None
+        return found if found.version == VERSION and _printable(msgspec.to_builtins(found)) else None
+
+
+def _printable(value: object) -> bool:
+    """Whether no text in it could speak to a terminal: what we write never could."""
+    if isinstance(value, str):
+        return value.isprintable()
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    keys = value if isinstance(value, dict) else ()
+    return all(_printable(part) for part in (*keys, *inner))
 
 
 def fitting(measured: Measured) -> Measured:
