@@ -114,6 +114,20 @@ def test_only_a_number_that_agrees_brings_the_label_back() -> None:
     }
 
 
+def test_a_benchmark_that_cannot_tell_brings_no_label_back_in_the_same_boot() -> None:
+    """Peer access switched off by the policy: nothing agrees and nothing contradicts.  A boot ends it."""
+    policy = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISABLE": "1"}}}})
+    report = benched().measured(SLOW).measured(SLOW, at=NOW + 60, policy=policy)
+    assert labels(report, *INTERCONNECT) == {}
+    assert report.status.bandwidth.agreement == "contradicted"
+    booted = NODE.booted("boot-2")
+    report = report.healthy(booted, at=NOW + 900, policy=policy)
+    assert labels(report, *INTERCONNECT) == {}
+    report = report.measured(SLOW, booted, at=NOW + 960, policy=policy)
+    assert report.status.bandwidth.agreement == "unsure"
+    assert report.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+
+
 @pytest.mark.parametrize("end", [BUSY, PREEMPTED, LOST, skipping(Skip.BUSY, "a job computes on GPU 3")])
 @pytest.mark.parametrize("before", [FAST, SLOW])
 def test_a_run_that_measured_nothing_changes_nothing_but_its_own_record(end: Any, before: Result) -> None:
