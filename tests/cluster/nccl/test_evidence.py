@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bench_builders import benched
-from result_builders import h100, phb
+import nccl_builders as bench
+from nodegauge_contract import ArmName
+from result_builders import phb
 from rig import OURS, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -20,7 +21,7 @@ PROBES = {
     "nccl": {"interval": "12h", "deadline": "60s", "recheck": "1s"},
 }
 AT_ONCE = {"enterRuns": 2, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
-CONTRADICTING = benched(h100(), 22.0)
+CONTRADICTING = bench.h100(22.0, gather=16.0, ring=20.0, host=21.0)
 """What PCIe and the host's memory give, on a machine that says it has NVLink."""
 
 
@@ -47,9 +48,9 @@ def test_bandwidth_that_contradicts_the_driver_withdraws_the_interconnect(rig: A
         assert interconnect["reason"] == "Contradicted"
         [finding] = [f for f in rig.probe(node)["findings"] if f["code"] == "interconnect-contradicted"]
         assert "22" in finding["message"]
-        assert "21 GB/s with peer access switched off" in finding["message"]
+        assert "450 GB/s" in finding["message"]
         eventually(lambda: rig.counts().get("contradicted") == 1, what="the policy's count")
-        rig.machine.bench = benched(h100())
+        rig.machine.bench = bench.h100()
         number = rig.bench_run(node)["number"]
         rig.ask_for_run(node)
         rig.wait_bench(node, more_than=number)
@@ -60,7 +61,7 @@ def test_a_machine_of_pcie_that_is_as_slow_is_right(rig: Any) -> None:
     """With and without peer access alike, where pairs are PHB: nothing contradicts anything."""
     node = rig.add_node()
     rig.offer(node, 2)
-    rig.machine.health, rig.machine.bench = phb(), benched(phb(), 6.0, p2p_off=6.0)
+    rig.machine.health, rig.machine.bench = phb(), bench.phb(6.0, host=6.0)
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator():
         rig.wait_bench(node)
@@ -72,25 +73,24 @@ def test_a_machine_of_pcie_that_is_as_slow_is_right(rig: Any) -> None:
 def test_twice_too_slow_taints_and_good_runs_lift_it(rig: Any) -> None:
     """One bad run is not enough; the second is asked for soon, and so are those that lift it."""
     node = rig.add_node()
-    rig.machine.bench = benched(h100(), 300.0)
+    rig.machine.bench = bench.h100(300.0, gather=200.0, ring=190.0)
     rig.add_policy(probes=PROBES, hysteresis=AT_ONCE)
     with rig.kubelet(), rig.operator():
         rig.wait_bench(node)
         eventually(lambda: rig.taints(node) == ["unhealthy=busbw:NoSchedule"], what="the taint")
         assert rig.bench_run(node)["number"] >= 2
         eventually(lambda: "Tainted" in {event["reason"] for event in rig.events(node)}, what="the event")
-        rig.machine.bench = benched(h100())
+        rig.machine.bench = bench.h100()
         eventually(lambda: not rig.taints(node), what="the taint off")
 
 
 def test_wrong_data_taints_at_once(rig: Any) -> None:
     """One run suffices: nothing computed there can be believed."""
     node = rig.add_node()
-    good = benched(h100())
+    good = bench.h100()
     assert good.bench is not None
-    arm = good.bench.arms[0]
-    wrong = replace(arm, cells=[replace(cell, wrong=12) for cell in arm.cells])
-    rig.machine.bench = replace(good, bench=replace(good.bench, arms=[wrong, *good.bench.arms[1:]]))
+    cells = [replace(cell, wrong=12) for cell in good.bench.arms[0].cells]
+    rig.machine.bench = bench.swapped(good, ArmName.DEFAULT, cells=cells)
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator():
         eventually(lambda: rig.taints(node) == ["unhealthy=nccl:NoSchedule"], what="the taint")
@@ -104,7 +104,7 @@ def test_other_expectations_grade_again_without_another_run(rig: Any) -> None:
     row = {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": 1 << 30, "busbw": 900}
     with rig.kubelet(), rig.operator():
         rig.wait_bench(node)
-        rig.wait_labels(node, {OURS + "busbw-allreduce": "476"})
+        rig.wait_labels(node, {OURS + "busbw-allreduce": "462"})
         number = rig.bench_run(node)["number"]
         path = f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}"
         rig.api.patch(
