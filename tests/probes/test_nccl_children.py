@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from builders.benching import Benchmark, pids, wait_for
+from builders.benching import Benchmark, wait_for
 from nodegauge_contract import Arm, Unavailable
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Benchmark]
-SHORT = ("--limits", "3,1,1")
+SHORT = ("--limits", "3,2,2")
 WELL = ("init", "load", "measure", "pairs", "teardown")
 
 pytestmark = pytest.mark.timeout(90)
@@ -55,7 +56,7 @@ def test_a_child_that_hangs_is_killed_and_named(two: Benchmark, phase: str) -> N
     body = "about()\n" + "".join(
         f"phases({each!r})\n" + ("cell(0)\n" if each == "measure" else "") for each in reached
     )
-    limits = ("--limits", "2,1,1")
+    limits = ("--limits", "3,2,2")
     arm = first(two.child(body + "while True: time.sleep(9)"), *limits)
     assert (arm.outcome, arm.phase) == ("hung", phase)
     assert len(arm.cells) == (1 if "measure" in reached else 0)
@@ -219,7 +220,7 @@ def test_grandchildren_go_with_the_child(two: Benchmark, start: str) -> None:
 def test_a_hanging_child_s_family_goes_too(two: Benchmark) -> None:
     """Grandchildren that keep the pipes open do not keep the run."""
     body = "subprocess.Popen(['sleep', '600'], start_new_session=True, pass_fds=(mouth,))\ntime.sleep(600)"
-    assert first(two.child(body), "--limits", "1.5,1,1").outcome == "hung"
+    assert first(two.child(body), "--limits", "2.5,2,2").outcome == "hung"
 
 
 def test_wrong_data_and_slow_links_pass_through(two: Benchmark) -> None:
@@ -259,9 +260,13 @@ def test_an_engine_that_cannot_be_loaded_is_no_engine(two: Benchmark) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_probe_kills_the_children_first(two: Benchmark, number: signal.Signals) -> None:
-    """What was measured is written, the arm is cut in its phase, and no arm begins any more."""
+    """With all that they started; what was measured is written, and no arm begins any more."""
     touch = two.folder / "measuring"
-    body = f"about(); phases('init', 'load', 'measure'); cell(0); open({str(touch)!r}, 'w'); time.sleep(600)"
+    body = f"""
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+about(); phases("init", "load", "measure"); cell(0)
+open({str(touch)!r}, "w"); time.sleep(600)
+"""
     run = two.child(body).start()
     assert wait_for(touch.exists)
     began = time.monotonic()
@@ -275,6 +280,39 @@ def test_a_signal_to_the_probe_kills_the_children_first(two: Benchmark, number: 
     assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)
     assert (later.name, later.outcome, later.phase) == ("p2p-off", "cut", "")
     assert result.gpus[0].uuid == result.bench.uuids[0]
+
+
+STOPPED = """
+import os, subprocess, sys, time
+from nodegauge_contract import Unavailable
+from nodegauge_probes.draft import ArmDraft
+from nodegauge_probes.nccl.clock import Limits
+from nodegauge_probes.nccl.processes import Family
+from nodegauge_probes.nccl.supervise import Child, run
+
+def seen(*_): family.stop()
+
+other = subprocess.Popen(["sleep", "60"])
+family, arm = Family(), ArmDraft("default")
+child = Child(
+    program=(sys.executable, "-I", "-S", sys.argv[1], "--order", '{"arm": "default", "uuids": ["a"]}'),
+    environment=os.environ, ranks=1, limits=Limits(), until=time.monotonic() + 60,
+    kills=lambda: Unavailable("no"), at_about=seen, at_cut=seen,
+)
+run(child, arm, family)
+print(arm.parts["outcome"], len(arm.cells), other.poll())
+other.kill()
+"""
+
+
+def test_a_stop_from_another_thread_is_a_cut(two: Benchmark) -> None:
+    """Not a crash and not a lack of memory, although the child died of SIGKILL; nobody else is touched."""
+    two.child(
+        "cell_of = {'collective': 'all_reduce', 'bytes': 8}; say(cell=cell_of); about(); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", STOPPED, str(two.folder / "child.py")]
+    ran = subprocess.run(command, env=two.env(), capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr) == ("cut 1 None\n", "")
 
 
 def test_children_die_with_a_probe_that_is_killed(two: Benchmark) -> None:
@@ -294,11 +332,3 @@ def test_the_run_s_own_time_ends_arms_and_not_the_result(two: Benchmark) -> None
     assert [(arm.name, arm.outcome) for arm in bench.arms] == [("default", "cut"), ("p2p-off", "cut")]
     assert ([len(arm.cells) for arm in bench.arms], bench.arms[0].phase) == ([1, 0], "measure")
     assert bench.arms[1].spawn_ms == Unavailable("not read")
-
-
-def test_nothing_of_others_is_touched(two: Benchmark, tmp_path: Path) -> None:
-    """A process that is no child of the probe outlives it, also one of the same parent."""
-    mine = os.getpid()
-    run = two.child("subprocess.Popen(['sleep', '600']); time.sleep(600)").start(*SHORT)
-    two.finish(run)
-    assert mine in pids()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +101,34 @@ def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(
     logs = [Path(environment["NCCL_DEBUG_FILE"]).parent for environment in (one, other)]
     assert logs[0] != logs[1]
     assert not any(folder.exists() for folder in logs)
+
+
+CLOSING = """
+import sys
+import pynvml
+from nodegauge_probes.__main__ import main
+
+shutdown, path = pynvml.nvmlShutdown, sys.argv.pop(1)
+
+def closing():
+    shutdown()
+    open(path, "w").close()
+
+pynvml.nvmlShutdown = closing
+sys.exit(main())
+"""
+
+
+def test_nvml_is_closed_before_a_child_starts(benchmark: On) -> None:
+    """An open client is one more process on every GPU, and keeps a driver from being unloaded."""
+    run = benchmark("titan-rtx-nv2")
+    closed = run.folder / "closed"
+    body = f"sys.exit(7) if not os.path.exists({str(closed)!r}) else all_well()"
+    command = [sys.executable, "-c", CLOSING, str(closed), "nccl"]
+    ran = subprocess.run(command, env=run.child(body, arm="all").env(), capture_output=True, check=False)
+    bench = decode(ran.stdout.decode()).bench
+    assert bench is not None
+    assert [arm.outcome for arm in bench.arms] == ["done", "done"]
 
 
 def test_seven_of_eight_are_measured(benchmark: On) -> None:
@@ -212,6 +242,20 @@ def test_the_budget_cuts_sizes_of_every_arm(benchmark: On) -> None:
     assert "p2p-off:all_gather/268435456" in bench.cut
 
 
+def test_what_one_arm_takes_the_next_ones_do_not_have(
+    benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
+) -> None:
+    """Of 30 s a second arm may measure 19, less what the first one took."""
+    run = benchmark("titan-rtx-nv2")
+    body = (
+        TOLD.format(path=str(run.folder))
+        + "if arm == 'default': phases('measure'); time.sleep(1.5)\nall_well()"
+    )
+    run.child(body, arm="all").bench("--budget", "30")
+    left = int(told("p2p-off")["order"]["budget_ms"])
+    assert 10_000 < left <= 17_500
+
+
 def test_the_message_holds_all_of_it(benchmark: On) -> None:
     """Sixteen GPUs with a full matrix; written and read back."""
     run = well(benchmark("dgx2-v100-16"))
@@ -245,7 +289,7 @@ def test_pull_says_when_the_engine_cannot_be_loaded(benchmark: On, body: str, wo
     run = benchmark("t4-1").child(body)
     script = run.folder / "child.py"
     script.write_text(script.read_text().replace("if not ranks or", "if"))
-    result = run.result("--limits", "2,1,1", probe="pull")
+    result = run.result("--limits", "3,2,2", probe="pull")
     assert result.problem is not None
     assert (result.problem.kind, result.problem.call) == ("no-engine", "nccl4py")
     assert words in result.problem.message

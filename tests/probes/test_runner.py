@@ -151,7 +151,7 @@ def test_what_must_be_done_before_leaving_is_done_first(start: type[Started]) ->
     """In order, before the result is written; one that fails keeps neither the others nor the result."""
     run = start(
         body=(
-            "watch.before_leaving += [lambda: 1 / 0, lambda: draft.host.update(boot_id='children are gone')]\n"
+            "watch.before_leaving += [lambda: 1 / 0, lambda: draft.host.update(boot_id='all gone')]\n"
             "    watch.enter('nvmlInit', ''); time.sleep(600)"
         )
     )
@@ -159,4 +159,4 @@ def test_what_must_be_done_before_leaving_is_done_first(start: type[Started]) ->
     os.kill(run.process.pid, signal.SIGTERM)
     result = run.result()
     assert result.problem is not None
-    assert (result.problem.kind, result.host.boot_id) == ("terminated", "children are gone")
+    assert (result.problem.kind, result.host.boot_id) == ("terminated", "all gone")

@@ -139,8 +139,6 @@ class _Watch:
 
     def _over(self) -> Ended | None:
         now = time.monotonic()
-        if self._family.stopped:
-            return Ended(why=ArmOutcome.CUT, message="the run was ended")
         if self._clock.left(now=now) < 0:
             return Ended(why=ArmOutcome.HUNG, message=f"{self._clock.phase} took longer than it may")
         if now > self._child.until:
