@@ -114,6 +114,13 @@ def test_a_row_is_used_for_its_very_own_case_alone(other: dict[str, object]) -> 
     assert find(Expectations.default(), **other) is None
 
 
+@pytest.mark.parametrize(("link", "found"), [("nvlink", True), ("pcie", False), ("", False)])
+def test_a_card_that_comes_with_and_without_a_bridge_has_rows_for_either(link: str, found: bool) -> None:
+    """Two A100 PCIe reach 193 GB/s over their bridge, and nothing like it without."""
+    asked = {"gpu": "NVIDIA A100 80GB PCIe", "count": 2, "bytes": 16 * GIB, "nvls": False, "link": link}
+    assert (find(Expectations.default(), **asked) is not None) is found
+
+
 def test_rows_of_the_policy_come_first_and_change_the_digest() -> None:
     """A user's number beats ours, even where it is lower, and old results are to be graded anew."""
     default = Expectations.default()

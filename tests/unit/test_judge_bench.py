@@ -101,6 +101,14 @@ def test_pcie_with_peer_access_has_half_of_the_slowest_link(gbps: float, below: 
     assert ("busbw-low/warn" in codes(judge_bench(nccl.phb(gbps, transport=nccl.P2P)))) is below
 
 
+def test_only_all_reduce_gains_by_sharp() -> None:
+    """all_gather with NVLS moves every byte all the same: its floor is that of rings, 270 of 450 GB/s."""
+    machine = made.every_gpu(made.h100(7), pcie=nccl.GEN5, compute_capability="9.0")
+    first = nccl.default_arm(440, gather=300, ranks=7, algorithm="NVLS")
+    cells = [replace(cell, algorithm="NVLS") for cell in first.cells]
+    assert judge_bench(nccl.node(machine, replace(first, cells=cells))).verdict is Verdict.PASS
+
+
 @pytest.mark.parametrize("gbps", [0.4, 4.0, 28.0])
 def test_pcie_through_the_host_has_no_floor(gbps: float) -> None:
     """Host memory decides there, so it is recorded, labelled, and good."""
@@ -173,6 +181,14 @@ def test_256_mib_without_a_row_is_not_graded() -> None:
     said = judge_bench(cut(nccl.h100(300, count=7), below=GIB))
     assert said.answers["busbw-low"] is Answer.UNSURE
     assert "busbw-low/warn" not in codes(said)
+
+
+def test_a_larger_size_is_graded_by_its_row_and_makes_no_label() -> None:
+    """8 GiB is faster than 1 GiB: a label would claim too much, a floor of its own size is fair."""
+    only = nccl.cell(nccl.AR, 8 * GIB, 400, ranks=8, algorithm="NVLS", wrong=0)
+    said = judge_bench(nccl.with_cells(nccl.h100(), ArmName.DEFAULT, only))
+    assert said.busbw == {}
+    assert finding(said, Code.BUSBW_LOW).evidence["bytes"] == 8 * GIB
 
 
 def test_less_than_256_mib_makes_no_label() -> None:
@@ -258,6 +274,12 @@ def test_a_node_is_compared_with_its_kind_once_there_are_three(
     said = judge_bench(nccl.h100(430), peers=peers_of(*others))
     assert (codes(said) == {"busbw-below-peers/warn"}) is found
     assert said.answers["busbw-low"] is Answer.GOOD
+
+
+def test_a_smaller_size_is_not_compared_with_peers() -> None:
+    """Theirs are of 1 GiB."""
+    said = judge_bench(cut(nccl.h100(), below=GIB), peers=peers_of(600, 610, 620))
+    assert "busbw-below-peers/warn" not in codes(said)
 
 
 def test_what_makes_nodes_comparable_is_in_the_fingerprint() -> None:

@@ -120,6 +120,12 @@ def test_nvls_is_not_blamed_where_nothing_works() -> None:
     assert codes(judge_bench(result)) == {"nccl-hang/fail"}
 
 
+def test_nvls_is_not_blamed_where_nccl_made_none() -> None:
+    """It said that it had no NVLS channels before it failed."""
+    failed = ended(nccl.h100(), DEFAULT, "failed", phase=Phase.LOAD, nvls=False)
+    assert codes(judge_bench(failed)) == {"nccl-failed/warn"}
+
+
 def test_a_hang_while_measuring_with_nvls_stays_a_hang_and_says_what_was_fine() -> None:
     """Nothing is proven then, but the other arms are worth a word."""
     said = judge_bench(ended(nccl.h100(), DEFAULT, "hung", phase=Phase.MEASURE))
@@ -151,6 +157,13 @@ def test_wrong_data_that_nvls_alone_makes_is_not_laid_to_peer_access() -> None:
     said = judge_bench(wrong(nccl.h100(), DEFAULT))
     assert codes(said) == {"nccl-wrong-data/fail"}
     assert "NVLS off" in finding(said, Code.NCCL_WRONG_DATA).message
+
+
+def test_an_arm_whose_data_nobody_checked_clears_nobody() -> None:
+    """Wrong with peer access, unchecked without it: peer access is not proven to be why."""
+    unchecked = [replace(cell, wrong=NOT_READ) for cell in arm_of(nccl.titan(), P2P_OFF).cells]
+    said = judge_bench(nccl.with_cells(wrong(nccl.titan(), DEFAULT), P2P_OFF, *unchecked))
+    assert codes(said) == {"nccl-wrong-data/fail"}
 
 
 def test_data_that_nobody_checked_is_neither_good_nor_bad() -> None:
@@ -199,6 +212,13 @@ def test_a_run_that_was_told_to_go_is_graded_by_what_it_has() -> None:
     assert said.answers["nccl-hang"] is UNSURE
 
 
+def test_a_run_that_ended_early_does_not_clear_hangs() -> None:
+    """Arms that were still to come might have hung."""
+    early = replace(without(nccl.titan(), P2P_OFF), problem=Problem(kind="deadline"))
+    assert judge_bench(early).answers["nccl-hang"] is UNSURE
+    assert judge_bench(replace(early, problem=None)).answers["nccl-hang"] is GOOD
+
+
 def test_arms_that_did_not_run_say_nothing() -> None:
     """Without B there is no peer access to compare, without C no NVLS."""
     hung = ended(nccl.h100(), DEFAULT, "hung")
@@ -235,4 +255,8 @@ def test_a_low_number_is_not_held_against_a_node_that_was_stalled_half_of_the_ti
     assert said.answers["busbw-low"] is answer
     low = finding(said, Code.BUSBW_LOW)
     assert low.severity is Severity.WARN
+    again = judge_bench(
+        nccl.changed(nccl.h100(100), throttled_periods=periods), before=judge_bench(nccl.h100(100)).memory
+    )
+    assert finding(again, Code.BUSBW_LOW).severity is (Severity.WARN if answer is UNSURE else Severity.FAIL)
     assert ("CPU limit" in low.message) is (answer is UNSURE)

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 import nccl_builders as nccl
 import result_builders as made
 from nccl_builders import SHM, codes, finding
-from nodegauge_contract import NOT_READ, ArmName
+from nodegauge_contract import NOT_READ, ArmName, Problem
 from nodegauge_judge import Code, Verdict
-from nodegauge_judge.bench import Agreement, judge_bench
+from nodegauge_judge.bench import Agreement, Expectation, Expectations, judge_bench
 
 # -- agreement with what NVML reports
 
@@ -61,6 +61,34 @@ def test_peer_access_that_the_policy_switches_off_is_no_contradiction() -> None:
     assert judge_bench(nccl.titan(4), environment={"NCCL_DEBUG": "WARN"}).findings
 
 
+def test_no_published_row_is_held_against_peer_access_that_is_off() -> None:
+    """Rows are of machines that may use all they have; the policy's own rows still count."""
+    machine = made.every_gpu(made.a100(), pcie=nccl.GEN4, compute_capability="8.0")
+    slow = nccl.node(machine, nccl.default_arm(20, gather=20, ranks=8, algorithm="RING", transport=SHM))
+    off = {"NCCL_P2P_LEVEL": "LOC"}
+    assert codes(judge_bench(slow)) >= {"busbw-low/warn"}
+    assert judge_bench(slow, environment=off).findings == []
+    own = Expectation(gpu="*A100*", count=8, collective="all_reduce", bytes=1 << 30, busbw=25)
+    said = judge_bench(slow, environment=off, expectations=Expectations.default().with_rows([own]))
+    assert codes(said) == {"busbw-low/warn"}
+
+
+def test_slower_than_pcie_could_is_no_contradiction_near_the_rate_of_nvlink() -> None:
+    """A narrow NVLink is not much faster than PCIe 4: 25 of 56 GB/s is low, and NVLink all the same."""
+    machine = made.every_gpu(made.rtx3090(), pcie=nccl.GEN4, compute_capability="8.6")
+    for gbps, agreement in ((25, Agreement.UNSURE), (22, Agreement.CONTRADICTED)):
+        first = nccl.default_arm(gbps, gather=40, ranks=2, algorithm="RING")
+        assert judge_bench(nccl.node(machine, first)).agreement is agreement
+
+
+def test_gpus_that_the_pod_was_not_given_do_not_hide_the_class() -> None:
+    """The bus shows eight, the device plugin gave seven, and the run was told to end early: the links of the
+    seven are what they are."""
+    seven = made.with_bus(nccl.h100(440, count=7), more=["0000:16:00.0"])
+    said = judge_bench(replace(seven, problem=Problem(kind="deadline")))
+    assert said.agreement is Agreement.CONFIRMED
+
+
 def test_more_than_pcie_carries_contradicts_no_nvlink() -> None:
     """Two cards that are reported without NVLink and reach 40 GB/s over 31.5."""
     said = judge_bench(nccl.phb(40))
@@ -93,6 +121,12 @@ def test_one_bad_link_is_named_by_its_two_gpus() -> None:
     assert found.subject == "GPU 2 (0000:11:00.0) and GPU 5 (0000:14:00.0)"
     assert "200 GB/s" in found.message
     assert "390 GB/s" in found.message
+
+
+def test_a_single_pair_is_compared_with_what_its_links_carry() -> None:
+    """Two GPUs have no other pair: 20 GB/s over 2 x 25 is slow, 26 is not."""
+    for gbps, found in ((20.0, {"pair-slow/warn"}), (26.0, set())):
+        assert codes(judge_bench(nccl.with_pairs(nccl.titan(), gbps))) == found
 
 
 def test_a_gpu_in_every_slow_pair_is_named() -> None:

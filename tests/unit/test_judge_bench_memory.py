@@ -136,6 +136,13 @@ def test_a_text_cut_anywhere_is_refused_and_none_raises() -> None:
         assert regrade(memory[:end]).verdict is Verdict.UNKNOWN
 
 
+def test_text_that_would_move_a_terminal_is_refused() -> None:
+    """Whoever may edit a report shall not paint on the screen of who reads it."""
+    told = json.loads(run(462).memory)
+    told["gpu"] = "H100 \x1b[2J"
+    assert regrade(json.dumps(told)).reason == "NoMemory"
+
+
 def test_numbers_edited_by_hand_cannot_make_a_bandwidth_of_nonsense() -> None:
     """Times of nothing, and ranks of one."""
     told = json.loads(run(462).memory)
