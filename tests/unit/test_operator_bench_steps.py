@@ -258,6 +258,20 @@ def test_other_hardware_is_measured_soon() -> None:
     assert due(benched().measured(FAST).healthy(result=other, at=NOW + 60)) == NOW + RECHECK
 
 
+def test_gpus_that_are_back_are_measured_soon() -> None:
+    """Seven of eight were measured; once the eighth is offered again, so is it, and not over and over."""
+    seven = NODE.offering(7, of=8)
+    few = bench.changed(bench.h100(440.0, count=7), expected=8)
+    report = benched(seven).measured(few, seven)
+    assert due(report, seven) == NOW + DAY
+    waits = []
+    for _ in range(4):
+        waits.append(due(report) - NOW)
+        report = report.measured(few)
+    assert waits == [RECHECK, 2 * RECHECK, 4 * RECHECK, 8 * RECHECK]
+    assert due(report.measured(FAST)) == NOW + DAY
+
+
 def test_a_request_asks_for_a_benchmark_too_once() -> None:
     """`spec.requestedAt`: at once, and not again once it was answered, whatever came of it."""
     report = benched().measured(FAST)

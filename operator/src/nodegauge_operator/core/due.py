@@ -80,6 +80,8 @@ def _nccl_due_at(report: Report, *, node: NodeView, policy: Policy) -> float:
     recheck, interval = seconds(policy.spec.probes.nccl.recheck), policy.interval_of(names.PROBE_NCCL)
     other = status.bandwidth.hardware != bandwidth.hardware(status.gpus)
     waits = [interval] + ([recheck] if status.bandwidth.again or other else [])
+    if status.bandwidth.gpus < status.bandwidth.of <= eligible.allocatable(node):
+        waits.append(recheck * _doubled(probe.streak))  # the GPUs that were missing are back
     for row in status.gates:
         if row.code in rows.GATES_OF_BENCHMARKS and (row.bad or row.state is not GateState.WATCHING):
             waits.append(recheck * _doubled(row.bad))
