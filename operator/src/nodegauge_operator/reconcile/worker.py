@@ -232,8 +232,8 @@ class Worker:
         """How long the benchmark held the node's GPUs, where it held them at all."""
         for pod in self._store.pods_of(name):
             if pod.uid == run.pod_uid and pod.scheduled_at:
-                end = pod.terminated.finished_at if pod.terminated else self._clock()
-                self._metrics.held_seconds.observe(max(0.0, end - pod.scheduled_at))
+                told = pod.terminated.finished_at if pod.terminated else 0.0
+                self._metrics.held_seconds.observe(max(0.0, (told or self._clock()) - pod.scheduled_at))
 
 
 def _may_wait(step: writes.Step, error: KubeError) -> bool:
