@@ -244,7 +244,7 @@ def test_a_program_that_is_not_there_is_no_engine(two: Benchmark) -> None:
     """Skipped, and nobody is told that NCCL failed."""
     two.environment["NODEGAUGE_NCCL_CHILD"] = str(two.folder / "nowhere")
     bench = two.bench()
-    assert (bench.skipped, bench.arms) == ("no-engine", [])
+    assert (bench.skipped, bench.arms, bench.ranks) == ("no-engine", [], 0)
     assert "nowhere cannot be started: No such file" in bench.message
 
 

@@ -24,7 +24,8 @@ def _who(bench: Bench) -> str:
     if bench.skipped:
         return paragraph(f"NOT MEASURED: {bench.skipped}. {bench.message}")
     known = [part for part in (bench.engine, bench.engine_version) if isinstance(part, str) and part]
-    parts = [" ".join(known), f"NCCL {shown(bench.nccl)}", f"{bench.ranks} GPUs", bench.message]
+    ranks = f"{bench.ranks} GPUs" if bench.ranks else ""
+    parts = [" ".join(known), f"NCCL {shown(bench.nccl)}", ranks, bench.message]
     return paragraph("   ".join(part for part in parts if part))
 
 

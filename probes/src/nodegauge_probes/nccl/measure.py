@@ -144,7 +144,8 @@ class Arms:
         self._spent.append(_spent(arm))
         if failed is not None and failed.what == supervise.NO_ENGINE:
             self._bench.arms = []
-            self._bench.parts |= {"skipped": Skip.NO_ENGINE, "message": words(failed.message)}
+            skipped = {"ranks": 0, "skipped": Skip.NO_ENGINE, "message": words(failed.message)}
+            self._bench.parts |= skipped
 
     def _child(self, name: ArmName, order: str, scratch: Path) -> supervise.Child:
         environment = child_environment(
