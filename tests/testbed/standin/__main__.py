@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The stand-in as a file that is executed: it finds its package by its own place, whatever the path holds.
 
-Executable, so that it can be an engine inside an image without a shell: mount this folder as ANYWHERE/standin.
+Executable, so that it can be an engine inside an image without a shell: mount this folder as X/standin.
 """
 
 from __future__ import annotations

@@ -57,6 +57,17 @@ def run(hardware: Hardware, *arguments: str, name: str = "1", more: Mapping[str,
     )
 
 
+def at_work(hardware: Hardware) -> bool:
+    """Whether NCCL is at work on this machine: a child of a benchmark that has begun to say something."""
+    for pid in survivors(hardware):
+        try:
+            if b"--order" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def survivors(hardware: Hardware) -> list[int]:
     """Processes that were started for this machine's benchmarks and still run."""
     mark = f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}".encode()
