@@ -131,7 +131,7 @@ def test_the_hot_node_is_tainted_after_two_runs_and_trusted_after_three_good_one
 
 
 def test_bandwidth_has_the_last_word(demo: Demo) -> None:
-    """A number takes a label away by another number, GPUs that took part are counted, and a job goes first."""
+    """A number takes a label away by a number, GPUs that took part are counted, and a job goes first."""
     assert demo.process.wait(2 * WITHIN) == 0, demo.output
     words = r": Contradicted: all_reduce at 1 GiB \(RING\) reaches 2\d[.\d]* GB/s, .* with 200 GB/s per GPU"
     assert re.search(BROKEN + words, demo.output), demo.output
