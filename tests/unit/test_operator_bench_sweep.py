@@ -181,12 +181,22 @@ def raise_forbidden() -> None:
     raise Forbidden("exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, limited: 0")
 
 
+def placed_at_once(stage: Stage, path: str, kind: str, body: Body) -> None:
+    """Each new pod is on its node at once, as its condition says."""
+    if path == PODS and kind == "ADDED":
+        at = stamp(stage.cluster.clock())
+        placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
+        node = body["metadata"]["annotations"][names.POD_NODE]
+        stage.cluster.pod_status(body["metadata"]["name"], {"conditions": [placed]}, node=node)
+
+
 def test_held_time_is_counted_from_the_scheduler_s_word() -> None:
     """Not from the pod's creation: while it waits it holds nothing."""
 
     async def story(stage: Stage) -> None:
         stage.nodes(1, gpus=2)
         stage.cluster.add_policy()
+        stage.cluster.subscribers.append(lambda path, kind, body: placed_at_once(stage, path, kind, body))
         stage.start()
         pod = await until_held(stage)
         at = stamp(stage.cluster.clock() - 40)

@@ -63,6 +63,14 @@ def test_a_newer_report_replaces_and_a_deleted_one_goes() -> None:
     assert list(scene.peers.of("pcie", but="a")) == []
 
 
+def test_the_machine_before_under_a_node_s_name_is_no_peer() -> None:
+    """Its report is of another node, and goes soon."""
+    scene = Scene()
+    scene.measured("a", 470)
+    scene.store.put_node(make_node("a", uid="another", version=99))
+    assert list(scene.peers.of("h100", but="b")) == []
+
+
 def test_reports_that_were_there_first_count() -> None:
     """An operator that starts finds them in its first list."""
     scene = Scene()

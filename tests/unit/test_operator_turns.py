@@ -52,6 +52,14 @@ def test_no_more_benchmarks_than_the_budget_has_places(setting: int | str, most:
     assert len(scene.granted()) == 12
 
 
+@pytest.mark.parametrize("setting", [0, "0%"])
+def test_a_paused_policy_makes_no_benchmarks_either(setting: int | str) -> None:
+    """Whoever sets the probes' places to 0 wants no pods of ours."""
+    scene = Scene(4, concurrentBenchmarks=2, concurrentProbes=setting)
+    scene.wait({0: 0.0})
+    assert scene.granted() == []
+
+
 def test_never_measured_goes_first_then_measured_longest_ago() -> None:
     """Nodes take turns."""
     scene = Scene(4, concurrentBenchmarks=1)
@@ -86,7 +94,8 @@ def test_health_runs_never_wait_for_a_benchmark_s_place_nor_take_one() -> None:
 
 def test_where_a_health_run_is_due_no_benchmark_takes_a_place() -> None:
     """It waits, and its place goes to the next node, not to waste."""
-    scene = Scene(4, concurrentBenchmarks=1, concurrentProbes=0)
+    scene = Scene(4, concurrentBenchmarks=1, concurrentProbes=1)
+    scene.pod(3, names.PROBE_HEALTH)
     scene.turns.wait("node-0", {Kind.HEALTH: 0.0, Kind.BENCH: 0.0})
     scene.wait({1: 50.0})
     assert scene.granted() == [1]
@@ -94,6 +103,16 @@ def test_where_a_health_run_is_due_no_benchmark_takes_a_place() -> None:
     assert scene.granted() == []
     scene.turns.wait("node-0", {Kind.BENCH: 0.0})
     assert scene.granted() == [0]
+
+
+def test_a_node_that_just_got_a_health_run_gets_no_benchmark_beside_it() -> None:
+    """Both are due and both have a place: the second is the next node's."""
+    scene = Scene(4, concurrentBenchmarks=1, concurrentProbes=1)
+    scene.turns.wait("node-0", {Kind.HEALTH: 0.0, Kind.BENCH: 0.0})
+    scene.wait({1: 50.0})
+    assert scene.granted() == [0, 1]
+    assert scene.turns.granted("node-0") == {Kind.HEALTH}
+    assert scene.turns.granted("node-1") == {Kind.BENCH}
 
 
 @pytest.mark.parametrize("probe", names.PROBES)

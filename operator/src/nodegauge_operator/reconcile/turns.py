@@ -81,12 +81,17 @@ class Kind(Enum):
     BENCH = names.PROBE_NCCL
 
 
+def _benchmarks(budget: Budget) -> int | str:
+    """None where the policy is paused: who asks for no pods means all of them."""
+    return 0 if budget.concurrent_probes in (0, "0%") else budget.concurrent_benchmarks
+
+
 class Turns:
     """Both queues.  A health run never waits for a benchmark's place, nor behind a benchmark that waits."""
 
     def __init__(self, store: Store, tally: Tally) -> None:
         self._health = Queue(store, tally, setting=lambda budget: budget.concurrent_probes)
-        self._bench = Queue(store, tally, setting=lambda budget: budget.concurrent_benchmarks)
+        self._bench = Queue(store, tally, setting=_benchmarks)
         self._queues = {Kind.HEALTH: self._health, Kind.BENCH: self._bench}
         self._store = store
 
