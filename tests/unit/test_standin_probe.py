@@ -187,7 +187,14 @@ def test_a_fault_ends_in_its_verdict_and_leaves_no_process(tmp_path: Path, ends:
 
 def test_every_fault_of_the_child_has_its_end() -> None:
     """Those that show in another way have a test of their own below."""
-    own = {"nccl-cold-init", "nccl-unsteady", "nccl-in-real-time", "gpu-in-use", "device-unhealthy"}
+    own = {
+        "nccl-no-engine",
+        "nccl-cold-init",
+        "nccl-unsteady",
+        "nccl-in-real-time",
+        "gpu-in-use",
+        "device-unhealthy",
+    }
     ours = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
     assert {ends.fault for ends in ENDS} - {"p2p-refused"} == ours - own
 
@@ -220,7 +227,11 @@ def test_runs_that_disagree_ask_for_a_third(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "parameters", "reason"),
-    [("gpu-in-use", {"gpu": 1}, Skip.BUSY), ("gpu-lost", {"gpu": 1}, Skip.SINGLE_GPU)],
+    [
+        ("gpu-in-use", {"gpu": 1}, Skip.BUSY),
+        ("gpu-lost", {"gpu": 1}, Skip.SINGLE_GPU),
+        ("nccl-no-engine", {}, Skip.NO_ENGINE),
+    ],
 )
 def test_what_cannot_be_measured_is_skipped(
     tmp_path: Path, fault: str, parameters: dict[str, int], reason: Skip

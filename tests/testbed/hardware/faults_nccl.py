@@ -57,6 +57,12 @@ def nccl_out_of_memory(machine: Machine, *, phase: str = "load", arm: str = "all
     _add(machine, trouble.OUT_OF_MEMORY, arm=arm, phase=phase)
 
 
+@fault("nccl-no-engine")
+def nccl_no_engine(machine: Machine) -> None:
+    """The image's engine cannot be loaded."""
+    _add(machine, trouble.NO_ENGINE)
+
+
 @fault("nccl-cold-init")
 def nccl_cold_init(machine: Machine, *, seconds: Parameter = 50, arm: str = "all") -> None:
     """Communicators take long, as where kernels load cold (55 s on a B200, NVIDIA/nccl issue 1646)."""

@@ -80,6 +80,8 @@ class Child:
 
     def _spawn(self) -> None:
         """Libraries, and the GPUs that this process can see: by UUID, in the order's order."""
+        if self._troubles.has(trouble.NO_ENGINE):
+            self._speaker.fail("no-engine", "libnccl.so.2: cannot open shared object file")
         known = {gpu.uuid: number for number, gpu in enumerate(self._machine.gpus) if gpu.there}
         seen = visible(known, self._environment)
         about = About(

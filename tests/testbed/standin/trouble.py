@@ -21,6 +21,7 @@ HANG, COLD_INIT, CRASH, KILLED, OUT_OF_MEMORY, FAILED = (
     *("hang", "cold-init", "crash", "killed", "out-of-memory", "failed"),
 )
 NVLS_BROKEN, WRONG_DATA, GARBAGE, PARTIAL = "nvls-broken", "wrong-data", "garbage", "partial"
+NO_ENGINE = "no-engine"
 SLOW_LINK, LINKS_DEAD, SLOW, UNSTEADY, PACE = "slow-link", "links-dead", "slow", "unsteady", "pace"
 WRONG_ELEMENTS = 512
 GIVE_UP_SECONDS = 900
