@@ -172,6 +172,7 @@ class Nccl4py:
     def _fill(self, collective: str, rank: int, count: int) -> None:
         """What the rank puts in; all else of an all_gather is poisoned, so that old data cannot pass."""
         ranks, stream = len(self._devices), self._streams[rank]
+        self._devices[rank].set_current()
         base = int(self._buffers[rank].handle)
         size = pattern.ELEMENT * (count if collective == Collective.ALL_REDUCE else count * ranks)
         if collective == Collective.ALL_GATHER:
@@ -187,6 +188,7 @@ class Nccl4py:
         stream.sync()
 
     def _compare(self, collective: str, rank: int, count: int) -> int:
+        self._devices[rank].set_current()
         ranks, stream, host = len(self._devices), self._streams[rank], self._pinned()
         base, size = int(self._buffers[rank].handle), count * pattern.ELEMENT
         if collective == Collective.REDUCE_SCATTER:

@@ -76,6 +76,7 @@ class Buffer:
         return cls(ptr, size, owner)
 
     def fill(self, value, *, stream):
+        assert Device.current is stream.device, "work for a device that is not the current one"
         ctypes.memset(self.handle, value, self.size)
 
     def copy_to(self, dst, *, stream, options=None):
@@ -85,6 +86,7 @@ class Buffer:
             )
         if "no-copies" in TROUBLE:
             raise CUDAError("CUDA_ERROR_INVALID_VALUE: one or more parameters is out of range")
+        assert Device.current is stream.device, "work for a device that is not the current one"
         ctypes.memmove(dst.handle, self.handle, self.size)
         stream.now += LATENCY_MS + self.size / GBPS / 1e6
 
