@@ -32,15 +32,17 @@ def ordered(**changes: object) -> Order:
     return Order(**(told | changes))  # type: ignore[arg-type]
 
 
-def run(order: Order | str, *, visible: tuple[str, ...] = UUIDS, **fake: str) -> tuple[int, list[Line], str]:
-    """The child's exit code, all it said, and what it printed."""
+def run(
+    order: Order | str, *, visible: tuple[str, ...] = UUIDS, path: str = str(FAKES), **fake: str
+) -> tuple[int, list[Line], str]:
+    """The child's exit code, all it said, and what it printed; `fake`: what the libraries are told."""
     reading, writing = os.pipe()
     environment = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([*filter(None, [path]), *sys.path]),
         "CUDA_VISIBLE_DEVICES": ",".join(visible),
         "NODEGAUGE_SPEECH_FD": str(writing),
-        **fake,
+        **{f"NODEGAUGE_FAKE_{name.upper()}": value for name, value in fake.items()},
     }
     text = order if isinstance(order, str) else encode_order(order)
     child = subprocess.Popen(
@@ -92,7 +94,7 @@ def test_an_arm_says_who_measures_what_and_that_it_is_done() -> None:
 
 def test_times_are_those_of_the_events() -> None:
     """20 us and 10 GB/s make 20.4 us for 4 KiB, whatever the host's clock says; the data is right."""
-    _, lines, printed = run(ordered(), FAKE_US="20", FAKE_GBPS="10")
+    _, lines, printed = run(ordered(), us="20", gbps="10")
     large = [cell for cell in cells(lines) if cell.bytes == 4096]
     assert len(large) == 3, printed
     for cell in large:
@@ -110,7 +112,7 @@ def test_the_order_of_ranks_is_the_orders_and_not_cudas() -> None:
 
 def test_a_pair_matrix_is_copied() -> None:
     """GB/s one way between each two, -1 to itself; the first copy is not timed."""
-    _, lines, printed = run(ordered(cells=SMALL[:1], pairs_bytes=1 << 20), FAKE_US="0", FAKE_GBPS="25")
+    _, lines, printed = run(ordered(cells=SMALL[:1], pairs_bytes=1 << 20), us="0", gbps="25")
     [rows] = [line.pairs for line in lines if line.pairs is not None]
     assert [[rows[0][0], rows[1][1]]] == [[-1, -1]], printed
     assert rows[0][1] == pytest.approx(25)
@@ -120,7 +122,8 @@ def test_a_pair_matrix_is_copied() -> None:
 def test_a_pair_that_cannot_be_copied_says_why() -> None:
     """Everything else stays."""
     code, lines, _ = run(
-        ordered(cells=[CellOrder(collective="all_reduce", bytes=8, calls=2)]), FAKE_TROUBLE="no-copies"
+        ordered(cells=[CellOrder(collective="all_reduce", bytes=8, calls=2)]),
+        trouble="no-copies",
     )
     [rows] = [line.pairs for line in lines if line.pairs is not None]
     assert code == 0
@@ -140,14 +143,14 @@ def test_so_many_calls_are_one_batch() -> None:
 
 def test_wrong_data_is_counted() -> None:
     """One element of one rank, in each collective, however large the rest is."""
-    _, lines, _ = run(ordered(), FAKE_TROUBLE="wrong-data")
+    _, lines, _ = run(ordered(), trouble="wrong-data")
     assert [cell.wrong for cell in cells(lines) if cell.collective != "all_gather"] == [1, 1, 1, 1]
     assert [cell.wrong for cell in cells(lines) if cell.collective == "all_gather"] == [2, 2]
 
 
 def test_an_order_without_gpus_loads_libraries_and_touches_none() -> None:
     """Not even the driver has to be there."""
-    code, lines, printed = run(ordered(uuids=(), cells=()), visible=(), FAKE_TROUBLE="no-driver")
+    code, lines, printed = run(ordered(uuids=(), cells=()), visible=(), trouble="no-driver")
     assert code == 0, printed
     assert [bool(lines[0].about), lines[-1].done, len(lines)] == [True, True, 2]
 
@@ -165,7 +168,7 @@ def test_what_has_no_time_is_cut() -> None:
 
 def test_what_has_no_memory_is_cut() -> None:
     """The largest size that fits decides; what is above it is named, and so are pairs."""
-    code, lines, printed = run(ordered(pairs_bytes=8192), FAKE_BYTES="100")
+    code, lines, printed = run(ordered(pairs_bytes=8192), bytes="100")
     assert code == 0, printed
     assert {cell.bytes for cell in cells(lines)} == {8}
     assert [line.cut for line in lines if line.cut] == [
@@ -179,12 +182,16 @@ def test_what_has_no_memory_is_cut() -> None:
 @pytest.mark.parametrize(
     ("fake", "what", "words"),
     [
-        ({"FAKE_TROUBLE": "no-libnccl"}, "no-engine", "libnccl.so.2"),
-        ({"FAKE_TROUBLE": "no-driver"}, "no-engine", "NVIDIA driver library"),
-        ({"FAKE_TROUBLE": "nccl-init"}, "nccl-error", "unhandled system error (the network is down)"),
-        ({"FAKE_TROUBLE": "nccl-memory"}, "out-of-memory", "Cuda failure 2 'out of memory'"),
-        ({"FAKE_TROUBLE": "async"}, "nccl-error", "remote process exited"),
-        ({"FAKE_BYTES": "4"}, "out-of-memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ({"trouble": "no-libnccl"}, "no-engine", "libnccl.so.2"),
+        ({"trouble": "no-driver"}, "no-engine", "NVIDIA driver library"),
+        (
+            {"trouble": "nccl-init"},
+            "nccl-error",
+            "unhandled system error (the network is down)",
+        ),
+        ({"trouble": "nccl-memory"}, "out-of-memory", "Cuda failure 2 'out of memory'"),
+        ({"trouble": "async"}, "nccl-error", "remote process exited"),
+        ({"bytes": "4"}, "out-of-memory", "CUDA_ERROR_OUT_OF_MEMORY"),
     ],
     ids=["no-libnccl", "no-driver", "init", "memory-of-nccl", "async", "memory"],
 )
@@ -226,7 +233,7 @@ def test_an_order_that_nobody_can_read_is_exit_code_2() -> None:
 
 def test_without_the_packages_there_is_no_engine() -> None:
     """The light image has neither; the child says so instead of dying."""
-    code, lines, printed = run(ordered(), PYTHONPATH=os.pathsep.join(sys.path))
+    code, lines, printed = run(ordered(), path="")
     failed = lines[-1].failed if lines else None
     assert failed is not None, printed
     assert (code, failed.what) == (1, "no-engine")

@@ -9,35 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from builders.nccltests import installed, scripted
 from nodegauge_contract import Cell, Unavailable
 from nodegauge_probes.nccl.speech import CellOrder, Line, Order, decode_line, encode_order
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-PROGRAM = '''#!{python}
-"""Prints the table of a sweep over the sizes that it is asked for, at 10 GB/s and 20 us a call."""
-import sys
-told = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-low, high, factor, ranks = (int(told[name]) for name in ("-b", "-e", "-f", "-g"))
-collective, old = {collective!r}, {old!r}
-print("ARGUMENTS", *sys.argv[1:], file=sys.stderr)
-print("# nccl-tests version 2.18.3 nccl-headers=23003 nccl-library=23003")
-print("# Using devices")
-for rank in range(ranks):
-    print(f"#  Rank {{rank}} Group 0 Pid 12574 on box device {{rank}} [0000:{{rank:02x}}:00] NVIDIA H100")
-half = "time algbw busbw " + ("error" if old else "#wrong")
-print(f"#  size  count  type {{'' if old else 'redop root'}}  {{half}}  {{half}}")
-while low <= high:
-    us = 20 + low / 1e4
-    count = low // 4 // (1 if collective == "all_reduce" else ranks)
-    redop = "none" if collective == "all_gather" else "sum"
-    left = redop if old and redop == "sum" else "" if old else f"{{redop}} -1"
-    half = f"{{us + 5:.2f}} 1.00 1.00 0 {{us:.2f}} 1.00 1.00 0"
-    print(f"{{low:12}} {{count:12}} float {{left}} {{half}}")
-    low *= factor
-print("# Out of bounds values : 0 OK")
-print("# Avg bus bandwidth    : 1")
-'''
-NAMES = ("all_reduce", "all_gather", "reduce_scatter")
 CELLS = (
     CellOrder(collective="all_reduce", bytes=1 << 26, check=True),
     CellOrder(collective="all_gather", bytes=1 << 30),
@@ -52,20 +28,6 @@ def ordered(**changes: object) -> Order:
     """An order for four GPUs."""
     told = {"arm": "default", "uuids": tuple("abcd"), "cells": CELLS, "pairs_bytes": 1 << 28}
     return Order(**(told | changes))  # type: ignore[arg-type]
-
-
-def installed(folder: Path, *, names: tuple[str, ...] = NAMES, old: bool = False) -> Path:
-    """The folder, with programs in it."""
-    for name in names:
-        scripted(folder, name, PROGRAM.format(python=sys.executable, collective=name, old=old))
-    return folder
-
-
-def scripted(folder: Path, name: str, text: str) -> None:
-    """A program of that name."""
-    path = folder / f"{name}_perf"
-    path.write_text(text)
-    path.chmod(0o755)
 
 
 def run(order: Order, folder: Path, **environment: str) -> tuple[int, list[Line], str]:

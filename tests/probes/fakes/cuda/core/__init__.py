@@ -2,8 +2,10 @@
 
 It is made from that package's documentation, and it shows that the engine calls what is documented there, in
 an order that makes sense, and handles what it returns or raises.  It cannot show that a driver agrees: time
-is computed (`FAKE_GBPS`, `FAKE_US`), streams run at once, nothing is asynchronous, and no error is sticky.
-What goes wrong is named in `FAKE_TROUBLE`, comma-separated.
+is computed, streams run at once, nothing is asynchronous, and no error is sticky.
+
+NODEGAUGE_FAKE_GBPS and _US say how long calls take, _BYTES how much memory a GPU gives at once, _TROUBLE
+what goes wrong, separated by commas.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ import ctypes
 import os
 from typing import ClassVar
 
-TROUBLE = set(filter(None, os.environ.get("FAKE_TROUBLE", "").split(",")))
-GBPS, LATENCY_MS = float(os.environ.get("FAKE_GBPS", "10")), float(os.environ.get("FAKE_US", "20")) / 1000
-MOST_BYTES = int(os.environ.get("FAKE_BYTES", str(1 << 30)))
+TROUBLE = set(filter(None, os.environ.get("NODEGAUGE_FAKE_TROUBLE", "").split(",")))
+GBPS, LATENCY_MS = (
+    float(os.environ.get("NODEGAUGE_FAKE_GBPS", "10")),
+    float(os.environ.get("NODEGAUGE_FAKE_US", "20")) / 1000,
+)
+MOST_BYTES = int(os.environ.get("NODEGAUGE_FAKE_BYTES", str(1 << 30)))
 
 
 class CUDAError(Exception):
