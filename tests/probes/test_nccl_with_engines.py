@@ -1,4 +1,4 @@
-"""The whole benchmark with the project's own engines in its children, on fake libraries and made-up programs."""
+"""The whole benchmark with the project's engines in its children, on fake libraries and made-up programs."""
 
 from __future__ import annotations
 
