@@ -106,7 +106,7 @@ def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(
 CLOSING = """
 import sys
 import pynvml
-from nodegauge_probes.__main__ import main
+from nodegauge_probes.program import main
 
 shutdown, path = pynvml.nvmlShutdown, sys.argv.pop(1)
 

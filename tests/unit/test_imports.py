@@ -31,7 +31,7 @@ LAYERED = {
 SOUND = LAYERED | {
     "nodegauge_contract/__init__.py": "import msgspec",
     "nodegauge_probes/__init__.py": "",
-    "nodegauge_probes/__main__.py": "from nodegauge_probes import health, output, runner, settings",
+    "nodegauge_probes/program.py": "from nodegauge_probes import health, output, runner, settings",
     "nodegauge_probes/output.py": "from nodegauge_probes import table",
     "nodegauge_probes/runner.py": "from nodegauge_probes import nvml",
     "nodegauge_probes/settings.py": "",

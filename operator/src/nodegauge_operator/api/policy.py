@@ -81,7 +81,7 @@ class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
     `recheck`: time to the next run where one asks for another (first time below the floor, runs that
     disagree, a gate that a good run would leave).  `environment`: NCCL_* variables for the arms; of the
     node's and the image's own none is ever inherited.  It runs only where the installation names a bench
-    image (chart: `images.bench`).
+    image (chart: `nccl.image`).
     """
 
     enabled: bool = True
