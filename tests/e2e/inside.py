@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from e2e import likeness, scenario, stage, steps, trials
 from e2e import order as orders
-from e2e import scenario, stage, steps, trials
 from e2e.debian import Runtime
 from e2e.node import Node
 from e2e.order import PROFILE, Order
@@ -29,6 +29,7 @@ Step = Callable[[World], None]
 NODE = "gpu-1"
 STEPS: tuple[Step, ...] = (
     steps.trivial_pod,
+    likeness.the_common_pods,
     *scenario.BEFORE,
     trials.what_a_kubelet_does,
     *scenario.AFTER,
@@ -42,7 +43,7 @@ def run(order: Order) -> None:
     runtime = Runtime(root=Path(order.runtime))
     node = Node(NODE, directory, runtime=runtime, kubelet=Path(order.kubelet))
     machine = hardware.plug(PROFILE, directory / "hardware")
-    world = World(directory, plane=plane, node=node, hardware=machine)
+    world = World(directory, plane=plane, node=node, hardware=machine, record=order.record)
     chosen = [step for step in STEPS if not order.steps or step.__name__ in order.steps]
     done: list[tuple[str, float]] = []
     try:

@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -178,6 +179,11 @@ class Node:
         """What the containers of pods printed, by the pods' namespace and the beginning of their names."""
         files = sorted(POD_LOGS.glob(f"{namespace}_{pod}*/*/*.log"), key=lambda file: file.stat().st_mtime)
         return "".join(file.read_text(errors="replace") for file in files)
+
+    def runc_version(self) -> str:
+        """What runc says of itself, such as 1.1.5+ds1."""
+        said = subprocess.run([self._runtime.runc, "--version"], capture_output=True, text=True, check=True)
+        return said.stdout.split()[2]
 
     def last_words(self) -> str:
         """The ends of its programs' logs."""

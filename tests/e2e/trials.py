@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from e2e import carried, watching
+from e2e import carried
 from e2e.pictures import PAUSE, TALKER
 from e2e.steps import container
 from e2e.world import NAMESPACE, TRIALS, Object, World, terminated
 from testbed.errors import TestbedError
+from testbed.likeness import watching
+from testbed.likeness.watching import Event
 from testbed.table import table
-
-Events = list[tuple[str, Object]]
 
 POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
 PROBE = "nodegauge.dev/probe"
@@ -180,11 +180,11 @@ def _perform(world: World, trial: Trial) -> tuple[str, Object]:
     return _shown(seen), _last_run(world)
 
 
-def _harm(world: World, trial: Trial, seen: Events) -> None:
+def _harm(world: World, trial: Trial, seen: list[Event]) -> None:
     """Wait until the probe runs, and do it."""
     if trial.harm is not None:
         pod = world.until(
-            lambda: next((pod for _, pod in reversed(seen) if _speaks(pod)), None),
+            lambda: next((event.pod for event in reversed(seen) if _speaks(event.pod)), None),
             seconds=30,
             what=f"{trial.name}: the probe to run",
         )
@@ -230,11 +230,11 @@ def _last_run(world: World) -> Object:
     return found
 
 
-def _shown(seen: Events) -> str:
+def _shown(seen: list[Event]) -> str:
     """The last state of the pod that the API showed while it ran or after, in words."""
-    told = [_state(pod) for _, pod in seen]
+    told = [_state(event.pod) for event in seen]
     ended = [words for words in told if "exit" in words] or told or ["no pod"]
-    gone = ", then gone" if any(kind == "DELETED" for kind, _ in seen) else ""
+    gone = ", then gone" if any(event.kind == "DELETED" for event in seen) else ""
     return ended[-1] + gone
 
 
