@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e import remembered
 from testbed.errors import TestbedError
 
 PACKAGES = ("containerd", "runc", "containernetworking-plugins")
@@ -55,7 +56,11 @@ class Runtime:
 
 def fetch(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
     """The packages' programs, from the cache or downloaded now.  Raises FetchFailed."""
-    versions = [_candidate(package) for package in PACKAGES]
+    versions = remembered.recall(
+        cache / "e2e" / "versions.json",
+        remembered.apt_state(),
+        lambda: [_candidate(package) for package in PACKAGES],
+    )
     name = "_".join(f"{p}-{v}" for p, v in zip(PACKAGES, versions, strict=True)).replace("/", "-")
     runtime = Runtime(root=cache / "e2e" / name.replace(":", "-"))
     if not runtime.root.is_dir():

@@ -52,7 +52,7 @@ def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample], namesp
     """What the API showed, by the samples' names.  TestbedError for a pod that does not end in time."""
     api, label = plane.rest(), f"run-{uuid.uuid4().hex[:8]}"
     path = f"/api/v1/namespaces/{namespace}/pods"
-    _make_room(api, node=node)
+    make_room(api, node=node)
     running = {sample.name: _Pod(sample) for sample in samples}
     with watching.pods(plane, namespace=namespace, selector=f"likeness={label}") as seen:
         try:
@@ -139,7 +139,7 @@ def handles_sigterm(pod: str) -> bool:
     return False
 
 
-def _make_room(api: Rest, *, node: str) -> None:
+def make_room(api: Rest, *, node: str) -> None:
     """One place on the node, and a priority that gets it."""
     place = {PLACE: "1"}
     api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": place, "allocatable": place}})

@@ -27,7 +27,7 @@ SAY = (
     "    name = os.environ.get('NODEGAUGE_TERMINATION_LOG', '/dev/termination-log')\n"
     "    open(name, 'wb').write(words if isinstance(words, bytes) else words.encode())\n"
 )
-STAY = "time.sleep(4)\n"
+STAY = "time.sleep(5)\n"
 FOREVER = "time.sleep(600)\n"
 HANDLER = (
     "def stop(*_):\n"
@@ -143,12 +143,12 @@ SAMPLES = (
         act=Act.DELETE,
         when=When.WAITS,
     ),
-    Sample(name="deadline", script=HANDLER + ON, spec={"activeDeadlineSeconds": 6}),
-    Sample(name="deadline-deaf", script=DEAF + ON, spec={"activeDeadlineSeconds": 6}, grace=2),
+    Sample(name="deadline", script=HANDLER + ON, spec={"activeDeadlineSeconds": 10}),
+    Sample(name="deadline-deaf", script=DEAF + ON, spec={"activeDeadlineSeconds": 10}, grace=2),
     Sample(
         name="deadline-no-image",
         container={"image": "localhost/nodegauge/absent:1"},
-        spec={"activeDeadlineSeconds": 4},
+        spec={"activeDeadlineSeconds": 8},
     ),
     Sample(name="deleted", script=HANDLER + ON, act=Act.DELETE),
     Sample(name="deleted-deaf", script=DEAF + ON, act=Act.DELETE, grace=3),
@@ -170,7 +170,7 @@ SAMPLES = (
         name="root-refused",
         script=f"say('all done')\n{STAY}",
         container={"securityContext": {"runAsUser": 0, "runAsNonRoot": True}},
-        spec={"activeDeadlineSeconds": 6},
+        spec={"activeDeadlineSeconds": 10},
     ),
     Sample(
         name="companion-stays",
