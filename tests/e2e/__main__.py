@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from e2e import cgroups, debian, hoststate, needs, pictures
+from e2e import aptlists, cgroups, debian, hoststate, needs, pictures
 from e2e.hoststate import HostState
 from e2e.order import PROFILE, Order
 from e2e.sandbox import Sandbox
@@ -39,16 +39,28 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
     cache = cache_folder(os.environ)
     needs.check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
     find_or_build(_say)
+    kubelet = build_kubelet(_say)
+    try:
+        runtime, images = _packaged(cache)
+    except (debian.FetchFailed, pictures.ImageFailed) as error:
+        _say(f"{error}\nOnce more, with lists of apt's own:")
+        aptlists.fetch(cache, progress=_say)
+        runtime, images = _packaged(cache)
     order = Order(
         directory=str(directory),
-        kubelet=str(build_kubelet(_say)),
-        runtime=str(debian.fetch(cache, progress=_say).root),
-        images=tuple(map(str, pictures.make(cache, progress=_say))),
+        kubelet=str(kubelet),
+        runtime=str(runtime),
+        images=tuple(map(str, images)),
         steps=tuple(steps),
         record=record,
     )
     library_folder(profiles.load(PROFILE).driver.version)  # compiled now, not on the scenario's time
     return order.write(directory / "order.json")
+
+
+def _packaged(cache: Path) -> tuple[Path, list[Path]]:
+    """What is made of Debian's packages: the container runtime's folder, the images' archives."""
+    return debian.fetch(cache, progress=_say).root, pictures.make(cache, progress=_say)
 
 
 def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:

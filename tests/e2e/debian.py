@@ -7,6 +7,7 @@ No maintainer script runs and dpkg's database is not written to.  A folder is th
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -58,7 +59,7 @@ def fetch(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
     """The packages' programs, from the cache or downloaded now.  Raises FetchFailed."""
     versions = remembered.recall(
         cache / "e2e" / "versions.json",
-        remembered.apt_state(),
+        remembered.apt_state(config=os.environ.get("APT_CONFIG", "")),
         lambda: [_candidate(package) for package in PACKAGES],
     )
     name = "_".join(f"{p}-{v}" for p, v in zip(PACKAGES, versions, strict=True)).replace("/", "-")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,16 +18,11 @@ from e2e.debian import Runtime
 from e2e.node import Node
 from e2e.order import PROFILE, Order
 from e2e.plane import PodPlane
+from e2e.registry import Lane, Stage, chosen
 from e2e.world import World
 from testbed import hardware
 from testbed.binaries import find_or_build
 from testbed.errors import TestbedError
-
-Step = Callable[[World], None]
-Lane = tuple[Step, ...]
-"""Steps that follow each other."""
-Stage = tuple[Lane, ...]
-"""Lanes that run at the same time; the next stage begins when all have ended."""
 
 NODE = "gpu-1"
 
@@ -70,19 +64,11 @@ def run(order: Order) -> None:
         record=order.record,
     )
     done: list[tuple[str, float]] = []
-    for one in (*BEGIN, *_chosen(STAGES, order.steps)):
+    for one in (*BEGIN, *chosen(STAGES, order.steps)):
         with ThreadPoolExecutor(max_workers=len(one)) as pool:
             for lane in [pool.submit(_walk, world, lane, done) for lane in one]:
                 lane.result()
     print("\nSteps and their seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in done))
-
-
-def _chosen(stages: Iterable[Stage], names: Collection[str]) -> Iterator[Stage]:
-    """The stages with those steps alone; with all of them where no names are given."""
-    for one in stages:
-        lanes = [tuple(step for step in lane if not names or step.__name__ in names) for lane in one]
-        if left := tuple(lane for lane in lanes if lane):
-            yield left
 
 
 def _walk(world: World, lane: Lane, done: list[tuple[str, float]]) -> None:

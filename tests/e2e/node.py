@@ -49,7 +49,7 @@ disabled_plugins = [
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
 [plugins."io.containerd.grpc.v1.cri".containerd]
-  snapshotter = "overlayfs"
+  snapshotter = "{snapshotter}"
   default_runtime_name = "runc"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
@@ -199,11 +199,20 @@ class Node:
         run.wait(60)
         return run.exit_code == 0
 
+    def _snapshotter(self) -> str:
+        """An overlay cannot lie on an overlay, as the files of a machine that is a container itself do."""
+        command = ["stat", "--file-system", "--format=%T", str(self._directory)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+        return "native" if said.stdout.strip() == "overlayfs" else "overlayfs"
+
     def _write(self, hardware: Hardware) -> None:
         """All settings, below /run/e2e: a path without blanks, whatever the run's own is."""
         folder = Path("/run/e2e")
         (folder / "net.d").mkdir(parents=True)
-        (folder / "containerd.toml").write_text(CONTAINERD.format(socket=SOCKET, pause=PAUSE))
+        settings_of_containerd = CONTAINERD.format(
+            socket=SOCKET, pause=PAUSE, snapshotter=self._snapshotter()
+        )
+        (folder / "containerd.toml").write_text(settings_of_containerd)
         (folder / "net.d/10-e2e.conflist").write_text(json.dumps(NETWORK))
         (folder / "cni").symlink_to(self._runtime.plugins)
         v1 = {} if Path("/sys/fs/cgroup/cgroup.controllers").exists() else {"failCgroupV1": False}

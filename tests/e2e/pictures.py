@@ -44,7 +44,8 @@ def make(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     folder = cache / "e2e" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     progress("images: operator and probe, as `make images` makes them")
-    mark = " ".join((remembered.apt_state(), remembered.contents(CHECKOUT / name for name in build.INPUTS)))
+    apt = remembered.apt_state(config=os.environ.get("APT_CONFIG", ""))
+    mark = f"{apt} {remembered.contents(CHECKOUT / name for name in build.INPUTS)}"
     made = [Path(path) for path in remembered.recall(folder / "made.json", mark, lambda: _project(folder))]
     if not all(path.exists() for path in made):
         made = [Path(path) for path in _project(folder)]

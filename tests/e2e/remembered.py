@@ -34,10 +34,14 @@ def recall(file: Path, mark: str, ask: Callable[[], list[str]]) -> list[str]:
     return answer
 
 
-def apt_state(places: Iterable[Path] = APT) -> str:
-    """A mark that changes when apt may answer otherwise: its lists and settings by name, size and time."""
+def apt_state(places: Iterable[Path] = APT, *, config: str = "") -> str:
+    """A mark that changes when apt may answer otherwise: its lists and settings by name, size and time.
+
+    `config` is APT_CONFIG, where `aptlists` has set it.
+    """
     found = hashlib.sha256()
-    for place in places:
+    own = [Path(config).parent / "lists"] if config else []
+    for place in (*places, *own):
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
             if file.is_file():
                 stat = file.stat()
