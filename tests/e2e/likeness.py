@@ -8,7 +8,7 @@ from __future__ import annotations
 from e2e.world import World
 from testbed.errors import TestbedError
 from testbed.likeness import recorded
-from testbed.likeness.perform import perform
+from testbed.likeness.perform import again, perform
 from testbed.likeness.samples import SAMPLES
 
 
@@ -26,7 +26,10 @@ def the_common_pods(world: World) -> None:
         recorded.write(found, versions=versions)
         world.say(f"written down: {len(SAMPLES)} pods on {versions}")
         return
-    changed = recorded.differences(recorded.read(), found)
+    wanted = recorded.read()
+    wrong = {pod for pod, _ in recorded.differences(wanted, found)}
+    found = again(found, wrong=wrong, plane=world.plane, node=world.node.name, namespace="default")
+    changed = recorded.differences(wanted, found)
     if changed:
         lines = [
             f"{pod}, {aspect}: {a!r} is written down, {b!r} is seen"
@@ -36,4 +39,6 @@ def the_common_pods(world: World) -> None:
             f"the kubelet shows something else than what {recorded.FILE.name} holds of {recorded.versions()}"
             f" (here {versions}):\n  " + "\n  ".join(lines) + "\nIf it is right: make e2e ARGS=--record"
         )
+    if wrong:
+        world.say(f"only at the second try: {', '.join(sorted(wrong))}")
     world.say(f"{len(SAMPLES)} pods: as written down of {recorded.versions()}")

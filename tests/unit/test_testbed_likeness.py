@@ -43,14 +43,14 @@ def test_a_difference_that_nobody_declared_is_complained_about() -> None:
     declared = [Difference(pod="a", aspects=("phase",), why="so")]
     assert complaints({("a", "phase")}, declared=declared) == []
     assert complaints({("a", "phase"), ("a", "reason")}, declared=declared) == [
-        "a: reason differs, and is not declared"
+        ("a", "reason differs, and is not declared")
     ]
 
 
 @pytest.mark.parametrize("aspect", ["phase", EVERYTHING])
 def test_a_declared_difference_that_is_none_any_more_is_complained_about(aspect: str) -> None:
     """Else the table would grow old."""
-    [words] = complaints(set(), declared=[Difference(pod="a", aspects=(aspect,), why="so")])
+    [(_, words)] = complaints(set(), declared=[Difference(pod="a", aspects=(aspect,), why="so")])
     assert "does not differ any more" in words
 
 

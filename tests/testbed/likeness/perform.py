@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError
 from testbed.likeness import facts, watching
 from testbed.likeness.facts import Facts
-from testbed.likeness.samples import PLACE, URGENT, Act, Sample, When, urgent
+from testbed.likeness.samples import PLACE, SAMPLES, URGENT, Act, Sample, When, urgent
 from testbed.likeness.watching import Event
 from testbed.rest import Rest
 
@@ -63,6 +63,21 @@ def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample], namesp
             _clear(api, path=path, names=[f"{name}-{label}" for name in (*running, URGENT)])
     found = {name: facts.of_pod(pod.sample, pod.events, acted=pod.acted) for name, pod in running.items()}
     return found | {EVERY_POD: facts.fields(event for pod in running.values() for event in pod.events)}
+
+
+def again(
+    found: dict[str, Facts], *, wrong: Collection[str], plane: ControlPlane, node: str, namespace: str
+) -> dict[str, Facts]:
+    """What was found, with the samples named in `wrong` run once more by themselves.
+
+    A machine that is too busy can swallow a step or start a container after its deadline; a kubelet that does
+    otherwise does so twice.
+    """
+    samples = [sample for sample in SAMPLES if sample.name in wrong]
+    if not samples:
+        return found
+    second = perform(plane, node=node, samples=samples, namespace=namespace)
+    return found | {sample.name: second[sample.name] for sample in samples}
 
 
 def _follow(
