@@ -39,6 +39,11 @@ PEER_ACCESS_OFF = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("0", "LOC")}
 _NO_LATENCY_BELOW = 1 << 20
 
 
+def _links_were_read(gpus: list[Gpu]) -> bool:
+    """Whether NVML was asked: a benchmark's log names GPUs, and says nothing of what joins them."""
+    return any(isinstance(gpu.uuid, str) for gpu in gpus)
+
+
 def told_off(environment: Mapping[str, str]) -> bool:
     """Whether the policy's environment switches peer access off."""
     return any(environment.get(name, "").strip().upper() in off for name, off in PEER_ACCESS_OFF.items())
@@ -68,7 +73,7 @@ def measure(result: Result, *, history: History, environment: Mapping[str, str])
         ranks=_small(bench.ranks or len(bench.uuids)),
         expected=_small(bench.expected),
         nodes=max(0, min(bench.nodes, 2**53)),
-        klass=joined.klass.value if joined.klass is not None else "",
+        klass=joined.klass.value if joined.klass is not None and _links_were_read(result.gpus) else "",
         wire=None if joined.nvlink_gbps is None else float(joined.nvlink_gbps),
         links=",".join(f"{links}x{gpus}" for links, gpus in sorted(sums.items(), reverse=True))[:64],
         switched=case.lanes.switched,
