@@ -109,6 +109,8 @@ def clear_preemption(world: World) -> None:
     ended = "the urgent pod's end"
     world.until(lambda: terminated(world.pod(samples.URGENT)), seconds=GONE_WITHIN, what=ended)
     world.api.delete(f"/api/v1/namespaces/{TRIALS}/pods/{samples.URGENT}")
+    gone = "the urgent pod to be gone"
+    world.until(lambda: world.pod(samples.URGENT) is None, seconds=GONE_WITHIN, what=gone)
 
 
 @contextmanager
