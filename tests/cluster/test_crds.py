@@ -139,6 +139,7 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
     "zero-ratio": ({"thresholds": {"powerCapRatio": 0}}, "thresholds.powerCapRatio", "greater than 0"),
     "stale": ({"staleAfterIntervals": 1}, "spec.staleAfterIntervals", "greater than or equal to 2"),
     "limit": ({"limits": {"notStarted": "2d"}}, "limits.notStarted", "write for example 5m"),
+    "overtime": ({"limits": {"overtime": "0s"}}, "limits.overtime", "write for example 60s"),
     "our-label": (
         {"podTemplate": {"labels": {"nodegauge.dev/probe": "x"}}},
         "podTemplate.labels",

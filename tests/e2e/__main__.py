@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from e2e import cgroups, debian, hoststate, needs, pictures
+from e2e import aptlists, cgroups, debian, hoststate, needs, pictures
 from e2e.hoststate import HostState
 from e2e.order import PROFILE, Order
 from e2e.sandbox import Sandbox
@@ -34,26 +34,39 @@ TESTS = Path(__file__).resolve().parents[1]
 SETTLE_SECONDS = 10.0
 
 
-def prepare(directory: Path, *, steps: Sequence[str]) -> Path:
+def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
     """Fetch and build everything; the file with the inner program's order."""
     cache = cache_folder(os.environ)
     needs.check_folders([directory, cache, TESTS, Path(sys.prefix), Path(sys.executable)])
     find_or_build(_say)
+    kubelet = build_kubelet(_say)
+    try:
+        runtime, images = _packaged(cache)
+    except (debian.FetchFailed, pictures.ImageFailed) as error:
+        _say(f"{error}\nOnce more, with lists of apt's own:")
+        aptlists.fetch(cache, progress=_say)
+        runtime, images = _packaged(cache)
     order = Order(
         directory=str(directory),
-        kubelet=str(build_kubelet(_say)),
-        runtime=str(debian.fetch(cache, progress=_say).root),
-        images=tuple(map(str, pictures.make(cache, progress=_say))),
+        kubelet=str(kubelet),
+        runtime=str(runtime),
+        images=tuple(map(str, images)),
         steps=tuple(steps),
+        record=record,
     )
     library_folder(profiles.load(PROFILE).driver.version)  # compiled now, not on the scenario's time
     return order.write(directory / "order.json")
 
 
-def perform(directory: Path, *, steps: Sequence[str]) -> int:
+def _packaged(cache: Path) -> tuple[Path, list[Path]]:
+    """What is made of Debian's packages: the container runtime's folder, the images' archives."""
+    return debian.fetch(cache, progress=_say).root, pictures.make(cache, progress=_say)
+
+
+def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:
     """Prepare, run, end, compare; the exit code."""
     began = time.monotonic()
-    order = prepare(directory, steps=steps)
+    order = prepare(directory, steps=steps, record=record)
     _say(f"prepared in {time.monotonic() - began:.1f} s")
     with _alone(cache_folder(os.environ) / "e2e" / "run.lock"):
         code = _perform(directory, order)
@@ -124,6 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("steps", nargs="*", help="only these steps, by name, after the node is up")
     parser.add_argument("--keep", action="store_true", help="keep the logs of a run that went well")
     parser.add_argument("--required", action="store_true", help="where it cannot be run, that is an error")
+    parser.add_argument(
+        "--record", action="store_true", help="write down what the kubelet shows of the common pods"
+    )
     options = parser.parse_args(arguments)
     if reason := needs.missing():
         _say(f"make e2e is skipped: {reason}.")
@@ -133,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="nodegauge-e2e-"))
     keep = True
     try:
-        code = perform(directory, steps=options.steps)
+        code = perform(directory, steps=options.steps, record=options.record)
         keep = options.keep or code != 0
     except TestbedError as error:
         print(f"\ne2e failed: {error}", file=sys.stderr)

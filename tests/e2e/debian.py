@@ -7,12 +7,14 @@ No maintainer script runs and dpkg's database is not written to.  A folder is th
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e import remembered
 from testbed.errors import TestbedError
 
 PACKAGES = ("containerd", "runc", "containernetworking-plugins")
@@ -55,7 +57,11 @@ class Runtime:
 
 def fetch(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
     """The packages' programs, from the cache or downloaded now.  Raises FetchFailed."""
-    versions = [_candidate(package) for package in PACKAGES]
+    versions = remembered.recall(
+        cache / "e2e" / "versions.json",
+        remembered.apt_state(config=os.environ.get("APT_CONFIG", "")),
+        lambda: [_candidate(package) for package in PACKAGES],
+    )
     name = "_".join(f"{p}-{v}" for p, v in zip(PACKAGES, versions, strict=True)).replace("/", "-")
     runtime = Runtime(root=cache / "e2e" / name.replace(":", "-"))
     if not runtime.root.is_dir():

@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,7 +49,7 @@ disabled_plugins = [
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
 [plugins."io.containerd.grpc.v1.cri".containerd]
-  snapshotter = "overlayfs"
+  snapshotter = "{snapshotter}"
   default_runtime_name = "runc"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
@@ -179,6 +180,11 @@ class Node:
         files = sorted(POD_LOGS.glob(f"{namespace}_{pod}*/*/*.log"), key=lambda file: file.stat().st_mtime)
         return "".join(file.read_text(errors="replace") for file in files)
 
+    def runc_version(self) -> str:
+        """What runc says of itself, such as 1.1.5+ds1."""
+        said = subprocess.run([self._runtime.runc, "--version"], capture_output=True, text=True, check=True)
+        return said.stdout.split()[2]
+
     def last_words(self) -> str:
         """The ends of its programs' logs."""
         return "".join(
@@ -193,11 +199,20 @@ class Node:
         run.wait(60)
         return run.exit_code == 0
 
+    def _snapshotter(self) -> str:
+        """An overlay cannot lie on an overlay, as the files of a machine that is a container itself do."""
+        command = ["stat", "--file-system", "--format=%T", str(self._directory)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+        return "native" if said.stdout.strip() == "overlayfs" else "overlayfs"
+
     def _write(self, hardware: Hardware) -> None:
         """All settings, below /run/e2e: a path without blanks, whatever the run's own is."""
         folder = Path("/run/e2e")
         (folder / "net.d").mkdir(parents=True)
-        (folder / "containerd.toml").write_text(CONTAINERD.format(socket=SOCKET, pause=PAUSE))
+        settings_of_containerd = CONTAINERD.format(
+            socket=SOCKET, pause=PAUSE, snapshotter=self._snapshotter()
+        )
+        (folder / "containerd.toml").write_text(settings_of_containerd)
         (folder / "net.d/10-e2e.conflist").write_text(json.dumps(NETWORK))
         (folder / "cni").symlink_to(self._runtime.plugins)
         v1 = {} if Path("/sys/fs/cgroup/cgroup.controllers").exists() else {"failCgroupV1": False}

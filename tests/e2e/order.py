@@ -11,13 +11,18 @@ PROFILE = "h100-sxm-8"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Folders and programs, as absolute paths; `steps`: which to run, empty for all."""
+    """Folders and programs, as absolute paths.
+
+    `steps`: which to run, empty for all; `record`: write down what the real kubelet shows of the common pods,
+    instead of comparing it.
+    """
 
     directory: str
     runtime: str
     kubelet: str
     images: tuple[str, ...]
     steps: tuple[str, ...] = ()
+    record: bool = False
 
     def write(self, path: Path) -> Path:
         """Put it into a file; the file's path."""

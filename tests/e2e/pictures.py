@@ -18,6 +18,8 @@ from typing import Any
 
 from images.archive import Blob, Layer, layer, write
 
+from e2e import remembered
+from images import build
 from testbed.errors import TestbedError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -42,20 +44,31 @@ def make(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     folder = cache / "e2e" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     progress("images: operator and probe, as `make images` makes them")
+    apt = remembered.apt_state(config=os.environ.get("APT_CONFIG", ""))
+    mark = f"{apt} {remembered.contents(CHECKOUT / name for name in build.INPUTS)}"
+    made = [Path(path) for path in remembered.recall(folder / "made.json", mark, lambda: _project(folder))]
+    if not all(path.exists() for path in made):
+        made = [Path(path) for path in _project(folder)]
+    probe = next(path for path in made if "probe" in path.name)
+    return [*made, _pause(folder), _talker(folder, probe)]
+
+
+def _project(folder: Path) -> list[str]:
+    """Archives of the operator's and the probe's image."""
     command = [sys.executable, "-m", "images", "archives", "--out", str(folder), "--registry", REGISTRY]
     done = subprocess.run(
         command, cwd=CHECKOUT, env=dict(os.environ), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise ImageFailed(f"python -m images failed ({done.returncode}):\n{done.stdout}{done.stderr}")
-    made = [Path(line) for line in done.stdout.splitlines() if line.endswith(".tar")]
-    probe = next(path for path in made if "probe" in path.name)
-    return [*made, _pause(folder), _talker(folder, probe)]
+    return [line for line in done.stdout.splitlines() if line.endswith(".tar")]
 
 
 def _talker(folder: Path, probe: Path) -> Path:
     """The probe's image with another `python` in front: the last layer wins."""
     archive = folder / "talker.tar"
+    if _newer(archive, than=[probe, Path(__file__)]):
+        return archive
     with tempfile.TemporaryDirectory(dir=folder) as root:
         program = Path(root) / "opt/nodegauge/bin/python"
         program.parent.mkdir(parents=True)
@@ -103,7 +116,7 @@ def _pause(folder: Path) -> Path:
     """The sandbox's image: one static program."""
     archive = folder / "pause.tar"
     source = Path(__file__).with_name("pause.c")
-    if archive.exists() and archive.stat().st_mtime > source.stat().st_mtime:
+    if _newer(archive, than=[source]):
         return archive
     with tempfile.TemporaryDirectory(dir=folder) as root:
         done = subprocess.run(
@@ -122,3 +135,8 @@ def _pause(folder: Path) -> Path:
             config={"Entrypoint": ["/pause"]},
         )
     return archive
+
+
+def _newer(archive: Path, *, than: list[Path]) -> bool:
+    """Whether it was made after these were changed."""
+    return archive.exists() and all(archive.stat().st_mtime > file.stat().st_mtime for file in than)

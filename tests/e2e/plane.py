@@ -19,7 +19,7 @@ from testbed.programs import Programs
 
 SERVICE_ADDRESS = "10.0.0.1"
 PORT = 443
-NODE_GRACE_SECONDS = 20
+NODE_GRACE_SECONDS = 14
 EXTRA = {
     APISERVER: (
         f"--bind-address={SERVICE_ADDRESS}",

@@ -59,7 +59,7 @@ def values(**policy: Any) -> dict[str, Any]:
             "spec": {
                 "probes": {"health": {"interval": "10m", "deadline": "30s", "window": "1s"}},
                 "budget": {"gatedNodes": "100%"},
-                "hysteresis": {"dwell": "5s"},
+                "hysteresis": {"dwell": "5s", "leaveRuns": 2},
                 "thresholds": {"intervalFloor": 1},
                 **policy,
             }
@@ -164,7 +164,7 @@ def fault_taints(world: World) -> None:
 
 
 def healed_untaints(world: World) -> None:
-    """The fault is switched off: after three good runs the taint goes, and with it the label of the fault."""
+    """The fault is switched off: after two good runs the taint goes, and with it the label of the fault."""
     world.hardware.heal("p2p-refused")
     _until_tainted(world, [])
     world.until(lambda: HEALTHY.items() <= labels(world).items(), seconds=10, what=f"the labels {HEALTHY}")
@@ -183,7 +183,7 @@ def _until_tainted(world: World, wanted: list[str]) -> None:
 def helm_upgrade(world: World) -> None:
     """A changed value reaches the Deployment and the policy; labels, taints and the report stay."""
     watched = _carried(world)
-    changed = values(hysteresis={"dwell": "6s"})
+    changed = values(hysteresis={"dwell": "6s", "leaveRuns": 2})
     changed["operator"]["logLevel"] = "debug"
     _helm(world, "upgrade", changed)
     policy = world.api.get("/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default")

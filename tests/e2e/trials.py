@@ -5,31 +5,30 @@ None may end in a verdict about the node, and no pod may stay.
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from e2e import carried, watching
+from e2e import carried, harms
+from e2e.containers import speaks
 from e2e.pictures import PAUSE, TALKER
-from e2e.steps import container
-from e2e.world import NAMESPACE, TRIALS, Object, World, terminated
+from e2e.world import LOOK_SECONDS, NAMESPACE, Object, World
 from testbed.errors import TestbedError
+from testbed.likeness import perform, samples, watching
+from testbed.likeness.watching import Event
 from testbed.table import table
 
-Events = list[tuple[str, Object]]
-
-POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
 PROBE = "nodegauge.dev/probe"
-LOOK_SECONDS = 0.1
-ENDS_WITHIN = 60.0
-SILENT_WITHIN = 110.0
-"""The probe's deadline, and a minute that the operator grants to a kubelet (core/runs.py)."""
+WITHIN = 120.0
 
 SLOW = {"probes": {"health": {"window": "5s", "deadline": "30s"}}}
 SHORT = {"probes": {"health": {"window": "1s", "deadline": "2s"}}}
+PLACED = {
+    **SLOW,
+    "podTemplate": {"resources": {"requests": {samples.PLACE: "1"}, "limits": {samples.PLACE: "1"}}},
+}
+"""The probe takes the node's one place of an extended resource, which a pod of higher priority can want."""
+SILENT = {**SHORT, "limits": {"overtime": "3s"}}
 USUAL: Object = {
     "podTemplate": None,
     "limits": None,
@@ -39,72 +38,28 @@ USUAL: Object = {
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """`policy`: merged into the policy; `harm`: done once the probe runs; `wanted`: outcome, reason."""
+    """`policy`: merged into the policy; `harm`: done once the probe runs; `after`: done when it is judged;
+    `wanted`: outcome and reason of the run that ends next, and whether that is a run of the harmed pod."""
 
     name: str
     wanted: tuple[str, str]
     policy: Object = field(default_factory=dict)
     harm: Callable[[World, Object], None] | None = None
-    within: float = ENDS_WITHIN
-
-
-def deadline(world: World, pod: Object) -> None:
-    """Hold the probe still until the kubelet's SIGTERM waits for it; then it speaks its last words."""
-    probe = _process(pod)
-    os.kill(probe, signal.SIGSTOP)
-    world.until(lambda: _pending(probe, signal.SIGTERM), seconds=20, what="the kubelet's SIGTERM")
-    os.kill(probe, signal.SIGCONT)
-
-
-def stubborn(world: World, pod: Object) -> None:
-    """Hold the probe still, so that it can only be killed."""
-    os.kill(_process(pod), signal.SIGSTOP)
-
-
-def terminate(world: World, pod: Object) -> None:
-    """SIGTERM from the node's side, as on a shutdown: the handler writes the last words."""
-    os.kill(_process(pod), signal.SIGTERM)
-
-
-def delete(world: World, pod: Object) -> None:
-    """As an eviction or a drain does."""
-    world.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}")
-
-
-def preempt(world: World, pod: Object) -> None:
-    """A pod of higher priority that needs the place of the probe's CPU."""
-    priority = {"metadata": {"name": "urgent"}, "value": 1000}
-    world.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", priority)
-    cores = int(world.node_object()["status"]["allocatable"]["cpu"])
-    request = {
-        "requests": {"cpu": f"{cores * 1000 - 105}m"}
-    }  # beside the operator's 100m, not the probe's 10m
-    spec = {
-        "restartPolicy": "Never",
-        "priorityClassName": "urgent",
-        "containers": [container("pass", resources=request)],
-    }
-    world.api.create(f"/api/v1/namespaces/{TRIALS}/pods", {"metadata": {"name": "urgent"}, "spec": spec})
-
-
-def restart_kubelet(world: World, pod: Object) -> None:
-    """SIGKILL for the kubelet, and a new one: the container goes on meanwhile."""
-    world.node.stop_kubelet()
-    world.node.start_kubelet(world.plane.node_kubeconfig())
-
-
-def stop_kubelet(world: World, pod: Object) -> None:
-    """SIGKILL for the kubelet: the node turns NotReady, the pod's status stands still."""
-    world.node.stop_kubelet()
+    after: Callable[[World], None] | None = None
+    judged: bool = True
 
 
 ALL = (
-    Trial(name="deadline exceeded", wanted=("unknown", "Terminated"), policy=SHORT, harm=deadline),
+    Trial(name="deadline exceeded", wanted=("unknown", "Terminated"), policy=SHORT, harm=harms.deadline),
     Trial(
-        name="SIGKILL after the grace", wanted=("unknown", "DeadlineExceeded"), policy=SHORT, harm=stubborn
+        name="SIGKILL after the grace",
+        wanted=("unknown", "DeadlineExceeded"),
+        policy=SHORT,
+        harm=harms.stubborn,
     ),
-    Trial(name="SIGTERM", wanted=("unknown", "Terminated"), policy=SLOW, harm=terminate),
-    Trial(name="deleted", wanted=("unknown", "PodDeleted"), policy=SLOW, harm=delete),
+    Trial(name="SIGTERM", wanted=("unknown", "Terminated"), policy=SLOW, harm=harms.terminate),
+    Trial(name="deleted", wanted=("unknown", "PodDeleted"), policy=SLOW, harm=harms.delete),
+    Trial(name="removed by force", wanted=("unknown", "PodDeleted"), policy=SLOW, harm=harms.remove),
     Trial(
         name="out of memory",
         wanted=("unknown", "OOMKilled"),
@@ -128,88 +83,91 @@ ALL = (
         wanted=("unknown", "ResultUnreadable"),
         policy={"podTemplate": {"image": TALKER}},
     ),
-    Trial(name="preempted", wanted=("skipped", "Preempted"), policy=SLOW, harm=preempt),
-    Trial(name="kubelet restarted", wanted=("read", "Read"), policy=SLOW, harm=restart_kubelet),
+    Trial(
+        name="preempted",
+        wanted=("skipped", "Preempted"),
+        policy=PLACED,
+        harm=harms.preempt,
+        after=harms.clear_preemption,
+    ),
+    Trial(
+        name="preempted, operator cut off",
+        wanted=("skipped", "Preempted"),
+        policy=PLACED,
+        harm=harms.preempt_unseen,
+        after=harms.clear_preemption,
+    ),
+    Trial(
+        name="preempted, no operator",
+        wanted=("read", "Read"),
+        policy=PLACED,
+        harm=harms.preempt_meanwhile,
+        judged=False,
+    ),
+    Trial(name="kubelet restarted", wanted=("read", "Read"), policy=SLOW, harm=harms.restart_kubelet),
     Trial(
         name="kubelet stopped",
         wanted=("unknown", "KubeletSilent"),
-        policy=SHORT,
-        harm=stop_kubelet,
-        within=SILENT_WITHIN,
+        policy=SILENT,
+        harm=harms.stop_kubelet,
+        after=harms.back,
     ),
 )
 
 
 def what_a_kubelet_does(world: World) -> None:
     """The table of trials; raises TestbedError naming every row that is not as it must be."""
+    perform.make_room(world.api, node=world.node.name)
     rows, wrong = [], []
     for trial in ALL:
         began = time.monotonic()
-        shown, run = _perform(world, trial)
+        shown, run, harmed = _perform(world, trial)
         outcome = (str(run.get("outcome")), str(run.get("reason")))
         wrong += [f"{trial.name}: {outcome}, and must be {trial.wanted}"] * (outcome != trial.wanted)
+        if (run.get("podUID") == harmed) != trial.judged:
+            wrong.append(f"{trial.name}: the run is of pod {run.get('podUID')}, the harmed one was {harmed}")
         wrong += [f"{trial.name}: {words}" for words in _unharmed(world)]
         rows.append([trial.name, shown, " ".join(outcome), f"{time.monotonic() - began:.1f} s"])
         world.say(" | ".join(rows[-1]) + f" | {run.get('message', '')[:90]}")
-    world.api.patch(
-        POLICY, {"spec": USUAL}
-    )  # as Helm applied it: other values would be conflicts for an upgrade
+    # As Helm applied it: other values would be conflicts for an upgrade.
+    world.api.patch(carried.POLICY, {"spec": USUAL})
     print("\n" + table([["TRIAL", "WHAT THE API SHOWED", "CONCLUDED", "TIME"], *rows]) + "\n", flush=True)
     if wrong:
         raise TestbedError("; ".join(wrong))
 
 
-def _perform(world: World, trial: Trial) -> tuple[str, Object]:
-    """What the API showed of the pod at last, and how the run ended."""
-    world.api.patch(POLICY, {"spec": USUAL})
-    world.api.patch(POLICY, {"spec": trial.policy})
+def _perform(world: World, trial: Trial) -> tuple[str, Object, str]:
+    """What the API showed of the pod at last, how the run ended, and the pod's UID."""
+    world.api.patch(carried.POLICY, {"spec": USUAL})
+    world.api.patch(carried.POLICY, {"spec": trial.policy})
     before = _last_run(world)
     with watching.pods(world.plane, namespace=NAMESPACE, selector=PROBE) as seen:
         carried.ask(world)
-        _harm(world, trial, seen)
-        end = time.monotonic() + trial.within
+        pod = _harm(world, trial, seen)
+        end = time.monotonic() + WITHIN
         while _last_run(world) == before:
             if time.monotonic() > end:
-                raise TestbedError(f"{trial.name}: no judgement within {trial.within:.0f} s; {_shown(seen)}")
+                raise TestbedError(f"{trial.name}: no judgement within {WITHIN:.0f} s; {_shown(seen)}")
             time.sleep(LOOK_SECONDS)
-        if trial.harm is stop_kubelet:
-            _back(world)
-        world.until(lambda: not _probes(world), seconds=30, what=f"{trial.name}: the probe's pod to be gone")
-        if trial.harm is preempt:
-            _clear(world)
-    return _shown(seen), _last_run(world)
+        if trial.after is not None:
+            trial.after(world)
+        world.until(lambda: not _probes(world), seconds=60, what=f"{trial.name}: the probe's pod to be gone")
+    uid = (pod or seen[-1].pod)["metadata"]["uid"]
+    return _shown([one for one in seen if one.pod["metadata"]["uid"] == uid]), _last_run(world), uid
 
 
-def _harm(world: World, trial: Trial, seen: Events) -> None:
-    """Wait until the probe runs, and do it."""
-    if trial.harm is not None:
-        pod = world.until(
-            lambda: next((pod for _, pod in reversed(seen) if _speaks(pod)), None),
-            seconds=30,
-            what=f"{trial.name}: the probe to run",
-        )
-        assert pod is not None
-        trial.harm(world, pod)
-
-
-def _back(world: World) -> None:
-    """The node was NotReady; its kubelet comes back."""
-    ready = {c["type"]: c["status"] for c in world.node_object()["status"]["conditions"]}["Ready"]
-    world.must_be(ready, "Unknown", what="the condition Ready of a node without kubelet")
-    world.node.start_kubelet(world.plane.node_kubeconfig())
-    world.until(
-        lambda: (
-            {c["type"]: c["status"] for c in world.node_object()["status"]["conditions"]}["Ready"] == "True"
-        ),
-        seconds=30,
-        what="the node to be Ready again",
+def _harm(world: World, trial: Trial, seen: list[Event]) -> Object | None:
+    """Wait until the probe runs, and do it; the pod, None where nothing is done to one."""
+    if trial.harm is None:
+        return None
+    pod = world.until(
+        lambda: next((event.pod for event in reversed(seen) if speaks(event.pod)), None),
+        seconds=60,
+        what=f"{trial.name}: the probe to run",
     )
-
-
-def _clear(world: World) -> None:
-    """Take the urgent pod away."""
-    world.until(lambda: terminated(world.pod("urgent")), seconds=30, what="the urgent pod's end")
-    world.api.delete(f"/api/v1/namespaces/{TRIALS}/pods/urgent")
+    assert pod is not None
+    trial.harm(world, pod)
+    return pod
 
 
 def _unharmed(world: World) -> list[str]:
@@ -230,11 +188,11 @@ def _last_run(world: World) -> Object:
     return found
 
 
-def _shown(seen: Events) -> str:
+def _shown(seen: list[Event]) -> str:
     """The last state of the pod that the API showed while it ran or after, in words."""
-    told = [_state(pod) for _, pod in seen]
+    told = [_state(event.pod) for event in seen]
     ended = [words for words in told if "exit" in words] or told or ["no pod"]
-    gone = ", then gone" if any(kind == "DELETED" for kind, _ in seen) else ""
+    gone = ", then gone" if any(event.kind == "DELETED" for event in seen) else ""
     return ended[-1] + gone
 
 
@@ -250,48 +208,3 @@ def _state(pod: Object) -> str:
         size = len(end.get("message", "").encode())
         words.append(f"exit {end['exitCode']} {end.get('reason', '')}, message {size} bytes")
     return ", ".join(words)
-
-
-def _speaks(pod: Object) -> bool:
-    """Whether the probe's own process runs and has come so far that it handles signals."""
-    status = (pod["status"].get("containerStatuses") or [{}])[0]
-    if "running" not in status.get("state", {}):
-        return False
-    found = _find(pod)
-    return found is not None and _mask(found, "SigCgt") >> (signal.SIGTERM - 1) & 1 == 1
-
-
-def _process(pod: Object) -> int:
-    found = _find(pod)
-    if found is None:
-        raise TestbedError(f"no process of pod {pod['metadata']['name']} is to be found")
-    return found
-
-
-def _find(pod: Object) -> int | None:
-    """The container's first process: the one of this pod that is process 1 in its own namespace."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"HOSTNAME={pod['metadata']['name']}".encode() not in (entry / "environ").read_bytes().split(
-                b"\0"
-            ):
-                continue
-            spaces = next(x for x in (entry / "status").read_text().splitlines() if x.startswith("NSpid"))
-        except OSError:
-            continue
-        if spaces.split()[-1] == "1":
-            return int(entry.name)
-    return None
-
-
-def _pending(process: int, number: int) -> bool:
-    return bool((_mask(process, "SigPnd") | _mask(process, "ShdPnd")) >> (number - 1) & 1)
-
-
-def _mask(process: int, name: str) -> int:
-    """A field of signals of /proc/PID/status; 0 when the process has gone."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return int(next(line for line in lines if line.startswith(name)).split()[1], 16)

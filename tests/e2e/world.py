@@ -24,13 +24,24 @@ LOOK_SECONDS = 0.1
 
 
 class World:
-    """One run: control plane, node, hardware.  `directory` is the run's folder."""
+    """One run: control plane, node, hardware.  `directory` is the run's folder; `record`: see Order."""
 
-    def __init__(self, directory: Path, *, plane: PodPlane, node: Node, hardware: Hardware) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        plane: PodPlane,
+        node: Node,
+        hardware: Hardware,
+        images: tuple[Path, ...],
+        record: bool = False,
+    ) -> None:
         self.directory = directory
         self.plane = plane
         self.node = node
         self.hardware = hardware
+        self.images = images
+        self.record = record
         self.checkout = Path(__file__).resolve().parents[2]
         self.began = time.monotonic()
         self.asked = datetime.now(UTC)

@@ -12,11 +12,12 @@ from builders.views import APod
 from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import Outcome
-from nodegauge_operator.core.runs import OVERTIME_SECONDS, RunEnd, ending, wake_at
+from nodegauge_operator.core.runs import RunEnd, ending, wake_at
 
 pytestmark = pytest.mark.timeout(5)
 
 DEADLINE = 60.0
+OVERTIME = 60.0
 DAY = 86_400.0
 
 
@@ -153,9 +154,16 @@ def test_a_pod_that_does_not_start_is_unknown_with_the_kubelet_s_words() -> None
 def test_a_silent_kubelet_is_given_up_after_deadline_and_overtime() -> None:
     """A running pod whose kubelet is alive ends by itself; one that does not is unknown."""
     pod = make_pod().running(NOW + 10)
-    over = NOW + 10 + DEADLINE + OVERTIME_SECONDS
+    over = NOW + 10 + DEADLINE + OVERTIME
     assert end_of(pod, at=over - 0.1) is None
     assert ended(pod, at=over).reason == "KubeletSilent"
+
+
+def test_the_policy_says_how_long_a_silent_kubelet_is_waited_for() -> None:
+    """`limits.overtime`, counted from the deadline."""
+    pod = make_pod().running(NOW + 10)
+    at = wake_at(pod, limits=Limits(overtime="5s"), deadline=DEADLINE)
+    assert at == NOW + 10 + DEADLINE + 5
 
 
 @pytest.mark.parametrize("skew", [-DAY, -3600.0, 3600.0, 10 * 365 * DAY])
@@ -163,7 +171,7 @@ def test_a_node_s_wrong_clock_neither_ends_a_run_at_once_nor_keeps_it_for_ever(s
     """`startedAt` is the kubelet's clock: it may be hours off, and the limits still hold by ours."""
     pod = make_pod().running(NOW + skew)
     assert end_of(pod, at=NOW + DEADLINE) is None
-    latest = NOW + 300 + DEADLINE + OVERTIME_SECONDS
+    latest = NOW + 300 + DEADLINE + OVERTIME
     assert ended(pod, at=latest).reason == "KubeletSilent"
 
 

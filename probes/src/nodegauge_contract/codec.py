@@ -1,6 +1,6 @@
 """Encoding and bounded decoding of result documents.
 
-A termination message holds 4,096 bytes (a kubelet keeps the first 4,096), so a document that is larger as
+A termination message holds 4,096 bytes (a kubelet keeps the last 4,096), so a document that is larger as
 JSON travels as `ngz2:` and base85 of a packet: a checksum, JSON by column (`columns`) deflated with a preset
 `DICTIONARY`, and the bits that its numbers stand in (`bits`).  Decoding never trusts its input: sizes are
 bounded before and after decompression (4 KB of deflate can hold 4 MB), rows and cells while columns unfold,

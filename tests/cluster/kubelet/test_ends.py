@@ -33,9 +33,9 @@ async def test_last_words_reach_the_api(lab: Lab) -> None:
 
 
 async def test_a_message_is_cut_at_4096_bytes(lab: Lab) -> None:
-    """Of a longer message the first 4096 bytes are kept."""
-    name = await lab.run(say("a" * 4096 + "b" * 100))
-    assert end(await lab.ended(name))["message"] == "a" * 4096
+    """Of a longer message the last 4096 bytes are kept, as by a real kubelet."""
+    name = await lab.run(say("a" * 100 + "b" * 4096))
+    assert end(await lab.ended(name))["message"] == "b" * 4096
 
 
 async def test_a_failure_keeps_code_and_message(lab: Lab) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from testbed.kubelet import environment, images, status
+from testbed.kubelet import environment, images, memory, status
 from testbed.kubelet.checks import Answer, Check, refuse_unknown
 from testbed.kubelet.context import NodeContext, timestamp
 from testbed.kubelet.errors import (
@@ -210,6 +210,7 @@ class Runner:
         (self._directory / "pid").write_text(f"{process.pid}\n")
         (self._directory / "ports.json").write_text(json.dumps(self._moved))
         checks = asyncio.ensure_future(self._check())
+        too_much = asyncio.ensure_future(memory.enforce(process, memory.limit_of(self.spec)))
         if self._ending.is_set():
             process.signal(signal.SIGKILL)
         self._changed()
@@ -222,6 +223,8 @@ class Runner:
             self._process = None
             (self._directory / "pid").unlink(missing_ok=True)
             checks.cancel()
+            killed = too_much.done()
+            too_much.cancel()
             [ended] = await asyncio.gather(checks, return_exceptions=True)
             if isinstance(ended, Exception):
                 log.error(
@@ -234,7 +237,8 @@ class Runner:
             policy=self.spec.get("terminationMessagePolicy", "File"),
             containers=len(self._pod["spec"]["containers"]),
         )
-        self._rest(code=code, reason="Completed" if code == 0 else "Error", message=message)
+        reason = "OOMKilled" if killed else "Completed" if code == 0 else "Error"
+        self._rest(code=code, reason=reason, message=message)
 
     def _rest(self, *, code: int, reason: str, message: str) -> None:
         self.record.ready = self.record.started = False

@@ -1,11 +1,14 @@
 """A container's last words: the termination message as a kubelet picks it up.
 
-Limits are those of Kubernetes: 4096 bytes a container, 12 KiB a pod (MaxContainerTerminationMessageLength,
-MaxPodTerminationMessageLogLength), and for FallbackToLogsOnError the log's last 2048 bytes or 80 lines.
+Of a longer message a kubelet keeps the end (getTerminationMessage in pkg/kubelet/kuberuntime calls
+tail.ReadAtMost).  Limits are those of Kubernetes: 4096 bytes a container, 12 KiB a pod
+(MaxContainerTerminationMessageLength, MaxPodTerminationMessageLogLength), and for FallbackToLogsOnError the
+log's last 2048 bytes or 80 lines.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 MESSAGE_BYTES = 4096
@@ -15,10 +18,11 @@ FALLBACK = "FallbackToLogsOnError"
 
 
 def last_words(message: Path, output: Path, *, code: int, policy: str, containers: int) -> str:
-    """The first bytes of the message file, or the end of the log after a failure if asked for."""
+    """The last bytes of the message file, or the end of the log after a failure if asked for."""
     limit = min(MESSAGE_BYTES, MESSAGE_BYTES_POD // containers)
     try:
         with message.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
             words = file.read(limit)
     except OSError:
         words = b""

@@ -29,6 +29,7 @@ from testbed.kubelet.status import (
     Waiting,
     lost,
     pod_status,
+    remember,
 )
 from testbed.kubelet.tokens import Credentials, token_source
 
@@ -85,7 +86,7 @@ class PodWorker:
         self._directory = node.directory / "pods" / directory_name(pod)
         self._ending: Ending | None = None
         self._news = asyncio.Event()
-        self._over = False
+        self._over = self._doomed = False
         status = pod.get("status", {})
         self._started = status.get("startTime") or timestamp(node.now())
         self._conditions: list[Object] = status.get("conditions", [])
@@ -125,6 +126,8 @@ class PodWorker:
         try:
             self._publisher.touch()
             await self._live()
+            if self._ending is None:
+                await self._publisher.flush()  # its containers' ends are shown before the pod's
             self._finish()
             self._publisher.touch()
             await self._publisher.flush()
@@ -148,7 +151,7 @@ class PodWorker:
             record.state = Waiting(INITIALIZING)
         for known in self.pod.get("status", {}).get(statuses, []):
             if known["name"] == spec["name"]:
-                _remember(record, known)
+                remember(record, known)
         policy = self.pod["spec"].get("restartPolicy", "Always")
         if init:
             policy = "Always" if sidecar else policy if policy == "Never" else "OnFailure"
@@ -165,8 +168,13 @@ class PodWorker:
             node=self._node,
             directory=self._directory / spec["name"],
             credentials=self._credentials if source is not None else None,
-            changed=self._publisher.touch,
+            changed=self._changed,
         )
+
+    def _changed(self) -> None:
+        """A container's news; once a pod is being ended, its containers' ends are shown with its own."""
+        if self._ending is None:
+            self._publisher.touch()
 
     async def _live(self) -> None:
         """Until the containers rest, or have been ended."""
@@ -177,6 +185,7 @@ class PodWorker:
             await self._wait(containers, self._time_left())
             if not containers.done():
                 self._ending = self._ending or Ending.DEADLINE
+                await self._announce()
                 await self._end(containers)
         finally:
             containers.cancel()
@@ -215,6 +224,18 @@ class PodWorker:
             for _, task in sidecars:
                 task.cancel()
             await asyncio.gather(*(task for _, task in sidecars), return_exceptions=True)
+
+    async def _announce(self) -> None:
+        """A pod that has never run shows that it will not, before its containers are said to have ended."""
+        records = [runner.record for runner in [*self._init, *self._main]]
+        if any(record.container_id for record in records):
+            return
+        if self._ending is Ending.DELETED:
+            for record in records:
+                record.state = Waiting()
+        self._doomed = True
+        self._publisher.touch()
+        await self._publisher.flush()
 
     async def _end(self, containers: asyncio.Future[None]) -> None:
         """SIGTERM, the grace period (which may be shortened meanwhile), SIGKILL."""
@@ -258,15 +279,13 @@ class PodWorker:
             runner.record.ready = runner.record.started = False
 
     def _render(self) -> Object:
-        verdict = (
-            Verdict(reason=DEADLINE, message=DEADLINE_MESSAGE) if self._ending is Ending.DEADLINE else None
-        )
+        late = self._ending is Ending.DEADLINE and (self._over or self._doomed)
         status = pod_status(
             self.pod,
             init=[runner.record for runner in self._init],
             main=[runner.record for runner in self._main],
             over=self._over,
-            verdict=verdict if self._over else None,
+            verdict=Verdict(reason=DEADLINE, message=DEADLINE_MESSAGE) if late else None,
             before=self._conditions,
             started=self._started,
             address=self._node.address,
@@ -274,22 +293,3 @@ class PodWorker:
         )
         self._conditions = status["conditions"]
         return status
-
-
-def _remember(record: Record, known: Object) -> None:
-    """Continue from what an earlier kubelet wrote: what ran then is lost, since no process outlives it."""
-    record.restarts = known.get("restartCount", 0)
-    state = known.get("state", {})
-    if "running" in state:
-        record.state = lost()
-        record.container_id = known.get("containerID", "")
-    elif end := state.get("terminated"):
-        record.container_id = end.get("containerID", "")
-        record.state = Terminated(
-            code=end["exitCode"],
-            reason=end.get("reason", ""),
-            message=end.get("message", ""),
-            started=end.get("startedAt"),
-            finished=end.get("finishedAt"),
-            container_id=end.get("containerID", ""),
-        )

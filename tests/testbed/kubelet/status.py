@@ -99,6 +99,25 @@ def lost() -> Terminated:
     return Terminated(code=LOST_CODE, reason=LOST, message=LOST_MESSAGE)
 
 
+def remember(record: Record, known: Object) -> None:
+    """Continue from what an earlier kubelet wrote: what ran then is lost, since no process outlives it."""
+    record.restarts = known.get("restartCount", 0)
+    state = known.get("state", {})
+    if "running" in state:
+        record.state = lost()
+        record.container_id = known.get("containerID", "")
+    elif end := state.get("terminated"):
+        record.container_id = end.get("containerID", "")
+        record.state = Terminated(
+            code=end["exitCode"],
+            reason=end.get("reason", ""),
+            message=end.get("message", ""),
+            started=end.get("startedAt"),
+            finished=end.get("finishedAt"),
+            container_id=end.get("containerID", ""),
+        )
+
+
 def phase(*, init: list[Record], main: list[Record], over: bool) -> str:
     """Pending, Running, Succeeded or Failed.
 
@@ -110,9 +129,16 @@ def phase(*, init: list[Record], main: list[Record], over: bool) -> str:
         return "Succeeded" if good else "Failed"
     if not all(_initialized(record) for record in init):
         return "Pending"
-    if any(isinstance(record.state, Waiting) and record.last is None for record in main):
+    if any(not _has_run(record) for record in main):
         return "Pending"
     return "Running"
+
+
+def _has_run(record: Record) -> bool:
+    """Whether it runs or has run; a container that could not be started has not."""
+    if isinstance(record.state, Waiting):
+        return record.last is not None
+    return isinstance(record.state, Running) or bool(record.container_id)
 
 
 def _initialized(record: Record) -> bool:
@@ -136,7 +162,7 @@ def conditions(
     blocked = None if ready else why or "ContainersNotReady"
     found = [
         ("PodReadyToStartContainers", created, None, None),
-        ("Initialized", initialized, None if initialized else "ContainersNotInitialized", None),
+        ("Initialized", initialized, _why_initialized(phase_now, initialized), None),
         ("Ready", ready, blocked, words),
         ("ContainersReady", ready, blocked, words),
         ("PodScheduled", True, None, None),
@@ -146,6 +172,12 @@ def conditions(
         _condition(kind, "True" if value else "False", reason, message, known.get(kind), now)
         for kind, value, reason, message in found
     ]
+
+
+def _why_initialized(phase_now: str, initialized: bool) -> str | None:
+    if phase_now == "Succeeded":
+        return "PodCompleted"
+    return None if initialized else "ContainersNotInitialized"
 
 
 def _condition(
@@ -184,8 +216,10 @@ def pod_status(
 ) -> Object:
     """The whole status as a strategic merge patch wants it (conditions merge by type, null removes)."""
     current = phase(init=init, main=main, over=over)
-    current = "Failed" if verdict and over else current
+    current = "Failed" if verdict else current
     begun = any(record.container_id for record in [*init, *main])
+    # A pod that is deleted before it has run keeps the conditions that it had.
+    shown = current if begun or verdict or not pod["metadata"].get("deletionTimestamp") else "Pending"
     status: Object = {
         "observedGeneration": pod["metadata"].get("generation"),
         "phase": current,
@@ -194,7 +228,7 @@ def pod_status(
         "startTime": started,
         "hostIP": address,
         "hostIPs": [{"ip": address}],
-        "conditions": conditions(current, init=init, main=main, before=before, now=now),
+        "conditions": conditions(shown, init=init, main=main, before=before, now=now),
         "containerStatuses": [record.render() for record in main],
     }
     if init:

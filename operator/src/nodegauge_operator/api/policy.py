@@ -134,11 +134,16 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Limits(Struct, frozen=True, rename="camel", kw_only=True):
-    """When the operator ends a pod itself: not scheduled, not started, not gone after delete."""
+    """When the operator ends a pod itself: not scheduled, not started, not gone after delete.
+
+    `overtime`: how long after its deadline a running pod is waited for.  A kubelet that is alive ends it at
+    the deadline; after this much more it is taken as silent.
+    """
 
     not_scheduled: Duration = "1m"
     not_started: Duration = "5m"
     not_gone: Duration = "2m"
+    overtime: Duration = "60s"
 
 
 class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):

@@ -14,9 +14,6 @@ from nodegauge_operator.api.policy import Limits, seconds
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import PodView
 
-OVERTIME_SECONDS = 60.0
-"""A kubelet that is alive enforces the deadline itself; after this much more it is taken as silent."""
-
 NO_ROOM = ("OutOf", "Preempting")
 """Starts of the reasons that a kubelet gives to pods which it has no room for: its admission found the node
 full (OutOfcpu, OutOfpods, ...), or a critical pod needed the place (kubernetes, pkg/kubelet/lifecycle and
@@ -69,7 +66,7 @@ def wake_at(pod: PodView, *, limits: Limits, deadline: float) -> float:
         return pod.created_at + seconds(limits.not_scheduled)
     if not pod.started_at:
         return pod.created_at + seconds(limits.not_started)
-    return _started(pod, limits=limits) + deadline + OVERTIME_SECONDS
+    return _started(pod, limits=limits) + deadline + seconds(limits.overtime)
 
 
 def _started(pod: PodView, *, limits: Limits) -> float:

@@ -9,8 +9,10 @@ import http.client
 import json
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -20,9 +22,18 @@ Object = dict[str, Any]
 END_SECONDS = 5.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """`kind` is ADDED, MODIFIED or DELETED; `at` is when it came, in seconds of time.monotonic()."""
+
+    kind: str
+    pod: Object
+    at: float
+
+
 @contextmanager
-def pods(plane: ControlPlane, *, namespace: str, selector: str) -> Iterator[list[tuple[str, Object]]]:
-    """Every event (ADDED, MODIFIED, DELETED) with its pod, as it comes, in a list that grows."""
+def pods(plane: ControlPlane, *, namespace: str, selector: str) -> Iterator[list[Event]]:
+    """Every event with its pod, as it comes, in a list that grows."""
     path = f"/api/v1/namespaces/{namespace}/pods?watch=1&labelSelector={quote(selector)}"
     address = urlsplit(plane.server)
     connection = http.client.HTTPSConnection(
@@ -32,13 +43,13 @@ def pods(plane: ControlPlane, *, namespace: str, selector: str) -> Iterator[list
     )
     connection.request("GET", path, headers={"Authorization": f"Bearer {plane.admin_token}"})
     response = connection.getresponse()
-    seen: list[tuple[str, Object]] = []
+    seen: list[Event] = []
 
     def read() -> None:
         with suppress(OSError, ValueError, AttributeError, http.client.HTTPException):  # it was closed
             while line := response.readline():
                 event = json.loads(line)
-                seen.append((event["type"], event["object"]))
+                seen.append(Event(kind=event["type"], pod=event["object"], at=time.monotonic()))
 
     thread = threading.Thread(target=read, name="watch", daemon=True)
     thread.start()

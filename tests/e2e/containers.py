@@ -1,0 +1,55 @@
+"""The processes of a pod's containers, found in /proc: the node's are all in this PID namespace."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from e2e.world import Object
+from testbed.errors import TestbedError
+
+
+def speaks(pod: Object) -> bool:
+    """Whether the probe's own process runs and has come so far that it handles SIGTERM."""
+    status = (pod["status"].get("containerStatuses") or [{}])[0]
+    if "running" not in status.get("state", {}):
+        return False
+    found = _find(pod)
+    return found is not None and bool(_mask(found, "SigCgt") >> (signal.SIGTERM - 1) & 1)
+
+
+def process(pod: Object) -> int:
+    """The container's first process.  Raises TestbedError where there is none."""
+    found = _find(pod)
+    if found is None:
+        raise TestbedError(f"no process of pod {pod['metadata']['name']} is to be found")
+    return found
+
+
+def pending(number: int, sent: signal.Signals) -> bool:
+    """Whether a signal waits for a process that is held still."""
+    return bool((_mask(number, "SigPnd") | _mask(number, "ShdPnd")) >> (sent - 1) & 1)
+
+
+def _find(pod: Object) -> int | None:
+    """The process of this pod that is process 1 in its own namespace."""
+    wanted = f"HOSTNAME={pod['metadata']['name']}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted not in (entry / "environ").read_bytes().split(b"\0"):
+                continue
+            spaces = next(x for x in (entry / "status").read_text().splitlines() if x.startswith("NSpid"))
+        except OSError:
+            continue
+        if spaces.split()[-1] == "1":
+            return int(entry.name)
+    return None
+
+
+def _mask(number: int, name: str) -> int:
+    """A field of signals of /proc/PID/status; 0 when the process has gone."""
+    try:
+        lines = Path(f"/proc/{number}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return int(next(line for line in lines if line.startswith(name)).split()[1], 16)

@@ -1,0 +1,142 @@
+"""What the API showed of a pod, in words that can be compared: pure functions from a watch's events to facts.
+
+Left out is what differs from pod to pod and from run to run: times, ids, addresses, resource versions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from testbed.likeness.samples import Sample
+from testbed.likeness.watching import Event
+
+Object = dict[str, Any]
+Facts = dict[str, Any]
+"""Aspect to value: texts, numbers, and lists of texts."""
+
+LONG_BYTES = 300
+EDGE = 24
+SCHEDULERS = ("PodScheduled",)
+"""Conditions that are not the kubelet's."""
+ALTERNATING = {"ImagePullBackOff": "ErrImagePull"}
+"""A kubelet says the one when it has tried and the other until it tries again: which is seen is chance."""
+VOLATILE = (
+    (re.compile(r"-run-[0-9a-f]{8}"), ""),
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UID"),
+    (re.compile(r"\b[0-9a-f]{12,64}\b"), "ID"),
+    (re.compile(r"used: \d+, capacity: \d+"), "used: N, capacity: N"),
+    (re.compile(r"127\.0\.0\.1:\d{4,5}->"), "127.0.0.1:PORT->"),
+)
+
+
+def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> Facts:
+    """All facts about one pod; `acted` is when something was done to it."""
+    last = events[-1].pod
+    status = last["status"]
+    facts: Facts = {
+        "steps": steps(events),
+        "phase": status.get("phase", ""),
+        "reason": status.get("reason", ""),
+        "message": words(status.get("message", "")),
+        "conditions": conditions(status),
+        **container(status),
+    }
+    if acted is not None:
+        facts["end"] = timing(events, acted=acted, grace=sample.grace)
+    return facts
+
+
+def fields(events: Iterable[Event]) -> Facts:
+    """Names of the fields that appear in statuses, over all pods."""
+    statuses = [event.pod["status"] for event in events]
+    containers = [one for status in statuses for one in status.get("containerStatuses", [])]
+    ends = [one["state"]["terminated"] for one in containers if "terminated" in one.get("state", {})]
+    kubelets = [c for s in statuses for c in s.get("conditions", []) if c["type"] not in SCHEDULERS]
+    return {
+        "fields of the status": _names(statuses),
+        "fields of a container's status": _names(containers),
+        "fields of a container's end": _names(ends),
+        "fields of a condition": _names(kubelets),
+    }
+
+
+def steps(events: Sequence[Event]) -> list[str]:
+    """Phase and state of the containers, each time that one of them changed, and at last `gone`."""
+    told = [step(event.pod) for event in events if event.kind != "DELETED" and not _half_started(event.pod)]
+    gone = ["gone"] if any(event.kind == "DELETED" for event in events) else []
+    return [words for words, _ in groupby(told) if words] + gone
+
+
+def _half_started(pod: Object) -> bool:
+    """Whether one container runs and the next is being made: how long that is seen is chance."""
+    told = [state(one.get("state", {})) for one in pod["status"].get("containerStatuses", [])]
+    return "running" in told and "waiting ContainerCreating" in told
+
+
+def step(pod: Object) -> str:
+    """Phase, the pod's reason, deletion, and the state of each container that has one."""
+    status = pod["status"]
+    states = [state(one.get("state", {})) for one in status.get("containerStatuses", [])]
+    if not states and status.get("phase") == "Pending":
+        return ""
+    deleting = "deleting" if pod["metadata"].get("deletionTimestamp") else ""
+    head = " ".join(filter(None, [status.get("phase", ""), status.get("reason", ""), deleting]))
+    return f"{head}: {', '.join(states)}" if states else head
+
+
+def state(found: Object) -> str:
+    """Waiting, running or terminated, with the reason and the code."""
+    if end := found.get("terminated"):
+        return f"terminated {end.get('reason', '')} {end['exitCode']}"
+    kind = next(iter(found), "waiting")
+    reason = found.get(kind, {}).get("reason", "")
+    return " ".join(filter(None, [kind, ALTERNATING.get(reason, reason)]))
+
+
+def conditions(status: Object) -> list[str]:
+    """The kubelet's conditions at last: status, reason and message."""
+    found = [one for one in status.get("conditions", []) if one["type"] not in SCHEDULERS]
+    return sorted(
+        " ".join(
+            filter(None, [one["type"], one["status"], one.get("reason"), words(one.get("message") or "")])
+        )
+        for one in found
+    )
+
+
+def container(status: Object) -> Facts:
+    """The first container at last."""
+    statuses = status.get("containerStatuses") or [{}]
+    found = statuses[0]
+    now = found.get("state", {})
+    kind = next(iter(now), "")
+    detail = now.get(kind, {})
+    return {
+        "state": state(now),
+        "last words": words(detail.get("message", "")),
+        "times": ", ".join(key for key in ("startedAt", "finishedAt") if detail.get(key)),
+        "ready": f"ready {found.get('ready')}, started {found.get('started')}",
+        "restarted": "yes" if found.get("restartCount") else "no",
+        "before": state(found["lastState"]) if found.get("lastState") else "",
+    }
+
+
+def timing(events: Sequence[Event], *, acted: float, grace: int) -> str:
+    """Whether it was over before the grace period's end or after it."""
+    over = [event.at for event in events if event.kind == "DELETED"] or [events[-1].at]
+    return f"{'before' if over[0] - acted < grace else 'after'} the grace period's end"
+
+
+def words(text: str) -> str:
+    """A text without ids; a long one as its length and its edges."""
+    for pattern, stands in VOLATILE:
+        text = pattern.sub(stands, text)
+    size = len(text.encode())
+    return text if size <= LONG_BYTES else f"{size} bytes: {text[:EDGE]} ... {text[-EDGE:]}"
+
+
+def _names(objects: Iterable[Object]) -> list[str]:
+    return sorted({name for one in objects for name, value in one.items() if value is not None})

@@ -1,0 +1,191 @@
+"""The pods that are run on both kubelets, one table: what each container does, and what is done to the pod.
+
+Every pod is the same body on both: the image's name is one that both have, and a script finds the file of
+its last words under either kubelet's name for it.  Scripts stay for some seconds before they end by
+themselves, so that no state follows another faster than a busy machine shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+Object = dict[str, Any]
+
+IMAGE = "localhost/nodegauge/probe:0.1.0"
+PLACE = "example.com/place"
+"""An extended resource of which the node has one: the victim has it, and the urgent pod needs it."""
+URGENT = "likeness-urgent"
+NODE = "the node"
+"""Stands for the node's name where a pod goes past the scheduler."""
+
+SAY = (
+    "import os, signal, sys, time\n"
+    "def say(words):\n"
+    "    name = os.environ.get('NODEGAUGE_TERMINATION_LOG', '/dev/termination-log')\n"
+    "    open(name, 'wb').write(words if isinstance(words, bytes) else words.encode())\n"
+)
+STAY = "time.sleep(5)\n"
+FOREVER = "time.sleep(600)\n"
+HANDLER = (
+    "def stop(*_):\n"
+    "    say('last words')\n"
+    "    sys.exit(7)\n"
+    "say('first words')\n"
+    "signal.signal(signal.SIGTERM, stop)\n"
+)
+DEAF = "say('first words')\nsignal.signal(signal.SIGTERM, lambda *_: None)\n"
+"""Handles SIGTERM by doing nothing, so that one can see when it is ready for it."""
+ON = "while True: " + FOREVER
+
+
+class Act(Enum):
+    """What is done to a pod from outside, once it has come to `Sample.when`."""
+
+    NOTHING = "nothing"
+    DELETE = "delete"
+    EVICT = "evict"
+    PREEMPT = "preempt"
+
+
+class When(Enum):
+    """How far a pod must have come."""
+
+    RUNNING = "its first container runs"
+    HANDLES = "its first container handles SIGTERM"
+    WAITS = "its first container waits with a reason"
+    MAIN_ENDED = "its first container has ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """`script` is the first container's; `container` and `spec` are merged over the usual ones.
+
+    `act` is done at `when`.  A pod that is not taken away is awaited until its phase is final.
+    """
+
+    name: str
+    script: str = ""
+    container: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    act: Act = Act.NOTHING
+    when: When = When.HANDLES
+    grace: int = 30
+
+    def body(self, *, node: str, label: str) -> Object:
+        """The pod, for the node of this host name; found by the label `likeness`, and named after it."""
+        container = {
+            "name": "main",
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "command": ["python", "-c", SAY + self.script],
+            **self.container,
+        }
+        spec = {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "dnsPolicy": "Default",
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "tolerations": [{"operator": "Exists"}],
+            "terminationGracePeriodSeconds": self.grace,
+            **self.spec,
+        }
+        if spec.get("nodeName") == NODE:
+            spec["nodeName"] = node
+        spec["containers"] = [container, *self.spec.get("containers", [])]
+        return {"metadata": {"name": f"{self.name}-{label}", "labels": {"likeness": label}}, "spec": spec}
+
+
+def urgent(*, node: str, label: str) -> Object:
+    """The pod of higher priority for whose place the victim has to go."""
+    place = {"requests": {PLACE: "1"}, "limits": {PLACE: "1"}}
+    sample = Sample(name=URGENT, container={"resources": place}, spec={"priorityClassName": URGENT})
+    return sample.body(node=node, label=label)
+
+
+SAMPLES = (
+    Sample(name="ends-well", script=f"say('all done')\n{STAY}"),
+    Sample(name="ends-badly", script=f"say('bad cable')\n{STAY}sys.exit(3)\n"),
+    Sample(name="says-nothing", script=f"{STAY}sys.exit(1)\n"),
+    Sample(name="crashes", script=f"import ctypes\n{STAY}ctypes.string_at(0)\n"),
+    Sample(name="over-4096-bytes", script=f"say('a' * 4096 + 'b' * 100)\n{STAY}"),
+    Sample(name="cut-in-a-letter", script=f"say(chr(8364) * 9 + 'a' * 4094)\n{STAY}"),
+    Sample(
+        name="falls-back-to-logs",
+        script=f"print('x' * 3000, 'the end', flush=True)\n{STAY}sys.exit(1)\n",
+        container={"terminationMessagePolicy": "FallbackToLogsOnError"},
+    ),
+    Sample(name="no-such-program", container={"command": ["no-such-program"]}),
+    Sample(
+        name="out-of-memory",
+        script=f"say('first words')\n{STAY}b = [bytearray(1 << 20) for _ in range(300)]\n{FOREVER}",
+        container={"resources": {"limits": {"memory": "64Mi"}}},
+    ),
+    Sample(
+        name="image-missing",
+        container={"image": "localhost/nodegauge/absent:1"},
+        act=Act.DELETE,
+        when=When.WAITS,
+    ),
+    Sample(
+        name="image-cannot-be-pulled",
+        container={"image": "localhost:1/nodegauge/absent:1", "imagePullPolicy": "IfNotPresent"},
+        act=Act.DELETE,
+        when=When.WAITS,
+    ),
+    Sample(
+        name="settings-missing",
+        script=FOREVER,
+        container={"envFrom": [{"configMapRef": {"name": "likeness-absent"}}]},
+        act=Act.DELETE,
+        when=When.WAITS,
+    ),
+    Sample(name="deadline", script=HANDLER + ON, spec={"activeDeadlineSeconds": 10}),
+    Sample(name="deadline-deaf", script=DEAF + ON, spec={"activeDeadlineSeconds": 10}, grace=2),
+    Sample(
+        name="deadline-no-image",
+        container={"image": "localhost/nodegauge/absent:1"},
+        spec={"activeDeadlineSeconds": 8},
+    ),
+    Sample(name="deleted", script=HANDLER + ON, act=Act.DELETE),
+    Sample(name="deleted-deaf", script=DEAF + ON, act=Act.DELETE, grace=3),
+    Sample(name="deleted-no-handler", script=FOREVER, act=Act.DELETE, when=When.RUNNING, grace=3),
+    Sample(name="evicted", script=HANDLER + ON, act=Act.EVICT),
+    Sample(
+        name="preempted",
+        script=HANDLER + ON,
+        container={"resources": {"requests": {PLACE: "1"}, "limits": {PLACE: "1"}}},
+        act=Act.PREEMPT,
+    ),
+    Sample(
+        name="no-room",
+        script=f"say('all done')\n{STAY}",
+        container={"resources": {"requests": {"cpu": "1000"}}},
+        spec={"nodeName": NODE},
+    ),
+    Sample(
+        name="root-refused",
+        script=f"say('all done')\n{STAY}",
+        container={"securityContext": {"runAsUser": 0, "runAsNonRoot": True}},
+        spec={"activeDeadlineSeconds": 10},
+    ),
+    Sample(
+        name="companion-stays",
+        script=f"say('all done')\n{STAY}",
+        spec={
+            "containers": [
+                {
+                    "name": "mesh",
+                    "image": IMAGE,
+                    "imagePullPolicy": "Never",
+                    "command": ["python", "-c", SAY + HANDLER + ON],
+                }
+            ]
+        },
+        act=Act.DELETE,
+        when=When.MAIN_ENDED,
+    ),
+)
