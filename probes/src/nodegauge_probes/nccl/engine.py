@@ -1,29 +1,23 @@
 """One arm as an engine with GPUs of its own runs it: phases, cells in the order of their worth, pairs, end.
 
-What a library can do with GPUs is behind `Gpus`; this decides what to do with them, and says so.  Exit codes:
-0 after `done`, 1 after `failed`, 2 for an order that nobody can read.  Anything else is a crash, with a
-traceback where the parent looks for it.
+What a library can do with GPUs is behind `Gpus`; this decides what to do with them, and says so.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Protocol
 
-import msgspec
-
 from nodegauge_contract.bench import Collective, Phase
 from nodegauge_contract.values import NOT_READ, Int, Num, Unavailable
 from nodegauge_probes.nccl import pattern, rounds
+from nodegauge_probes.nccl.child import serve
 from nodegauge_probes.nccl.speaking import NCCL_ERROR, OUT_OF_MEMORY, WRONG_ORDER, Failure, Speaker
-from nodegauge_probes.nccl.speech import About, CellOrder, Order, decode_order
+from nodegauge_probes.nccl.speech import About, CellOrder, Order
 
-FAILED, BAD_ORDER = 1, 2
 SAME, NO_PAIR = -1, "no copy"
 PAIRS_GRACE = 1.5
 """Of the budget: when cells took longer than this share of it, there is no time for pairs."""
@@ -61,21 +55,12 @@ class Gpus(Protocol):
 
 
 def main(gpus: Callable[[], Gpus], arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The whole program of an engine; gives the exit code of the module's docstring."""
-    parser = argparse.ArgumentParser(description="One arm of the NCCL benchmark; started by the probe.")
-    parser.add_argument("--order", required=True)
-    try:
-        order = decode_order(parser.parse_args(arguments).order)
-        speaker = Speaker.of(environment)
-    except (msgspec.MsgspecError, KeyError, ValueError) as error:
-        print(f"no order, or nowhere to speak: {error!r}", file=sys.stderr)
-        return BAD_ORDER
-    try:
+    """The whole program of an engine; gives its exit code."""
+
+    def work(order: Order, speaker: Speaker) -> None:
         run(order, gpus(), speaker, clock=time.monotonic)
-    except Failure as failure:
-        speaker.failed(failure)
-        return FAILED
-    return 0
+
+    return serve(work, arguments, environment)
 
 
 def run(order: Order, gpus: Gpus, speaker: Speaker, *, clock: Callable[[], float]) -> None:

@@ -8,14 +8,13 @@ left out.  They copy nothing between pairs, and they time by the host's clock.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from math import gcd
 from pathlib import Path
 
@@ -25,9 +24,9 @@ from msgspec import Struct
 from nodegauge_contract import Arm, ArmOutcome, Bench, Collective, Phase, nccltests
 from nodegauge_contract.ncclcolumns import Columns
 from nodegauge_contract.nccllog import MAX_CHARS, NcclTestsError
-from nodegauge_probes.nccl.engine import BAD_ORDER, FAILED
+from nodegauge_probes.nccl.child import serve
 from nodegauge_probes.nccl.speaking import NCCL_ERROR, NO_ENGINE, OUT_OF_MEMORY, WRONG_ORDER, Failure, Speaker
-from nodegauge_probes.nccl.speech import About, CellOrder, Order, decode_order
+from nodegauge_probes.nccl.speech import About, CellOrder, Order
 
 NAME = nccltests.ENGINE
 FOLDER_VARIABLE = "NODEGAUGE_NCCL_TESTS"
@@ -45,21 +44,8 @@ class Sweep(Struct, frozen=True, kw_only=True):
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """0 after `done`, 1 after `failed`, 2 for an order that nobody can read."""
-    parser = argparse.ArgumentParser(description="One arm of the NCCL benchmark; started by the probe.")
-    parser.add_argument("--order", required=True)
-    try:
-        order = decode_order(parser.parse_args(arguments).order)
-        speaker = Speaker.of(environment)
-    except (msgspec.MsgspecError, KeyError, ValueError) as error:
-        print(f"no order, or nowhere to speak: {error!r}", file=sys.stderr)
-        return BAD_ORDER
-    try:
-        run(order, speaker, environment=environment, clock=time.monotonic)
-    except Failure as failure:
-        speaker.failed(failure)
-        return FAILED
-    return 0
+    """The whole program; gives its exit code."""
+    return serve(partial(run, environment=environment, clock=time.monotonic), arguments, environment)
 
 
 def run(
