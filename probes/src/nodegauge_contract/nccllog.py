@@ -32,7 +32,8 @@ ELEMENT_BYTES = {
 _DEVICE = re.compile(
     r"Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S{1,255})\s+device\s+\d+\s+\[([^\]]*)\]\s*(.*)"
 )
-_LIBRARY = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})[^\s+]*(?:\+cuda(\d+(?:\.\d+)*))?")
+LIBRARY = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})[^\s+]*(?:\+cuda(\d+(?:\.\d+)*))?")
+"""NCCL's own line about itself (src/init.cc), which stands in logs of nccl-tests and of NCCL alike."""
 _TITLE = re.compile(r"nccl-tests version (\S{1,64})")
 _CODE = re.compile(r"nccl-library=(\d{4,6})\b")
 _PROGRAM = re.compile(r"\b([a-z_]{1,32}?)_perf(?:_mpi)?\b")
@@ -154,7 +155,7 @@ class _Reader:
 
     def _facts(self, line: str) -> None:
         log = self.log
-        if found := _LIBRARY.search(line):
+        if found := LIBRARY.search(line):
             log.nccl, log.cuda = found[1], found[2] or log.cuda
         if found := _TITLE.search(line):
             log.version = found[1]

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodegauge_contract import NOT_READ, Collective, Flag, Int, Text
+from nodegauge_contract.nccllog import LIBRARY
 from nodegauge_probes.nccl.listening import words
 
 MAX_BYTES = 64 << 20
@@ -37,7 +38,6 @@ _CHOICE = re.compile(r"INFO (\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)")
 _CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\](?: \[(?:send|receive)\])? via (\S+)")
 _CHANNELS = re.compile(r"(\d+) coll channels, (?:\d+ collnet channels, )?(\d+) nvls channels")
 _SUPPORT = re.compile(r"NVLS multicast support is (not )?available")
-_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
 _TIMINGS = re.compile(r"Init timings .* total (\d+\.\d+) \(kernels (\d+\.\d+)")
 _WARNING = re.compile(r"NCCL WARN (.+)")
 _TELLING = ("P2P is disabled", "NVLINK connected", "NVLS", "ultimem", "ulticast")
@@ -126,7 +126,7 @@ class Choices:
             self.nvls = True
 
     def _versions(self, line: str) -> None:
-        found = _VERSION.search(line)
+        found = LIBRARY.search(line)
         if found is not None:
             self.version = found[1]
             self.cuda = found[2] or NOT_READ
