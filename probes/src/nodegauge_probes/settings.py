@@ -82,12 +82,7 @@ def parse(
     budget = _number(told.budget, "--budget", bad, low=1, high=600)
     variables = _variables(told.environment, bad)
     expected = _number(environment.get("NODEGAUGE_GPUS") or "0", "NODEGAUGE_GPUS", bad, low=0, high=1024)
-    child = environment.get("NODEGAUGE_NCCL_CHILD", "")
-    if child and not Path(child).is_absolute():
-        bad.append(f"NODEGAUGE_NCCL_CHILD: {child!r} is not an absolute path")
-    for name, limit in (("NODEGAUGE_RUN", 128), ("NODEGAUGE_NODE", 253), ("NODEGAUGE_SHARED", 128)):
-        if len(environment.get(name, "")) > limit:
-            bad.append(f"{name}: longer than {limit} characters")
+    _check_words(environment, bad)
     if bad:
         raise BadSettings("\n".join(bad))
     return Settings(
@@ -102,7 +97,7 @@ def parse(
         hz=hz,
         deadline=deadline,
         engine=told.engine,
-        child=child,
+        child=environment.get("NODEGAUGE_NCCL_CHILD", ""),
         expected=int(expected),
         shared=environment.get("NODEGAUGE_SHARED", ""),
         environment=variables,
@@ -138,6 +133,15 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
         help=f"after which a child that starts, measures or ends is killed, default {LIMITS}",
     )
     return parser
+
+
+def _check_words(environment: Mapping[str, str], bad: list[str]) -> None:
+    child = environment.get("NODEGAUGE_NCCL_CHILD", "")
+    if child and not Path(child).is_absolute():
+        bad.append(f"NODEGAUGE_NCCL_CHILD: {child!r} is not an absolute path")
+    for name, limit in (("NODEGAUGE_RUN", 128), ("NODEGAUGE_NODE", 253), ("NODEGAUGE_SHARED", 128)):
+        if len(environment.get(name, "")) > limit:
+            bad.append(f"{name}: longer than {limit} characters")
 
 
 def _number(text: str, name: str, bad: list[str], *, low: float, high: float) -> float:

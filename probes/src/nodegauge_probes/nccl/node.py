@@ -6,21 +6,20 @@ moment.  NVML is closed again before a child starts: an open client is one more 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
 
 from nodegauge_contract import NOT_READ, Gpu, Int, LinkGroup, Unavailable
-from nodegauge_contract.model import MAX_GPUS
-from nodegauge_probes import host, inventory, pcibus, sysfs, topology
+from nodegauge_probes import inventory, sysfs, topology
 from nodegauge_probes.device import Watch
-from nodegauge_probes.draft import Draft, GpuDraft, Grids
+from nodegauge_probes.draft import Draft, GpuDraft
 from nodegauge_probes.nccl import precondition
 from nodegauge_probes.nccl.plan import Machine
 from nodegauge_probes.nccl.precondition import Use
 from nodegauge_probes.nvml import Device, Nvml
+from nodegauge_probes.opening import Gpus, opened, unless_ill
 
 SWITCH = topology.REMOTE_SWITCH
 PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"
@@ -38,45 +37,27 @@ class Node(Struct, frozen=True, kw_only=True):
 
 def read(draft: Draft, *, watch: Watch, sysfs_root: Path, procfs: Path) -> Node:
     """Identity, pairs, links, fabric and PCIe into `draft`; raises `NvmlUnusable`."""
-    draft.host["boot_id"] = host.boot_id(procfs)
-    draft.host["boottime_ms"] = host.boottime_ms()
-    draft.bus = pcibus.bus(sysfs_root)
-    nvml = Nvml(watch=watch, pause=time.sleep)
-    nvml.open()
-    try:
-        return _read(draft, nvml, sysfs_root)
-    finally:
-        nvml.close()
+    with opened(draft, watch=watch, sysfs=sysfs_root, procfs=procfs) as (nvml, gpus):
+        return _read(draft, nvml, gpus, sysfs_root)
 
 
-def _read(draft: Draft, nvml: Nvml, root: Path) -> Node:
-    inventory.versions(nvml, draft)
-    devices = nvml.devices()[:MAX_GPUS]
-    draft.gpus = [GpuDraft(device.index) for device in devices]
-    draft.grids = Grids(len(devices))
-    pairs = list(zip(devices, draft.gpus, strict=True))
-    _ask(nvml, pairs, inventory.identity)
-    topology.pairs(nvml, devices, draft)
+def _read(draft: Draft, nvml: Nvml, gpus: Gpus, root: Path) -> Node:
+    _ask(nvml, gpus, inventory.identity)
+    topology.pairs(nvml, [device for device, _ in gpus], draft)
     for reader in (topology.links, topology.fabric, inventory.surroundings):
-        _ask(nvml, pairs, reader)
+        _ask(nvml, gpus, reader)
     for gpu in draft.gpus:
         gpu.own["numa_node"] = sysfs.numa_node(sysfs.gpu_place(root, gpu.own.get("pci", NOT_READ)))
         topology.name_far_ends(gpu, root)
-    read = [(device, draft_of.gpu()) for device, draft_of in pairs]
+    read = [(device, draft_of.gpu()) for device, draft_of in gpus]
     able = {gpu.index for gpu in precondition.usable([gpu for _, gpu in read])}
     uses = [_use(nvml, device) for device, gpu in read if gpu.index in able]
     return Node(gpus=[gpu for _, gpu in read], uses=uses, confidential=confidential(nvml))
 
 
-def _ask(
-    nvml: Nvml,
-    pairs: list[tuple[Device, GpuDraft]],
-    reader: Callable[[Nvml, Device, GpuDraft], None],
-) -> None:
-    for device, gpu in pairs:
-        if device.gone is None:
-            reader(nvml, device, gpu)
-        gpu.problem = device.problem
+def _ask(nvml: Nvml, gpus: Gpus, reader: Callable[[Nvml, Device, GpuDraft], None]) -> None:
+    for device, gpu in gpus:
+        unless_ill(nvml, device, gpu, read=reader)
 
 
 def confidential(nvml: Nvml) -> Int:
