@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,6 +112,12 @@ FILES: dict[str, Object] = {
 """Values for clusters as people run them."""
 
 VARIANTS: dict[str, Object] = {"defaults": {}, "off": OFF, "all": ALL, **FILES}
+
+variants = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
+"""Marks a test that holds with each of them."""
+
+KNOWN = ("--api-versions", POLICY_API)
+"""Options of helm on a cluster that has our CRDs."""
 
 
 class HelmFailed(Exception):
