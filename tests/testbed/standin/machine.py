@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Struct
 
 MACHINE_VARIABLE = "NODEGAUGE_STANDIN_MACHINE"
+BESIDE = Path(__file__).with_name("machine.json")
+"""What an image brings: versions and no GPUs, which is all that a container without GPUs can tell."""
 MIB = 1 << 20
 
 Curve = tuple[tuple[int, float], ...]
@@ -79,8 +81,9 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load(environment: Mapping[str, str]) -> Machine:
-    """The machine that the environment names; MachineMissing where that is none."""
-    if not (named := environment.get(MACHINE_VARIABLE)):
+    """The machine that the environment names, or else that of the image; MachineMissing where none is."""
+    named = environment.get(MACHINE_VARIABLE) or (BESIDE if BESIDE.exists() else None)
+    if named is None:
         raise MachineMissing(f"{MACHINE_VARIABLE} is not set: it names the file of the machine to stand for")
     try:
         return msgspec.json.decode(Path(named).read_bytes(), type=Machine)
