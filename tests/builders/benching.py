@@ -6,7 +6,6 @@ Every process that it starts carries a mark in its environment, so that none can
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from builders.probing import told
 from nodegauge_contract import Arm, Bench, Result, decode
 from testbed.hardware import Hardware
 
@@ -95,13 +95,7 @@ class Benchmark:
         return self
 
     def env(self) -> Mapping[str, str]:
-        told = {
-            "NODEGAUGE_RUN": "run-1",
-            "NODEGAUGE_NODE": "node-1",
-            "NODEGAUGE_TERMINATION_LOG": str(self.log),
-            MARK: self.mark,
-        }
-        return {**os.environ, **self.hardware.env(), **told, **self.environment}
+        return told(self.hardware, self.log, {MARK: self.mark, **self.environment})
 
     def start(self, *options: str, probe: str = "nccl") -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -30,6 +30,20 @@ PREEMPTED = RunEnd(
     outcome=Outcome.SKIPPED, reason="Preempted", message="a pod of higher priority took the place"
 )
 LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="no result")
+
+STRICT: dict[str, Any] = {
+    "expectations": [
+        {
+            "gpu": "*H100*",
+            "count": 8,
+            "collective": "all_reduce",
+            "bytes": 1 << 30,
+            "busbw": 600,
+            "floor": 550,
+        }
+    ]
+}
+"""Of a policy that even the fast machine does not satisfy."""
 
 
 def read(result: Result) -> RunEnd:

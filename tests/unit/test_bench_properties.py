@@ -17,7 +17,7 @@ from msgspec.structs import replace
 import nccl_builders as bench
 import result_builders as made
 from builders import make_policy, tried
-from builders.benchmarks import FAST, SLOW, skipping
+from builders.benchmarks import FAST, SLOW, STRICT, skipping
 from builders.scene import Scene
 from builders.views import APod
 from nodegauge_contract import Bench, Problem, ProblemKind, Result, Skip
@@ -42,18 +42,6 @@ BAD: dict[str, tuple[Result, ...]] = {
     names.PROBE_HEALTH: (BROKEN,),
     names.PROBE_PULL: (UNUSABLE,),
     names.PROBE_NCCL: (SLOW, WRONG, HUNG, skipping(Skip.BUSY, "a job"), skipping(Skip.VGPU)),
-}
-STRICT = {
-    "expectations": [
-        {
-            "gpu": "*H100*",
-            "count": 8,
-            "collective": "all_reduce",
-            "bytes": 1 << 30,
-            "busbw": 600,
-            "floor": 550,
-        }
-    ]
 }
 POLICIES: list[dict[str, Any]] = [
     {},

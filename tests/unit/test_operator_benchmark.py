@@ -19,6 +19,7 @@ from builders.benchmarks import (
     NODE,
     PREEMPTED,
     SLOW,
+    STRICT,
     Benched,
     benched,
     read,
@@ -269,20 +270,7 @@ def test_busy_nodes_keep_what_was_measured_and_failing_ones_do_not() -> None:
 def test_other_expectations_grade_the_old_numbers_without_a_run() -> None:
     """Findings and verdict follow; no run is counted, no gate entered, and the same rules change nothing."""
     report = benched().measured(FAST)
-    strict = make_policy().of(
-        {
-            "expectations": [
-                {
-                    "gpu": "*H100*",
-                    "count": 8,
-                    "collective": "all_reduce",
-                    "bytes": 1 << 30,
-                    "busbw": 600,
-                    "floor": 550,
-                }
-            ]
-        }
-    )
+    strict = make_policy().of(STRICT)
     graded = report.settled(report.status, node=NODE, policy=strict, at=NOW + 60, bench_image=IMAGE)
     assert [f.code for f in graded.status.probe(NCCL).findings][:1] == ["busbw-low"]
     assert graded.status.probe(NCCL).last_run == report.status.probe(NCCL).last_run

@@ -157,12 +157,6 @@ class BenchRig(Rig):
 
 
 @pytest.fixture
-def api(control_plane: Any) -> Rest:
-    """Plain calls as the administrator."""
-    return Rest(control_plane.server, ca_file=control_plane.ca_file, token=control_plane.admin_token)
-
-
-@pytest.fixture
 def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[BenchRig]:
     """A corner of the cluster, with the CRDs installed."""
     install_crds(api)
