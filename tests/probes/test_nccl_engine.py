@@ -7,15 +7,16 @@ shows where there is a GPU.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from nodegauge_contract import Cell, Unavailable
+from builders import engines
+from builders.engines import cells
+from nodegauge_contract import Unavailable
 from nodegauge_probes.nccl import engine_nccl4py
-from nodegauge_probes.nccl.speech import CellOrder, Line, Order, decode_line, encode_order
+from nodegauge_probes.nccl.speech import CellOrder, Line, Order
 
 FAKES = Path(__file__).parent / "fakes"
 UUIDS = ("GPU-11111111-2222-3333-4444-555555555555", "GPU-aaaaaaaa-2222-3333-4444-555555555555")
@@ -34,35 +35,15 @@ def ordered(**changes: object) -> Order:
 
 def run(
     order: Order | str, *, visible: tuple[str, ...] = UUIDS, path: str = str(FAKES), **fake: str
-) -> tuple[int, list[Line], str]:
-    """The child's exit code, all it said, and what it printed; `fake`: what the libraries are told."""
-    reading, writing = os.pipe()
+) -> engines.Said:
+    """What the child said; `fake`: what the libraries are told."""
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": os.pathsep.join([*filter(None, [path]), *sys.path]),
         "CUDA_VISIBLE_DEVICES": ",".join(visible),
-        "NODEGAUGE_SPEECH_FD": str(writing),
         **{f"NODEGAUGE_FAKE_{name.upper()}": value for name, value in fake.items()},
     }
-    text = order if isinstance(order, str) else encode_order(order)
-    child = subprocess.Popen(
-        [sys.executable, "-m", "nodegauge_probes.nccl.engine_nccl4py", "--order", text],
-        env=environment,
-        pass_fds=(writing,),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    os.close(writing)
-    with os.fdopen(reading, "rb") as speech, child:
-        lines = [decode_line(line) for line in speech]
-        assert child.stdout is not None
-        printed = child.stdout.read().decode()
-    return child.returncode, lines, printed
-
-
-def cells(lines: list[Line]) -> list[Cell]:
-    """What was measured."""
-    return [line.cell for line in lines if line.cell is not None]
+    return engines.run("engine_nccl4py", order, environment)
 
 
 def phases(lines: list[Line]) -> list[str]:

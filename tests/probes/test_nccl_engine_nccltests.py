@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from builders import engines
+from builders.engines import cells
 from builders.nccltests import installed, scripted
-from nodegauge_contract import Cell, Unavailable
-from nodegauge_probes.nccl.speech import CellOrder, Line, Order, decode_line, encode_order
+from nodegauge_contract import Unavailable
+from nodegauge_probes.nccl.speech import CellOrder, Order
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CELLS = (
@@ -30,30 +31,14 @@ def ordered(**changes: object) -> Order:
     return Order(**(told | changes))  # type: ignore[arg-type]
 
 
-def run(order: Order, folder: Path, **environment: str) -> tuple[int, list[Line], str]:
-    """The child's exit code, all it said, and what it and its programs printed on their standard error."""
-    reading, writing = os.pipe()
+def run(order: Order, folder: Path, **environment: str) -> engines.Said:
+    """What the child said, with the programs of a folder."""
     own = {
         "PATH": "/nonexistent",
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "NODEGAUGE_SPEECH_FD": str(writing),
         "NODEGAUGE_NCCL_TESTS": str(folder),
     }
-    command = [sys.executable, "-m", "nodegauge_probes.nccl.engine_nccltests", "--order", encode_order(order)]
-    child = subprocess.Popen(
-        command, env=own | environment, pass_fds=(writing,), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    os.close(writing)
-    with os.fdopen(reading, "rb") as speech, child:
-        lines = [decode_line(line) for line in speech]
-        assert child.stdout is not None
-        printed = child.stdout.read().decode()
-    return child.returncode, lines, printed
-
-
-def cells(lines: list[Line]) -> list[Cell]:
-    """What was measured."""
-    return [line.cell for line in lines if line.cell is not None]
+    return engines.run("engine_nccltests", order, own | environment)
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
