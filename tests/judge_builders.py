@@ -26,7 +26,7 @@ from nodegauge_contract import (
     Unavailable,
     Window,
 )
-from nodegauge_judge import History, Judgement, Thresholds, judge_health
+from nodegauge_judge import Finding, History, Judgement, Thresholds, judge_health
 
 SAMPLES = 12
 """Samples of a window: 3 seconds at 4 Hz."""
@@ -161,3 +161,9 @@ def judge(
 def codes(judgement: Judgement) -> list[str]:
     """Codes with severities, as `code/severity`."""
     return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
+
+
+def only(judgement: Judgement) -> Finding:
+    """The only finding."""
+    assert len(judgement.findings) == 1, codes(judgement)
+    return judgement.findings[0]

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
+from judge_builders import codes, only
 from nodegauge_contract import (
     Fabric,
     Gpu,
@@ -22,7 +23,6 @@ from nodegauge_contract import (
 from nodegauge_judge import (
     CATALOGUE,
     Code,
-    Finding,
     History,
     Judgement,
     NodeFacts,
@@ -37,17 +37,6 @@ from nodegauge_judge.health import MATRIX_LIMIT
 
 HOT = Temperature(gpu=84, gpu_max=85)
 LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
-
-
-def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities, as `code/severity`."""
-    return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
-
-
-def only(judgement: Judgement) -> Finding:
-    """The only finding."""
-    assert len(judgement.findings) == 1, codes(judgement)
-    return judgement.findings[0]
 
 
 def cool(**values: int) -> Result:
