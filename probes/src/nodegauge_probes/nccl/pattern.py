@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from nodegauge_contract.bench import Collective
 
 ELEMENT = 4
+ALIGNED = 4
+"""Elements of 16 bytes, the most that a thread moves at once."""
 PERIOD = 251
 POISON = 0xFF
 """Each byte of what nobody has written yet: not a number in float32."""
@@ -23,10 +25,17 @@ WINDOW = 1 << 20
 
 def elements(collective: str, size: int, ranks: int) -> int:
     """Elements that one rank puts in (all_reduce, reduce_scatter) or gives (all_gather), for a cell of so
-    many bytes; a size that the ranks do not divide is rounded down, to one element each at least."""
+    many bytes; a size that the ranks do not divide is rounded down, to one element each at least.
+
+    Blocks of ranks are rounded to `ALIGNED` elements where they have as many: NCCL moves 16 bytes at a time
+    only where every rank's block begins at a multiple of them.  With 3, 5, 6 or 7 ranks none but the first
+    would, and all_gather and reduce_scatter would be slow on a node that is not.  nccl-tests does the same
+    (src/all_gather.cu, src/reduce_scatter.cu).
+    """
     if collective == Collective.ALL_REDUCE:
         return max(1, size // ELEMENT)
-    return max(1, size // ELEMENT // ranks)
+    count = max(1, size // ELEMENT // ranks)
+    return count - count % ALIGNED if count >= ALIGNED else count
 
 
 def total(collective: str, size: int, ranks: int) -> int:
