@@ -19,6 +19,8 @@ from nodegauge_contract import (
     Counters,
     Growth,
     Power,
+    Problem,
+    ProblemKind,
     ReasonSeen,
     Result,
     Span,
@@ -34,6 +36,7 @@ ALL_BITS = 0x1FF
 NO_COUNTERS = Counters(trio=Unavailable("driver 570.124.04 has no such counters"))
 IDLE_WATTS, LIMIT_WATTS = 70, 700
 NANOSECONDS = 1_000_000_000
+LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
 
 
 def span(low: float, high: float | None = None) -> Span:
@@ -156,6 +159,11 @@ def judge(
         judgement = judge_health(result, thresholds=thresholds, history=past, interval=interval)
         past = History.decode(judgement.history.encode()) or History()
     return judgement
+
+
+def cool(**values: int) -> Result:
+    """Two PCIe GPUs, the first with these temperatures and no sampling window."""
+    return made.with_gpu(made.phb(), 0, temperature=Temperature(**values), window=None)
 
 
 def codes(judgement: Judgement) -> list[str]:
