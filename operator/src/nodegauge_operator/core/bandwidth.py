@@ -14,7 +14,7 @@ from nodegauge_judge.bench.model import Agreement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import GpusStatus, InterconnectStatus, ReportStatus, whole
-from nodegauge_operator.core import staleness
+from nodegauge_operator.core import eligible, staleness
 from nodegauge_operator.core.model import NodeView
 
 CONTRADICTED = "Contradicted"
@@ -32,7 +32,7 @@ def hardware(gpus: GpusStatus) -> str:
 def stands(status: ReportStatus, *, node: NodeView, policy: Policy, now: float, since: float = 0.0) -> bool:
     """Whether the last benchmark that could be read is one of this machine as it is now."""
     probe = status.probe(names.PROBE_NCCL)
-    if not probe.read_at or staleness.rebooted(probe, node):
+    if not probe.read_at or staleness.rebooted(probe, node) or eligible.divided(node) is not None:
         return False
     same = status.bandwidth.hardware == hardware(status.gpus)
     return same and now <= staleness.topology_stale_at(probe, policy=policy, since=since)
@@ -49,7 +49,8 @@ def agreed(
 ) -> InterconnectStatus:
     """The interconnect as NVML reports it, with what bandwidth says to it.
 
-    `wanted`: benchmarks are made here; where none is, one of an earlier boot contradicts nothing any more.
+    `wanted`: benchmarks are made here, and can be; where none is, one of an earlier boot contradicts nothing
+    any more.
     """
     found = status.interconnect
     if found.reason == CONTRADICTED:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Result
-from nodegauge_judge import History, NodeFacts, Probe, Verdict
+from nodegauge_judge import Code, History, NodeFacts, Probe, Verdict
 from nodegauge_judge.bench import Agreement, BenchJudgement, Peers, judge_bench, nobody, regrade
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
@@ -99,6 +99,8 @@ def regraded(status: ReportStatus, met: Met) -> ReportStatus:
         reason=found.reason,
         detail=found.detail,
     )
+    if not _by_its_own_number(status):
+        measured = _still_contradicted(found, measured)
     probe = readings.graded_again(probe, _reading(judgement))
     return replace(status, probes=status.with_probe(probe), bandwidth=measured)
 
@@ -149,6 +151,12 @@ def _measured(judgement: BenchJudgement, policy: Policy) -> BandwidthStatus:
         grade=rules_of(policy).grade,
         again=judgement.again,
     )
+
+
+def _by_its_own_number(status: ReportStatus) -> bool:
+    """Whether the last run itself contradicted what NVML reports, and not one before it."""
+    codes = {finding.code for finding in status.probe(names.PROBE_NCCL).findings}
+    return Code.INTERCONNECT_CONTRADICTED.value in codes
 
 
 def _still_contradicted(before: BandwidthStatus, after: BandwidthStatus) -> BandwidthStatus:

@@ -6,9 +6,10 @@ it.  Whether there is a place for a run is not asked here.
 
 from __future__ import annotations
 
+from nodegauge_judge.bench.model import Agreement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Policy, seconds
-from nodegauge_operator.api.report import GateState, ProbeStatus, Report, ReportStatus, unstamp
+from nodegauge_operator.api.report import GateState, GateStatus, ProbeStatus, Report, ReportStatus, unstamp
 from nodegauge_operator.core import bandwidth, eligible, rows, runs, staleness
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.podspec import ProbeDefaults
@@ -47,8 +48,10 @@ def bench_due_at(report: Report | None, *, node: NodeView, policy: Policy, defau
     if not image or report is None or report.node_uid != node.uid or not may_run(node):
         return NEVER
     health = report.status.probe(names.PROBE_HEALTH)
-    read = health.read_at and not health.unread and not staleness.rebooted(health, node)
-    if not read or not eligible.allocatable(node) or eligible.hindrance(report.status, node) is not None:
+    if not health.read_at or health.unread or staleness.rebooted(health, node):
+        return NEVER
+    asked = _asked(report.status.probe(names.PROBE_NCCL), report)
+    if not eligible.allocatable(node) or eligible.hindrance(report.status, node, asked=asked) is not None:
         return NEVER
     at = _nccl_due_at(report, node=node, policy=policy)
     if bench_probe(report.status, node=node, image=image) == names.PROBE_NCCL:
@@ -82,18 +85,37 @@ def _nccl_due_at(report: Report, *, node: NodeView, policy: Policy) -> float:
     waits = [interval] + ([recheck] if status.bandwidth.again or other else [])
     if status.bandwidth.gpus < status.bandwidth.of <= eligible.allocatable(node):
         waits.append(recheck * _doubled(probe.streak))  # the GPUs that were missing are back
-    for row in status.gates:
-        if row.code in rows.GATES_OF_BENCHMARKS and (row.bad or row.state is not GateState.WATCHING):
-            waits.append(recheck * _doubled(row.bad))
+    leave = policy.spec.hysteresis.leave_runs
+    in_vain = [_in_vain(row) for row in status.gates if _open(row, leave=leave)]
+    if status.bandwidth.agreement == Agreement.CONTRADICTED and not in_vain:
+        in_vain.append(probe.streak)  # only a number that agrees brings the label back
+    waits += [recheck * _doubled(times) for times in in_vain]
     return _finished(probe) + min(waits)
+
+
+def _open(row: GateStatus, *, leave: int) -> bool:
+    """Whether another benchmark could settle the row: one that was good often enough only waits for time."""
+    if row.code not in rows.GATES_OF_BENCHMARKS or row.good >= leave:
+        return False
+    return bool(row.bad) or row.state is not GateState.WATCHING
+
+
+def _in_vain(row: GateStatus) -> int:
+    """Runs that brought the row no nearer to its end: bad ones, and those that could not tell."""
+    return row.bad + max(0, row.readable_since - row.good)
 
 
 def _wanted_now(probe: ProbeStatus, report: Report, node: NodeView) -> bool:
     """Never run, asked for since the last run, or booted anew since."""
     last = probe.last_run
-    if last is None or (report.requested_at and report.requested_at != probe.request):
+    if last is None or _asked(probe, report):
         return True
     return bool(last.boot_id and node.boot_id) and last.boot_id != node.boot_id
+
+
+def _asked(probe: ProbeStatus, report: Report) -> bool:
+    """Somebody asked for a run that has not been made yet."""
+    return bool(report.requested_at) and report.requested_at != probe.request
 
 
 def _finished(probe: ProbeStatus) -> float:

@@ -52,20 +52,21 @@ class Hindrance(Struct, frozen=True):
     detail: str
 
 
-def hindrance(status: ReportStatus, node: NodeView) -> Hindrance | None:
+def hindrance(status: ReportStatus, node: NodeView, *, asked: bool = False) -> Hindrance | None:
     """What keeps benchmarks off this node; None where one can run, or where nothing has been read yet.
 
+    `asked`: somebody asks for a run, so that what the last one was skipped for is looked at again.
     The health probe sees every GPU of the node, whoever holds it; `nvidia.com/gpu` says what a pod can get.
     """
     read = status.gpus.count
     if not status.probe(names.PROBE_HEALTH).read_at:
         return None
-    found = _divided(node) or _skipped(status, node)
+    found = divided(node) or (None if asked else _skipped(status, node))
     if found is not None or read < FEWEST:
         return found or Hindrance(Why.SINGLE_GPU, f"a collective needs {FEWEST} GPUs, read: {read}")
     offered = allocatable(node)
     if offered == 0:
-        return _not_offered(status, read)
+        return _not_offered(status, node, read)
     if offered < FEWEST:
         return Hindrance(Why.SINGLE_GPU, f"{names.GPU_RESOURCE} is {offered} here, of {read} GPUs read")
     if _handed_out_broken(status, offered):
@@ -92,12 +93,7 @@ def giving_way(node: NodeView) -> RunEnd | None:
     return None
 
 
-def allocatable(node: NodeView) -> int:
-    """GPUs that a pod can get on the node, held by others or not."""
-    return whole(node.gpu_allocatable) or 0
-
-
-def _divided(node: NodeView) -> Hindrance | None:
+def divided(node: NodeView) -> Hindrance | None:
     """What GPU feature discovery says of the node: MIG devices or replicas instead of whole GPUs.
 
     Source: NVIDIA/k8s-device-plugin, internal/lm: `mig.strategy` stands on every node where a strategy is
@@ -113,6 +109,11 @@ def _divided(node: NodeView) -> Hindrance | None:
     return None
 
 
+def allocatable(node: NodeView) -> int:
+    """GPUs that a pod can get on the node, held by others or not."""
+    return whole(node.gpu_allocatable) or 0
+
+
 def _skipped(status: ReportStatus, node: NodeView) -> Hindrance | None:
     """What the benchmark itself found when it was tried in this boot, and what does not change in one."""
     last = status.probe(names.PROBE_NCCL).last_run
@@ -122,9 +123,11 @@ def _skipped(status: ReportStatus, node: NodeView) -> Hindrance | None:
     return Hindrance(reason, last.message) if reason else None
 
 
-def _not_offered(status: ReportStatus, read: int) -> Hindrance | None:
-    """No `nvidia.com/gpu` at all; right after a boot the device plugin may only be late."""
-    if status.probe(names.PROBE_HEALTH).streak < 2:
+def _not_offered(status: ReportStatus, node: NodeView, read: int) -> Hindrance | None:
+    """No `nvidia.com/gpu` at all.  Right after a boot the device plugin may only be late; and for as long as
+    the kubelet counts GPUs that it cannot hand out, the plugin is restarting (five minutes: kubernetes,
+    pkg/kubelet/cm/devicemanager, endpointStopGracePeriod), or holds every one of them for broken."""
+    if whole(node.gpu_capacity) or status.probe(names.PROBE_HEALTH).streak < 2:
         return None
     text = f"{read} GPUs were read, and no {names.GPU_RESOURCE} is offered: DRA gives them out, for which"
     return Hindrance(Why.DRA, f"{text} no benchmark is made yet, or the device plugin does not run")

@@ -100,15 +100,15 @@ def _loose(node: NodeView) -> bool:
 
 def _joined(status: ReportStatus, ground: Ground) -> ReportStatus:
     """The status with what bandwidth says of the interconnect, and with why no benchmark can run here."""
+    why = eligible.hindrance(status, ground.node) if ground.benchmarks else None
     interconnect = bandwidth.agreed(
         status,
         node=ground.node,
         policy=ground.policy,
         now=ground.now,
         since=ground.since,
-        wanted=ground.benchmarks,
+        wanted=ground.benchmarks and (why is None or why.reason in eligible.PASSING),
     )
-    why = eligible.hindrance(status, ground.node) if ground.benchmarks else None
     measured = replace(
         status.bandwidth, reason=why.reason.value if why else "", detail=why.detail if why else ""
     )
