@@ -20,6 +20,12 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refus
 pytestmark = pytest.mark.timeout(20)
 
 
+@pytest.fixture
+def scene() -> Scene:
+    """Three nodes with marks and reports."""
+    return Scene()
+
+
 def test_a_failed_test_of_the_chart_goes_too(scene: Scene) -> None:
     """Helm leaves the pod of a `helm test` that failed, and nobody else would take it away."""
     part = {"app.kubernetes.io/part-of": "nodegauge"}
