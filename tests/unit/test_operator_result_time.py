@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builders.cluster import NODES
-from builders.operator import Operator, World
+from builders.onenode import OneNode
+from builders.operator import Operator
 from builders.stage import RUN_SECONDS, Stage, staged
 from nodegauge_operator import names
 
@@ -33,11 +34,8 @@ def test_the_time_from_a_result_to_its_node_is_measured_and_nothing_else() -> No
 
 def test_a_write_without_a_judged_run_is_not_measured() -> None:
     """A pod of an earlier run goes for good, and the look at its node mends a label."""
-    world = World()
-    world.cluster.add_policy()
-    world.cluster.add_node()
-    operator = Operator(world.cluster)
-    operator.list()
+    scene = OneNode()
+    world, operator = scene.world, scene.operator
     operator.settle()
     world.kubelets()
     operator.deliver()
