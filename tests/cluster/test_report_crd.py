@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from crd_api import REPORTS, install_crds, manifest, tried
 from crd_schema import nodes_of, part
-from nodegauge_judge import Finding, GpuBrief, Severity, Verdict
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import (
-    BandwidthStatus,
-    Change,
-    GateState,
-    GateStatus,
-    GpusStatus,
-    Held,
-    HeldTaint,
-    InterconnectStatus,
-    Outcome,
-    ProbeStatus,
-    ReportStatus,
-    Run,
-    parse_report,
-)
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus, parse_report
 from testbed.controlplane import ControlPlane
 from testbed.kubelet.api import MERGE, Api
 from testbed.kubelet.errors import ApiError
 
+FULL = Path(__file__).parent / "full-status.yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 pytestmark = pytest.mark.cluster
@@ -60,119 +48,7 @@ async def report(api: Api) -> AsyncIterator[str]:
 
 def full_status() -> ReportStatus:
     """A status in which every field holds something."""
-    at = "2026-01-31T12:00:00Z"
-    finding = Finding(
-        code="nvlink-degraded",
-        severity=Severity.WARN,
-        subject="GPU 3",
-        message="16 of 18 NVLinks are up: look at link 4 and 5.",
-        evidence={"links": 16, "share": 0.89, "worst": "GPU 3", "fabric": True},
-    )
-    run = Run(
-        number=7,
-        pod_name="nodegauge-health-0123456789abcdef0123",
-        pod_uid=str(uuid.uuid4()),
-        outcome=Outcome.UNKNOWN,
-        reason="Deadline",
-        message="it took too long",
-        started_at=at,
-        finished_at=at,
-        boot_id="b",
-    )
-    health = ProbeStatus(
-        name=names.PROBE_HEALTH,
-        last_run=run,
-        verdict=Verdict.WARN,
-        summary="1 warning",
-        findings=[finding],
-        streak=3,
-        since=at,
-        read_at=at,
-        unread=2,
-        hard_since="2026-11-21T03:00:00Z",
-        raw='{"boot":"b"}',
-        boot_id="b",
-        request=at,
-    )
-    return ReportStatus(
-        policy="default",
-        verdict=Verdict.WARN,
-        summary="1 warning",
-        interconnect=InterconnectStatus(
-            klass="nvlink",
-            nvlink_gbps=450,
-            evidence="reported",
-            reason="Switched",
-            message="all agree",
-            reported="nvlink",
-        ),
-        bandwidth=BandwidthStatus(
-            all_reduce=476,
-            all_gather=361,
-            reduce_scatter=360,
-            p2p_off=18.5,
-            gpus=7,
-            of=8,
-            agreement="confirmed",
-            message="all_reduce of 476 GB/s agrees",
-            fingerprint="f00d",
-            grade="cafe",
-            again=True,
-            boot_id="b",
-            hardware="8 of them",
-            reason="Cordoned",
-            detail="the node is cordoned",
-        ),
-        gpus=GpusStatus(
-            count=1,
-            product="NVIDIA H100 80GB HBM3",
-            driver="570.133.20",
-            items=[
-                GpuBrief(
-                    index=0,
-                    uuid="GPU-1",
-                    name="NVIDIA H100 80GB HBM3",
-                    pci="0000:0f:00.0",
-                    celsius=71,
-                    band="excellent",
-                )
-            ],
-        ),
-        matrix="\tGPU0\tCPU Affinity\nGPU0\t X \t0-55\n",
-        probes=[health],
-        gates=[
-            GateStatus(
-                code="hot",
-                state=GateState.PROBATION,
-                bad=1,
-                good=1,
-                since=at,
-                entered_at=at,
-                left_at=at,
-                bad_at=at,
-                readable_since=4,
-                relapses=1,
-                subject="GPU 3",
-                message="GPU 3 reached 93 C",
-            )
-        ],
-        throttle_judged_at=at,
-        psu="ok",
-        passed_at=at,
-        held=Held(
-            labels={names.LABEL_INTERCONNECT: "nvlink"},
-            taints=[
-                HeldTaint(key=names.TAINT_THROTTLED, value="thermal"),
-                HeldTaint(key=names.TAINT_UNHEALTHY, value="xid", effect="NoExecute"),
-            ],
-            condition="True",
-            reason="Warnings",
-            message="1 warning",
-            conflicts=["interconnect"],
-            refusal="denied by a webhook",
-        ),
-        change=Change(run="r", type="Warning", reason="Warnings", message="pass to warn", at=at),
-    )
+    return msgspec.convert(yaml.safe_load(FULL.read_text("utf-8")), ReportStatus)
 
 
 def paths(value: Any, path: str = "") -> set[str]:
