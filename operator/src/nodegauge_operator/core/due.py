@@ -150,8 +150,9 @@ def wake_at(s: Situation) -> float:
         for p in pods
         if not p.deleting_since
     ]
-    if not pods:
+    if not any(p.in_the_way for p in pods):
         times.append(run_due_at(s.report, node=s.node, policy=policy))
+    if not pods:
         times.append(bench_due_at(s.report, node=s.node, policy=policy, defaults=s.defaults))
     if s.report is not None:
         for probe in (s.report.status.probe(name) for name in (names.PROBE_HEALTH, names.PROBE_NCCL)):

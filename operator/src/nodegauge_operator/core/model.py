@@ -100,6 +100,12 @@ class PodView(Struct, frozen=True, kw_only=True):
         """The kubelet has nothing left to do with it."""
         return self.phase in ("Succeeded", "Failed")
 
+    @property
+    def in_the_way(self) -> bool:
+        """No health run begins beside it: every pod of ours but a pull, which holds no GPU, opens no NVML and
+        may take half an hour."""
+        return self.probe != names.PROBE_PULL
+
     def after(self, before: PodView) -> PodView:
         """The same pod with what it was last seen waiting for: its end no longer says so."""
         if before.uid != self.uid or self.pending_reason or self.started_at or before.started_at:

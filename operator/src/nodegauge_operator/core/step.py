@@ -278,11 +278,13 @@ def _delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> St
 
 
 def _start(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
-    """One pod of ours at a time on a node; health goes first where both have a place."""
-    if any(not p.gone for p in s.pods):
+    """One pod of ours at a time on a node, but that a pull holds up no health run; health goes first where
+    both have a place."""
+    pods = [pod for pod in s.pods if not pod.gone]
+    if any(pod.in_the_way for pod in pods):
         return None
     probe = _next_probe(s, node, policy, report)
-    if probe is None:
+    if probe is None or (pods and probe != names.PROBE_HEALTH):
         return None
     number, request = last_number(report, probe) + 1, report.requested_at
     manifest = probe_pod(

@@ -177,10 +177,12 @@ class Worker:
             self._store.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
         wake_at = min(steps.wake_at(situation), self._again_at(name, situation))
-        if node is None or policy is None or self._store.pods_of(name):
+        pods = self._store.pods_of(name)
+        if node is None or policy is None or any(pod.in_the_way for pod in pods):
             return Settled(due_since={}, wake_at=wake_at)
         due = {Kind.HEALTH: steps.run_due_at(report, node=node, policy=policy)}
-        due[Kind.BENCH] = steps.bench_due_at(report, node=node, policy=policy, defaults=self._defaults)
+        if not pods:
+            due[Kind.BENCH] = steps.bench_due_at(report, node=node, policy=policy, defaults=self._defaults)
         waits = {kind: _last(situation, kind) for kind, at in due.items() if at <= situation.now}
         return Settled(due_since=waits, wake_at=wake_at)
 
