@@ -63,13 +63,13 @@ def test_a_row_of_its_own_size_gives_the_floor_and_is_named() -> None:
     assert "published report" in low.message
 
 
-@pytest.mark.parametrize(("gbps", "verdict"), [(383, Verdict.PASS), (382, Verdict.WARN)])
+@pytest.mark.parametrize(("gbps", "verdict"), [(369, Verdict.PASS), (368, Verdict.WARN)])
 def test_a_count_without_a_row_has_the_rule_of_its_algorithm(gbps: float, verdict: Verdict) -> None:
-    """7 GPUs with NVLS on compute capability 9: 0.85 of 450 GB/s is 382.5."""
+    """7 GPUs with NVLS on compute capability 9: 0.85 of 450 GB/s, and 27/28 of that, is 368.8."""
     assert judge_bench(nccl.h100(gbps, count=7)).verdict is verdict
 
 
-@pytest.mark.parametrize(("algorithm", "floor"), [("NVLS", 382.5), ("RING", 270), ("TREE", 270)])
+@pytest.mark.parametrize(("algorithm", "floor"), [("NVLS", 368.8), ("RING", 270), ("TREE", 270)])
 def test_which_rule_applies_is_read_from_what_nccl_chose(algorithm: str, floor: float) -> None:
     """The algorithm is never guessed from model and count."""
     machine = made.every_gpu(made.h100(7), pcie=nccl.GEN5, compute_capability="9.0")
@@ -93,12 +93,6 @@ def test_newer_machines_have_their_own_share() -> None:
     for gbps, below in ((586, False), (584, True)):
         first = nccl.default_arm(gbps, gather=600, ranks=8, algorithm="NVLS")
         assert ("busbw-low/warn" in codes(judge_bench(nccl.node(machine, first)))) is below
-
-
-@pytest.mark.parametrize(("gbps", "below"), [(16.0, False), (15.0, True)])
-def test_pcie_with_peer_access_has_half_of_the_slowest_link(gbps: float, below: bool) -> None:
-    """Generation 4 x16 carries 31.5 GB/s one way."""
-    assert ("busbw-low/warn" in codes(judge_bench(nccl.phb(gbps, transport=nccl.P2P)))) is below
 
 
 def test_only_all_reduce_gains_by_sharp() -> None:

@@ -142,8 +142,9 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     busbw_row_share: Ratio = 0.9
     """Share of a row's bus bandwidth that is its floor, where the row names none.  Default 0.9.  Own."""
     busbw_nvls_share: Ratio = 0.85
-    """Share of the NVLinks' rate (GB/s per GPU one way) that all_reduce must reach at 1 GiB with NVLS on
-    compute capability 9.  Default 0.85.  Own: 462 of 450 have been measured on H100, 464 on H200."""
+    """Share of the NVLinks' rate (GB/s per GPU one way) that all_reduce must reach at 1 GiB with NVLS on 8
+    GPUs of compute capability 9; less on fewer.  Default 0.85.  Own: 462 of 450 have been measured on H100,
+    464 on H200."""
     busbw_nvls_share_next: Ratio = 0.65
     """As `busbwNvlsShare`, from compute capability 10 on.  Default 0.65.  Own: 838 of 900 have been measured
     on B200 at 8 GiB, 681 to 724 in GB200 racks at 1 GiB."""
@@ -152,7 +153,7 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     Default 0.6.  Own: 229 of 300 have been measured on A100, 367 of 450 on H200 without NVLS."""
     busbw_pcie_share: Ratio = 0.5
     """Share of the slowest link's PCIe rate that collectives must reach at 1 GiB where NCCL uses peer access
-    over PCIe; through the host's memory there is no floor.  Default 0.5.  Own."""
+    through PCIe switches alone; through the host there is no floor.  Default 0.5.  Own."""
     busbw_peers_share: Ratio = 0.85
     """Share of the median of nodes of its kind below which a node's all_reduce is a finding.  Default 0.85.
     Own."""

@@ -19,6 +19,12 @@ from nodegauge_judge.thresholds import Thresholds
 
 SHARP_SINCE, SHARP_NEXT = 90, 100
 """Compute capabilities (times ten) from which NVSwitches reduce, and from which they are B200's."""
+SHARP_RANKS = 8
+"""GPUs for which the shares with NVLS are meant."""
+FEW_RANKS, FEW_RANKS_PART = 3, 2 / 3
+"""Up to so many GPUs, compute capability 10 and later has this part of the floor of rings: NCCL takes LL128
+there.  Source: NVIDIA/nccl pull request 2343: 382 to 386 of 900 GB/s on 2 B200 with NCCL 2.31.2, 479 on 3;
+673 have been published for 4."""
 
 
 class Floor(Struct, frozen=True, kw_only=True):
@@ -78,13 +84,13 @@ def by_row(
 
 
 def by_rule(measured: Measured, cell: CellSeen, arm: ArmSeen, *, thresholds: Thresholds) -> Floor | None:
-    """The floor by what the links carry; None for what has none: below 1 GiB, through host memory, or where
-    a rate could not be read."""
+    """The floor by what the links carry; None for what has none: below 1 GiB, through the host (its memory,
+    or peer access that leaves the PCIe switches: CPUs differ too much), or where a rate was not read."""
     if cell.bytes < GIB or measured.told_off:
         return None
     if measured.klass == InterconnectClass.NVLINK:
         return _nvlink(measured, cell, arm, thresholds=thresholds)
-    if measured.klass and measured.pcie and uses_peer_access(arm):
+    if measured.klass and measured.pcie and uses_peer_access(arm) and not measured.through_cpu:
         share = thresholds.busbw_pcie_share
         words = f"{share:g} of the slowest PCIe link's {measured.pcie:g} GB/s"
         return Floor(gbps=share * measured.pcie, words=f"{words} (no row fits)")
@@ -94,14 +100,27 @@ def by_rule(measured: Measured, cell: CellSeen, arm: ArmSeen, *, thresholds: Thr
 def _nvlink(measured: Measured, cell: CellSeen, arm: ArmSeen, *, thresholds: Thresholds) -> Floor | None:
     if not measured.wire:
         return None
-    share, how = thresholds.busbw_ring_share, "rings"
+    sm, share, how = measured.sm or 0, thresholds.busbw_ring_share, "rings"
     sharp = cell.collective is Collective.ALL_REDUCE and measured.switched and nvls_of(cell, arm)
-    if sharp and (measured.sm or 0) >= SHARP_SINCE:
-        newer = (measured.sm or 0) >= SHARP_NEXT
+    if sharp and sm >= SHARP_SINCE:
+        newer = sm >= SHARP_NEXT
         share = thresholds.busbw_nvls_share_next if newer else thresholds.busbw_nvls_share
-        how = "NVLS"
-    words = f"{share:g} of the NVLinks' {measured.wire:g} GB/s, for {how} (no row fits)"
+        share, how = share * sharp_part(measured.ranks), f"NVLS on {measured.ranks} GPUs"
+    elif sm >= SHARP_NEXT and measured.ranks <= FEW_RANKS:
+        share, how = share * FEW_RANKS_PART, f"rings of {measured.ranks} GPUs"
+    words = f"{share:.3g} of the NVLinks' {measured.wire:g} GB/s, for {how} (no row fits)"
     return Floor(gbps=share * measured.wire, words=words)
+
+
+def sharp_part(ranks: int) -> float:
+    """Bus bandwidth of all_reduce with NVLS on fewer than 8 GPUs, as a share of that on 8.
+
+    A GPU sends its buffer to the switches and the n-th part of the sum back through them, 1 + 1/n of the size
+    in all; with the factor 2(n-1)/n of bus bandwidth that makes 2(n-1)/(n+1).  It agrees with what has been
+    published for 8, 7, 6 and 5 H200 (482, 460, 436, 414 GB/s) within 2 per cent.
+    """
+    whole = (SHARP_RANKS - 1) / (SHARP_RANKS + 1)
+    return min((ranks - 1) / (ranks + 1) / whole, 1.0)
 
 
 def _of_row(row: Expectation, thresholds: Thresholds) -> Floor:

@@ -210,7 +210,7 @@ def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str
     numbers = ", ".join(f"{c.value} {gbps(one.gbps)}" for c, one in grading.figures.items())
     if speed.graded(grading):
         return f"{what}: collectives are as fast as they should be; {numbers}."
-    why = "through the host's memory, which has no floor" if speed.has_no_floor(grading) else "not graded"
+    why = "through the host, which has no floor" if speed.has_no_floor(grading) else "not graded"
     return f"{what}: {numbers}; {why}."
 
 

@@ -37,6 +37,9 @@ SLOWEST = 6
 PEER_ACCESS_OFF = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("0", "LOC")}
 """Values by which an environment keeps NCCL from peer access.  Source: NCCL's user guide, environment."""
 _NO_LATENCY_BELOW = 1 << 20
+_SWITCHES = 20
+"""NVML_TOPOLOGY_MULTIPLE: up to here PCIe switches alone are between two GPUs (PIX, PXB).  What leaves them
+goes through a CPU, whose make decides how fast (NCCL's own model: 6 to 40 GB/s, src/graph/topo.h)."""
 
 
 def _links_were_read(gpus: list[Gpu]) -> bool:
@@ -78,6 +81,7 @@ def measure(result: Result, *, history: History, environment: Mapping[str, str])
         links=",".join(f"{links}x{gpus}" for links, gpus in sorted(sums.items(), reverse=True))[:64],
         switched=case.lanes.switched,
         pcie=_pcie(result.gpus),
+        through_cpu=_through_cpu(result, bench),
         told_off=told_off(environment),
         missing=_missing(result, bench, history),
         arms=tuple(_arm(arm, stalled=_stalled(bench)) for arm in bench.arms),
@@ -199,6 +203,15 @@ def _pcie(gpus: list[Gpu]) -> float | None:
             return None
         rates.append(LANE_GBPS[int(lane)] * width)
     return min(rates, default=None)
+
+
+def _through_cpu(result: Result, bench: Bench) -> bool:
+    """Whether two GPUs that took part are not joined by PCIe switches alone, as far as anybody knows."""
+    took = [place for place, gpu in enumerate(result.gpus) if gpu.uuid in bench.uuids]
+    grid = result.pairs.ancestor
+    pairs = ((i, j) for i in took for j in took if i != j)
+    near = ((grid[i][j] if i < len(grid) and j < len(grid[i]) else None) for i, j in pairs)
+    return not all(isinstance(value, int) and 0 <= value <= _SWITCHES for value in near)
 
 
 def _digest(uuids: list[str]) -> str:

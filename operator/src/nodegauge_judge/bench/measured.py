@@ -84,7 +84,8 @@ class Measured(Struct, frozen=True, omit_defaults=True, kw_only=True):
     `gpu`: the product name, `count` GPUs were in the document, `ranks` took part; `sm`: compute capability as
     NCCL counts it (90 is 9.0).  `klass`, `wire`: the interconnect class and `nvlink-gbps` that NVML reported
     beside the benchmark; `links`: histogram of link sums ("18x8": eight GPUs with 18); `pcie`: GB/s one way
-    of the slowest GPU's PCIe link.  `told_off`: the policy's own environment switches peer access off.
+    of the slowest GPU's PCIe link; `through_cpu`: two of the GPUs are joined by no PCIe switch, or nobody
+    knows what joins them.  `told_off`: the policy's own environment switches peer access off.
     `missing`: names of GPUs that did not take part; `set`: digest of those that did.  `runs`: by
     "collective/bytes" bus bandwidths in GB/s: one that stands, two that disagree, or three whose median
     counts.  `bad`: codes that the run before answered bad.
@@ -105,6 +106,7 @@ class Measured(Struct, frozen=True, omit_defaults=True, kw_only=True):
     links: _Word = ""
     switched: bool = False
     pcie: _Gbps | None = None
+    through_cpu: bool = False
     told_off: bool = False
     missing: Annotated[tuple[_Word, ...], Meta(max_length=64)] = ()
     arms: Annotated[tuple[ArmSeen, ...], Meta(max_length=8)] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nodegauge_judge.bench.expectations import Expectations
 from nodegauge_judge.bench.figures import SMALLEST
+from nodegauge_judge.bench.floors import FEW_RANKS, FEW_RANKS_PART, sharp_part
 from nodegauge_judge.bench.grading import size_in_words
 from nodegauge_judge.bench.model import Expectation
 from nodegauge_judge.thresholds import Thresholds
@@ -35,8 +36,14 @@ above what a link carries.
 | all_reduce with NVLS, compute capability 9 | `busbwNvlsShare` ({nvls:g}) of `nvlink-gbps` |
 | all_reduce with NVLS, compute capability 10 and later | `busbwNvlsShareNext` ({next:g}) of `nvlink-gbps` |
 | any other collective on NVLink, pairs, and NVLS off | `busbwRingShare` ({ring:g}) of `nvlink-gbps` |
-| PCIe with peer access | `busbwPcieShare` ({pcie:g}) of the slowest GPU's PCIe rate |
-| through host memory | none: it is recorded, and compared with the node's own runs and with its peers |
+| PCIe with peer access, PCIe switches alone | `busbwPcieShare` ({pcie:g}) of the slowest GPU's PCIe rate |
+| through the host | none: it is recorded, and compared with the node's own runs and with its peers |
+
+The shares with NVLS are for 8 GPUs. With n of them, fewer than 8, they are multiplied by 9(n-1) / 7(n+1),
+which is how much less bus bandwidth the same traffic makes ({five:.2f} for 5); published curves of H200
+agree. Up to {few} GPUs of compute capability 10 and later have {part:.2f} of the share for rings: NCCL takes
+a slower protocol there (NVIDIA/nccl pull request 2343). Through the host goes what takes its memory, and
+peer access between GPUs that are not below the same PCIe switches (PHB, NODE, SYS).
 
 The finding names the row with its source, or the rule. Labels are for 1 GiB; where that size was cut, the
 largest from {smallest} on stands in for it and `bench-incomplete` says so. A smaller size has a floor only by
@@ -72,6 +79,9 @@ def page() -> str:
         next=numbers.busbw_nvls_share_next,
         ring=numbers.busbw_ring_share,
         pcie=numbers.busbw_pcie_share,
+        five=sharp_part(5),
+        few=FEW_RANKS,
+        part=FEW_RANKS_PART,
         smallest=size_in_words(SMALLEST),
     )
     rows = (_row(row, share=numbers.busbw_row_share) for row in Expectations.default().rows())

@@ -70,11 +70,12 @@ def answer_busbw(grading: Grading) -> Answer:
 
 
 def has_no_floor(grading: Grading) -> bool:
-    """Whether there is no floor by rule: GPUs that talk through the host's memory are as fast as that is."""
+    """Whether there is no floor by rule: GPUs that talk through the host are as fast as that is."""
     measured, arm = grading.measured, speaking(grading.measured)
     if Collective.ALL_REDUCE not in grading.figures or arm is None:
         return False
-    through_host = floors.uses_peer_access(arm) is False
+    by_peers = floors.uses_peer_access(arm)
+    through_host = by_peers is False or (by_peers is True and measured.through_cpu)
     return measured.told_off or (through_host and measured.klass in (*_PCIE,))
 
 
