@@ -89,18 +89,18 @@ def hangs(world: World) -> None:
         carried.ask(world)
     else:
         _end_job(world)
-    _await_run(world, "read", after=before)
-    probe = carried.probe(world, "nccl")
-    world.must_be([f["code"] for f in probe["findings"]], ["nccl-hang"], what="what was found")
-    world.until(lambda: not _pods(world), seconds=WITHIN, what="the benchmark's pod to be gone")
+    run = _await_run(world, "read", after=before)
     world.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
-    world.must_be(carried.taints(world), [], what="our taints after one hang")
-    world.say(f"{probe['summary']}; {probe['findings'][0]['message']}")
     world.hardware.heal("nccl-hang")
     world.node.tell_gpu_containers()
-    _await_run(world, "read", after=_number(world))
-    world.until(lambda: _measured(world), seconds=WITHIN, what="labels of what was measured")
+    probe = carried.probe(world, "nccl")
+    world.must_be([f["code"] for f in probe["findings"]], ["nccl-hang"], what="what was found")
+    world.must_be(carried.taints(world), [], what="our taints after one hang")
+    world.say(f"{probe['summary']} {probe['findings'][0]['message']}")
+    _await_run(world, "read", after=run["number"])
     world.must_be(carried.probe(world, "nccl")["findings"], [], what="findings when nothing hangs")
+    world.until(lambda: _measured(world), seconds=WITHIN, what="labels of what was measured")
+    world.until(lambda: not _pods(world), seconds=WITHIN, what="the benchmark's pods to be gone")
     # What follows looks at health probes, and at pods of theirs alone.
     world.api.patch(carried.POLICY, {"spec": {"probes": {"nccl": {"enabled": False}}}})
 
@@ -112,26 +112,42 @@ def _take_over(world: World) -> dict[str, float]:
     before = _number(world)
     carried.ask(world)
     with (
-        watching.pods(world.plane, namespace=NAMESPACE, selector=f"{PROBE}=nccl") as victims,
+        watching.pods(world.plane, namespace=NAMESPACE, selector=f"{PROBE}=nccl") as ours,
         watching.pods(world.plane, namespace=TRIALS, selector=JOB) as jobs,
     ):
-        world.until(lambda: containers.with_argument(ENGINE), seconds=WITHIN, what="NCCL at work")
+        victim = _measuring(world)
         asked = time.monotonic()
         world.api.create(f"/api/v1/namespaces/{TRIALS}/pods", _job(world))
         ended = _until_none(world)
         running = world.until(lambda: _at(jobs, _runs), seconds=WITHIN, what="the job to run")
-        told = _at(victims, lambda event: "deletionTimestamp" in event.pod["metadata"])
         gone = world.until(
-            lambda: _at(victims, lambda event: event.kind == "DELETED"), seconds=WITHIN, what="it to be gone"
+            lambda: _at(ours, lambda event: event.kind == "DELETED" and _uid(event.pod) == victim),
+            seconds=WITHIN,
+            what="the benchmark's pod to be gone",
         )
     bound = _at(jobs, lambda event: bool(event.pod["spec"].get("nodeName")))
     world.hardware.heal("nccl-in-real-time")
     run = _await_run(world, "skipped", after=before)
-    world.must_be(run["reason"], "Preempted", what="why the benchmark was skipped")
+    world.must_be((run["podUID"], run["reason"]), (victim, "Preempted"), what="the benchmark's end")
     world.must_be(_kept(world), kept, what="what was measured before")
     world.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
-    moments = {"told to end": told, "processes gone": ended, "pod gone": gone, "job bound": bound}
-    return {what: at - asked for what, at in (moments | {"job running": running}).items()}
+    moments = {"processes gone": ended, "job bound": bound, "job running": running, "pod gone": gone}
+    return {what: at - asked for what, at in moments.items()}
+
+
+def _measuring(world: World) -> str:
+    """Wait until a benchmark's engine is past its start, which takes its real time now; its pod's UID.
+
+    A kubelet is slow to hear of a pod that it has just started: it looks at its containers once a second, and
+    first ends what it was about.  Tried: 1.7 s from the order to SIGTERM, against 0.1 s later on.
+    """
+    world.until(lambda: containers.with_argument(ENGINE), seconds=WITHIN, what="NCCL at work")
+    bench = world.hardware.profile.bench
+    assert bench is not None
+    starts_until = time.monotonic() + bench.init_seconds + bench.load_seconds
+    world.until(lambda: time.monotonic() > starts_until, seconds=WITHIN, what="NCCL to measure")
+    [pod] = _pods(world)
+    return _uid(pod)
 
 
 def _until_none(world: World) -> float:
@@ -157,6 +173,10 @@ def _job(world: World) -> Object:
 def _end_job(world: World) -> None:
     world.api.delete(f"/api/v1/namespaces/{TRIALS}/pods/{JOB}")
     world.until(lambda: world.pod(JOB) is None, seconds=WITHIN, what="the job to be gone")
+
+
+def _uid(pod: Object) -> str:
+    return str(pod["metadata"]["uid"])
 
 
 def _at(events: list[Event], seen: Any) -> float:
