@@ -60,6 +60,8 @@ NODES = {
     "seven": lambda n: n.offering(7, of=8),
     "eight": lambda n: n.offering(8),
     "none": lambda n: n.offering(0, of=8),
+    "divided": lambda n: n.bearing({"nvidia.com/gpu.replicas": "4"}),
+    "whole": lambda n: n.bearing({"nvidia.com/gpu.replicas": "1"}),
 }
 KINDS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {
     "good": (10, ()),
@@ -161,7 +163,7 @@ def test_no_order_of_runs_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
     """Whatever happened: good runs end in a measured label and no taint, without anybody's help."""
     scene = played(actions)
     scene.policy, scene.room = make_policy(), True
-    scene.node = NODES["eight"](NODES["uncordon"](scene.node)).booted("boot-9")
+    scene.node = NODES["whole"](NODES["eight"](NODES["uncordon"](scene.node))).booted("boot-9")
     for _ in range(600):
         scene.go()
         if well(scene):

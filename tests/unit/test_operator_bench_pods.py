@@ -94,6 +94,8 @@ def test_a_benchmark_can_be_preempted_by_everybody() -> None:
     installed = replace(INSTALLED, priority_class_name="nodegauge-probe")
     policy = make_policy().of({"podTemplate": {"priorityClassName": "mine"}})
     assert pod(defaults=installed, policy=policy)["spec"]["priorityClassName"] == "nodegauge-bench"
+    without = replace(installed, bench_priority_class_name="")
+    assert "priorityClassName" not in pod(defaults=without, policy=policy)["spec"], "nor of anybody else"
 
 
 @BENCHES

@@ -40,6 +40,7 @@ def probe_pod(
     metadata = podparts.metadata(node=node, policy=policy, number=number, defaults=defaults, probe=probe)
     match probe:
         case names.PROBE_NCCL:
+            spec.pop("priorityClassName", None)  # a high one, meant for health probes, would end jobs
             spec |= benchpod.nccl(node=node, policy=policy, run=run, defaults=defaults)
         case names.PROBE_PULL:
             spec |= benchpod.pull(node=node, policy=policy, run=run, defaults=defaults)
