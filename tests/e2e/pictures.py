@@ -1,7 +1,7 @@
 """The images that the node has: the project's two, made as `make images` makes them, and three of the tests'.
 
-The benchmark's is the probe's with a stand-in for NCCL in it; its own would be of half a gigabyte.  All are
-OCI archives in a folder; the node imports what is there.  No registry is asked.
+The benchmark's is the probe's with a stand-in for NCCL in it; its own has most of a gigabyte.  All are OCI
+archives in a folder; the node imports what is there.  No registry is asked.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _bench(folder: Path, probe: Path) -> Path:
         reference=f"{REGISTRY}/{BENCH_REPOSITORY}:{BENCH_TAG}",
         fill=fill,
         environment=(f"{CHILD_VARIABLE}={ENGINE}",),
-        sources=source.glob("*"),
+        sources=source.glob("*.py"),
     )
 
 
