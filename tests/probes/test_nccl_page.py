@@ -58,8 +58,8 @@ def test_how_an_arm_ended_and_what_was_left_out() -> None:
 
 def test_a_node_that_was_skipped() -> None:
     """In words, and nothing beside them."""
-    shown = page(Bench(skipped="busy", message="GPU 2 is in use by 1 compute processes"))
-    assert shown.strip() == "NOT MEASURED: busy. GPU 2 is in use by 1 compute processes"
+    shown = page(Bench(skipped="busy", message="GPU 2 is in use by 1 compute process"))
+    assert shown.strip() == "NOT MEASURED: busy. GPU 2 is in use by 1 compute process"
 
 
 def test_a_run_that_was_ended() -> None:

@@ -85,9 +85,10 @@ def test_one_gpu_is_nobody_to_talk_to() -> None:
 
 def test_a_gpu_in_use_is_somebody_else_s() -> None:
     """A compute process on any of them; the message names the GPU."""
-    told = skipped(gpus(3), IDLE, IDLE, replace(IDLE, processes=2))
-    assert told is not None
-    assert (told.why, told.message) == ("busy", "GPU 2 is in use by 2 compute processes")
+    for count, words in ((1, "1 compute process"), (2, "2 compute processes")):
+        told = skipped(gpus(3), IDLE, IDLE, replace(IDLE, processes=count))
+        assert told is not None
+        assert (told.why, told.message) == ("busy", f"GPU 2 is in use by {words}")
 
 
 def test_memory_in_use_is_somebody_s_whom_nobody_sees() -> None:

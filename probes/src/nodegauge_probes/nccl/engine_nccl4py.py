@@ -202,13 +202,9 @@ class Nccl4py:
                 target = self._view(int(host.handle), stop - start, of=host)
                 self._view(base + start, stop - start, of=self._buffers[rank]).copy_to(target, stream=stream)
                 stream.sync()
+                first, last = start // pattern.ELEMENT, stop // pattern.ELEMENT
                 wanted = pattern.expected(
-                    collective,
-                    ranks=ranks,
-                    rank=rank,
-                    count=count,
-                    start=start // pattern.ELEMENT,
-                    stop=stop // pattern.ELEMENT,
+                    collective, ranks=ranks, rank=rank, count=count, start=first, stop=last
                 )
                 wrong += pattern.wrong(ctypes.string_at(int(host.handle), stop - start), wanted)
         return wrong

@@ -69,7 +69,8 @@ def busy(able: Sequence[Gpu], uses: Sequence[Use]) -> Skipped | None:
     """Somebody computes on one of the GPUs, or holds its memory."""
     for gpu, use in zip(able, uses, strict=True):
         if isinstance(use.processes, int) and use.processes > 0:
-            message = f"GPU {gpu.index} is in use by {use.processes} compute processes"
+            several = "es" if use.processes > 1 else ""
+            message = f"GPU {gpu.index} is in use by {use.processes} compute process{several}"
             return Skipped(why=Skip.BUSY, message=message)
         if isinstance(use.used_mib, int) and use.used_mib > IDLE_MIB:
             message = f"{use.used_mib} MiB of GPU {gpu.index} are in use by nobody that can be seen"
