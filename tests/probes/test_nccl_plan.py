@@ -32,7 +32,8 @@ def cells(told: Order) -> set[tuple[str, int]]:
     [
         (H100, (DEFAULT, P2P_OFF, NVLS_OFF)),
         (Machine(ranks=5, capability=(10, 0), switched=True), (DEFAULT, P2P_OFF, NVLS_OFF)),
-        (Machine(ranks=4, capability=(9, 0), switched=True), (DEFAULT, P2P_OFF)),
+        (Machine(ranks=4, capability=(10, 0), switched=True), (DEFAULT, P2P_OFF, NVLS_OFF)),
+        (Machine(ranks=2, capability=(9, 0), switched=True), (DEFAULT, P2P_OFF, NVLS_OFF)),
         (Machine(ranks=8, capability=(8, 0), switched=True), (DEFAULT, P2P_OFF)),
         (Machine(ranks=8, capability=(9, 0), linked=True), (DEFAULT, P2P_OFF)),
         (Machine(ranks=8, switched=True), (DEFAULT, P2P_OFF)),
@@ -40,7 +41,7 @@ def cells(told: Order) -> set[tuple[str, int]]:
     ],
 )
 def test_arms(machine: Machine, wanted: tuple[ArmName, ...]) -> None:
-    """NVLS off where it could be on: Hopper or newer, NVSwitch, five GPUs; the other two always."""
+    """NVLS off where it could be on: Hopper or newer, NVSwitch; the other two always."""
     assert arms(machine) == wanted
 
 

@@ -34,8 +34,10 @@ LEAST_S, MOST_S = 1.0, 30.0
 OWN_MEMORY = 2 * GIB
 """Of each GPU, for contexts, NCCL's own buffers and NVLS."""
 
-NVLS_FROM_CAPABILITY, NVLS_FROM_RANKS = (9, 0), 5
-"""SHARP in NVSwitch: from Hopper on, and used from 5 GPUs (H200) or 6 (B200) in published curves."""
+NVLS_FROM_CAPABILITY, NVLS_FROM_RANKS = (9, 0), 2
+"""SHARP in NVSwitch: from Hopper on.  Published curves use it from 5 GPUs (H200) or 6 (B200) on, but NCCL
+makes its channels from 2 on (3 before 2.30; src/transport/nvls.cc), and where that fails nothing starts, on
+the 4 GPUs of a GB200 tray as well."""
 
 FEW_CALLS = 5
 
