@@ -23,7 +23,7 @@ SXM = {"klass": "nvlink", "switched": True}
 MACHINES: dict[str, tuple[str, dict[str, object]]] = {
     "*A100-SXM4*": ("NVIDIA A100-SXM4-80GB", SXM | {"wire": 300.0, "sm": 80}),
     "*H100*HBM3*": ("NVIDIA H100 80GB HBM3", SXM | {"wire": 450.0, "sm": 90}),
-    "*H200*": ("NVIDIA H200", SXM | {"wire": 450.0, "sm": 90}),
+    "NVIDIA H200*": ("NVIDIA H200", SXM | {"wire": 450.0, "sm": 90}),
     "NVIDIA B200*": ("NVIDIA B200", SXM | {"wire": 900.0, "sm": 100}),
     "*V100-SXM2*": ("Tesla V100-SXM2-32GB", {"klass": "nvlink", "wire": 150.0, "sm": 70}),
     "*A100*PCIe*": ("NVIDIA A100 80GB PCIe", {"klass": "nvlink", "wire": 300.0, "sm": 80, "pcie": 31.5}),
@@ -132,11 +132,14 @@ def test_rows_of_the_policy_come_first_and_change_the_digest() -> None:
     assert with_own.digest() != default.digest() == Expectations.default().digest()
 
 
-def test_gb200_is_not_taken_for_b200() -> None:
+@pytest.mark.parametrize(
+    ("own", "other"), [("NVIDIA B200", "NVIDIA GB200"), ("NVIDIA H200", "NVIDIA GH200 480GB")]
+)
+def test_a_superchip_is_not_taken_for_its_gpu(own: str, other: str) -> None:
     """Its name holds the other's."""
     asked = {"count": 4, "bytes": 8 * GIB, "nvls": False}
-    assert find(Expectations.default(), gpu="NVIDIA B200", **asked) is not None
-    assert find(Expectations.default(), gpu="NVIDIA GB200", **asked) is None
+    assert find(Expectations.default(), gpu=own, **asked) is not None
+    assert find(Expectations.default(), gpu=other, **asked) is None
 
 
 def test_the_data_is_inside_the_package() -> None:
