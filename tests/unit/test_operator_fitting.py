@@ -169,6 +169,21 @@ def test_a_benchmarked_machine_with_many_cards_keeps_how_its_gpus_are_joined(gbp
     assert again.status == status
 
 
+@pytest.mark.parametrize("memory", range(200, 2049, 132))
+def test_what_took_a_label_away_outlasts_the_matrix_and_the_list_of_gpus(memory: int) -> None:
+    """Eight GPUs, many cards, links up in name alone, and memories of any size."""
+    report = benched().healthy(result=with_cards(made.h100(), 14), at=NOW + 1)
+    report = report.measured(bench.h100(21.0, gather=16.0, ring=20.0), at=NOW + 10)
+    probes = [
+        replace(report.status.probe("health"), raw="x" * memory),
+        replace(report.status.probe("nccl"), raw="x" * 2048),
+    ]
+    fitted = fitting.fitted(replace(report.status, probes=probes, matrix=WIDE))
+    assert fitting.size(fitted) <= fitting.LIMIT
+    kept = [finding.code for finding in fitted.probe("nccl").findings]
+    assert "interconnect-contradicted" in kept or not (fitted.matrix or fitted.gpus.items)
+
+
 def test_the_largest_machine_fits_with_its_benchmark() -> None:
     """Sixteen GPUs, ten cards, slow pairs, rows of both probes bad; a DGX-2's health memory had 951 bytes."""
     node = BENCHED.offering(16)

@@ -142,7 +142,8 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _evidence(0),
     _gpus_alone,
     _without_matrix,
-    _findings(512),
+    _briefly(160),
     _without_gpus,
+    _findings(512),
 )
 """What goes, in this order: findings are what a reader came for, and lose last what can be said shorter."""
