@@ -57,8 +57,7 @@ def settled(report: Report, status: ReportStatus, ground: Ground) -> ReportStatu
         throttle_judged_at=rows.throttle_judged_at(status.throttle_judged_at, gates),
         passed_at=status.passed_at or _passed(status, ground),
     )
-    held = gate.desired(status, node=node, policy=policy, now=now, since=ground.since)
-    held = replace(held, refusal=report.status.held.refusal)
+    held = _held(status, ground, report)
     verdict = gate.effective_verdict(status, node=node, policy=policy, now=now, since=ground.since)
     summary = gate.summary(status, node=node, policy=policy, now=now, since=ground.since)
     after = replace(status, held=held, verdict=verdict, summary=summary)
@@ -68,7 +67,8 @@ def settled(report: Report, status: ReportStatus, ground: Ground) -> ReportStatu
         changes.of_grade(report.status, after, now=now),
         changes.of_gate(report.status, after, node=node, now=now),
     )
-    return fitted(replace(after, change=change or status.change))
+    fits = fitted(replace(after, change=change or status.change))
+    return replace(fits, held=_held(fits, ground, report)) if fits.probes != status.probes else fits
 
 
 def idle(report: Report, policy: Policy) -> bool:
@@ -96,6 +96,13 @@ def _loose(node: NodeView) -> bool:
     It counts as gated for that, which must not make room for a row of its own: the taint goes first.
     """
     return any(taint.key in names.TAINTS_OF_FAULTS for taint in node.taints)
+
+
+def _held(status: ReportStatus, ground: Ground, report: Report) -> Held:
+    """What the node should carry by this status, in words of what is left in it: findings for which a report
+    has no room are not there to be named the next time either."""
+    held = gate.desired(status, node=ground.node, policy=ground.policy, now=ground.now, since=ground.since)
+    return replace(held, refusal=report.status.held.refusal)
 
 
 def _joined(status: ReportStatus, ground: Ground) -> ReportStatus:
