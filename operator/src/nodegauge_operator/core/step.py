@@ -16,7 +16,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Limits, Policy, seconds
+from nodegauge_operator.api.policy import Limits, Policy
 from nodegauge_operator.api.report import Change, Outcome, Report, ReportStatus, Run, stamp, unstamp
 from nodegauge_operator.core import gate, hold, rows, runs
 from nodegauge_operator.core.advance import advance
@@ -24,8 +24,9 @@ from nodegauge_operator.core.due import bench_due_at, bench_probe, run_due_at, w
 from nodegauge_operator.core.eligible import giving_way
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.podspec import probe_pod
+from nodegauge_operator.core.release import delete_next, release, take_off
 from nodegauge_operator.core.situation import Situation, Unselected
-from nodegauge_operator.core.taints import NOTHING, UNVALIDATED, taint_patch
+from nodegauge_operator.core.taints import taint_patch
 from nodegauge_operator.core.writes import (
     CreatePod,
     CreateReport,
@@ -68,9 +69,9 @@ EVENT_REPEAT_SECONDS = 600.0
 def next_step(s: Situation) -> Step | None:
     """The write that comes next, or None when everything is as it should be."""
     if s.node is None:
-        return _delete_next(s.pods, now=s.now, limits=Limits())
+        return delete_next(s.pods, now=s.now, limits=Limits())
     if s.policy is None:
-        return _release(s, s.node)
+        return release(s, s.node)
     if s.report is None or s.report.node_uid != s.node.uid:
         return _absent_report(s, s.node, s.policy)
     return (
@@ -103,55 +104,16 @@ def refused(
     return _patched(s, s.report, status, node=s.node, policy=s.policy)
 
 
-def _release(s: Situation, node: NodeView) -> Step | None:
-    """No policy selects the node: what we hold comes off, then pods and the report go."""
-    if s.unselected is Unselected.FREEZE:
-        return None
-    taken_off = _take_off(s, node) or _delete_next(s.pods, now=s.now, limits=Limits())
-    report, known = s.report, s.known
-    if (
-        taken_off
-        or report is None
-        or (known is not None and taint_patch(node, (), leave=_kept(s)) is not None)
-    ):
-        return taken_off  # where the API server refuses to let a taint go, its evidence stays
-    if s.unselected is Unselected.KEEP_REPORT:
-        return _vacate(known) if known is not None else None
-    return DeleteReport(report)
-
-
-def _vacate(report: Report) -> Step | None:
-    """The node carries no taint of ours any more: its place in the budget is free."""
-    held = report.status.held
-    return PatchReport(report, replace(report.status, held=replace(held, taints=[]))) if held.taints else None
-
-
-def _take_off(s: Situation, node: NodeView) -> Step | None:
-    """Labels, taints and condition of ours come off."""
-    labels, taints = gate.label_patch(node, {}), taint_patch(node, (), leave=_kept(s))
-    if (labels or taints is not None) and PatchNode not in s.declined:
-        return PatchNode(node, labels, taints)
-    if node.condition is not None and SetCondition not in s.declined:
-        return SetCondition(node, None)
-    return None
-
-
-def _kept(s: Situation) -> frozenset[str]:
-    """What no release takes off: `unvalidated` of a node that was never ours (its kubelet registered with it,
-    and the labels that will select it may come later), or that may only have lost a label for a moment."""
-    return UNVALIDATED if s.known is None or s.unselected is Unselected.KEEP_REPORT else NOTHING
-
-
 def _absent_report(s: Situation, node: NodeView, policy: Policy) -> Step | None:
     """Without a report of this very node nothing on it is justified; then a run can begin anew."""
     if s.report is not None:
         return DeleteReport(s.report)
-    taken_off = _take_off(s, node)
+    taken_off = take_off(s, node)
     if taken_off:
         return taken_off
     stale = tuple(p for p in s.pods if p.node_uid != node.uid and not p.gone)
     if stale:
-        return _delete_next(stale, now=s.now, limits=policy.spec.limits)
+        return delete_next(stale, now=s.now, limits=policy.spec.limits)
     ours = [p for p in s.pods if not p.gone]
     return CreateReport(node) if ours or s.granted or rows.bars(policy) else None
 
@@ -256,25 +218,13 @@ def _event(s: Situation, node: NodeView, change: Change | None) -> Step | None:
 def _tidy(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
     """Delete pods that have been judged or belong to nobody, and force those that do not go."""
     over = tuple(p for p in s.pods if not _current(p, node, report))
-    return _delete_next(over, now=s.now, limits=policy.spec.limits)
+    return delete_next(over, now=s.now, limits=policy.spec.limits)
 
 
 def _current(pod: PodView, node: NodeView, report: Report) -> bool:
     """The pod is of this very node, and of the next run of a probe that this version knows."""
     known = pod.probe in names.PROBES and pod.node_uid == node.uid
     return known and pod.number == last_number(report, pod.probe) + 1
-
-
-def _delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> Step | None:
-    """Delete the first of these that is there, by force where it should have been gone for long."""
-    for pod in pods:
-        if pod.gone:
-            continue
-        if not pod.deleting_since:
-            return DeletePod(pod, 0 if pod.finished else None)
-        if now >= pod.deleting_since + seconds(limits.not_gone):
-            return DeletePod(pod, 0)
-    return None
 
 
 def _start(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
