@@ -145,6 +145,14 @@ def test_wrong_data_in_every_arm_fails_at_once_and_makes_no_label() -> None:
     assert said.again is False
 
 
+def test_places_of_wrong_data_are_told_apart() -> None:
+    """By collective, size and arm, each once: a list of nine times all_reduce says nothing."""
+    evidence = finding(judge_bench(wrong(nccl.titan(), DEFAULT, P2P_OFF)), Code.NCCL_WRONG_DATA).evidence
+    places = str(evidence["also"]).split("), ")
+    assert len(places) == len(set(places)) > 1
+    assert any("all_reduce at 64 MiB (peer access off" in place for place in places)
+
+
 def test_wrong_data_with_peer_access_alone_is_both() -> None:
     """One run suffices for the data, and peer access is what to look at."""
     said = judge_bench(wrong(nccl.titan(), DEFAULT))

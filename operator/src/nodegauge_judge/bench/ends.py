@@ -36,7 +36,7 @@ _OUTCOMES = {
     ArmOutcome.FAILED.value: "failed",
     ArmOutcome.OUT_OF_MEMORY.value: "ran out of memory",
     ArmOutcome.GARBAGE.value: "said what cannot be read",
-    ArmOutcome.PARTIAL.value: "ended without a word",
+    ArmOutcome.PARTIAL.value: "ended without saying that it was done,",
 }
 NO_FAILURES = (ArmOutcome.DONE, ArmOutcome.HUNG, ArmOutcome.CUT)
 
@@ -54,7 +54,7 @@ def wrong_data(grading: Grading) -> Iterator[Finding]:
                 "bytes": cell.bytes,
                 "wrong": cell.wrong or 0,
             },
-            place=cell.collective.value,
+            place=f"{cell.collective.value} at {size_in_words(cell.bytes)} ({_arm(arm)})",
             weight=float(cell.wrong or 0),
         )
         for arm in grading.measured.arms

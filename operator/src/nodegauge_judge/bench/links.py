@@ -56,7 +56,7 @@ def contradicted(grading: Grading) -> Iterator[Finding]:
         without = p2p_off(grading.measured)
         if without is not None:
             evidence["p2p_off_gbps"] = float(f"{without[1]:.4g}")
-        hit = of_node(Severity.WARN, f"{message[0].upper()}{message[1:]}.", evidence=evidence)
+        hit = of_node(Severity.WARN, f"Measured: {message}.", evidence=evidence)
         yield from gather(Code.INTERCONNECT_CONTRADICTED, [hit])
 
 
@@ -71,7 +71,9 @@ def slow_pairs(grading: Grading) -> Iterator[Finding]:
         if pair.gbps < floor
     ]
     shared = _in_all([pair for _, pair, _, _ in slow])
-    hits = [_slow(kind, pair, words=words, shared=shared) for kind, pair, _, words in slow]
+    hits = [
+        _slow(kind, pair, words=words, shared=shared, floor=floor) for kind, pair, floor, words in slow
+    ]
     yield from gather(Code.PAIR_SLOW, _one_per_pair(hits))
 
 
@@ -208,8 +210,10 @@ def _in_all(pairs: list[PairSeen]) -> str:
     return next(iter(common)) if several and len(common) == 1 else ""
 
 
-def _slow(kind: PairKind, pair: PairSeen, *, words: str, shared: str) -> Hit:
+def _slow(kind: PairKind, pair: PairSeen, *, words: str, shared: str, floor: float) -> Hit:
     both = f" {shared} is in every slow pair." if shared else ""
+    if kind.typical < floor:
+        both += f" Half of the {kind.count} ways between such pairs reach {gbps(kind.typical)} or less."
     return of_node(
         Severity.WARN,
         f"Copies from {pair.source} to {pair.target} reach {gbps(pair.gbps)} over "
