@@ -240,6 +240,11 @@ def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> Non
     cell = CellOrder(collective="all_reduce", bytes=GIB)
     assert one_gib(speak(tmp_path, cell, launcher=launcher)) == pytest.approx(80, rel=0.02)
     assert os.access(place / "__main__.py", os.X_OK)
+    # A pod that brings the image holds no GPU, and nobody tells it of a machine.
+    (place / "machine.json").write_bytes(encode(msgspec.structs.replace(PAIR, nccl="2.1", gpus=())))
+    about, done = speak(tmp_path, launcher=launcher, uuids=(), environment={MACHINE_VARIABLE: ""})
+    assert about.about is not None
+    assert (about.about.nccl, about.about.uuids, done.done) == ("2.1", [], True)
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"name": "x"}'])
