@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import nccl_builders as bench
+import result_builders as made
 from builders import MINUTE, NOW, make_policy
 from builders.benchmarks import (
     DAY,
@@ -23,7 +24,7 @@ from builders.benchmarks import (
     skipping,
 )
 from builders.views import ANode, APolicy
-from nodegauge_contract import ArmName, Skip
+from nodegauge_contract import ArmName, Skip, Unavailable
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, ReportStatus
 from nodegauge_operator.core.due import bench_due_at
@@ -113,6 +114,19 @@ def test_divided_gpus_are_not_what_was_measured(labels: dict[str, str]) -> None:
     assert not report.status.held.labels.keys() & set(BUSBW)
     whole = seen(report, NODE, at=NOW + 120)
     assert whole.status.held.labels[names.LABEL_EVIDENCE] == "measured"
+
+
+@pytest.mark.parametrize("unread", ["driver", "name"])
+def test_what_a_health_run_could_not_read_makes_no_other_machine(unread: str) -> None:
+    """A driver's version or GPUs' names missing once: the evidence stays, and nothing is measured anew."""
+    gap, machine = Unavailable(unavailable="timed out"), made.h100()
+    if unread == "driver":
+        machine = replace(machine, system=replace(machine.system, driver=gap))
+    else:
+        machine = made.every_gpu(machine, name=gap)
+    report = benched().measured(FAST).healthy(result=machine, at=NOW + 900)
+    assert report.status.held.labels[names.LABEL_EVIDENCE] == "measured"
+    assert due(report) == NOW + DAY
 
 
 def test_a_row_that_nothing_answers_is_asked_for_ever_less() -> None:

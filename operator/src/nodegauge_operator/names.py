@@ -63,8 +63,8 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
     LABEL_BUSBW_ALLREDUCE: (
         "integer, GB/s",
         "Bus bandwidth of NCCL's all_reduce at 1 GiB over all GPUs of the node that a pod can get (7 where "
-        "one of 8 is broken: the report's status.bandwidth says so), as nccl-tests defines it; rewritten on a "
-        "change of 5 %. Usable with nodeAffinity Gt.",
+        "one of 8 is broken: the report's status.bandwidth says so), as nccl-tests defines it; rewritten "
+        "on a change of 5 %. Usable with nodeAffinity Gt.",
     ),
     LABEL_BUSBW_ALLGATHER: ("integer, GB/s", "The same for all_gather, which ZeRO-3 spends its time in."),
     LABEL_BUSBW_REDUCESCATTER: ("integer, GB/s", "The same for reduce_scatter."),

@@ -29,13 +29,21 @@ def hardware(gpus: GpusStatus) -> str:
     return f"{gpus.count} x {gpus.product}, driver {gpus.driver}" if gpus.count else ""
 
 
+def same_hardware(status: ReportStatus) -> bool:
+    """Whether the GPUs and the driver are those of the last measurement, by all that could be read of them
+    since: a name or a version that one health run could not read makes no other machine."""
+    was, gpus = status.bandwidth.hardware, status.gpus
+    named = not gpus.product or f" x {gpus.product}, driver " in was
+    driven = not gpus.driver or was.endswith(f", driver {gpus.driver}")
+    return gpus.count > 0 and was.startswith(f"{gpus.count} x ") and named and driven
+
+
 def stands(status: ReportStatus, *, node: NodeView, policy: Policy, now: float, since: float = 0.0) -> bool:
     """Whether the last benchmark that could be read is one of this machine as it is now."""
     probe = status.probe(names.PROBE_NCCL)
     if not probe.read_at or staleness.rebooted(probe, node) or eligible.divided(node) is not None:
         return False
-    same = status.bandwidth.hardware == hardware(status.gpus)
-    return same and now <= staleness.topology_stale_at(probe, policy=policy, since=since)
+    return same_hardware(status) and now <= staleness.topology_stale_at(probe, policy=policy, since=since)
 
 
 def agreed(

@@ -81,7 +81,7 @@ def _nccl_due_at(report: Report, *, node: NodeView, policy: Policy) -> float:
     if probe.unread:
         return _finished(probe) + _rechecked(probe, policy)
     recheck, interval = seconds(policy.spec.probes.nccl.recheck), policy.interval_of(names.PROBE_NCCL)
-    other = status.bandwidth.hardware != bandwidth.hardware(status.gpus)
+    other = not bandwidth.same_hardware(status)
     waits = [interval] + ([recheck] if status.bandwidth.again or other else [])
     if status.bandwidth.gpus < status.bandwidth.of <= eligible.allocatable(node):
         waits.append(recheck * _doubled(probe.streak))  # the GPUs that were missing are back
