@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 import nccl_builders as nccl
 import result_builders as made
-from nccl_builders import codes
-from nodegauge_contract import Result, Unavailable
-from nodegauge_judge import Answer, Verdict
+from nccl_builders import codes, finding
+from nodegauge_contract import Gpu, Result, Unavailable
+from nodegauge_judge import Answer, Code, Verdict
 from nodegauge_judge.bench import judge_bench
 
 
@@ -32,6 +32,17 @@ def test_two_blackwells_are_as_slow_as_nccl_makes_them(ranks: int, gbps: float, 
     machine = made.every_gpu(machine, pcie=nccl.GEN5, compute_capability="10.0")
     first = nccl.default_arm(gbps, gather=600, ranks=ranks, algorithm="RING")
     assert ("busbw-low/warn" in codes(judge_bench(nccl.node(machine, first)))) is below
+
+
+def test_rows_that_wait_for_nvls_are_not_said_to_be_missing() -> None:
+    """A log of nccl-tests without NCCL's own lines: there are rows for 8 H100, and a way to use them."""
+    silent = nccl.arm("default", [nccl.cell(nccl.AR, nccl.GIB, 462, ranks=8)])
+    said = judge_bench(
+        replace(nccl.node(nccl.h100(), silent), gpus=[Gpu(index=0, name="NVIDIA H100 80GB HBM3")])
+    )
+    message = finding(said, Code.NOT_GRADABLE).message
+    assert "No row is for" not in message
+    assert "NCCL_DEBUG_SUBSYS=INIT,TUNING" in message
 
 
 def between(result: Result, ancestor: int) -> Result:

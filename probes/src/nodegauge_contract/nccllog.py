@@ -39,8 +39,17 @@ _CODE = re.compile(r"nccl-library=(\d{4,6})\b")
 _PROGRAM = re.compile(r"\b([a-z_]{1,32}?)_perf(?:_mpi)?\b")
 _NCCL_SAYS = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|ERROR)\b")
 _PREAMBLE = re.compile(r"\s*(\d{1,19})\s+(\d{1,19})\s+([a-z]\w{0,15})\b(.*)")
-_TAG = re.compile(r"\[\d+,\d+\](?:<std\w+>)?:\s?")
-"""What `mpirun --tag-output` puts before each line."""
+_TAG = re.compile(
+    r"\s{0,16}(?:\[pod/[^\]\s]{1,255}\] |\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) |"
+    r"\s{0,8}\d{1,6}: {1,2}|\[\d+,\d+\](?:<std\w+>)?:\s?){1,4}"
+)
+"""What stands before each line by `kubectl logs --prefix`, by its `--timestamps`, by `srun --label`, and by
+`mpirun --tag-output`; several of them where one runs inside the other."""
+_CHOICE = re.compile(
+    r"NCCL INFO (\w{1,32}): (\d{1,19}) Bytes -> Algo ([A-Za-z]\w{1,31}) proto ([A-Za-z]\w{1,31})"
+)
+"""NCCL's own line for a call (NCCL_DEBUG_SUBSYS=TUNING); releases before 2.24 print numbers there."""
+MAX_CHOICES = 4096
 _FAILURE = re.compile(r"Test (?:NCCL|CUDA) failure .*|.*Test failure \S+:\d+.*")
 _SUMMARY = re.compile(r"Out of bounds values\s*:\s*(\d{1,19})")
 
@@ -84,7 +93,8 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Log(Struct, kw_only=True):
-    """All that a log says; `failure` is the line in which a test gave up, empty where none did."""
+    """All that a log says; `failure` is the line in which a test gave up, empty where none did.  `chosen`: by
+    NCCL's name of the collective and the bytes that one rank puts in, algorithm and protocol."""
 
     devices: list[Device] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
@@ -92,6 +102,7 @@ class Log(Struct, kw_only=True):
     cuda: Text = NOT_READ
     version: Text = NOT_READ
     failure: str = ""
+    chosen: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -106,7 +117,7 @@ class Log(Struct, kw_only=True):
 
 def looks_like(text: str) -> bool:
     """Whether this may be such a log: a header of its table, or a line of its list of ranks."""
-    return any(Columns.of(line) is not None or _DEVICE.search(line) for line in text.splitlines())
+    return any(Columns.of(_untagged(line)) is not None or _DEVICE.search(line) for line in text.splitlines())
 
 
 def parse(text: str) -> Log:
@@ -115,8 +126,14 @@ def parse(text: str) -> Log:
         raise NcclTestsError(f"more than {MAX_CHARS} characters; a log of nccl-tests is far smaller")
     reader = _Reader()
     for number, line in enumerate(text.splitlines(), 1):
-        reader.take(number, _TAG.sub("", line, count=1))
+        reader.take(number, _untagged(line))
     return reader.log
+
+
+def _untagged(line: str) -> str:
+    """The line as nccl-tests wrote it."""
+    tag = _TAG.match(line)
+    return line[tag.end() :] if tag is not None else line
 
 
 class _Open(Struct, frozen=True, kw_only=True):
@@ -163,6 +180,8 @@ class _Reader:
             log.nccl = _version(int(found[1]))
         if (found := _PROGRAM.search(line)) and "concluded" not in line:
             self._program = found[1]
+        if (found := _CHOICE.search(line)) and len(log.chosen) < MAX_CHOICES:
+            log.chosen[found[1], int(found[2])] = (found[3].upper(), found[4].upper())
         if (found := _FAILURE.search(line)) and not log.failure:
             log.failure = " ".join(found[0].split())[:512]
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from statistics import median
 
+from msgspec.structs import replace
+
 from nodegauge_contract.bench import MAX_CELLS, Arm, ArmName, ArmOutcome, Bench, Cell, Collective
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.model import MAX_GPUS, Result
@@ -17,6 +19,12 @@ from nodegauge_contract.nccllog import Log, NcclTestsError, Row, Table, parse
 from nodegauge_contract.values import NOT_READ, Int, Unavailable
 
 ENGINE = "nccl-tests"
+_CALLS = {
+    Collective.ALL_REDUCE: "AllReduce",
+    Collective.ALL_GATHER: "AllGather",
+    Collective.REDUCE_SCATTER: "ReduceScatter",
+}
+"""As NCCL names them."""
 
 
 def result(text: str, *, collective: Collective | None = None) -> Result:
@@ -30,7 +38,8 @@ def result(text: str, *, collective: Collective | None = None) -> Result:
         raise NcclTestsError("no line `Rank 0 ... Pid ... on HOST device 0 [...] NAME`: who took part?")
     if not log.failure and not any(table.rows for table in log.tables):
         raise NcclTestsError(f"no table: expected a line `{HEADER}` and rows below it")
-    cells = [cell for table in log.tables for cell in cells_of(table, ranks=log.ranks, told=collective)]
+    measured = [cell for table in log.tables for cell in cells_of(table, ranks=log.ranks, told=collective)]
+    cells = [_chosen(cell, log) for cell in measured]
     kept = sorted(cells, key=lambda cell: -cell.bytes)[:MAX_CELLS]
     few = f"the {len(kept)} largest of {len(cells)} sizes" if len(kept) < len(cells) else ""
     bench = Bench(
@@ -59,6 +68,13 @@ def _arm(log: Log, cells: list[Cell]) -> Arm:
     elif not all(table.finished for table in log.tables):
         outcome, message = ArmOutcome.PARTIAL, "the log ends before its line `# Avg bus bandwidth`"
     return Arm(name=ArmName.DEFAULT, outcome=outcome, message=message, cells=cells)
+
+
+def _chosen(cell: Cell, log: Log) -> Cell:
+    """The cell with what NCCL said that it chose for such a call, where the log holds that."""
+    share = 1 if cell.collective == Collective.ALL_REDUCE else log.ranks
+    found = log.chosen.get((_CALLS[Collective(cell.collective)], cell.bytes // share))
+    return cell if found is None else replace(cell, algorithm=found[0], protocol=found[1])
 
 
 def cells_of(table: Table, *, ranks: int, told: Collective | None = None) -> list[Cell]:

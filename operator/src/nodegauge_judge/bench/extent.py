@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodegauge_contract import ArmOutcome, Collective
+from nodegauge_judge.bench import floors
 from nodegauge_judge.bench.figures import SMALLEST, speaking
 from nodegauge_judge.bench.grading import Grading, of_node, size_in_words
 from nodegauge_judge.bench.measured import GIB
@@ -61,11 +62,35 @@ def not_gradable(grading: Grading) -> Iterator[Finding]:
         message = f"not-gradable: {measured.nodes} nodes took part, and expectations are for one."
     elif grading.figures and not graded(grading) and not has_no_floor(grading):
         what = f"{measured.ranks}x {measured.gpu or 'an unnamed GPU'}"
-        message = f"No row is for {what}, and no rule fits: {_why(grading)}."
+        if _waits_for_nvls(grading):
+            message = (
+                f"Rows for {what} depend on whether NVLS ran, and NCCL did not say it: with NCCL_DEBUG=INFO "
+                "and NCCL_DEBUG_SUBSYS=INIT,TUNING it does."
+            )
+        else:
+            message = f"No row is for {what}, and no rule fits: {_why(grading)}."
     else:
         return
     evidence: dict[str, Scalar] = {"nodes": measured.nodes, "ranks": measured.ranks, "gpu": measured.gpu}
     yield from gather(Code.NOT_GRADABLE, [of_node(Severity.INFO, message, evidence=evidence)])
+
+
+def _waits_for_nvls(grading: Grading) -> bool:
+    """Whether a row would fit if it were known whether NVLS ran."""
+    measured = grading.measured
+    return any(
+        grading.asked.expectations.floor_row(
+            gpu=measured.gpu,
+            count=measured.ranks,
+            collective=collective.value,
+            bytes=figure.cell.bytes,
+            nvls=state,
+            link=floors.link_of(measured),
+        )
+        for collective, figure in grading.figures.items()
+        for state in (True, False)
+        if floors.nvls_of(figure.cell, figure.arm) is None
+    )
 
 
 def _ended_well(grading: Grading) -> bool:
