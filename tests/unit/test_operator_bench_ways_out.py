@@ -116,6 +116,16 @@ def test_divided_gpus_are_not_what_was_measured(labels: dict[str, str]) -> None:
     assert whole.status.held.labels[names.LABEL_EVIDENCE] == "measured"
 
 
+def test_divided_gpus_that_only_the_probe_can_see_are_not_what_was_measured_either() -> None:
+    """MIG without GPU feature discovery: the run is skipped for it, which ages nothing."""
+    report = benched().measured(FAST).measured(skipping(Skip.MIG), at=NOW + DAY)
+    report = report.healthy(at=NOW + DAY)
+    assert report.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+    assert not report.status.held.labels.keys() & set(BUSBW)
+    busy = benched().measured(FAST).measured(skipping(Skip.BUSY), at=NOW + DAY).healthy(at=NOW + DAY)
+    assert busy.status.held.labels[names.LABEL_EVIDENCE] == "measured"
+
+
 @pytest.mark.parametrize("unread", ["driver", "name"])
 def test_what_a_health_run_could_not_read_makes_no_other_machine(unread: str) -> None:
     """A driver's version or GPUs' names missing once: the evidence stays, and nothing is measured anew."""

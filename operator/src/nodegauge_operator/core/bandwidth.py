@@ -41,7 +41,7 @@ def same_hardware(status: ReportStatus) -> bool:
 def stands(status: ReportStatus, *, node: NodeView, policy: Policy, now: float, since: float = 0.0) -> bool:
     """Whether the last benchmark that could be read is one of this machine as it is now."""
     probe = status.probe(names.PROBE_NCCL)
-    if not probe.read_at or staleness.rebooted(probe, node) or eligible.divided(node) is not None:
+    if not probe.read_at or staleness.rebooted(probe, node) or eligible.divided(status, node) is not None:
         return False
     return same_hardware(status) and now <= staleness.topology_stale_at(probe, policy=policy, since=since)
 

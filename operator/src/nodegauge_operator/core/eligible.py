@@ -61,7 +61,7 @@ def hindrance(status: ReportStatus, node: NodeView, *, asked: bool = False) -> H
     read = status.gpus.count
     if not status.probe(names.PROBE_HEALTH).read_at:
         return None
-    found = divided(node) or (None if asked else _skipped(status, node))
+    found = _divided(node) if asked else divided(status, node)
     if found is not None or read < FEWEST:
         return found or Hindrance(Why.SINGLE_GPU, f"a collective needs {FEWEST} GPUs, read: {read}")
     offered = allocatable(node)
@@ -93,7 +93,17 @@ def giving_way(node: NodeView) -> RunEnd | None:
     return None
 
 
-def divided(node: NodeView) -> Hindrance | None:
+def divided(status: ReportStatus, node: NodeView) -> Hindrance | None:
+    """Why pods get no whole GPUs here, or none that can be measured, by labels or by what a benchmark met."""
+    return _divided(node) or _skipped(status, node)
+
+
+def allocatable(node: NodeView) -> int:
+    """GPUs that a pod can get on the node, held by others or not."""
+    return whole(node.gpu_allocatable) or 0
+
+
+def _divided(node: NodeView) -> Hindrance | None:
     """What GPU feature discovery says of the node: MIG devices or replicas instead of whole GPUs.
 
     Source: NVIDIA/k8s-device-plugin, internal/lm: `mig.strategy` stands on every node where a strategy is
@@ -107,11 +117,6 @@ def divided(node: NodeView) -> Hindrance | None:
     if strategy not in ("", "none") or replicas not in ("", "0", "1"):
         return Hindrance(Why.SHARED, f"{names.GPU_RESOURCE} counts shares of GPUs here ({strategy})")
     return None
-
-
-def allocatable(node: NodeView) -> int:
-    """GPUs that a pod can get on the node, held by others or not."""
-    return whole(node.gpu_allocatable) or 0
 
 
 def _skipped(status: ReportStatus, node: NodeView) -> Hindrance | None:
