@@ -243,3 +243,9 @@ def test_nothing_is_wider_than_a_terminal(cluster: list[Report]) -> None:
     cluster += [report("a"), report("a-node-with-a-very-long-name-of-its-own.example.com", gather=300)]
     for output in (zero(*SEVEN, "--compute", "0.2").output, zero(*SEVEN, "--reference").output):
         assert max(map(len, output.splitlines())) <= 80, output
+
+
+def test_a_difference_that_is_noise_is_no_gain() -> None:
+    """Two GPUs that go through the host either way: P2P off costs nothing, and saves nothing."""
+    same = flat(zero("--params", "7e9", "--gpus", "2", "--busbw", "4.18", "--p2p-off", "4.2"))
+    assert same.count("about 0") == 3

@@ -243,6 +243,14 @@ def test_a_run_that_was_skipped_decides_nothing_and_forgets_nothing(skipped: str
     assert "4711" in said.summary
 
 
+def test_an_image_without_an_engine_says_which_image_has_one() -> None:
+    """The words of Python's import alone help nobody who installed a chart."""
+    bare = nccl.changed(nccl.h100(), arms=[], skipped="no-engine", message="No module named 'nccl'")
+    said = judge_bench(bare).summary
+    assert "cannot load nccl4py (No module named 'nccl')" in said
+    assert "images.bench" in said
+
+
 def test_a_document_without_a_benchmark_is_unknown() -> None:
     """A probe that never got there decides nothing."""
     said = judge_bench(replace(made.h100(), problem=Problem(kind="driver-not-loaded")), before="old")

@@ -232,7 +232,7 @@ def _published(rows: Sequence[Expectation]) -> Place:
         )
         for name, some in best.items()
     )
-    model = " ".join(first.gpu.replace("*", " ").split())
+    model = " ".join(first.gpu.replace("*", " ").split()).removeprefix("NVIDIA ")
     nvls = any(row.nvls for row in fast)
     known = nvls or bool(rings) or bool(NO_NVLS.search(model)) or first.count < NVLS_RANKS
     sources = sorted({row.source for row in rows if row.source})

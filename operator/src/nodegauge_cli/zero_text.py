@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from nodegauge_contract import Collective
 from nodegauge_judge.bench.zero import MATTERS, PASSES, Cost, Curve, Job, Scheme, Speeds, costs
 
+NOISE = 0.05
+"""Share of the time by which runs of one path may differ.  Own."""
 MISSING = "-"
 WIDTH = 80
 
@@ -96,7 +98,6 @@ def _head(job: Job) -> list[str]:
 
 def _row(job: Job, cost: Cost, name: str) -> list[str]:
     share = [_share(job, cost)] if job.compute else []
-    lost = cost.lost_without_p2p
     return [
         name,
         _passes(job, cost.scheme),
@@ -104,8 +105,18 @@ def _row(job: Job, cost: Cost, name: str) -> list[str]:
         _time(cost.seconds),
         _range(cost),
         *share,
-        MISSING if lost is None else f"+{_time(lost)}" if lost >= 0 else f"-{_time(-lost)}",
+        _lost(cost),
     ]
+
+
+def _lost(cost: Cost) -> str:
+    """What switching P2P off would cost; two measurements of the same path differ by a little."""
+    lost = cost.lost_without_p2p
+    if lost is None:
+        return MISSING
+    if abs(lost) <= NOISE * cost.seconds:
+        return "about 0"
+    return f"+{_time(lost)}" if lost > 0 else f"-{_time(-lost)}"
 
 
 def _merged(job: Job, found: Sequence[Cost]) -> Iterator[tuple[str, Cost]]:

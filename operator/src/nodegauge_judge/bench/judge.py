@@ -12,7 +12,7 @@ from math import floor
 
 from msgspec.structs import replace
 
-from nodegauge_contract import Result
+from nodegauge_contract import Result, Skip
 from nodegauge_judge.bench import ends, extent, links, speed
 from nodegauge_judge.bench.expectations import Expectations
 from nodegauge_judge.bench.figures import figures, following, key, p2p_off
@@ -50,6 +50,7 @@ ANSWERS: dict[Code, Callable[[Grading], Answer]] = {
     Code.P2P_BROKEN: ends.answer_p2p,
 }
 """For every row of the catalogue that has a gate and whose probe is nccl: what one run says about it."""
+_WITH_ENGINE = "an image for benchmarks has it: `make images BENCH=1`, `images.bench` of the chart"
 _WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 
 
@@ -113,6 +114,8 @@ def _nothing(result: Result) -> BenchJudgement | None:
         return _unread(Verdict.UNKNOWN, reason, f"the benchmark brought no result: {words}")
     if bench.skipped:
         words = clip(bench.message) or clip(bench.skipped)
+        if bench.skipped == Skip.NO_ENGINE:
+            words = f"the image cannot load {clip(bench.engine) or 'an engine'} ({words}); {_WITH_ENGINE}"
         return _unread(Verdict.SKIPPED, pascal(bench.skipped), f"the benchmark was skipped: {words}")
     if max(bench.ranks, len(bench.uuids)) < 2 and not bench.arms:
         return _unread(Verdict.UNKNOWN, "NoResult", "the benchmark ran on no two GPUs")
