@@ -114,7 +114,7 @@ def _lost(cost: Cost) -> str:
     lost = cost.lost_without_p2p
     if lost is None:
         return MISSING
-    if abs(lost) <= NOISE * cost.seconds:
+    if abs(lost) <= NOISE * (cost.seconds or 0.0):
         return "about 0"
     return f"+{_time(lost)}" if lost > 0 else f"-{_time(-lost)}"
 

@@ -71,9 +71,7 @@ def slow_pairs(grading: Grading) -> Iterator[Finding]:
         if pair.gbps < floor
     ]
     shared = _in_all([pair for _, pair, _, _ in slow])
-    hits = [
-        _slow(kind, pair, words=words, shared=shared, floor=floor) for kind, pair, floor, words in slow
-    ]
+    hits = [_slow(kind, pair, words=words, shared=shared, floor=floor) for kind, pair, floor, words in slow]
     yield from gather(Code.PAIR_SLOW, _one_per_pair(hits))
 
 
