@@ -5,17 +5,20 @@ Whatever a benchmark holds on a node needs a way out, and one that does not meas
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 import nccl_builders as bench
 import result_builders as made
-from builders import MINUTE, NOW, make_policy
+from builders import MINUTE, NOW, make_pod, make_policy
 from builders.benchmarks import (
     DAY,
     FAST,
     IMAGE,
     INSTALLED,
+    LOST,
     NODE,
     RECHECK,
     SLOW,
@@ -26,8 +29,9 @@ from builders.benchmarks import (
 from builders.views import ANode, APolicy
 from nodegauge_contract import ArmName, Skip, Unavailable
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, ReportStatus
-from nodegauge_operator.core.due import bench_due_at
+from nodegauge_operator.api.report import GateState, Outcome, ReportStatus
+from nodegauge_operator.core.due import bench_due_at, bench_probe
+from nodegauge_operator.core.step import DeletePod, PatchReport, Situation, next_step
 
 pytestmark = pytest.mark.timeout(10)
 
@@ -176,6 +180,39 @@ def test_a_restarted_device_plugin_is_no_dra() -> None:
     after = seen(report, restarting, at=NOW + 910, policy=policy)
     assert after.status == report.status
     assert due(after, restarting, policy) == float("inf")
+
+
+def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -> None:
+    """A policy that names the right image in the end does not wait a day for the wrong one's tries."""
+    report = benched().healthy(NODE.booted("boot-2"), at=NOW + 60)
+    booted = NODE.booted("boot-2")
+    for n in range(9):
+        report = report.pulled(booted, end=LOST, at=NOW + 60 + n, image="bench:typo")
+    typo = make_policy().of({"podTemplate": {"benchImage": "bench:typo"}})
+    assert due(report, booted, typo) > NOW + 12 * 3600
+    assert due(report, booted) == 0.0
+    assert bench_probe(report.status, node=booted, image=IMAGE) == names.PROBE_PULL
+
+
+@pytest.mark.parametrize(
+    "spec", [{"podTemplate": {"benchImage": "bench:2"}}, {"probes": {"nccl": {"enabled": False}}}]
+)
+def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]) -> None:
+    """It could try for half an hour; an image of the policy in force is waited for."""
+    report = benched().healthy(NODE.booted("boot-2"), at=NOW + 60)
+    pod = replace(make_pod(NODE, probe=names.PROBE_PULL, number=2), image=IMAGE).pending(
+        "ImagePullBackOff", placed=True
+    )
+    known = Situation(
+        node=NODE, policy=make_policy(), report=report, pods=(pod,), now=NOW + 70, defaults=INSTALLED
+    )
+    ended = next_step(replace(known, policy=make_policy().of(spec)))
+    assert isinstance(ended, PatchReport)
+    last = ended.status.probe(names.PROBE_PULL).last_run
+    assert last is not None
+    assert (last.outcome, last.reason) == (Outcome.SKIPPED, "ImageReplaced")
+    assert not isinstance(next_step(known), DeletePod)
+    assert getattr(next_step(known), "status", report.status).probe(names.PROBE_PULL).unread == 0
 
 
 def test_a_request_asks_also_where_the_probe_once_saw_what_it_cannot_measure() -> None:

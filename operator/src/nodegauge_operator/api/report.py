@@ -46,7 +46,7 @@ class ProbeStatus(Struct, frozen=True, rename="camel", kw_only=True):
     `readAt`: when that was; `unread`: runs since then that brought nothing, `hardSince`: when the last run
     ended before the present row of failed (not merely skipped) ones; `streak`: runs in a row with this
     verdict, `since` its first; `raw`: the inputs kept for the next judgement (JSON, 2 KiB at most; of `pull`
-    the image that is on the node); `request`: the last `spec.requestedAt` answered.
+    the image last asked for); `request`: the last `spec.requestedAt` answered.
     """
 
     name: str

@@ -71,7 +71,8 @@ def after_pull(
         end = RunEnd(outcome=Outcome.UNKNOWN, reason="ImageUnusable", message=f"{image}: {problem.message}")
     ended = readings.ended(run, end, node=met.node, now=met.now)
     if end.outcome is not Outcome.READ:
-        return replace(status, probes=status.with_probe(readings.unread(before, ended, request=request)))
+        failed = readings.unread(before, ended, request=request)
+        return replace(status, probes=status.with_probe(replace(failed, raw=image or before.raw)))
     reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.", raw=image)
     return replace(status, probes=status.with_probe(readings.read(before, ended, reading, request=request)))
 

@@ -57,8 +57,8 @@ def bench_due_at(report: Report | None, *, node: NodeView, policy: Policy, defau
     if bench_probe(report.status, node=node, image=image) == names.PROBE_NCCL:
         return at
     pull = report.status.probe(names.PROBE_PULL)
-    if not pull.unread or _wanted_now(pull, report, node):
-        return at
+    if not pull.unread or pull.raw != image or _wanted_now(pull, report, node):
+        return at  # what another image was like says nothing of this one
     return max(at, _finished(pull) + _rechecked(pull, policy))
 
 

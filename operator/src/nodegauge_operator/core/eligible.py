@@ -13,7 +13,7 @@ from msgspec import Struct
 from nodegauge_judge import Code
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus, whole
-from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.runs import RunEnd
 from nodegauge_operator.core.selection import driver_changes
 
@@ -91,6 +91,14 @@ def giving_way(node: NodeView) -> RunEnd | None:
         text = "the driver or the MIG layout is being exchanged"
         return RunEnd(outcome=Outcome.SKIPPED, reason="DriverChanges", message=text)
     return None
+
+
+def replaced(pod: PodView, *, image: str) -> RunEnd | None:
+    """The end of a pull whose image nobody wants any more: the right one waits no half an hour for it."""
+    if pod.probe != names.PROBE_PULL or pod.image in ("", image):
+        return None
+    text = f"the image is {image} by now" if image else "no benchmark is wanted any more"
+    return RunEnd(outcome=Outcome.SKIPPED, reason="ImageReplaced", message=text)
 
 
 def divided(status: ReportStatus, node: NodeView) -> Hindrance | None:

@@ -21,7 +21,7 @@ from nodegauge_operator.api.report import Change, Outcome, Report, ReportStatus,
 from nodegauge_operator.core import gate, hold, rows, runs
 from nodegauge_operator.core.advance import advance
 from nodegauge_operator.core.due import bench_due_at, bench_probe, run_due_at, wake_at
-from nodegauge_operator.core.eligible import giving_way
+from nodegauge_operator.core.eligible import giving_way, replaced
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.podspec import probe_pod
 from nodegauge_operator.core.release import delete_next, release, take_off
@@ -127,21 +127,21 @@ def _judge_ended(s: Situation, node: NodeView, policy: Policy, report: Report) -
         last = report.status.probe(pod.probe).last_run
         if not _current(pod, node, report) or (last is not None and pod.uid == last.pod_uid):
             continue
-        end = _ending(pod, node, policy, now=s.now)
+        end = _ending(s, pod, node, policy)
         if end is not None:
             status = _advanced(s, pod, end, node=node, policy=policy, report=report)
             return _patched(s, report, status, node=node, policy=policy)
     return None
 
 
-def _ending(pod: PodView, node: NodeView, policy: Policy, *, now: float) -> runs.RunEnd | None:
+def _ending(s: Situation, pod: PodView, node: NodeView, policy: Policy) -> runs.RunEnd | None:
     """How the pod's run ended; None while it goes on.  A benchmark gives way where the node is wanted for
     something else, or has done so already: whoever drained the node may have ended it."""
     limits, deadline = policy.limits_of(pod.probe), policy.deadline_of(pod.probe)
-    end = runs.ending(pod, node=node.name, limits=limits, deadline=deadline, now=now)
+    end = runs.ending(pod, node=node.name, limits=limits, deadline=deadline, now=s.now)
     if pod.probe == names.PROBE_HEALTH or (end is not None and end.outcome is not Outcome.UNKNOWN):
         return end
-    return giving_way(node) or end
+    return giving_way(node) or replaced(pod, image=policy.bench_image(s.defaults.bench_image)) or end
 
 
 def _advanced(
