@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -101,7 +102,8 @@ def test_the_image_for_benchmarks_is_made_only_when_it_is_asked_for() -> None:
 
     def said(*words: str) -> str:
         command = ["make", "--dry-run", "--always-make", "images", *words]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        own = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+        done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return next(line for line in done.stdout.splitlines() if "-m images" in line)
 
