@@ -30,7 +30,8 @@ PRIORITY = -50
 JOB = "train"
 WITHIN = 60.0
 AT_ONCE = 2.0
-"""Seconds from asking for a job until it runs and nothing of the benchmark is left."""
+"""Seconds from asking for a job until it runs and no process of the benchmark is left."""
+TIMELY = ("processes gone", "job running")
 TRIES = 2
 """A machine that is busy for a moment is late once."""
 LOOK_SECONDS = 0.02
@@ -73,7 +74,7 @@ def gives_way(world: World) -> None:
         times = _take_over(world)
         words = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times.items())
         world.say(f"after a job wanted {GPUS} GPUs: {words}")
-        if max(times.values()) < AT_ONCE:
+        if all(times[what] < AT_ONCE for what in TIMELY):
             return
         if left:
             before = _number(world)
