@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shlex import quote
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter")
-PROGRAM = """#!{python}
-import sys
+PROGRAM = """import sys
 told = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 low, high, factor, ranks = (int(told[name]) for name in ("-b", "-e", "-f", "-g"))
 collective, old = {collective!r}, {old!r}
@@ -37,7 +37,10 @@ print("# Avg bus bandwidth    : 1")
 def installed(folder: Path, *, names: tuple[str, ...] = NAMES, old: bool = False) -> Path:
     """The folder, with programs in it."""
     for name in names:
-        scripted(folder, name, PROGRAM.format(python=sys.executable, collective=name, old=old))
+        program = folder / f"{name}.py"
+        program.write_text(PROGRAM.format(collective=name, old=old))
+        # Not by its own first line, which cannot name a Python whose path has a space.
+        scripted(folder, name, f'#!/bin/sh\nexec {quote(sys.executable)} {quote(str(program))} "$@"\n')
     return folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_a_sweep_has_every_size_and_few_more(
     tmp_path: Path, cells: tuple[CellOrder, ...], arguments: str
 ) -> None:
     """The largest step that meets all of them; calls and checks as ordered."""
-    scripted(tmp_path, "all_reduce", f'#!/bin/sh\necho "$@" > {tmp_path}/said\nexit 3\n')
+    scripted(tmp_path, "all_reduce", f'#!/bin/sh\necho "$@" > "{tmp_path}/said"\nexit 3\n')
     run(ordered(cells=cells), tmp_path)
     assert (tmp_path / "said").read_text().strip() == arguments
 
@@ -116,7 +117,7 @@ def test_without_all_reduce_there_is_no_engine(tmp_path: Path) -> None:
 
 def test_an_order_without_gpus_starts_nothing(tmp_path: Path) -> None:
     """Who would measure, and done."""
-    scripted(tmp_path, "all_reduce", f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    scripted(tmp_path, "all_reduce", f"#!/bin/sh\ntouch '{tmp_path}/started'\n")
     code, lines, _ = run(ordered(uuids=(), cells=()), tmp_path)
     assert (code, len(lines), lines[-1].done) == (0, 2, True)
     assert not (tmp_path / "started").exists()
@@ -147,7 +148,9 @@ def test_a_program_that_fails_says_how(tmp_path: Path, script: str, what: str, w
     """Its last words and how it ended; exit code 1."""
     log = FIXTURES / "nccl-tests_allreduce_superbench.log"
     scripted(
-        tmp_path, "all_reduce", "#!/bin/sh\nPATH=/usr/bin:/bin\n" + script.replace("{log}", str(log)) + "\n"
+        tmp_path,
+        "all_reduce",
+        "#!/bin/sh\nPATH=/usr/bin:/bin\n" + script.replace("{log}", quote(str(log))) + "\n",
     )
     code, lines, printed = run(ordered(uuids=tuple("abcdefgh"), cells=CELLS[:1]), tmp_path)
     failed = lines[-1].failed
