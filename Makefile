@@ -55,8 +55,8 @@ bench: $(READY) need-cc ## throughput, latency, writes and memory of the operato
 testbed: $(READY) need-cc ## the demo's cluster to play with: up, and the commands to use it
 	@$(RUN) -m testbed up $(ARGS)
 
-images: $(READY) ## the operator's and the probe's image as OCI archives in dist/images, without a container engine
-	@$(RUN) -m images archives $(ARGS)
+images: $(READY) ## the operator's and the probe's image as OCI archives in dist/images, without an engine (BENCH=1: and NCCL's)
+	@$(RUN) -m images archives $(if $(BENCH),operator probe bench) $(ARGS)
 
 reference: $(READY) ## what is generated: docs/reference, the chart's copies of the CRDs, its schema
 	@$(RUN) docs/generate.py

@@ -13,6 +13,7 @@ the next begins anew.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import subprocess
@@ -26,6 +27,9 @@ INPUTS = (Path("pyproject.toml"), CONSTRAINTS)
 VENV = Path(".venv")
 PROJECT = ["--group", "dev", "--editable", ".[operator,probes,bench]"]
 BUILD_TOOLS = ("pip", "setuptools")
+NOT_INSTALLED = "nccl"
+"""An extra whose packages are pinned but in no checkout: 0.6 GB."""
+ALONE = "# Of the bench image alone, in no checkout:\n"
 PINS_HEADER = """\
 # Exact versions of everything that is installed to build, run and test nodegauge.
 # Written by `make constraints` (Python {python}); pip and setuptools are the tools that install and build it.
@@ -42,8 +46,8 @@ def say(text: str) -> None:
 
 
 def pinned() -> dict[str, str]:
-    """Package name (lower case) to `name==version`, as in constraints.txt."""
-    text = CONSTRAINTS.read_text(encoding="utf-8") if CONSTRAINTS.exists() else ""
+    """Package name (lower case) to `name==version` of what a checkout installs, as in constraints.txt."""
+    text = CONSTRAINTS.read_text(encoding="utf-8").split(ALONE)[0] if CONSTRAINTS.exists() else ""
     pins = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return {pin.split("==", maxsplit=1)[0].lower(): pin for pin in pins}
 
@@ -123,6 +127,19 @@ def install(stamp: Path) -> None:
     say("ready")
 
 
+def only_pinned(python: str, report: Path) -> list[str]:
+    """Pins of what a user's own image installs and no checkout does: the extra that brings NCCL.
+
+    pip resolves it beside what is installed; it may have to download half a gigabyte for that.
+    """
+    say("      and what the bench image installs besides")
+    dry = ["--dry-run", "--report", str(report), f".[{NOT_INSTALLED}]"]
+    run([python, "-m", "pip", "install", *dry], watch=counter(0), way_out=NO_PACKAGES)
+    found = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    pins = (f"{one['name']}=={one['version']}" for one in found if one["name"] != "nodegauge")
+    return sorted(pins, key=str.lower)
+
+
 def write_pins() -> None:
     """Resolve anew, without constraints, in a throw-away environment, and write constraints.txt."""
     with tempfile.TemporaryDirectory() as folder:
@@ -134,9 +151,11 @@ def write_pins() -> None:
         run([python, "-m", "pip", "install", *PROJECT], watch=counter(0), way_out=NO_PACKAGES)
         command = [python, "-m", "pip", "freeze", "--all", "--exclude-editable"]
         frozen = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        extra = only_pinned(python, Path(folder) / "report.json")
     lines = sorted((line for line in frozen.splitlines() if "==" in line), key=str.lower)
     header = PINS_HEADER.format(python=".".join(str(part) for part in sys.version_info[:2]))
-    CONSTRAINTS.write_text(header + "\n".join(lines) + "\n", encoding="utf-8")
+    text = "".join(f"{line}\n" for line in lines) + ALONE + "".join(f"{line}\n" for line in extra)
+    CONSTRAINTS.write_text(header + text, encoding="utf-8")
     say(f"{CONSTRAINTS} now holds {len(lines)} versions: look at `git diff`, then make check and make test")
 
 

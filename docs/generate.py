@@ -3,8 +3,8 @@
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 and name each page that differs
 
-It only formats: words and numbers come from the catalogue of findings, from `names.py`, `reasons.py`,
-`metrics.py` and the states of `api/report.py`.
+It only formats: words and numbers come from the catalogue of findings, the rows of expectations, `names.py`,
+`reasons.py`, `metrics.py` and the states of `api/report.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from nodegauge_judge import CATALOGUE, Cause, Judged
 from nodegauge_judge import reference as findings
+from nodegauge_judge.bench import reference as expectations
 from nodegauge_operator import names, reasons
 from nodegauge_operator.api.report import GateState
 from nodegauge_operator.metrics import Metrics
@@ -151,6 +152,7 @@ def metrics_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "expectations.md": expectations.page,
     "findings.md": findings.page,
     "labels.md": labels_page,
     "metrics.md": metrics_page,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from images import archive, debian
-from images.install import SOURCES, compile_all, install
+from images.install import SOURCES, compile_all, install, load
 from images.interpreter import wrapper
-from images.spec import ENVIRONMENT, IMAGES, LICENSE, PREFIX, ROOT, USER, Image, version
+from images.spec import ALL, LICENSE, PREFIX, ROOT, USER, Image, version
 from images.steps import BuildFailed, say
 
 INPUTS = (*SOURCES, "constraints.txt", "images")
@@ -81,9 +81,24 @@ def tree(image: Image, *, root: Path, environ: Mapping[str, str]) -> None:
         say(f"unpacking the base into {root}")
         python = build_base(base, root=root, scripts=Path(scripts))
         say(f"installing nodegauge[{image.extra}] below {root / PREFIX}")
-        install(image, root=root, python=python)
+        fill(image, base=base, below=root, root=root, python=python)
     archive.set_modes(root)
     say(f"{image.name}: {size(root) / 1e6:.1f} MB")
+
+
+def fill(image: Image, *, base: Base, below: Path, root: Path, python: Path) -> None:
+    """What the image has beside the base, in `root`; the base itself is in `below`."""
+    install(image, root=root, python=python)
+    known = {package.name for package in base.packages}
+    names = sorted(set(image.debian) - known)
+    more = debian.packages(names) if names else []
+    debian.fetch(more, cache=base.cache)
+    debian.add(root, wanted=more, cache=base.cache)
+    if image.loads:
+        folders = [*(root / "usr/lib").glob("*-linux-gnu"), *(root / folder for folder in image.libraries)]
+        with tempfile.TemporaryDirectory() as scripts:
+            own = wrapper(below, at=Path(scripts) / "python", python=base.python, more=folders)
+            load(own, image.loads, lib=root / PREFIX / "lib")
 
 
 def size(folder: Path) -> int:
@@ -97,7 +112,7 @@ def config(image: Image) -> dict[str, object]:
         "User": f"{USER}:{USER}",
         "WorkingDir": "/",
         "Entrypoint": list(image.entrypoint),
-        "Env": [f"{key}={value}" for key, value in ENVIRONMENT.items()],
+        "Env": [f"{key}={value}" for key, value in image.environment.items()],
         "Labels": {
             "org.opencontainers.image.title": image.title,
             "org.opencontainers.image.version": version(),
@@ -138,10 +153,10 @@ def _make(paths: Mapping[str, Path], *, base: Base, registry: str, work: Path) -
     python = build_base(base, root=root, scripts=work)
     bottom = archive.layer(root, created_by=f"Debian packages of Python {base.python}")
     for name, path in paths.items():
-        image = IMAGES[name]
+        image = ALL[name]
         step(f"{name}: installing nodegauge[{image.extra}]")
         top = work / name
-        install(image, root=top, python=python)
+        fill(image, base=base, below=root, root=top, python=python)
         step(f"{name}: packing")
         layers = [bottom, archive.layer(top, created_by=f"nodegauge[{image.extra}] {version()}")]
         path.with_suffix(".inputs").unlink(missing_ok=True)

@@ -196,16 +196,21 @@ def finish(root: Path, *, python: str) -> None:
 
 def build(root: Path, *, wanted: list[Package], cache: Path, python: str) -> None:
     """The base in the empty folder `root`, of packages that `fetch` brought."""
+    add(root, wanted=wanted, cache=cache)
+    finish(root, python=python)
+
+
+def add(root: Path, *, wanted: list[Package], cache: Path) -> None:
+    """The files of packages that `fetch` brought, below `root`, and their control files for scanners."""
     status = root / "var/lib/dpkg/status.d"
-    status.mkdir(parents=True)
     for package in wanted:
+        status.mkdir(parents=True, exist_ok=True)
         deb = cache / package.file
         # Of base-files, only what names the distribution.
         only = re.compile(r"(etc|usr/lib)/os-release|usr/share/doc/base-files/copyright")
         unpack(deb, into=root, only=only if package.name == "base-files" else None)
         control = run(["dpkg-deb", "--field", deb], way_out=NEEDS_APT, failure=Unavailable)
         (status / package.name).write_text(control, encoding="utf-8")
-    finish(root, python=python)
 
 
 def architecture() -> str:

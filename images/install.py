@@ -79,6 +79,11 @@ def wheel(python: Path, *, into: Path) -> Path:
     return built
 
 
+def load(python: Path, code: str, *, lib: Path) -> None:
+    """Fails where the code does not run with what is installed."""
+    run([python, "-c", code], env=environment(path=lib), way_out="What is installed does not load.")
+
+
 def loaded(python: Path, *, lib: Path, packages: tuple[str, ...]) -> set[Path]:
     """Files that are imported when every module of `packages` is: fails when one of them cannot be."""
     command: list[str | Path] = [python, "-c", IMPORT_ALL, *packages]
@@ -91,6 +96,8 @@ def trim(lib: Path, *, image: Image, used: set[Path]) -> None:
     for path in sorted(lib.glob("nodegauge_*")):
         if path.name not in image.packages:
             shutil.rmtree(path)
+    for path in (path for pattern in image.left_out for path in lib.glob(pattern)):
+        path.unlink()
     for folder in GENERATED:
         for path in (lib / folder).glob("*.py"):
             if path not in used:

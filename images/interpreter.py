@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from images.steps import BuildFailed
@@ -19,15 +20,16 @@ exec {loader} --argv0 "$0" --library-path {libraries} {python} "$@"
 """
 
 
-def wrapper(root: Path, *, at: Path, python: str) -> Path:
+def wrapper(root: Path, *, at: Path, python: str, more: Sequence[Path] = ()) -> Path:
     """A script at the path `at` that is the Python of the image unpacked in `root`; `python` such as `3.11`.
 
-    Processes that it starts through `sys.executable` are started through the script too.
+    `more`: folders of libraries, before the image's own.  Processes that it starts through `sys.executable`
+    are started through the script too.
     """
     loaders = sorted((root / "usr/lib").glob("*-linux-gnu/ld-linux-*.so.*"))
     if not loaders:
         raise BuildFailed(f"{root} holds no loader (ld-linux-*.so.*): its packages are not as expected")
-    libraries = [loaders[0].parent, root / "usr/lib"]
+    libraries = [*more, loaders[0].parent, root / "usr/lib"]
     text = SCRIPT.format(
         home=shlex.quote(str(root / "usr")),
         loader=shlex.quote(str(loaders[0])),

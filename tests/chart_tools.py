@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +31,7 @@ OFF: Object = {
     "metrics": {"service": {"enabled": False}},
     "operator": {"serviceAccount": {"create": False, "name": "someone"}},
     "probe": {"serviceAccount": {"create": False, "name": "nobody"}, "priorityClass": {"create": False}},
-    "nccl": {"priorityClass": {"create": False}},
+    "nccl": {"enabled": False, "priorityClass": {"create": False}},
 }
 """Everything that can be left out is."""
 
@@ -75,7 +76,11 @@ ALL: Object = {
         "serviceAccount": {"name": "gauge-probe"},
         "priorityClass": {"name": "gauge-low", "value": -500},
     },
-    "nccl": {"priorityClass": {"name": "gauge-bench", "value": -60}},
+    "nccl": {
+        "image": {"repository": "gpu/bench"},
+        "resources": {"requests": {"cpu": "4"}, "limits": {"memory": "32Gi"}},
+        "priorityClass": {"name": "gauge-bench", "value": -60},
+    },
     "crds": {"keep": False},
     "policy": {
         "name": "fleet",
@@ -107,6 +112,12 @@ FILES: dict[str, Object] = {
 """Values for clusters as people run them."""
 
 VARIANTS: dict[str, Object] = {"defaults": {}, "off": OFF, "all": ALL, **FILES}
+
+variants = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
+"""Marks a test that holds with each of them."""
+
+KNOWN = ("--api-versions", POLICY_API)
+"""Options of helm on a cluster that has our CRDs."""
 
 
 class HelmFailed(Exception):

@@ -19,6 +19,8 @@ from nodegauge_contract import (
     Counters,
     Growth,
     Power,
+    Problem,
+    ProblemKind,
     ReasonSeen,
     Result,
     Span,
@@ -26,7 +28,7 @@ from nodegauge_contract import (
     Unavailable,
     Window,
 )
-from nodegauge_judge import History, Judgement, Thresholds, judge_health
+from nodegauge_judge import Finding, History, Judgement, Thresholds, judge_health
 
 SAMPLES = 12
 """Samples of a window: 3 seconds at 4 Hz."""
@@ -34,6 +36,7 @@ ALL_BITS = 0x1FF
 NO_COUNTERS = Counters(trio=Unavailable("driver 570.124.04 has no such counters"))
 IDLE_WATTS, LIMIT_WATTS = 70, 700
 NANOSECONDS = 1_000_000_000
+LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
 
 
 def span(low: float, high: float | None = None) -> Span:
@@ -158,6 +161,17 @@ def judge(
     return judgement
 
 
+def cool(**values: int) -> Result:
+    """Two PCIe GPUs, the first with these temperatures and no sampling window."""
+    return made.with_gpu(made.phb(), 0, temperature=Temperature(**values), window=None)
+
+
 def codes(judgement: Judgement) -> list[str]:
     """Codes with severities, as `code/severity`."""
     return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
+
+
+def only(judgement: Judgement) -> Finding:
+    """The only finding."""
+    assert len(judgement.findings) == 1, codes(judgement)
+    return judgement.findings[0]

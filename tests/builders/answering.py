@@ -1,10 +1,12 @@
-"""The operator's client on an API server that a test answers for, call by call; every call is kept.
+"""The operator's client on an API server that a test answers for, call by call.
 
-It stands in for `kube.client.Client` below `call`.  Where objects have to live and change, `builders.client`.
+It stands in for `kube.client.Client` below `call`, so that everything above it is the operator's own.  Where
+objects have to live and change, `builders.client`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,12 +27,12 @@ class Call:
     content_type: str
 
 
-class AnsweringClient(Client):
-    """`answer` gives the object for a call, or raises a `KubeError`."""
+class LocalClient(Client, ABC):
+    """A client without a connection."""
 
-    def __init__(self, answer: Callable[[Call], Object]) -> None:
-        self.calls: list[Call] = []
-        self._answer = answer
+    @abstractmethod
+    async def take(self, call: Call) -> Object:
+        """The object for a call; or raises a `KubeError`."""
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -45,7 +47,20 @@ class AnsweringClient(Client):
         content_type: str = "application/json",
         within: float = CALL_TIMEOUT,
     ) -> Object:
-        """One call, kept and answered."""
-        made = Call(method=method, path=path, query=query or {}, body=body, content_type=content_type)
-        self.calls.append(made)
-        return self._answer(made)
+        """One call, answered here."""
+        return await self.take(
+            Call(method=method, path=path, query=query or {}, body=body, content_type=content_type)
+        )
+
+
+class AnsweringClient(LocalClient):
+    """`answer` gives the object for a call, or raises a `KubeError`; every call is kept."""
+
+    def __init__(self, answer: Callable[[Call], Object]) -> None:
+        self.calls: list[Call] = []
+        self._answer = answer
+
+    async def take(self, call: Call) -> Object:
+        """Kept and answered."""
+        self.calls.append(call)
+        return self._answer(call)

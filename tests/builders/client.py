@@ -1,15 +1,15 @@
 """The operator's client on a cluster in memory: every call is a turn that a test can watch, refuse or cut.
 
-It stands in for `kube.client.Client` below `call`, so that everything above it is the operator's own.
+What is refused, cut or killed is said by the test; what is answered, by `builders.cluster`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
+from builders.answering import Call, LocalClient
 from builders.cluster import COLLECTIONS, NODES, ApiError, Body, Cluster
-from nodegauge_operator.kube.client import CALL_TIMEOUT, STRATEGIC, Client
+from nodegauge_operator.kube.client import STRATEGIC
 from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
 
 
@@ -17,7 +17,7 @@ class Killed(BaseException):
     """SIGKILL: nothing after it runs."""
 
 
-class FakeClient(Client):
+class FakeClient(LocalClient):
     """`log` holds what was written, as "VERB resource"; `turn` is awaited before each call."""
 
     def __init__(self, cluster: Cluster, *, turn: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -33,50 +33,36 @@ class FakeClient(Client):
         """Told after the cluster has answered, before the operator hears of it."""
         self._turn = turn
 
-    async def close(self) -> None:
-        """Nothing to close."""
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        body: Any = None,
-        content_type: str = "application/json",
-        within: float = CALL_TIMEOUT,
-    ) -> Body:
+    async def take(self, call: Call) -> Body:
         """One call, answered by the cluster."""
         if self._turn is not None:
             await self._turn()
         self.calls += 1
-        refusal = self.refuse(method, path)
+        refusal = self.refuse(call.method, call.path)
         if refusal is not None:
             raise refusal
-        if method == "GET":
-            self.reads.append(path)
+        if call.method == "GET":
+            self.reads.append(call.path)
         else:
             self._maybe_die("before")
         try:
-            answer = self._answer(method, path, query=query or {}, body=body, content_type=content_type)
+            answer = self._answer(call)
         except ApiError as error:
             raise error_of(error.status, error.reason, error.message) from None
-        self.answered(method, path)
-        if method != "GET":
+        self.answered(call.method, call.path)
+        if call.method != "GET":
             self._maybe_die("after")
-            self.log.append(f"{method} {_words(path)}")
+            self.log.append(f"{call.method} {_words(call.path)}")
         return answer
 
     def _maybe_die(self, when: str) -> None:
         if self.kill_at == (len(self.log), when):
             raise Killed
 
-    def _answer(
-        self, method: str, path: str, *, query: Mapping[str, Any], body: Any, content_type: str
-    ) -> Body:
-        collection, name, sub = _split(path)
-        manager = query.get("fieldManager", "")
-        match method:
+    def _answer(self, call: Call) -> Body:
+        collection, name, sub = _split(call.path)
+        query, body, manager = call.query, call.body, call.query.get("fieldManager", "")
+        match call.method:
             case "GET" if name:
                 return self.cluster.get(collection, name)
             case "GET":
@@ -89,14 +75,14 @@ class FakeClient(Client):
                 )
             case "POST":
                 return self.cluster.create(collection, body)
-            case "PATCH" if collection == NODES and sub and content_type == STRATEGIC:
+            case "PATCH" if collection == NODES and sub and call.content_type == STRATEGIC:
                 return self.cluster.patch_conditions(name, body)
             case "PATCH":
                 return self.cluster.patch(collection, name, body, sub=sub, manager=manager)
             case "DELETE":
                 answer = self.cluster.delete(collection, name, body or {})
                 return answer if answer.get("kind") == "Status" else answer | {"kind": "Pod"}
-        raise AssertionError(f"{method} {path}")
+        raise AssertionError(f"{call.method} {call.path}")
 
 
 def unavailable(status: int = 0) -> KubeError:

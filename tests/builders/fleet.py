@@ -13,7 +13,7 @@ from typing import Any
 from builders.client import Killed
 from builders.cluster import NODES, POLICIES, REPORTS, Body
 from builders.judging import SHORT, saying
-from builders.operator import Operator, World
+from builders.operator import HEALTH, NOTHING, Operator, World
 from builders.virtual import Turn
 from nodegauge_judge import Answer
 from nodegauge_operator import names
@@ -124,7 +124,7 @@ class Fleet:
     def go(self, name: str) -> None:
         """The operator looks at the node, or goes on with it up to its next call."""
         if name not in self._flights:
-            self._flights[name] = self.operator.worker.settle(name, granted=False, since=0.0)
+            self._flights[name] = self.operator.worker.settle(name, granted=NOTHING, since=0.0)
         self._step(name)
 
     def finish(self, name: str) -> None:
@@ -134,7 +134,8 @@ class Fleet:
 
     def settle(self, name: str, *, granted: bool = False) -> None:
         """Look at the node, and do all there is to do."""
-        self._flights[name] = self.operator.worker.settle(name, granted=granted, since=0.0)
+        kinds = HEALTH if granted else NOTHING
+        self._flights[name] = self.operator.worker.settle(name, granted=kinds, since=0.0)
         self.finish(name)
 
     def die_after(self, writes: int, when: str) -> None:

@@ -13,12 +13,13 @@ from typing import Any, cast
 import kopf
 from msgspec.structs import replace
 
+import nccl_builders as nccl
 import result_builders as made
 from builders.client import FakeClient
 from builders.cluster import EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, Cluster, copied
 from builders.views import NOW, addressed
 from builders.virtual import drive
-from nodegauge_contract import Result
+from nodegauge_contract import Bench, Result
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.model import pod_view
@@ -28,10 +29,16 @@ from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile import listing
 from nodegauge_operator.reconcile.store import Store
 from nodegauge_operator.reconcile.sweep import Sweep
+from nodegauge_operator.reconcile.turns import Kind
 from nodegauge_operator.reconcile.worker import Settled, Worker
 from nodegauge_operator.settings import Settings
 
 SETTINGS = Settings(probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"))
+BENCHMARKING = replace(SETTINGS, probe=replace(SETTINGS.probe, bench_image="bench:1"))
+"""An installation that names a bench image."""
+NOTHING: frozenset[Kind] = frozenset()
+HEALTH, BENCH = frozenset({Kind.HEALTH}), frozenset({Kind.BENCH})
+"""What a place is kept for on a node."""
 HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS}
 
 
@@ -106,9 +113,10 @@ class Operator:
         for event in now:
             self._feed.give(*event)
 
-    def settle(self, name: str = "node-1", *, granted: bool = True) -> Settled:
-        """Write what has to be written for a node."""
-        return drive(self.worker.settle(name, granted=granted, since=0.0))
+    def settle(self, name: str = "node-1", *, granted: bool = True, benchmark: bool = False) -> Settled:
+        """Write what has to be written for a node, with places for a health run, a benchmark, or none."""
+        kinds = (HEALTH if granted else NOTHING) | (BENCH if benchmark else NOTHING)
+        return drive(self.worker.settle(name, granted=kinds, since=0.0))
 
     def runs_counted(self) -> float:
         """What the metric of finished runs says."""
@@ -128,6 +136,8 @@ class World:
         self.cluster = Cluster(lambda: self.now)
         self.machines: dict[str, Result] = {}
         """The document that each node's probe brings home; a bridged pair of TITANs where nothing is said."""
+        self.benchmarks: dict[str, Result] = {}
+        """The same of each node's benchmark."""
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass."""
@@ -137,7 +147,12 @@ class World:
         """The termination message of this pod's probe."""
         view = pod_view(pod)
         assert view is not None
-        return addressed(self.machines.get(view.node, made.titan()), view)
+        found = {
+            names.PROBE_HEALTH: self.machines.get(view.node, made.titan()),
+            names.PROBE_PULL: Result(probe=names.PROBE_PULL, bench=Bench(engine="nccl4py")),
+            names.PROBE_NCCL: self.benchmarks.get(view.node, nccl.titan()),
+        }
+        return addressed(found[view.probe], view)
 
     def schedule(self, pod: Body) -> None:
         """The scheduler places a pod, and its container starts."""

@@ -19,6 +19,16 @@ from testbed.hardware import Hardware
 QUICK = ("--window", "0.2", "--hz", "10")
 
 
+def told(hardware: Hardware, termination_log: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """The environment that a kubelet gives a probe on this machine."""
+    run = {
+        "NODEGAUGE_RUN": "run-1",
+        "NODEGAUGE_NODE": "node-1",
+        "NODEGAUGE_TERMINATION_LOG": str(termination_log),
+    }
+    return {**os.environ, **hardware.env(), **run, **more}
+
+
 @dataclass
 class Probe:
     """One machine, and the probe on it; `environment` is what a kubelet would add."""
@@ -35,12 +45,7 @@ class Probe:
         return [sys.executable, "-m", "nodegauge_probes", "health", *QUICK, *options]
 
     def env(self) -> Mapping[str, str]:
-        told = {
-            "NODEGAUGE_RUN": "run-1",
-            "NODEGAUGE_NODE": "node-1",
-            "NODEGAUGE_TERMINATION_LOG": str(self.termination_log),
-        }
-        return {**os.environ, **self.hardware.env(), **told, **self.environment}
+        return told(self.hardware, self.termination_log, self.environment)
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         """The probe until its end."""

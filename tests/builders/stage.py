@@ -6,6 +6,7 @@ Watch events arrive late and calls take time; the scheduler and the kubelets are
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from nodegauge_operator.reconcile import sweep as sweep_module
 from nodegauge_operator.reconcile import worker as worker_module
 from nodegauge_operator.reconcile.store import Store
 from nodegauge_operator.reconcile.sweep import Sweep
+from nodegauge_operator.settings import Settings
 
 LATENCY, LAG = 0.004, 0.02
 RUN_SECONDS = 5.0
@@ -32,7 +34,7 @@ RUN_SECONDS = 5.0
 class Stage:
     """A cluster, a sweep and virtual time; `start` begins the sweep, `after` lets time pass."""
 
-    def __init__(self, loop: VirtualLoop, *, latency: float = LATENCY) -> None:
+    def __init__(self, loop: VirtualLoop, *, latency: float = LATENCY, settings: Settings = SETTINGS) -> None:
         self.loop = loop
         self.latency = latency
         self.world = World()
@@ -44,12 +46,16 @@ class Stage:
             client=self.client,
             store=Store(),
             metrics=self.metrics,
-            settings=SETTINGS,
+            settings=settings,
             clock=self.cluster.clock,
             jitter=lambda: 0.0,
         )
         self.feed = Feed(self.sweep)
         self.most_pods = 0
+        self.most: Counter[str] = Counter()
+        """Pods at a time, by probe."""
+        self.begun: list[tuple[str, str]] = []
+        """Probe and node of each pod, in the order in which they were made."""
         self.order: list[str] = []
         self.cluster.subscribers.append(self._watch)
         self.task: asyncio.Task[None] | None = None
@@ -62,9 +68,11 @@ class Stage:
         if path == PODS:
             pods = self.cluster.objects[PODS]
             self.most_pods = max(self.most_pods, len(pods))
+            self.most |= Counter(pod["metadata"]["labels"][names.POD_PROBE] for pod in pods.values())
             name = body["metadata"]["name"]
             if kind == "ADDED":
                 self.order.append(body["metadata"]["annotations"][names.POD_NODE])
+                self.begun.append((body["metadata"]["labels"][names.POD_PROBE], self.order[-1]))
                 self.loop.call_later(RUN_SECONDS, self._end, name)
 
     def _end(self, name: str) -> None:
@@ -72,10 +80,12 @@ class Stage:
         if pod and not pod["metadata"].get("deletionTimestamp"):
             self.world.end(pod, self.world.result(pod))
 
-    def nodes(self, count: int) -> None:
-        """So many nodes register."""
+    def nodes(self, count: int, *, gpus: int = 0) -> None:
+        """So many nodes register, each of which offers so many GPUs."""
         for n in range(count):
             self.cluster.add_node(f"node-{n}")
+            offered = {names.GPU_RESOURCE: str(gpus)} if gpus else {}
+            self.cluster.change(NODES, f"node-{n}", {"status": {"capacity": offered, "allocatable": offered}})
 
     def start(self) -> None:
         """Begin to sweep."""

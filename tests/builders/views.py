@@ -59,6 +59,14 @@ class ANode(NodeView, frozen=True, kw_only=True):
         """Whose kubelet is not Ready."""
         return replace(self, ready=False)
 
+    def offering(self, gpus: int, *, of: int = 0) -> Self:
+        """Whose device plugin offers so many GPUs, of so many that there are."""
+        return replace(self, gpu_allocatable=str(gpus), gpu_capacity=str(of or gpus))
+
+    def cordoned(self) -> Self:
+        """Where nothing new is to be scheduled."""
+        return replace(self, unschedulable=True).tainted("node.kubernetes.io/unschedulable")
+
     def booted(self, boot_id: str) -> Self:
         """After a boot."""
         return replace(self, boot_id=boot_id)
@@ -169,20 +177,40 @@ class AReport(Report, frozen=True, kw_only=True):
         at: float = NOW,
         request: str = "",
         room: bool = True,
+        probe: str = names.PROBE_HEALTH,
+        bench_image: str = "",
     ) -> Self:
-        """After one more run that ended so; `room`: the budget of gated nodes has a place."""
+        """After one more run of a probe that ended so; `room`: the budget of gated nodes has a place."""
         policy = policy or make_policy()
-        last = self.status.probe(names.PROBE_HEALTH).last_run
+        last = self.status.probe(probe).last_run
         number = (last.number if last else 0) + 1
-        run = Run(number=number, pod_name=f"pod-{number}", pod_uid=f"uid-{number}", started_at=stamp(at - 5))
-        status = advance(self.status, run=run, end=end, node=node, policy=policy, request=request, now=at)
-        return self.settled(status, node=node, policy=policy, at=at, room=room)
+        who = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
+        run = Run(number=number, pod_name=f"pod-{who}", pod_uid=f"uid-{who}", started_at=stamp(at - 5))
+        status = advance(
+            self.status,
+            run=run,
+            end=end,
+            node=node,
+            policy=policy,
+            request=request,
+            now=at,
+            probe=probe,
+            image=bench_image,
+        )
+        return self.settled(status, node=node, policy=policy, at=at, room=room, bench_image=bench_image)
 
     def settled(
-        self, status: ReportStatus, *, node: NodeView, policy: Policy, at: float, room: bool = True
+        self,
+        status: ReportStatus,
+        *,
+        node: NodeView,
+        policy: Policy,
+        at: float,
+        room: bool = True,
+        bench_image: str = "",
     ) -> Self:
         """With this status and what follows from it at that time."""
-        ground = hold.Ground(node=node, policy=policy, now=at, room=room)
+        ground = hold.Ground(node=node, policy=policy, now=at, room=room, bench_image=bench_image)
         return replace(self, status=hold.settled(self, status, ground))
 
 
@@ -193,15 +221,22 @@ def make_node(name: str = "node-1", *, uid: str = "", version: int = 10) -> ANod
     )
 
 
-def make_pod(node: NodeView | None = None, *, number: int = 1, version: int = 10, uid: str = "") -> APod:
+def make_pod(
+    node: NodeView | None = None,
+    *,
+    number: int = 1,
+    version: int = 10,
+    uid: str = "",
+    probe: str = names.PROBE_HEALTH,
+) -> APod:
     """A pod of one run on a node, just created."""
     node = node or make_node()
-    name = names.pod_name(node_uid=node.uid, probe=names.PROBE_HEALTH, number=number)
+    name = names.pod_name(node_uid=node.uid, probe=probe, number=number)
     return APod(
         name=name,
         uid=uid or f"{name}-uid",
         resource_version=str(version),
-        probe=names.PROBE_HEALTH,
+        probe=probe,
         node=node.name,
         node_uid=node.uid,
         number=number,

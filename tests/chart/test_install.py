@@ -26,8 +26,8 @@ from chart_pods import ChartPods
 from chart_tools import (
     ALL,
     CHART,
+    KNOWN,
     NAMESPACE,
-    POLICY_API,
     RELEASE,
     VARIANTS,
     Helm,
@@ -39,8 +39,6 @@ from testbed.errors import ApiError
 from testbed.rest import Rest
 
 pytestmark = pytest.mark.cluster
-
-KNOWN = ("--api-versions", POLICY_API)
 
 NO_JOB: Object = {"cleanup": {"enabled": False}}
 """Values for an uninstall with hooks where no kubelet runs the clean-up's Job."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chart_tools import CHART, NAMESPACE, RELEASE, VARIANTS, Helm, Object
+from chart_tools import CHART, NAMESPACE, RELEASE, Helm, Object, variants
 
 
 def notes(helm: Helm, values: Object | None = None) -> str:
@@ -13,7 +13,7 @@ def notes(helm: Helm, values: Object | None = None) -> str:
     return helm.run(*words, values=values).partition("NOTES:\n")[2]
 
 
-@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
+@variants
 def test_notes_are_whole(helm: Helm, values: Object) -> None:
     """With each set of values there is text, without a value that is missing and without two empty lines."""
     said = notes(helm, values)

@@ -9,23 +9,21 @@ import pytest
 from chart_tools import (
     ALL,
     FILES,
+    KNOWN,
     NAMESPACE,
-    POLICY_API,
     RELEASE,
-    VARIANTS,
     Helm,
     HelmFailed,
     Object,
     of_kind,
     only,
     pods,
+    variants,
 )
 from nodegauge_operator.api.policy import parse as parse_policy
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.podspec import probe_pod
 from nodegauge_operator.settings import Settings, parse
-
-variants = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
 
 
 def violations(pod: Object) -> list[str]:
@@ -164,7 +162,7 @@ def test_free_values_reach_the_probes(helm: Helm) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_probe_on_each_kind_of_cluster(helm: Helm, name: str) -> None:
     """With the values of a kind of cluster, the probe pod has what they say of it, and stays restricted."""
-    objects = helm.objects(FILES[name], "--api-versions", POLICY_API)
+    objects = helm.objects(FILES[name], *KNOWN)
     probe = parse(environment(objects)).probe
     (body,) = of_kind(objects, "GPUValidationPolicy")
     node = NodeView(name="gpu-1", uid="u", resource_version="1", labels={})

@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from chart_tools import POLICY_API, Helm, Object, events, of_kind, pods
+from chart_tools import KNOWN, Helm, Object, events, of_kind, pods
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
-
-KNOWN = ("--api-versions", POLICY_API)
 
 
 def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[str, Object]:

@@ -10,8 +10,8 @@ import yaml
 from chart_tools import (
     ALL,
     CHART,
+    KNOWN,
     NAMESPACE,
-    POLICY_API,
     RELEASE,
     VARIANTS,
     Helm,
@@ -21,6 +21,7 @@ from chart_tools import (
     of_kind,
     only,
     pods,
+    variants,
 )
 from crd_schema import CRDS
 from nodegauge_operator.kube.workloads import OPERATOR
@@ -35,8 +36,6 @@ CLUSTER_WIDE = {
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")
 RECOMMENDED = ("name", "instance", "version", "managed-by", "part-of", "component")
-
-variants = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
 
 
 @variants
@@ -184,14 +183,14 @@ def test_cleanup_is_a_hook_as_a_whole(helm: Helm) -> None:
 
 def test_cleanup_is_tried_again(helm: Helm) -> None:
     """A Job whose pod was drained or whose node went is tried a few times within Helm's five minutes."""
-    spec = only(helm.objects(None, "--api-versions", POLICY_API), "Job")["spec"]
+    spec = only(helm.objects(None, *KNOWN), "Job")["spec"]
     assert spec["backoffLimit"] == 4
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_uninstall_asks_for_no_object_of_our_crds(helm: Helm) -> None:
     """With the clean-up, no pre-delete hook is of a kind that may be gone by then, which would stop Helm."""
-    hooks = [o for o in helm.objects({}, "--api-versions", POLICY_API) if "pre-delete" in events(o)]
+    hooks = [o for o in helm.objects({}, *KNOWN) if "pre-delete" in events(o)]
     assert hooks
     assert [o for o in hooks if o["apiVersion"].startswith("nodegauge.dev/")] == []
 
@@ -209,7 +208,7 @@ def test_another_namespace(helm: Helm) -> None:
 @variants
 def test_every_file_of_templates_is_rendered(helm: Helm, values: Object) -> None:
     """No template is empty with any set of values, on clusters old and new, unless those switch it off."""
-    text = helm.template(values) + helm.template(values, "--api-versions", POLICY_API)
+    text = helm.template(values) + helm.template(values, *KNOWN)
     sources = set(re.findall(r"# Source: nodegauge/templates/(\S+)", text))
     templates = {path.name for path in (CHART / "templates").glob("*.yaml")}
     switches = {
@@ -260,7 +259,7 @@ def test_operators_are_found_by_their_labels(helm: Helm, values: Object) -> None
 
 def test_cleanup_stops_this_operator(helm: Helm) -> None:
     """The clean-up names the release's Deployment, and its own pod is none of the Deployment's."""
-    objects = helm.objects(ALL, "--api-versions", POLICY_API)
+    objects = helm.objects(ALL, *KNOWN)
     job, deployment = only(objects, "Job"), only(objects, "Deployment")
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["python", "-m", "nodegauge_cli", "cleanup"]

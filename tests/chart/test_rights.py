@@ -7,12 +7,10 @@ import re
 import pytest
 import yaml
 
-from chart_tools import NAMESPACE, VARIANTS, Helm, Object, of_kind, only, pods
+from chart_tools import NAMESPACE, Helm, Object, of_kind, only, pods, variants
 
 RULE = re.compile(r"^( *)- apiGroups:")
 ROLES = ("ClusterRole", "Role")
-
-variants = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
 
 
 def documents(text: str) -> list[str]:

@@ -17,6 +17,7 @@ from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError
 from testbed.proxy import FaultProxy
+from testbed.rest import Rest
 
 NEEDS_PROGRAMS = "control_plane"
 
@@ -46,6 +47,12 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     """A running control plane that all tests of the session share."""
     with ControlPlane(tmp_path_factory.mktemp("control-plane")) as control_plane:
         yield control_plane
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane) -> Rest:
+    """Plain calls as the administrator."""
+    return control_plane.rest()
 
 
 @pytest.fixture

@@ -24,9 +24,8 @@ CONTAINER = {"name": "main", "image": "nothing:1"}
 
 
 @pytest.fixture
-def rig(control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[Rig]:
+def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[Rig]:
     """Nodes without kubelets: no pod on them is ever confirmed gone."""
-    api = Rest(control_plane.server, ca_file=control_plane.ca_file, token=control_plane.admin_token)
     install_crds(api)
     rig = Rig(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
     yield rig

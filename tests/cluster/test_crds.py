@@ -58,6 +58,8 @@ async def test_defaults_are_the_types(api: Api) -> None:
     assert parse(stored).spec == msgspec.convert(spec, PolicySpec)
 
 
+ROW = {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": 1 << 30, "busbw": 400}
+
 MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
     "no-selector": ({"mode": "Observe"}, "spec.nodeSelector", "Required"),
     "unknown-field": ({"nodeSelector": {}, "interval": "5m"}, "spec.interval", "unknown field"),
@@ -152,6 +154,29 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
         "operator: Exists",
     ),
     "priority": ({"priority": 2_000_000}, "spec.priority", "less than or equal to 1000000"),
+    "bench-interval": ({"probes": {"nccl": {"interval": "5s"}}}, "nccl.interval", "write for example 24h"),
+    "bench-overlap": ({"probes": {"nccl": {"interval": "5m"}}}, "nccl.deadline", "raise interval"),
+    "bench-recheck": ({"probes": {"nccl": {"recheck": "never"}}}, "nccl.recheck", "write for example 10m"),
+    "engine": ({"probes": {"nccl": {"engine": "mpi"}}}, "nccl.engine", '"nccl-tests"'),
+    "variable": (
+        {"probes": {"nccl": {"environment": {"LD_PRELOAD": "x"}}}},
+        "nccl.environment",
+        "write for example NCCL_ALGO",
+    ),
+    "variables": (
+        {"probes": {"nccl": {"environment": {f"NCCL_{n}": "1" for n in range(33)}}}},
+        "nccl.environment",
+        "must have at most 32",
+    ),
+    "benchmarks": ({"budget": {"concurrentBenchmarks": "all"}}, "concurrentBenchmarks", "write 5 or 10%"),
+    "until": ({"taints": {"unvalidatedUntil": "Tomorrow"}}, "taints.unvalidatedUntil", '"Benchmark"'),
+    "bench-image": ({"podTemplate": {"benchImage": "a b"}}, "podTemplate.benchImage", "match"),
+    "bench-quantity": ({"podTemplate": {"benchResources": {"limits": {"cpu": "x"}}}}, "limits.cpu", "match"),
+    "expect-alone": ({"expectations": [ROW | {"count": 1}]}, "expectations[0].count", "equal to 2"),
+    "expect-nothing": ({"expectations": [ROW | {"busbw": 0}]}, "expectations[0].busbw", "greater than 0"),
+    "expect-what": ({"expectations": [ROW | {"collective": "broadcast"}]}, "[0].collective", "all_gather"),
+    "expect-kind": ({"expectations": [ROW | {"kind": "hearsay"}]}, "expectations[0].kind", "accept-floor"),
+    "expect-many": ({"expectations": [ROW] * 65}, "spec.expectations", "must have at most 64"),
 }
 
 
@@ -177,6 +202,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "no-trial": {"hysteresis": {"dwell": "168h", "probationAfter": []}},
     "short-trial": {"hysteresis": {"dwell": "2s", "probationAfter": ["2s", "2s", "1m"], "probation": "1s"}},
     "causes": {"taints": {"effect": "None", "causes": {cause.value: "NoExecute" for cause in Cause}}},
+    "no-benchmarks": {"probes": {"nccl": {"enabled": False}}, "budget": {"concurrentBenchmarks": "0%"}},
+    "short-benchmark": {"probes": {"nccl": {"interval": "20s", "deadline": "15s", "recheck": "1s"}}},
+    "expectations": {"expectations": [ROW, ROW | {"nvls": None, "link": "", "floor": 0}] * 32},
+    "variables": {"probes": {"nccl": {"environment": {f"NCCL_{n}": "x" * 1024 for n in range(32)}}}},
 }
 
 

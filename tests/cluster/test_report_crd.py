@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from crd_api import REPORTS, install_crds, manifest, tried
 from crd_schema import nodes_of, part
-from nodegauge_judge import Finding, GpuBrief, Severity, Verdict
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import (
-    Change,
-    GateState,
-    GateStatus,
-    GpusStatus,
-    Held,
-    HeldTaint,
-    InterconnectStatus,
-    Outcome,
-    ProbeStatus,
-    ReportStatus,
-    Run,
-    parse_report,
-)
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus, parse_report
 from testbed.controlplane import ControlPlane
 from testbed.kubelet.api import MERGE, Api
 from testbed.kubelet.errors import ApiError
 
+FULL = Path(__file__).parent / "full-status.yaml"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 pytestmark = pytest.mark.cluster
@@ -59,97 +48,7 @@ async def report(api: Api) -> AsyncIterator[str]:
 
 def full_status() -> ReportStatus:
     """A status in which every field holds something."""
-    at = "2026-01-31T12:00:00Z"
-    finding = Finding(
-        code="nvlink-degraded",
-        severity=Severity.WARN,
-        subject="GPU 3",
-        message="16 of 18 NVLinks are up: look at link 4 and 5.",
-        evidence={"links": 16, "share": 0.89, "worst": "GPU 3", "fabric": True},
-    )
-    run = Run(
-        number=7,
-        pod_name="nodegauge-health-0123456789abcdef0123",
-        pod_uid=str(uuid.uuid4()),
-        outcome=Outcome.UNKNOWN,
-        reason="Deadline",
-        message="it took too long",
-        started_at=at,
-        finished_at=at,
-        boot_id="b",
-    )
-    health = ProbeStatus(
-        name=names.PROBE_HEALTH,
-        last_run=run,
-        verdict=Verdict.WARN,
-        summary="1 warning",
-        findings=[finding],
-        streak=3,
-        since=at,
-        read_at=at,
-        unread=2,
-        hard_since="2026-11-21T03:00:00Z",
-        raw='{"boot":"b"}',
-        boot_id="b",
-        request=at,
-    )
-    return ReportStatus(
-        policy="default",
-        verdict=Verdict.WARN,
-        summary="1 warning",
-        interconnect=InterconnectStatus(
-            klass="nvlink", nvlink_gbps=450, evidence="reported", reason="Switched", message="all agree"
-        ),
-        gpus=GpusStatus(
-            count=1,
-            product="NVIDIA H100 80GB HBM3",
-            driver="570.133.20",
-            items=[
-                GpuBrief(
-                    index=0,
-                    uuid="GPU-1",
-                    name="NVIDIA H100 80GB HBM3",
-                    pci="0000:0f:00.0",
-                    celsius=71,
-                    band="excellent",
-                )
-            ],
-        ),
-        matrix="\tGPU0\tCPU Affinity\nGPU0\t X \t0-55\n",
-        probes=[health],
-        gates=[
-            GateStatus(
-                code="hot",
-                state=GateState.PROBATION,
-                bad=1,
-                good=1,
-                since=at,
-                entered_at=at,
-                left_at=at,
-                bad_at=at,
-                readable_since=4,
-                relapses=1,
-                subject="GPU 3",
-                message="GPU 3 reached 93 C",
-            )
-        ],
-        throttle_judged_at=at,
-        psu="ok",
-        passed_at=at,
-        held=Held(
-            labels={names.LABEL_INTERCONNECT: "nvlink"},
-            taints=[
-                HeldTaint(key=names.TAINT_THROTTLED, value="thermal"),
-                HeldTaint(key=names.TAINT_UNHEALTHY, value="xid", effect="NoExecute"),
-            ],
-            condition="True",
-            reason="Warnings",
-            message="1 warning",
-            conflicts=["interconnect"],
-            refusal="denied by a webhook",
-        ),
-        change=Change(run="r", type="Warning", reason="Warnings", message="pass to warn", at=at),
-    )
+    return msgspec.convert(yaml.safe_load(FULL.read_text("utf-8")), ReportStatus)
 
 
 def paths(value: Any, path: str = "") -> set[str]:
@@ -172,6 +71,18 @@ async def test_full_status_round_trips(api: Api) -> None:
         read = await api.get(path)
         assert parse_report(read).status == status
         assert read["status"] == written
+
+
+async def test_the_table_shows_what_was_measured(api: Api, control_plane: ControlPlane) -> None:
+    """The column of `kubectl get nr` shows all_reduce, and nothing where no benchmark was read."""
+    async with report(api) as path:
+        for status, shown in ((full_status(), 476), (ReportStatus(), None)):
+            bandwidth = msgspec.to_builtins(status.bandwidth) or None
+            await api.patch(f"{path}/status", {"status": {"bandwidth": bandwidth}}, kind=MERGE)
+            rest = control_plane.rest()
+            table = await asyncio.to_thread(rest.call, "GET", path, headers={"Accept": TABLE})
+            columns = [column["name"] for column in table["columnDefinitions"]]
+            assert table["rows"][0]["cells"][columns.index("all-reduce GB/s")] == shown
 
 
 async def test_the_table_says_why_a_node_is_tainted(api: Api, control_plane: ControlPlane) -> None:
@@ -207,6 +118,8 @@ async def test_empty_status_is_taken(api: Api) -> None:
         ({"gates": [{"code": "hot", "state": "open"}]}, "status.gates[0].state"),
         ({"held": {"taints": [{"key": "k", "effect": "None"}]}}, "status.held.taints[0].effect"),
         ({"psu": "fine"}, "status.psu"),
+        ({"bandwidth": {"agreement": "perhaps"}}, "status.bandwidth.agreement"),
+        ({"bandwidth": {"allReduce": 0.5}}, "status.bandwidth.allReduce"),
         ({"gpus": {"items": [{"index": i} for i in range(65)]}}, "status.gpus.items"),
         ({"probes": [{"name": "h", "findings": [{"code": "hot"}]}]}, "status.probes[0].findings[0].severity"),
     ],

@@ -42,15 +42,25 @@ def ask(world: World) -> str:
     return mark
 
 
+def probe(world: World, name: str = "health") -> dict[str, Any]:
+    """The status of one probe in the node's report; empty before its first run."""
+    found: list[dict[str, Any]] = world.report().get("probes") or []
+    return next((one for one in found if one["name"] == name), {})
+
+
+def last_run(world: World, name: str = "health") -> dict[str, Any]:
+    """How the last run of a probe ended; empty before the first."""
+    found: dict[str, Any] = probe(world, name).get("lastRun") or {}
+    return found
+
+
 def answered(world: World) -> str:
     """The request that the last judged run answered."""
-    probes = world.report().get("probes") or [{}]
-    return str(probes[0].get("request", ""))
+    return str(probe(world).get("request", ""))
 
 
 def measure(world: World, *, within: float = FINDINGS_WITHIN) -> dict[str, Any]:
     """Ask for a run and wait until it is judged; how it ended."""
     mark = ask(world)
     world.until(lambda: answered(world) == mark, seconds=within, what="the run's judgement")
-    run: dict[str, Any] = world.report()["probes"][0]["lastRun"]
-    return run
+    return last_run(world)

@@ -10,12 +10,16 @@ from testbed.errors import TestbedError
 
 
 def speaks(pod: Object) -> bool:
-    """Whether the probe's own process runs and has come so far that it handles SIGTERM."""
+    """Whether the probe's own process has come so far that SIGTERM makes it say what it has read.
+
+    It answers SIGTERM from its first moment on, at first by ending alone; its last words are there when it
+    starts the thread that measures.
+    """
     status = (pod["status"].get("containerStatuses") or [{}])[0]
     if "running" not in status.get("state", {}):
         return False
     found = _find(pod)
-    return found is not None and bool(_mask(found, "SigCgt") >> (signal.SIGTERM - 1) & 1)
+    return found is not None and _field(found, "Threads", base=10) > 1
 
 
 def process(pod: Object) -> int:
@@ -28,7 +32,20 @@ def process(pod: Object) -> int:
 
 def pending(number: int, sent: signal.Signals) -> bool:
     """Whether a signal waits for a process that is held still."""
-    return bool((_mask(number, "SigPnd") | _mask(number, "ShdPnd")) >> (sent - 1) & 1)
+    waiting = _field(number, "SigPnd", base=16) | _field(number, "ShdPnd", base=16)
+    return bool(waiting >> (sent - 1) & 1)
+
+
+def with_argument(argument: str) -> list[int]:
+    """Processes that were started with this among their arguments."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if argument.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
 
 
 def _find(pod: Object) -> int | None:
@@ -46,10 +63,10 @@ def _find(pod: Object) -> int | None:
     return None
 
 
-def _mask(number: int, name: str) -> int:
-    """A field of signals of /proc/PID/status; 0 when the process has gone."""
+def _field(number: int, name: str, *, base: int) -> int:
+    """A number from /proc/PID/status; 0 when the process has gone."""
     try:
         lines = Path(f"/proc/{number}/status").read_text().splitlines()
     except OSError:
         return 0
-    return int(next(line for line in lines if line.startswith(name)).split()[1], 16)
+    return int(next(line for line in lines if line.startswith(name)).split()[1], base)

@@ -5,6 +5,7 @@ Where a setting differs from a usual node's, its comment says why.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
@@ -13,6 +14,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from e2e import stage
 from e2e.debian import Runtime
@@ -134,6 +138,7 @@ class Node:
         self._kubelet_program = kubelet
         self._containerd: Process | None = None
         self._kubelet: Process | None = None
+        self._runtime_settings: dict[str, Any] = {}
 
     def start_containerd(self, hardware: Hardware, *, wait: Callable[..., object]) -> None:
         """Write its settings and start it; returns when it answers."""
@@ -155,7 +160,8 @@ class Node:
             raise TestbedError(f"{archive} cannot be imported: {(self._directory / 'ctr.log').read_text()}")
 
     def start_kubelet(self, kubeconfig: Path) -> None:
-        """Start it; that the node is Ready is for the caller to see."""
+        """Start it; that the node is Ready is for the caller to see.  The runtime asks as the same user."""
+        _write_access(kubeconfig, Path("/run/e2e/api"))
         self._kubelet = Process(
             "kubelet",
             [
@@ -174,6 +180,11 @@ class Node:
         """SIGKILL: containers go on, nobody tells the API server."""
         if self._kubelet is not None:
             self._kubelet.stop(grace=0)
+
+    def tell_gpu_containers(self, **env: str) -> None:
+        """From now on, containers that get GPUs start with these variables too, and no others of before."""
+        file = Path("/run/e2e/nvidia.json")
+        file.write_text(json.dumps(self._runtime_settings | {"env": self._runtime_settings["env"] | env}))
 
     def logs(self, namespace: str, pod: str) -> str:
         """What the containers of pods printed, by the pods' namespace and the beginning of their names."""
@@ -218,13 +229,14 @@ class Node:
         v1 = {} if Path("/sys/fs/cgroup/cgroup.controllers").exists() else {"failCgroupV1": False}
         (folder / "kubelet.json").write_text(json.dumps(KUBELET | v1))
         settings = folder / "nvidia.json"
-        settings.write_text(json.dumps(driver_settings(hardware, runc=self._runtime.runc)))
+        self._runtime_settings = driver_settings(hardware, runc=self._runtime.runc)
+        settings.write_text(json.dumps(self._runtime_settings))
         shutil.copy(HERE / "runtime.py", folder / "runtime.py")
         _script(folder / "runc", [str(self._runtime.runc)])
         _script(folder / "nvidia", [sys.executable, "-I", "-S", str(folder / "runtime.py"), str(settings)])
 
 
-def driver_settings(hardware: Hardware, *, runc: Path) -> dict[str, object]:
+def driver_settings(hardware: Hardware, *, runc: Path) -> dict[str, Any]:
     """What `runtime.py` adds: the machine's folder and the driver's, and variables that name them inside."""
     outside = hardware.env()
     mounts = {f"{DRIVER_INSIDE}/machine": str(hardware.directory)}
@@ -235,7 +247,23 @@ def driver_settings(hardware: Hardware, *, runc: Path) -> dict[str, object]:
     if library := outside.get("LD_LIBRARY_PATH"):
         mounts[f"{DRIVER_INSIDE}/lib64"] = library
         env["LD_LIBRARY_PATH"] = f"{DRIVER_INSIDE}/lib64"
-    return {"runc": str(runc), "mounts": mounts, "env": env}
+    return {
+        "runc": str(runc),
+        "mounts": mounts,
+        "env": env,
+        "uuids": hardware.uuids,
+        "api": "/run/e2e/api/access.json",
+    }
+
+
+def _write_access(kubeconfig: Path, folder: Path) -> None:
+    """What a kubeconfig says, for a program without a YAML parser."""
+    known = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = known["clusters"][0]["cluster"], known["users"][0]["user"]
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "ca.crt").write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
+    access = {"server": cluster["server"], "ca": str(folder / "ca.crt"), "token": user["token"]}
+    (folder / "access.json").write_text(json.dumps(access))
 
 
 def _script(path: Path, command: Sequence[str]) -> None:

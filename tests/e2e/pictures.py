@@ -1,6 +1,7 @@
-"""The images that the node has: the project's two, made as `make images` makes them, and a sandbox's pause.
+"""The images that the node has: the project's two, made as `make images` makes them, and three of the tests'.
 
-All are OCI archives in a folder; the node imports what is there.  No registry is asked.
+The benchmark's is the probe's with a stand-in for NCCL in it; its own has most of a gigabyte.  All are OCI
+archives in a folder; the node imports what is there.  No registry is asked.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,20 @@ from images.archive import Blob, Layer, layer, write
 
 from e2e import remembered
 from images import build
+from nodegauge_probes.nccl.speech import CHILD_VARIABLE
 from testbed.errors import TestbedError
+from testbed.hardware.standinfile import CUDA, NCCL
+from testbed.standin import machine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 REGISTRY = "localhost"
 PAUSE = f"{REGISTRY}/nodegauge/pause:e2e"
 TALKER = f"{REGISTRY}/nodegauge/talker:e2e"
 """A probe whose result is longer than a kubelet keeps."""
+BENCH_REPOSITORY, BENCH_TAG = "nodegauge/bench", "e2e"
+STANDIN = "opt/standin"
+ENGINE = f"/{STANDIN}/__main__.py"
+"""What measures in the benchmark's image (tests/testbed/standin)."""
 
 TALKS = """\
 #!/usr/bin/python3
@@ -50,7 +59,7 @@ def make(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     if not all(path.exists() for path in made):
         made = [Path(path) for path in _project(folder)]
     probe = next(path for path in made if "probe" in path.name)
-    return [*made, _pause(folder), _talker(folder, probe)]
+    return [*made, _pause(folder), _talker(folder, probe), _bench(folder, probe)]
 
 
 def _project(folder: Path) -> list[str]:
@@ -65,23 +74,58 @@ def _project(folder: Path) -> list[str]:
 
 
 def _talker(folder: Path, probe: Path) -> Path:
-    """The probe's image with another `python` in front: the last layer wins."""
-    archive = folder / "talker.tar"
-    if _newer(archive, than=[probe, Path(__file__)]):
-        return archive
-    with tempfile.TemporaryDirectory(dir=folder) as root:
-        program = Path(root) / "opt/nodegauge/bin/python"
+    """The probe's image with another `python` in front."""
+
+    def fill(root: Path) -> None:
+        program = root / "opt/nodegauge/bin/python"
         program.parent.mkdir(parents=True)
         program.write_text(TALKS)
         program.chmod(0o755)
+
+    return _on_top(probe, folder / "talker.tar", reference=TALKER, fill=fill)
+
+
+def _bench(folder: Path, probe: Path) -> Path:
+    """The probe's image with an engine in it that needs no GPU."""
+    source = CHECKOUT / "tests/testbed/standin"
+
+    def fill(root: Path) -> None:
+        shutil.copytree(source, root / STANDIN, ignore=shutil.ignore_patterns("__pycache__"))
+        nothing = machine.Machine(name="the image", seed="", nccl=NCCL, cuda=CUDA, gpus=())
+        (root / STANDIN / machine.BESIDE.name).write_bytes(machine.encode(nothing))
+
+    return _on_top(
+        probe,
+        folder / "bench.tar",
+        reference=f"{REGISTRY}/{BENCH_REPOSITORY}:{BENCH_TAG}",
+        fill=fill,
+        environment=(f"{CHILD_VARIABLE}={ENGINE}",),
+        sources=source.glob("*.py"),
+    )
+
+
+def _on_top(
+    probe: Path,
+    archive: Path,
+    *,
+    reference: str,
+    fill: Callable[[Path], None],
+    environment: Iterable[str] = (),
+    sources: Iterable[Path] = (),
+) -> Path:
+    """The probe's image with one more layer, which wins, and more in its containers' environment."""
+    if _newer(archive, than=[probe, Path(__file__), *sources]):
+        return archive
+    with tempfile.TemporaryDirectory(dir=archive.parent) as root:
+        fill(Path(root))
         top = layer(Path(root), created_by="tests/e2e")
     layers, config = _read(probe)
     write(
         archive,
-        reference=TALKER,
+        reference=reference,
         layers=[*layers, top],
         architecture=ARCHITECTURES.get(platform.machine(), platform.machine()),
-        config=config,
+        config={**config, "Env": [*config.get("Env", []), *environment]},
     )
     return archive
 

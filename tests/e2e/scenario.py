@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from e2e.carried import FINDINGS_WITHIN, HEALTHY, PREFIX, labels, measure, taints
+from e2e.pictures import BENCH_REPOSITORY, BENCH_TAG, REGISTRY
 from e2e.steps import container
 from e2e.world import NAMESPACE, REPORTS, World, terminated
 from testbed.errors import ApiError, TestbedError
@@ -49,15 +50,23 @@ CONFINED: dict[str, Any] = {
 
 def values(**policy: Any) -> dict[str, Any]:
     """The chart's values; `policy` is more of the policy's spec."""
-    image = {"registry": "localhost", "pullPolicy": "Never"}
+    image = {"registry": REGISTRY, "pullPolicy": "Never"}
     return {
         # One node: the operator must be able to come back on it while it is tainted.
         "operator": {"image": image, "sweepInterval": "1s", "tolerations": [{"operator": "Exists"}]},
         "probe": {"image": image, "runtimeClassName": "nvidia"},
+        "nccl": {
+            "image": {"registry": REGISTRY, "repository": BENCH_REPOSITORY, "tag": BENCH_TAG},
+            # A core for each GPU is more than this machine may have.
+            "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+        },
         "crds": {"keep": False},
         "policy": {
             "spec": {
-                "probes": {"health": {"interval": "10m", "deadline": "30s", "window": "1s"}},
+                "probes": {
+                    "health": {"interval": "10m", "deadline": "30s", "window": "1s"},
+                    "nccl": {"enabled": True, "interval": "12h", "deadline": "60s", "recheck": "2s"},
+                },
                 "budget": {"gatedNodes": "100%"},
                 "hysteresis": {"dwell": "5s", "leaveRuns": 2},
                 "thresholds": {"intervalFloor": 1},
@@ -185,6 +194,7 @@ def helm_upgrade(world: World) -> None:
     watched = _carried(world)
     changed = values(hysteresis={"dwell": "6s", "leaveRuns": 2})
     changed["operator"]["logLevel"] = "debug"
+    changed["policy"]["spec"]["probes"]["nccl"]["enabled"] = False  # as the benchmark's steps left it
     _helm(world, "upgrade", changed)
     policy = world.api.get("/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default")
     world.must_be(policy["spec"]["hysteresis"]["dwell"], "6s", what="the policy's dwell")
@@ -261,7 +271,7 @@ def _report_uid(world: World) -> str:
     return "" if found is None else str(found["metadata"]["uid"])
 
 
-BEFORE = (gpus_on_the_node, runtime_class, helm_install, labels_appear, helm_test)
+BEFORE = (gpus_on_the_node, runtime_class, helm_install, labels_appear)
 AFTER = (
     fault_taints,
     helm_upgrade,

@@ -184,8 +184,7 @@ def _probes(world: World) -> list[Object]:
 
 
 def _last_run(world: World) -> Object:
-    found: Object = (world.report().get("probes") or [{}])[0].get("lastRun") or {}
-    return found
+    return carried.last_run(world)
 
 
 def _shown(seen: list[Event]) -> str:

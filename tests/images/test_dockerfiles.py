@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from fnmatch import fnmatch
 
 import pytest
 from images.build import INPUTS, config
-from images.spec import IMAGES, ROOT
+from images.spec import ALL, IMAGES, ROOT
 
-FOLDERS = {"operator": "operator", "probe": "probes"}
-dockerfiles = pytest.mark.parametrize("name", sorted(IMAGES))
+FILES = {
+    "operator": "operator/Dockerfile",
+    "probe": "probes/Dockerfile",
+    "bench": "probes/Dockerfile.bench",
+}
+dockerfiles = pytest.mark.parametrize("name", sorted(ALL))
 
 
 def instructions(name: str) -> list[tuple[str, str]]:
     """Instruction and arguments of an image's Dockerfile, comments left out, continued lines joined."""
-    text = (ROOT / FOLDERS[name] / "Dockerfile").read_text("utf-8")
+    text = (ROOT / FILES[name]).read_text("utf-8")
     lines = "\n".join(line for line in text.splitlines() if line and not line.startswith("#"))
     split = (line.partition(" ") for line in lines.replace("\\\n", " ").splitlines())
     return [(word, " ".join(rest.split())) for word, _, rest in split]
@@ -74,7 +80,7 @@ def test_the_tree_comes_from_the_shared_builder(name: str) -> None:
 @dockerfiles
 def test_a_container_starts_as_one_of_the_archive(name: str) -> None:
     """User, entry point, environment, folder and labels are those of the archive."""
-    stage, wanted = final(name), config(IMAGES[name])
+    stage, wanted = final(name), config(ALL[name])
     assert stage["USER"] == wanted["User"]
     assert stage["WORKDIR"] == wanted["WorkingDir"]
     assert re.findall(r'"([^"]*)"', stage["ENTRYPOINT"]) == wanted["Entrypoint"]
@@ -88,3 +94,19 @@ def test_bases_have_a_version(name: str) -> None:
     words = instructions(name)
     assert ("ARG", "DEBIAN=12") in words
     assert [a for word, a in words if word == "FROM"] == ["debian:${DEBIAN}-slim AS build", "scratch"]
+
+
+def test_the_image_for_benchmarks_is_made_only_when_it_is_asked_for() -> None:
+    """`make images` makes two, `make images BENCH=1` three, and CI never says BENCH."""
+    assert set(ALL) - set(IMAGES) == {"bench"}
+
+    def said(*words: str) -> str:
+        command = ["make", "--dry-run", "--always-make", "images", *words]
+        own = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+        done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return next(line for line in done.stdout.splitlines() if "-m images" in line)
+
+    assert said().split()[-1] == "archives"
+    assert said("BENCH=1").split()[-3:] == ["operator", "probe", "bench"]
+    assert "BENCH" not in (ROOT / ".ci/run").read_text("utf-8")

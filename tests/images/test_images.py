@@ -206,4 +206,4 @@ def test_an_unknown_image_is_refused(tmp_path: Path) -> None:
     """A name that is no image's ends at once, with the names that are."""
     done = build("archives", "probes", "--out", str(tmp_path / "out"))
     assert done.returncode == 2
-    assert "operator and probe, not probes" in done.stderr
+    assert "operator, probe and bench, not probes" in done.stderr

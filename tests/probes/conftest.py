@@ -8,6 +8,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from builders.benching import Benchmark
 from builders.library import Library, Watched
 from builders.probing import Probe
 from nodegauge_probes.nvml import Device, Nvml
@@ -21,6 +22,16 @@ def probe(tmp_path: Path) -> Callable[[str | Profile], Probe]:
 
     def on(profile: str | Profile) -> Probe:
         return Probe(hardware=plug(profile, tmp_path / "machine", seed="nodegauge"), folder=tmp_path)
+
+    return on
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path) -> Callable[[str | Profile], Benchmark]:
+    """`benchmark("h100-sxm-8")`: that machine, plugged in, and the benchmark's probe on it."""
+
+    def on(profile: str | Profile) -> Benchmark:
+        return Benchmark(hardware=plug(profile, tmp_path / "machine", seed="nodegauge"), folder=tmp_path)
 
     return on
 

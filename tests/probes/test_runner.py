@@ -145,3 +145,18 @@ def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
         run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
     assert run.returncode == 1
     assert b"termination log" in run.stderr
+
+
+def test_what_must_be_done_before_leaving_is_done_first(start: type[Started]) -> None:
+    """In order, before the result is written; one that fails keeps neither the others nor the result."""
+    run = start(
+        body=(
+            "watch.before_leaving += [lambda: 1 / 0, lambda: draft.host.update(boot_id='all gone')]\n"
+            "    watch.enter('nvmlInit', ''); time.sleep(600)"
+        )
+    )
+    run.wait_until_measuring()
+    os.kill(run.process.pid, signal.SIGTERM)
+    result = run.result()
+    assert result.problem is not None
+    assert (result.problem.kind, result.host.boot_id) == ("terminated", "all gone")

@@ -11,7 +11,13 @@ from nodegauge_probes.settings import BadSettings, Format
 
 
 def parse(*arguments: str, **environment: str) -> settings.Settings:
-    return settings.parse(["health", *arguments], environment, probes=["health"])
+    return parse_probe("health", *arguments, **environment)
+
+
+def parse_probe(probe: str, *arguments: str, **environment: str) -> settings.Settings:
+    return settings.parse(
+        [probe, *arguments], environment, probes=["health", "nccl", "pull"], engines=["nccl4py", "nccl-tests"]
+    )
 
 
 def test_defaults_need_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -65,6 +71,61 @@ def test_a_deadline_must_outlast_the_window() -> None:
 def test_an_unknown_probe_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
     """argparse names the probes that exist and leaves with 2."""
     with pytest.raises(SystemExit) as error:
-        settings.parse(["nccl"], {}, probes=["health"])
+        parse_probe("nvlink")
     assert error.value.code == 2
     assert "health" in capsys.readouterr().err
+
+
+def test_the_benchmark_has_its_own_defaults() -> None:
+    """7.5 of the pod's 8 minutes, 60 s of budget, the limits of the protocol, nccl4py, nothing inherited."""
+    told = parse_probe("nccl", NCCL_ALGO="Ring")
+    assert (told.deadline, told.budget, told.limits) == (450, 60, (90, 45, 10))
+    assert (told.engine, told.environment, told.child) == ("nccl4py", {}, "")
+    assert (told.expected, told.shared) == (0, "")
+
+
+def test_the_benchmark_is_told_by_options_and_environment() -> None:
+    """Variables as JSON; how many GPUs there should be, and what stands in for the engine, from the pod."""
+    told = parse_probe(
+        "nccl",
+        "--environment",
+        '{"NCCL_ALGO": "Ring"}',
+        "--limits",
+        "3,2,1.5",
+        NODEGAUGE_GPUS="8",
+        NODEGAUGE_SHARED="time-slicing",
+        NODEGAUGE_NCCL_CHILD="/opt/child",
+        NODEGAUGE_NCCL_LIMITS="9,9,9",
+    )
+    assert (told.environment, told.limits) == ({"NCCL_ALGO": "Ring"}, (3, 2, 1.5))
+    assert (told.expected, told.shared, told.child) == (8, "time-slicing", "/opt/child")
+    assert parse_probe("nccl", NODEGAUGE_NCCL_LIMITS="9,8,7").limits == (9, 8, 7)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        "[]",
+        "{",
+        '{"LD_PRELOAD": "/evil.so"}',
+        '{"NODEGAUGE_SPEECH_FD": "1"}',
+        '{"NCCL_ALGO": 1}',
+        '{"NCCL_ALGO": "a\\u0000b"}',
+        '{"nccl_algo": "Ring"}',
+    ],
+)
+def test_only_nccl_s_own_variables_are_taken(variables: str) -> None:
+    """A policy tunes NCCL; it is no way to load a library into the benchmark."""
+    with pytest.raises(BadSettings, match="--environment"):
+        parse_probe("nccl", "--environment", variables)
+
+
+def test_every_bad_value_of_the_benchmark_is_named() -> None:
+    """Limits, budget, GPUs and a program that is not where it says, in one error."""
+    with pytest.raises(BadSettings) as error:
+        parse_probe(
+            "nccl", "--limits", "9,9", "--budget", "0", NODEGAUGE_GPUS="all", NODEGAUGE_NCCL_CHILD="child"
+        )
+    lines = str(error.value).splitlines()
+    named = [line.partition(":")[0] for line in lines]
+    assert sorted(named) == ["--budget", "--limits", "NODEGAUGE_GPUS", "NODEGAUGE_NCCL_CHILD"]

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
 
 from testbed.controlplane import ControlPlane
@@ -27,11 +26,14 @@ from testbed.hardware import Hardware
 from testbed.kubelet.desired import DesiredFile
 from testbed.kubelet.images import Image
 from testbed.nodes import Nodes
+from testbed.running import Running
 
 Object = dict[str, Any]
 
 STOP_SECONDS = 10.0
 TESTS = Path(__file__).resolve().parents[1]
+PROBES = TESTS.parent / "probes" / "src"
+"""Of this checkout, whichever one is installed: result documents and what the stand-in for NCCL is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class PodProcess:
     directory: Path
 
 
-class Testbed:
+class Testbed(Running):
     """A control plane with simulated nodes below `directory`; start it with `with` or `start()`."""
 
     __test__ = False
@@ -74,11 +76,6 @@ class Testbed:
             self.stop()
             raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Control plane, kubelets, nodes; returns when every node is registered."""
@@ -164,7 +161,7 @@ def start_host(*, kubeconfig: Path, directory: Path, log: IO[bytes]) -> subproce
         stdout=log,
         stderr=log,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, PROBES)))},
     )
 
 

@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from testbed import controlplane_config as config
 from testbed.binaries import Binaries, find_or_build
@@ -29,6 +27,7 @@ from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.loopback import reserve_port
 from testbed.programs import READY_SECONDS, Programs
 from testbed.rest import Rest
+from testbed.running import Running
 
 STOP_SECONDS = 10.0
 PORT_ATTEMPTS = 5
@@ -38,7 +37,7 @@ FIRST_OBJECTS = ("serviceaccounts/default", "configmaps/kube-root-ca.crt")
 """What the controller manager makes in every namespace; admission refuses pods that come earlier."""
 
 
-class ControlPlane:
+class ControlPlane(Running):
     """One control plane below `directory`; `start()` it, or use it as a context manager."""
 
     def __init__(
@@ -55,15 +54,6 @@ class ControlPlane:
         self._programs = Programs(self.directory, self.layout.log)
         self._port = 0
         self._etcd_port = 0
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # What others need to know.
 

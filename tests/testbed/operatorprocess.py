@@ -16,10 +16,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from testbed.errors import TestbedError
+from testbed.running import Running
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0
@@ -27,7 +26,7 @@ STOP_SECONDS = 15.0
 _PORT = re.compile(r"listening on port (\d+)")
 
 
-class OperatorProcess:
+class OperatorProcess(Running):
     """One operator.  `log` is what it printed since its first start; every start appends to it."""
 
     def __init__(
@@ -55,13 +54,8 @@ class OperatorProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._read_from = 0
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def leave(self) -> None:
+        """By SIGKILL: it ends in whatever state a test has left it."""
         self.kill()
 
     @property

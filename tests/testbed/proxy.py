@@ -21,14 +21,14 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK, reserve_port
 from testbed.proxy_rules import Action, Do, RequestInfo, ResponseInfo, Rule, When
 from testbed.proxy_server import ProxyServer
+from testbed.running import Running
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Exchange:
     seconds: float
 
 
-class FaultProxy:
+class FaultProxy(Running):
     """A proxy before one control plane; `start()` it, or use it as a context manager."""
 
     def __init__(self, upstream: ControlPlane) -> None:
@@ -59,15 +59,6 @@ class FaultProxy:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._server: ProxyServer | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # Its life.
 

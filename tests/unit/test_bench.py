@@ -18,7 +18,7 @@ from nodegauge_operator.core.advance import advance
 from nodegauge_operator.core.model import NodeView, node_view, pod_view
 from nodegauge_operator.core.runs import RunEnd, ending
 from result_builders import h100
-from testbed.bench import objects
+from testbed.bench import objects, validation
 from testbed.bench.__main__ import sizes
 from testbed.bench.figures import Figures, Latency, Rate, Writes, latency_of, percentile, summary
 from testbed.bench.measured import BURST, RATE, chart_defaults
@@ -52,6 +52,9 @@ def write(name: str, at: float, *, kind: str = "patch nodes", code: int = 200) -
     return Write(
         user="operator", verb=verb, resource=resource, name=name, code=code, received=at - 0.5, at=at
     )
+
+
+BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
 
 
 def a_node() -> NodeView:
@@ -170,11 +173,11 @@ def test_the_operator_reads_the_results_of_the_benchmark() -> None:
 
 def test_the_bare_loop_writes_what_the_operator_would() -> None:
     """Its report holds the labels that an H100 gets which is idle and has no sensors: nothing is said of
-    throttling or supplies, and there is no taint."""
+    throttling, supplies or bandwidth, and there is no taint."""
     policy = parse(objects.policy_body())
     status = objects.report_status(a_node(), h100(), policy=policy, now=1_800_000_000.0)
     assert status["held"]["labels"][names.LABEL_NVLINK_GBPS] == "450"
-    silent = {names.LABEL_THROTTLED, names.LABEL_PSU}
+    silent = {names.LABEL_THROTTLED, names.LABEL_PSU, *BUSBW}
     assert status["held"]["labels"].keys() == {"interconnect", *names.NODE_LABELS} - silent
     assert status["held"]["taints"] == []
     assert status["change"]["reason"] == "Validated"
@@ -253,3 +256,12 @@ def test_the_table_shows_every_size_beside_the_budgets() -> None:
     row = next(one for one in text.splitlines() if "slower than the bare patches" in one)
     assert row.split()[-4:] == ["1.25x", "1.25x", "<=", "1.50x"]
     assert latency_of([1.0, 2.0], rate=50).worst == 2.0
+
+
+def test_validations_an_hour_follow_the_default_budget() -> None:
+    """Ten per cent of the nodes, never more than 50, each held for its run and a pod's coming and going."""
+    assert validation.nodes_per_hour(31.0, fleet=100) == 10 * 3600 / 36
+    assert validation.nodes_per_hour(31.0, fleet=5000) == 50 * 3600 / 36
+    found = validation.Validation(overhead=[1.0, 3.0, 2.0], whole=20.0)
+    assert found.of_nccl == 18.0
+    assert "median 2.00 s, worst 3.00 s (budget < 5 s)" in validation.summary(found)

@@ -16,10 +16,12 @@ from nodegauge_cli.__main__ import SUBCOMMANDS, main
 from nodegauge_contract import Ecc, Problem, Repair, Temperature, Xids, encode, encode_message
 from nodegauge_contract import Result as Document
 from nodegauge_contract.codec import PREFIX
+from nodegauge_contract.model import MAJOR, MINOR
 from nodegauge_judge import CATALOGUE, Code, Judgement, judge_health
 
 HOT = made.with_gpu(made.titan(), 0, temperature=Temperature(gpu=78, gpu_max=85), window=None)
 REFUSED = made.with_pair(made.h100(), 0, 1, read=5)
+VERSION = f'"version":"{MAJOR}.{MINOR}"'.encode()
 UNREAD = Document(probe="health", problem=Problem(kind="library-not-found", message="no such file"))
 POLICY = """
 apiVersion: nodegauge.dev/v1alpha1
@@ -212,8 +214,8 @@ def test_a_bad_policy_is_named_with_the_field(tmp_path: Path, policy: str, words
         (b"\xff\xfe", "not UTF-8 text (byte 0)"),
         (b"x" * 2_000_000, "more than 1048576 bytes"),
         (PREFIX.encode() + b"abc", "cannot be unpacked"),
-        (encode(made.titan()).replace(b'"version":"1.1"', b'"version":"2.0"'), "major version 2"),
-        (encode(msgspec.structs.replace(made.titan(), probe="nccl")), "probe 'nccl'"),
+        (encode(made.titan()).replace(VERSION, b'"version":"2.0"'), "major version 2"),
+        (encode(msgspec.structs.replace(made.titan(), probe="pull")), "probe 'pull'"),
         (encode(made.titan()).replace(b'"index":0', b'"index":"zero"'), "gpus"),
     ],
     ids=["empty", "other-json", "binary", "huge", "cut", "version", "probe", "type"],

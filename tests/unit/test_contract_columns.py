@@ -18,7 +18,9 @@ from nodegauge_contract.bits import BadColumns, Sink, Source
 from nodegauge_contract.cells import ABSENT, FEWEST, MAX_CELLS, Folding, Unfolding, fold, unfold
 from nodegauge_contract.columns import NO_DEFAULT, plan_of
 
-WIRE = Path(__file__).parent.parent / "golden/wire-1.1.txt"
+GOLDEN = Path(__file__).parent.parent / "golden"
+WIRES = sorted(GOLDEN.glob("wire-*.txt"))
+WIRE = WIRES[-1]
 NOT_READ = {"unavailable": "not read"}
 NO = {"unavailable": "NVML_ERROR_NOT_SUPPORTED"}
 
@@ -190,14 +192,21 @@ def test_an_older_reader_passes_over_new_members(new: New) -> None:
     assert (old.name, old.one, old.either) == (new.name, new.one, new.either)
 
 
-def test_the_order_of_members_is_frozen() -> None:
+@pytest.mark.parametrize("wire", WIRES, ids=lambda path: path.stem)
+def test_the_order_of_members_is_frozen(wire: Path) -> None:
     """What the wire knew stands where it stood; whatever is new stands behind the members of its struct."""
-    frozen, today = WIRE.read_text().split(), list(codec.PLAN.paths(""))
+    frozen, today = wire.read_text().split(), list(codec.PLAN.paths(""))
     assert [path for path in today if path in set(frozen)] == frozen
     for path in set(today) - set(frozen):
         struct = path.rpartition(".")[0]
         later = today[today.index(path) + 1 :]
         assert not any(other in frozen and other.rpartition(".")[0] == struct for other in later), path
+
+
+def test_the_newest_wire_is_today_s() -> None:
+    """A member that was added stands in a golden file before anybody writes it."""
+    assert [path.stem for path in WIRES] == ["wire-1.1", "wire-1.2"]
+    assert WIRE.read_text().split() == list(codec.PLAN.paths(""))
 
 
 def test_null_is_the_default_wherever_it_is_allowed() -> None:

@@ -22,7 +22,7 @@ from nodegauge_judge.findings import CATALOGUE
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
-from nodegauge_operator.core import advance, gate, rows
+from nodegauge_operator.core import advance, gate, readings, rows
 from nodegauge_operator.reasons import BudgetReason, PolicyReason
 
 POLICY, REPORT = "gpuvalidationpolicies", "nodereports"
@@ -157,7 +157,7 @@ def test_reports_fit_their_bounds() -> None:
     """What the operator cuts its texts and lists to is not more than the CRD takes."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     assert status["status.probes[].raw"]["maxLength"] >= history.LIMIT
-    assert status["status.probes[].findings"]["maxItems"] >= advance.MAX_FINDINGS
+    assert status["status.probes[].findings"]["maxItems"] >= readings.MAX_FINDINGS
     assert status["status.matrix"]["maxLength"] >= advance.MAX_MATRIX
     assert status["status.held.message"]["maxLength"] >= gate.MESSAGE_LIMIT
     assert status["status.gpus.items"]["maxItems"] >= MAX_GPUS

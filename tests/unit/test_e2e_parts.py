@@ -42,6 +42,47 @@ def test_driver_is_not_added_to_others(env: tuple[str, ...]) -> None:
     assert not runtime.wanted(spec(*env))
 
 
+HOLDER = {"name": "probe", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+OTHER = {"name": "beside", "resources": {"limits": {"cpu": "1"}}}
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Settings of a machine with three GPUs, and an API server that knows one pod of two containers."""
+
+    def asked(api: dict[str, str], marks: dict[str, str]) -> dict[str, Any]:
+        assert api == {"token": "t"}
+        assert marks["io.kubernetes.cri.sandbox-name"] == "a-pod"
+        return {"spec": {"containers": [OTHER, HOLDER]}}
+
+    monkeypatch.setattr(runtime, "asked", asked)
+    (tmp_path / "access.json").write_text('{"token": "t"}')
+    return SETTINGS | {"uuids": ["GPU-a", "GPU-b", "GPU-c"], "api": str(tmp_path / "access.json")}
+
+
+def bundle(container: str, *env: str) -> dict[str, Any]:
+    """What containerd writes for a container of the pod; for its sandbox where the name is empty."""
+    marks = {"io.kubernetes.cri.sandbox-name": "a-pod"}
+    return spec(*env) | {
+        "annotations": marks | ({"io.kubernetes.cri.container-name": container} if container else {})
+    }
+
+
+def test_who_holds_gpus_gets_as_many(gpus: dict[str, Any]) -> None:
+    """By UUID, as a device plugin says it, and with them the driver."""
+    done = runtime.handed_out(bundle("probe", "PATH=/bin"), gpus)
+    assert done["process"]["env"] == ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b"]
+    assert runtime.wanted(done)
+
+
+@pytest.mark.parametrize(
+    "other", [bundle("beside"), bundle(""), bundle("probe", "NVIDIA_VISIBLE_DEVICES=void")]
+)
+def test_who_holds_none_gets_none(gpus: dict[str, Any], other: dict[str, Any]) -> None:
+    """Another container of the pod, its sandbox, and one that says itself what it wants stay as they are."""
+    assert runtime.handed_out(other, gpus) == other
+
+
 def test_what_a_container_sets_wins() -> None:
     """As with NVIDIA's runtime, a variable of the pod's is not replaced."""
     done = runtime.added(spec("NVIDIA_VISIBLE_DEVICES=all", "NODEGAUGE_SYSFS=/sys"), SETTINGS)

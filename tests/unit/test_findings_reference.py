@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nodegauge_judge import CATALOGUE, Code, Effect, Entry, Judged, Severity, Thresholds
+from nodegauge_judge import CATALOGUE, Code, Effect, Entry, Judged, Probe, Severity, Thresholds
 from nodegauge_judge.answers import PER_GPU, READABLE
 from nodegauge_judge.memory import LOAD_ROWS
 from nodegauge_judge.reference import page
@@ -42,7 +42,7 @@ def test_every_code_has_exactly_one_row() -> None:
 def test_a_row_tells_what_it_means_when_it_comes_and_what_to_do(entry: Entry) -> None:
     """Title, meaning, at least one severity, a next step that reads after "Next: ", and a way out."""
     assert entry.when
-    assert entry.title[0].islower() or entry.title.startswith(("NVLink", "GPU", "PCIe", "12 V"))
+    assert entry.title[0].islower() or entry.title.startswith(("NVLink", "GPU", "PCIe", "NCCL", "12 V"))
     assert not entry.title.endswith(".")
     assert entry.meaning.endswith(".")
     assert entry.next_step.endswith(".")
@@ -88,7 +88,11 @@ def test_every_threshold_is_used_by_the_judge_and_explained_on_the_page() -> Non
 
 def test_a_gated_row_says_what_good_needs() -> None:
     """A row with a gate and no way to answer good could only be left by probation."""
-    gated = {entry.code: entry.gate.judged for entry in CATALOGUE.values() if entry.gate is not None}
+    gated = {
+        entry.code: entry.gate.judged
+        for entry in CATALOGUE.values()
+        if entry.gate is not None and entry.probe is Probe.HEALTH
+    }
     assert {code for code, judged in gated.items() if judged is Judged.UNDER_LOAD} == set(PER_GPU)
     assert {code for code, judged in gated.items() if judged is Judged.ALWAYS} == set(READABLE)
     assert {code.value for code in PER_GPU} == set(LOAD_ROWS)

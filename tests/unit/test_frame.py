@@ -31,6 +31,10 @@ MACHINE_PATHS = ["/ro" + "ot/", "/Use" + "rs/", r"/home/(?!kubernetes/)\w", r"\.
 REGISTRY_HOSTS = ["py" + "pi.org", "python" + "hosted", "proxy.go" + "lang.org", "registry.np" + "mjs"]
 
 
+NOT_INSTALLED = {"nccl": ["nccl4py"], "cuda": ["cuda-core"]}
+"""Who provides modules that no checkout installs: those of the extra `nccl`."""
+
+
 @cache
 def tracked() -> tuple[Path, ...]:
     """Every tracked file that exists, absolute."""
@@ -144,7 +148,7 @@ def distribution(requirement: str) -> str:
     [
         ("nodegauge_contract", BASE),
         ("nodegauge_judge", BASE),
-        ("nodegauge_probes", BASE + EXTRAS["probes"]),
+        ("nodegauge_probes", BASE + EXTRAS["probes"] + EXTRAS["nccl"]),
         ("nodegauge_operator", BASE + EXTRAS["operator"]),
         ("nodegauge_cli", BASE + EXTRAS["operator"] + EXTRAS["cli"]),
     ],
@@ -152,7 +156,7 @@ def distribution(requirement: str) -> str:
 def test_a_package_imports_only_what_its_extra_installs(package: str, requirements: list[str]) -> None:
     """Each third-party module that a package imports is declared for the image that ships the package."""
     declared = {distribution(requirement) for requirement in requirements}
-    providers = importlib.metadata.packages_distributions()
+    providers = NOT_INSTALLED | importlib.metadata.packages_distributions()
     modules = set().union(
         *(imported(path) for path in source_packages() if f"/{package}/" in path.as_posix())
     )

@@ -31,7 +31,7 @@ LAYERED = {
 SOUND = LAYERED | {
     "nodegauge_contract/__init__.py": "import msgspec",
     "nodegauge_probes/__init__.py": "",
-    "nodegauge_probes/__main__.py": "from nodegauge_probes import health, output, runner, settings",
+    "nodegauge_probes/program.py": "from nodegauge_probes import health, output, runner, settings",
     "nodegauge_probes/output.py": "from nodegauge_probes import table",
     "nodegauge_probes/runner.py": "from nodegauge_probes import nvml",
     "nodegauge_probes/settings.py": "",
@@ -39,6 +39,8 @@ SOUND = LAYERED | {
     "nodegauge_probes/health.py": f"from nodegauge_probes import {', '.join(SUBJECTS)}",
     **{f"nodegauge_probes/{subject}.py": "from nodegauge_probes import draft" for subject in SUBJECTS},
     "nodegauge_probes/draft.py": "from nodegauge_probes import nvml, sysfs",
+    "nodegauge_probes/nccl/__init__.py": "",
+    "nodegauge_probes/nccl/engine_nccl4py.py": "import cuda\nimport nccl",
     "nodegauge_probes/words.py": "",
     "nodegauge_probes/nvml.py": "import pynvml\nfrom nodegauge_probes import answers",
     "nodegauge_probes/sysfs.py": "",
@@ -61,8 +63,11 @@ SOUND = LAYERED | {
     "nodegauge_cli/__init__.py": "from nodegauge_operator import kube\nimport nodegauge_probes",
 }
 
+del SOUND["nodegauge_probes/nccl.py"]  # a package
+
 OPERATOR_LAYERS = "The operator's layers import downwards only"
 PROBE_LAYERS = "The probes' layers import downwards only"
+ENGINE = "nccl4py and CUDA stay in the engine that is named after it"
 PURE = "Core, judge and contract are pure"
 CLI = "The command line has no handlers and no kopf"
 VIOLATIONS = [
@@ -82,6 +87,8 @@ VIOLATIONS = [
     ("kopf stays in the operator's handlers", "nodegauge_operator/__main__.py", "from kopf import run"),
     ("The kubernetes client stays in the operator's kube", "nodegauge_cli/cleanup.py", "import kubernetes"),
     ("pynvml stays behind the probes' nvml module", "nodegauge_probes/health.py", "import pynvml"),
+    (ENGINE, "nodegauge_probes/nccl/__init__.py", "from nccl import core"),
+    (ENGINE, "nodegauge_probes/health.py", "from cuda import core"),
     (PURE, "nodegauge_operator/core.py", "import time"),
     (PURE, "nodegauge_judge/verdict.py", "from os import environ"),
     (PURE, "nodegauge_contract/codec.py", "import logging"),
@@ -121,7 +128,7 @@ def broken(output: str) -> set[str]:
 def tree(tmp_path: Path) -> Path:
     """A made-up tree with our package names in which every contract is kept."""
     for path, source in SOUND.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / path).write_text(f"{source}\n", encoding="utf-8")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

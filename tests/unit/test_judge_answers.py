@@ -8,12 +8,12 @@ from msgspec.structs import replace
 import result_builders as made
 from judge_builders import every, judge, later, node, resting, span, working
 from nodegauge_contract import Counters, Problem, Result, Sensor
-from nodegauge_judge import CATALOGUE, Answer, History, Judged, Psu, Severity
+from nodegauge_judge import CATALOGUE, Answer, History, Judged, Probe, Psu, Severity
 
 UNDER_LOAD = sorted(
     code.value for code, entry in CATALOGUE.items() if entry.gate and entry.gate.judged is Judged.UNDER_LOAD
 )
-GATED = {code.value for code, entry in CATALOGUE.items() if entry.gate}
+GATED = {code.value for code, e in CATALOGUE.items() if e.gate and e.probe is Probe.HEALTH}
 LOST = Problem(kind="gpu-lost", code=15)
 BAD, GOOD, NO_LOAD, UNSURE = Answer.BAD, Answer.GOOD, Answer.NO_LOAD, Answer.UNSURE
 

@@ -6,23 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
+from judge_builders import codes, only
 from nodegauge_contract import Bus, Gpu, Problem, ProblemKind, Repair, Result, Unavailable
-from nodegauge_judge import Answer, Finding, History, Judgement, NodeFacts, Sharing, Verdict, judge_health
+from nodegauge_judge import Answer, History, NodeFacts, Sharing, Verdict, judge_health
 
 LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
 STRANGER = "0000:f0:00.0"
 ALL = [made.pci(place) for place in range(8)]
-
-
-def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities, as `code/severity`."""
-    return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
-
-
-def only(judgement: Judgement) -> Finding:
-    """The only finding."""
-    assert len(judgement.findings) == 1, codes(judgement)
-    return judgement.findings[0]
 
 
 def whole() -> Result:

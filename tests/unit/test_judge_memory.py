@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import result_builders as made
+from judge_builders import codes, only
 from nodegauge_contract import Ecc, Problem, Repair, Result, Unavailable
-from nodegauge_judge import Answer, Finding, Judgement, Verdict, judge_health
+from nodegauge_judge import Answer, Judgement, Verdict, judge_health
 
 CLEAN = Ecc(mode=1, volatile_corrected=0, volatile_uncorrected=0, aggregate_uncorrected=0, sram_threshold=0)
 NONE = Unavailable("NVML_ERROR_NOT_SUPPORTED")
@@ -17,17 +18,6 @@ FINE = Repair(rows_pending=0, rows_failed=0, unrepairable=NONE, action=0)
 def sound() -> Result:
     """Two GPUs with ECC on and nothing to report."""
     return made.every_gpu(made.phb(), ecc=CLEAN, repair=FINE)
-
-
-def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities, as `code/severity`."""
-    return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
-
-
-def only(judgement: Judgement) -> Finding:
-    """The only finding."""
-    assert len(judgement.findings) == 1, codes(judgement)
-    return judgement.findings[0]
 
 
 def after(first: Result, second: Result) -> Judgement:

@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
+from judge_builders import codes, only
 from nodegauge_contract import Problem, Result, Unavailable
-from nodegauge_judge import Finding, History, Judgement, judge_health
+from nodegauge_judge import History, Judgement, judge_health
 from nodegauge_judge.memory import PortMemory
 
 UP, DOWN = "ACTIVE", "DOWN"
@@ -18,17 +19,6 @@ UP, DOWN = "ACTIVE", "DOWN"
 def node(*states: str, **port: object) -> Result:
     """A healthy machine with one port of one kind for each state."""
     return made.with_ports(made.phb(), *states, **port)
-
-
-def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities, as `code/severity`."""
-    return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
-
-
-def only(judgement: Judgement) -> Finding:
-    """The only finding."""
-    assert len(judgement.findings) == 1, codes(judgement)
-    return judgement.findings[0]
 
 
 def after(first: Result, *following: Result) -> Judgement:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import result_builders as made
+from judge_builders import codes, only
 from nodegauge_contract import LinkErrors, Pcie, Result
-from nodegauge_judge import Answer, Finding, Judgement, Thresholds, Verdict, judge_health
+from nodegauge_judge import Answer, Thresholds, Verdict, judge_health
 
 FULL = {"max_generation": 4, "max_width": 16, "card_generation": 4}
 
@@ -23,17 +24,6 @@ def node(*links: Pcie) -> Result:
     for place in range(4):
         result = made.with_gpu(result, place, pcie=links[min(place, len(links) - 1)])
     return result
-
-
-def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities, as `code/severity`."""
-    return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
-
-
-def only(judgement: Judgement) -> Finding:
-    """The only finding."""
-    assert len(judgement.findings) == 1, codes(judgement)
-    return judgement.findings[0]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import msgspec
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import result_builders as made
+from builders.disturbing import disturbed
 from judge_builders import every, judge, later, node, resting, working
 from nodegauge_contract import Result
 from nodegauge_contract.nvlink import lanes
@@ -20,6 +20,7 @@ from nodegauge_judge import (
     Code,
     History,
     NodeFacts,
+    Probe,
     Severity,
     Sharing,
     Verdict,
@@ -42,51 +43,9 @@ MACHINES = [
     every(node(), **working(bits={0x8: 12, 0x20: 3, 0x80: 1})),
 ]
 machines = st.sampled_from(MACHINES)
-GATED = {code.value for code, entry in CATALOGUE.items() if entry.gate is not None}
+GATED = {c.value for c, e in CATALOGUE.items() if e.gate is not None and e.probe is Probe.HEALTH}
 WORSE = [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
-
-STRANGE: list[Any] = [
-    {"unavailable": "NotSupported"},
-    {"unavailable": ""},
-    None,
-    0,
-    -1,
-    1,
-    255,
-    2**63 - 1,
-    -(2**63),
-    "",
-    "x" * 128,
-    "0000:0f:00.0",
-    "\ud7ff\n\x00",
-    [],
-    True,
-    0.5,
-]
-
-
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Paths to every value in a JSON document, containers included."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(deeper for key, inner in items for deeper in leaves(inner, (*path, key)))]
-
-
-def disturbed(result: Result, *, seed: int, times: int) -> Result:
-    """The document with `times` values replaced by strange ones that its types allow."""
-    chance = random.Random(seed)
-    document = msgspec.to_builtins(result)
-    for _ in range(times):
-        path = chance.choice([p for p in leaves(document) if p])
-        target = document
-        for key in path[:-1]:
-            target = target[key]
-        before, target[path[-1]] = target[path[-1]], chance.choice(STRANGE)
-        try:
-            msgspec.convert(document, Result)
-        except msgspec.ValidationError:
-            target[path[-1]] = before
-    return msgspec.convert(document, Result)
 
 
 @quickly

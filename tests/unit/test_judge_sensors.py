@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
+from judge_builders import codes, only
 from nodegauge_contract import Fan, Power, Result, Sensor, Unavailable
-from nodegauge_judge import Answer, Finding, Judgement, Psu, Thresholds, ThresholdsInvalid, judge_health
+from nodegauge_judge import Answer, Psu, Thresholds, ThresholdsInvalid, judge_health
 
 NONE = Unavailable("the chip has no such limit")
 
@@ -22,17 +23,6 @@ def volts(
 def node(*sensors: Sensor) -> Result:
     """Two healthy GPUs beside these sensors."""
     return replace(made.phb(), sensors=list(sensors))
-
-
-def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities, as `code/severity`."""
-    return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
-
-
-def only(judgement: Judgement) -> Finding:
-    """The only finding."""
-    assert len(judgement.findings) == 1, codes(judgement)
-    return judgement.findings[0]
 
 
 # -- rails

@@ -7,8 +7,9 @@ import re
 import pytest
 
 import result_builders as made
+from judge_builders import codes
 from nodegauge_contract import Result, Unavailable, Xids
-from nodegauge_judge import CATALOGUE, Answer, Code, Judgement, Severity, judge_health
+from nodegauge_judge import CATALOGUE, Answer, Code, Severity, judge_health
 from nodegauge_judge.checks.xids import FATAL, WARNING
 
 
@@ -16,11 +17,6 @@ def seen(*codes: int, place: int = 0) -> Result:
     """Two GPUs that were watched, one of which reported these."""
     watched = made.every_gpu(made.phb(), xids=Xids(registered=True))
     return made.with_gpu(watched, place, xids=Xids(registered=True, seen=list(codes)))
-
-
-def codes(judgement: Judgement) -> list[str]:
-    """Codes with severities, as `code/severity`."""
-    return [f"{finding.code}/{finding.severity}" for finding in judgement.findings]
 
 
 @pytest.mark.parametrize("code", [48, 74, 79, 94, 95, 119, 120, 140])

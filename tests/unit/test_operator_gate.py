@@ -12,7 +12,7 @@ from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Held, Outcome
-from nodegauge_operator.core import gate
+from nodegauge_operator.core import gate, staleness
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.runs import RunEnd
 from nodegauge_operator.reasons import Reason
@@ -123,7 +123,7 @@ def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
     assert found.labels == {}
     assert (found.condition, found.reason) == ("Unknown", Reason.STALE)
     assert "OOMKilled" in found.message
-    verdict = gate.effective_verdict(report.status, policy=make_policy(), now=NOW + STALE + 1)
+    verdict = gate.effective_verdict(report.status, node=NODE, policy=make_policy(), now=NOW + STALE + 1)
     assert verdict is Verdict.UNKNOWN
 
 
@@ -146,7 +146,7 @@ def test_the_limit_follows_the_policy() -> None:
     """Intervals times their number."""
     report = titan().after(LOST, node=NODE, at=NOW + 30)
     quick = make_policy().of({"probes": {"health": {"interval": "30s"}}, "staleAfterIntervals": 4})
-    at = gate.stale_at(report.status.probe(names.PROBE_HEALTH), policy=quick)
+    at = staleness.stale_at(report.status.probe(names.PROBE_HEALTH), policy=quick)
     assert at == NOW + 120
     before = gate.desired(report.status, node=NODE, policy=quick, now=at)
     after = gate.desired(report.status, node=NODE, policy=quick, now=at + 1)

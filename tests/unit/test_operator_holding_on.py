@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from builders import INTERVAL, MINUTE
 from builders.client import unavailable
 from builders.cluster import EVENTS, NODES, POLICIES, REPORTS
-from builders.operator import Operator, World
+from builders.onenode import OneNode
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, Refused, Unavailable, error_of
 
@@ -18,66 +16,15 @@ pytestmark = pytest.mark.timeout(5)
 NODE = f"{NODES}/node-1"
 
 
-class Scene:
-    """One node, one policy, one operator; every run ends as its machine says."""
-
-    def __init__(self, **labels: str) -> None:
-        self.world = World()
-        self.cluster = self.world.cluster
-        self.cluster.add_node(**labels)
-        self.cluster.add_policy()
-        self.operator = Operator(self.cluster)
-        self.operator.list()
-
-    def run(self, message: str | None = None) -> None:
-        """One whole run; the probe leaves `message`, or the document of its machine."""
-        self.operator.settle()
-        (pod,) = self.cluster.pods()
-        self.world.end(pod, self.world.result(pod) if message is None else message)
-        self.settle()
-
-    def settle(self) -> None:
-        """What the operator does about what has happened."""
-        self.operator.deliver()
-        self.operator.settle()
-        self.operator.deliver()
-
-    def refuse(self, method: str, path: str, error: KubeError) -> None:
-        """The API server answers with this error."""
-        self.operator.client.refuse = lambda verb, asked: error if (verb, asked) == (method, path) else None
-
-    def heal(self) -> None:
-        """It answers again."""
-        self.operator.client.refuse = lambda verb, path: None
-
-    def restart(self) -> None:
-        """The process is another one."""
-        self.operator.die()
-        self.operator = Operator(self.cluster)
-        self.operator.list()
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """What the node carries."""
-        found: dict[str, str] = self.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
-        return found
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """Of the report."""
-        found: dict[str, Any] = self.cluster.objects[REPORTS]["node-1"]["status"]
-        return found
-
-
 @pytest.fixture
-def scene() -> Scene:
+def scene() -> OneNode:
     """Everything there, nothing run."""
-    return Scene()
+    return OneNode()
 
 
 @pytest.mark.parametrize("error", [Refused("denied by webhook x"), Forbidden("denied by policy x")])
 def test_a_node_patch_that_is_refused_holds_no_pod_and_is_said_in_the_report(
-    scene: Scene, error: KubeError
+    scene: OneNode, error: KubeError
 ) -> None:
     """An admission webhook that denies our label costs the label, not the policy's only place."""
     scene.refuse("PATCH", NODE, error)
@@ -95,7 +42,7 @@ def test_a_node_patch_that_is_refused_holds_no_pod_and_is_said_in_the_report(
     assert not scene.status["held"].get("refusal")
 
 
-def test_a_refused_write_is_tried_again_within_a_minute(scene: Scene) -> None:
+def test_a_refused_write_is_tried_again_within_a_minute(scene: OneNode) -> None:
     """Somebody mends the webhook: nobody has to restart the operator."""
     scene.refuse("PATCH", NODE, Refused("denied"))
     scene.run()
@@ -104,7 +51,7 @@ def test_a_refused_write_is_tried_again_within_a_minute(scene: Scene) -> None:
     assert now < settled.wake_at <= now + MINUTE
 
 
-def test_a_store_of_events_that_is_down_holds_no_pod_up(scene: Scene) -> None:
+def test_a_store_of_events_that_is_down_holds_no_pod_up(scene: OneNode) -> None:
     """Events may live in an etcd of their own."""
     scene.refuse("POST", EVENTS, unavailable(503))
     scene.run()
@@ -112,7 +59,7 @@ def test_a_store_of_events_that_is_down_holds_no_pod_up(scene: Scene) -> None:
     assert scene.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
-def test_an_unreadable_policy_after_a_restart_strips_nothing(scene: Scene) -> None:
+def test_an_unreadable_policy_after_a_restart_strips_nothing(scene: OneNode) -> None:
     """The last good version lived in the process that is gone: until someone mends the policy, hands off."""
     scene.run()
     before = dict(scene.labels)
@@ -130,7 +77,7 @@ def test_an_unreadable_policy_after_a_restart_strips_nothing(scene: Scene) -> No
 
 def test_a_flapping_label_takes_the_labels_and_keeps_the_report() -> None:
     """GPU feature discovery restarts: what was measured comes back without a run; after a while it goes."""
-    scene = Scene(gpu="true")
+    scene = OneNode(gpu="true")
     name = next(iter(scene.cluster.objects[POLICIES]))
     scene.cluster.change(POLICIES, name, {"spec": {"nodeSelector": {"matchLabels": {"gpu": "true"}}}})
     scene.restart()
@@ -150,7 +97,7 @@ def test_a_flapping_label_takes_the_labels_and_keeps_the_report() -> None:
     assert "node-1" not in scene.cluster.objects[REPORTS]
 
 
-def test_a_deleted_report_takes_its_labels_with_it(scene: Scene) -> None:
+def test_a_deleted_report_takes_its_labels_with_it(scene: OneNode) -> None:
     """A label that no reading justifies is absent; the next run brings it back."""
     scene.run()
     del scene.cluster.objects[REPORTS]["node-1"]
@@ -161,7 +108,7 @@ def test_a_deleted_report_takes_its_labels_with_it(scene: Scene) -> None:
     assert scene.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
-def test_a_reboot_is_measured_at_once_also_after_failures(scene: Scene) -> None:
+def test_a_reboot_is_measured_at_once_also_after_failures(scene: OneNode) -> None:
     """The driver was broken and the reboot cured it: nobody waits for the backoff."""
     scene.run()
     for _ in range(6):

@@ -66,7 +66,7 @@ async def test_metrics_are_in_prometheus_words(served: Served) -> None:
     assert status == 200
     assert 'nodegauge_api_calls_total{resource="nodes",status="409",verb="PATCH"} 1.0' in text
     assert 'nodegauge_api_call_seconds_bucket{le="0.005",verb="PATCH"} 1.0' in text
-    assert "nodegauge_waiting_nodes 0.0" in text
+    assert "nodegauge_pods_refused_total 0.0" in text
     assert "process_resident_memory_bytes" in text
 
 

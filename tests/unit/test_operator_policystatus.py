@@ -92,6 +92,7 @@ def test_nodes_are_counted_by_what_was_found(scene: Scene) -> None:
     scene.operator.deliver()
     assert scene.write() == ["PATCH gpuvalidationpolicies/status"]
     counts = {"selected": 4, "validated": 2, "failing": 1, "unknown": 1, "gated": 0, "heldBack": 0}
+    counts |= {"measured": 0, "contradicted": 0}
     assert scene.told()["nodes"] == counts
     assert scene.told()["observedGeneration"] == 1
     assert scene.ready() == ("True", "Active")

@@ -11,13 +11,13 @@ import pytest
 from builders import INTERVAL, make_node, make_pod
 from builders.client import unavailable, unreachable
 from builders.cluster import NODES, PODS, POLICIES, REPORTS
-from builders.operator import SETTINGS, Operator, World
+from builders.operator import SETTINGS
 from builders.stage import RUN_SECONDS, Stage, refusing, staged
 from builders.virtual import drive
 from nodegauge_operator import names
-from nodegauge_operator.reconcile.backoff import LONGEST, SHORTEST, backoff
+from nodegauge_operator.reconcile.backoff import LONGEST, SHORTEST
 from nodegauge_operator.reconcile.beside import Beside
-from nodegauge_operator.reconcile.relist import CALM_SECONDS, GATHER_SECONDS, Relist
+from nodegauge_operator.reconcile.relist import GATHER_SECONDS
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -247,146 +247,6 @@ def test_a_gap_right_after_the_start_is_none_of_the_first_lists(path: str) -> No
         assert stage.lists() == 2
 
     staged(play)
-
-
-def test_the_time_from_a_result_to_its_node_is_measured_and_nothing_else() -> None:
-    """From the arrival of the event that ended the run; a label put back by hand is no result."""
-
-    async def play(stage: Stage) -> None:
-        stage.nodes(2)
-        stage.cluster.add_policy(budget={"concurrentProbes": 2})
-        stage.start()
-        await stage.after(RUN_SECONDS + 10)
-        count, total = told(stage)
-        assert count == 2
-        assert 0 < total < 2 * 0.2, "not from the first wake, a whole run ago"
-        stage.cluster.change(NODES, "node-0", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
-        await stage.after(30)
-        assert len(stage.read()) == 2
-        assert told(stage) == (count, total)
-
-    staged(play)
-
-
-def test_a_write_without_a_judged_run_is_not_measured() -> None:
-    """A pod of an earlier run goes for good, and the look at its node mends a label."""
-    world = World()
-    world.cluster.add_policy()
-    world.cluster.add_node()
-    operator = Operator(world.cluster)
-    operator.list()
-    operator.settle()
-    world.kubelets()
-    operator.deliver()
-    operator.settle()
-    (count, total) = told(operator)
-    assert count == 1
-    world.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
-    operator.deliver()
-    operator.settle()
-    assert names.LABEL_HEALTH in world.cluster.get(NODES, "node-1")["metadata"]["labels"]
-    assert told(operator) == (count, total)
-
-
-def told(scene: Stage | Operator) -> tuple[float, float]:
-    """Count and sum of the metric."""
-    samples = {s.name: s.value for m in scene.metrics.result_seconds.collect() for s in m.samples}
-    name = "nodegauge_result_to_node_seconds"
-    return samples[f"{name}_count"], samples[f"{name}_sum"]
-
-
-def plan(*, interval: float = 1e6) -> Relist:
-    """A plan whose first list is done at 0, without jitter."""
-    relist = Relist(interval=interval, jitter=lambda: 0.0)
-    relist.begin()
-    relist.done(0.0)
-    return relist
-
-
-def test_a_gap_is_listed_after_it_has_been_heard_out() -> None:
-    """One list per interruption, not one per event, and not for ever later."""
-    relist = plan()
-    relist.gap(100)
-    assert relist.at() == 100 + SHORTEST
-    relist.gap(104)
-    assert relist.at() == 104 + SHORTEST
-    relist.gap(119)
-    assert relist.at() == 100 + GATHER_SECONDS
-
-
-def test_a_gap_during_a_list_asks_for_another_one() -> None:
-    """The list may have passed by what went then."""
-    relist = plan()
-    relist.gap(100)
-    relist.begin()
-    relist.gap(107)
-    relist.done(110)
-    assert relist.at() == 110 + 2 * SHORTEST
-    relist.begin()
-    relist.done(130)
-    assert relist.at() == 130 + 1e6
-
-
-def test_a_list_that_fails_leaves_its_gap_unmended() -> None:
-    """And the next one that succeeds begins from the shortest wait again."""
-    relist = plan()
-    relist.gap(100)
-    for wait in (SHORTEST, 2 * SHORTEST, 4 * SHORTEST):
-        relist.begin()
-        relist.failed(200)
-        assert relist.at() == 200 + wait
-        relist.gap(201)
-        assert relist.at() == 200 + wait, "more gaps hurry nobody"
-    relist.begin()
-    relist.done(300)
-    relist.begin()
-    relist.failed(400)
-    assert relist.at() == 400 + SHORTEST
-
-
-def test_a_list_for_a_gap_that_took_two_tries_counts_as_one_for_a_gap() -> None:
-    """The next gap waits its longer time all the same."""
-    relist = plan()
-    relist.gap(100)
-    relist.begin()
-    relist.failed(200)
-    relist.begin()
-    relist.done(300)
-    relist.gap(301)
-    assert relist.at() == 300 + 2 * SHORTEST
-
-
-def test_after_calm_the_next_gap_is_the_first_one_again() -> None:
-    """Trouble of this morning delays nothing this afternoon."""
-    relist = plan()
-    now = 0.0
-    for _ in range(8):
-        relist.gap(now)
-        now = relist.at()
-        relist.begin()
-        relist.done(now)
-    relist.gap(now + 1)
-    assert relist.at() == now + LONGEST
-    relist.begin()
-    now += CALM_SECONDS + LONGEST
-    relist.done(now)
-    relist.gap(now)
-    assert relist.at() == now + 2 * SHORTEST
-
-
-def test_missing_resources_are_asked_for_at_a_steady_pace() -> None:
-    """Somebody is about to install them, and one question costs next to nothing."""
-    relist = plan()
-    for now in (10.0, 20.0, 30.0, 40.0):
-        relist.begin()
-        relist.missing(now)
-        assert relist.at() == now + SHORTEST
-
-
-def test_waits_grow_to_a_limit_and_are_spread() -> None:
-    """From 5 s to 5 min, and a quarter more at most."""
-    assert [backoff(n, lambda: 0.0) for n in (0, 1, 2, 6, 60, 6000)] == [5, 10, 20, 300, 300, 300]
-    assert backoff(0, lambda: 1.0) == 6.25
 
 
 def test_an_error_beside_the_loop_is_raised_in_it() -> None:

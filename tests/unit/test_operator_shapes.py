@@ -36,6 +36,7 @@ NODE: dict[str, Any] = {
     },
     "spec": {
         "providerID": "x",
+        "unschedulable": True,
         "taints": [
             {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"},
             {
@@ -48,6 +49,7 @@ NODE: dict[str, Any] = {
     },
     "status": {
         "capacity": {"cpu": "8", "nvidia.com/gpu": "8"},
+        "allocatable": {"cpu": "7", "nvidia.com/gpu": "7"},
         "conditions": [
             {"type": "Ready", "status": "True", "reason": "KubeletReady"},
             {"type": "GPUValidated", "status": "True", "reason": "Validated", "message": "all well"},

@@ -71,6 +71,8 @@ def test_a_heartbeat_changes_the_revision_and_wakes_nobody(store: Store) -> None
         make_node(version=11).tainted(names.TAINT_UNVALIDATED),
         make_node(version=11).saying(ConditionView(status="True", reason="", message="")),
         replace(make_node(version=11), gpu_capacity="8"),
+        replace(make_node(version=11), gpu_allocatable="7"),
+        replace(make_node(version=11), unschedulable=True),
         replace(make_node(version=11), deleting=True),
         replace(make_node(version=11), managed_labels=frozenset({"x"})),
         make_node(version=11, uid="other"),
@@ -138,7 +140,8 @@ def test_pods_come_oldest_run_first(store: Store) -> None:
     for number in (10, 9, 2):
         store.put_pod(make_pod(number=number))
     assert [p.number for p in store.pods_of("node-1")] == [2, 9, 10]
-    assert list(store.nodes_with_pods()) == ["node-1"]
+    assert store.nodes_with_pods(names.PROBE_HEALTH) == {"node-1"}
+    assert store.nodes_with_pods(names.PROBE_NCCL, names.PROBE_PULL) == set()
 
 
 def test_the_policy_in_force_follows_labels_and_policies(store: Store) -> None:

@@ -18,7 +18,7 @@ import result_builders as made
 from builders import INTERVAL, tried
 from builders.cluster import NODES, PODS, REPORTS
 from builders.judging import listening, saying
-from builders.operator import Operator, World
+from builders.operator import HEALTH, Operator, World
 from builders.virtual import Turn
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState
@@ -49,7 +49,7 @@ class Racer:
     def go(self) -> None:
         """Begin to settle, or go on up to the next call."""
         if self._work is None:
-            self._work = self.operator.worker.settle("node-1", granted=True, since=0.0)
+            self._work = self.operator.worker.settle("node-1", granted=HEALTH, since=0.0)
         try:
             self._work.send(None)
         except StopIteration:

@@ -83,6 +83,32 @@ def test_a_node_becomes_its_view() -> None:
     assert (view.condition.status, view.condition.message) == ("False", "m")
 
 
+def test_a_node_says_what_pods_can_get_there() -> None:
+    """GPUs that are offered, which can be fewer than there are, and a cordon."""
+    body = json.loads(json.dumps(NODE))
+    assert (node_view(body).gpu_allocatable, node_view(body).unschedulable) == ("", False)
+    body["status"]["allocatable"] = {"nvidia.com/gpu": "7"}
+    body["spec"]["unschedulable"] = True
+    assert (node_view(body).gpu_allocatable, node_view(body).unschedulable) == ("7", True)
+
+
+def test_a_pod_holds_what_it_asked_for_once_it_is_placed() -> None:
+    """Since the condition says so; before that, and where nothing says it, since never."""
+    body = json.loads(json.dumps(POD))
+    body["metadata"]["annotations"][names.POD_IMAGE] = "bench:1"
+    body["spec"] = {"nodeName": "n"}
+    body["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(NOW + 7)}
+    ]
+    view = pod_view(body)
+    assert view is not None
+    assert (view.scheduled_at, view.image) == (NOW + 7, "bench:1")
+    body["spec"] = {}
+    waiting = pod_view(body)
+    assert waiting is not None
+    assert waiting.scheduled_at == 0.0
+
+
 @pytest.mark.parametrize("status", ["False", "Unknown"])
 def test_only_a_true_ready_condition_is_ready(status: str) -> None:
     """Unknown is what a dead kubelet looks like."""

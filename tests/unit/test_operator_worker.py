@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import result_builders as made
@@ -11,62 +9,24 @@ from builders import INTERVAL, MINUTE, make_node, make_pod
 from builders.client import unavailable
 from builders.cluster import EVENTS, NODES, PODS, REPORTS
 from builders.messages import hostile
+from builders.onenode import OneNode
 from builders.operator import Operator, World
 from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
+from nodegauge_operator.reconcile.turns import Kind
 
 pytestmark = pytest.mark.timeout(5)
 
 
-class Scene:
-    """One node, one policy, one operator."""
-
-    def __init__(self) -> None:
-        self.world = World()
-        self.cluster = self.world.cluster
-        self.cluster.add_node(team="a")
-        self.cluster.add_policy()
-        self.operator = Operator(self.cluster)
-        self.operator.list()
-
-    def run(self, message: str | None = None) -> None:
-        """One whole run; the probe leaves `message`, or the document of its machine."""
-        self.operator.settle()
-        (pod,) = self.cluster.pods()
-        self.world.end(pod, self.world.result(pod) if message is None else message)
-        self.operator.deliver()
-        self.operator.settle()
-        self.operator.deliver()
-
-    def restart(self) -> Operator:
-        """The process is another one."""
-        self.operator.die()
-        self.operator = Operator(self.cluster)
-        self.operator.list()
-        return self.operator
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """What the node carries."""
-        found: dict[str, str] = self.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
-        return found
-
-    @property
-    def probe(self) -> dict[str, Any]:
-        """The health probe in the report."""
-        found: dict[str, Any] = self.cluster.objects[REPORTS]["node-1"]["status"]["probes"][0]
-        return found
-
-
 @pytest.fixture
-def scene() -> Scene:
+def scene() -> OneNode:
     """Everything there, nothing run."""
-    return Scene()
+    return OneNode(team="a")
 
 
 @pytest.mark.parametrize("name", sorted(hostile(make_pod())))
-def test_a_hostile_result_changes_nothing_on_the_node(scene: Scene, name: str) -> None:
+def test_a_hostile_result_changes_nothing_on_the_node(scene: OneNode, name: str) -> None:
     """Promise 1 end to end: the run is unknown with its reason, the node stays as it was, the pod goes."""
     scene.run()
     before = scene.world.state()["nodes"]
@@ -88,12 +48,12 @@ def test_a_hostile_result_changes_nothing_on_the_node(scene: Scene, name: str) -
 
 
 @pytest.mark.parametrize("error", [Forbidden("exceeded quota: gpu"), Refused("admission webhook denied")])
-def test_a_refused_pod_is_a_run_that_backs_off(scene: Scene, error: KubeError) -> None:
+def test_a_refused_pod_is_a_run_that_backs_off(scene: OneNode, error: KubeError) -> None:
     """The words of quota or webhook stand in the report; the next try comes later; it counts as a run."""
     scene.operator.client.refuse = lambda verb, path: error if (verb, path) == ("POST", PODS) else None
     settled = scene.operator.settle()
     assert settled.wake_at == scene.world.now + 30
-    assert settled.due_since is None
+    assert settled.due_since == {}
     last = scene.probe["lastRun"]
     assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
     assert str(error) in last["message"]
@@ -101,7 +61,7 @@ def test_a_refused_pod_is_a_run_that_backs_off(scene: Scene, error: KubeError) -
     assert names.LABEL_HEALTH not in scene.labels
 
 
-def test_a_refused_pod_while_the_report_changes_is_tried_again_once(scene: Scene) -> None:
+def test_a_refused_pod_while_the_report_changes_is_tried_again_once(scene: OneNode) -> None:
     """A person asks for a run at that very moment: read again, then write; not a storm of refused pods."""
     scene.run()
     scene.world.pass_time(INTERVAL)
@@ -126,7 +86,7 @@ def test_a_refused_pod_while_the_report_changes_is_tried_again_once(scene: Scene
 @pytest.mark.parametrize(
     "error", [Forbidden("events is forbidden"), Refused("namespace is being terminated")]
 )
-def test_an_event_that_is_refused_holds_nothing_up(scene: Scene, error: KubeError) -> None:
+def test_an_event_that_is_refused_holds_nothing_up(scene: OneNode, error: KubeError) -> None:
     """Events are for people: without the right to post them, nodes are still measured and pods still go."""
     scene.operator.client.refuse = lambda verb, path: error if path == EVENTS else None
     scene.run()
@@ -134,7 +94,7 @@ def test_an_event_that_is_refused_holds_nothing_up(scene: Scene, error: KubeErro
     assert list(scene.cluster.pods()) == []
 
 
-def test_an_event_that_finds_no_answer_is_tried_again(scene: Scene) -> None:
+def test_an_event_that_finds_no_answer_is_tried_again(scene: OneNode) -> None:
     """An outage is no refusal: the change is still told."""
     scene.operator.client.refuse = lambda verb, path: unavailable() if path == EVENTS else None
     scene.run()
@@ -145,7 +105,7 @@ def test_an_event_that_finds_no_answer_is_tried_again(scene: Scene) -> None:
     assert [body["reason"] for body in scene.cluster.objects[EVENTS].values()] == ["Validated"]
 
 
-def test_a_pod_of_this_run_that_is_there_already_is_adopted(scene: Scene) -> None:
+def test_a_pod_of_this_run_that_is_there_already_is_adopted(scene: OneNode) -> None:
     """Another process made it a moment ago: no error, no second pod, and its result is judged."""
     other = Operator(scene.cluster)
     other.list()
@@ -159,7 +119,7 @@ def test_a_pod_of_this_run_that_is_there_already_is_adopted(scene: Scene) -> Non
     assert [number for _, number, _ in scene.cluster.judged] == [1]
 
 
-def test_a_pod_of_that_name_that_is_no_probe_is_said_and_left_alone(scene: Scene) -> None:
+def test_a_pod_of_that_name_that_is_no_probe_is_said_and_left_alone(scene: OneNode) -> None:
     """Somebody took the name: it is not ours to judge or delete."""
     node = scene.cluster.get(NODES, "node-1")
     name = names.pod_name(node_uid=node["metadata"]["uid"], probe="health", number=1)
@@ -169,7 +129,7 @@ def test_a_pod_of_that_name_that_is_no_probe_is_said_and_left_alone(scene: Scene
     assert name in scene.cluster.objects[PODS]
 
 
-def test_only_the_very_pod_that_was_judged_is_deleted(scene: Scene) -> None:
+def test_only_the_very_pod_that_was_judged_is_deleted(scene: OneNode) -> None:
     """Another one under its name since, as after a deleted report, is not ours to end."""
     scene.operator.settle()
     scene.world.kubelets()
@@ -189,7 +149,7 @@ def test_only_the_very_pod_that_was_judged_is_deleted(scene: Scene) -> None:
     assert scene.operator.store.pods_of("node-1") == ()
 
 
-def test_a_foreign_write_between_decision_and_patch_survives(scene: Scene) -> None:
+def test_a_foreign_write_between_decision_and_patch_survives(scene: OneNode) -> None:
     """409, read again, decide anew: the stranger's label is there, and so are ours."""
     strangers = iter([{"foreign": "1"}, {"foreign": "2", "team": None}])
 
@@ -206,7 +166,7 @@ def test_a_foreign_write_between_decision_and_patch_survives(scene: Scene) -> No
     assert scene.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
-def test_a_short_key_that_a_stranger_takes_during_our_patch_stays_theirs(scene: Scene) -> None:
+def test_a_short_key_that_a_stranger_takes_during_our_patch_stays_theirs(scene: OneNode) -> None:
     """The conflict is seen, decided again, and reported."""
     theirs = iter([{"interconnect": "infiniband"}])
 
@@ -227,7 +187,7 @@ def test_a_short_key_that_a_stranger_takes_during_our_patch_stays_theirs(scene: 
     assert scene.labels["interconnect"] == "infiniband"
 
 
-def test_a_report_that_is_deleted_during_a_run_costs_the_run_and_no_more(scene: Scene) -> None:
+def test_a_report_that_is_deleted_during_a_run_costs_the_run_and_no_more(scene: OneNode) -> None:
     """Measured anew from run 1; no pod is left."""
     scene.run()
     scene.world.pass_time(INTERVAL)
@@ -243,7 +203,7 @@ def test_a_report_that_is_deleted_during_a_run_costs_the_run_and_no_more(scene: 
     assert list(scene.cluster.pods()) == []
 
 
-def test_only_the_very_report_that_is_over_is_deleted(scene: Scene) -> None:
+def test_only_the_very_report_that_is_over_is_deleted(scene: OneNode) -> None:
     """A new machine, a new report under its name, and an operator that has heard of the machine alone."""
     scene.run()
     old = scene.operator.store.reports["node-1"]
@@ -261,7 +221,7 @@ def test_only_the_very_report_that_is_over_is_deleted(scene: Scene) -> None:
     assert set(scene.cluster.created.values()) == {1}
 
 
-def test_a_status_that_cannot_be_read_is_replaced_whole(scene: Scene) -> None:
+def test_a_status_that_cannot_be_read_is_replaced_whole(scene: OneNode) -> None:
     """Another version's words, wherever they stand: one run heals it, and none is judged again and again."""
     scene.run()
     status = scene.cluster.objects[REPORTS]["node-1"]["status"]
@@ -275,7 +235,7 @@ def test_a_status_that_cannot_be_read_is_replaced_whole(scene: Scene) -> None:
     assert list(scene.cluster.pods()) == []
 
 
-def test_the_condition_s_transition_time_moves_with_its_status_only(scene: Scene) -> None:
+def test_the_condition_s_transition_time_moves_with_its_status_only(scene: OneNode) -> None:
     """Kubernetes' rule: another message is no transition."""
 
     def condition() -> dict[str, str]:
@@ -299,7 +259,7 @@ def test_the_condition_s_transition_time_moves_with_its_status_only(scene: Scene
     assert condition()["lastTransitionTime"] != mark
 
 
-def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(scene: Scene) -> None:
+def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(scene: OneNode) -> None:
     """After SIGTERM a finished run is still judged and written."""
     scene.operator.settle()
     scene.operator.worker.stopping = True
@@ -311,10 +271,10 @@ def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(scene: Scene) -> N
     scene.operator.client.log.clear()
     settled = scene.operator.settle()
     assert scene.operator.client.log == []
-    assert settled.due_since is not None
+    assert settled.due_since.keys() == {Kind.HEALTH}
 
 
-def test_a_suspect_is_gone_only_when_the_api_says_so(scene: Scene) -> None:
+def test_a_suspect_is_gone_only_when_the_api_says_so(scene: OneNode) -> None:
     """A deletion seen on a watch may be a lost label or a new machine: 404 alone decides."""
     scene.run()
     scene.operator.store.suspects.add("node-1")
@@ -355,7 +315,7 @@ def test_a_node_that_leaves_the_selection_is_let_go_and_taken_again() -> None:
     assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in world.cluster.pods()] == ["health"]
 
 
-def test_a_node_that_is_reported_deleted_again_during_the_question_stays_a_suspect(scene: Scene) -> None:
+def test_a_node_that_is_reported_deleted_again_during_the_question_stays_a_suspect(scene: OneNode) -> None:
     """The answer is of before: asked once more, it is gone."""
 
     def vanish(verb: str, path: str) -> None:
@@ -370,7 +330,7 @@ def test_a_node_that_is_reported_deleted_again_during_the_question_stays_a_suspe
     assert scene.operator.store.known_names() == set()
 
 
-def test_an_unanswered_question_about_a_suspect_decides_nothing(scene: Scene) -> None:
+def test_an_unanswered_question_about_a_suspect_decides_nothing(scene: OneNode) -> None:
     """No data: the node stays, and stays a suspect."""
     scene.run()
     scene.operator.store.suspects.add("node-1")
@@ -381,7 +341,7 @@ def test_an_unanswered_question_about_a_suspect_decides_nothing(scene: Scene) ->
     assert scene.operator.store.suspects == {"node-1"}
 
 
-def test_a_crd_that_is_missing_is_said_and_loses_nothing(scene: Scene) -> None:
+def test_a_crd_that_is_missing_is_said_and_loses_nothing(scene: OneNode) -> None:
     """A 404 on the resource itself is no deleted object."""
     missing = NotFound("the server could not find the requested resource", status=404)
     scene.operator.client.refuse = lambda verb, path: missing if path.startswith(REPORTS) else None
@@ -390,7 +350,7 @@ def test_a_crd_that_is_missing_is_said_and_loses_nothing(scene: Scene) -> None:
     assert list(scene.cluster.pods()) == []
 
 
-def test_a_run_that_is_given_up_is_repeated_after_half_a_minute(scene: Scene) -> None:
+def test_a_run_that_is_given_up_is_repeated_after_half_a_minute(scene: OneNode) -> None:
     """A silent kubelet's pod is deleted; once it is gone the timer of the next try stands."""
     scene.operator.settle()
     (pod,) = scene.cluster.pods()

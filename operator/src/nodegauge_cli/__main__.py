@@ -25,7 +25,10 @@ SUBCOMMANDS = {
     "cleanup": Lazy(
         "nodegauge_cli.cleanup", "Remove everything that nodegauge wrote into a cluster.", "operator"
     ),
-    "judge": Lazy("nodegauge_cli.judge", "Judge a result document, with no cluster needed.", "cli"),
+    "judge": Lazy("nodegauge_cli.judge", "Judge a result, a report or a log, with no cluster needed.", "cli"),
+    "zero": Lazy(
+        "nodegauge_cli.zero", "Time that DDP and ZeRO spend in communication, by node class.", "cli"
+    ),
 }
 
 

@@ -20,7 +20,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
 from nodegauge_operator.core.gate import label_patch
 from nodegauge_operator.core.model import NodeView, PodView
-from nodegauge_operator.core.podspec import GRACE_SECONDS
+from nodegauge_operator.core.podparts import GRACE_SECONDS
 from nodegauge_operator.core.taints import taint_patch
 from nodegauge_operator.kube import nodes, pods, reports, workloads
 from nodegauge_operator.kube.client import Client

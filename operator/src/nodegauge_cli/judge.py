@@ -1,36 +1,33 @@
-"""`nodegauge judge FILE`: the judgement of a result document, with no cluster and no GPU at hand.
+"""`nodegauge judge FILE`: the judgement of what a probe brought home, with no cluster and no GPU at hand.
 
-It reads what a probe printed (`python -m nodegauge_probes health`), what stands in a termination message
-(packed or not), or a pod's log that holds one of them, and prints what the operator would have found in it on
-a node without a past, or with the past that `--before` gives.  The exit code is for scripts: 0 pass or warn,
-1 fail, 2 bad input, 3 unknown.
+It reads what a probe printed (`python -m nodegauge_probes health` or `nccl`), what stands in a termination
+message (packed or not), a pod's log that holds one of them, a log of nccl-tests, or a NodeReport, whose
+benchmark it grades again.  It prints what the operator would have found in it on a node without a past, or
+with the past that `--before` gives.  The exit code is for scripts: 0 pass or warn, 1 fail, 2 bad input, 3
+unknown.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 import msgspec
-import yaml
 
+from nodegauge_cli.inputs import BadInput, name_of, report_or_result, yaml_of
+from nodegauge_cli.judge_bench_text import show_bench
 from nodegauge_cli.judge_text import show
-from nodegauge_contract import ContractError, NotAResult, Result, decode
-from nodegauge_contract.codec import PREFIX
+from nodegauge_contract import Collective, Result
 from nodegauge_judge import Judgement, Thresholds, ThresholdsInvalid, Verdict, judge_health
+from nodegauge_judge.bench import BenchJudgement, Expectation, Expectations, judge_bench, regrade
+from nodegauge_operator import names
+from nodegauge_operator.api.report import Report
 
-READ_LIMIT = 1024 * 1024
-"""Bytes of input that are read; a result has at most 64 KiB, a log around it some more."""
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1}
 EXIT_UNKNOWN = 3
-
-
-class BadInput(click.ClickException):
-    """What was given cannot be judged; the message says what and where."""
-
-    exit_code = 2
 
 
 @click.command()
@@ -46,7 +43,7 @@ class BadInput(click.ClickException):
 @click.option(
     "--policy",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Take spec.thresholds from this GPUValidationPolicy (YAML).",
+    help="Take thresholds and expectations from this GPUValidationPolicy (YAML).",
 )
 @click.option(
     "--before",
@@ -54,8 +51,15 @@ class BadInput(click.ClickException):
     type=click.File("rb"),
     help="An earlier result of the same node: counters are judged by their growth since then.",
 )
-def judge(file: BinaryIO, form: str, policy: Path | None, earlier: BinaryIO | None) -> None:
-    """Judge the result document in FILE (- for standard input).
+@click.option(
+    "--collective",
+    type=click.Choice([one.value for one in Collective]),
+    help="What a log of nccl-tests is of, where it does not tell.",
+)
+def judge(
+    file: BinaryIO, form: str, policy: Path | None, earlier: BinaryIO | None, collective: str | None
+) -> None:
+    """Judge the result, log or NodeReport in FILE (- for standard input).
 
     \b
     Exit code: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
@@ -64,78 +68,108 @@ def judge(file: BinaryIO, form: str, policy: Path | None, earlier: BinaryIO | No
     Examples:
       python -m nodegauge_probes health | nodegauge judge -
       kubectl logs -n nodegauge PROBE-POD | nodegauge judge -
+      all_reduce_perf -b 8 -e 1G -f 2 -g 8 | nodegauge judge -
+      kubectl get nodereport NODE -o yaml | nodegauge judge -
     """
-    thresholds = _thresholds(policy) if policy is not None else Thresholds()
-    history = judge_health(_result(earlier), thresholds=thresholds).history if earlier is not None else None
-    result = _result(file)
-    judgement = judge_health(result, thresholds=thresholds, history=history)
+    asked = _Asked.of(policy)
+    found = report_or_result(file, collective=Collective(collective) if collective else None)
+    if isinstance(found, Report) and earlier is not None:
+        raise click.UsageError("--before is for results: a NodeReport has its past in it")
+    judgement: Judgement | BenchJudgement
+    if isinstance(found, Result) and found.probe == "health":
+        judgement = of_health = _health(found, earlier=earlier, asked=asked)
+        say = partial(show, found, of_health)
+    elif isinstance(found, Result):
+        judgement = of_bench = _bench(name_of(file), found, earlier=earlier, asked=asked)
+        say = partial(show_bench, of_bench, node=found.node)
+    else:
+        judgement = of_bench = _regraded(name_of(file), found, asked)
+        say = partial(show_bench, of_bench, node=found.name)
     if form == "json":
         sys.stdout.write(_json(judgement))
     else:
-        show(result, judgement)
+        say()
     raise SystemExit(EXIT_CODES.get(judgement.verdict, EXIT_UNKNOWN))
 
 
-def _json(judgement: Judgement) -> str:
+class _Asked(NamedTuple):
+    """What to judge by."""
+
+    thresholds: Thresholds
+    expectations: Expectations
+
+    @classmethod
+    def of(cls, policy: Path | None) -> _Asked:
+        """By a policy, or by the defaults."""
+        spec = _spec(policy) if policy is not None else {}
+        return cls(_thresholds(policy, spec), _expectations(policy, spec))
+
+
+def _health(found: Result, *, earlier: BinaryIO | None, asked: _Asked) -> Judgement:
+    history = None
+    if earlier is not None:
+        before = _alike(earlier, "health")
+        history = judge_health(before, thresholds=asked.thresholds).history
+    return judge_health(found, thresholds=asked.thresholds, history=history)
+
+
+def _bench(name: str, found: Result, *, earlier: BinaryIO | None, asked: _Asked) -> BenchJudgement:
+    if found.probe != "nccl":
+        raise BadInput(f"{name}: a result of probe {found.probe!r}; `health` and `nccl` can be judged")
+    before = ""
+    if earlier is not None:
+        before = judge_bench(_alike(earlier, "nccl"), **asked._asdict()).memory
+    return judge_bench(found, before=before, **asked._asdict())
+
+
+def _regraded(name: str, report: Report, asked: _Asked) -> BenchJudgement:
+    raw = report.status.probe(names.PROBE_NCCL).raw
+    if not raw:
+        raise BadInput(f"{name}: the {names.REPORT_KIND} of {report.name} holds no benchmark to grade again")
+    return regrade(raw, **asked._asdict())
+
+
+def _alike(file: BinaryIO, probe: str) -> Result:
+    """The earlier result, which must be of the same probe."""
+    found = report_or_result(file)
+    if not isinstance(found, Result) or found.probe != probe:
+        raise BadInput(f"{name_of(file)}: expected an earlier result of probe {probe!r}")
+    return found
+
+
+def _json(judgement: Judgement | BenchJudgement) -> str:
     return msgspec.json.format(msgspec.json.encode(judgement), indent=2).decode() + "\n"
 
 
-def _result(file: BinaryIO) -> Result:
-    name = _name(file)
-    data = file.read(READ_LIMIT + 1)
-    if len(data) > READ_LIMIT:
-        raise BadInput(f"{name}: more than {READ_LIMIT} bytes; a result document is far smaller")
+def _spec(path: Path) -> dict[str, Any]:
+    """`spec` of the one policy in a file."""
     try:
-        result = _decode(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{name}: not UTF-8 text (byte {error.start})") from None
-    except ContractError as error:
-        raise BadInput(f"{name}: {error}") from None
-    if result.probe != "health":
-        raise BadInput(f"{name}: a result of probe {result.probe!r}; only `health` can be judged")
-    return result
-
-
-def _name(file: BinaryIO) -> str:
-    """The file as the person called it."""
-    name = getattr(file, "name", None)
-    return name if isinstance(name, str) and name != "<stdin>" else "standard input"
-
-
-def _decode(text: str) -> Result:
-    """The document that `text` is, or else the last line of it that is one (a pod's log mixes in others)."""
-    try:
-        return decode(text)
-    except ContractError as error:
-        lines = [line for line in text.splitlines() if line.startswith(("{", PREFIX))]
-        for line in reversed(lines if text.count("\n") > 1 else []):
-            try:
-                return decode(line)
-            except NotAResult:
-                continue
-        raise error
-
-
-def _thresholds(path: Path) -> Thresholds:
-    try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: not readable as YAML: {' '.join(str(error).split())[:200]}") from None
-    policies = [
-        doc for doc in documents if isinstance(doc, dict) and doc.get("kind") == "GPUValidationPolicy"
-    ]
+    policies = [body for body in yaml_of(path, text) if body.get("kind") == names.POLICY_KIND]
     if len(policies) != 1:
-        raise BadInput(f"{path}: {len(policies)} documents of kind GPUValidationPolicy, expected one")
+        raise BadInput(f"{path}: {len(policies)} documents of kind {names.POLICY_KIND}, expected one")
+    spec = policies[0].get("spec") or {}
+    if not isinstance(spec, dict):
+        raise BadInput(f"{path}: spec must be a mapping")
+    return spec
+
+
+def _thresholds(path: Path | None, spec: dict[str, Any]) -> Thresholds:
+    said = spec.get("thresholds") or {}
+    if not isinstance(said, dict):
+        raise BadInput(f"{path}: spec.thresholds must be a mapping of names to numbers")
     try:
-        return Thresholds.of(_mapping(path, policies[0]))
+        return Thresholds.of(said)
     except ThresholdsInvalid as error:
         raise BadInput(f"{path}: {error}") from None
 
 
-def _mapping(path: Path, policy: dict[str, Any]) -> dict[str, Any]:
-    """`spec.thresholds`, empty where there is none."""
-    spec = policy.get("spec") or {}
-    thresholds = (spec.get("thresholds") or {}) if isinstance(spec, dict) else None
-    if not isinstance(thresholds, dict):
-        raise BadInput(f"{path}: spec.thresholds must be a mapping of names to numbers")
-    return thresholds
+def _expectations(path: Path | None, spec: dict[str, Any]) -> Expectations:
+    """The built-in rows, with the policy's before them."""
+    try:
+        own = msgspec.convert(spec.get("expectations") or [], list[Expectation])
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{path}: spec.expectations: {error}") from None
+    return Expectations.default().with_rows(own)

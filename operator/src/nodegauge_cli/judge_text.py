@@ -6,7 +6,7 @@ document is taken as markup or sent to the terminal as a control character.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +28,7 @@ from nodegauge_judge import (
     Verdict,
 )
 
-_VERDICTS = {
+VERDICTS = {
     Verdict.PASS: "bold green",
     Verdict.WARN: "bold yellow",
     Verdict.FAIL: "bold red",
@@ -52,46 +52,56 @@ def show(result: Result, judgement: Judgement, *, console: Console | None = None
     console = console or Console(highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         console.print(_head(result, judgement))
-        told: set[str] = set()
-        for finding in judgement.findings:
-            console.print()
-            console.print(_finding(finding, again=finding.code in told))
-            told.add(finding.code)
+        print_findings(console, judgement.findings)
         if judgement.matrix:
             console.print()
             for line in judgement.matrix.splitlines():
-                console.print(Text(_printable(line)), soft_wrap=True)
-    for line in captured.get().splitlines():
+                console.print(Text(printable(line)), soft_wrap=True)
+    write(console, captured.get())
+
+
+def write(console: Console, text: str) -> None:
+    """What was captured, without trailing blanks where nobody looks at it on a terminal."""
+    for line in text.splitlines():
         console.file.write((line if console.is_terminal else line.rstrip()) + "\n")
 
 
+def print_findings(console: Console, findings: Iterable[Finding]) -> None:
+    """Each with its way out, which is said once for each code."""
+    told: set[str] = set()
+    for one in findings:
+        console.print()
+        console.print(finding_table(one, again=one.code in told))
+        told.add(one.code)
+
+
 def _head(result: Result, judgement: Judgement) -> Table:
-    table = _grid()
+    table = grid()
     verdict = judgement.verdict
     table.add_row(
-        Text(verdict.value.upper(), _VERDICTS.get(verdict, "bold")),
-        Text(_printable(judgement.summary), "bold"),
+        Text(verdict.value.upper(), VERDICTS.get(verdict, "bold")),
+        Text(printable(judgement.summary), "bold"),
     )
     table.add_row("link", _joined(judgement.interconnect))
     if judgement.readable:
         table.add_row("load", _LOADS[judgement.load])
         table.add_row("heat", _heat(judgement))
         table.add_row("psu", _SUPPLIES[judgement.psu])
-        for gate in _gates(judgement):
+        for gate in gates(judgement.answers):
             table.add_row("gate", gate)
     facts = [f"driver {judgement.driver}"] if judgement.driver else []
     facts += [f"node {result.node}"] if result.node else []
     facts += [f"run {result.run}"] if result.run else []
     if facts:
-        table.add_row("from", _printable(", ".join(facts)))
+        table.add_row("from", printable(", ".join(facts)))
     return table
 
 
 def _joined(joined: Interconnect) -> str:
     if joined.klass is None:
-        return _printable(f"no class ({joined.reason}): {joined.message}")
+        return printable(f"no class ({joined.reason}): {joined.message}")
     evidence = f" [{joined.evidence.value}]" if joined.evidence is not None else ""
-    return _printable(f"{joined.klass.value}{evidence}: {joined.message}")
+    return printable(f"{joined.klass.value}{evidence}: {joined.message}")
 
 
 def _heat(judgement: Judgement) -> str:
@@ -104,11 +114,11 @@ def _heat(judgement: Judgement) -> str:
     return f"{which}{hottest.celsius} °C ({hottest.band.replace('-', ' ')})"
 
 
-def _gates(judgement: Judgement) -> Iterator[str]:
+def gates(answers: Mapping[str, Answer]) -> Iterator[str]:
     """The taints that a policy with the default effects would come to, row by row."""
-    bad = [code for code, answer in judgement.answers.items() if answer is Answer.BAD]
-    gates = [(code, CATALOGUE[Code(code)].gate) for code in bad]
-    said = [f"{_taint(gate)} ({code})" for code, gate in gates if gate is not None]
+    bad = [code for code, answer in answers.items() if answer is Answer.BAD]
+    rows = [(code, CATALOGUE[Code(code)].gate) for code in bad]
+    said = [f"{_taint(gate)} ({code})" for code, gate in rows if gate is not None]
     yield from said or ["none would follow from this result"]
 
 
@@ -118,16 +128,16 @@ def _taint(gate: Gate) -> str:
     return f"{gate.kind.value}={gate.cause.value} after {runs}"
 
 
-def _finding(finding: Finding, *, again: bool) -> Table:
+def finding_table(finding: Finding, *, again: bool) -> Table:
     """`again`: what to do about this code has been said above."""
     entry = CATALOGUE[Code(finding.code)]
-    table = _grid()
-    title = Text.assemble((finding.code, "bold"), "  ", _printable(finding.subject))
+    table = grid()
+    title = Text.assemble((finding.code, "bold"), "  ", printable(finding.subject))
     table.add_row(Text(finding.severity.value, _SEVERITIES[finding.severity]), title)
     message = finding.message.removesuffix(f" Next: {entry.next_step}")
-    table.add_row("", _printable(message))
+    table.add_row("", printable(message))
     if also := finding.evidence.get("also"):
-        table.add_row("", _printable(f"Also: {also}."))
+        table.add_row("", printable(f"Also: {also}."))
     table.add_row("", Text("What to do: as above.") if again else _steps(entry.way_out))
     return table
 
@@ -141,12 +151,14 @@ def _steps(steps: tuple[str, ...]) -> Table:
     return table
 
 
-def _grid() -> Table:
+def grid() -> Table:
+    """Two columns, the second folded."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=7)
     table.add_column(overflow="fold")
     return table
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Foreign text with nothing that a terminal would obey."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -2,10 +2,11 @@
 
 Pure: the same result, thresholds, history and facts give the same judgement, on any machine and at any time,
 so that an old result can be judged again and a person can judge a file without a cluster.  It imports only
-`nodegauge_contract` and msgspec; no clock, no environment, no I/O, no logging.
+`nodegauge_contract` and msgspec; no clock, no environment, no logging, no I/O but reading its own data file
+(`bench/expectations.yaml`).
 """
 
-from nodegauge_judge.findings import CATALOGUE, Code, Effect, Entry
+from nodegauge_judge.findings import CATALOGUE, Code, Effect, Entry, Probe
 from nodegauge_judge.health import judge_health
 from nodegauge_judge.history import History
 from nodegauge_judge.model import (
@@ -48,6 +49,7 @@ __all__ = [
     "Judgement",
     "Load",
     "NodeFacts",
+    "Probe",
     "Psu",
     "Severity",
     "Sharing",

@@ -26,7 +26,7 @@ from nodegauge_judge.checks import (
     throttling,
     xids,
 )
-from nodegauge_judge.findings import CATALOGUE, Code
+from nodegauge_judge.findings import CATALOGUE, Code, Probe
 from nodegauge_judge.model import Answer, Finding, Judged, Severity
 
 PER_GPU: dict[Code, Callable[[Case, int], Answer]] = {
@@ -68,13 +68,13 @@ def per_gpu(case: Case) -> GpuAnswers:
 
 
 def decide(case: Case, findings: Iterable[Finding], gpus: GpuAnswers) -> dict[str, Answer]:
-    """By code, for every row with a gate; only for a node that was readable."""
+    """By code, for every row of the health probe with a gate; only for a node that was readable."""
     failed = {finding.code for finding in findings if finding.severity is Severity.FAIL}
     partial = case.result.problem is not None or visibility.missing(case)
     clean = Answer.UNSURE if partial else Answer.GOOD  # GPUs that were not seen may be bad ones
     answers: dict[str, Answer] = {}
     for code, entry in CATALOGUE.items():
-        if entry.gate is None:
+        if entry.gate is None or entry.probe is not Probe.HEALTH:
             continue
         if code.value in failed:
             answers[code.value] = Answer.BAD

@@ -51,6 +51,27 @@ class Code(StrEnum):
     FAN_STOPPED = "fan-stopped"
     NIC_DOWN = "nic-down"
     NIC_SLOW = "nic-slow"
+    BUSBW_LOW = "busbw-low"
+    BUSBW_BELOW_PEERS = "busbw-below-peers"
+    BUSBW_DISAGREES = "busbw-disagrees"
+    INTERCONNECT_CONTRADICTED = "interconnect-contradicted"
+    PAIR_SLOW = "pair-slow"
+    NCCL_WRONG_DATA = "nccl-wrong-data"
+    NCCL_HANG = "nccl-hang"
+    NCCL_FAILED = "nccl-failed"
+    P2P_BROKEN = "p2p-broken"
+    NVLS_BROKEN = "nvls-broken"
+    SLOW_INIT = "slow-init"
+    FEWER_GPUS = "fewer-gpus"
+    BENCH_INCOMPLETE = "bench-incomplete"
+    NOT_GRADABLE = "not-gradable"
+
+
+class Probe(StrEnum):
+    """Which probe's judgement raises a row, and answers its gate."""
+
+    HEALTH = "health"
+    NCCL = "nccl"
 
 
 class Effect(StrEnum):
@@ -74,6 +95,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     way_out: tuple[str, ...]
     gate: Gate | None = None
     effect: Effect = Effect.SEVERITY
+    probe: Probe = Probe.HEALTH
 
 
 # Steps that several rows share.
@@ -86,3 +108,4 @@ VENDOR = "If it returns, hand the board to your vendor with `nvidia-bug-report.s
 POD_LOG = (
     "`kubectl logs -n NAMESPACE PROBE-POD` while the pod exists; `kubectl describe node NODE` for its events."
 )
+OWN_RUN = "On the node, its GPUs free: `NCCL_DEBUG=INFO all_reduce_perf -b 64M -e 1G -f 4 -g COUNT`."

@@ -90,6 +90,8 @@ class Cause(StrEnum):
     NVLINK = "nvlink"
     PCIE = "pcie"
     SLOW_GPU = "slow-gpu"
+    NCCL = "nccl"
+    BUSBW = "busbw"
 
 
 class Judged(StrEnum):

@@ -43,6 +43,9 @@ A GPU was under load when it was busy for `busyFloor` seconds since the last run
 driver counts as low utilisation, or else by mean power, where `busyPowerShare` of the way from idle watts to
 the power limit counts as busy all the time. What the window alone shows needs `busyUtilization` per cent
 there as well: in its median, and where there is no interval in every sample.
+
+Findings of probe `nccl` are made of the NCCL benchmark, which runs once a day by default: see
+[expectations](expectations.md) for the floors and where they come from.
 """
 
 _THRESHOLDS = """## Thresholds
@@ -57,14 +60,14 @@ Fields of `spec.thresholds`. "Own" marks a number that this project chose and no
 def page() -> str:
     """The whole page as Markdown, ending in one newline."""
     rows = "\n".join(_row(entry) for entry in CATALOGUE.values())
-    table = f"| code | severities | verdict | gate | runs |\n|---|---|---|---|---|\n{rows}\n"
+    table = f"| code | probe | severities | verdict | gate | runs |\n|---|---|---|---|---|---|\n{rows}\n"
     return "\n".join([_HEAD, table, *(_section(entry) for entry in CATALOGUE.values()), _thresholds()])
 
 
 def _row(entry: Entry) -> str:
     severities = ", ".join(severity.value for severity in entry.when)
     verdict = "unknown" if entry.effect is Effect.UNJUDGED else "the worst"
-    link = f"[`{entry.code.value}`](#{entry.code.value})"
+    link = f"[`{entry.code.value}`](#{entry.code.value}) | {entry.probe.value}"
     gate = entry.gate
     if gate is None:
         return f"| {link} | {severities} | {verdict} | none | - |"

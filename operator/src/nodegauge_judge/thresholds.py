@@ -27,7 +27,7 @@ class ThresholdsInvalid(ValueError):
 
 
 class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
-    """Thresholds of the health judgement; `Thresholds()` is the default policy."""
+    """Thresholds of the judgements; `Thresholds()` is the default policy."""
 
     hot_margin: Degrees = 5
     """°C below the vendor's limit (GPU_MAX, or the margin to the nearest slowdown) at which a GPU counts as
@@ -138,6 +138,44 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     fan_target: Percent = 60
     """Target speed of a GPU's fan, per cent of its maximum, from which 0 rpm means that it stands still
     (below it fans may rest on purpose).  Default 60.  Own."""
+
+    busbw_row_share: Ratio = 0.9
+    """Share of a row's bus bandwidth that is its floor, where the row names none.  Default 0.9.  Own."""
+    busbw_nvls_share: Ratio = 0.85
+    """Share of the NVLinks' rate (GB/s per GPU one way) that all_reduce must reach at 1 GiB with NVLS on 8
+    GPUs of compute capability 9; less on fewer.  Default 0.85.  Own: 462 of 450 have been measured on H100,
+    464 on H200."""
+    busbw_nvls_share_next: Ratio = 0.65
+    """As `busbwNvlsShare`, from compute capability 10 on.  Default 0.65.  Own: 838 of 900 have been measured
+    on B200 at 8 GiB, 681 to 724 in GB200 racks at 1 GiB."""
+    busbw_ring_share: Ratio = 0.6
+    """Share of the NVLinks' rate that collectives must reach at 1 GiB on rings, pairs and with NVLS off.
+    Default 0.6.  Own: 229 of 300 have been measured on A100, 367 of 450 on H200 without NVLS."""
+    busbw_pcie_share: Ratio = 0.5
+    """Share of the slowest link's PCIe rate that collectives must reach at 1 GiB where NCCL uses peer access
+    through PCIe switches alone; through the host there is no floor.  Default 0.5.  Own."""
+    busbw_peers_share: Ratio = 0.85
+    """Share of the median of nodes of its kind below which a node's all_reduce is a finding.  Default 0.85.
+    Own."""
+    busbw_disagreement: Ratio = 0.1
+    """Share of the larger value by which two runs may differ before a third is asked for.  Default 0.1.
+    Own."""
+    contradicted_share: Ratio = 0.4
+    """Share of the NVLinks' rate below which, where PCIe could do it too, a measurement contradicts NVLink.
+    Default 0.4.  Own: the slowest complaint on record reaches 0.38 of it at nearly twice PCIe's rate
+    (NVIDIA/nccl issue 1161)."""
+    p2p_off_alike: Ratio = 0.15
+    """How much faster, as a share, all_reduce must at least be with peer access than without it on a node
+    whose ring is NVLink.  Default 0.15.  Own."""
+    pair_share: Ratio = 0.8
+    """Share of the median of pairs with as many NVLinks below which copies between two GPUs are slow.
+    Default 0.8.  Own."""
+    pair_wire_share: Ratio = 0.5
+    """Share of its NVLinks' rate below which copies between two GPUs are slow, whatever other pairs do.
+    Default 0.5.  Own: 276 of 300 have been measured on A100, 396 of 450 on H200."""
+    slow_init_seconds: Seconds = 15
+    """Seconds for making communicators and loading kernels above which NCCL starts slowly.  Default 15.  Own:
+    2.8 s warm and 55 s cold have been reported on B200 (NVIDIA/nccl issue 1646)."""
 
     def __post_init__(self) -> None:
         if self.hot_warn >= self.hot_fail:

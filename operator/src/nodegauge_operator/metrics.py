@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 
+HELD_SECONDS = (5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200)
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -44,6 +45,12 @@ class Metrics:
             "Nodes that would carry a taint for a fault if the policy's budget had a place.",
             ("policy",),
         )
+        self.measured = gauge(
+            "nodegauge_measured_nodes",
+            "Nodes with a bandwidth measured by collectives, by whether it confirms the interconnect that "
+            "the driver reports, contradicts it, or says neither (unsure).",
+            ("policy", "agreement"),
+        )
 
     def _of_runs(self) -> None:
         """Probes: those that ended, that run and that wait."""
@@ -51,9 +58,17 @@ class Metrics:
         self.runs = counter(
             "nodegauge_runs_total", "Finished probe runs by outcome.", ("probe", "outcome", "reason")
         )
-        self.running = gauge("nodegauge_running_probes", "Probe pods that exist now.")
+        self.running = gauge("nodegauge_running_probes", "Nodes that have such a probe pod now.", ("probe",))
         self.waiting = gauge(
-            "nodegauge_waiting_nodes", "Nodes that are due and wait for a place in the budget."
+            "nodegauge_waiting_nodes",
+            "Nodes where a run is due that waits for a place in the budget; nccl stands for its pull, too.",
+            ("probe",),
+        )
+        self.held_seconds = Histogram(
+            "nodegauge_benchmark_held_seconds",
+            "How long a benchmark held the GPUs of a node: from its pod's scheduling to its end.",
+            buckets=HELD_SECONDS,
+            registry=self.registry,
         )
         self.refused = counter(
             "nodegauge_pods_refused_total", "Probe pods the API server refused (webhook, quota)."

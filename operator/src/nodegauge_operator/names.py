@@ -29,6 +29,9 @@ LABEL_HEALTH = PREFIX + "health"
 LABEL_VALIDATED_AT = PREFIX + "validated-at"
 LABEL_THROTTLED = PREFIX + "throttled"
 LABEL_PSU = PREFIX + "psu"
+LABEL_BUSBW_ALLREDUCE = PREFIX + "busbw-allreduce"
+LABEL_BUSBW_ALLGATHER = PREFIX + "busbw-allgather"
+LABEL_BUSBW_REDUCESCATTER = PREFIX + "busbw-reducescatter"
 
 NODE_LABELS: dict[str, tuple[str, str]] = {
     LABEL_INTERCONNECT: (
@@ -36,7 +39,11 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
         "nvlink: a ring over all GPUs runs on NVLink alone. nvlink-pairs: some NVLink, but a ring must cross "
         "PCIe. Absent: not known, disagreement, one GPU.",
     ),
-    LABEL_EVIDENCE: ("reported", "reported: from NVML (matrix, P2P status and fabric state agree)."),
+    LABEL_EVIDENCE: (
+        "reported | measured",
+        "reported: from NVML (matrix, P2P status and fabric state agree). measured: the bandwidth of NCCL "
+        "collectives confirms it; where bandwidth contradicts NVML, the interconnect labels are withdrawn.",
+    ),
     LABEL_NVLINK_GBPS: (
         "integer, GB/s one way",
         "The weakest GPU's NVLink rate per direction; only with nvlink. Usable with nodeAffinity Gt.",
@@ -53,6 +60,14 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
         "The power supply, from its sensors and from NVML. ok: a supply sensor was read and is content. "
         "Absent: no sensor can be read here.",
     ),
+    LABEL_BUSBW_ALLREDUCE: (
+        "integer, GB/s",
+        "Bus bandwidth of NCCL's all_reduce at 1 GiB over all GPUs of the node that a pod can get (7 where "
+        "one of 8 is broken: the report's status.bandwidth says so), as nccl-tests defines it; rewritten "
+        "on a change of 5 %. Usable with nodeAffinity Gt.",
+    ),
+    LABEL_BUSBW_ALLGATHER: ("integer, GB/s", "The same for all_gather, which ZeRO-3 spends its time in."),
+    LABEL_BUSBW_REDUCESCATTER: ("integer, GB/s", "The same for reduce_scatter."),
     LABEL_VALIDATED_AT: (
         "integer, epoch seconds",
         "When the node was last read, so that Gt can reject stale nodes; rewritten only once it is older "
@@ -72,7 +87,7 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
     ),
     TAINT_UNHEALTHY: (
         "gpu-lost | reset-required | power-cable | gpu-fault | recovery-action | xid | memory | psu | p2p | "
-        "nvlink | pcie | slow-gpu",
+        "nvlink | pcie | slow-gpu | nccl | busbw",
         "The hardware is broken or refuses; the NodeReport says what was read.",
     ),
     TAINT_UNVALIDATED: (
@@ -89,6 +104,9 @@ TAINTS_OF_FAULTS = (TAINT_THROTTLED, TAINT_UNHEALTHY)
 CONDITION = "GPUValidated"
 
 GPU_RESOURCE = "nvidia.com/gpu"
+GPU_LABEL = "nvidia.com/gpu"
+MIG_DEVICE_LABEL = "nvidia.com/mig-"
+"""Labels of GPU feature discovery begin with these: of whole GPUs, and of each kind of MIG device."""
 
 POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the pods that the operator watches carry it."""
@@ -103,11 +121,18 @@ POD_BOOT = PREFIX + "boot-id"
 reboot does not vouch for the machine after it."""
 POD_REQUEST = PREFIX + "requested-at"
 """Annotation on probe pods: the `spec.requestedAt` that the run answers; one made later asks for another."""
+POD_IMAGE = PREFIX + "image"
+"""Annotation on pull pods: the image as it was asked for (a webhook may write another one into the pod)."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
 NO_SIDECAR_LINKERD = "linkerd.io/inject"
 
 PROBE_HEALTH = "health"
+PROBE_NCCL = "nccl"
+"""Holds all of the node's GPUs."""
+PROBE_PULL = "pull"
+"""Holds none: it brings the bench image to the node, and says whether it can be used, before one is held."""
+PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL)
 PROBE_CONTAINER = "probe"
 
 TAINTS_OF_NODES_BEING_REMOVED = (

@@ -7,6 +7,7 @@ that could not be read is `{"unavailable": "<reason>"}`, never a zero and never 
 It must stay pure: no clock, no environment, no I/O, no knowledge of NVML or Kubernetes.
 """
 
+from nodegauge_contract.bench import Arm, ArmName, ArmOutcome, Bench, Cell, Collective, Phase, Skip
 from nodegauge_contract.codec import (
     MAX_DECODED_BYTES,
     MESSAGE_LIMIT,
@@ -47,9 +48,15 @@ __all__ = [
     "MAX_DECODED_BYTES",
     "MESSAGE_LIMIT",
     "NOT_READ",
+    "Arm",
+    "ArmName",
+    "ArmOutcome",
+    "Bench",
     "Bus",
+    "Cell",
     "Clocks",
     "ClocksEvents",
+    "Collective",
     "ContractError",
     "Counters",
     "Ecc",
@@ -68,6 +75,7 @@ __all__ = [
     "Num",
     "Pairs",
     "Pcie",
+    "Phase",
     "Port",
     "Power",
     "Problem",
@@ -76,6 +84,7 @@ __all__ = [
     "Repair",
     "Result",
     "Sensor",
+    "Skip",
     "Span",
     "System",
     "Temperature",

@@ -87,8 +87,10 @@ def encode_message(result: Result, *, limit: int = MESSAGE_LIMIT) -> str:
     for name, without in GIVEN_UP:
         if len(packed) <= limit:
             break
-        result = replace(without(result), omitted=[*result.omitted, name])
-        packed = _pack(result)
+        less = without(result)
+        if less != result:
+            result = replace(less, omitted=[*result.omitted, name])
+            packed = _pack(result)
     if len(packed) <= limit:
         return packed
     problem = Problem(

@@ -1,4 +1,4 @@
-"""The typed result document, version 1.1: a node's GPUs, how they hang together, what stands beside.
+"""The typed result document, version 1.2: a node's GPUs, how they hang together, what stands beside.
 
 Rules of the document:
 - every leaf that hardware may refuse is `value | Unavailable`; a default of "not read" says so in words;
@@ -15,11 +15,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from nodegauge_contract.bench import Bench
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short, Str, Text, Unavailable
 
 SCHEMA = "nodegauge.dev/probe-result"
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 1, 2
 MAX_GPUS = 64
 MAX_NICS = 64
 MAX_PORTS = 128
@@ -118,6 +119,7 @@ class Result(Struct, frozen=True, kw_only=True):
     `problem` is set when the run ended before everything was read; what had been read is still there.
     `omitted`: members that are not complete: those that a message has no room for ("nics.to_nic"), which the
     document on standard output has, and those still being read at the end ("nics.ports", "sensors").
+    `bench`: what the NCCL benchmark measured (probe `nccl`); its `gpus` then hold identity, links and PCIe.
     """
 
     schema: Short = SCHEMA
@@ -135,3 +137,4 @@ class Result(Struct, frozen=True, kw_only=True):
     sensors: Annotated[list[Sensor], Meta(max_length=MAX_SENSORS)] = []
     problem: Problem | None = None
     omitted: Annotated[list[Short], Meta(max_length=16)] = []
+    bench: Bench | None = None

@@ -48,6 +48,7 @@ class ProblemKind(StrEnum):
     CORRUPTED_INFOROM = "corrupted-inforom"
     NO_PERMISSION = "no-permission"
     NVML_ERROR = "nvml-error"
+    NO_ENGINE = "no-engine"
 
 
 class Problem(Struct, frozen=True, kw_only=True):

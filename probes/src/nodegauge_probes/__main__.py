@@ -1,42 +1,30 @@
 """`python -m nodegauge_probes PROBE`: one run of one probe.  See probes/README.md for the contract.
 
-Knows the probes by name, the environment and the exit codes; measures and writes nothing itself.
+Everything else is imported only once SIGTERM has an answer: the kernel ignores a signal for a container's
+first process as long as that has no handler, and a preempted pod would wait for its grace to end.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from functools import partial
+from types import FrameType
 
-from nodegauge_probes import health, output
-from nodegauge_probes.draft import Draft
-from nodegauge_probes.runner import CallWatch, Run
-from nodegauge_probes.settings import BadSettings, Settings, parse
-
-BAD_ARGUMENTS = 2
+TERMINATED = 128 + signal.SIGTERM
 
 
-def _health(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
-    where = health.Settings(
-        sysfs=settings.sysfs, procfs=settings.procfs, window=settings.window, hz=settings.hz
-    )
-    health.measure(draft, watch=watch, settings=where)
-
-
-PROBES = {health.NAME: _health}
+def _at_once(number: int, frame: FrameType | None) -> None:
+    """Nothing has been read yet, so there is nothing to say; the runner has a better answer later."""
+    os._exit(TERMINATED)
 
 
 def main() -> int:
-    try:
-        settings = parse(sys.argv[1:], os.environ, probes=list(PROBES))
-    except BadSettings as error:
-        print(error, file=sys.stderr)
-        return BAD_ARGUMENTS
-    draft = Draft(probe=settings.probe, run=settings.run, node=settings.node)
-    write = partial(output.write, form=settings.format, termination_log=settings.termination_log)
-    run = Run(draft=draft, deadline=settings.deadline, write=write)
-    return run.to_the_end(partial(PROBES[settings.probe], settings=settings))
+    """The exit code of one run."""
+    signal.signal(signal.SIGTERM, _at_once)
+    from nodegauge_probes.program import main as run
+
+    return run()
 
 
 if __name__ == "__main__":

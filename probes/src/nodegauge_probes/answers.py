@@ -6,6 +6,7 @@ bus id, bytes that are no text.  Each of them becomes `Unavailable` with words h
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from nodegauge_contract import Unavailable
@@ -89,3 +90,8 @@ def ranges(words: list[int], *, bits: int = 64) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def address(handle: Any) -> int:
+    """What makes two handles the same: the binding makes a new object for each."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

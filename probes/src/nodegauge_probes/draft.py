@@ -14,7 +14,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from nodegauge_contract import (
+    Arm,
+    ArmOutcome,
+    Bench,
     Bus,
+    Cell,
     Clocks,
     ClocksEvents,
     Counters,
@@ -28,6 +32,7 @@ from nodegauge_contract import (
     LinkErrors,
     LinkGroup,
     Nics,
+    Num,
     Pairs,
     Pcie,
     Port,
@@ -112,6 +117,30 @@ class Grids:
         return Pairs(**{name: [list(row) for row in grid] for name, grid in self.cells.items()})
 
 
+class ArmDraft:
+    """One arm of the benchmark; until somebody says how it ended, it was cut short."""
+
+    def __init__(self, name: str) -> None:
+        self.parts: Parts = {"name": name, "outcome": ArmOutcome.CUT}
+        self.cells: list[Cell] = []
+        self.pairs: list[list[Num]] = []
+
+    def arm(self) -> Arm:
+        return Arm(**dict(self.parts), cells=list(self.cells), pairs=[list(row) for row in self.pairs])
+
+
+class BenchDraft:
+    """The benchmark; `parts` are the members of `Bench` that are no lists of what children said."""
+
+    def __init__(self) -> None:
+        self.parts: Parts = {}
+        self.arms: list[ArmDraft] = []
+        self.cut: list[str] = []
+
+    def bench(self) -> Bench:
+        return Bench(**dict(self.parts), arms=[arm.arm() for arm in list(self.arms)], cut=list(self.cut))
+
+
 class Draft:
     """Everything that one run has read so far."""
 
@@ -127,6 +156,9 @@ class Draft:
         self.sensors: list[Sensor] = []
         self.late: list[str] = []
         """Members that were still being read when the run ended."""
+        self.bench: BenchDraft | None = None
+        self.problem: Problem | None = None
+        """What a probe found out about its own work; how the run ended says more, and wins."""
 
     def result(self, *, duration_ms: int, problem: Problem | None = None) -> Result:
         return Result(
@@ -141,8 +173,9 @@ class Draft:
             nics=replace(self.nics, ports=list(self.ports)),
             bus=self.bus,
             sensors=list(self.sensors),
-            problem=problem,
+            problem=problem or self.problem,
             omitted=list(self.late),
+            bench=None if self.bench is None else self.bench.bench(),
         )
 
 

@@ -8,20 +8,16 @@ counters again with the clock that they are compared against.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
-from nodegauge_contract.model import MAX_GPUS
 from nodegauge_contract.values import NOT_READ
 from nodegauge_probes import (
     counters,
     host,
     inventory,
-    pcibus,
     repairs,
     sampling,
     sysfs,
@@ -31,8 +27,10 @@ from nodegauge_probes import (
     xids,
 )
 from nodegauge_probes.aside import Aside
-from nodegauge_probes.draft import Draft, GpuDraft, Grids
-from nodegauge_probes.nvml import Device, Nvml, Watch
+from nodegauge_probes.device import Watch
+from nodegauge_probes.draft import Draft
+from nodegauge_probes.nvml import Nvml
+from nodegauge_probes.opening import Gpus, opened, unless_ill
 
 NAME = "health"
 
@@ -48,36 +46,24 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def measure(draft: Draft, *, watch: Watch, settings: Settings) -> None:
     """Read everything into `draft`; raises `NvmlUnusable` where NVML cannot be used at all."""
-    draft.host["boot_id"] = host.boot_id(settings.procfs)
-    draft.host["boottime_ms"] = host.boottime_ms()
-    draft.bus = pcibus.bus(settings.sysfs)
-    nvml = Nvml(watch=watch, pause=time.sleep)
-    nvml.open()
-    try:
-        _measure(draft, nvml, settings)
-    finally:
-        nvml.close()
+    with opened(draft, watch=watch, sysfs=settings.sysfs, procfs=settings.procfs) as (nvml, gpus):
+        _measure(draft, nvml, gpus, settings)
 
 
-def _measure(draft: Draft, nvml: Nvml, settings: Settings) -> None:
-    inventory.versions(nvml, draft)
-    devices = nvml.devices()[:MAX_GPUS]
-    draft.gpus = [GpuDraft(device.index) for device in devices]
-    draft.grids = Grids(len(devices))
-    gpus = list(zip(devices, draft.gpus, strict=True))
+def _measure(draft: Draft, nvml: Nvml, gpus: Gpus, settings: Settings) -> None:
     for device, gpu in gpus:
         gpu.problem = device.problem
-        _unless_ill(nvml, device, gpu, read=inventory.identity)
-    topology.pairs(nvml, devices, draft)
+        unless_ill(nvml, device, gpu, read=inventory.identity)
+    topology.pairs(nvml, [device for device, _ in gpus], draft)
     for device, gpu in gpus:
         for read in (topology.links, topology.fabric, inventory.surroundings):
-            _unless_ill(nvml, device, gpu, read=read)
+            unless_ill(nvml, device, gpu, read=read)
     _places(draft, settings.sysfs)
     aside = Aside(draft, sysfs=settings.sysfs)
     aside.start()
     for device, gpu in gpus:
         for read in CONDITION:
-            _unless_ill(nvml, device, gpu, read=read)
+            unless_ill(nvml, device, gpu, read=read)
     _watch(draft, nvml, gpus, settings)
     aside.finish()
 
@@ -95,7 +81,7 @@ CONDITION = (
 )
 
 
-def _watch(draft: Draft, nvml: Nvml, gpus: list[tuple[Device, GpuDraft]], settings: Settings) -> None:
+def _watch(draft: Draft, nvml: Nvml, gpus: Gpus, settings: Settings) -> None:
     """The window between two readings of the counters, with an ear open for Xids."""
     before = _count(draft, nvml, gpus)
     xids.register(nvml, _answering(gpus))
@@ -107,7 +93,7 @@ def _watch(draft: Draft, nvml: Nvml, gpus: list[tuple[Device, GpuDraft]], settin
     collect()
 
 
-def _count(draft: Draft, nvml: Nvml, gpus: list[tuple[Device, GpuDraft]]) -> dict[int, counters.Mark]:
+def _count(draft: Draft, nvml: Nvml, gpus: Gpus) -> dict[int, counters.Mark]:
     """Counters and energy, beside the clock that their growth is divided by, by place."""
     draft.host["boottime_ms"] = host.boottime_ms()
     driver = draft.system.get("driver", NOT_READ)
@@ -127,14 +113,5 @@ def _places(draft: Draft, root: Path) -> None:
     draft.nics = sysfs.nics(root, places)
 
 
-def _unless_ill(
-    nvml: Nvml, device: Device, gpu: GpuDraft, *, read: Callable[[Nvml, Device, GpuDraft], None]
-) -> None:
-    """Read on while the GPU answers; what is left out of one that does not stays "not read"."""
-    if device.gone is None:
-        read(nvml, device, gpu)
-    gpu.problem = device.problem
-
-
-def _answering(gpus: list[tuple[Device, GpuDraft]]) -> list[tuple[Device, GpuDraft]]:
+def _answering(gpus: Gpus) -> Gpus:
     return [(device, gpu) for device, gpu in gpus if device.gone is None]

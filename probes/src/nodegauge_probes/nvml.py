@@ -184,10 +184,10 @@ class Nvml:
 
         return self.integer(device, call, ctypes.byref(number), pick=checked)
 
-    def memory_mib(self, device: Device) -> int | Unavailable:
-        """Size of the GPU's memory in MiB."""
+    def memory_mib(self, device: Device, *, what: str = "total") -> int | Unavailable:
+        """The GPU's memory in MiB: total, used (without what the driver reserves, where it knows), free."""
         call = "nvmlDeviceGetMemoryInfo"
-        options = {"otherwise": ((call,),), "pick": lambda info: info.total >> 20}
+        options = {"otherwise": ((call,),), "pick": lambda info: getattr(info, what) >> 20}
         return self.integer(device, call, pynvml.nvmlMemory_v2, **options)
 
     def sram_threshold(self, device: Device) -> int | Unavailable:
@@ -226,7 +226,7 @@ class Nvml:
         answer = self.value(device, "nvmlDeviceRegisterEvents", supported & kinds, self._events)
         if isinstance(answer, Unavailable):
             return answer
-        self._listened[_address(device.handle)] = device
+        self._listened[answers.address(device.handle)] = device
         return True
 
     def event(self) -> tuple[Device | None, int, int] | Unavailable | None:
@@ -238,7 +238,7 @@ class Nvml:
         except Refused as refused:
             told = refused.code in errors.TOO_OLD | errors.GONE
             return Unavailable(refused.reason) if told else None
-        return self._listened.get(_address(data.device)), data.eventType, data.eventData
+        return self._listened.get(answers.address(data.device)), data.eventType, data.eventData
 
     def stop_listening(self) -> None:
         """Let go of the event set, which fails as a whole once a GPU in it is lost."""
@@ -298,8 +298,3 @@ class Nvml:
         if code in errors.PASSING:
             self._hopeless.add((call, subject))
         raise Refused(call, code)
-
-
-def _address(handle: Any) -> int:
-    """What makes two handles the same: the binding makes a new object for each."""
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -14,6 +14,7 @@ It knows no probe, no NVML call and no hardware.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -53,6 +54,8 @@ class CallWatch:
     def __init__(self, *, deadline: float) -> None:
         self.now: Call | None = None
         self.last = ""
+        self.before_leaving: list[Callable[[], None]] = []
+        """What must be done before the process is left at once, as ending children; it must not wait."""
         self._limits = min(CALL_LIMIT_S, deadline / 3), min(OPENING_LIMIT_S, deadline * 2 / 3)
 
     def enter(self, call: str, subject: str) -> None:
@@ -126,6 +129,11 @@ class Run:
 
     def _leave(self, problem: Problem | None) -> None:
         """Last words, then out, past the driver library's exit handlers: they may hang as the call does."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        for do in list(self._watch.before_leaving):
+            with contextlib.suppress(Exception):
+                do()
         code = self._finish(problem)
         sys.stderr.flush()
         os._exit(code)

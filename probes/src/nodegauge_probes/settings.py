@@ -7,6 +7,8 @@ The environment says where the pod runs (run id, node, roots, termination log), 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -14,10 +16,19 @@ from pathlib import Path
 from msgspec import Struct
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
+DEADLINES = {"health": "45", "nccl": "450", "pull": "150"}
+"""Seconds by probe: the benchmark's pod has 8 minutes."""
+LIMITS = "90,45,10"
+MAX_VARIABLES, MAX_VALUE = 64, 1024
 EPILOG = """environment: NODEGAUGE_RUN, NODEGAUGE_NODE (echoed in the result), NODEGAUGE_SYSFS,
 NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default /dev/termination-log; written only where it exists or
-is named here).  exit codes: 0 a result was written (also one that names a problem), 1 nothing could be
-written, 2 wrong arguments."""
+is named here).  nccl and pull: NODEGAUGE_GPUS (how many GPUs the node should have), NODEGAUGE_SHARED (how its
+GPUs are shared: then nothing is measured), NODEGAUGE_NCCL_CHILD (a program in the engine's place),
+NODEGAUGE_NCCL_LIMITS (as --limits).  exit codes: 0 a result was written (also one that names a problem),
+1 nothing could be written, 2 wrong arguments."""
+
+
+_VARIABLE = re.compile(r"NCCL_[A-Z0-9_]{1,100}")
 
 
 class Format(StrEnum):
@@ -30,7 +41,8 @@ class BadSettings(Exception):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """One run: seconds for `window` and `deadline`, samples per second for `hz`."""
+    """One run: seconds for `window`, `deadline`, `budget` and `limits` (startup, measuring, teardown),
+    samples per second for `hz`.  What is for another probe has its default."""
 
     probe: str
     format: Format
@@ -42,20 +54,35 @@ class Settings(Struct, frozen=True, kw_only=True):
     window: float
     hz: float
     deadline: float
+    engine: str
+    child: str
+    expected: int
+    shared: str
+    environment: dict[str, str]
+    limits: tuple[float, float, float]
+    budget: float
 
 
-def parse(arguments: Sequence[str], environment: Mapping[str, str], *, probes: Sequence[str]) -> Settings:
+def parse(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    probes: Sequence[str],
+    engines: Sequence[str],
+) -> Settings:
     """The settings of one run; raises `BadSettings`, and SystemExit for --help or an unknown option."""
-    told = _parser(probes).parse_args(arguments)
+    told = _parser(probes, engines).parse_args(arguments)
     bad: list[str] = []
     window = _number(told.window, "--window", bad, low=0, high=60)
     hz = _number(told.hz, "--hz", bad, low=0.1, high=50)
-    deadline = _number(told.deadline, "--deadline", bad, low=1, high=600)
-    if not bad and deadline <= window:
+    deadline = _number(told.deadline or DEADLINES[told.probe], "--deadline", bad, low=1, high=600)
+    if not bad and told.probe == "health" and deadline <= window:
         bad.append(f"--deadline: {deadline:g} s must be longer than --window, {window:g} s")
-    for name, limit in (("NODEGAUGE_RUN", 128), ("NODEGAUGE_NODE", 253)):
-        if len(environment.get(name, "")) > limit:
-            bad.append(f"{name}: longer than {limit} characters")
+    limits = _limits(told.limits or environment.get("NODEGAUGE_NCCL_LIMITS") or LIMITS, bad)
+    budget = _number(told.budget, "--budget", bad, low=1, high=600)
+    variables = _variables(told.environment, bad)
+    expected = _number(environment.get("NODEGAUGE_GPUS") or "0", "NODEGAUGE_GPUS", bad, low=0, high=1024)
+    _check_words(environment, bad)
     if bad:
         raise BadSettings("\n".join(bad))
     return Settings(
@@ -69,10 +96,17 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, probes: S
         window=window,
         hz=hz,
         deadline=deadline,
+        engine=told.engine,
+        child=environment.get("NODEGAUGE_NCCL_CHILD", ""),
+        expected=int(expected),
+        shared=environment.get("NODEGAUGE_SHARED", ""),
+        environment=variables,
+        limits=limits,
+        budget=budget,
     )
 
 
-def _parser(probes: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nodegauge_probes",
         description="Read one GPU node and print what was read; judges nothing.",
@@ -85,9 +119,29 @@ def _parser(probes: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--window", metavar="SECONDS", default="3", help="how long to sample, default 3")
     parser.add_argument("--hz", metavar="N", default="4", help="samples per second, default 4")
     parser.add_argument(
-        "--deadline", metavar="SECONDS", default="45", help="end with what was read, default 45"
+        "--deadline",
+        metavar="SECONDS",
+        help=f"end with what was read, default {', '.join(f'{name} {s}' for name, s in DEADLINES.items())}",
+    )
+    bench = parser.add_argument_group("nccl and pull")
+    bench.add_argument("--engine", choices=engines, default=engines[0], help=f"default {engines[0]}")
+    bench.add_argument("--environment", metavar="JSON", default="{}", help="NCCL_* variables of all arms")
+    bench.add_argument("--budget", metavar="SECONDS", default="60", help="of all arms together, default 60")
+    bench.add_argument(
+        "--limits",
+        metavar="S,S,S",
+        help=f"after which a child that starts, measures or ends is killed, default {LIMITS}",
     )
     return parser
+
+
+def _check_words(environment: Mapping[str, str], bad: list[str]) -> None:
+    child = environment.get("NODEGAUGE_NCCL_CHILD", "")
+    if child and not Path(child).is_absolute():
+        bad.append(f"NODEGAUGE_NCCL_CHILD: {child!r} is not an absolute path")
+    for name, limit in (("NODEGAUGE_RUN", 128), ("NODEGAUGE_NODE", 253), ("NODEGAUGE_SHARED", 128)):
+        if len(environment.get(name, "")) > limit:
+            bad.append(f"{name}: longer than {limit} characters")
 
 
 def _number(text: str, name: str, bad: list[str], *, low: float, high: float) -> float:
@@ -98,6 +152,34 @@ def _number(text: str, name: str, bad: list[str], *, low: float, high: float) ->
     if not low <= value <= high:
         bad.append(f"{name}: {text!r} is not a number from {low:g} to {high:g}")
     return value
+
+
+def _limits(text: str, bad: list[str]) -> tuple[float, float, float]:
+    """Three numbers of seconds."""
+    parts = text.split(",")
+    if len(parts) != 3:
+        bad.append(f"--limits: {text!r} is not three numbers of seconds: starting, measuring, ending")
+        return 0.0, 0.0, 0.0
+    startup, measure, teardown = (_number(part, "--limits", bad, low=0.1, high=600) for part in parts)
+    return startup, measure, teardown
+
+
+def _variables(text: str, bad: list[str]) -> dict[str, str]:
+    """NCCL's variables from JSON; nobody sets others through this: not the loader's, not ours."""
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        bad.append(f"--environment: not JSON: {error}")
+        return {}
+    if not isinstance(told, dict) or len(told) > MAX_VARIABLES:
+        bad.append(f"--environment: not an object of at most {MAX_VARIABLES} variables")
+        return {}
+    for name, value in told.items():
+        if not _VARIABLE.fullmatch(name):
+            bad.append(f"--environment: {name!r} is not the name of an NCCL variable (NCCL_...)")
+        elif not isinstance(value, str) or len(value) > MAX_VALUE or "\0" in value:
+            bad.append(f"--environment: {name} is not a text of at most {MAX_VALUE} characters")
+    return told
 
 
 def _termination_log(environment: Mapping[str, str]) -> Path | None:

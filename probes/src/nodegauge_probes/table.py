@@ -7,7 +7,7 @@ pasted into tickets.  A cell without a value is "-", and a note below says why. 
 from __future__ import annotations
 
 from nodegauge_contract import Gpu, Problem, Result, Span, Unavailable, render_matrix
-from nodegauge_probes import around, wear, words
+from nodegauge_probes import around, bandwidth, wear, words
 from nodegauge_probes.layout import columns, of, paragraph, shown, with_unit
 from nodegauge_probes.notes import notes
 from nodegauge_probes.words import NOTHING
@@ -17,7 +17,14 @@ NAME_WIDTH = 24
 
 def render(result: Result, *, terminal: int | None = None) -> str:
     """The whole page, ending in a newline.  `terminal`: its columns, where one reads along."""
-    blocks = [_title(result), *_problem(result.problem, result), *_matrix(result, terminal)]
+    blocks = [_title(result), *_problem(result.problem, result)]
+    if result.bench is not None:
+        matrix = _matrix(result, terminal) if result.gpus else []
+        return (
+            "\n\n".join(block for block in [*blocks, *bandwidth.blocks(result.bench), *matrix] if block)
+            + "\n"
+        )
+    blocks += _matrix(result, terminal)
     if result.gpus:
         blocks += [_health(result), _links(result), _p2p_legend(result)]
         blocks += [wear.held_back(result.gpus), wear.damage(result.gpus)]
@@ -45,7 +52,7 @@ def _cuda(version: int | Unavailable) -> str | Unavailable:
 def _problem(problem: Problem | None, result: Result) -> list[str]:
     if problem is None:
         return []
-    head = "INCOMPLETE" if result.gpus else "NOTHING COULD BE READ"
+    head = "INCOMPLETE" if result.gpus or result.bench is not None else "NOTHING COULD BE READ"
     place = f" in {problem.call}" if problem.call else ""
     return [paragraph(f"{head}: {problem.kind}{place}. {problem.message}.")]
 

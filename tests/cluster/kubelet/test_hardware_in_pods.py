@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from testbed.kubelet import Kubelet, NodeObject, RecordedHardware, default_image
 from testbed.lab import (
     Lab,
     end,
+    wait_for,
 )
 
 pytestmark = pytest.mark.cluster
@@ -39,7 +41,8 @@ async def gpu_pod(lab: Lab, kubelet: Kubelet, **container: Any) -> str:
 
 
 async def test_plugged_hardware_reaches_the_real_pynvml(lab: Lab, tmp_path: Path) -> None:
-    """A pod that asks for the driver finds the profile's GPUs; one that does not, or says void, none."""
+    """A pod that asks for the driver finds the profile's GPUs, one that asks for some, as many; one that does
+    neither, or says void, none."""
     hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
     name = f"gpu-{uuid.uuid4().hex[:8]}"
     kubelet = Kubelet(name=name, server=lab.kubeconfig, directory=tmp_path / name, hardware=hardware)
@@ -52,12 +55,33 @@ async def test_plugged_hardware_reaches_the_real_pynvml(lab: Lab, tmp_path: Path
         visible = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
         words = await gpu_pod(lab, kubelet, env=[visible])
         assert words == f"{hardware.gpu_count} {hardware.gpu_product} {sysfs}"
-        requested = await gpu_pod(lab, kubelet, resources={"limits": {"nvidia.com/gpu": "1"}})
-        assert requested == words
+        for asked in (1, 2):
+            requested = await gpu_pod(lab, kubelet, resources={"limits": {"nvidia.com/gpu": str(asked)}})
+            assert requested == words.replace("2", str(asked), 1)
         for env in ([], [{**visible, "value": "void"}]):
             assert await gpu_pod(lab, kubelet, env=env) == f"NVMLError_LibraryNotFound {sysfs}"
     finally:
         await kubelet.stop(NodeObject.DELETE)
+
+
+async def test_an_unhealthy_gpu_leaves_the_nodes_allocatable(lab: Lab, tmp_path: Path) -> None:
+    """At once and not with the next heartbeat; capacity keeps it; healed, it is back."""
+    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
+    name = f"gpu-{uuid.uuid4().hex[:8]}"
+    kubelet = Kubelet(name=name, server=lab.kubeconfig, directory=tmp_path / name, hardware=hardware)
+    await kubelet.start()
+    try:
+        for change, left in ((lambda: hardware.fault("device-unhealthy", gpu=1), "1"), (hardware.heal, "2")):
+            change()
+            await wait_for(partial(tells, lab, name, "2", left), seconds=10)
+    finally:
+        await kubelet.stop(NodeObject.DELETE)
+
+
+async def tells(lab: Lab, name: str, *counts: str) -> bool:
+    """Whether capacity and allocatable of a node's GPUs are these."""
+    status = (await lab.api.get(f"/api/v1/nodes/{name}"))["status"]
+    return counts == tuple(status[part]["nvidia.com/gpu"] for part in ("capacity", "allocatable"))
 
 
 async def test_the_boot_id_is_the_hardwares(lab: Lab, tmp_path: Path) -> None:

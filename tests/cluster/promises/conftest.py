@@ -13,12 +13,6 @@ from testbed.rest import Rest
 
 
 @pytest.fixture
-def api(control_plane: Any) -> Rest:
-    """Plain calls as the administrator."""
-    return Rest(control_plane.server, ca_file=control_plane.ca_file, token=control_plane.admin_token)
-
-
-@pytest.fixture
 def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[Rig]:
     """A corner of the cluster, with the CRDs installed."""
     install_crds(api)

@@ -119,7 +119,7 @@ def test_a_node_that_went_while_the_api_server_was_away_is_forgotten(
 def test_a_pod_that_never_starts_is_ended_by_the_operator(rig: Any) -> None:
     """activeDeadlineSeconds never ends a Pending pod; the policy's limits do, and say what it waited for."""
     node = rig.add_node()
-    rig.add_policy(limits={"notStarted": "2s", "notScheduled": "2s"})
+    rig.add_policy(limits={"notStarted": "2s", "notScheduled": "60s"})
     with rig.kubelet(lambda pod: None), rig.operator():
         run = rig.wait_run(node, 1)
     assert run["outcome"] == "unknown"
@@ -130,7 +130,7 @@ def test_a_pod_that_finds_no_room_is_skipped_and_ages_nothing(rig: Any) -> None:
     """A full node is not a fault of the node."""
     node = rig.add_node()
     rig.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": {"cpu": "1m"}}})
-    rig.add_policy(limits={"notStarted": "2s", "notScheduled": "2s"})
+    rig.add_policy(limits={"notStarted": "60s", "notScheduled": "8s"})
     with rig.kubelet(), rig.operator():
         run = rig.wait_run(node, 1)
     assert (run["outcome"], run["reason"]) == ("skipped", "NotScheduled")

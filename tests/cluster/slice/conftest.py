@@ -29,6 +29,7 @@ GPU_NODES = {
 }
 VALUES = {
     "operator": {"sweepInterval": "1s", "nodeSelector": {"kubernetes.io/hostname": "system-1"}},
+    "nccl": {"enabled": False},
     "policy": {
         "spec": {
             "probes": {"health": {"interval": "12h", "deadline": "20s", "window": "500ms"}},
@@ -37,7 +38,8 @@ VALUES = {
         }
     },
 }
-"""Runs start when a test asks for one, and one good run lifts a taint; the rest is the chart's default."""
+"""Runs start when a test asks for one, and one good run lifts a taint; benchmarks have an installation of
+their own (tests/cluster/nccl).  The rest is the chart's default."""
 
 
 class Slice(Rig):

@@ -16,7 +16,7 @@ from types import FrameType
 
 from nodegauge_operator.kube.client import connect
 from nodegauge_operator.kube.errors import KubeError
-from testbed.bench import stage
+from testbed.bench import stage, validation
 from testbed.bench.figures import Figures, summary
 from testbed.bench.measured import BURST, RATE, Defaults, chart_defaults
 from testbed.binaries import find_or_build
@@ -116,13 +116,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--nodes", type=sizes, default=list(SIZES), metavar="N,N", help="sizes (default: 100,1000,5000)"
     )
+    parser.add_argument("--nccl", action="store_true", help="only what a validation costs beside NCCL")
     parser.add_argument("--quick", action="store_true", help="100 nodes only: half a minute")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGINT, _interrupted)  # a shell's background job inherits it as ignored
     directory = Path(tempfile.mkdtemp(prefix="nodegauge-bench-"))
     try:
-        run([100] if options.quick else options.nodes, directory)
+        if not options.nccl:
+            run([100] if options.quick else options.nodes, directory)
+        print(f"\n{validation.summary(validation.measure(directory))}")
     except (TestbedError, KubeError) as error:
         print(f"\nbench failed: {error}\nLogs are in {directory}", file=sys.stderr)
         return 1

@@ -21,7 +21,7 @@ from types import FrameType
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
-from testbed.demo import heat, jobs, steps
+from testbed.demo import bandwidth, heat, jobs, steps
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
 
@@ -30,6 +30,8 @@ STEPS = (
     steps.install,
     steps.plug,
     steps.labels,
+    bandwidth.benchmark,
+    bandwidth.preempt,
     jobs.place,
     heat.heat,
     heat.avoid,

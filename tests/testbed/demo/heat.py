@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from testbed.demo import jobs
 from testbed.demo.fleet import HOT_NODE, PREFIX
-from testbed.demo.session import Session, our_taints
+from testbed.demo.session import Session, our_taints, probe_of
 from testbed.errors import TestbedError
 
 TAINT = f"{PREFIX}throttled=thermal:NoSchedule"
@@ -75,7 +75,7 @@ def _taints(session: Session) -> list[str]:
 
 
 def _number(session: Session) -> int:
-    return int(session.report(HOT_NODE)["probes"][0]["lastRun"]["number"])
+    return int(probe_of(session.report(HOT_NODE), "health")["lastRun"]["number"])
 
 
 def _gate(session: Session) -> str:

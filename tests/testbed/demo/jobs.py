@@ -12,11 +12,8 @@ ENDS_WITHIN = 30.0
 
 def nvlink_nodes() -> set[str]:
     """Nodes on which a job that asks for NVLink may run: those with the label and without a taint."""
-    return {
-        name
-        for name, machine in FLEET.items()
-        if machine.expected.interconnect == "nvlink" and not machine.expected.taints
-    }
+    carried = {name: machine.measured for name, machine in FLEET.items()}
+    return {name for name, has in carried.items() if has.interconnect == "nvlink" and not has.taints}
 
 
 def place(session: Session) -> None:

@@ -67,6 +67,7 @@ class Session:
         return Expected(
             interconnect=full if short == full else f"{short} / {full}",
             gbps=labels.get(PREFIX + "nvlink-gbps", ""),
+            evidence=labels.get(PREFIX + "interconnect-evidence", ""),
             health=labels.get(PREFIX + "health", ""),
             throttled=labels.get(PREFIX + "throttled", ""),
             psu=labels.get(PREFIX + "psu", ""),
@@ -74,24 +75,34 @@ class Session:
         )
 
     def measure(self, names: Iterable[str]) -> None:
-        """Ask for a run on each node now, as anybody may, and wait until each has been judged."""
-        self._requests += 1
-        asked = datetime.fromtimestamp(time.time() + self._requests, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        """Ask for a run on each node now, and wait until each has been judged."""
         wanted = list(names)
-        for name in wanted:
-            self.api.patch(f"{REPORTS}/{name}", {"spec": {"requestedAt": asked}})
+        asked = self.ask(wanted)
         self.until(
             lambda: all(answered(self.report(name)) == asked for name in wanted),
             f"runs on {', '.join(wanted)}",
             RUN_WITHIN,
         )
 
+    def ask(self, names: Iterable[str]) -> str:
+        """Ask for a run on each node now, as anybody may; the request as it stands in their reports."""
+        self._requests += 1
+        asked = datetime.fromtimestamp(time.time() + self._requests, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for name in names:
+            self.api.patch(f"{REPORTS}/{name}", {"spec": {"requestedAt": asked}})
+        return asked
+
     def until(self, seen: Callable[[], bool], what: str, seconds: float) -> None:
         """Wait for what must come; `TestbedError` when it does not."""
+        self.nothing_left(lambda: [] if seen() else [""], what, seconds)
+
+    def nothing_left(self, left: Callable[[], list[str]], what: str, seconds: float) -> None:
+        """Wait until nothing is left to be wrong; `TestbedError` that names what is."""
         end = time.monotonic() + seconds
-        while not seen():
+        while wrong := left():
             if time.monotonic() > end:
-                raise TestbedError(f"waited {seconds:.0f} s in vain for {what}")
+                words = "".join(f"\n  {one}" for one in wrong if one)
+                raise TestbedError(f"waited {seconds:.0f} s in vain for {what}{words}")
             time.sleep(0.1)
 
     def last_words(self) -> str:
@@ -110,9 +121,13 @@ def our_taints(node: Object) -> list[str]:
 
 
 def answered(report: Object) -> str:
-    """The request that the report's last run answered."""
-    probes: list[Object] = report.get("probes") or [{}]
-    return str(probes[0].get("request", ""))
+    """The request that the report's last health run answered."""
+    return str(probe_of(report, "health").get("request", ""))
+
+
+def probe_of(report: Object, name: str) -> Object:
+    """What a report says of one probe; empty before its first run."""
+    return next((probe for probe in report.get("probes") or () if probe["name"] == name), {})
 
 
 def condition(node: Object) -> str:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, VALUES, Expected
-from testbed.demo.session import CHECKOUT, NAMESPACE, REPORTS, Session, condition, our_taints
+from testbed.demo.session import CHECKOUT, NAMESPACE, REPORTS, Session, condition, our_taints, probe_of
 from testbed.errors import ApiError, TestbedError
 from testbed.table import table
 
 LABELS_WITHIN = 120.0
 GONE_WITHIN = 20.0
-HEAD = ["NODE", "GPUS", "INTERCONNECT", "GB/S", "HEALTH", "THROTTLED", "PSU", "VALIDATED", "TAINT"]
+HEAD = [
+    "NODE",
+    "GPUS",
+    "INTERCONNECT",
+    "GB/S",
+    "EVIDENCE",
+    "BUSBW",
+    "HEALTH",
+    "THROTTLED",
+    "PSU",
+    "VALIDATED",
+]
+HEAD += ["TAINT"]
+COLLECTIVES = ("allreduce", "allgather", "reducescatter")
 MODEL_LIMIT = 28
 """Characters of a GPU's model in the table: a line fits a wide terminal."""
 
@@ -69,8 +82,7 @@ def uninstall(session: Session) -> None:
 
 
 def _reported(session: Session, name: str) -> bool:
-    probes = session.report(name).get("probes") or [{}]
-    return bool(probes[0].get("lastRun"))
+    return bool(probe_of(session.report(name), "health").get("lastRun"))
 
 
 def _compare(session: Session) -> None:
@@ -92,7 +104,10 @@ def _row(session: Session, name: str) -> list[str]:
     found = report.get("gpus") or {"count": 0, "product": "(not all are shown)"}  # nothing was judged there
     count = f"{found['count']}x " if found["count"] else ""
     gpus = found["product"].removeprefix("NVIDIA ")[:MODEL_LIMIT]
-    cells = [carried.interconnect, carried.gbps, carried.health, carried.throttled, carried.psu]
+    labels = session.node(name)["metadata"].get("labels", {})
+    busbw = "/".join(labels.get(f"{PREFIX}busbw-{collective}", "") for collective in COLLECTIVES).strip("/")
+    cells = [carried.interconnect, carried.gbps, carried.evidence, busbw]
+    cells += [carried.health, carried.throttled, carried.psu]
     taints = ", ".join(taint.removeprefix(PREFIX) for taint in carried.taints)
     last = [condition(session.node(name)), taints]
     return [name, count + gpus, *(cell or "-" for cell in (*cells, *last))]

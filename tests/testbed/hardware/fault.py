@@ -27,6 +27,11 @@ class Fault:
     does: str
     apply: Apply
 
+    @property
+    def module(self) -> str:
+        """The module that it stands in, which is what it is about: faults_peers, faults_nccl, ..."""
+        return self.apply.__module__.rpartition(".")[2]
+
     def parameters(self) -> dict[str, Parameter]:
         """The names of its parameters, with their defaults."""
         signature = inspect.signature(self.apply)

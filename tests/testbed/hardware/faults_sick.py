@@ -24,6 +24,7 @@ def gpu_lost(machine: Machine, *, gpu: Parameter = 0, nvml: str = "error", pci: 
     if choice("nvml", nvml, {"error": 0, "absent": 1}):
         machine.visible = [visible for visible in machine.visible if visible != number]
     machine.handles[number] = GPU_IS_LOST
+    machine.withdrawn.add(number)  # its Xid 79 tells the device plugin
     for link in machine.links(number):
         machine.cut(number, link)
     address = machine.gpus[number].address

@@ -104,6 +104,7 @@ def _model(model: Model) -> Lines:
         "vbios": model.vbios,
         "multi_gpu_board": 0,
         "compute_mode": 0,
+        "virtualization": model.virtualization,
         "persistence": model.persistence,
         "mig.current": model.mig_enabled if model.mig else None,
         "mig.pending": model.mig_enabled if model.mig else None,

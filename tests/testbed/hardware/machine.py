@@ -13,6 +13,7 @@ from enum import Enum
 from testbed.errors import TestbedError
 from testbed.profiles.model import FAR_SWITCH, Fabric, Gpu, Profile
 from testbed.profiles.pcitree import Distance, PciFunction, distance, functions
+from testbed.standin.machine import Trouble
 
 NVSWITCH_CLASS = "0x068000"
 GPU, SWITCH, UNKNOWN = 0, 2, 255
@@ -60,7 +61,8 @@ class Machine:
 
     `ports`: files of the port of (NIC, file) that replace the usual ones; `port_steps`: errors that come with
     a fault.  `sensors`: hwmon files of (chip, sensor, file).  `clock_step`: seconds the wall clock is off.
-    `load`: per cent of each GPU, as it is now.
+    `load`: per cent of each GPU, as it is now.  `nccl`: what goes wrong in a benchmark.  `withdrawn`: GPUs
+    that the device plugin calls unhealthy.
     """
 
     profile: Profile
@@ -81,6 +83,8 @@ class Machine:
     sensors: dict[tuple[int, str, str], int] = field(default_factory=dict)
     clock_step: int = 0
     load: list[int] = field(default_factory=list)
+    nccl: list[Trouble] = field(default_factory=list)
+    withdrawn: set[int] = field(default_factory=set)
     presence: dict[str, PciPresence] = field(default_factory=dict)
     pci: dict[str, PciFunction] = field(default_factory=dict)
 

@@ -2,6 +2,7 @@
 
     hardware.json   the condition: profile, seed, boot, faults, loads, counters' beginnings
     driver.state    what the simulated driver answers from
+    standin.json    what NCCL's stand-in measures
     sys/, proc/     what a probe reads instead of /sys and /proc
 
 Changes are made under a file lock: read the condition, change it, write everything that follows from it.
@@ -22,7 +23,7 @@ import msgspec
 
 from testbed import profiles
 from testbed.driver.build import library_folder
-from testbed.hardware import faults
+from testbed.hardware import faults, standinfile
 from testbed.hardware.condition import ActiveFault, Condition, append
 from testbed.hardware.fault import Parameter
 from testbed.hardware.gpustate import gpu_uuid
@@ -30,8 +31,12 @@ from testbed.hardware.machine import HardwareError
 from testbed.hardware.statefile import render, write
 from testbed.hardware.sysfs import write_procfs, write_sysfs
 from testbed.profiles import Profile, ProfileError
+from testbed.standin.machine import MACHINE_VARIABLE
 
 CONDITION, STATE, LOCK = "hardware.json", "driver.state", ".lock"
+STANDIN = "standin.json"
+DEVICES, PROCESSES = f"{STATE}.devices", f"{STATE}.processes"
+"""Which GPUs the device plugin calls healthy, and, by the kubelet, who computes (testbed.kubelet.devices)."""
 CLIENTS = f"{STATE}.clients"
 """Written by the driver: who uses it, and when idle GPUs were last taken up (driver/src/counters.c)."""
 
@@ -120,8 +125,7 @@ class Hardware:
     @property
     def uuids(self) -> list[str]:
         """The UUID of every GPU, in the profile's order."""
-        condition = self.condition()
-        return [gpu_uuid(condition.seed, gpu.address) for gpu in condition.profile.gpus]
+        return self._uuids(self.condition())
 
     def env(self) -> dict[str, str]:
         """The variables that give a process this hardware; they must be set before it starts."""
@@ -129,6 +133,7 @@ class Hardware:
             "NODEGAUGE_SIM_HARDWARE": str(self.directory / STATE),
             "NODEGAUGE_SYSFS": str(self.directory / "sys"),
             "NODEGAUGE_PROCFS": str(self.directory / "proc"),
+            MACHINE_VARIABLE: str(self.directory / STANDIN),
         }
         if self.profile.driver_mounted:
             found["LD_LIBRARY_PATH"] = str(library_folder(self.profile.driver.version))
@@ -173,7 +178,7 @@ class Hardware:
     def unplug(self) -> None:
         """Unload the driver: NVML answers DRIVER_NOT_LOADED, and the folder is free for other hardware."""
         with self._locked():
-            for name in (STATE, CONDITION, CLIENTS):
+            for name in (STATE, CONDITION, CLIENTS, STANDIN, DEVICES, PROCESSES):
                 (self.directory / name).unlink(missing_ok=True)
 
     def begin(self, condition: Condition) -> None:
@@ -202,6 +207,9 @@ class Hardware:
             yield condition
             self._write(condition)
 
+    def _uuids(self, condition: Condition) -> list[str]:
+        return [gpu_uuid(condition.seed, gpu.address) for gpu in condition.profile.gpus]
+
     def _write(self, condition: Condition) -> None:
         """Everything that follows from a condition, the condition itself last."""
         machine = condition.machine()
@@ -209,5 +217,10 @@ class Hardware:
         state = render(machine, seed=condition.seed, pasts=condition.pasts())
         write_sysfs(self.directory / "sys", machine, errors=condition.port_errors())
         write_procfs(self.directory / "proc", boot_id=condition.boot_id)
+        devices = {
+            uuid: number not in machine.withdrawn for number, uuid in enumerate(self._uuids(condition))
+        }
+        write(self.directory / DEVICES, msgspec.json.encode(devices))
+        write(self.directory / STANDIN, standinfile.render(machine, seed=condition.seed))
         write(self.directory / STATE, state.encode())
         write(self.directory / CONDITION, msgspec.json.format(msgspec.json.encode(condition)))

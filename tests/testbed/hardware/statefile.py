@@ -93,10 +93,17 @@ def _driver(machine: Machine) -> Lines:
         "driver.platform_struct": can.platform_struct,
         "driver.max_links": can.max_links,
         "clock.step": machine.clock_step,
+        **_confidential(machine),
         **{f"driver.share.{name}": 10 * percent for name, percent in CLOCK_SHARE.items()},
         "visible": " ".join(map(str, machine.visible)),
     }
     return lines if machine.init_error is None else lines | {"init": f"!{machine.init_error}"}
+
+
+def _confidential(machine: Machine) -> Lines:
+    """Environment and feature are on together here; no line where the driver cannot tell."""
+    told = machine.profile.model.confidential
+    return {} if told is None else {f"confidential.{name}": told for name in ("environment", "feature")}
 
 
 def _pairs(machine: Machine) -> Lines:

@@ -18,6 +18,7 @@ import aiohttp
 
 from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import Hardware, NodeContext, Timing
+from testbed.kubelet.devices import Devices
 from testbed.kubelet.errors import ApiError, ApiUnreachable, KubeletError
 from testbed.kubelet.images import Image, default_images
 from testbed.kubelet.node import NodeAgent, delete_node
@@ -101,6 +102,7 @@ class Kubelet:
             directory=self._directory.resolve(),
             hardware=self._hardware,
             timing=self._timing,
+            devices=Devices(self._hardware),
         )
         self._agent = NodeAgent(
             api,
@@ -110,6 +112,7 @@ class Kubelet:
             taints=self._taints,
             timing=self._timing,
             address=self._node.address,
+            devices=self._node.devices,
         )
         try:
             await self._agent.register(self._node.now())
@@ -118,6 +121,7 @@ class Kubelet:
             raise
         self._tasks = [
             asyncio.create_task(self._agent.keep_ready(self._node.now), name=f"heartbeat {self.name}"),
+            asyncio.create_task(self._agent.follow_devices(self._node.now), name=f"devices {self.name}"),
             asyncio.create_task(self._watch_pods(), name=f"pods {self.name}"),
         ]
         for task in self._tasks:
@@ -204,6 +208,8 @@ class Kubelet:
     def _ended(self, uid: str, worker: PodWorker, task: asyncio.Task[None]) -> None:
         """A pod's status is final; take it away if somebody has deleted it."""
         self._workers.pop(uid, None)
+        if self._node is not None:
+            self._node.devices.release(uid)
         _tell(task)
         if task.cancelled():
             return

@@ -169,9 +169,12 @@ class Runner:
         argv = image.argv(expanded["command"], expanded["args"])
         self._directory.mkdir(parents=True, exist_ok=True)
         self._message_file.write_bytes(b"")
-        return await ContainerProcess.launch(
+        process = await ContainerProcess.launch(
             ProcessSpec(argv=argv, env=env, cwd=self._directory.parent, log=self._log_file)
         )
+        if not image.stands_in:
+            self._node.devices.computes(self._pod["metadata"]["uid"], self.spec, pid=process.pid)
+        return process
 
     async def _environment(self, image: images.Image) -> dict[str, str]:
         metadata = self._pod["metadata"]
@@ -180,6 +183,7 @@ class Runner:
         env = environment.system_environment(self._node, hostname=metadata["name"], home=home) | dict(
             image.env
         )
+        env |= self._node.devices.allocate(metadata["uid"], self.spec)
         env |= await environment.pod_environment(self.spec, self._pod, self._node, known=env)
         self._moved = move_port(env)
         if self._credentials:
@@ -189,9 +193,10 @@ class Runner:
                 raise ConfigMissing(f"no token for the pod's service account: {error}") from error
             env["KUBECONFIG"] = str(self._credentials.kubeconfig)
         driver = environment.sees_driver(self.spec, self._pod, env)
-        return env | environment.hook_environment(
+        hooks = environment.hook_environment(
             self._node.hardware, driver=driver, env=env, termination_log=self._message_file
         )
+        return env | hooks | (self._node.devices.given(env) if driver else {})
 
     @property
     def _message_file(self) -> Path:

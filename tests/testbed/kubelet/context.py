@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from testbed.kubelet.api import Api
+from testbed.kubelet.devices import Devices
 from testbed.kubelet.images import Image
 
 Object = dict[str, Any]
@@ -86,6 +87,8 @@ class Timing:
 
     lease: float = 10.0
     status: float = 30.0
+    devices: float = 0.5
+    """How often the device plugin is asked, which has a stream of its own in life."""
     crash: Backoff = field(default_factory=lambda: Backoff(first=1.0, most=10.0))
     pull: Backoff = field(default_factory=lambda: Backoff(first=1.0, most=10.0))
     unready_check: float = 1.0
@@ -114,5 +117,6 @@ class NodeContext:
     hardware: Hardware | None
     timing: Timing = field(default_factory=Timing)
     now: Callable[[], datetime] = utc_now
+    devices: Devices = field(default_factory=lambda: Devices(None))
     address: str = "127.0.0.1"
     """Address of the node and of all its pods: they share the host's network."""

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from testbed.kubelet.context import Hardware, NodeContext
+from testbed.kubelet.devices import VISIBLE_DEVICES, requested
 from testbed.kubelet.errors import ApiError, ConfigMissing, NotSimulated
 from testbed.kubelet.images import SYSTEM_PATH
 
@@ -23,8 +24,6 @@ Object = dict[str, Any]
 
 TERMINATION_LOG = "NODEGAUGE_TERMINATION_LOG"
 DRIVER_VARIABLES = ("LD_LIBRARY_PATH", "NODEGAUGE_SIM_HARDWARE")
-GPU_RESOURCE = "nvidia.com/gpu"
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 NO_DEVICES = frozenset({"", "void", "none"})
 """Values of NVIDIA_VISIBLE_DEVICES that add nothing (on a real node `none` adds the libraries)."""
 
@@ -133,8 +132,7 @@ def sees_driver(container: Object, pod: Object, env: Mapping[str, str]) -> bool:
     As on a node where the NVIDIA runtime is the default and the device plugin runs: a request for GPUs, or
     NVIDIA_VISIBLE_DEVICES naming devices unless a runtime class other than NVIDIA's is chosen.
     """
-    limits = container.get("resources", {}).get("limits", {})
-    if str(limits.get(GPU_RESOURCE, "0")) != "0":
+    if requested(container):
         return True
     chosen = pod["spec"].get("runtimeClassName")
     if chosen is not None and "nvidia" not in chosen:

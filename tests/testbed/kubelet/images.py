@@ -11,9 +11,10 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nodegauge_probes.nccl.speech import CHILD_VARIABLE
 from testbed.kubelet.errors import ImageMissing, StartFailed
 
 PYTHON_NAMES = frozenset({"python", "python3"})
@@ -32,6 +33,11 @@ class Image:
     entrypoint: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether nothing in it computes on GPUs, although it may hold them: its NCCL is a stand-in."""
+        return CHILD_VARIABLE in self.env
 
     def argv(self, command: list[str], args: list[str]) -> list[str]:
         """The argv to execute; StartFailed when argv[0] is not in the image."""
@@ -64,6 +70,12 @@ def python_environment(*sources: Path) -> dict[str, str]:
     return env
 
 
+def standin_environment(checkout: Path) -> dict[str, str]:
+    """What makes the benchmark take the stand-in of a checkout for NCCL, with this interpreter."""
+    launcher = checkout / "tests/testbed/standin/nccl"
+    return {CHILD_VARIABLE: str(launcher), "NODEGAUGE_STANDIN_PYTHON": sys.executable}
+
+
 def host_image(*names: str) -> Image:
     """An image with some of the host's own programs."""
     found = {name: shutil.which(name, path=SYSTEM_PATH) for name in names}
@@ -71,14 +83,16 @@ def host_image(*names: str) -> Image:
 
 
 def default_images(checkout: Path | None = None) -> dict[str, Image]:
-    """Operator and probe of a checkout (default: the one this file is in), `python` and `busybox`."""
+    """Operator, probe and benchmark of a checkout (default: this file's own), `python` and `busybox`."""
     root = checkout or Path(__file__).resolve().parents[3]
     sources = (root / "operator" / "src", root / "probes" / "src")
     probes = python_image(*sources, module="nodegauge_probes")
+    bench = replace(probes, env={**probes.env, **standin_environment(root)})
     return {
         "nodegauge/operator": python_image(*sources, module="nodegauge_operator"),
         "nodegauge/probes": probes,
         "nodegauge/probe": probes,
+        "nodegauge/bench": bench,
         "python": python_image(),
         "busybox": host_image("sh", "sleep", "echo", "cat", "true", "false", "env"),
     }

@@ -17,6 +17,7 @@ from typing import Any
 
 from testbed.kubelet.api import MERGE, Api, retry
 from testbed.kubelet.context import Hardware, Timing, timestamp
+from testbed.kubelet.devices import GPU_RESOURCE, Devices
 from testbed.kubelet.errors import ApiError
 
 Object = dict[str, Any]
@@ -87,12 +88,19 @@ def node_info(name: str, hardware: Hardware | None) -> Object:
 
 
 def node_status(
-    name: str, hardware: Hardware | None, *, before: Sequence[Object], now: str, address: str
+    name: str,
+    hardware: Hardware | None,
+    *,
+    devices: Devices,
+    before: Sequence[Object],
+    now: str,
+    address: str,
 ) -> Object:
     """The status that the kubelet owns; `before` are the conditions as they stand."""
-    capacity = dict(CAPACITY)
-    if hardware is not None:
-        capacity["nvidia.com/gpu"] = str(hardware.gpu_capacity)
+    capacity, allocatable = dict(CAPACITY), dict(CAPACITY)
+    if (registered := devices.capacity()) is not None:
+        capacity[GPU_RESOURCE] = str(registered)
+        allocatable[GPU_RESOURCE] = str(devices.allocatable())
     known = {condition["type"]: condition for condition in before}
     conditions = []
     for kind, value, reason, message in HEALTHY:
@@ -109,7 +117,7 @@ def node_status(
         )
     return {
         "capacity": capacity,
-        "allocatable": capacity,
+        "allocatable": allocatable,
         "conditions": conditions,
         "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
         "nodeInfo": node_info(name, hardware),
@@ -129,8 +137,11 @@ class NodeAgent:
         taints: Sequence[Object],
         timing: Timing,
         address: str,
+        devices: Devices,
     ) -> None:
         self._api = api
+        self._devices = devices
+        self._told: object = None
         self._name = name
         self._hardware = hardware
         self._labels = node_labels(name, hardware, labels)
@@ -207,9 +218,26 @@ class NodeAgent:
             except ApiError as error:
                 log.warning("heartbeat of node %s refused: %s", self._name, error)
 
+    async def follow_devices(self, clock: Callable[[], datetime]) -> None:
+        """Tell at once when the device plugin tells something else (a kubelet looks every 10 s)."""
+        while True:
+            await asyncio.sleep(self._timing.devices)
+            if self._devices.stamp() != self._told:
+                try:
+                    await self.post_status(clock())
+                except ApiError as error:
+                    self._told = None  # and try again
+                    log.warning("devices of node %s not told: %s", self._name, error)
+
     def _status(self, now: datetime, *, before: Sequence[Object]) -> Object:
+        self._told = self._devices.stamp()
         return node_status(
-            self._name, self._hardware, before=before, now=timestamp(now), address=self._address
+            self._name,
+            self._hardware,
+            devices=self._devices,
+            before=before,
+            now=timestamp(now),
+            address=self._address,
         )
 
 

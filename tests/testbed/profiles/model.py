@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from testbed.profiles.benchmodel import Bench
 from testbed.profiles.hostmodel import Base, Host
 
 FAR_SWITCH = "switch"
@@ -156,6 +157,10 @@ class Model(Base, frozen=True, kw_only=True):
     """Whether the driver delivers events for it."""
     ecc: bool = False
     mig: bool = False
+    virtualization: int = 0
+    """NVML_GPU_VIRTUALIZATION_MODE_*: 0 on bare metal, 1 passed through to a virtual machine, 2 a vGPU."""
+    confidential: int | None = None
+    """Whether confidential computing is on (1), off (0), or nothing the driver can tell of these GPUs."""
     mig_enabled: bool = False
     """MIG is on: NVML then reports every NVLink down, and neither utilisation nor remapped rows."""
     retired_pages: bool = False
@@ -239,6 +244,8 @@ class Node(Base, frozen=True, kw_only=True):
 class Profile(Base, frozen=True, kw_only=True):
     """A machine.  `visible`: how many GPUs, from the first, a container is shown (None: all of them).
 
+    `bench`: what NCCL would measure; None where it has nothing to measure.
+
     `driver_mounted`: False where the container runtime puts no driver library into containers at all.
     """
 
@@ -253,6 +260,7 @@ class Profile(Base, frozen=True, kw_only=True):
     fabric: Fabric | None = None
     recording: Recording | None = None
     platform: Platform | None = None
+    bench: Bench | None = None
     node: Node = Node()
     visible: int | None = None
     driver_mounted: bool = True

@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
+from nodegauge_contract.bench import Collective
 from testbed.errors import TestbedError
+from testbed.profiles.benchmodel import WAYS
 from testbed.profiles.model import FAR_SWITCH, Profile
 from testbed.profiles.pcitree import TreeError, functions
 
@@ -104,7 +106,7 @@ def contradictions(profile: Profile) -> list[str]:
         for peer in profile.gpus:
             if peer.address in far & gpus and gpu.links.count(peer.address) != peer.links.count(gpu.address):
                 found.append(f"gpus: {gpu.address} and {peer.address} do not agree on the links between them")
-    return found + _unseen(profile) + _chips(profile)
+    return found + _unseen(profile) + _chips(profile) + _bench(profile)
 
 
 def _unseen(profile: Profile) -> list[str]:
@@ -117,6 +119,29 @@ def _unseen(profile: Profile) -> list[str]:
     if profile.model.mig_enabled and not profile.model.mig:
         found.append("model.mig_enabled: the model has no mig")
     return found
+
+
+def _bench(profile: Profile) -> list[str]:
+    """What nobody could measure with NCCL there."""
+    if (bench := profile.bench) is None:
+        return []
+    found = [] if "host" in bench.ways else ["bench.ways: no host: every machine has host memory"]
+    found += [
+        f"bench.ways: no way is called {name!r}: there are {', '.join(WAYS)}"
+        for name in bench.ways.keys() - set(WAYS)
+    ]
+    found += [
+        f"bench.ways.{name}.busbw: nobody measures {collective!r}"
+        for name, way in bench.ways.items()
+        for collective in way.busbw.keys() - set(Collective)
+    ]
+    if ("nvls" in bench.ways) != (bench.nvls_from > 0):
+        found.append("bench.nvls_from: says from how many ranks on NVLS is used, where it is a way")
+    return found + [
+        f"bench.ways.{name}.shape: sizes must ascend"
+        for name, way in bench.ways.items()
+        if [size for size, _ in way.shape] != sorted({size for size, _ in way.shape})
+    ]
 
 
 def _chips(profile: Profile) -> list[str]:

@@ -12,12 +12,18 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from nodegauge_judge import Cause, Thresholds
+from nodegauge_judge.bench.model import Expectation
+from nodegauge_operator import names
 
 DURATION = r"^([0-9]+(ms|s|m|h))+$"
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+PULL_SECONDS = 1800.0
+"""How long the bench image (about 0.85 GB) may take to arrive on a node; nothing is held meanwhile."""
 
 Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
 CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")]
@@ -61,10 +67,36 @@ class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
     window: Duration = "3s"
 
 
+class Engine(StrEnum):
+    """What makes the collectives: the bench image's `nccl4py`, or an `all_reduce_perf` binary (`nccl-tests`)
+    that the user's own bench image brings."""
+
+    NCCL4PY = "nccl4py"
+    NCCL_TESTS = "nccl-tests"
+
+
+class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
+    """The NCCL benchmark: `interval` between runs, `deadline` of one run.
+
+    `recheck`: time to the next run where one asks for another (first time below the floor, runs that
+    disagree, a gate that a good run would leave).  `environment`: NCCL_* variables for the arms; of the
+    node's and the image's own none is ever inherited.  It runs only where the installation names a bench
+    image (chart: `nccl.image`).
+    """
+
+    enabled: bool = True
+    interval: Duration = "24h"
+    deadline: Duration = "8m"
+    recheck: Duration = "10m"
+    engine: Engine = Engine.NCCL4PY
+    environment: dict[str, str] = {}
+
+
 class Probes(Struct, frozen=True, rename="camel", kw_only=True):
     """Per probe: whether, how often and how long."""
 
     health: HealthProbe = HealthProbe()
+    nccl: NcclProbe = NcclProbe()
 
 
 class Labels(Struct, frozen=True, rename="camel", kw_only=True):
@@ -94,12 +126,21 @@ class Unvalidated(StrEnum):
     SET = "Set"
 
 
+class Until(StrEnum):
+    """What ends `unvalidated`: the first health run that passes or warns, or the first such benchmark (on
+    nodes where none applies, with one GPU or shared ones, the first health run all the same)."""
+
+    HEALTH = "Health"
+    BENCHMARK = "Benchmark"
+
+
 class Taints(Struct, frozen=True, rename="camel", kw_only=True):
     """`effect` of every cause that `causes` does not name: cause (the taint's value) to effect."""
 
     effect: Effect = Effect.NO_SCHEDULE
     causes: dict[Cause, Effect] = {}
     unvalidated: Unvalidated = Unvalidated.LIFT
+    unvalidated_until: Until = Until.HEALTH
 
     def effect_of(self, cause: Cause) -> Effect:
         """The effect of one cause."""
@@ -127,10 +168,13 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     """`concurrentProbes`: probe pods at a time: a count, or per cent of the policy's nodes (rounded down, at
     least 1), never more than 50; 0 pauses the policy.  `gatedNodes`: nodes that may carry a taint of ours for
     a fault at a time (`unvalidated` is not one): a count, or per cent (rounded down, at least 1); 0 for none.
+    `concurrentBenchmarks`: nodes that a benchmark may hold or wait for at a time, counted like
+    `concurrentProbes` and apart from it; 0 pauses benchmarks.
     """
 
     concurrent_probes: CountOrPercent = "10%"
     gated_nodes: CountOrPercent = "20%"
+    concurrent_benchmarks: CountOrPercent = "10%"
 
 
 class Limits(Struct, frozen=True, rename="camel", kw_only=True):
@@ -150,12 +194,14 @@ class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):
     """What probe pods carry beyond what nodegauge sets; empty values mean the operator's own defaults."""
 
     image: str = ""
+    bench_image: str = ""
     image_pull_policy: str = ""
     image_pull_secrets: list[dict[str, str]] = []
     runtime_class_name: str = ""
     priority_class_name: str = ""
     tolerations: list[dict[str, Any]] = []
     resources: dict[str, dict[str, str]] = {}
+    bench_resources: dict[str, dict[str, str]] = {}
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
@@ -169,6 +215,7 @@ class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
     probes: Probes = Probes()
     stale_after_intervals: Annotated[int, Meta(ge=2, le=100)] = 3
     thresholds: Thresholds = field(default_factory=Thresholds)
+    expectations: Annotated[list[Expectation], Meta(max_length=64)] = []
     labels: Labels = Labels()
     taints: Taints = Taints()
     hysteresis: Hysteresis = Hysteresis()
@@ -188,12 +235,42 @@ class Policy(Struct, frozen=True, kw_only=True):
     @property
     def interval_seconds(self) -> float:
         """Seconds between two runs of the health probe."""
-        return seconds(self.spec.probes.health.interval)
+        return self.interval_of(names.PROBE_HEALTH)
 
     @property
     def stale_seconds(self) -> float:
-        """Seconds after which what was read no longer counts (design: three intervals by default)."""
-        return self.interval_seconds * self.spec.stale_after_intervals
+        """Seconds after which what the health probe read no longer counts."""
+        return self.stale_seconds_of(names.PROBE_HEALTH)
+
+    def interval_of(self, probe: str) -> float:
+        """Seconds between two runs of a probe."""
+        probes = self.spec.probes
+        return seconds(probes.health.interval if probe == names.PROBE_HEALTH else probes.nccl.interval)
+
+    def deadline_of(self, probe: str) -> float:
+        """Seconds that one run of a probe may take."""
+        probes = self.spec.probes
+        if probe == names.PROBE_PULL:
+            return PULL_SECONDS
+        return seconds(probes.health.deadline if probe == names.PROBE_HEALTH else probes.nccl.deadline)
+
+    def stale_seconds_of(self, probe: str) -> float:
+        """Seconds after which what a probe read no longer counts (design: three intervals by default)."""
+        return self.interval_of(probe) * self.spec.stale_after_intervals
+
+    def limits_of(self, probe: str) -> Limits:
+        """When the operator ends a pod of a probe itself: a pull may take its time to start."""
+        limits = self.spec.limits
+        if probe != names.PROBE_PULL or seconds(limits.not_started) >= PULL_SECONDS:
+            return limits
+        return replace(limits, not_started=f"{PULL_SECONDS:.0f}s")
+
+    def bench_image(self, installed: str) -> str:
+        """The image of benchmarks: the policy's, or the one that the installation names; empty for no
+        benchmarks at all."""
+        if not self.spec.probes.nccl.enabled:
+            return ""
+        return self.spec.pod_template.bench_image or installed
 
 
 class PolicyInvalid(Exception):

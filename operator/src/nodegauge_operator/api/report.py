@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from nodegauge_judge import Finding, GpuBrief, Verdict
+from nodegauge_operator import names
 
 
 class Outcome(StrEnum):
@@ -44,8 +45,8 @@ class ProbeStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
     `readAt`: when that was; `unread`: runs since then that brought nothing, `hardSince`: when the last run
     ended before the present row of failed (not merely skipped) ones; `streak`: runs in a row with this
-    verdict, `since` its first; `raw`: the inputs kept for the next judgement (JSON, 2 KiB at most);
-    `request`: the last `spec.requestedAt` answered.
+    verdict, `since` its first; `raw`: the inputs kept for the next judgement (JSON, 2 KiB at most; of `pull`
+    the image last asked for); `request`: the last `spec.requestedAt` answered.
     """
 
     name: str
@@ -64,13 +65,46 @@ class ProbeStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
-    """The interconnect as judged: `class` nvlink, nvlink-pairs, pcie, or empty with the reason why not."""
+    """The interconnect as judged: `class` nvlink, nvlink-pairs, pcie, or empty with the reason why not.
+
+    `reported`: what NVML reports where bandwidth contradicts it; `class` is then empty, reason Contradicted.
+    """
 
     klass: str = msgspec.field(default="", name="class")
     nvlink_gbps: int | None = None
     evidence: str = ""
     reason: str = ""
     message: str = ""
+    reported: str = ""
+
+
+class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Bandwidth as last measured by collectives: whole GB/s of bus bandwidth at 1 GiB, null where a
+    collective was not measured.
+
+    `p2pOff`: all_reduce over the host's memory alone; `gpus` of `of` GPUs took part; `agreement`: confirmed,
+    contradicted or unsure, with `message`; `fingerprint`: what makes nodes comparable; `grade`: digest of
+    the expectations and thresholds that it was graded by (others grade it again); `again`: another run is
+    wanted soon; `bootID`: the boot it was measured in, `hardware`: GPUs and driver as last read then.
+    `reason`: why no benchmark can run here now (SingleGpu, Shared, Mig, Dra, Cordoned, ...; empty where one
+    can), with `detail` in words; older results stand beside it.
+    """
+
+    all_reduce: int | None = None
+    all_gather: int | None = None
+    reduce_scatter: int | None = None
+    p2p_off: float | None = msgspec.field(default=None, name="p2pOff")
+    gpus: int = 0
+    of: int = 0
+    agreement: str = ""
+    message: str = ""
+    fingerprint: str = ""
+    grade: str = ""
+    again: bool = False
+    boot_id: str = msgspec.field(default="", name="bootID")
+    hardware: str = ""
+    reason: str = ""
+    detail: str = ""
 
 
 class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
@@ -165,6 +199,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     verdict: Verdict = Verdict.UNKNOWN
     summary: str = ""
     interconnect: InterconnectStatus = InterconnectStatus()
+    bandwidth: BandwidthStatus = BandwidthStatus()
     gpus: GpusStatus = GpusStatus()
     matrix: str = ""
     probes: list[ProbeStatus] = []
@@ -178,6 +213,12 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     def probe(self, name: str) -> ProbeStatus:
         """The status of one probe; an empty one when it never ran."""
         return next((p for p in self.probes if p.name == name), ProbeStatus(name=name))
+
+    def with_probe(self, probe: ProbeStatus) -> list[ProbeStatus]:
+        """The probes with this one's status in its place, in the order of `names.PROBES`."""
+        known = {p.name: p for p in self.probes} | {probe.name: probe}
+        ours = [known.pop(name) for name in names.PROBES if name in known]
+        return [*ours, *known.values()]
 
 
 class Report(Struct, frozen=True, kw_only=True):

@@ -91,32 +91,59 @@ def _without_bands(status: ReportStatus) -> ReportStatus:
     return replace(status, gpus=replace(status.gpus, items=items))
 
 
+def _gpus_alone(status: ReportStatus) -> ReportStatus:
+    """The matrix of the GPUs among themselves: network cards and affinities go."""
+    lines = [line.split() for line in status.matrix.splitlines()]
+    names = lines[0] if lines else []
+    gpus = sum(1 for name in names if name.startswith("GPU") and name[3:].isdigit())
+    if not gpus:
+        return status
+    kept = [names[:gpus], *(line[: gpus + 1] for line in lines[1 : gpus + 1])]
+    return replace(status, matrix="\n".join(" ".join(line) for line in kept))
+
+
 def _without_matrix(status: ReportStatus) -> ReportStatus:
     return replace(status, matrix="")
 
 
-def _briefly(status: ReportStatus) -> ReportStatus:
+def _briefly(most: int) -> Callable[[ReportStatus], ReportStatus]:
     """Findings without their numbers, which their messages name too."""
-    probes = [
-        replace(
-            probe, findings=[replace(f, message=cut(f.message, 400), evidence={}) for f in probe.findings]
-        )
-        for probe in status.probes
-    ]
-    return replace(status, probes=probes)
+
+    def step(status: ReportStatus) -> ReportStatus:
+        probes = [
+            replace(
+                probe,
+                findings=[replace(f, message=cut(f.message, most), evidence={}) for f in probe.findings],
+            )
+            for probe in status.probes
+        ]
+        return replace(status, probes=probes)
+
+    return step
+
+
+def _without_gpus(status: ReportStatus) -> ReportStatus:
+    """How many GPUs there are, and of which kind: not each of them."""
+    return replace(status, gpus=replace(status.gpus, items=[]))
 
 
 STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _evidence(120),
     _without_legend,
-    _findings(2048),
     _named_once,
-    _evidence(40),
     _narrow,
-    _findings(1024),
-    _briefly,
-    _evidence(0),
-    _without_uuids,
     _without_bands,
+    _evidence(40),
+    _without_uuids,
+    _findings(2048),
+    _briefly(400),
+    _briefly(250),
+    _findings(1024),
+    _evidence(0),
+    _gpus_alone,
     _without_matrix,
+    _briefly(160),
+    _without_gpus,
+    _findings(512),
 )
+"""What goes, in this order: findings are what a reader came for, and lose last what can be said shorter."""

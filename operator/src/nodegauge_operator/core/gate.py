@@ -1,9 +1,10 @@
 """What a node should carry: labels, taints and the condition as a pure function of its report.
 
 The node is never asked what it carries now, except for who owns the short label key.  Stale readings expire
-to absent labels and never to anything worse; topology labels live until the node boots anew, or until runs
-that really failed (not merely found no room) have gone on past the staleness limit.  Taints do not expire at
-all: they follow the rows' states in the report (`hysteresis`, `rows`), which no data cannot change.
+to absent labels and never to anything worse; topology labels, and those of bandwidth, live until the node
+boots anew, or until runs that really failed (not merely found no room) have gone on past the staleness limit.
+Taints do not expire at all: they follow the rows' states in the report (`hysteresis`, `rows`), which no data
+cannot change.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import Held, Outcome, ProbeStatus, ReportStatus, unstamp, whole
-from nodegauge_operator.core import gatewords, rows
+from nodegauge_operator.core import bandwidth, gatewords, rows
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.staleness import is_stale, rebooted, topology_stale_at
 from nodegauge_operator.reasons import Reason
 
 REWRITE_SHARE = 0.5
@@ -22,42 +24,24 @@ REWRITE_SHARE = 0.5
 MESSAGE_LIMIT = 1000
 
 
-def stale_at(probe: ProbeStatus, *, policy: Policy, since: float = 0.0) -> float:
-    """When the readings expire, epoch seconds; infinity before the first.
-
-    `since`: when this process began to decide.  After a start there is one interval's time to read anew:
-    an operator that was away must not strip the fleet that it finds.
-    """
-    if not probe.read_at:
-        return float("inf")
-    return max(unstamp(probe.read_at) + policy.stale_seconds, since + policy.interval_seconds)
-
-
-def topology_stale_at(probe: ProbeStatus, *, policy: Policy, since: float = 0.0) -> float:
-    """When topology readings expire: never by runs that merely found no room on a full or busy node.
-
-    They age from the end of the last run that did not fail, or from the last try when none is made.
-    """
-    last = probe.last_run
-    aging_from = probe.hard_since or (last.finished_at if last else probe.read_at)
-    own = max(unstamp(aging_from) + policy.stale_seconds, since + policy.interval_seconds)
-    return max(own, stale_at(probe, policy=policy, since=since))
-
-
-def is_stale(probe: ProbeStatus, *, policy: Policy, now: float, since: float = 0.0) -> bool:
-    """The last reading no longer counts."""
-    return now > stale_at(probe, policy=policy, since=since)
-
-
-def rebooted(probe: ProbeStatus, node: NodeView) -> bool:
-    """The node runs under another boot id than when it was read."""
-    return bool(probe.boot_id and node.boot_id) and probe.boot_id != node.boot_id
-
-
-def effective_verdict(status: ReportStatus, *, policy: Policy, now: float, since: float = 0.0) -> Verdict:
-    """The node's verdict as it stands now: that of the last reading, or unknown once it is stale."""
+def effective_verdict(
+    status: ReportStatus, *, node: NodeView, policy: Policy, now: float, since: float = 0.0
+) -> Verdict:
+    """The node's verdict as it stands now: unknown once the last reading is stale, else the worse of it and
+    of a benchmark that still stands."""
     probe = status.probe(names.PROBE_HEALTH)
-    return Verdict.UNKNOWN if is_stale(probe, policy=policy, now=now, since=since) else probe.verdict
+    if is_stale(probe, policy=policy, now=now, since=since):
+        return Verdict.UNKNOWN
+    measured = bandwidth.stands(status, node=node, policy=policy, now=now, since=since)
+    return bandwidth.verdict(status, probe.verdict) if measured else probe.verdict
+
+
+def summary(status: ReportStatus, *, node: NodeView, policy: Policy, now: float, since: float = 0.0) -> str:
+    """The last reading in a sentence, and a benchmark that still stands in another one."""
+    words = status.probe(names.PROBE_HEALTH).summary
+    if not words or not bandwidth.stands(status, node=node, policy=policy, now=now, since=since):
+        return words
+    return f"{words} NCCL benchmark: {status.probe(names.PROBE_NCCL).summary}"
 
 
 def desired(
@@ -68,21 +52,29 @@ def desired(
         return Held()
     probe = status.probe(names.PROBE_HEALTH)
     stale = is_stale(probe, policy=policy, now=now, since=since)
+    measured = bandwidth.stands(status, node=node, policy=policy, now=now, since=since)
     topology: dict[str, str] = {}
     conflicts: list[str] = []
     if now <= topology_stale_at(probe, policy=policy, since=since) and not rebooted(probe, node):
         topology, conflicts = _topology_labels(status, node=node, policy=policy)
-    condition, reason, message = _stale_condition(probe) if stale else _condition(probe)
+    if measured:
+        topology = topology | bandwidth.labels(status)
+    verdict = bandwidth.verdict(status, probe.verdict) if measured else probe.verdict
+    condition, reason, message = _stale_condition(probe) if stale else _condition(probe, verdict)
     taints = rows.taints(status, policy=policy)
     gates = gatewords.standing(status, taints, policy=policy)
+    words = (
+        message,
+        bandwidth.words(status) if measured and message and not stale else "",
+        bandwidth.withheld(status),
+        f"Gates: {gates}." if gates else "",
+    )
     return Held(
         labels=topology | ({} if stale else _health_labels(status, probe=probe, policy=policy)),
         taints=taints,
         condition=condition,
         reason=reason,
-        message=" ".join(text for text in (message, f"Gates: {gates}." if gates else "") if text)[
-            :MESSAGE_LIMIT
-        ],
+        message=" ".join(text for text in words if text)[:MESSAGE_LIMIT],
         conflicts=conflicts,
     )
 
@@ -133,13 +125,14 @@ def _stale_condition(probe: ProbeStatus) -> tuple[str, str, str]:
     return "Unknown", Reason.STALE, words
 
 
-def _condition(probe: ProbeStatus) -> tuple[str, str, str]:
+def _condition(probe: ProbeStatus, verdict: Verdict) -> tuple[str, str, str]:
+    """Status, reason and message; `verdict` also knows of a benchmark."""
     last = probe.last_run
     if last is None:
         return "", "", ""
     if not probe.read_at:
         return "Unknown", Reason.NOT_YET_VALIDATED, f"{last.reason}: {last.message}"
-    match probe.verdict:
+    match verdict:
         case Verdict.PASS:
             return "True", Reason.VALIDATED, probe.summary
         case Verdict.WARN:

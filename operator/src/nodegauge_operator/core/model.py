@@ -47,6 +47,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
     deleting: bool = False
     boot_id: str = ""
     gpu_capacity: str = ""
+    gpu_allocatable: str = ""
+    unschedulable: bool = False
     condition: ConditionView | None = None
 
     @property
@@ -65,8 +67,9 @@ class Terminated(Struct, frozen=True, kw_only=True):
 
 
 class PodView(Struct, frozen=True, kw_only=True):
-    """A probe pod, trimmed.  `gone`: it was deleted; this is the last that was seen of it.  `boot_id` and
-    `request`: the node's boot and the report's request for which it was made."""
+    """A probe pod, trimmed.  `gone`: it was deleted; this is the last that was seen of it.  `boot_id`,
+    `request` and `image`: the node's boot, the report's request and the image (of a pull) for which it was
+    made.  `scheduled_at`: since when it holds what it asked for, epoch seconds; 0.0: not told."""
 
     name: str
     uid: str
@@ -78,8 +81,10 @@ class PodView(Struct, frozen=True, kw_only=True):
     phase: str
     created_at: float
     scheduled: bool
+    scheduled_at: float = 0.0
     boot_id: str = ""
     request: str = ""
+    image: str = ""
     pending_reason: str = ""
     pending_message: str = ""
     started_at: float = 0.0
@@ -94,6 +99,12 @@ class PodView(Struct, frozen=True, kw_only=True):
     def finished(self) -> bool:
         """The kubelet has nothing left to do with it."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def in_the_way(self) -> bool:
+        """No health run begins beside it: every pod of ours but a pull, which holds no GPU, opens no NVML and
+        may take half an hour."""
+        return self.probe != names.PROBE_PULL
 
     def after(self, before: PodView) -> PodView:
         """The same pod with what it was last seen waiting for: its end no longer says so."""
@@ -118,6 +129,8 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
         deleting=bool(metadata.get("deletionTimestamp")),
         boot_id=(status.get("nodeInfo") or {}).get("bootID", ""),
         gpu_capacity=(status.get("capacity") or {}).get(names.GPU_RESOURCE, ""),
+        gpu_allocatable=(status.get("allocatable") or {}).get(names.GPU_RESOURCE, ""),
+        unschedulable=bool(spec.get("unschedulable")),
         condition=ours
         and ConditionView(
             status=ours.get("status", ""), reason=ours.get("reason", ""), message=ours.get("message", "")
@@ -177,8 +190,10 @@ def pod_view(body: Mapping[str, Any], *, gone: bool = False) -> PodView | None:
         phase=status.get("phase", "Pending"),
         boot_id=annotations.get(names.POD_BOOT, ""),
         request=annotations.get(names.POD_REQUEST, ""),
+        image=annotations.get(names.POD_IMAGE, ""),
         created_at=unstamp(metadata.get("creationTimestamp", "")),
         scheduled=scheduled,
+        scheduled_at=unstamp(placed.get("lastTransitionTime") or "") if scheduled else 0.0,
         pending_reason=waiting.get("reason", "") if scheduled else placed.get("reason", ""),
         pending_message=waiting.get("message", "") if scheduled else placed.get("message", ""),
         started_at=unstamp((state.get("running") or {}).get("startedAt", "")),

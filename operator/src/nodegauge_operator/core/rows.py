@@ -8,11 +8,24 @@ judge or lift it; it is remembered for as long as a relapse would be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from nodegauge_judge import CATALOGUE, Answer, Cause, Code, Finding, Gate, GateKind, Judgement, Load, Severity
+from nodegauge_judge import (
+    CATALOGUE,
+    Answer,
+    Cause,
+    Code,
+    Finding,
+    Gate,
+    GateKind,
+    Judgement,
+    Load,
+    Probe,
+    Severity,
+)
+from nodegauge_judge.bench.model import BenchJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated
 from nodegauge_operator.api.report import GateState, GateStatus, HeldTaint, ReportStatus, stamp
@@ -22,6 +35,9 @@ from nodegauge_operator.core.texts import cut
 
 GATES: dict[str, Gate] = {entry.code.value: entry.gate for entry in CATALOGUE.values() if entry.gate}
 """The rows that have a gate, in the catalogue's order."""
+PROBES: dict[str, Probe] = {entry.code.value: entry.probe for entry in CATALOGUE.values()}
+"""Whose runs tell of a row: no other's count for it."""
+GATES_OF_BENCHMARKS = frozenset(code for code in GATES if PROBES[code] is Probe.NCCL)
 TITLES: dict[str, str] = {entry.code.value: entry.title for entry in CATALOGUE.values()}
 KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
 TEMPERATURES = (Code.HOT.value, Code.MEMORY_HOT.value)
@@ -38,13 +54,24 @@ MAX_UNKNOWN = 8
 
 
 def after_run(
-    gates: Iterable[GateStatus], judgement: Judgement, *, policy: Hysteresis, now: float
+    gates: Iterable[GateStatus],
+    judgement: Judgement | BenchJudgement,
+    *,
+    policy: Hysteresis,
+    now: float,
+    probe: Probe = Probe.HEALTH,
 ) -> list[GateStatus]:
-    """The rows after one readable run.  A row that the judge did not answer is as if unsure."""
+    """The rows after one readable run of `probe`, those of other probes as they were.
+
+    A row that the judge did not answer is as if unsure.
+    """
     known, kept = _by_code(gates)
     evidence = {f.code: f for f in judgement.findings if f.severity is Severity.FAIL}
     after: list[GateStatus] = []
     for code, gate in GATES.items():
+        if PROBES[code] is not probe:
+            after += [known[code]] if code in known else []
+            continue
         answer = judgement.answers.get(code, Answer.UNSURE)
         finding = evidence.get(code) or Finding(
             code=code, severity=Severity.FAIL, subject="node", message=TITLES[code]
@@ -58,11 +85,16 @@ def after_run(
 
 
 def settled(
-    gates: Iterable[GateStatus], *, policy: Policy, now: float, room: bool, fresh: bool = True
+    gates: Iterable[GateStatus],
+    *,
+    policy: Policy,
+    now: float,
+    room: bool,
+    stale: Collection[Probe] = (),
 ) -> list[GateStatus]:
     """The rows at `now`: what time does, and who has a place.
 
-    `room`: the node may carry a fault's taint; `fresh`: it was read lately.
+    `room`: the node may carry a fault's taint; `stale`: probes that have not read it lately.
 
     Without room what entered is held back; so is what stood where nothing counted (mode Observe, effect None)
     once it would count.  A row whose last run was good waits for no place.
@@ -72,6 +104,7 @@ def settled(
     after: list[GateStatus] = []
     for code, gate in GATES.items():
         row = known.get(code)
+        fresh = PROBES[code] not in stale
         row = row and hysteresis.aged(row, rule=Rule(gate=gate, policy=rule), now=now, fresh=fresh)
         if row is not None:
             after.append(_placed(row, free=not _counts(gate, policy), room=room, now=now))

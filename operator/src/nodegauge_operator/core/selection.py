@@ -45,10 +45,10 @@ def may_run(node: NodeView) -> bool:
 
     A cordoned node is health-checked like any other (promise 7).
     """
-    return node.ready and not node.leaving and not _driver_changes(node.labels)
+    return node.ready and not node.leaving and not driver_changes(node.labels)
 
 
-def _driver_changes(labels: Mapping[str, str]) -> bool:
+def driver_changes(labels: Mapping[str, str]) -> bool:
     """The GPU Operator is exchanging the driver or the MIG layout: a probe would be in its way."""
     upgrade = labels.get(names.GPU_UPGRADE_STATE, "")
     mig = labels.get(names.MIG_CONFIG_STATE, "")

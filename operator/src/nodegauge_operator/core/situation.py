@@ -6,6 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from nodegauge_judge.bench.model import Peers, nobody
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Report
 from nodegauge_operator.core.model import NodeView, PodView
@@ -28,8 +29,9 @@ class Situation(Struct, frozen=True, kw_only=True):
     """All that `next_step` may know of one node.
 
     `node` None: it is gone for certain.  `policy` None: no policy selects it.  `granted`: the budget of
-    concurrent probes has a place for it.  `gate_room`: the budget of gated nodes has a place for it, or it is
-    gated already.  `posted`: run and reason of the last event this process posted.
+    concurrent probes has a place for it; `bench_granted`: that of benchmarks has.  `gate_room`: the budget of
+    gated nodes has a place for it, or it is gated already.  `peers`: what nodes like it reach in benchmarks.
+    `posted`: run and reason of the last event this process posted.
     `fresh`: the report was read again for this very question.  `since`: when this process began to decide,
     epoch seconds.  `declined`: writes to the node that the API server has just refused, with its words: they
     are left for later, and hold nothing else up.
@@ -41,6 +43,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     pods: tuple[PodView, ...]
     now: float
     granted: bool = False
+    bench_granted: bool = False
+    peers: Peers = nobody
     gate_room: bool = False
     posted: tuple[str, str] = ("", "")
     fresh: bool = False

@@ -16,15 +16,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Limits, Policy, seconds
+from nodegauge_operator.api.policy import Limits, Policy
 from nodegauge_operator.api.report import Change, Outcome, Report, ReportStatus, Run, stamp, unstamp
 from nodegauge_operator.core import gate, hold, rows, runs
 from nodegauge_operator.core.advance import advance
-from nodegauge_operator.core.due import run_due_at, wake_at
+from nodegauge_operator.core.due import bench_due_at, bench_probe, run_due_at, wake_at
+from nodegauge_operator.core.eligible import giving_way, replaced
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.podspec import probe_pod
+from nodegauge_operator.core.release import delete_next, release, take_off
 from nodegauge_operator.core.situation import Situation, Unselected
-from nodegauge_operator.core.taints import NOTHING, UNVALIDATED, taint_patch
+from nodegauge_operator.core.taints import taint_patch
 from nodegauge_operator.core.writes import (
     CreatePod,
     CreateReport,
@@ -51,6 +53,7 @@ __all__ = [
     "Situation",
     "Step",
     "Unselected",
+    "bench_due_at",
     "last_number",
     "next_step",
     "refused",
@@ -66,9 +69,9 @@ EVENT_REPEAT_SECONDS = 600.0
 def next_step(s: Situation) -> Step | None:
     """The write that comes next, or None when everything is as it should be."""
     if s.node is None:
-        return _delete_next(s.pods, now=s.now, limits=Limits())
+        return delete_next(s.pods, now=s.now, limits=Limits())
     if s.policy is None:
-        return _release(s, s.node)
+        return release(s, s.node)
     if s.report is None or s.report.node_uid != s.node.uid:
         return _absent_report(s, s.node, s.policy)
     return (
@@ -79,13 +82,15 @@ def next_step(s: Situation) -> Step | None:
     )
 
 
-def last_number(report: Report) -> int:
-    """The number of the last finished run; 0 before the first."""
-    last = report.status.probe(names.PROBE_HEALTH).last_run
+def last_number(report: Report, probe: str = names.PROBE_HEALTH) -> int:
+    """The number of the last finished run of a probe; 0 before the first."""
+    last = report.status.probe(probe).last_run
     return last.number if last else 0
 
 
-def refused(s: Situation, *, number: int, reason: str, message: str) -> PatchReport:
+def refused(
+    s: Situation, *, number: int, reason: str, message: str, probe: str = names.PROBE_HEALTH
+) -> PatchReport:
     """The report after the API server refused to create the pod of run `number` (webhook, quota)."""
     assert s.node is not None
     assert s.policy is not None
@@ -94,92 +99,83 @@ def refused(s: Situation, *, number: int, reason: str, message: str) -> PatchRep
     run = Run(number=number, started_at=stamp(s.now))
     request, now = s.report.requested_at, s.now
     status = advance(
-        s.report.status, run=run, end=end, node=s.node, policy=s.policy, request=request, now=now
+        s.report.status, run=run, end=end, node=s.node, policy=s.policy, request=request, now=now, probe=probe
     )
     return _patched(s, s.report, status, node=s.node, policy=s.policy)
-
-
-def _release(s: Situation, node: NodeView) -> Step | None:
-    """No policy selects the node: what we hold comes off, then pods and the report go."""
-    if s.unselected is Unselected.FREEZE:
-        return None
-    taken_off = _take_off(s, node) or _delete_next(s.pods, now=s.now, limits=Limits())
-    report, known = s.report, s.known
-    if (
-        taken_off
-        or report is None
-        or (known is not None and taint_patch(node, (), leave=_kept(s)) is not None)
-    ):
-        return taken_off  # where the API server refuses to let a taint go, its evidence stays
-    if s.unselected is Unselected.KEEP_REPORT:
-        return _vacate(known) if known is not None else None
-    return DeleteReport(report)
-
-
-def _vacate(report: Report) -> Step | None:
-    """The node carries no taint of ours any more: its place in the budget is free."""
-    held = report.status.held
-    return PatchReport(report, replace(report.status, held=replace(held, taints=[]))) if held.taints else None
-
-
-def _take_off(s: Situation, node: NodeView) -> Step | None:
-    """Labels, taints and condition of ours come off."""
-    labels, taints = gate.label_patch(node, {}), taint_patch(node, (), leave=_kept(s))
-    if (labels or taints is not None) and PatchNode not in s.declined:
-        return PatchNode(node, labels, taints)
-    if node.condition is not None and SetCondition not in s.declined:
-        return SetCondition(node, None)
-    return None
-
-
-def _kept(s: Situation) -> frozenset[str]:
-    """What no release takes off: `unvalidated` of a node that was never ours (its kubelet registered with it,
-    and the labels that will select it may come later), or that may only have lost a label for a moment."""
-    return UNVALIDATED if s.known is None or s.unselected is Unselected.KEEP_REPORT else NOTHING
 
 
 def _absent_report(s: Situation, node: NodeView, policy: Policy) -> Step | None:
     """Without a report of this very node nothing on it is justified; then a run can begin anew."""
     if s.report is not None:
         return DeleteReport(s.report)
-    taken_off = _take_off(s, node)
+    taken_off = take_off(s, node)
     if taken_off:
         return taken_off
     stale = tuple(p for p in s.pods if p.node_uid != node.uid and not p.gone)
     if stale:
-        return _delete_next(stale, now=s.now, limits=policy.spec.limits)
+        return delete_next(stale, now=s.now, limits=policy.spec.limits)
     ours = [p for p in s.pods if not p.gone]
     return CreateReport(node) if ours or s.granted or rows.bars(policy) else None
 
 
 def _judge_ended(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
-    """Patch the report with the end of the current run, once."""
-    current = last_number(report) + 1
-    mine = [p for p in s.pods if p.node_uid == node.uid]
-    if any(p.number > current and not p.gone for p in mine) and not s.fresh:
+    """Patch the report with the end of the current run of a probe, once."""
+    mine = [p for p in s.pods if p.node_uid == node.uid and p.probe in names.PROBES]
+    if any(p.number > last_number(report, p.probe) + 1 and not p.gone for p in mine) and not s.fresh:
         return RefreshReport(report.name)
-    last = report.status.probe(names.PROBE_HEALTH).last_run
     for pod in mine:
-        if pod.number != current or (last is not None and pod.uid == last.pod_uid):
+        last = report.status.probe(pod.probe).last_run
+        if not _current(pod, node, report) or (last is not None and pod.uid == last.pod_uid):
             continue
-        deadline = seconds(policy.spec.probes.health.deadline)
-        end = runs.ending(pod, node=node.name, limits=policy.spec.limits, deadline=deadline, now=s.now)
+        end = _ending(s, pod, node, policy)
         if end is not None:
-            started = stamp(pod.started_at or pod.created_at)
-            run = Run(number=current, pod_name=pod.name, pod_uid=pod.uid, started_at=started)
-            met = replace(node, boot_id=pod.boot_id or node.boot_id)
-            status = advance(
-                report.status, run=run, end=end, node=met, policy=policy, request=pod.request, now=s.now
-            )
+            status = _advanced(s, pod, end, node=node, policy=policy, report=report)
             return _patched(s, report, status, node=node, policy=policy)
     return None
+
+
+def _ending(s: Situation, pod: PodView, node: NodeView, policy: Policy) -> runs.RunEnd | None:
+    """How the pod's run ended; None while it goes on.  A benchmark gives way where the node is wanted for
+    something else, or has done so already: whoever drained the node may have ended it."""
+    limits, deadline = policy.limits_of(pod.probe), policy.deadline_of(pod.probe)
+    end = runs.ending(pod, node=node.name, limits=limits, deadline=deadline, now=s.now)
+    if pod.probe == names.PROBE_HEALTH or (end is not None and end.outcome is not Outcome.UNKNOWN):
+        return end
+    return giving_way(node) or replaced(pod, image=policy.bench_image(s.defaults.bench_image)) or end
+
+
+def _advanced(
+    s: Situation, pod: PodView, end: runs.RunEnd, *, node: NodeView, policy: Policy, report: Report
+) -> ReportStatus:
+    """The status after the pod's run, on the node as it was when the run was planned."""
+    started = stamp(pod.started_at or pod.created_at)
+    return advance(
+        report.status,
+        run=Run(number=pod.number, pod_name=pod.name, pod_uid=pod.uid, started_at=started),
+        end=end,
+        node=replace(node, boot_id=pod.boot_id or node.boot_id),
+        policy=policy,
+        request=pod.request,
+        now=s.now,
+        probe=pod.probe,
+        image=pod.image,
+        peers=s.peers,
+    )
 
 
 def _patched(
     s: Situation, report: Report, status: ReportStatus, *, node: NodeView, policy: Policy
 ) -> PatchReport:
     """The report with this status and all that follows from it now."""
-    ground = hold.Ground(node=node, policy=policy, now=s.now, since=s.since, room=s.gate_room)
+    ground = hold.Ground(
+        node=node,
+        policy=policy,
+        now=s.now,
+        since=s.since,
+        room=s.gate_room,
+        bench_image=s.defaults.bench_image,
+        peers=s.peers,
+    )
     return PatchReport(report, hold.settled(report, status, ground))
 
 
@@ -221,28 +217,37 @@ def _event(s: Situation, node: NodeView, change: Change | None) -> Step | None:
 
 def _tidy(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
     """Delete pods that have been judged or belong to nobody, and force those that do not go."""
-    current = last_number(report) + 1
-    over = tuple(p for p in s.pods if p.number != current or p.node_uid != node.uid)
-    return _delete_next(over, now=s.now, limits=policy.spec.limits)
+    over = tuple(p for p in s.pods if not _current(p, node, report))
+    return delete_next(over, now=s.now, limits=policy.spec.limits)
 
 
-def _delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> Step | None:
-    """Delete the first of these that is there, by force where it should have been gone for long."""
-    for pod in pods:
-        if pod.gone:
-            continue
-        if not pod.deleting_since:
-            return DeletePod(pod, 0 if pod.finished else None)
-        if now >= pod.deleting_since + seconds(limits.not_gone):
-            return DeletePod(pod, 0)
-    return None
+def _current(pod: PodView, node: NodeView, report: Report) -> bool:
+    """The pod is of this very node, and of the next run of a probe that this version knows."""
+    known = pod.probe in names.PROBES and pod.node_uid == node.uid
+    return known and pod.number == last_number(report, pod.probe) + 1
 
 
 def _start(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step | None:
-    if not s.granted or any(not p.gone for p in s.pods):
+    """One pod of ours at a time on a node, but that a pull holds up no health run; health goes first where
+    both have a place."""
+    pods = [pod for pod in s.pods if not pod.gone]
+    if any(pod.in_the_way for pod in pods):
         return None
-    if s.now < run_due_at(report, node=node, policy=policy):
+    probe = _next_probe(s, node, policy, report)
+    if probe is None or (pods and probe != names.PROBE_HEALTH):
         return None
-    number, request = last_number(report) + 1, report.requested_at
-    manifest = probe_pod(node=node, policy=policy, number=number, request=request, defaults=s.defaults)
-    return CreatePod(node, number, manifest)
+    number, request = last_number(report, probe) + 1, report.requested_at
+    manifest = probe_pod(
+        node=node, policy=policy, number=number, request=request, defaults=s.defaults, probe=probe
+    )
+    return CreatePod(node, number, manifest, probe)
+
+
+def _next_probe(s: Situation, node: NodeView, policy: Policy, report: Report) -> str | None:
+    """The probe that is due and has a place in its budget."""
+    if s.granted and s.now >= run_due_at(report, node=node, policy=policy):
+        return names.PROBE_HEALTH
+    if s.bench_granted and s.now >= bench_due_at(report, node=node, policy=policy, defaults=s.defaults):
+        image = policy.bench_image(s.defaults.bench_image)
+        return bench_probe(report.status, node=node, image=image)
+    return None

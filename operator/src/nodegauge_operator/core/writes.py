@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from nodegauge_operator import names
 from nodegauge_operator.api.report import Change, Report, ReportStatus
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
 
@@ -56,11 +57,12 @@ class PostEvent(Struct, frozen=True):
 
 
 class CreatePod(Struct, frozen=True):
-    """Start a run."""
+    """Start a run of a probe."""
 
     node: NodeView
     number: int
     manifest: dict[str, Any]
+    probe: str = names.PROBE_HEALTH
 
 
 class DeletePod(Struct, frozen=True):

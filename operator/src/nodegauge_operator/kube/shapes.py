@@ -43,6 +43,7 @@ class _Taint(TypedDict, total=False):
 
 class _Spec(TypedDict, total=False):
     taints: list[_Taint]
+    unschedulable: bool
 
 
 class _Condition(TypedDict, total=False):
@@ -58,6 +59,7 @@ class _NodeInfo(TypedDict, total=False):
 
 class _Status(TypedDict, total=False):
     capacity: dict[str, str]
+    allocatable: dict[str, str]
     conditions: list[_Condition]
     nodeInfo: _NodeInfo
 

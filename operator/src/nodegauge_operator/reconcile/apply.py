@@ -109,7 +109,9 @@ class Applier(Struct, kw_only=True):
             room = self.places.room(situation.node.name) if situation.node else False
             asked = replace(situation, gate_room=room)
             words = f"pod not created: {error}"
-            noted = steps.refused(asked, number=step.number, reason="CreateRefused", message=words)
+            noted = steps.refused(
+                asked, number=step.number, reason="CreateRefused", message=words, probe=step.probe
+            )
             return await self.apply(noted, situation)
 
     async def _read_again(self, step: writes.Step) -> None:

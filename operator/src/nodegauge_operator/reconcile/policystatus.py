@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nodegauge_judge import Verdict
+from nodegauge_judge.bench.model import Agreement
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
@@ -104,7 +105,8 @@ class PolicyStatus:
 
     def _export(self) -> None:
         metrics = self._metrics
-        for gauge in (metrics.nodes, metrics.interconnect, metrics.gated, metrics.held_back):
+        by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
+        for gauge in (*by_kind, metrics.held_back):
             gauge.clear()
         for name in self._store.policies:
             metrics.held_back.labels(name).set(len(self._tally.waiting(name)))
@@ -114,6 +116,8 @@ class PolicyStatus:
                 metrics.nodes.labels(name, verdict).set(count)
             for klass, count in self._tally.classes(name).items():
                 metrics.interconnect.labels(name, klass).set(count)
+            for agreement, count in self._tally.agreements(name).items():
+                metrics.measured.labels(name, agreement).set(count)
 
     def _forget(self) -> None:
         """Let go of policies that were deleted."""
@@ -134,6 +138,8 @@ class PolicyStatus:
                 "unknown": selected - good - verdicts[Verdict.FAIL],
                 "gated": len(tally.gated(name)),
                 "heldBack": len(tally.waiting(name)),
+                "measured": sum(tally.agreements(name).values()),
+                "contradicted": tally.agreements(name)[Agreement.CONTRADICTED],
             },
             "conditions": conditions(self._store, self._places, name, now=self._clock()),
         }

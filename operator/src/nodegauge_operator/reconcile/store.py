@@ -7,7 +7,7 @@ only a suspicion here: the sweep asks the API server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
@@ -134,9 +134,11 @@ class Store:
         """The node's pods, oldest run first; those that are gone are kept until they have been judged."""
         return tuple(sorted(self._pods.get(node, {}).values(), key=lambda p: p.number))
 
-    def nodes_with_pods(self) -> Iterator[str]:
-        """Names of nodes that have a probe pod now."""
-        return iter(tuple(self._pods))
+    def nodes_with_pods(self, *probes: str) -> set[str]:
+        """Names of nodes that have a pod of one of these probes now."""
+        return {
+            node for node, pods in self._pods.items() if any(pod.probe in probes for pod in pods.values())
+        }
 
     def policy_of(self, node: NodeView) -> Policy | None:
         """The policy in force on a node: highest priority, then the name; none outside of the selection."""
@@ -206,5 +208,7 @@ def _essence(node: NodeView) -> tuple[object, ...]:
         node.boot_id,
         node.condition,
         node.gpu_capacity,
+        node.gpu_allocatable,
+        node.unschedulable,
         tuple(taint for taint in node.taints if taint.key in names.NODE_TAINTS),
     )

@@ -12,11 +12,9 @@ import asyncio
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from nodegauge_operator import names
-from nodegauge_operator.core.budget import concurrent_probes, next_in_turn
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
 from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
@@ -28,6 +26,7 @@ from nodegauge_operator.reconcile.beside import Beside
 from nodegauge_operator.reconcile.policystatus import PolicyStatus
 from nodegauge_operator.reconcile.relist import Relist
 from nodegauge_operator.reconcile.store import Store
+from nodegauge_operator.reconcile.turns import Turns
 from nodegauge_operator.reconcile.worker import Worker
 from nodegauge_operator.settings import Settings
 
@@ -67,8 +66,7 @@ class Sweep:
             client=client, store=store, places=self._ledger, metrics=metrics, clock=clock, jitter=jitter
         )
         self._agenda = Agenda()
-        self._waiting: dict[str, float] = {}
-        self._granted: set[str] = set()
+        self._turns = Turns(store, self._ledger.tally)
         self._failures: dict[str, int] = {}
         self._flying: dict[str, asyncio.Task[None]] = {}
         self._ended: dict[str, float] = {}
@@ -207,38 +205,13 @@ class Sweep:
                 self.wake(*self.store.known_names())
 
     def _grant(self) -> None:
-        """Give free places of each policy's budget to the nodes that waited longest."""
-        with_pods = set(self.store.nodes_with_pods())
-        free = self._free(with_pods | self._granted) if self._waiting else {}
-        waiting: dict[str, list[tuple[float, str]]] = {policy_name: [] for policy_name in free}
-        for name, since in self._waiting.items() if free else ():
-            if (policy_name := self._policy_name(name)) in free:
-                waiting[policy_name].append((since, name))
-        for policy_name, candidates in waiting.items():
-            for name in next_in_turn(candidates, free[policy_name]):
-                del self._waiting[name]
-                self._granted.add(name)
-                self._agenda.wake(name, turn=Turn.FIRST)  # its place is kept empty until then
-        self._metrics.waiting.set(len(self._waiting))
-        self._metrics.running.set(len(with_pods))
-
-    def _free(self, busy: set[str]) -> dict[str, int]:
-        """The policies that have a place free, and how many: this is asked at every pass, mostly for none."""
-        taken = Counter(map(self._policy_name, busy))
-        places = {name: self._places(name) - taken[name] for name in self.store.policies}
-        return {name: count for name, count in places.items() if count > 0}
-
-    def _places(self, policy_name: str) -> int:
-        policy = self.store.policies.get(policy_name)
-        if policy is None:
-            return 0
-        selected = self._ledger.tally.selected(policy_name)
-        return concurrent_probes(policy.spec.budget.concurrent_probes, selected)
-
-    def _policy_name(self, node: str) -> str:
-        view = self.store.nodes.get(node)
-        policy = self.store.policy_of(view) if view else None
-        return policy.name if policy else ""
+        """Give free places of each policy's budgets to the nodes that waited longest."""
+        for name in self._turns.grant():
+            self._agenda.wake(name, turn=Turn.FIRST)  # its place is kept empty until then
+        for probe, count in self._turns.waiting().items():
+            self._metrics.waiting.labels(probe).set(count)
+        for probe in names.PROBES:
+            self._metrics.running.labels(probe).set(len(self.store.nodes_with_pods(probe)))
 
     def _launch(self) -> None:
         places = self._settings.workers - len(self._flying)
@@ -264,7 +237,7 @@ class Sweep:
 
     async def _work(self, name: str) -> None:
         """Settle one node; whatever goes wrong there is tried again later and stops nobody else."""
-        granted, ended = name in self._granted, self._ended.get(name)
+        granted, ended = self._turns.granted(name), self._ended.get(name)
         try:
             settled = await self._worker.settle(name, granted=granted, since=ended)
         except KubeError as error:
@@ -278,14 +251,12 @@ class Sweep:
         else:
             if self._ended.get(name) == ended:
                 self._ended.pop(name, None)
-            if granted or settled.due_since is None:
+            if granted or not settled.due_since:
                 self._failures.pop(name, None)  # else what failed has only been put off: no new start
-            self._waiting.pop(name, None)
-            if settled.due_since is not None:
-                self._waiting[name] = settled.due_since
+            self._turns.wait(name, settled.due_since)
             self._agenda.set_timer(name, settled.wake_at)
         finally:
-            self._granted.discard(name)
+            self._turns.done(name)
             self._flying.pop(name, None)
             self._ledger.answered(name)
             self._policy_status.dirty = True

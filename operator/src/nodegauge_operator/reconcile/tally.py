@@ -27,11 +27,13 @@ class Row(Struct, frozen=True, kw_only=True):
 
     `gates`: its taints for faults, as (taint, cause); `gated`: it takes a place in the budget of gated nodes;
     `waiting`: it would be gated if there were a place, for the causes in `held_back`, since (epoch seconds).
+    `agreement`: what its bandwidth says of its interconnect; empty where none was measured.
     """
 
     policy: str
     verdict: str = Verdict.UNKNOWN.value
     klass: str = NONE
+    agreement: str = ""
     gates: tuple[tuple[str, str], ...] = ()
     gated: bool = False
     waiting: bool = False
@@ -44,6 +46,7 @@ class Counts(Struct, kw_only=True):
 
     verdicts: Counter[str] = field(default_factory=Counter)
     classes: Counter[str] = field(default_factory=Counter)
+    agreements: Counter[str] = field(default_factory=Counter)
     gates: Counter[tuple[str, str]] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
     gated: set[str] = field(default_factory=set)
@@ -53,6 +56,8 @@ class Counts(Struct, kw_only=True):
         """Count one node in (1) or out (-1)."""
         self.verdicts[row.verdict] += by
         self.classes[row.klass] += by
+        if row.agreement:
+            self.agreements[row.agreement] += by
         for gate in row.gates:
             self.gates[gate] += by
         for cause in row.held_back:
@@ -86,6 +91,10 @@ class Tally:
     def classes(self, policy: str) -> Counter[str]:
         """Nodes that follow the policy by interconnect class."""
         return +self._of(policy).classes
+
+    def agreements(self, policy: str) -> Counter[str]:
+        """Nodes that follow the policy and were measured by a benchmark, by agreement."""
+        return +self._of(policy).agreements
 
     def gates(self, policy: str) -> Counter[tuple[str, str]]:
         """Nodes that follow the policy by taint and cause; one may carry two."""
@@ -148,6 +157,7 @@ def _row_of(node: NodeView, report: Report, *, policy: str) -> Row:
         policy=policy,
         verdict=status.verdict.value,
         klass=status.interconnect.klass or NONE,
+        agreement=status.bandwidth.agreement,
         gates=tuple(sorted({(t.key.removeprefix(names.PREFIX), t.value) for t in taints})),
         gated=gated,
         waiting=bool(held_back),

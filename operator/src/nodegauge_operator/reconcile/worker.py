@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome, Report, ReportStatus, unstamp
+from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, unstamp
 from nodegauge_operator.core import step as steps
 from nodegauge_operator.core import writes
 from nodegauge_operator.core.model import Taint
@@ -19,7 +20,9 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refus
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.apply import Applier
 from nodegauge_operator.reconcile.gated import Places
+from nodegauge_operator.reconcile.peers import Peers
 from nodegauge_operator.reconcile.store import Store
+from nodegauge_operator.reconcile.turns import Kind
 from nodegauge_operator.settings import Settings
 
 log = logging.getLogger("nodegauge.node")
@@ -34,11 +37,11 @@ KEEP_SECONDS = 600.0
 class Settled(Struct, frozen=True, kw_only=True):
     """Nothing is left to write for now.
 
-    `due_since`: the node waits for a place to run, last tried at that time (0.0: never); None when no run is
-    due.  `wake_at`: when to look again, epoch seconds.
+    `due_since`: what the node waits for a place for, and when that was last done there (0.0: never); nothing
+    where nothing is due.  `wake_at`: when to look again, epoch seconds.
     """
 
-    due_since: float | None
+    due_since: dict[Kind, float]
     wake_at: float
 
 
@@ -65,6 +68,7 @@ class Worker:
         self._since = clock()
         self.places = Places(store, clock=time.monotonic)
         """Who is gated, and may be."""
+        self._peers = Peers(store)
         self._posted: dict[str, tuple[str, str]] = {}
         self._left_at: dict[str, float] = {}
         self._applier = Applier(
@@ -76,11 +80,11 @@ class Worker:
             instance=settings.instance,
         )
 
-    async def settle(self, name: str, *, granted: bool, since: float | None) -> Settled:
+    async def settle(self, name: str, *, granted: frozenset[Kind], since: float | None) -> Settled:
         """Write what has to be written for one node.
 
-        `granted`: a place in the budget is kept for it.  `since`: when the pod event came that ended a run,
-        monotonic; None where none did.  Raises `KubeError` for what another try has to solve.
+        `granted`: a place in these budgets is kept for it.  `since`: when the pod event came that ended a
+        run, monotonic; None where none did.  Raises `KubeError` for what another try has to solve.
         """
         judged = False
         fresh = False
@@ -126,7 +130,7 @@ class Worker:
             raise
 
     def _situation(
-        self, name: str, *, granted: bool, fresh: bool, declined: dict[type, str]
+        self, name: str, *, granted: frozenset[Kind], fresh: bool, declined: dict[type, str]
     ) -> steps.Situation:
         node = self._store.nodes.get(name)
         return steps.Situation(
@@ -135,7 +139,9 @@ class Worker:
             report=self._store.reports.get(name),
             pods=self._store.pods_of(name),
             now=self._clock(),
-            granted=granted,
+            granted=Kind.HEALTH in granted,
+            bench_granted=Kind.BENCH in granted,
+            peers=partial(self._peers.of, but=name),
             gate_room=self.places.room(name),
             posted=self._posted.get(name, ("", "")),
             fresh=fresh,
@@ -171,11 +177,14 @@ class Worker:
             self._store.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
         wake_at = min(steps.wake_at(situation), self._again_at(name, situation))
-        if node is None or policy is None:
-            return Settled(due_since=None, wake_at=wake_at)
-        due = steps.run_due_at(report, node=node, policy=policy)
-        idle = due <= situation.now and not self._store.pods_of(name)
-        return Settled(due_since=_last_tried(situation) if idle else None, wake_at=wake_at)
+        pods = self._store.pods_of(name)
+        if node is None or policy is None or any(pod.in_the_way for pod in pods):
+            return Settled(due_since={}, wake_at=wake_at)
+        due = {Kind.HEALTH: steps.run_due_at(report, node=node, policy=policy)}
+        if not pods:
+            due[Kind.BENCH] = steps.bench_due_at(report, node=node, policy=policy, defaults=self._defaults)
+        waits = {kind: _last(situation, kind) for kind, at in due.items() if at <= situation.now}
+        return Settled(due_since=waits, wake_at=wake_at)
 
     def _again_at(self, name: str, situation: steps.Situation) -> float:
         """When refused writes are tried again, or a report that was kept has been kept long enough."""
@@ -191,29 +200,42 @@ class Worker:
             case writes.PostEvent(_, change):
                 self._posted[name] = (change.run, change.reason)
             case writes.PatchReport(report, status):
-                return self._note_run(name, report, status)
+                return self._note_runs(name, report, status)
             case writes.PatchNode() as patch:
                 log.info("node %s: %s", name, _words(patch), extra=extra)
             case _:
                 log.debug("node %s: %s", name, type(step).__name__, extra=extra)
         return False
 
-    def _note_run(self, name: str, report: Report, status: ReportStatus) -> bool:
-        before, after = report.status.probe(names.PROBE_HEALTH), status.probe(names.PROBE_HEALTH)
-        run = after.last_run
-        if run is None or (before.last_run is not None and before.last_run.number == run.number):
-            return False
-        self._metrics.runs.labels(names.PROBE_HEALTH, run.outcome.value, run.reason).inc()
-        read = run.outcome is Outcome.READ
-        extra = {
-            "node": name,
-            "run": run.number,
-            "outcome": run.outcome.value,
-            "verdict": after.verdict.value,
-        }
-        words = after.summary if read else f"{run.reason}: {run.message}"
-        log.info("node %s: run %d: %s", name, run.number, words, extra=extra)
-        return True
+    def _note_runs(self, name: str, report: Report, status: ReportStatus) -> bool:
+        """Count and log what has been judged; whether anything was."""
+        judged = False
+        for probe in names.PROBES:
+            before, after = report.status.probe(probe).last_run, status.probe(probe)
+            run = after.last_run
+            if run is None or (before is not None and before.number == run.number):
+                continue
+            judged = True
+            self._metrics.runs.labels(probe, run.outcome.value, run.reason).inc()
+            if probe == names.PROBE_NCCL:
+                self._note_held(name, run)
+            extra = {
+                "node": name,
+                "probe": probe,
+                "run": run.number,
+                "outcome": run.outcome.value,
+                "verdict": after.verdict.value,
+            }
+            words = after.summary if run.outcome is Outcome.READ else f"{run.reason}: {run.message}"
+            log.info("node %s: %s run %d: %s", name, probe, run.number, words, extra=extra)
+        return judged
+
+    def _note_held(self, name: str, run: Run) -> None:
+        """How long the benchmark held the node's GPUs, where it held them at all."""
+        for pod in self._store.pods_of(name):
+            if pod.uid == run.pod_uid and pod.scheduled_at:
+                told = pod.terminated.finished_at if pod.terminated else 0.0
+                self._metrics.held_seconds.observe(max(0.0, (told or self._clock()) - pod.scheduled_at))
 
 
 def _may_wait(step: writes.Step, error: KubeError) -> bool:
@@ -240,10 +262,16 @@ def _taints(taints: Iterable[Taint]) -> list[str]:
     return [f"{t.key}={t.value}:{t.effect}" for t in taints if t.key in names.NODE_TAINTS]
 
 
-def _last_tried(situation: steps.Situation) -> float:
-    """When a run last ended here, epoch seconds; 0.0 for never: those go first."""
-    report, node = situation.report, situation.node
-    if report is None or node is None or report.node_uid != node.uid:
+def _last(situation: steps.Situation, kind: Kind) -> float:
+    """When it was last done here, epoch seconds; 0.0 for never: those go first.
+
+    Of health runs any end counts; of benchmarks the last that measured: one that found the GPUs taken has its
+    own delay, and measured nothing.
+    """
+    report = situation.known
+    if report is None:
         return 0.0
-    last = report.status.probe(names.PROBE_HEALTH).last_run
-    return unstamp(last.finished_at) if last else 0.0
+    probe = report.status.probe(kind.value)
+    if kind is Kind.BENCH:
+        return unstamp(probe.read_at)
+    return unstamp(probe.last_run.finished_at) if probe.last_run else 0.0

@@ -126,6 +126,16 @@ typedef struct {
     unsigned int gpu_instance, compute_instance;
 } nvmlEventData_t;
 
+typedef struct {
+    unsigned int pid;
+    unsigned long long used;
+    unsigned int gpu_instance, compute_instance; /* from version 2 on */
+} nvmlProcessInfo_t;
+
+typedef struct {
+    unsigned int environment, feature, dev_tools;
+} nvmlConfComputeSystemState_t;
+
 /* A structure's version word: its size, and its version in the top byte. */
 #define STRUCT_VERSION(size, number) ((unsigned int)(size) | ((unsigned int)(number) << 24))
 
@@ -137,5 +147,6 @@ _Static_assert(sizeof(nvmlTemperature_v1_t) == 0xC, "nvmlTemperature_v1_t");
 _Static_assert(sizeof(nvmlEccSramErrorStatus_v1_t) == 0x68, "nvmlEccSramErrorStatus_v1_t");
 _Static_assert(sizeof(nvmlPlatformInfo_t) == 0x2C, "nvmlPlatformInfo_v2_t");
 _Static_assert(sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");
+_Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_v2_t");
 
 #endif

@@ -17,15 +17,30 @@ gpu_t *gpu_slot(int number) {
     return &slots[number];
 }
 
-/* `visible`: the numbers of the GPUs this process can see, in NVML's order. */
+/* Whether the process was given this GPU: by its UUID in a list with commas, or for want of a list. */
+static int is_given(long number) {
+    const char *list = getenv(GIVEN_VARIABLE), *uuid = state_text("gpu.%ld.uuid", number);
+    if (!list || !uuid)
+        return !list;
+    const size_t length = strlen(uuid);
+    for (const char *at = list; (at = strstr(at, uuid)); at += length)
+        if ((at == list || at[-1] == ',') && (at[length] == ',' || !at[length]))
+            return 1;
+    return 0;
+}
+
+/* `visible`: the numbers of the GPUs that a process can see, in NVML's order; of them, those it was given. */
 gpu_t *visible_gpu(unsigned int wanted) {
     const char *list = state_text("visible");
     char *rest = (char *)list;
-    for (unsigned int position = 0; rest && *rest; position++) {
+    unsigned int position = 0;
+    while (rest && *rest) {
         long number = strtol(rest, &rest, 10);
-        if (position == wanted && number >= 0 && number < MAX_GPUS)
-            return gpu_slot((int)number);
         rest += strspn(rest, " ");
+        if (number < 0 || number >= MAX_GPUS || !is_given(number))
+            continue;
+        if (position++ == wanted)
+            return gpu_slot((int)number);
     }
     return NULL;
 }

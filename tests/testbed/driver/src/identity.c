@@ -150,23 +150,3 @@ nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int words
     DEVICE_CALL(device);
     return scope > 1 ? NVML_ERROR_INVALID_ARGUMENT : bit_set(gpu, "memory_nodes", words, set);
 }
-
-/* Nobody computes on simulated hardware, so the list is always empty; the count comes back as 0. */
-static nvmlReturn_t no_processes(unsigned int *count) {
-    if (!count)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *count = 0;
-    return NVML_SUCCESS;
-}
-
-#define PROCESSES(function)                                                                                          \
-    nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, void *list) {                                    \
-        DEVICE_CALL(device);                                                                                         \
-        (void)gpu;                                                                                                   \
-        (void)list;                                                                                                  \
-        return no_processes(count);                                                                                  \
-    }
-
-PROCESSES(nvmlDeviceGetComputeRunningProcesses)
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2)
-PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3)

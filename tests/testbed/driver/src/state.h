@@ -15,6 +15,7 @@
 
 #define MAX_GPUS 64
 #define STATE_VARIABLE "NODEGAUGE_SIM_HARDWARE" /* the file's path */
+#define GIVEN_VARIABLE "NODEGAUGE_SIM_GPUS"     /* UUIDs of the GPUs that a container was given; absent: all */
 
 /* Read the file if it changed.  NVML_ERROR_DRIVER_NOT_LOADED without a file, NVML_ERROR_UNKNOWN for a bad one. */
 nvmlReturn_t state_refresh(void);

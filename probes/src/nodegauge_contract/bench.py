@@ -1,0 +1,160 @@
+"""What the NCCL benchmark brings home: arms, cells and the pair matrix.
+
+An arm is one NCCL configuration in a process of its own; a cell is one collective at one size.  Times are
+stored, never bandwidths: whoever judges computes those from time, size and ranks.  Nothing here judges.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from nodegauge_contract.values import NOT_READ, Flag, Int, Int64, Num, Short, Str, Text
+
+MAX_RANKS = 64
+MAX_CELLS = 64
+MAX_ARMS = 8
+
+
+class Collective(StrEnum):
+    """Collectives, named as NCCL and nccl-tests name them."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+
+
+class ArmName(StrEnum):
+    """The NCCL configurations: NCCL's own choice, the host-memory path alone
+    (NCCL_P2P_DISABLE=1 NCCL_NVLS_ENABLE=0), and NVLink without SHARP (NCCL_NVLS_ENABLE=0)."""
+
+    DEFAULT = "default"
+    P2P_OFF = "p2p-off"
+    NVLS_OFF = "nvls-off"
+
+
+class ArmOutcome(StrEnum):
+    """How an arm ended.  Values are stable; new ones may be added.
+
+    `failed`: NCCL or CUDA returned an error; `out-of-memory`: of the GPU or of the pod; `garbage`: the child
+    said what nobody can read; `partial`: it ended without a word after saying some; `cut`: the run's own
+    time was up, or the pod was told to go.
+    """
+
+    DONE = "done"
+    HUNG = "hung"
+    CRASHED = "crashed"
+    FAILED = "failed"
+    OUT_OF_MEMORY = "out-of-memory"
+    GARBAGE = "garbage"
+    PARTIAL = "partial"
+    CUT = "cut"
+
+
+class Phase(StrEnum):
+    """Where a child is: starting Python and loading libraries, making communicators, loading kernels (the
+    first call), measuring (with its warm-up), checking data, copying between pairs, tearing down."""
+
+    SPAWN = "spawn"
+    INIT = "init"
+    LOAD = "load"
+    MEASURE = "measure"
+    CHECK = "check"
+    PAIRS = "pairs"
+    TEARDOWN = "teardown"
+
+
+class Skip(StrEnum):
+    """Why nothing was measured although all was well."""
+
+    BUSY = "busy"
+    SINGLE_GPU = "single-gpu"
+    MIG = "mig"
+    VGPU = "vgpu"
+    SHARED = "shared"
+    CONFIDENTIAL = "confidential-computing"
+    NO_ENGINE = "no-engine"
+
+
+class Cell(Struct, frozen=True, kw_only=True):
+    """One collective at one size.
+
+    `bytes`: the size as nccl-tests prints it (for all_gather and reduce_scatter the total over all ranks);
+    `us`: median over batches of the time of one call, microseconds, each batch taking its slowest GPU;
+    `us_min`, `us_max`: the fastest and the slowest batch; `spread`: coefficient of variation over batches (a
+    share, 0.02 is 2 %); `wrong`: elements that were not what they must be; `algorithm`, `protocol`: what NCCL
+    says it chose (RING, TREE, NVLS; LL, LL128, SIMPLE).
+    """
+
+    collective: Short
+    bytes: Int64
+    us: Num = NOT_READ
+    us_min: Num = NOT_READ
+    us_max: Num = NOT_READ
+    spread: Num = NOT_READ
+    batches: Int64 = 0
+    calls: Int64 = 0
+    wrong: Int = NOT_READ
+    algorithm: Text = NOT_READ
+    protocol: Text = NOT_READ
+
+
+PairRow = Annotated[list[Num], Meta(max_length=MAX_RANKS)]
+
+
+class Arm(Struct, frozen=True, kw_only=True):
+    """One NCCL configuration: how its process ended, and what it measured until then.
+
+    `phase`: where it was when it did not end by itself; `pairs[i][j]`: GB/s (1e9) one way from rank i's GPU
+    to rank j's by copies, the diagonal -1, empty where it was not asked for; `transport`: how NCCL joined the
+    ranks (P2P/direct pointer, P2P/CUMEM, SHM/direct/direct, ..., several joined with a plus sign); `nvls`:
+    NVLS channels were made; `host_buffers`: what NCCL's host memory is (cuMem, or /dev/shm).
+    Milliseconds: `spawn_ms` Python and libraries, `init_ms` communicators, `load_ms` the first kernel,
+    `measure_ms` with checks and pairs, `teardown_ms`.
+    """
+
+    name: Short
+    outcome: Short = ArmOutcome.DONE
+    phase: Short = ""
+    message: Str = ""
+    exit_code: Int = NOT_READ
+    spawn_ms: Int = NOT_READ
+    init_ms: Int = NOT_READ
+    load_ms: Int = NOT_READ
+    measure_ms: Int = NOT_READ
+    teardown_ms: Int = NOT_READ
+    cells: Annotated[list[Cell], Meta(max_length=MAX_CELLS)] = []
+    pairs: Annotated[list[PairRow], Meta(max_length=MAX_RANKS)] = []
+    transport: Text = NOT_READ
+    nvls: Flag = NOT_READ
+    channels: Int = NOT_READ
+    host_buffers: Text = NOT_READ
+
+
+class Bench(Struct, frozen=True, kw_only=True):
+    """One run of the benchmark.
+
+    `engine`: nccl4py, nccl-tests, or what else made the numbers; `nccl`, `cuda`: versions as it says them.
+    `ranks`: GPUs measured, `expected`: GPUs that the node should have (0 where nobody said); `uuids` in rank
+    order; `nodes`: machines that took part (a log may hold several; a run here has one).  `skipped`: a `Skip`
+    where nothing was measured, with `message`.  `cut`: cells that the budget had no time for, as
+    COLLECTIVE/BYTES.  `throttled_periods`: growth of nr_throttled in the pod's cpu.stat while it measured
+    (CFS limits stall launches: latencies are then not to be believed); `shm_bytes`: size of /dev/shm.
+    """
+
+    engine: Short = ""
+    engine_version: Text = NOT_READ
+    nccl: Text = NOT_READ
+    cuda: Text = NOT_READ
+    ranks: Int64 = 0
+    expected: Int64 = 0
+    nodes: Int64 = 1
+    uuids: Annotated[list[Short], Meta(max_length=MAX_RANKS)] = []
+    skipped: Short = ""
+    message: Str = ""
+    arms: Annotated[list[Arm], Meta(max_length=MAX_ARMS)] = []
+    cut: Annotated[list[Short], Meta(max_length=MAX_CELLS)] = []
+    throttled_periods: Int = NOT_READ
+    shm_bytes: Int = NOT_READ

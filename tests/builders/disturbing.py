@@ -1,0 +1,53 @@
+"""Documents with strange values in them: what a newer probe, a broken driver or a hostile pod might send."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, TypeVar
+
+import msgspec
+
+STRANGE: list[Any] = [
+    {"unavailable": "NotSupported"},
+    {"unavailable": ""},
+    None,
+    0,
+    -1,
+    1,
+    255,
+    2**63 - 1,
+    -(2**63),
+    "",
+    "x" * 128,
+    "0000:0f:00.0",
+    "\ud7ff\n\x00",
+    [],
+    True,
+    0.5,
+]
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to every value in a JSON document, containers included."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(deeper for key, inner in items for deeper in leaves(inner, (*path, key)))]
+
+
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+def disturbed(whole: Document, *, seed: int, times: int) -> Document:
+    """The document with `times` values replaced by strange ones that its types allow."""
+    chance = random.Random(seed)
+    document = msgspec.json.decode(msgspec.json.encode(whole))
+    for _ in range(times):
+        path = chance.choice([p for p in leaves(document) if p])
+        target = document
+        for key in path[:-1]:
+            target = target[key]
+        before, target[path[-1]] = target[path[-1]], chance.choice(STRANGE)
+        try:
+            msgspec.convert(document, type(whole))
+        except msgspec.ValidationError:
+            target[path[-1]] = before
+    return msgspec.convert(document, type(whole))

@@ -1,0 +1,51 @@
+"""Programs that print what nccl-tests prints, for who has no GPU to run the real ones on.
+
+The table follows nccl-tests' own sources (src/util.cu, and src/common.cu of releases before 2.13); its times
+are computed, at 10 GB/s and 20 us a call.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from shlex import quote
+
+NAMES = ("all_reduce", "all_gather", "reduce_scatter")
+PROGRAM = """import sys
+told = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+low, high, factor, ranks = (int(told[name]) for name in ("-b", "-e", "-f", "-g"))
+collective, old = {collective!r}, {old!r}
+print("# nccl-tests version 2.18.3 nccl-headers=23003 nccl-library=23003")
+print("# Using devices")
+for rank in range(ranks):
+    print(f"#  Rank {{rank}} Group 0 Pid 12574 on box device {{rank}} [0000:{{rank:02x}}:00] NVIDIA H100")
+half = "time algbw busbw " + ("error" if old else "#wrong")
+print(f"#  size  count  type {{'' if old else 'redop root'}}  {{half}}  {{half}}")
+while low <= high:
+    us = 20 + low / 1e4
+    count = low // 4 // (1 if collective == "all_reduce" else ranks)
+    redop = "none" if collective == "all_gather" else "sum"
+    left = redop if old and redop == "sum" else "" if old else f"{{redop}} -1"
+    half = f"{{us + 5:.2f}} 1.00 1.00 0 {{us:.2f}} 1.00 1.00 0"
+    print(f"{{low:12}} {{count:12}} float {{left}} {{half}}")
+    low *= factor
+print("# Out of bounds values : 0 OK")
+print("# Avg bus bandwidth    : 1")
+"""
+
+
+def installed(folder: Path, *, names: tuple[str, ...] = NAMES, old: bool = False) -> Path:
+    """The folder, with programs in it."""
+    for name in names:
+        program = folder / f"{name}.py"
+        program.write_text(PROGRAM.format(collective=name, old=old))
+        # Not by its own first line, which cannot name a Python whose path has a space.
+        scripted(folder, name, f'#!/bin/sh\nexec {quote(sys.executable)} {quote(str(program))} "$@"\n')
+    return folder
+
+
+def scripted(folder: Path, name: str, text: str) -> None:
+    """A program of that name."""
+    path = folder / f"{name}_perf"
+    path.write_text(text)
+    path.chmod(0o755)

@@ -1,0 +1,40 @@
+"""The health probe against a real driver."""
+
+from __future__ import annotations
+
+import time
+
+from gpu_tools import probe
+from nodegauge_contract import MESSAGE_LIMIT, decode, encode_message, render_matrix
+from nodegauge_judge import Verdict, judge_health
+
+
+def test_every_gpu_is_read(uuids: list[str]) -> None:
+    """Identity, memory and temperature of each; nothing hangs and nothing crashes."""
+    began = time.monotonic()
+    result = probe("health", "--window", "1")
+    assert time.monotonic() - began < 20
+    assert result.problem is None
+    assert [gpu.uuid for gpu in result.gpus] == uuids
+    for gpu in result.gpus:
+        assert gpu.error is None
+        assert isinstance(gpu.name, str)
+        assert isinstance(gpu.pci, str)
+        assert isinstance(gpu.memory_mib, int)
+        assert isinstance(gpu.temperature.gpu, int)
+
+
+def test_a_real_result_fits_a_termination_message(uuids: list[str]) -> None:
+    """Packed into 4,096 bytes, and unpacked to the same GPUs."""
+    result = probe("health", "--window", "1")
+    message = encode_message(result)
+    assert len(message) <= MESSAGE_LIMIT
+    assert [gpu.uuid for gpu in decode(message).gpus] == uuids
+
+
+def test_a_real_result_can_be_judged(uuids: list[str]) -> None:
+    """A verdict that is not unknown, and a matrix with a row for each GPU."""
+    result = probe("health", "--window", "1")
+    judgement = judge_health(result)
+    assert judgement.verdict is not Verdict.UNKNOWN, judgement.summary
+    assert render_matrix(result).count("\nGPU") == len(uuids)

@@ -1,0 +1,122 @@
+"""The engine nccl4py against a real NCCL and a real driver, on one GPU.
+
+Bandwidths of one GPU mean nothing: what is shown is that the calls are right, that the data is, and that a
+killed child leaves the GPU to others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from gpu_tools import TWO_RANKS, Child, cells, probe
+from nodegauge_contract import Collective, Skip
+from nodegauge_probes.nccl import debuglog
+from nodegauge_probes.nccl.speech import CellOrder, Order
+
+pytestmark = pytest.mark.timeout(180)
+MIB = 1 << 20
+CELLS = tuple(
+    CellOrder(collective=name, bytes=size, check=True, max_ms=300)
+    for name in Collective
+    for size in (8, 65536, 64 * MIB)
+)
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts children; those that are left are killed."""
+    children: list[Child] = []
+
+    def begin(order: Order, **extra: str) -> Child:
+        children.append(Child(order, scratch=tmp_path, extra=extra))
+        return children[-1]
+
+    yield begin
+    for child in children:
+        child.close()
+
+
+def test_one_rank_runs_every_collective(nccl: list[str], start: Start) -> None:
+    """A communicator of one: every size, with the right data, timed."""
+    lines = start(Order(arm="default", uuids=(nccl[0],), cells=CELLS)).lines()
+    assert lines[-1].done, lines
+    assert [(cell.collective, cell.bytes) for cell in cells(lines)] == [
+        (o.collective, o.bytes) for o in CELLS
+    ]
+    assert {cell.wrong for cell in cells(lines)} == {0}
+    about = lines[0].about
+    assert about is not None
+    assert nccl[0] in about.uuids
+
+
+def test_two_ranks_on_one_gpu_really_talk(nccl: list[str], start: Start, tmp_path: Path) -> None:
+    """Sums and blocks are right, copies between them have a bandwidth, and NCCL says what it chose."""
+    order = Order(arm="default", uuids=(nccl[0], nccl[0]), cells=CELLS, pairs_bytes=64 * MIB)
+    lines = start(order, **TWO_RANKS).lines()
+    assert lines[-1].done, lines
+    assert {cell.wrong for cell in cells(lines)} == {0}
+    [rows] = [line.pairs for line in lines if line.pairs is not None]
+    assert rows[0][0] == rows[1][1] == -1
+    assert all(isinstance(value, float) and value > 1 for value in (rows[0][1], rows[1][0])), rows
+    chosen = debuglog.read(tmp_path)
+    assert isinstance(chosen.version, str)
+    assert chosen.chosen("all_reduce", 64 * MIB, ranks=2)[0] in ("RING", "TREE", "NVLS")
+
+
+def test_libraries_load_without_touching_a_gpu(nccl: list[str], start: Start) -> None:
+    """An order without GPUs: versions, and no context on any device."""
+    child = start(Order(arm="default", uuids=(), cells=()))
+    lines = child.lines()
+    assert [bool(lines[0].about), lines[-1].done] == [True, True]
+
+
+def test_a_killed_child_leaves_the_gpu(nccl: list[str], start: Start) -> None:
+    """In the middle of measuring, with SIGKILL to its process group: soon no process of it is on the GPU."""
+    endless = CellOrder(collective="all_reduce", bytes=64 * MIB, spread=0, max_ms=60_000)
+    child = start(Order(arm="default", uuids=(nccl[0],), cells=(endless,), budget_ms=60_000))
+    while (line := child.line()) is not None and line.phase != "measure":
+        assert line.failed is None, line
+    os.killpg(child.process.pid, signal.SIGKILL)
+    assert child.process.wait(timeout=20) == -signal.SIGKILL
+    handle = pynvml.nvmlDeviceGetHandleByUUID(nccl[0])
+    until = time.monotonic() + 10
+    while pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+        assert time.monotonic() < until, "something still computes on the GPU"
+        time.sleep(0.1)
+
+
+def test_the_probe_says_what_it_does_with_one_gpu(nccl: list[str]) -> None:
+    """One GPU has nobody to talk to: skipped, with the reason, and its identity all the same."""
+    if len(nccl) > 1:
+        pytest.skip(f"{len(nccl)} GPUs: see the test of a whole run")
+    result = probe("nccl")
+    assert result.bench is not None
+    assert result.bench.skipped == Skip.SINGLE_GPU
+    assert [gpu.uuid for gpu in result.gpus] == nccl
+
+
+def test_a_whole_run_measures_every_arm(nccl: list[str]) -> None:
+    """Where there are two GPUs or more: within its time, all arms done, and no wrong data."""
+    if len(nccl) < 2:
+        pytest.skip("one GPU: a whole run needs two")
+    result = probe("nccl", seconds=170)
+    assert result.bench is not None
+    assert not result.bench.skipped, result.bench.message
+    assert {arm.outcome for arm in result.bench.arms} == {"done"}
+    assert all(cell.wrong in (0,) or cell.bytes == 1 << 30 for a in result.bench.arms for cell in a.cells)
+
+
+def test_pull_loads_the_engine(nccl: list[str]) -> None:
+    """The pull probe finds it, and its versions."""
+    result = probe("pull")
+    assert result.problem is None
+    assert result.bench is not None
+    assert isinstance(result.bench.nccl, str)

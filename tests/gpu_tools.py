@@ -1,0 +1,66 @@
+"""Run the probes' own programs on a machine with a GPU: for tests/gpu, and for what it records."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from nodegauge_contract import ArmName, Cell, Result, decode
+from nodegauge_probes.nccl.environment import child_environment
+from nodegauge_probes.nccl.speech import Line, Order, decode_line, encode_order
+
+TWO_RANKS = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
+"""Two ranks on one GPU (since NCCL 2.30, experimental): each takes channels of its own, and without the
+second variable they may wait for each other for ever."""
+
+
+def probe(*arguments: str, seconds: float = 120) -> Result:
+    """What the probe program prints on this machine."""
+    command = [sys.executable, "-m", "nodegauge_probes", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, done.stderr
+    return decode(done.stdout)
+
+
+class Child:
+    """A child of the engine nccl4py, in a session of its own, on real GPUs; `close` ends it."""
+
+    def __init__(self, order: Order, *, scratch: Path, extra: Mapping[str, str] | None = None) -> None:
+        reading, writing = os.pipe()
+        own = child_environment(
+            os.environ,
+            arm=ArmName.DEFAULT,
+            uuids=list(dict.fromkeys(order.uuids)),
+            policy=extra or {},
+            scratch=scratch,
+        )
+        own |= {"PYTHONPATH": os.pathsep.join(sys.path), "NODEGAUGE_SPEECH_FD": str(writing)}
+        command = [sys.executable, "-m", "nodegauge_probes.nccl.engine_nccl4py"]
+        self.process = subprocess.Popen(
+            [*command, "--order", encode_order(order)], env=own, pass_fds=(writing,), start_new_session=True
+        )
+        os.close(writing)
+        self._speech = os.fdopen(reading, "rb")
+
+    def line(self) -> Line | None:
+        """The next line; None at the end."""
+        data = self._speech.readline()
+        return decode_line(data) if data else None
+
+    def lines(self) -> list[Line]:
+        """All lines that are still to come."""
+        return list(iter(self.line, None))
+
+    def close(self) -> int:
+        """Kill it where it still runs; its exit code."""
+        self.process.kill()
+        self._speech.close()
+        return self.process.wait()
+
+
+def cells(lines: list[Line]) -> list[Cell]:
+    """What was measured."""
+    return [line.cell for line in lines if line.cell is not None]

@@ -1,0 +1,1 @@
+"""Stands where NVIDIA's package `cuda` would: a fake for tests, see `cuda.core`."""

@@ -1,0 +1,227 @@
+"""The engine nccl4py against a fake of its libraries: the program, its speech, and what it does with errors.
+
+The fake (tests/probes/fakes) is made from documentation.  That the real libraries agree with it, tests/gpu
+shows where there is a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from builders import engines
+from builders.engines import cells
+from nodegauge_contract import Unavailable
+from nodegauge_probes.nccl import engine_nccl4py
+from nodegauge_probes.nccl.speech import CellOrder, Line, Order
+
+FAKES = Path(__file__).parent / "fakes"
+UUIDS = ("GPU-11111111-2222-3333-4444-555555555555", "GPU-aaaaaaaa-2222-3333-4444-555555555555")
+SMALL = tuple(
+    CellOrder(collective=name, bytes=size, check=True, batch_ms=0.5, max_ms=200)
+    for name in ("all_reduce", "all_gather", "reduce_scatter")
+    for size in (8, 4096)
+)
+
+
+def ordered(**changes: object) -> Order:
+    """A small order for two GPUs."""
+    told = {"arm": "default", "uuids": UUIDS, "cells": SMALL, "warm_up_ms": 1.0, "pairs_bytes": 4096}
+    return Order(**(told | changes))  # type: ignore[arg-type]
+
+
+def run(
+    order: Order | str, *, visible: tuple[str, ...] = UUIDS, path: str = str(FAKES), **fake: str
+) -> engines.Said:
+    """What the child said; `fake`: what the libraries are told."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join([*filter(None, [path]), *sys.path]),
+        "CUDA_VISIBLE_DEVICES": ",".join(visible),
+        **{f"NODEGAUGE_FAKE_{name.upper()}": value for name, value in fake.items()},
+    }
+    return engines.run("engine_nccl4py", order, environment)
+
+
+def phases(lines: list[Line]) -> list[str]:
+    """Phases, without repetitions."""
+    said = [line.phase for line in lines if line.phase]
+    return [phase for place, phase in enumerate(said) if place == 0 or said[place - 1] != phase]
+
+
+def test_an_arm_says_who_measures_what_and_that_it_is_done() -> None:
+    """About first, phases in their order, a cell per order in its order, pairs, done last."""
+    code, lines, printed = run(ordered())
+    assert code == 0, printed
+    about = lines[0].about
+    assert about is not None
+    assert (about.engine, about.engine_version, about.nccl, about.cuda) == (
+        "nccl4py",
+        "0.6.0",
+        "2.32.3",
+        "12.9",
+    )
+    assert tuple(about.uuids) == UUIDS
+    assert phases(lines)[:3] == ["init", "load", "measure"]
+    assert phases(lines)[-2:] == ["pairs", "teardown"]
+    assert [(cell.collective, cell.bytes) for cell in cells(lines)] == [
+        (order.collective, order.bytes) for order in SMALL
+    ]
+    assert lines[-1].done
+
+
+def test_times_are_those_of_the_events() -> None:
+    """20 us and 10 GB/s make 20.4 us for 4 KiB, whatever the host's clock says; the data is right."""
+    _, lines, printed = run(ordered(), us="20", gbps="10")
+    large = [cell for cell in cells(lines) if cell.bytes == 4096]
+    assert len(large) == 3, printed
+    for cell in large:
+        assert cell.us == pytest.approx(20.4096, rel=1e-3)
+        assert cell.us_min == pytest.approx(cell.us_max)
+        assert (cell.wrong, cell.batches) == (0, 5)
+        assert cell.calls >= 100
+
+
+def test_the_order_of_ranks_is_the_orders_and_not_cudas() -> None:
+    """CUDA may show the GPUs the other way round: they are found by UUID."""
+    code, lines, printed = run(ordered(cells=SMALL[:1], pairs_bytes=0), visible=UUIDS[::-1])
+    assert (code, cells(lines)[0].wrong) == (0, 0), printed
+
+
+def test_a_pair_matrix_is_copied() -> None:
+    """GB/s one way between each two, -1 to itself; the first copy is not timed."""
+    _, lines, printed = run(ordered(cells=SMALL[:1], pairs_bytes=1 << 20), us="0", gbps="25")
+    [rows] = [line.pairs for line in lines if line.pairs is not None]
+    assert [[rows[0][0], rows[1][1]]] == [[-1, -1]], printed
+    assert rows[0][1] == pytest.approx(25)
+    assert rows[1][0] == pytest.approx(25)
+
+
+def test_a_pair_that_cannot_be_copied_says_why() -> None:
+    """Everything else stays."""
+    code, lines, _ = run(
+        ordered(cells=[CellOrder(collective="all_reduce", bytes=8, calls=2)]),
+        trouble="no-copies",
+    )
+    [rows] = [line.pairs for line in lines if line.pairs is not None]
+    assert code == 0
+    assert isinstance(rows[0][1], Unavailable)
+    assert "CUDA_ERROR_INVALID_VALUE" in rows[0][1].unavailable
+
+
+def test_so_many_calls_are_one_batch() -> None:
+    """An order with a number of calls asks for no more."""
+    cell = CellOrder(collective="all_reduce", bytes=65536, calls=5)
+    _, lines, _ = run(ordered(cells=[cell], pairs_bytes=0))
+    [measured] = cells(lines)
+    assert (measured.batches, measured.calls) == (1, 5)
+    assert isinstance(measured.spread, Unavailable)
+    assert isinstance(measured.wrong, Unavailable)
+
+
+def test_wrong_data_is_counted() -> None:
+    """One element of one rank, in each collective, however large the rest is."""
+    _, lines, _ = run(ordered(), trouble="wrong-data")
+    assert [cell.wrong for cell in cells(lines) if cell.collective != "all_gather"] == [1, 1, 1, 1]
+    assert [cell.wrong for cell in cells(lines) if cell.collective == "all_gather"] == [2, 2]
+
+
+def test_an_order_without_gpus_loads_libraries_and_touches_none() -> None:
+    """Not even the driver has to be there."""
+    code, lines, printed = run(ordered(uuids=(), cells=()), visible=(), trouble="no-driver")
+    assert code == 0, printed
+    assert [bool(lines[0].about), lines[-1].done, len(lines)] == [True, True, 2]
+
+
+def test_what_has_no_time_is_cut() -> None:
+    """The first cell always stays; the rest, and the pairs, are named."""
+    code, lines, _ = run(ordered(budget_ms=0.0))
+    assert code == 0
+    assert len(cells(lines)) == 1
+    assert [line.cut for line in lines if line.cut] == [
+        *(f"{cell.collective}/{cell.bytes}" for cell in SMALL[1:]),
+        "pairs/4096",
+    ]
+
+
+def test_what_has_no_memory_is_cut() -> None:
+    """The largest size that fits decides; what is above it is named, and so are pairs."""
+    code, lines, printed = run(ordered(pairs_bytes=8192), bytes="100")
+    assert code == 0, printed
+    assert {cell.bytes for cell in cells(lines)} == {8}
+    assert [line.cut for line in lines if line.cut] == [
+        "all_reduce/4096",
+        "all_gather/4096",
+        "reduce_scatter/4096",
+        "pairs/8192",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fake", "what", "words"),
+    [
+        ({"trouble": "no-libnccl"}, "no-engine", "libnccl.so.2"),
+        ({"trouble": "no-driver"}, "no-engine", "NVIDIA driver library"),
+        (
+            {"trouble": "nccl-init"},
+            "nccl-error",
+            "unhandled system error (the network is down)",
+        ),
+        ({"trouble": "nccl-memory"}, "out-of-memory", "Cuda failure 2 'out of memory'"),
+        ({"trouble": "async"}, "nccl-error", "remote process exited"),
+        ({"bytes": "4"}, "out-of-memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+    ],
+    ids=["no-libnccl", "no-driver", "init", "memory-of-nccl", "async", "memory"],
+)
+def test_what_the_libraries_raise_is_said(fake: dict[str, str], what: str, words: str) -> None:
+    """The kind that the parent acts on, and the library's own words; exit code 1."""
+    code, lines, printed = run(ordered(), **fake)
+    failed = lines[-1].failed
+    assert failed is not None, printed
+    assert (code, failed.what) == (1, what)
+    assert words in failed.message
+
+
+@pytest.mark.parametrize(
+    ("order", "visible", "what", "words"),
+    [
+        (ordered(), UUIDS[:1], "wrong-order", f"not visible to CUDA: {UUIDS[1]}; visible: {UUIDS[0]}"),
+        (ordered(), (), "cuda-error", "CUDA_ERROR_NO_DEVICE"),
+        (ordered(cells=[CellOrder(collective="alltoall", bytes=8)]), UUIDS, "wrong-order", "alltoall"),
+        (ordered(cells=()), UUIDS, "wrong-order", "nothing to measure"),
+    ],
+    ids=["hidden", "none", "collective", "nothing"],
+)
+def test_an_order_that_cannot_be_done_is_refused(
+    order: Order, visible: tuple[str, ...], what: str, words: str
+) -> None:
+    """With what is wrong with it."""
+    code, lines, printed = run(order, visible=visible)
+    failed = lines[-1].failed
+    assert failed is not None, printed
+    assert (code, failed.what, words in failed.message) == (1, what, True)
+
+
+def test_an_order_that_nobody_can_read_is_exit_code_2() -> None:
+    """Said where the parent keeps what a child prints, for there is nothing to say it with."""
+    code, lines, printed = run("{}")
+    assert (code, lines) == (2, [])
+    assert "no order" in printed
+
+
+def test_without_the_packages_there_is_no_engine() -> None:
+    """The light image has neither; the child says so instead of dying."""
+    code, lines, printed = run(ordered(), path="")
+    failed = lines[-1].failed if lines else None
+    assert failed is not None, printed
+    assert (code, failed.what) == (1, "no-engine")
+    assert "ModuleNotFoundError" in failed.message
+
+
+def test_a_mistake_of_ours_is_not_blamed_on_a_library() -> None:
+    """It stays an exception, and the arm crashes with a traceback."""
+    assert engine_nccl4py.what_of(KeyError("x"), "KeyError: x") is None
+    assert engine_nccl4py.what_of(AssertionError(), "out of memory") is None

@@ -1,0 +1,183 @@
+"""What is measured on which machine, and what is left out when time or memory is short."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodegauge_contract import ArmName
+from nodegauge_probes.nccl import plan
+from nodegauge_probes.nccl.clock import Limits
+from nodegauge_probes.nccl.plan import GIB, KIB, MIB, Machine, Spent, allowance, arms, order
+from nodegauge_probes.nccl.speech import Order
+
+DEFAULT, P2P_OFF, NVLS_OFF = ArmName.DEFAULT, ArmName.P2P_OFF, ArmName.NVLS_OFF
+H100 = Machine(ranks=8, capability=(9, 0), switched=True, linked=True, free_bytes=78 * GIB)
+PCIE = Machine(ranks=8, capability=(8, 9), free_bytes=40 * GIB)
+EIGHT = tuple(f"GPU-{n}" for n in range(8))
+
+
+def planned(machine: Machine, arm: ArmName = DEFAULT, *, seconds: float = 19.0) -> tuple[Order, list[str]]:
+    told, cut = order(arm, machine, uuids=EIGHT[: machine.ranks], seconds=seconds)
+    return told, list(cut)
+
+
+def cells(told: Order) -> set[tuple[str, int]]:
+    return {(cell.collective, cell.bytes) for cell in told.cells}
+
+
+@pytest.mark.parametrize(
+    ("machine", "wanted"),
+    [
+        (H100, (DEFAULT, P2P_OFF, NVLS_OFF)),
+        (Machine(ranks=5, capability=(10, 0), switched=True), (DEFAULT, P2P_OFF, NVLS_OFF)),
+        (Machine(ranks=4, capability=(10, 0), switched=True), (DEFAULT, P2P_OFF, NVLS_OFF)),
+        (Machine(ranks=2, capability=(9, 0), switched=True), (DEFAULT, P2P_OFF, NVLS_OFF)),
+        (Machine(ranks=8, capability=(8, 0), switched=True), (DEFAULT, P2P_OFF)),
+        (Machine(ranks=8, capability=(9, 0), linked=True), (DEFAULT, P2P_OFF)),
+        (Machine(ranks=8, switched=True), (DEFAULT, P2P_OFF)),
+        (Machine(ranks=2), (DEFAULT, P2P_OFF)),
+    ],
+)
+def test_arms(machine: Machine, wanted: tuple[ArmName, ...]) -> None:
+    """NVLS off where it could be on: Hopper or newer, NVSwitch; the other two always."""
+    assert arms(machine) == wanted
+
+
+def test_the_cells_of_the_protocol() -> None:
+    """Six sizes of all_reduce, two of all_gather and reduce_scatter, and 256 MiB between all pairs."""
+    told, cut = planned(H100)
+    sizes = (8, 4 * KIB, 64 * KIB, 64 * MIB, 256 * MIB, GIB)
+    two = {(of, size) for of in ("all_gather", "reduce_scatter") for size in (64 * KIB, GIB)}
+    assert cells(told) == {("all_reduce", size) for size in sizes} | two
+    assert (told.pairs_bytes, told.pair_copies, told.warm_up_ms, cut) == (256 * MIB, 5, 300, [])
+    assert told.uuids == EIGHT
+    assert {cell.calls for cell in told.cells} == {0}
+
+
+def test_little_is_measured_in_the_other_arms() -> None:
+    """Five calls of four cells without P2P, one cell without NVLS, and no pairs."""
+    without_p2p, _ = planned(H100, P2P_OFF, seconds=5)
+    assert cells(without_p2p) == {
+        *(("all_reduce", size) for size in (64 * KIB, 64 * MIB, 256 * MIB)),
+        ("all_gather", 256 * MIB),
+    }
+    assert {cell.calls for cell in without_p2p.cells} == {5}
+    without_nvls, _ = planned(H100, NVLS_OFF, seconds=3)
+    assert cells(without_nvls) == {("all_reduce", GIB)}
+    assert without_p2p.pairs_bytes == without_nvls.pairs_bytes == 0
+
+
+def test_data_is_checked_up_to_256_mib() -> None:
+    """Once per size class, and never at 1 GiB, whose comparison takes longer than the rest."""
+    for arm in (DEFAULT, P2P_OFF):
+        told, _ = planned(H100, arm)
+        checked = {cell.bytes for cell in told.cells if cell.check}
+        assert {64 * KIB, 64 * MIB, 256 * MIB} <= checked
+        assert GIB not in checked
+
+
+def test_a_healthy_node_is_measured_whole_on_the_usual_budget() -> None:
+    """60 s, three arms that start cold: nothing is cut; a child still has room below its limit."""
+    spent: list[Spent] = []
+    names = arms(H100)
+    for place, arm in enumerate(names):
+        seconds = allowance(plan.BUDGET_S, spent=spent, later=names[place + 1 :])
+        told, cut = planned(H100, arm, seconds=seconds)
+        assert cut == []
+        assert told.budget_ms < Limits().measure * 1000
+        spent.append(Spent(startup=55.0, measure=6.0, teardown=1.0))
+    assert sum(arm.counted for arm in spent) < plan.BUDGET_S
+
+
+@pytest.mark.parametrize("machine", [H100, PCIE, Machine(ranks=2), Machine(ranks=16, linked=True)])
+def test_a_short_budget_cuts_sizes_and_never_arms(machine: Machine) -> None:
+    """Down to one cell per arm, each of them named, its arm's too unless that is the default one."""
+    for arm in arms(machine):
+        told, cut = planned(machine, arm, seconds=allowance(1.0, spent=[], later=[]))
+        assert len(told.cells) >= 1
+        assert told.cells[0].bytes >= 256 * MIB
+        wanted = {plan.in_arm(arm, plan.name(cell)) for cell in plan.CELLS[arm]}
+        kept = {plan.in_arm(arm, plan.name(cell)) for cell in told.cells}
+        assert wanted == kept | {each for each in cut if "pairs/" not in each}
+        assert not kept & set(cut)
+
+
+def test_what_is_kept_is_what_is_worth_most() -> None:
+    """Bandwidth of all three collectives first, and cheap cells where a dear one does not fit any more."""
+    told, cut = planned(PCIE, seconds=12.0)
+    assert ("all_reduce", GIB) in cells(told)
+    assert ("all_reduce", 8) in cells(told)
+    assert "all_reduce/1073741824" not in cut
+    assert cut
+
+
+@pytest.mark.parametrize(
+    ("machine", "size"),
+    [
+        (H100, 256 * MIB),
+        (Machine(ranks=2), 256 * MIB),
+        (PCIE, 64 * MIB),
+        (Machine(ranks=16, linked=True), 64 * MIB),
+        (Machine(ranks=16), 16 * MIB),
+        (Machine(ranks=64), 0),
+    ],
+)
+def test_pairs_take_a_third_of_the_time_at_most(machine: Machine, size: int) -> None:
+    """The size is cut for many GPUs and slow paths, and that is said."""
+    told, cut = planned(machine, seconds=20.0)
+    assert told.pairs_bytes == size
+    assert ("pairs/268435456" in cut) == (size != 256 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("free", "largest"), [(78 * GIB, GIB), (3 * GIB, GIB), (3 * GIB - 1, 256 * MIB), (2 * GIB, 64 * KIB)]
+)
+def test_sizes_are_cut_by_free_memory(free: int, largest: int) -> None:
+    """Every collective at the largest size that the fullest GPU holds beside NCCL's own buffers."""
+    machine = Machine(ranks=8, capability=(7, 5), linked=True, free_bytes=free)
+    told, cut = planned(machine)
+    assert max(cell.bytes for cell in told.cells) == largest
+    for collective in ("all_reduce", "all_gather", "reduce_scatter"):
+        assert max(cell.bytes for cell in told.cells if cell.collective == collective) == largest
+        assert (f"{collective}/{GIB}" in cut) == (largest != GIB)
+    assert told.pairs_bytes == 0 or 2 * told.pairs_bytes + plan.OWN_MEMORY <= free
+
+
+def test_a_cold_start_counts_ten_seconds() -> None:
+    """55 s of kernel loading are the image's; measuring and ending count in full."""
+    assert Spent(startup=55, measure=7, teardown=2).counted == 19
+    assert Spent(startup=3, measure=7, teardown=2).counted == 12
+
+
+SECONDS = st.floats(0, 500, allow_nan=False)
+SPENT = st.builds(Spent, startup=SECONDS, measure=SECONDS, teardown=SECONDS)
+
+
+@given(st.floats(1, 600), st.lists(SPENT, max_size=2), st.lists(st.sampled_from(list(ArmName)), max_size=2))
+def test_every_arm_may_measure_and_none_past_its_limit(
+    budget: float, spent: list[Spent], later: list[ArmName]
+) -> None:
+    """Whatever the arms before it took."""
+    seconds = allowance(budget, spent=spent, later=later)
+    assert plan.LEAST_S <= seconds <= plan.MOST_S < Limits().measure
+
+
+@given(
+    st.integers(2, 64),
+    st.booleans(),
+    st.none() | st.integers(0, 200 * GIB),
+    st.floats(1, 40),
+    st.sampled_from(list(ArmName)),
+)
+def test_every_plan_can_be_told(
+    ranks: int, linked: bool, free: int | None, seconds: float, arm: ArmName
+) -> None:
+    """No cell twice, none above what was wanted, a budget above nothing, and fewer names than fit."""
+    machine = Machine(ranks=ranks, linked=linked, free_bytes=free)
+    told, cut = order(arm, machine, uuids=[f"GPU-{n}" for n in range(ranks)], seconds=seconds)
+    assert told.cells
+    assert len(cells(told)) == len(told.cells)
+    assert told.budget_ms >= plan.LEAST_S * 1000
+    assert len(cut) <= len(plan.CELLS[arm]) + 1

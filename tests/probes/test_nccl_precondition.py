@@ -1,0 +1,169 @@
+"""When a node is not measured, and who takes part when it is."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders.library import Library
+from nodegauge_contract import Gpu, Int, Problem, ProblemKind, Unavailable
+from nodegauge_probes.nccl import node, precondition
+from nodegauge_probes.nccl.precondition import Skipped, Use, least_free, missing, usable
+from nodegauge_probes.nvml import Device, Nvml
+
+NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
+IDLE = Use(processes=0, used_mib=4, free_mib=80_000, virtualization=0)
+LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetUUID", code=15)
+
+
+def gpus(count: int = 8) -> list[Gpu]:
+    return [Gpu(index=n, uuid=f"GPU-{n}", mig=0) for n in range(count)]
+
+
+def skipped(
+    told: list[Gpu],
+    *uses: Use,
+    expected: int = 8,
+    shared: str = "",
+    confidential: Int = NO,
+) -> Skipped | None:
+    each = list(uses) or [IDLE] * len(usable(told))
+    return precondition.skipped(told, each, expected=expected, shared=shared, confidential=confidential)
+
+
+def why(told: Skipped | None) -> str:
+    return "" if told is None else told.why
+
+
+def test_a_free_node_is_measured() -> None:
+    """Eight idle GPUs, also where the driver knows nothing of MIG, vGPU or confidential computing."""
+    assert skipped(gpus()) is None
+    knows_little = Use(processes=NO, used_mib=NO, free_mib=NO, virtualization=NO)
+    old = [replace(gpu, mig=NO) for gpu in gpus(2)]
+    assert skipped(old, *[knows_little] * 2, confidential=NO) is None
+
+
+def test_passed_through_gpus_are_whole_gpus() -> None:
+    """Virtual machines of clouds."""
+    assert skipped(gpus(2), *[replace(IDLE, virtualization=1)] * 2, confidential=0) is None
+
+
+@pytest.mark.parametrize("mode", [2, 3, 4])
+def test_vgpus_are_skipped(mode: int) -> None:
+    """Parts of GPUs, and hosts that make them."""
+    assert why(skipped(gpus(2), IDLE, replace(IDLE, virtualization=mode))) == "vgpu"
+
+
+def test_mig_is_skipped() -> None:
+    """One GPU is enough."""
+    assert why(skipped([*gpus(7), Gpu(index=7, uuid="GPU-7", mig=1)])) == "mig"
+
+
+def test_confidential_computing_is_skipped() -> None:
+    """Copies between GPUs are encrypted then."""
+    assert why(skipped(gpus(), confidential=1)) == "confidential-computing"
+    assert skipped(gpus(), confidential=0) is None
+
+
+def test_shared_gpus_are_skipped() -> None:
+    """As the pod was told, with the words that it was told."""
+    told = skipped(gpus(), shared="time-slicing x4")
+    assert told is not None
+    assert (told.why, told.message) == ("shared", "the GPUs are shared: time-slicing x4")
+
+
+def test_one_gpu_is_nobody_to_talk_to() -> None:
+    """Also one that is left of eight, and none."""
+    told = skipped([gpus()[0], *(replace(gpu, error=LOST) for gpu in gpus()[1:])])
+    assert told is not None
+    assert (told.why, "1 of 8 GPUs" in told.message) == ("single-gpu", True)
+    assert why(skipped([])) == "single-gpu"
+
+
+def test_a_gpu_in_use_is_somebody_else_s() -> None:
+    """A compute process on any of them; the message names the GPU."""
+    for count, words in ((1, "1 compute process"), (2, "2 compute processes")):
+        told = skipped(gpus(3), IDLE, IDLE, replace(IDLE, processes=count))
+        assert told is not None
+        assert (told.why, told.message) == ("busy", f"GPU 2 is in use by {words}")
+
+
+def test_memory_in_use_is_somebody_s_whom_nobody_sees() -> None:
+    """In a container NVML may list no process of others; a desktop's few hundred MiB are not in the way."""
+    assert why(skipped(gpus(2), IDLE, replace(IDLE, used_mib=30_000))) == "busy"
+    assert skipped(gpus(2), IDLE, replace(IDLE, used_mib=600)) is None
+
+
+def test_seven_of_eight_are_measured_and_named() -> None:
+    """Whether the driver says what is wrong with the eighth or does not show it."""
+    ill = [replace(gpu, error=LOST if gpu.index == 3 else None) for gpu in gpus()]
+    assert [gpu.index for gpu in usable(ill)] == [0, 1, 2, 4, 5, 6, 7]
+    assert skipped(ill) is None
+    assert missing(ill, expected=8) == "measured on 7 of 8 GPUs: GPU 3 gpu-lost"
+    assert missing(gpus(7), expected=8) == "measured on 7 of 8 GPUs: 1 not visible"
+    assert missing(gpus(), expected=8) == missing(gpus(), expected=0) == ""
+
+
+def test_a_gpu_without_a_name_cannot_be_asked_for() -> None:
+    """Children get their GPUs by UUID."""
+    nameless = [*gpus(2), Gpu(index=2, uuid=NO)]
+    assert [gpu.index for gpu in usable(nameless)] == [0, 1]
+
+
+def test_the_fullest_gpu_decides_on_sizes() -> None:
+    """In bytes, and unknown where one does not say."""
+    assert least_free([IDLE, replace(IDLE, free_mib=3)]) == 3 << 20
+    assert least_free([IDLE, replace(IDLE, free_mib=NO)]) is None
+    assert least_free([]) is None
+
+
+def counting(number: int) -> Any:
+    """A driver's call that lists so many processes."""
+
+    def listed(_: Any, count: Any, processes: Any) -> int:
+        too_small = processes is None and number > 0
+        count._obj.value = number
+        return 7 if too_small else 0
+
+    return listed
+
+
+def memory(handle: Any, info: Any) -> int:
+    info._obj.total, info._obj.used, info._obj.free = 80 << 30, 5 << 20, 79 << 30
+    return 0
+
+
+@pytest.mark.parametrize("version", ["_v3", "_v2"])
+def test_processes_are_counted_by_every_driver(
+    nvml: Nvml, library: Library, device: Device, version: str
+) -> None:
+    """By the call that it has; those of MPS too; and the memory beside them."""
+    library.has(f"nvmlDeviceGetComputeRunningProcesses{version}", counting(2))
+    library.has(f"nvmlDeviceGetMPSComputeRunningProcesses{version}", counting(1))
+    library.has("nvmlDeviceGetMemoryInfo_v2", memory)
+    library.answers("nvmlDeviceGetVirtualizationMode", 0, number=2)
+    use = node._use(nvml, device)
+    assert use == Use(processes=3, used_mib=5, free_mib=79 << 10, virtualization=2)
+
+
+def test_a_driver_that_lists_no_processes_says_so(nvml: Nvml, library: Library, device: Device) -> None:
+    """A reason, never "nobody"."""
+    assert isinstance(node._use(nvml, device).processes, Unavailable)
+    library.has("nvmlDeviceGetComputeRunningProcesses_v3", counting(0))
+    assert node._use(nvml, device).processes == 0
+
+
+def test_confidential_computing_as_nvml_tells_it(nvml: Nvml, library: Library) -> None:
+    """The feature's state, from a structure."""
+
+    def told(state: Any) -> int:
+        ctypes.memset(ctypes.byref(state._obj), 0, ctypes.sizeof(state._obj))
+        state._obj.ccFeature = 1
+        return 0
+
+    assert isinstance(node.confidential(nvml), Unavailable)
+    library.has("nvmlSystemGetConfComputeState", told)
+    assert node.confidential(nvml) == 1

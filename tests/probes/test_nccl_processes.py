@@ -1,0 +1,122 @@
+"""The process table, the clock and the ears of the benchmark, apart from any child."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from nodegauge_contract import Cell, Phase, Unavailable
+from nodegauge_probes.draft import ArmDraft
+from nodegauge_probes.nccl.clock import Limits, PhaseClock
+from nodegauge_probes.nccl.listening import Garbage, Listener, Tail, tidy, words
+from nodegauge_probes.nccl.processes import Family, Stopped, parse_stat, table
+
+STAT = "4711 ({}) S 12 4700 4690 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 9 0 987654 1 2 3"
+LIMITS = Limits(startup=90, measure=45, teardown=10)
+
+
+@pytest.mark.parametrize("name", ["python", "a b", "tricky) R 1 1 1", "((("])
+def test_a_process_by_any_name(name: str) -> None:
+    """Names may hold spaces, parentheses and what looks like the rest of the line."""
+    each = parse_stat(STAT.format(name))
+    assert (each.pid, each.parent, each.group, each.session) == (4711, 12, 4700, 4690)
+    assert (each.state, each.began) == ("S", 987654)
+
+
+def test_the_table_holds_this_process_and_passes_over_the_rest(tmp_path: Path) -> None:
+    """Processes that end while it is read, and files that are none."""
+    mine = next(each for each in table() if each.pid == os.getpid())
+    assert (mine.parent, mine.session) == (os.getppid(), os.getsid(0))
+    for name, text in (("1", STAT.format("init")), ("2", ""), ("self", STAT.format("x")), ("3", "3 (x) S")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "stat").write_text(text)
+    (tmp_path / "4").mkdir()
+    assert [each.pid for each in table(tmp_path)] == [4711]
+
+
+def test_nothing_starts_once_the_run_is_being_left() -> None:
+    """Between two arms, too."""
+    family = Family()
+    family.stop()
+    with pytest.raises(Stopped):
+        family.start([sys.executable, "-c", "pass"], environment={}, speech=1, output=2)
+
+
+def test_times_add_up_by_kind() -> None:
+    """However often a phase is entered; a kind that was not entered is not there."""
+    clock = PhaseClock(LIMITS, now=100.0)
+    for phase, now in ((Phase.INIT, 101), (Phase.LOAD, 104), (Phase.MEASURE, 105), (Phase.CHECK, 110)):
+        clock.enter(phase, now=now)
+    clock.enter(Phase.MEASURE, now=112)
+    assert clock.report(now=115) == {"spawn_ms": 1000, "init_ms": 3000, "load_ms": 1000, "measure_ms": 10000}
+    assert clock.left(now=115) == 35
+    clock.enter(Phase.TEARDOWN, now=115)
+    assert clock.report(now=117)["teardown_ms"] == 2000
+    assert clock.left(now=126) == -1
+
+
+@pytest.mark.parametrize("phase", [Phase.SPAWN, Phase.INIT, Phase.LOAD])
+def test_starting_has_ninety_seconds_altogether(phase: Phase) -> None:
+    """Loading kernels cold counts as starting."""
+    clock = PhaseClock(LIMITS, now=0.0)
+    clock.enter(phase, now=80.0)
+    assert (clock.left(now=89.0), clock.left(now=91.0)) == (1, -1)
+
+
+def listener(arm: ArmDraft) -> Listener:
+    def ignore(_: object) -> None: ...
+
+    return Listener(arm, ranks=2, at_phase=ignore, at_about=ignore, at_cut=ignore)
+
+
+def test_lines_arrive_in_any_pieces() -> None:
+    """A pipe knows no lines."""
+    arm = ArmDraft("default")
+    ears = listener(arm)
+    for byte in b'{"cell":{"collective":"all_reduce","bytes":8,"us":21.5}}\n{"done":true}\n':
+        ears.feed(bytes([byte]))
+    ears.close()
+    assert ([cell.us for cell in arm.cells], ears.done) == ([21.5], True)
+
+
+def test_members_of_a_newer_child_are_passed_over() -> None:
+    """As everywhere in the contract."""
+    arm = ArmDraft("default")
+    listener(arm).feed(b'{"cell":{"collective":"all_reduce","bytes":8,"us":21.5,"mood":"fine"},"x":1}\n')
+    assert len(arm.cells) == 1
+
+
+@pytest.mark.parametrize("line", [b'{"cell":{"bytes":8}}\n', b'{"cell":{"collective":1,"bytes":8}}\n', b"\n"])
+def test_lines_of_the_wrong_type_are_garbage(line: bytes) -> None:
+    """Nothing of them is kept."""
+    arm = ArmDraft("default")
+    with pytest.raises(Garbage):
+        listener(arm).feed(line)
+    assert arm.cells == []
+
+
+def test_times_keep_the_digits_that_mean_something() -> None:
+    """Five of a time, a thousandth of a share; what is unavailable or too large for a number stays out."""
+    told = Cell(
+        collective="all_reduce", bytes=8, us=4105.123456, us_min=21.3456789, us_max=1e300, spread=0.01236
+    )
+    kept = tidy(told)
+    assert (kept.us, kept.us_min, kept.spread) == (4105.1, 21.346, 0.012)
+    assert kept.us_max == Unavailable("too large to be true")
+    no = Unavailable("no")
+    assert tidy(Cell(collective="all_reduce", bytes=8, us=no)).us == no
+
+
+def test_the_end_of_what_was_printed_is_kept() -> None:
+    """In one line of printable characters."""
+    tail = Tail()
+    tail.feed(b"x" * 100_000 + b"\nTraceback:\x1b[31m\n")
+    tail.feed(b"ValueError: caf\xc3\xa9 \xff\n")
+    told = tail.words(most=40)
+    assert told.startswith("…")
+    assert told.endswith("ValueError: café \N{REPLACEMENT CHARACTER}")
+    assert len(told) == 40
+    assert words(" a\n\tb ") == "a b"

@@ -1,0 +1,295 @@
+"""The benchmark as a whole, on simulated machines with a child of the test's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builders.benching import Benchmark
+from nodegauge_contract import Unavailable, decode
+from nodegauge_contract.nvlink import lanes
+from testbed.profiles import Profile
+
+On = Callable[[str | Profile], Benchmark]
+
+pytestmark = pytest.mark.timeout(90)
+
+TOLD = """
+with open({path!r} + "/" + arm, "w") as file:
+    json.dump({{"order": order, "environment": dict(os.environ)}}, file)
+"""
+
+
+def well(run: Benchmark) -> Benchmark:
+    """Every arm does well, and keeps what it was told."""
+    return run.child(TOLD.format(path=str(run.folder)) + "all_well()", arm="all")
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Callable[[str], dict[str, dict[str, str]]]:
+    """What the child of an arm was told."""
+
+    def read(arm: str) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = json.loads((tmp_path / arm).read_text())
+        return found
+
+    return read
+
+
+def test_eight_h100_are_measured_in_three_arms(benchmark: On) -> None:
+    """All GPUs by UUID, who measured, 15 cells, a full matrix, nothing cut, no problem."""
+    bench = well(benchmark("h100-sxm-8")).bench()
+    assert (bench.engine, bench.engine_version, bench.nccl) == ("script", "7", "2.32.3")
+    assert (bench.ranks, bench.expected, bench.skipped, bench.message, bench.cut) == (8, 0, "", "", [])
+    assert [(arm.name, arm.outcome, len(arm.cells)) for arm in bench.arms] == [
+        ("default", "done", 10),
+        ("p2p-off", "done", 4),
+        ("nvls-off", "done", 1),
+    ]
+    assert [len(row) for row in bench.arms[0].pairs] == [8] * 8
+    assert isinstance(bench.shm_bytes, int)
+
+
+@pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx1-v100-8", "pcie-phb-2", "vm-hidden-pci-8"])
+def test_the_same_document_holds_what_nvml_says(benchmark: On, profile: str) -> None:
+    """Identity, places, links and P2P as the health probe reads them: one moment for the judge."""
+    run = well(benchmark(profile))
+    result = run.result()
+    health = run.result("--window", "0.1", probe="health")
+    assert result.bench is not None
+    assert result.bench.uuids == [gpu.uuid for gpu in health.gpus]
+    assert (result.system, result.pairs, result.bus) == (health.system, health.pairs, health.bus)
+    assert lanes(result) == lanes(health)
+    for mine, theirs in zip(result.gpus, health.gpus, strict=True):
+        for name in ("uuid", "name", "pci", "mig", "links", "switch_links", "fabric", "numa_node"):
+            assert getattr(mine, name) == getattr(theirs, name), name
+        assert (mine.pcie.max_generation, mine.pcie.max_width) == (
+            theirs.pcie.max_generation,
+            theirs.pcie.max_width,
+        )
+
+
+def test_children_are_told_who_and_what(
+    benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
+) -> None:
+    """The order as an argument, GPUs in rank order, the policy's variables, none of the probe's own."""
+    run = well(benchmark("titan-rtx-nv2"))
+    run.environment |= {"NCCL_ALGO": "Tree", "NCCL_SHM_DISABLE": "1"}
+    bench = run.bench("--environment", '{"NCCL_MIN_CTAS": "4"}')
+    environment = told("p2p-off")["environment"]
+    assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(bench.uuids)
+    assert told("p2p-off")["order"]["uuids"] == bench.uuids
+    assert environment["NCCL_MIN_CTAS"] == "4"
+    assert not {"NCCL_ALGO", "NCCL_SHM_DISABLE"} & environment.keys()
+    assert (environment["NCCL_P2P_DISABLE"], environment["NCCL_NVLS_ENABLE"]) == ("1", "0")
+
+
+def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(
+    benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
+) -> None:
+    """NCCL reads its environment once per process; and its log has a folder that is gone afterwards."""
+    run = benchmark("titan-rtx-nv2")
+    body = "os.environ |= {'PID': str(os.getpid()), 'SID': str(os.getsid(0)), 'GROUP': str(os.getpgrp())}\n"
+    run.child(body + TOLD.format(path=str(run.folder)) + "all_well()", arm="all").bench()
+    one, other = (told(arm)["environment"] for arm in ("default", "p2p-off"))
+    assert one["PID"] == one["SID"] == one["GROUP"] != other["PID"]
+    logs = [Path(environment["NCCL_DEBUG_FILE"]).parent for environment in (one, other)]
+    assert logs[0] != logs[1]
+    assert not any(folder.exists() for folder in logs)
+
+
+CLOSING = """
+import sys
+import pynvml
+from nodegauge_probes.program import main
+
+shutdown, path = pynvml.nvmlShutdown, sys.argv.pop(1)
+
+def closing():
+    shutdown()
+    open(path, "w").close()
+
+pynvml.nvmlShutdown = closing
+sys.exit(main())
+"""
+
+
+def test_nvml_is_closed_before_a_child_starts(benchmark: On) -> None:
+    """An open client is one more process on every GPU, and keeps a driver from being unloaded."""
+    run = benchmark("titan-rtx-nv2")
+    closed = run.folder / "closed"
+    body = f"sys.exit(7) if not os.path.exists({str(closed)!r}) else all_well()"
+    command = [sys.executable, "-c", CLOSING, str(closed), "nccl"]
+    ran = subprocess.run(command, env=run.child(body, arm="all").env(), capture_output=True, check=False)
+    bench = decode(ran.stdout.decode()).bench
+    assert bench is not None
+    assert [arm.outcome for arm in bench.arms] == ["done", "done"]
+
+
+def test_seven_of_eight_are_measured(benchmark: On) -> None:
+    """A lost GPU takes no part and is named; the rest do not wait for it."""
+    run = well(benchmark("h100-sxm-8"))
+    run.environment["NODEGAUGE_GPUS"] = "8"
+    run.hardware.fault("gpu-lost", gpu=3)
+    result = run.result()
+    assert (result.problem, result.bench is not None) == (None, True)
+    assert result.bench is not None
+    assert (result.bench.ranks, result.bench.expected, len(result.bench.arms)) == (7, 8, 3)
+    assert result.gpus[3].uuid not in result.bench.uuids
+    assert result.bench.message == "measured on 7 of 8 GPUs: GPU 3 gpu-lost"
+
+
+@pytest.mark.parametrize(
+    ("profile", "skip"), [("t4-1", "single-gpu"), ("a100-mig-4", "mig"), ("h100-sxm-8", "shared")]
+)
+def test_no_child_starts_on_a_node_that_is_skipped(benchmark: On, profile: str, skip: str) -> None:
+    """And the reason stands in the result, which has no problem."""
+    run = well(benchmark(profile))
+    if skip == "shared":
+        run.environment["NODEGAUGE_SHARED"] = "mps"
+    bench = run.bench()
+    assert (bench.skipped, bench.arms, bench.ranks) == (skip, [], 0)
+    assert bench.message
+    assert not (run.folder / "default").exists()
+
+
+def test_a_driver_that_cannot_be_asked_is_a_problem(benchmark: On) -> None:
+    """As for the health probe, and no child starts."""
+    run = well(benchmark("h100-sxm-8"))
+    run.hardware.fault("driver-mismatch")
+    result = run.result()
+    assert result.problem is not None
+    assert result.problem.kind == "driver-mismatch"
+    assert result.bench is not None
+    assert (result.bench.arms, result.bench.skipped) == ([], "")
+
+
+THROTTLED = """
+path = {path!r}
+count = int(open(path).read().split()[1])
+open(path, "w").write(f"nr_throttled {{count + 3}}")
+all_well()
+"""
+
+
+def test_throttling_while_measuring_is_counted(benchmark: On) -> None:
+    """Over all arms, from the pod's own control group."""
+    run = benchmark("titan-rtx-nv2")
+    stat = run.folder / "machine/sys/fs/cgroup/cpu.stat"
+    stat.parent.mkdir(parents=True)
+    stat.write_text("nr_throttled 40")
+    assert run.child(THROTTLED.format(path=str(stat)), arm="all").bench().throttled_periods == 6
+
+
+LOGGED = """
+path = os.environ["NCCL_DEBUG_FILE"].replace("%h", "node").replace("%p", str(os.getpid()))
+with open(path, "w") as log:
+    for line in {lines!r}:
+        log.write("node:1:1 [0] NCCL " + line + "\\n")
+{body}
+"""
+CHOSEN = (
+    "INFO NCCL version 2.30.1+cuda12.9",
+    "INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+    "INFO 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer",
+    "INFO AllReduce: 1073741824 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}",
+    "INFO AllGather: 134217728 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}",
+    "INFO MMAP allocated shareable host buffer /dev/shm/nccl-Qd size 4096 ptr 0x7f",
+)
+
+
+def test_what_nccl_chose_stands_beside_the_numbers(benchmark: On) -> None:
+    """Transport, NVLS, channels and host memory of the arm; algorithm and protocol of each cell."""
+    run = benchmark("h100-sxm-8")
+    body = LOGGED.format(lines=CHOSEN, body="all_well()")
+    arm = run.child(body).arms()["default"]
+    assert (arm.transport, arm.nvls, arm.channels, arm.host_buffers) == ("P2P/CUMEM", True, 24, "/dev/shm")
+    chosen = {(cell.collective, cell.bytes): (cell.algorithm, cell.protocol) for cell in arm.cells}
+    assert chosen["all_reduce", 1 << 30] == ("NVLS", "SIMPLE")
+    assert chosen["all_gather", 1 << 30] == ("RING", "SIMPLE")
+    assert chosen["all_reduce", 8] == (Unavailable("not read"), Unavailable("not read"))
+
+
+def test_nvls_that_breaks_one_arm_leaves_the_others(benchmark: On) -> None:
+    """Its words and NCCL's warning are kept; p2p-off and nvls-off have their numbers."""
+    run = benchmark("h100-sxm-8")
+    failed = "phases('init'); say(failed={'what': 'nccl-error', 'message': 'unhandled cuda error'})"
+    warning = ("WARN Cuda failure 'out of memory' in NVLS multicast",)
+    arms = run.child(LOGGED.format(lines=warning, body=failed)).arms()
+    assert [arm.outcome for arm in arms.values()] == ["failed", "done", "done"]
+    assert "unhandled cuda error" in arms["default"].message
+    assert "NVLS multicast" in arms["default"].message
+
+
+def test_a_slow_start_is_explained(benchmark: On) -> None:
+    """By NCCL's own timings: a cold B200 spends them on loading kernels."""
+    timings = "INFO Init timings - ncclCommInitAll: rank 0 nranks 2 total 55.10 (kernels 52.05, alloc 0.1)"
+    run = benchmark("titan-rtx-nv2").child(LOGGED.format(lines=(timings,), body="all_well()"))
+    assert run.arms()["default"].message == "init 55 s, of it kernels 52 s"
+
+
+def test_the_budget_cuts_sizes_of_every_arm(benchmark: On) -> None:
+    """One second for all: one cell each, and the names of the others."""
+    bench = well(benchmark("titan-rtx-nv2")).bench("--budget", "1")
+    assert [(arm.name, arm.outcome) for arm in bench.arms] == [("default", "done"), ("p2p-off", "done")]
+    assert all(1 <= len(arm.cells) < 4 for arm in bench.arms)
+    assert "all_gather/1073741824" in bench.cut
+    assert "p2p-off:all_gather/268435456" in bench.cut
+
+
+def test_what_one_arm_takes_the_next_ones_do_not_have(
+    benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
+) -> None:
+    """Of 30 s a second arm may measure 19, less what the first one took."""
+    run = benchmark("titan-rtx-nv2")
+    body = (
+        TOLD.format(path=str(run.folder))
+        + "if arm == 'default': phases('measure'); time.sleep(1.5)\nall_well()"
+    )
+    run.child(body, arm="all").bench("--budget", "30")
+    left = int(told("p2p-off")["order"]["budget_ms"])
+    assert 10_000 < left <= 17_500
+
+
+def test_the_message_holds_all_of_it(benchmark: On) -> None:
+    """Sixteen GPUs with a full matrix; written and read back."""
+    run = well(benchmark("dgx2-v100-16"))
+    result = run.result()
+    assert decode(run.log.read_text()) == result
+    assert result.omitted == []
+
+
+def test_pull_asks_who_would_measure_and_touches_no_gpu(
+    benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
+) -> None:
+    """No NVML, no GPU in the order or in the environment; versions come home."""
+    run = benchmark("h100-sxm-8")
+    run.child("sys.exit(1)", arm="nobody").hardware.fault("driver-mismatch")
+    result = run.result(probe="pull")
+    assert (result.problem, result.gpus, result.probe) == (None, [], "pull")
+    assert result.bench is not None
+    assert (result.bench.engine, result.bench.nccl, result.bench.arms) == ("script", "2.32.3", [])
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("say(failed={'what': 'no-engine', 'message': 'libnccl.so.2: cannot open'})", "libnccl.so.2"),
+        ("raise ImportError('No module named nccl')", "No module named nccl"),
+        ("time.sleep(60)", "took longer than it may"),
+    ],
+)
+def test_pull_says_when_the_engine_cannot_be_loaded(benchmark: On, body: str, words: str) -> None:
+    """A problem with its words, before any GPU is held for it."""
+    run = benchmark("t4-1").child(body)
+    script = run.folder / "child.py"
+    script.write_text(script.read_text().replace("if not ranks or", "if"))
+    result = run.result("--limits", "3,2,2", probe="pull")
+    assert result.problem is not None
+    assert (result.problem.kind, result.problem.call) == ("no-engine", "nccl4py")
+    assert words in result.problem.message

@@ -1,0 +1,105 @@
+"""A run of the benchmark that is ended: by a signal, by SIGKILL, by another thread, by its own time.
+
+Whoever was started is gone afterwards, and what was measured is there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from builders.benching import Benchmark, wait_for
+from nodegauge_contract import Unavailable
+from testbed.profiles import Profile
+
+On = Callable[[str | Profile], Benchmark]
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+def two(benchmark: On) -> Benchmark:
+    """Two GPUs with NVLink: arms default and p2p-off."""
+    return benchmark("titan-rtx-nv2")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_probe_kills_the_children_first(two: Benchmark, number: signal.Signals) -> None:
+    """With all that they started; what was measured is written, and no arm begins any more."""
+    touch = two.folder / "measuring"
+    body = f"""
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+about(); phases("init", "load", "measure"); cell(0)
+open({str(touch)!r}, "w"); time.sleep(600)
+"""
+    run = two.child(body).start()
+    assert wait_for(touch.exists)
+    began = time.monotonic()
+    os.kill(run.pid, number)
+    result = two.finish(run)
+    assert time.monotonic() - began < 10
+    assert result.problem is not None
+    assert result.problem.kind == "terminated"
+    assert result.bench is not None
+    arm, later = result.bench.arms
+    assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)
+    assert (later.name, later.outcome, later.phase) == ("p2p-off", "cut", "")
+    assert result.gpus[0].uuid == result.bench.uuids[0]
+
+
+STOPPED = """
+import os, subprocess, sys, time
+from nodegauge_contract import Unavailable
+from nodegauge_probes.draft import ArmDraft
+from nodegauge_probes.nccl.clock import Limits
+from nodegauge_probes.nccl.processes import Family
+from nodegauge_probes.nccl.supervise import Child, run
+
+def seen(*_): family.stop()
+
+other = subprocess.Popen(["sleep", "60"])
+family, arm = Family(), ArmDraft("default")
+child = Child(
+    program=(sys.executable, "-I", "-S", sys.argv[1], "--order", '{"arm": "default", "uuids": ["a"]}'),
+    environment=os.environ, ranks=1, limits=Limits(), until=time.monotonic() + 60,
+    kills=lambda: Unavailable("no"), at_about=seen, at_cut=seen,
+)
+run(child, arm, family)
+print(arm.parts["outcome"], len(arm.cells), other.poll())
+other.kill()
+"""
+
+
+def test_a_stop_from_another_thread_is_a_cut(two: Benchmark) -> None:
+    """Not a crash and not a lack of memory, although the child died of SIGKILL; nobody else is touched."""
+    two.child(
+        "cell_of = {'collective': 'all_reduce', 'bytes': 8}; say(cell=cell_of); about(); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", STOPPED, str(two.folder / "child.py")]
+    ran = subprocess.run(command, env=two.env(), capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr) == ("cut 1 None\n", "")
+
+
+def test_children_die_with_a_probe_that_is_killed(two: Benchmark) -> None:
+    """SIGKILL leaves it no last word; the kernel ends its children."""
+    touch = two.folder / "measuring"
+    run = two.child(f"open({str(touch)!r}, 'w'); time.sleep(600)").start()
+    assert wait_for(touch.exists)
+    assert len(two.left_behind()) == 2
+    run.kill()
+    run.communicate()
+    assert wait_for(lambda: not two.left_behind())
+
+
+def test_the_run_s_own_time_ends_arms_and_not_the_result(two: Benchmark) -> None:
+    """The running arm is cut, the next one too without having begun, and both are there."""
+    bench = two.child("phases('init', 'load', 'measure'); cell(0); time.sleep(60)").bench("--deadline", "4")
+    assert [(arm.name, arm.outcome) for arm in bench.arms] == [("default", "cut"), ("p2p-off", "cut")]
+    assert ([len(arm.cells) for arm in bench.arms], bench.arms[0].phase) == ([1, 0], "measure")
+    assert bench.arms[1].spawn_ms == Unavailable("not read")

@@ -1,0 +1,107 @@
+"""The machine file of NCCL's stand-in: what its profile says, as far as the machine is what it should be.
+
+What NCCL would notice by itself is worked out here (links that are down take bandwidth away, P2P refused
+between NVLinked GPUs fails its init); what only a benchmark notices are the machine's `troubles`.
+"""
+
+from __future__ import annotations
+
+from nodegauge_contract.bench import ArmName
+from testbed.hardware.gpustate import gpu_uuid
+from testbed.hardware.machine import SWITCH, Machine
+from testbed.profiles.benchmodel import Bench
+from testbed.profiles.benchmodel import Way as Told
+from testbed.standin import machine as standin
+from testbed.standin.machine import Gpu, Trouble, Way
+from testbed.standin.trouble import FAILED
+
+NCCL, CUDA = "2.32.3", "12.9"
+"""Versions in the project's own bench image."""
+LEAST = 0.05
+"""What is left of a way whose links are all down: NCCL finds another one; made up."""
+REFUSED = "P2P is disabled between NVLINK connected GPUs"
+"""NCCL's words (src/graph/paths.cc 385-426, NVIDIA/nccl 5067397c)."""
+
+
+def render(machine: Machine, *, seed: str) -> bytes:
+    """The file's content."""
+    bench = machine.profile.bench
+    made = standin.Machine(
+        name=machine.profile.name,
+        seed=seed,
+        nccl=NCCL,
+        cuda=CUDA,
+        gpus=tuple(
+            Gpu(
+                uuid=gpu_uuid(seed, gpu.address),
+                bus=gpu.address,
+                pairs=_row(machine, number, bench),
+                there=number not in machine.handles and number in machine.visible,
+            )
+            for number, gpu in enumerate(machine.gpus)
+        ),
+        ways={name: _way(machine, name, way) for name, way in bench.ways.items()} if bench else {},
+        nvls_from=bench.nvls_from if bench else 0,
+        init_seconds=bench.init_seconds if bench else 0.0,
+        load_seconds=bench.load_seconds if bench else 0.0,
+        troubles=(*_refused(machine), *machine.nccl),
+    )
+    return standin.encode(made)
+
+
+def _way(machine: Machine, name: str, told: Told) -> Way:
+    left = 1.0 if name == "host" else _links_left(machine)
+    return Way(
+        transport=told.transport,
+        latency_us=told.latency_us,
+        shape=told.shape,
+        busbw={
+            collective: {str(ranks): gbps * left for ranks, gbps in known.items()}
+            for collective, known in told.busbw.items()
+        },
+    )
+
+
+def _links_left(machine: Machine) -> float:
+    """The share of links that the worst GPU has left: a ring is as slow as its slowest GPU.
+
+    Links to a GPU that is lost do not count: the numbers for fewer ranks know of them.
+    """
+    lost = {machine.gpus[gpu].address for gpu in machine.handles}
+    shares = []
+    for gpu in {*range(len(machine.gpus))} - machine.handles.keys():
+        links = [number for number, far in machine.links(gpu).items() if far not in lost]
+        if links and not machine.profile.model.mig_enabled:
+            shares.append(sum(machine.is_up(gpu, link) for link in links) / len(links))
+    return max(min(shares, default=1.0), LEAST)
+
+
+def _row(machine: Machine, one: int, bench: Bench | None) -> tuple[float, ...]:
+    """GB/s one way from a GPU to every GPU."""
+    if bench is None:
+        return tuple(-1.0 for _ in machine.gpus)
+    return tuple(
+        -1.0 if one == other else max(_joining(machine, one, other) * bench.link_gbps, bench.pcie_gbps)
+        for other in range(len(machine.gpus))
+    )
+
+
+def _joining(machine: Machine, one: int, other: int) -> int:
+    """How many links that are up carry what goes from one GPU to another."""
+    if any(machine.p2p(one, other)[capability] for capability in ("read", "write", "nvlink")):
+        return 0
+    up = [[n for n in machine.links(gpu) if machine.is_up(gpu, n)] for gpu in (one, other)]
+    direct = sum(machine.gpus[one].links[n] == machine.gpus[other].address for n in up[0])
+    ends = zip((one, other), up, strict=True)
+    switched = min(sum(machine.remote_type(gpu, n) == SWITCH for n in numbers) for gpu, numbers in ends)
+    return direct + switched
+
+
+def _refused(machine: Machine) -> list[Trouble]:
+    """NCCL refuses to start where NVLinked GPUs may not reach each other, unless P2P is off."""
+    refused = any(
+        machine.joined(one, other) and (machine.p2p(one, other)["read"] or machine.p2p(one, other)["write"])
+        for one, other in machine.pairs()
+    )
+    arms = (ArmName.DEFAULT, ArmName.NVLS_OFF) if refused else ()
+    return [Trouble(kind=FAILED, phase="init", arm=arm, message=REFUSED) for arm in arms]

@@ -1,0 +1,145 @@
+"""The device plugin of a node's GPUs: what it advertises, and which GPUs a container gets.
+
+As NVIDIA's plugin does with the strategy `envvar`: the chosen GPUs' UUIDs stand in NVIDIA_VISIBLE_DEVICES,
+which the pod's own environment may override; a GPU that is unhealthy stays in the node's capacity, leaves its
+allocatable, and is given to nobody.  Who has GPUs computes on them, as NVML then tells: the driver reads that
+from a file beside its state.  Nothing here knows of pods that hold none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from testbed.kubelet.errors import StartFailed
+
+Object = dict[str, Any]
+
+GPU_RESOURCE = "nvidia.com/gpu"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+STATE_VARIABLE = "NODEGAUGE_SIM_HARDWARE"
+GIVEN_VARIABLE = "NODEGAUGE_SIM_GPUS"
+"""What the simulated driver shows a process, where that is not everything."""
+DEVICES_SUFFIX, PROCESSES_SUFFIX = ".devices", ".processes"
+
+
+class Plugged(Protocol):
+    """What of the hardware the plugin looks at."""
+
+    @property
+    def gpu_capacity(self) -> int: ...
+
+    def env(self) -> dict[str, str]: ...
+
+
+def requested(container: Object) -> int:
+    """How many nvidia.com/gpu a container asks for."""
+    return int(container.get("resources", {}).get("limits", {}).get(GPU_RESOURCE, 0))
+
+
+@dataclass
+class Devices:
+    """The GPUs of one node.  Without hardware, or with hardware that tells of no devices, there are none to
+    give; `_given` is by (pod UID, container), `_pids` the first processes of those."""
+
+    hardware: Plugged | None
+    _given: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    _pids: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._write()  # nothing that an earlier kubelet wrote runs any more
+
+    def capacity(self) -> int | None:
+        """What the plugin has registered; None where there is no plugin."""
+        return (
+            self.hardware.gpu_capacity if self.hardware is not None and self.hardware.gpu_capacity else None
+        )
+
+    def allocatable(self) -> int | None:
+        """What of it is healthy."""
+        if (capacity := self.capacity()) is None or not (gpus := self._gpus()):
+            return capacity
+        return capacity * sum(gpus.values()) // len(gpus)
+
+    def stamp(self) -> object:
+        """Something that differs once the plugin tells something else."""
+        return self._gpus()
+
+    def allocate(self, pod_uid: str, container: Object) -> dict[str, str]:
+        """The environment that the plugin answers with; StartFailed when it has not enough left.
+
+        A container that starts again gets what it had.
+        """
+        if not (count := requested(container)) or not (gpus := self._gpus()):
+            return {}
+        key = (pod_uid, container["name"])
+        if key not in self._given:
+            taken = [slot for slots in self._given.values() for slot in slots]
+            free = self._free(gpus, taken)
+            if len(free) < count:
+                raise StartFailed(
+                    f"Allocate failed due to requested number of devices unavailable for {GPU_RESOURCE}. "
+                    f"Requested: {count}, Available: {len(free)}, which is unexpected"
+                )
+            self._given[key] = free[:count]
+        return {VISIBLE_DEVICES: ",".join(dict.fromkeys(self._given[key]))}
+
+    def _free(self, gpus: Mapping[str, bool], taken: list[str]) -> list[str]:
+        """What can be given: every healthy GPU as often as it is shared, the least used ones first."""
+        shares = (self.capacity() or 0) // len(gpus)
+        rounds = [[uuid for uuid, healthy in gpus.items() if healthy] for _ in range(shares)]
+        for uuid in taken:
+            for names in rounds:
+                if uuid in names:
+                    names.remove(uuid)
+                    break
+        return [uuid for names in rounds for uuid in names]
+
+    def given(self, env: Mapping[str, str]) -> dict[str, str]:
+        """What the driver is told of a container with this environment: UUIDs, or nothing for all GPUs."""
+        chosen = env.get(VISIBLE_DEVICES, "all")
+        if chosen == "all" or not (gpus := self._gpus()):
+            return {}
+        by_index = {str(number): uuid for number, uuid in enumerate(gpus)}
+        return {GIVEN_VARIABLE: ",".join(by_index.get(word, word) for word in chosen.split(","))}
+
+    def computes(self, pod_uid: str, container: Object, *, pid: int) -> None:
+        """The first process of a container that was given GPUs computes on them from now on."""
+        if (pod_uid, container["name"]) in self._given:
+            self._pids[pod_uid, container["name"]] = pid
+            self._write()
+
+    def release(self, pod_uid: str) -> None:
+        """The pod is over: its GPUs are free."""
+        for held in (self._given, self._pids):
+            for key in [key for key in held if key[0] == pod_uid]:
+                held.pop(key)
+        self._write()
+
+    def _gpus(self) -> dict[str, bool]:
+        """UUID to whether it is healthy, in the machine's order; empty where nothing is told."""
+        if (path := self._beside(DEVICES_SUFFIX)) is None:
+            return {}
+        try:
+            told: dict[str, bool] = json.loads(path.read_text())
+        except FileNotFoundError:
+            return {}
+        return told
+
+    def _write(self) -> None:
+        """UUID PID lines of whoever computes."""
+        if (path := self._beside(PROCESSES_SUFFIX)) is None or not path.parent.is_dir():
+            return
+        held = [(pid, dict.fromkeys(self._given[key])) for key, pid in self._pids.items()]
+        lines = [f"{uuid} {pid}\n" for pid, uuids in held for uuid in uuids]
+        fresh = path.with_name(f".{path.name}.new")
+        fresh.write_text("".join(lines))
+        fresh.replace(path)
+
+    def _beside(self, suffix: str) -> Path | None:
+        """A file beside the driver's state."""
+        state = self.hardware.env().get(STATE_VARIABLE) if self.hardware is not None else None
+        return Path(state + suffix) if state else None

@@ -1,0 +1,121 @@
+"""The log that NCCL would write where it is told to: NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE.
+
+Formats from NVIDIA/nccl 5067397c: src/transport/*.cc (channels, NVLS), src/init.cc, src/enqueue.cc 822
+(TUNING).  Without a file NCCL writes to standard output, and so does this.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+DEFAULT_SUBSYSTEMS = "INIT,BOOTSTRAP,ENV"
+LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE")
+ENV_PREFIX = "NCCL_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One rank as NCCL names it: its number is also its CUDA device here."""
+
+    number: int
+    bus: str
+
+    @property
+    def bus_id(self) -> str:
+        """busId as NCCL prints it: the address as one hexadecimal number, 0000:0f:00.0 as f000."""
+        domain, bus, rest = self.bus.split(":")
+        slot, _, function = rest.partition(".")
+        return f"{int(domain, 16) << 20 | int(bus, 16) << 12 | int(slot, 16) << 4 | int(function, 16):x}"
+
+
+class DebugLog:
+    """What one process writes; nothing where NCCL_DEBUG does not ask for it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        level = environment.get("NCCL_DEBUG", "").upper()
+        self._level = LEVELS.index(level) if level in LEVELS else 0
+        names = environment.get("NCCL_DEBUG_SUBSYS", DEFAULT_SUBSYSTEMS).upper()
+        self._subsystems = set(names.split(","))
+        self._host, self._pid = socket.gethostname().partition(".")[0], os.getpid()
+        named = environment.get("NCCL_DEBUG_FILE", "")
+        self._file = self._open(named) if self._level > LEVELS.index("VERSION") and named else sys.stdout
+
+    def info(self, subsystems: str, text: str, *, device: int = 0) -> None:
+        """A line of one of these subsystems (joined by commas)."""
+        wanted = self._subsystems & {*subsystems.split(","), "ALL"}
+        if self._level >= LEVELS.index("INFO") and wanted:
+            self._write(f"[{device}] NCCL INFO {text}")
+
+    def warn(self, text: str, *, device: int = 0) -> None:
+        """A warning: these come from NCCL_DEBUG=WARN on."""
+        if self._level >= LEVELS.index("WARN"):
+            self._write(f"\n[{device}] NCCL WARN {text}")
+
+    def environment(self, environment: Mapping[str, str]) -> None:
+        """The parameters that the environment sets, as NCCL names them when it first reads them."""
+        for name in sorted(environment):
+            if name.startswith(ENV_PREFIX) and not name.startswith("NCCL_DEBUG"):
+                self.info("ENV", f"{name} set by environment to {environment[name]}.")
+
+    def _write(self, text: str) -> None:
+        blank = "\n" if text.startswith("\n") else ""
+        print(f"{blank}{self._host}:{self._pid}:{self._pid} {text.lstrip()}", file=self._file, flush=True)
+
+    def _open(self, named: str) -> TextIO:
+        path = named.replace("%h", self._host).replace("%p", str(self._pid))
+        return Path(path).open("a", encoding="utf-8")
+
+
+def tell_init(log: DebugLog, ranks: list[Rank], *, transport: str, nvls: bool | None, nccl: str) -> None:
+    """What NCCL says while it makes communicators; `nvls`: channels for it, None without multicast."""
+    count = len(ranks)
+    log.info("INIT", f"NCCL version {nccl}")
+    for rank in ranks:
+        where = f"cudaDev {rank.number} nvmlDev {rank.number} busId {rank.bus_id} commId 0x5d1f3a8c7b2e9640"
+        log.info(
+            "INIT",
+            f"ncclCommInitAll comm {0x55D0_0000_0000 + rank.number * 0x1000:#x} rank {rank.number} "
+            f"nranks {count} {where} - Init START",
+            device=rank.number,
+        )
+        told = "is not" if nvls is None else "is"
+        log.info(
+            "INIT,NVLS", f"NVLS multicast support {told} available on dev {rank.number}", device=rank.number
+        )
+    for rank in ranks:
+        peer = (rank.number + 1) % count
+        for channel in range(_channels(transport)):
+            name = f"{channel:02d}/0" if transport.startswith("P2P") else f"{channel:02d}"
+            log.info(
+                "INIT,P2P" if transport.startswith("P2P") else "INIT,SHM",
+                f"Channel {name} : {rank.number}[{rank.number}] -> {peer}[{peer}] via {transport}",
+                device=rank.number,
+            )
+        if transport.startswith("SHM"):
+            where = f"/dev/shm/nccl-{rank.number:06x} size 9637888 ptr 0x7f0000000000"
+            log.info("SHM", f"MMAP allocated shareable buffer {where}", device=rank.number)
+    for rank in ranks:
+        channels = _channels(transport)
+        log.info(
+            "INIT",
+            f"{channels} coll channels, 0 collnet channels, {16 if nvls else 0} nvls channels, "
+            f"{channels} p2p channels, {max(1, channels // 4)} p2p channels per peer",
+            device=rank.number,
+        )
+
+
+def tell_call(log: DebugLog, name: str, size: int, *, algorithm: str, protocol: str) -> None:
+    """What NCCL says of a call that it enqueues."""
+    log.info(
+        "TUNING", f"{name}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{0..15}}"
+    )
+
+
+def _channels(transport: str) -> int:
+    return 16 if transport.startswith("P2P") else 4

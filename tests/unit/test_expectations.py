@@ -1,0 +1,155 @@
+"""Expectations as data: every published row with its source, and the rule beside them."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nodegauge_contract import ArmName, Collective
+from nodegauge_judge import Thresholds
+from nodegauge_judge.bench import Expectation, Expectations, floors
+from nodegauge_judge.bench.expectations import is_model
+from nodegauge_judge.bench.formulas import busbw_factor
+from nodegauge_judge.bench.measured import GIB, ArmSeen, CellSeen, Measured
+from nodegauge_judge.bench.reference import page
+
+ROOT = Path(__file__).parents[2]
+ROWS = tuple(Expectations.default().rows())
+ASKED = floors.Asked(expectations=Expectations.default(), thresholds=Thresholds())
+SXM = {"klass": "nvlink", "switched": True}
+MACHINES: dict[str, tuple[str, dict[str, object]]] = {
+    "*A100-SXM4*": ("NVIDIA A100-SXM4-80GB", SXM | {"wire": 300.0, "sm": 80}),
+    "*H100*HBM3*": ("NVIDIA H100 80GB HBM3", SXM | {"wire": 450.0, "sm": 90}),
+    "NVIDIA H200*": ("NVIDIA H200", SXM | {"wire": 450.0, "sm": 90}),
+    "NVIDIA B200*": ("NVIDIA B200", SXM | {"wire": 900.0, "sm": 100}),
+    "*V100-SXM2*": ("Tesla V100-SXM2-32GB", {"klass": "nvlink", "wire": 150.0, "sm": 70}),
+    "*A100*PCIe*": ("NVIDIA A100 80GB PCIe", {"klass": "nvlink", "wire": 300.0, "sm": 80, "pcie": 31.5}),
+    "*H100 NVL*": ("NVIDIA H100 NVL", {"klass": "nvlink", "wire": 300.0, "sm": 90, "pcie": 63.0}),
+    "*H100 PCIe*": ("NVIDIA H100 PCIe", {"klass": "nvlink", "wire": 300.0, "sm": 90, "pcie": 63.0}),
+    "*RTX 5090*": ("NVIDIA GeForce RTX 5090", {"klass": "pcie", "sm": 120, "pcie": 63.0}),
+    "*2080 Ti*": ("NVIDIA GeForce RTX 2080 Ti", {"klass": "nvlink", "wire": 50.0, "sm": 75, "pcie": 15.75}),
+    "*TITAN RTX*": ("TITAN RTX", {"klass": "nvlink", "wire": 50.0, "sm": 75, "pcie": 15.75}),
+}
+"""By the rows' own globs: NVML's name of such a GPU, and what NVML reports of such a machine (links, rates
+and compute capability as NVIDIA's data sheets have them)."""
+
+
+def name(row: Expectation) -> str:
+    """The row in a word."""
+    return f"{row.gpu} x{row.count} {row.collective} {row.bytes >> 20} MiB {row.kind} {row.nvls}"
+
+
+def machine(row: Expectation) -> Measured:
+    """The machine that the row is about."""
+    gpu, facts = MACHINES[row.gpu]
+    if row.link == "pcie":
+        facts = facts | {"klass": "pcie" if row.kind == "reference" else "nvlink-pairs", "wire": None}
+    return msgspec.convert({"v": 1, "gpu": gpu, "ranks": row.count} | facts, Measured)
+
+
+def seen(row: Expectation, *, size: int) -> tuple[CellSeen, ArmSeen]:
+    """The row's number as a cell of that size, through host memory for what was measured so."""
+    us = size * busbw_factor(row.collective, row.count) / row.busbw / 1e3
+    algorithm = "NVLS" if row.nvls else "RING"
+    cell = CellSeen(Collective(row.collective), size, us, 0, algorithm)
+    way = "SHM/direct/direct" if row.link == "pcie" else "P2P/direct pointer"
+    return cell, ArmSeen(name=ArmName.DEFAULT, transport=way, nvls=row.nvls, cells=(cell,))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_what_was_measured_is_above_its_floor_and_a_complaint_is_below(row: Expectation) -> None:
+    """A floor that healthy machines of the record miss would taint them; one that complaints pass is none."""
+    where = machine(row)
+    cell, arm = seen(row, size=max(row.bytes, GIB) if row.kind == "complaint" else row.bytes)
+    rule = floors.by_rule(where, cell, arm, thresholds=ASKED.thresholds)
+    if row.kind == "complaint":
+        assert rule is not None
+        assert row.busbw < rule.gbps
+        return
+    applying = floors.by_row(where, cell, arm, asked=ASKED)
+    assert (applying is not None) == (row.kind in ("measured", "accept-floor"))
+    mine = applying if row.kind == "measured" else None  # an accept floor is no measurement
+    assert all(row.busbw >= floor.gbps for floor in (mine, rule) if floor is not None)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_each_row_names_its_source_and_a_gpu_that_there_is(row: Expectation) -> None:
+    """A number without a source is an opinion, and a glob that fits no name a row that is never used."""
+    assert row.source
+    assert is_model(MACHINES[row.gpu][0], row.gpu)
+    assert [glob for glob, (gpu, _) in MACHINES.items() if is_model(gpu, row.gpu)] == [row.gpu]
+
+
+def test_every_row_can_be_reached() -> None:
+    """No row stands behind another that always fits first with the same number for the same thing."""
+    keys = [(r.gpu, r.count, r.collective, r.bytes, r.nvls, r.link, r.kind) for r in ROWS]
+    assert len(set(keys)) == len(keys)
+    assert sum(row.kind == "complaint" for row in ROWS) == 2
+
+
+def find(expectations: Expectations, **asked: object) -> Expectation | None:
+    """The row for 8 H100 with NVLS at 1 GiB, but for what is asked otherwise."""
+    known = {"gpu": "NVIDIA H100 80GB HBM3", "count": 8, "collective": "all_reduce", "bytes": GIB}
+    return expectations.floor_row(**(known | {"nvls": True, "link": "nvlink"} | asked))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"gpu": "NVIDIA H100 PCIe"},
+        {"count": 7},
+        {"collective": "all_gather"},
+        {"bytes": 2 * GIB},
+        {"nvls": False},
+        {"nvls": None},
+    ],
+    ids=str,
+)
+def test_a_row_is_used_for_its_very_own_case_alone(other: dict[str, object]) -> None:
+    """Bandwidth depends on model, count, collective, size and NVLS too much to be carried over."""
+    assert find(Expectations.default()) is not None
+    assert find(Expectations.default(), **other) is None
+
+
+@pytest.mark.parametrize(("link", "found"), [("nvlink", True), ("pcie", False), ("", False)])
+def test_a_card_that_comes_with_and_without_a_bridge_has_rows_for_either(link: str, found: bool) -> None:
+    """Two A100 PCIe reach 193 GB/s over their bridge, and nothing like it without."""
+    asked = {"gpu": "NVIDIA A100 80GB PCIe", "count": 2, "bytes": 16 * GIB, "nvls": False, "link": link}
+    assert (find(Expectations.default(), **asked) is not None) is found
+
+
+def test_rows_of_the_policy_come_first_and_change_the_digest() -> None:
+    """A user's number beats ours, even where it is lower, and old results are to be graded anew."""
+    default = Expectations.default()
+    own = Expectation(gpu="*h100*", count=8, collective="all_reduce", bytes=GIB, busbw=300)
+    with_own = default.with_rows([own])
+    assert find(with_own) == own
+    assert find(with_own, own=True) == own
+    assert find(default, own=True) is None
+    assert with_own.digest() != default.digest() == Expectations.default().digest()
+
+
+@pytest.mark.parametrize(
+    ("own", "other"), [("NVIDIA B200", "NVIDIA GB200"), ("NVIDIA H200", "NVIDIA GH200 480GB")]
+)
+def test_a_superchip_is_not_taken_for_its_gpu(own: str, other: str) -> None:
+    """Its name holds the other's."""
+    asked = {"count": 4, "bytes": 8 * GIB, "nvls": False}
+    assert find(Expectations.default(), gpu=own, **asked) is not None
+    assert find(Expectations.default(), gpu=other, **asked) is None
+
+
+def test_the_data_is_inside_the_package() -> None:
+    """An installed operator has no checkout beside it: packaging takes *.yaml of every package."""
+    assert files("nodegauge_judge.bench").joinpath("expectations.yaml").is_file()
+    assert '"*" = ["py.typed", "*.yaml"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_committed_page_is_what_the_data_says() -> None:
+    """Every row stands on it with its source, and nobody edits it by hand."""
+    committed = (ROOT / "docs" / "reference" / "expectations.md").read_text(encoding="utf-8")
+    assert committed == page()
+    assert all(row.source in committed for row in ROWS)

@@ -1,0 +1,114 @@
+"""Findings about links between GPUs: refused, missing, hidden, down, and those that nobody can tell."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+import result_builders as made
+from judge_builders import codes, only
+from nodegauge_contract import Fabric, Unavailable
+from nodegauge_judge import CATALOGUE, Code, Severity, judge_health
+
+
+def test_refused_p2p_fails_and_names_pair_status_and_way_out() -> None:
+    """The message holds what a person needs at night: which pair, how many links, which status, what next."""
+    finding = only(judge_health(made.with_pair(made.titan(), 0, 1, read=5, nvlink=4)))
+    assert (finding.code, finding.severity) == ("p2p-refused", Severity.FAIL)
+    assert finding.subject == "GPU 0 (0000:0f:00.0) - GPU 1 (0000:10:00.0)"
+    assert "2 NVLinks up" in finding.message
+    assert "READ (NS: not supported), NVLINK (DR: disabled by a registry key)" in finding.message
+    assert finding.message.endswith(f"Next: {CATALOGUE[Code.P2P_REFUSED].next_step}")
+    assert "WRITE" not in finding.message
+
+
+def test_many_refused_pairs_are_one_finding() -> None:
+    """28 pairs of one cause make one finding that counts them, the worst pair first."""
+    result = made.h100()
+    for i in range(8):
+        for j in range(i + 1, 8):
+            result = made.with_pair(result, i, j, nvlink=5)
+    result = made.with_pair(result, 2, 3, read=5, write=5)
+    finding = only(judge_health(result))
+    assert finding.subject == "GPU 2 (0000:11:00.0) - GPU 3 (0000:12:00.0) and 27 more"
+    assert finding.evidence["pairs"] == 28
+    assert str(finding.evidence["also"]).startswith("0-1, 0-2, ")
+
+
+def test_a_fabric_that_is_not_ready_speaks_before_the_pairs_that_refuse_because_of_it() -> None:
+    """The cause leads, the consequences are counted."""
+    result = made.with_pair(made.with_gpu(made.h100(), 7, fabric=Fabric(state=2)), 0, 1, read=5)
+    finding = only(judge_health(result))
+    assert finding.code == "p2p-refused"
+    assert finding.subject == "GPU 7 (0000:16:00.0) and 1 more"
+    assert "still in progress" in finding.message
+    assert finding.evidence["fabric_state"] == 2
+
+
+def test_missing_links_warn_and_far_too_few_fail() -> None:
+    """Behind switches siblings tell: 17 of 18 warns, 13 of 18 fails; the numbers are in the evidence."""
+    warned = only(judge_health(made.without_links(made.h100(), 3, count=1)))
+    failed = only(judge_health(made.without_links(made.h100(), 3, count=5)))
+    assert (warned.severity, failed.severity) == (Severity.WARN, Severity.FAIL)
+    assert failed.evidence == {"links": 13, "expected": 18, "against": "siblings", "limit": 0.75}
+    assert "13 NVLinks active; its siblings have 18 (72%, below 75%" in failed.message
+
+
+def test_siblings_are_compared_within_a_model_and_only_behind_switches() -> None:
+    """Another model may have fewer links, and a direct mesh may be uneven."""
+    result = made.with_gpu(made.without_links(made.h100(), 3, count=9), 3, name="NVIDIA H800")
+    assert "nvlink-degraded/fail" not in codes(judge_health(result))
+    assert codes(judge_health(made.dgx1([0, 1, 2, 3]))) == []
+
+
+def test_the_worse_of_siblings_and_history_is_what_counts() -> None:
+    """All siblings degraded alike are seen against the past."""
+    history = judge_health(made.h100()).history
+    result = made.h100()
+    for place in range(8):
+        result = made.without_links(result, place, count=2)
+    finding = only(judge_health(result, history=history))
+    assert finding.evidence["against"] == "history"
+    assert finding.subject.endswith("and 7 more")
+
+
+def test_links_that_cannot_be_told_warn_and_are_no_degradation() -> None:
+    """A doubt is not a lost link, even with a past to compare with."""
+    history = judge_health(made.titan()).history
+    result = made.with_links(made.with_links(made.titan(), 0, state=3), 1, state=3)
+    finding = only(judge_health(result, history=history))
+    assert (finding.code, finding.severity) == ("nvlink-unresolved", Severity.WARN)
+    assert "traffic is disabled" in finding.message
+
+
+def test_a_gpu_whose_links_are_all_down_is_degraded_and_not_a_riddle() -> None:
+    """Zero of 18 is a fact, although the GPU still counts its wires to the switches."""
+    finding = only(judge_health(made.with_links(made.h100(), 1, state=0)))
+    assert (finding.code, finding.evidence["links"]) == ("nvlink-degraded", 0)
+
+
+def test_lost_links_are_not_a_riddle_as_well() -> None:
+    """All links of a pair gone while NVLINK P2P still reads OK: one finding, against the past."""
+    gone = made.with_links(made.with_links(made.titan(), 0, state=0), 1, state=0)
+    assert codes(judge_health(gone, history=judge_health(made.titan()).history)) == ["nvlink-degraded/fail"]
+    assert codes(judge_health(gone)) == ["nvlink-unresolved/warn"]
+
+
+def test_unreadable_p2p_is_a_warning_of_its_own() -> None:
+    """What could not be told is neither refused nor fine."""
+    finding = only(judge_health(made.with_pair(made.titan(), 0, 1, write=Unavailable("Unknown"))))
+    assert (finding.code, finding.severity) == ("nvlink-unresolved", Severity.WARN)
+    assert "WRITE (not readable: Unknown)" in finding.message
+    absent = only(judge_health(replace(made.titan(), pairs=replace(made.titan().pairs, read=[]))))
+    assert "READ (not in the document)" in absent.message
+
+
+def test_mig_silences_every_opinion_on_links() -> None:
+    """With MIG on, refused P2P and a fabric in progress mean nothing."""
+    result = made.with_gpu(made.with_pair(made.h100(), 1, 2, read=5), 0, mig=1, fabric=Fabric(state=2))
+    assert codes(judge_health(result, history=judge_health(made.h100()).history)) == []
+
+
+def test_a_lone_gpu_of_a_bridged_pair_is_left_alone() -> None:
+    """One GPU in a virtual machine whose links name itself is no riddle worth a warning."""
+    whole = made.ncv4()
+    assert judge_health(replace(whole, gpus=whole.gpus[:1], pairs=made.pairs([[0]]))).verdict == "pass"

@@ -1,0 +1,202 @@
+"""GPUs that are sick or hidden, and runs with a problem: what is proven, what is unknown, and the way out."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+import result_builders as made
+from judge_builders import LOST, codes, cool, only
+from nodegauge_contract import Gpu, Problem, ProblemKind, Result
+from nodegauge_judge import Code, NodeFacts, Severity, Sharing, Verdict, judge_health
+
+# -- GPUs with errors
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (ProblemKind.GPU_LOST, Code.GPU_LOST),
+        (ProblemKind.RESET_REQUIRED, Code.RESET_REQUIRED),
+        (ProblemKind.INSUFFICIENT_POWER, Code.INSUFFICIENT_POWER),
+        (ProblemKind.IRQ_ISSUE, Code.GPU_FAULT),
+        (ProblemKind.CORRUPTED_INFOROM, Code.GPU_FAULT),
+    ],
+)
+def test_a_sick_gpu_fails_the_node(kind: ProblemKind, code: Code) -> None:
+    """NVML's errors that mean a sick device fail at once, on a GPU and for the whole run."""
+    error = Problem(kind=kind, call="nvmlDeviceGetUUID", code=15, message="words of the driver")
+    judgement = judge_health(made.with_gpu(made.h100(), 3, error=error, links=[]))
+    finding = only(judgement)
+    assert (finding.code, finding.severity, judgement.verdict) == (code, Severity.FAIL, Verdict.FAIL)
+    assert finding.subject == "GPU 3 (0000:12:00.0)"
+    assert "words of the driver" in finding.message
+    assert finding.evidence == {"kind": kind, "call": "nvmlDeviceGetUUID", "nvml_return": 15}
+    assert judge_health(Result(probe="health", problem=error)).verdict is Verdict.FAIL
+
+
+def test_a_gpu_without_an_address_is_named_by_its_index() -> None:
+    """A lost GPU may not even tell its address; the node's past knows the board by its UUID."""
+    lost = Gpu(index=1, error=LOST)
+    result = replace(made.titan(), gpus=[made.titan().gpus[0], lost])
+    finding = only(judge_health(result, history=judge_health(made.titan()).history))
+    assert finding.subject == "GPU 1"
+    assert finding.evidence["missing_uuids"] == "GPU-00000001"
+    assert "missing_uuids" not in only(judge_health(result)).evidence
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("nvml-error", Code.GPU_UNREADABLE),
+        ("a-kind-of-tomorrow", Code.GPU_UNREADABLE),
+        ("call-hung", Code.CALL_HUNG),
+        ("no-permission", Code.GPUS_NOT_VISIBLE),
+    ],
+)
+def test_a_gpu_that_says_nothing_leaves_the_node_unjudged(kind: str, code: Code) -> None:
+    """Neither healthy nor broken: unknown, with a finding that says which GPU."""
+    judgement = judge_health(made.with_gpu(made.h100(), 3, error=Problem(kind=kind)))
+    assert (only(judgement).code, judgement.verdict, judgement.readable) == (code, Verdict.UNKNOWN, False)
+
+
+# -- runs with problems
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (ProblemKind.LIBRARY_NOT_FOUND, Code.LIBRARY_NOT_FOUND),
+        (ProblemKind.DRIVER_NOT_LOADED, Code.DRIVER_NOT_LOADED),
+        (ProblemKind.DRIVER_MISMATCH, Code.DRIVER_MISMATCH),
+        (ProblemKind.CALL_HUNG, Code.CALL_HUNG),
+        (ProblemKind.DEADLINE, Code.PROBE_DEADLINE),
+        (ProblemKind.TERMINATED, Code.PROBE_TERMINATED),
+        (ProblemKind.CRASHED, Code.PROBE_CRASHED),
+        (ProblemKind.TOO_LARGE, Code.RESULT_TOO_LARGE),
+        (ProblemKind.NVML_ERROR, Code.PROBE_PROBLEM),
+        (ProblemKind.NO_PERMISSION, Code.PROBE_PROBLEM),
+        ("a-kind-of-tomorrow", Code.PROBE_PROBLEM),
+    ],
+)
+def test_a_run_that_ended_early_is_unknown_and_names_the_way_out(kind: str, code: Code) -> None:
+    """No data decides nothing: the verdict is unknown, with and without half a reading."""
+    problem = Problem(kind=kind, call="nvmlInitWithFlags", message="what happened")
+    for result in (Result(probe="health", problem=problem), replace(made.titan(), problem=problem)):
+        judgement = judge_health(result)
+        finding = only(judgement)
+        assert (finding.code, judgement.verdict, judgement.readable) == (code, Verdict.UNKNOWN, False)
+        assert "what happened" in finding.message
+        assert finding.evidence["call"] == "nvmlInitWithFlags"
+
+
+def test_every_problem_kind_of_the_contract_has_words() -> None:
+    """A kind added to the contract without a code of its own still gives a finding with a next step."""
+    for kind in ProblemKind:
+        finding = only(judge_health(Result(probe="health", problem=Problem(kind=kind))))
+        assert "Next: " in finding.message
+
+
+def test_what_is_proven_broken_outweighs_what_could_not_be_judged() -> None:
+    """A lost GPU fails the node even when the run was cut off afterwards."""
+    result = replace(made.with_gpu(made.h100(), 0, error=LOST), problem=Problem(kind="deadline"))
+    judgement = judge_health(result)
+    assert (judgement.verdict, judgement.readable) == (Verdict.FAIL, True)
+    assert codes(judgement) == ["gpu-lost/fail", "probe-deadline/warn"]
+
+
+def test_a_warning_beside_an_unjudged_node_does_not_make_it_a_pass() -> None:
+    """Half a node that is only warm is still half a node."""
+    facts = NodeFacts(gpu_capacity=4, sharing=Sharing.EXCLUSIVE)
+    assert judge_health(cool(gpu=81, gpu_max=85), node=facts).verdict is Verdict.UNKNOWN
+
+
+# -- visibility
+
+
+def test_nvml_without_a_gpu_is_a_runtime_that_hides_them() -> None:
+    """No GPU and no error is not a healthy node."""
+    judgement = judge_health(Result(probe="health"))
+    assert (only(judgement).code, judgement.verdict) == ("gpus-not-visible", Verdict.UNKNOWN)
+    assert "runtimeClassName" in only(judgement).message
+
+
+@pytest.mark.parametrize(
+    ("facts", "visible"),
+    [
+        (NodeFacts(gpu_capacity=2, sharing=Sharing.EXCLUSIVE), True),
+        (NodeFacts(gpu_capacity=1, sharing=Sharing.EXCLUSIVE), True),
+        (NodeFacts(gpu_capacity=3, sharing=Sharing.EXCLUSIVE), False),
+        (NodeFacts(gpu_capacity=20, sharing=Sharing.SHARED), True),
+        (NodeFacts(sharing=Sharing.EXCLUSIVE), True),
+        (None, True),
+    ],
+)
+def test_capacity_is_compared_only_where_it_counts_whole_gpus(facts: NodeFacts | None, visible: bool) -> None:
+    """Time-slicing multiplies nvidia.com/gpu; then it proves nothing."""
+    judgement = judge_health(made.titan(), node=facts)
+    assert judgement.verdict == ("pass" if visible else "unknown")
+    if not visible:
+        assert "nvidia.com/gpu=3, the probe was shown 2" in only(judgement).message
+        assert only(judgement).evidence == {"gpus_seen": 2, "gpus_known": 0, "gpu_capacity": 3}
+
+
+def test_a_link_to_a_gpu_that_is_not_there_tells_that_it_was_hidden() -> None:
+    """No capacity and no past needed: GPUs 2 to 7 of a DGX-1 are named by the links of the first two."""
+    whole = made.dgx1()
+    pair = replace(whole, gpus=whole.gpus[:2], pairs=made.pairs([[0, 1], [1, 0]]))
+    finding = only(judge_health(pair))
+    assert finding.code == "gpus-not-visible"
+    assert "an NVLink of GPU 0 leads to GPU 0000:11:00.0" in finding.message
+
+
+def test_capacity_proves_nothing_while_mig_is_on() -> None:
+    """MIG slices are counted as GPUs by some strategies."""
+    facts = NodeFacts(gpu_capacity=7, sharing=Sharing.EXCLUSIVE)
+    assert judge_health(made.with_gpu(made.titan(), 0, mig=1), node=facts).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("labels", "sharing"),
+    [
+        ({}, Sharing.EXCLUSIVE),
+        ({"nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/gpu.replicas": "1"}, Sharing.EXCLUSIVE),
+        ({"nvidia.com/gpu.sharing-strategy": "time-slicing"}, Sharing.SHARED),
+        ({"nvidia.com/gpu.replicas": "4"}, Sharing.SHARED),
+        ({"nvidia.com/mig.strategy": "single"}, Sharing.SHARED),
+    ],
+)
+def test_sharing_is_read_from_the_labels_of_gpu_feature_discovery(
+    labels: dict[str, str], sharing: Sharing
+) -> None:
+    """Any sign of sharing makes the capacity meaningless."""
+    assert NodeFacts.of(labels=labels, capacity={"nvidia.com/gpu": "8"}) == NodeFacts(
+        gpu_capacity=8, sharing=sharing
+    )
+    assert NodeFacts.of(labels=labels, capacity={"nvidia.com/gpu": "many"}).gpu_capacity is None
+
+
+def test_gpus_that_were_there_before_are_missed_by_name() -> None:
+    """Fewer GPUs than in the last whole reading: unknown, with the UUIDs that are gone."""
+    history = judge_health(made.h100()).history
+    four = made.h100(4)
+    judgement = judge_health(four, history=history)
+    finding = only(judgement)
+    assert (finding.code, judgement.verdict) == ("gpus-not-visible", Verdict.UNKNOWN)
+    assert "8 GPUs were seen in this boot, 4 now" in finding.message
+    assert "GPU-00000004" in finding.message
+    assert "GPU-00000003" not in finding.message
+    later = replace(four, host=replace(four.host, boot_id="another"))
+    assert "before the last reboot" in only(judge_health(later, history=history)).message
+
+
+def test_links_of_a_mesh_are_not_called_lost_when_their_gpus_are_hidden() -> None:
+    """A half-hidden DGX-1 has fewer links to visible GPUs; that is not damage."""
+    history = judge_health(made.dgx1()).history
+    assert codes(judge_health(made.dgx1([0, 1, 2, 3]), history=history)) == ["gpus-not-visible/warn"]
+    lost = made.with_gpu(made.dgx1(), 7, error=LOST, links=[])
+    for place in range(7):
+        lost = made.with_gpu(
+            lost, place, links=[g for g in lost.gpus[place].links if g.remote != made.pci(7)]
+        )
+    assert codes(judge_health(lost, history=history)) == ["gpu-lost/fail"]

@@ -1,0 +1,271 @@
+"""The stand-in for NCCL by itself: it takes from its environment what NCCL takes from there, no more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from nodegauge_contract.bench import ArmName
+from nodegauge_probes.nccl.speech import (
+    FD_VARIABLE,
+    CellOrder,
+    Line,
+    Order,
+    decode_line,
+    encode_order,
+)
+from testbed import standin
+from testbed.standin import pace, pathfinding
+from testbed.standin.debuglog import Rank
+from testbed.standin.machine import MACHINE_VARIABLE, Gpu, Machine, Trouble, Way, encode
+from testbed.standin.program import visible
+
+FOLDER = Path(standin.__file__).parent
+PROBES = Path(__file__).resolve().parents[2] / "probes/src"
+GIB = 1 << 30
+PAIR = Machine(
+    name="pair",
+    seed="seed",
+    nccl="2.32.3",
+    cuda="12.9",
+    gpus=(
+        Gpu(uuid="GPU-a", bus="0000:0f:00.0", pairs=(-1, 40)),
+        Gpu(uuid="GPU-b", bus="0000:2d:00.0", pairs=(40, -1)),
+    ),
+    ways={
+        "nvls": Way(transport="P2P/direct pointer", latency_us=20, busbw={"all_reduce": {"2": 80}}),
+        "p2p": Way(
+            transport="P2P/direct pointer",
+            latency_us=12,
+            busbw={"all_reduce": {"2": 40}, "all_gather": {"2": 40}},
+        ),
+        "host": Way(
+            transport="SHM/direct/direct",
+            latency_us=20,
+            busbw={"all_reduce": {"2": 4}, "all_gather": {"2": 4}},
+        ),
+    },
+    nvls_from=2,
+)
+
+
+def speak(
+    folder: Path,
+    *cells: CellOrder,
+    machine: Machine = PAIR,
+    environment: Mapping[str, str] | None = None,
+    launcher: Path = FOLDER / "nccl",
+    **order: Any,
+) -> list[Line]:
+    """What a child says that was started like this; its exit code must go with its last word."""
+    (folder / "machine.json").write_bytes(encode(machine))
+    asked = Order(**{"arm": "whatever", "uuids": ("GPU-a", "GPU-b"), "cells": cells} | order)
+    done = subprocess.run(
+        [str(launcher), "--order", encode_order(asked)],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(PROBES),
+            "NODEGAUGE_STANDIN_PYTHON": sys.executable,
+            FD_VARIABLE: "1",
+            MACHINE_VARIABLE: str(folder / "machine.json"),
+            **({"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if "LD_LIBRARY_PATH" in os.environ else {}),
+            **(environment or {}),
+        },
+        capture_output=True,
+        check=False,
+    )
+    lines = [decode_line(line) for line in done.stdout.splitlines()]
+    assert done.returncode == (0 if lines[-1].done else 1), done.stderr.decode()
+    return lines
+
+
+def one_gib(lines: list[Line]) -> float:
+    """busbw of the only cell, all_reduce over two ranks: its factor is 1."""
+    [us] = [line.cell.us for line in lines if line.cell is not None]
+    assert isinstance(us, (int, float))
+    return GIB / us / 1000
+
+
+@pytest.mark.parametrize(
+    ("environment", "gbps", "transport"),
+    [
+        ({}, 80, "P2P/direct pointer"),
+        ({"NCCL_NVLS_ENABLE": "0"}, 40, "P2P/direct pointer"),
+        ({"NCCL_ALGO": "Ring"}, 40, "P2P/direct pointer"),
+        ({"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}, 4, "SHM/direct/direct"),
+        ({"NCCL_P2P_DISABLE": "1"}, 80, "SHM/direct/direct"),
+        ({"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_SHM_DISABLE": "1"}, 1.2, "NET/Socket/0"),
+    ],
+)
+def test_the_environment_makes_the_arm_and_not_the_order(
+    tmp_path: Path, environment: dict[str, str], gbps: float, transport: str
+) -> None:
+    """P2P off alone leaves NVLS on, as NCCL does; the log names the way that the numbers are of."""
+    debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(tmp_path / "nccl.%h.%p.log")}
+    lines = speak(
+        tmp_path, CellOrder(collective="all_reduce", bytes=GIB), environment={**environment, **debug}
+    )
+    assert one_gib(lines) == pytest.approx(gbps, rel=0.02)
+    [log] = tmp_path.glob("nccl.*.log")
+    assert f"0[0] -> 1[1] via {transport}\n" in log.read_text()
+
+
+def test_a_log_has_the_subsystems_that_were_asked_for(tmp_path: Path) -> None:
+    """NCCL's own three by default; TUNING only on demand; nothing without NCCL_DEBUG."""
+    for number, (asked, tells) in enumerate(
+        [
+            ({}, None),
+            ({"NCCL_DEBUG": "INFO"}, False),
+            ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}, True),
+        ]
+    ):
+        log = tmp_path / f"{number}.log"
+        speak(
+            tmp_path,
+            CellOrder(collective="all_gather", bytes=GIB),
+            environment={**asked, "NCCL_DEBUG_FILE": str(log)},
+        )
+        assert log.exists() == (tells is not None)
+        # A rank puts in half of what nccl-tests calls the size.
+        assert not tells or f"AllGather: {GIB // 2} Bytes -> Algo RING proto SIMPLE" in log.read_text()
+        assert tells is None or ("NCCL version" in log.read_text()) is not tells
+
+
+@pytest.mark.parametrize(
+    ("environment", "seen"),
+    [
+        ({}, ["GPU-a", "GPU-b"]),
+        ({"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"}, ["GPU-b", "GPU-a"]),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, ["GPU-b"]),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-b", "CUDA_VISIBLE_DEVICES": "GPU-a"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-x"}, []),
+    ],
+)
+def test_cuda_sees_what_the_container_got_and_the_process_was_told(
+    environment: dict[str, str], seen: list[str]
+) -> None:
+    """In the order of CUDA_VISIBLE_DEVICES."""
+    assert visible({"GPU-a": 0, "GPU-b": 1}, environment) == seen
+
+
+def test_a_gpu_that_is_not_visible_fails_the_arm(tmp_path: Path) -> None:
+    """By name, as CUDA would fail it, before any communicator."""
+    lines = speak(
+        tmp_path, CellOrder(collective="all_reduce", bytes=8), environment={"CUDA_VISIBLE_DEVICES": "GPU-a"}
+    )
+    assert lines[-1].failed is not None
+    assert (lines[-1].failed.what, "GPU-b" in lines[-1].failed.message) == ("cuda-error", True)
+    assert not any(line.phase == "init" for line in lines)
+
+
+def test_an_order_without_gpus_asks_only_who_it_is(tmp_path: Path) -> None:
+    """About, and done."""
+    [about, done] = speak(tmp_path, uuids=())
+    assert about.about is not None
+    assert (about.about.engine, done.done) == ("stand-in", True)
+
+
+def test_the_budget_cuts_cells_and_not_the_arm(tmp_path: Path) -> None:
+    """Cells that would begin after it are named, in the words of the contract; the arm ends well."""
+    cells = [CellOrder(collective="all_reduce", bytes=GIB, spread=0, max_ms=400) for _ in range(3)]
+    lines = speak(tmp_path, *cells, warm_up_ms=0.0, budget_ms=500.0)
+    assert [line.cut for line in lines if line.cut] == [f"all_reduce/{GIB}"]
+    assert sum(line.cell is not None for line in lines) == 2
+
+
+def test_batches_stop_when_they_agree_or_their_time_is_over() -> None:
+    """At least as many as ordered, each at least as long; a fixed number of calls is one batch."""
+    order = CellOrder(collective="all_reduce", bytes=8)
+    calm = pace.batches(order, 100.0, random=Random(1), noise=0.001)
+    wild = pace.batches(order, 100.0, random=Random(1), noise=0.2)
+    fixed = pace.batches(CellOrder(collective="all_reduce", bytes=8, calls=5), 100.0, random=Random(1))
+    assert (len(calm.times), calm.calls) == (5, 5 * 200)
+    assert wild.spread > order.spread
+    assert wild.seconds == pytest.approx(order.max_ms / 1000, rel=0.05)
+    assert (len(fixed.times), fixed.calls, fixed.spread) == (1, 5, 0.0)
+
+
+@pytest.mark.parametrize(("size", "gbps"), [(GIB, 40.0), (GIB // 4, 40 * 0.85), (1 << 34, 40 * 1.03)])
+def test_bandwidth_depends_on_size_as_the_curve_says(size: int, gbps: float) -> None:
+    """At its points exactly, and between them in between; below the first a call takes its latency."""
+    way = Way(
+        transport="x",
+        latency_us=30,
+        busbw={"all_reduce": {"8": 40}},
+        shape=((16, 0.46), (256, 0.85), (1024, 1), (16384, 1.03)),
+    )
+    us = pace.call_us(way, "all_reduce", size, ranks=8)
+    assert size / us / 1000 * 1.75 == pytest.approx(gbps)
+    between = pace.share(way.shape, 64 << 20)
+    assert 0.46 < between < 0.85
+    assert pace.call_us(way, "all_reduce", 8, ranks=8) == pytest.approx(30, rel=0.001)
+    with pytest.raises(pace.NotMeasured):
+        pace.call_us(way, "reduce_scatter", size, ranks=8)
+
+
+@pytest.mark.parametrize(("ranks", "gbps"), [(2, 10.0), (3, 10.0), (4, 20.0), (8, 20.0), (1, 10.0)])
+def test_ranks_that_nobody_measured_take_the_next_fewer(ranks: int, gbps: float) -> None:
+    """And the fewest where there are none fewer."""
+    assert pace.by_ranks({"2": 10.0, "4": 20.0}, ranks) == gbps
+
+
+def test_an_arm_is_known_by_its_environment() -> None:
+    """Under the benchmark's own names, so that a fault can concern one of them."""
+    assert pathfinding.arm({}) == ArmName.DEFAULT
+    assert pathfinding.arm({"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}) == ArmName.P2P_OFF
+    assert pathfinding.arm({"NCCL_NVLS_ENABLE": "0"}) == ArmName.NVLS_OFF
+
+
+def test_a_bus_id_is_printed_as_nccl_prints_it() -> None:
+    """One hexadecimal number (measured logs have busId f000 for 0f:00.0)."""
+    assert [Rank(number=0, bus=bus).bus_id for bus in ("0000:0f:00.0", "0008:01:00.0")] == ["f000", "801000"]
+
+
+def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> None:
+    """As it is mounted into an image: this folder alone, and the probes."""
+    place = tmp_path / "any where/standin"
+    shutil.copytree(FOLDER, place, ignore=shutil.ignore_patterns("__pycache__", "bench.py"))
+    launcher = tmp_path / "python-launcher"
+    launcher.write_text(f"#!/bin/sh\nexec {sys.executable!r} -P '{place}/__main__.py' \"$@\"\n")
+    launcher.chmod(0o755)
+    cell = CellOrder(collective="all_reduce", bytes=GIB)
+    assert one_gib(speak(tmp_path, cell, launcher=launcher)) == pytest.approx(80, rel=0.02)
+    assert os.access(place / "__main__.py", os.X_OK)
+    # A pod that brings the image holds no GPU, and nobody tells it of a machine.
+    (place / "machine.json").write_bytes(encode(msgspec.structs.replace(PAIR, nccl="2.1", gpus=())))
+    about, done = speak(tmp_path, launcher=launcher, uuids=(), environment={MACHINE_VARIABLE: ""})
+    assert about.about is not None
+    assert (about.about.nccl, about.about.uuids, done.done) == ("2.1", [], True)
+
+
+@pytest.mark.parametrize("content", [None, b"{", b'{"name": "x"}'])
+def test_without_a_machine_it_says_so(tmp_path: Path, content: bytes | None) -> None:
+    """On its error output, with an exit code that is no arm's."""
+    path = tmp_path / "machine.json"
+    if content is not None:
+        path.write_bytes(content)
+    order = encode_order(Order(arm="x", uuids=(), cells=()))
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "__main__.py"), "--order", order],
+        env={**os.environ, "PYTHONPATH": str(PROBES), FD_VARIABLE: "1", MACHINE_VARIABLE: str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert str(path) in done.stderr
+
+
+def test_a_machine_survives_its_file() -> None:
+    """What is written is what is read, troubles too."""
+    machine = msgspec.structs.replace(PAIR, troubles=(Trouble(kind="hang", arm="default", phase="init"),))
+    assert msgspec.json.decode(encode(machine), type=Machine) == machine

@@ -1,0 +1,122 @@
+"""The simulated device plugin: what it advertises, which GPUs it gives, and who then computes on them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.driver.client import GPU, NvmlClient
+from testbed.hardware import Hardware, plug
+from testbed.kubelet.devices import GIVEN_VARIABLE, VISIBLE_DEVICES, Devices
+from testbed.kubelet.errors import StartFailed
+from testbed.kubelet.images import default_images
+from testbed.standin.machine import MACHINE_VARIABLE
+
+
+def container(gpus: int, name: str = "main") -> dict[str, Any]:
+    """A container that asks for so many GPUs."""
+    return {"name": name, "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+
+
+@pytest.fixture
+def titan(tmp_path: Path) -> Hardware:
+    """Two GPUs."""
+    return plug("titan-rtx-nv2", tmp_path / "titan")
+
+
+def given(devices: Devices, pod: str, gpus: int) -> list[str]:
+    """The UUIDs that a pod gets."""
+    return devices.allocate(pod, container(gpus))[VISIBLE_DEVICES].split(",")
+
+
+def test_a_gpu_is_given_to_one_pod_until_that_is_over(titan: Hardware) -> None:
+    """The first free one each time, the same again to a container that starts again, and none twice."""
+    devices = Devices(titan)
+    first, second = titan.uuids
+
+    assert given(devices, "a", 1) == given(devices, "a", 1) == [first]
+    assert given(devices, "b", 1) == [second]
+    with pytest.raises(StartFailed, match="Requested: 1, Available: 0, which is unexpected"):
+        devices.allocate("c", container(1))
+    devices.release("a")
+    assert given(devices, "c", 1) == [first]
+
+
+def test_an_unhealthy_gpu_is_counted_and_given_to_nobody(titan: Hardware) -> None:
+    """Capacity keeps it, allocatable does not, and it comes back when it is healed."""
+    devices = Devices(titan)
+    before = devices.stamp()
+    titan.fault("device-unhealthy", gpu=0)
+
+    assert (devices.capacity(), devices.allocatable()) == (2, 1)
+    assert devices.stamp() != before
+    assert given(devices, "a", 1) == [titan.uuids[1]]
+    with pytest.raises(StartFailed):
+        devices.allocate("b", container(1))
+    titan.heal()
+    assert (devices.allocatable(), devices.stamp()) == (2, before)
+
+
+def test_a_lost_gpu_is_withdrawn(titan: Hardware) -> None:
+    """The plugin hears of its Xid 79."""
+    titan.fault("gpu-lost", gpu=1)
+    assert Devices(titan).allocatable() == 1
+
+
+def test_shared_gpus_are_given_as_often_as_they_are_shared(tmp_path: Path) -> None:
+    """Eight GPUs four times each: a pod with ten has all eight, and 22 are left for the next."""
+    devices = Devices(plug("h100-timesliced-8", tmp_path))
+    assert (devices.capacity(), devices.allocatable()) == (32, 32)
+    assert len(given(devices, "a", 10)) == 8
+    devices.allocate("b", container(22))
+    with pytest.raises(StartFailed, match="Available: 0"):
+        devices.allocate("c", container(1))
+
+
+@pytest.mark.parametrize("hardware", [None, "titan"])
+def test_who_asks_for_none_gets_none(hardware: str | None, request: pytest.FixtureRequest) -> None:
+    """No environment, with or without hardware."""
+    devices = Devices(request.getfixturevalue(hardware) if hardware else None)
+    assert devices.allocate("a", {"name": "main"}) == {}
+    assert devices.given({VISIBLE_DEVICES: "all"}) == {}
+
+
+def test_the_driver_shows_what_was_given_and_no_more(titan: Hardware) -> None:
+    """One GPU by its UUID or its index, in a process with the environment of that container."""
+    devices = Devices(titan)
+    for chosen in (titan.uuids[1], "1"):
+        env = titan.env() | devices.given({VISIBLE_DEVICES: chosen})
+        assert env[GIVEN_VARIABLE] == titan.uuids[1]
+        with NvmlClient(env) as nvml:
+            assert nvml.ask("nvmlDeviceGetCount") == 1
+            assert nvml.ask("nvmlDeviceGetUUID", GPU(0)) == titan.uuids[1]
+
+
+def test_nvml_tells_who_computes_while_the_process_lives(titan: Hardware) -> None:
+    """On the GPUs that were given, until the pod is over; a process that has ended is not told."""
+    devices = Devices(titan)
+    devices.allocate("a", container(1))
+    devices.allocate("b", container(1))
+
+    def counted() -> list[int]:
+        call = "nvmlDeviceGetComputeRunningProcesses_v2"
+        with NvmlClient(titan.env()) as nvml:
+            return [len(nvml.ask(call, GPU(gpu))) for gpu in (0, 1)]
+
+    devices.computes("a", container(1), pid=os.getpid())
+    devices.computes("b", container(1), pid=2**22 + 1)  # beyond every kernel's pid_max
+    assert counted() == [1, 0]
+    devices.release("a")
+    assert counted() == [0, 0]
+
+
+def test_the_bench_image_has_the_stand_in_and_the_machine_its_file(titan: Hardware) -> None:
+    """What the benchmark is told to start exists and is executable; the node says which machine it is."""
+    images = default_images()
+    launcher = images["nodegauge/bench"].env["NODEGAUGE_NCCL_CHILD"]
+    assert os.access(launcher, os.X_OK)
+    assert [name for name, image in images.items() if image.stands_in] == ["nodegauge/bench"]
+    assert Path(titan.env()[MACHINE_VARIABLE]).is_file()

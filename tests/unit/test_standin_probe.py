@@ -1,0 +1,278 @@
+"""The real benchmark on simulated machines: what comes home is what the machine gives, whatever breaks.
+
+Everything but GPUs and NCCL is real here: the probe, its children, their environment and end, the document
+and the judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from nodegauge_contract import MESSAGE_LIMIT, Arm, ArmName, ArmOutcome, Result, Skip, decode
+from nodegauge_judge import Thresholds
+from nodegauge_judge.bench import judge_bench
+from testbed import profiles
+from testbed.hardware import FAULTS, plug
+from testbed.kubelet.devices import Devices
+from testbed.standin.bench import run
+
+GIB = 1 << 30
+LIMITS = {"NODEGAUGE_NCCL_LIMITS": "4,3,2"}
+"""Seconds for starting, measuring and ending, where something is meant to hang."""
+MEASURABLE = [
+    name for name in profiles.names() if profiles.load(name).bench and len(profiles.load(name).gpus) > 1
+]
+SKIPPED = {"a100-mig-4": Skip.MIG}
+"""Machines on which nothing is measured although all is well."""
+SHOWN = {"h100-runtime-hides-8": 2}
+"""GPUs that a pod sees, where that is not all of them."""
+
+
+def arm(result: Result, name: str) -> Arm:
+    """One arm of a result."""
+    assert result.bench is not None
+    return next(arm for arm in result.bench.arms if arm.name == name)
+
+
+def busbw(result: Result, name: str, *, collective: str = "all_reduce", size: int = GIB) -> float:
+    """GB/s of one cell, by the formula of nccl-tests' doc/PERFORMANCE.md."""
+    assert result.bench is not None
+    ranks = result.bench.ranks
+    [us] = [c.us for c in arm(result, name).cells if (c.collective, c.bytes) == (collective, size)]
+    assert isinstance(us, (int, float))
+    return size / us / 1000 * (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+@pytest.mark.parametrize("profile", [name for name in MEASURABLE if name not in SKIPPED])
+def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -> None:
+    """All arms end well, no cell is cut, the numbers are the profile's within noise, the judge sees no fault
+    and confirms the interconnect, the message fits, and no process is left."""
+    hardware = plug(profile, tmp_path / "hardware")
+    ran = run(hardware)
+    bench, known = ran.result.bench, hardware.profile.bench
+    assert bench is not None
+    assert known is not None
+
+    ranks = SHOWN.get(profile, hardware.gpu_count)
+    assert (bench.engine, bench.ranks, bench.skipped) == ("stand-in", ranks, "")
+    assert set(bench.cut) <= {f"pairs/{GIB // 4}"}  # of 240 pairs: copied in smaller pieces
+    assert {one.outcome for one in bench.arms} == {ArmOutcome.DONE}
+    assert bench.uuids == hardware.uuids[:ranks]
+    nvls = 0 < known.nvls_from <= ranks
+    way = known.ways["nvls" if nvls else "p2p" if "p2p" in known.ways else "host"]
+    wanted = way.busbw["all_reduce"]
+    best = wanted[max(n for n in wanted if n <= ranks)]
+    assert busbw(ran.result, ArmName.DEFAULT) == pytest.approx(best, rel=0.02)
+    assert arm(ran.result, ArmName.DEFAULT).nvls is nvls
+    off = arm(ran.result, ArmName.P2P_OFF)
+    assert (off.transport, off.nvls, off.host_buffers) == ("SHM/direct/direct", False, "/dev/shm")
+    assert [row[n] for n, row in enumerate(arm(ran.result, ArmName.DEFAULT).pairs)] == [-1] * ranks
+    judged = judge_bench(ran.result)
+    assert judged.verdict in ("pass", "unknown"), judged.summary
+    assert judged.agreement in ("confirmed", "unsure"), judged.message
+    assert len(ran.message) <= MESSAGE_LIMIT
+    assert decode(ran.message.decode()).bench is not None
+    assert ran.left == []
+
+
+THREE, NO_NVLS, AGAINST = ("done",) * 3, ("failed", "done", "done"), "contradicted"
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How a run must end: outcome of each arm, the phase in which the first did, and what the judge says."""
+
+    fault: str
+    parameters: Mapping[str, str | int] = field(default_factory=dict)
+    profile: str = "titan-rtx-nv2"
+    arms: tuple[str, ...] = ("done", "done")
+    phase: str = ""
+    codes: tuple[str, ...] = ("nccl-failed",)
+    verdict: str = "fail"
+    agreement: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """For pytest."""
+        return "-".join([self.fault, *map(str, self.parameters.values()), *self.profile.split("-")[:1]])
+
+
+def hangs(phase: str) -> Ends:
+    """A hang in the default arm alone: peer access is what makes the difference."""
+    return Ends(
+        fault="nccl-hang",
+        parameters={"phase": phase, "arm": "default"},
+        arms=("hung", "done"),
+        phase=phase,
+        codes=("p2p-broken",),
+        more=LIMITS,
+    )
+
+
+H100 = "h100-sxm-8"
+PCIE_SPEED = ("busbw-low", "interconnect-contradicted", "pair-slow")
+DEFAULT = {"arm": "default"}
+ENDS = [
+    *(hangs(phase) for phase in ("init", "load", "measure", "check", "pairs", "teardown")),
+    Ends(
+        "nccl-hang", {"phase": "init"}, arms=("hung", "hung"), phase="init", codes=("nccl-hang",), more=LIMITS
+    ),
+    Ends("nccl-hang", {"arm": "p2p-off"}, arms=("done", "hung"), codes=("nccl-hang",), more=LIMITS),
+    Ends(
+        "nccl-hang",
+        {"arm": "nvls-off"},
+        H100,
+        arms=("done", "done", "hung"),
+        codes=("nccl-hang",),
+        more=LIMITS,
+    ),
+    Ends(
+        "nccl-crash", arms=("crashed", "crashed"), phase="measure", codes=("nccl-failed",), verdict="unknown"
+    ),
+    Ends(
+        "nccl-crash", {"phase": "init", **DEFAULT}, arms=("crashed", "done"), phase="init", verdict="unknown"
+    ),
+    Ends(
+        "nccl-crash",
+        {"kind": "killed", **DEFAULT},
+        arms=("out-of-memory", "done"),
+        phase="measure",
+        verdict="unknown",
+    ),
+    Ends("nccl-error", DEFAULT, arms=("failed", "done"), phase="init", verdict="unknown"),
+    Ends("nccl-out-of-memory", DEFAULT, arms=("out-of-memory", "done"), phase="load", verdict="unknown"),
+    Ends("nccl-garbage", DEFAULT, arms=("garbage", "done"), phase="measure", verdict="warn"),
+    Ends("nccl-partial", DEFAULT, arms=("partial", "done"), phase="measure", verdict="warn"),
+    Ends("nccl-wrong-data", codes=("nccl-wrong-data",), verdict="fail"),
+    Ends("nccl-wrong-data", DEFAULT, codes=("nccl-wrong-data", "p2p-broken"), verdict="fail"),
+    Ends("nccl-nvls-broken", {}, H100, arms=NO_NVLS, phase="init", codes=("nvls-broken",), verdict="warn"),
+    Ends(
+        "nccl-nvls-broken",
+        {"kind": "out-of-memory"},
+        H100,
+        arms=("out-of-memory", "done", "done"),
+        phase="init",
+        codes=("nvls-broken",),
+        verdict="warn",
+    ),
+    Ends(
+        "slow-link", {"gpu": 2, "peer": 5}, H100, arms=THREE, codes=("busbw-low", "pair-slow"), verdict="warn"
+    ),
+    Ends("nccl-slow", {}, H100, arms=THREE, codes=("busbw-low",), verdict="warn"),
+    Ends("nvlink-down-in-fact", {}, H100, arms=THREE, codes=PCIE_SPEED, verdict="warn", agreement=AGAINST),
+    Ends("nvlink-down-in-fact", codes=PCIE_SPEED, verdict="warn", agreement=AGAINST),
+    Ends("p2p-refused", arms=("failed", "done"), phase="init", verdict="unknown"),
+]
+
+
+@pytest.mark.parametrize("ends", ENDS, ids=lambda ends: ends.words)
+def test_a_fault_ends_in_its_verdict_and_leaves_no_process(tmp_path: Path, ends: Ends) -> None:
+    """Each arm by itself, with the phase that it was in; the judge names what is wrong; nothing lives on."""
+    hardware = plug(ends.profile, tmp_path / "hardware")
+    hardware.fault(ends.fault, **ends.parameters)
+    ran = run(hardware, more=ends.more)
+    assert ran.left == []
+    assert ran.result.bench is not None
+    assert tuple(one.outcome for one in ran.result.bench.arms) == ends.arms
+    assert arm(ran.result, ArmName.DEFAULT).phase == ends.phase
+    judged = judge_bench(ran.result)
+    assert tuple(finding.code for finding in judged.findings) == ends.codes
+    assert (judged.verdict, ends.agreement in ("", judged.agreement)) == (ends.verdict, True), judged.message
+
+
+def test_every_fault_of_the_child_has_its_end() -> None:
+    """Those that show in another way have a test of their own below."""
+    own = {
+        "nccl-no-engine",
+        "nccl-cold-init",
+        "nccl-unsteady",
+        "nccl-in-real-time",
+        "gpu-in-use",
+        "device-unhealthy",
+    }
+    ours = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
+    assert {ends.fault for ends in ENDS} - {"p2p-refused"} == ours - own
+
+
+def test_a_cold_start_is_told_apart_from_measuring(tmp_path: Path) -> None:
+    """Communicators took the two seconds, in the arm that they took them in; nothing else did."""
+    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
+    hardware.fault("nccl-cold-init", seconds=2, arm="default")
+    ran = run(hardware)
+    cold, warm = (arm(ran.result, name) for name in (ArmName.DEFAULT, ArmName.P2P_OFF))
+    for time, low, high in ((cold.init_ms, 2000, 4000), (cold.measure_ms, 0, 1500), (warm.init_ms, 0, 1500)):
+        assert isinstance(time, int)
+        assert low <= time < high
+    assert judge_bench(ran.result, thresholds=Thresholds(slow_init_seconds=1)).findings[0].code == "slow-init"
+
+
+def test_runs_that_disagree_ask_for_a_third(tmp_path: Path) -> None:
+    """Two runs of which one reaches 80 per cent: the judge wants another; the same names give the same."""
+    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
+    hardware.fault("nccl-unsteady")
+    found = {name: run(hardware, name=name).result for name in "1234"}
+    by_speed = {name: busbw(result, ArmName.DEFAULT) for name, result in found.items()}
+    fast, slow = max(by_speed, key=lambda n: by_speed[n]), min(by_speed, key=lambda n: by_speed[n])
+    assert by_speed[slow] == pytest.approx(0.8 * by_speed[fast], rel=0.03)
+    assert busbw(run(hardware, name=slow).result, ArmName.DEFAULT) == by_speed[slow]
+    first = judge_bench(found[fast])
+    assert not first.again
+    assert judge_bench(found[slow], before=first.memory).again
+
+
+@pytest.mark.parametrize(
+    ("fault", "parameters", "reason"),
+    [
+        ("gpu-in-use", {"gpu": 1}, Skip.BUSY),
+        ("gpu-lost", {"gpu": 1}, Skip.SINGLE_GPU),
+        ("nccl-no-engine", {}, Skip.NO_ENGINE),
+    ],
+)
+def test_what_cannot_be_measured_is_skipped(
+    tmp_path: Path, fault: str, parameters: dict[str, int], reason: Skip
+) -> None:
+    """With the reason, without a child, and without a finding."""
+    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
+    hardware.fault(fault, **parameters)
+    ran = run(hardware)
+    assert ran.result.bench is not None
+    assert (ran.result.bench.skipped, ran.result.bench.arms) == (reason, [])
+    assert judge_bench(ran.result).verdict == "skipped"
+
+
+@pytest.mark.parametrize("profile", SKIPPED)
+def test_machines_that_are_shared_or_sliced_are_skipped(tmp_path: Path, profile: str) -> None:
+    """Their GPUs are not whole ones."""
+    ran = run(plug(profile, tmp_path / "hardware"))
+    assert ran.result.bench is not None
+    assert ran.result.bench.skipped == SKIPPED[profile]
+
+
+def test_seven_of_eight_are_measured_and_said_to_be(tmp_path: Path) -> None:
+    """A container that was given seven: all of them are ranks, eight are expected, and the judge says so."""
+    hardware = plug(H100, tmp_path / "hardware")
+    hardware.fault("device-unhealthy", gpu=3)
+    devices = Devices(hardware)
+    env = devices.allocate("pod", {"name": "bench", "resources": {"limits": {"nvidia.com/gpu": "7"}}})
+    ran = run(hardware, more={**env, **devices.given(env), "NODEGAUGE_GPUS": "8"})
+    assert ran.result.bench is not None
+    assert (ran.result.bench.ranks, ran.result.bench.expected) == (7, 8)
+    assert hardware.uuids[3] not in ran.result.bench.uuids
+    assert busbw(ran.result, ArmName.DEFAULT) == pytest.approx(440, rel=0.02)
+    judged = judge_bench(ran.result)
+    assert judged.findings[0].code == "fewer-gpus"
+    assert (judged.ranks, judged.expected, judged.agreement) == (7, 8, "confirmed")
+
+
+def test_nothing_of_the_nodes_environment_reaches_nccl(tmp_path: Path) -> None:
+    """A user's NCCL variables in the container would switch P2P and NVLS off, and do not."""
+    hardware = plug(H100, tmp_path / "hardware")
+    foreign = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_DEBUG": "NONE"}
+    ran = run(hardware, more=foreign)
+    assert busbw(ran.result, ArmName.DEFAULT) == pytest.approx(462, rel=0.02)
+    assert arm(ran.result, ArmName.DEFAULT).nvls is True
