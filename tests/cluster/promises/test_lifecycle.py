@@ -138,16 +138,22 @@ def test_a_pod_that_finds_no_room_is_skipped_and_ages_nothing(rig: Any) -> None:
 
 
 def test_a_pod_that_somebody_deleted_is_unknown(rig: Any) -> None:
-    """An evicted or deleted probe decides nothing."""
+    """An evicted or deleted probe decides nothing: what was read before it stays."""
     node = rig.add_node()
     rig.add_policy()
-    with rig.kubelet(lambda pod: None), rig.operator():
-        [pod] = eventually(lambda: rig.pods(), what="the probe pod")
-        path = f"/api/v1/namespaces/{rig.namespace}/pods/{pod['metadata']['name']}"
-        rig.api.delete(path)
-        run = rig.wait_run(node, 1)
+    with rig.operator():
+        with rig.kubelet():
+            rig.wait_run(node, 1)
+            before = eventually(lambda: rig.ours(node), what="labels")
+            eventually(lambda: not rig.pods(), what="the first run's pod gone")
+        with rig.kubelet(lambda pod: None):
+            rig.ask_for_run(node)
+            [pod] = eventually(lambda: rig.pods(), what="the second run's pod")
+            path = f"/api/v1/namespaces/{rig.namespace}/pods/{pod['metadata']['name']}"
+            rig.api.delete(path)
+            run = rig.wait_run(node, 2)
     assert (run["outcome"], run["reason"]) == ("unknown", "PodDeleted")
-    assert rig.ours(node) == {}
+    assert rig.ours(node) == before
 
 
 def test_a_refused_pod_is_unknown_with_the_refusal_and_backs_off(rig: Any) -> None:
