@@ -103,7 +103,7 @@ BANDWIDTH_ENTRIES = (
             "NVSwitch machines: `systemctl status nvidia-fabricmanager`, and `nvidia-smi -q | grep -A 6 -i "
             "fabric` must say Completed and Success.",
             "`nvidia-smi nvlink -s`; `nvidia-smi topo -p2p n`; `NCCL_P2P_*` in an /etc/nccl.conf.",
-            "A good run takes it back; the next one comes after `spec.probes.nccl.interval`.",
+            "A good run takes it back; the next one comes after `spec.probes.nccl.recheck`, then ever later.",
         ),
         probe=Probe.NCCL,
     ),
