@@ -15,6 +15,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from nodegauge_probes.nccl.plan import BUDGET_S
+from nodegauge_probes.nccl.speech import CHILD_VARIABLE
+
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
 DEADLINES = {"health": "45", "nccl": "450", "pull": "150"}
 """Seconds by probe: the benchmark's pod has 8 minutes."""
@@ -97,7 +100,7 @@ def parse(
         hz=hz,
         deadline=deadline,
         engine=told.engine,
-        child=environment.get("NODEGAUGE_NCCL_CHILD", ""),
+        child=environment.get(CHILD_VARIABLE, ""),
         expected=int(expected),
         shared=environment.get("NODEGAUGE_SHARED", ""),
         environment=variables,
@@ -126,7 +129,12 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
     bench = parser.add_argument_group("nccl and pull")
     bench.add_argument("--engine", choices=engines, default=engines[0], help=f"default {engines[0]}")
     bench.add_argument("--environment", metavar="JSON", default="{}", help="NCCL_* variables of all arms")
-    bench.add_argument("--budget", metavar="SECONDS", default="60", help="of all arms together, default 60")
+    bench.add_argument(
+        "--budget",
+        metavar="SECONDS",
+        default=f"{BUDGET_S:g}",
+        help=f"of all arms together, default {BUDGET_S:g}",
+    )
     bench.add_argument(
         "--limits",
         metavar="S,S,S",
@@ -136,9 +144,9 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
 
 
 def _check_words(environment: Mapping[str, str], bad: list[str]) -> None:
-    child = environment.get("NODEGAUGE_NCCL_CHILD", "")
+    child = environment.get(CHILD_VARIABLE, "")
     if child and not Path(child).is_absolute():
-        bad.append(f"NODEGAUGE_NCCL_CHILD: {child!r} is not an absolute path")
+        bad.append(f"{CHILD_VARIABLE}: {child!r} is not an absolute path")
     for name, limit in (("NODEGAUGE_RUN", 128), ("NODEGAUGE_NODE", 253), ("NODEGAUGE_SHARED", 128)):
         if len(environment.get(name, "")) > limit:
             bad.append(f"{name}: longer than {limit} characters")

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, Report
+from nodegauge_operator.api.report import Report
 
 MAX_CONCURRENT = 50
 """Probe pods at a time, whatever the policy says (measurement: defaults of section 5)."""
@@ -41,11 +41,6 @@ def gated_places(setting: int | str, nodes: int) -> int:
 def is_gated(report: Report) -> bool:
     """Whether the node counts against the budget of gated nodes: its report reserves a taint for a fault."""
     return any(taint.key in names.TAINTS_OF_FAULTS for taint in report.status.held.taints)
-
-
-def wants_gate(report: Report) -> bool:
-    """Whether a row of the node waits for a place in that budget."""
-    return any(gate.state is GateState.HELD_BACK for gate in report.status.gates)
 
 
 def next_in_turn(waiting: Iterable[tuple[float, str]], places: int) -> list[str]:

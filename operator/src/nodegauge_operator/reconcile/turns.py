@@ -103,8 +103,8 @@ class Turns:
     def grant(self) -> list[str]:
         """Give away the places that are free; the nodes to look at first.
 
-        A node has one pod of ours at a time, and what its GPUs are worth is only asked once they are known to
-        be well: where a health run is due, goes on or is about to begin, no benchmark's place is given.
+        What GPUs are worth is only asked once they are known to be well: where a health run is due, goes on
+        or is about to begin, no benchmark's place is given.
         """
         health = self._store.nodes_with_pods(names.PROBE_HEALTH)
         bench = self._store.nodes_with_pods(*BENCHMARK)
