@@ -50,7 +50,7 @@ matrix: $(READY) need-cc ## every simulated machine with every fault: what must 
 	@$(RUN) -m testbed.matrix $(ARGS)
 
 bench: $(READY) need-cc ## throughput, latency, writes and memory of the operator at 100, 1,000 and 5,000 nodes
-	@$(RUN) -m testbed.bench $(ARGS)
+	@$(RUN) -m loadtest $(ARGS)
 
 testbed: $(READY) need-cc ## the demo's cluster to play with: up, and the commands to use it
 	@$(RUN) -m testbed up $(ARGS)

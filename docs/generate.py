@@ -20,7 +20,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from nodegauge_judge import CATALOGUE, Cause, Judged
 from nodegauge_judge import reference as findings
-from nodegauge_judge.bench import reference as expectations
+from nodegauge_judge.nccl import reference as expectations
 from nodegauge_operator import names, reasons
 from nodegauge_operator.api.report import GateState
 from nodegauge_operator.metrics import Metrics

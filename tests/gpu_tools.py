@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nodegauge_contract import ArmName, Cell, Result, decode
 from nodegauge_probes.nccl.environment import child_environment
-from nodegauge_probes.nccl.speech import Line, Order, decode_line, encode_order
+from nodegauge_probes.nccl.protocol import Line, Order, decode_line, encode_order
 
 TWO_RANKS = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
 """Two ranks on one GPU (since NCCL 2.30, experimental): each takes channels of its own, and without the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chart_tools import ALL, Helm, HelmFailed, Object, only
-from nodegauge_operator.core.podspec import ProbeDefaults
+from nodegauge_operator.core.probes.pod import ProbeDefaults
 from nodegauge_operator.settings import parse
 
 GIVEN: Object = {

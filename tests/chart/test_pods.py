@@ -22,7 +22,7 @@ from chart_tools import (
 )
 from nodegauge_operator.api.policy import parse as parse_policy
 from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.core.podspec import probe_pod
+from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.settings import Settings, parse
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.program import Program
+from support.program import Program
 from testbed.cluster import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(480)]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.program import Program
 from e2e import cgroups, hoststate, needs
+from support.program import Program
 from testbed.cluster import wait_for
 
 ASKED = os.environ.get("NODEGAUGE_E2E") == "1"

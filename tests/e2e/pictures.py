@@ -22,10 +22,10 @@ from images.archive import Blob, Layer, layer, write
 
 from e2e import remembered
 from images import build
-from nodegauge_probes.nccl.speech import CHILD_VARIABLE
+from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed.errors import TestbedError
 from testbed.hardware.standinfile import CUDA, NCCL
-from testbed.standin import machine
+from testbed.simulated_nccl import machine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 REGISTRY = "localhost"

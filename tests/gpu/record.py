@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpu_tools import TWO_RANKS, Child
 from nodegauge_contract import Collective
-from nodegauge_probes.nccl.speech import CellOrder, Order, encode_line
+from nodegauge_probes.nccl.protocol import CellOrder, Order, encode_line
 
 SECONDS = 180
 COMMANDS = {

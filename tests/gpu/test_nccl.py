@@ -18,7 +18,7 @@ import pytest
 from gpu_tools import TWO_RANKS, Child, cells, probe
 from nodegauge_contract import Collective, Skip
 from nodegauge_probes.nccl import debuglog
-from nodegauge_probes.nccl.speech import CellOrder, Order
+from nodegauge_probes.nccl.protocol import CellOrder, Order
 
 pytestmark = pytest.mark.timeout(180)
 MIB = 1 << 20

@@ -8,10 +8,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from builders.benching import Benchmark
-from builders.library import Library, Watched
-from builders.probing import Probe
-from nodegauge_probes.nvml import Device, Nvml
+from nodegauge_probes.nvml.library import Device, Nvml
+from support.benching import Benchmark
+from support.library import Library, Watched
+from support.probing import Probe
 from testbed.hardware import plug
 from testbed.profiles import Profile
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from builders.library import Library
 from nodegauge_contract import Fan, Unavailable
-from nodegauge_probes import repairs, telemetry, wires
-from nodegauge_probes.draft import GpuDraft
-from nodegauge_probes.nvml import Device, Nvml
+from nodegauge_probes.collectors import error_counters, memory_repair, telemetry
+from nodegauge_probes.nvml.library import Device, Nvml
+from nodegauge_probes.result_builder import GpuDraft
+from support.library import Library
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 MISSING = Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
@@ -47,7 +47,7 @@ def test_remapped_rows_and_the_recovery_action(nvml: Nvml, library: Library, dev
     gpu = GpuDraft(3)
     library.has("nvmlDeviceGetRemappedRows", written(5, 2, 1, 0))
     library.has("nvmlDeviceGetFieldValues", fields({230: 4}, kind=UNSIGNED_INT))
-    repairs.repair(nvml, device, gpu)
+    memory_repair.repair(nvml, device, gpu)
     rows = [gpu.repair[f"rows_{name}"] for name in ("corrected", "uncorrected", "pending", "failed")]
     assert rows == [5, 2, 1, 0]
     assert gpu.repair["action"] == 4
@@ -64,7 +64,7 @@ def test_retired_pages_are_counted_by_cause(nvml: Nvml, library: Library, device
     gpu = GpuDraft(3)
     library.has("nvmlDeviceGetRetiredPages", pages)
     library.has("nvmlDeviceGetRetiredPagesPendingStatus", written(1))
-    repairs.repair(nvml, device, gpu)
+    memory_repair.repair(nvml, device, gpu)
     assert (gpu.repair["pages_single_bit"], gpu.repair["pages_double_bit"]) == (3, 1)
     assert gpu.repair["pages_pending"] == 1
     assert gpu.repair["rows_failed"] == MISSING
@@ -84,7 +84,7 @@ def test_pending_repairs_and_unrepairable_memory(nvml: Nvml, library: Library, d
     gpu = GpuDraft(3)
     library.has("nvmlDeviceGetRepairStatus", status)
     library.has("nvmlDeviceGetUnrepairableMemoryFlag_v1", memory)
-    repairs.repair(nvml, device, gpu)
+    memory_repair.repair(nvml, device, gpu)
     assert (gpu.repair["channels_pending"], gpu.repair["tpcs_pending"]) == (1, 0)
     assert gpu.repair["unrepairable"] == 1
 
@@ -104,7 +104,7 @@ def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Dev
     library.has("nvmlDeviceGetEccMode", written(1, 0))
     library.has("nvmlDeviceGetTotalEccErrors", total)
     library.has("nvmlDeviceGetSramEccErrorStatus", sram)
-    repairs.ecc(nvml, device, gpu)
+    memory_repair.ecc(nvml, device, gpu)
     assert gpu.ecc == {
         "mode": 1,
         "volatile_corrected": 1000,
@@ -120,7 +120,7 @@ def test_pcie_error_counters(nvml: Nvml, library: Library, device: Device) -> No
     gpu = GpuDraft(3)
     library.has("nvmlDeviceGetPcieReplayCounter", written(17))
     library.has("nvmlDeviceGetFieldValues", fields({95: 1, 173: 40, 169: 6}))
-    wires.pcie_errors(nvml, device, gpu)
+    error_counters.pcie_errors(nvml, device, gpu)
     assert gpu.pcie == {"replays": 17, "replay_rollovers": 1, "correctable": 40, "recoveries": 6}
 
 
@@ -143,8 +143,8 @@ def test_nvlink_errors_are_summed_over_links_that_are_up(
     gpu = linked(1, 0, 1)
     library.has("nvmlDeviceGetNvLinkErrorCounter", errors)
     library.has("nvmlDeviceGetFieldValues", fields({(214, 0): 1, (214, 2): 2, (221, 0): 5}))
-    wires.link_errors(nvml, device, gpu)
-    assert [gpu.link_errors[name] for name in wires.LINK_COUNTERS] == [101, 202, 303, 404, NO]
+    error_counters.link_errors(nvml, device, gpu)
+    assert [gpu.link_errors[name] for name in error_counters.LINK_COUNTERS] == [101, 202, 303, 404, NO]
     assert gpu.link_errors["recovery_failed"] == 3
     assert gpu.link_errors["effective"] == gpu.link_errors["symbol"] == NO
 
@@ -152,7 +152,7 @@ def test_nvlink_errors_are_summed_over_links_that_are_up(
 def test_a_gpu_without_active_links_has_no_link_errors(nvml: Nvml, library: Library, device: Device) -> None:
     """A reason in words, and the driver is not asked."""
     gpu = linked(0, 0)
-    wires.link_errors(nvml, device, gpu)
+    error_counters.link_errors(nvml, device, gpu)
     assert set(gpu.link_errors.values()) == {Unavailable("no active NVLink")}
     assert library.calls == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodegauge_contract import Growth, Int, Unavailable
-from nodegauge_probes.counters import GROWING, Mark, choose, growth
+from nodegauge_probes.collectors.throttle_counters import GROWING, Mark, choose, growth
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 SILENT = [NO, NO, NO]

@@ -8,11 +8,11 @@ from typing import Any
 import pynvml
 import pytest
 
-from builders.library import Library
 from nodegauge_contract import Unavailable
-from nodegauge_probes import xids
-from nodegauge_probes.draft import GpuDraft
-from nodegauge_probes.nvml import Device, Nvml
+from nodegauge_probes.collectors import xids
+from nodegauge_probes.nvml.library import Device, Nvml
+from nodegauge_probes.result_builder import GpuDraft
+from support.library import Library
 
 TIMEOUT, NOT_SUPPORTED, LOST = 10, 3, 15
 XID, CLOCK = 0x8, 0x10

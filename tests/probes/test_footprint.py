@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from builders.busy import busy
-from builders.probing import Probe
 from nodegauge_contract import (
     MESSAGE_LIMIT,
     decode,
     encode_message,
 )
+from support.busy import busy
+from support.probing import Probe
 from testbed import profiles
 from testbed.profiles import Profile
 
@@ -106,7 +106,7 @@ def test_nothing_is_written_but_the_termination_log(probe: On, form: str) -> Non
 
 SIZE = r"""
 import re, sys
-from nodegauge_probes.program import main
+from nodegauge_probes.cli import main
 main()
 peak = re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1]
 print(peak, *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
@@ -128,7 +128,7 @@ def test_the_probe_is_small(probe: On) -> None:
 CLOSING = """
 import sys, pynvml
 from nodegauge_probes import sampling
-from nodegauge_probes.program import main
+from nodegauge_probes.cli import main
 shutdown = pynvml.nvmlShutdown
 pynvml.nvmlShutdown = lambda: (shutdown(), print("closed", file=sys.stderr))
 if sys.argv.pop() == "broken":

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from builders.probing import Probe, words
 from nodegauge_contract import (
     Gpu,
     Unavailable,
     decode,
     render_matrix,
 )
+from support.probing import Probe, words
 from testbed import profiles
 from testbed.profiles import Profile
 

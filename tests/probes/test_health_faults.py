@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from builders.probing import Probe
 from nodegauge_contract import Gpu, Result, Unavailable
+from support.probing import Probe
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Probe]

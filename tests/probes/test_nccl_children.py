@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from builders.benching import Benchmark
 from nodegauge_contract import Arm
+from support.benching import Benchmark
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Benchmark]

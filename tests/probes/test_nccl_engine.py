@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from builders import engines
-from builders.engines import cells
 from nodegauge_contract import Unavailable
 from nodegauge_probes.nccl import engine_nccl4py
-from nodegauge_probes.nccl.speech import CellOrder, Line, Order
+from nodegauge_probes.nccl.protocol import CellOrder, Line, Order
+from support import engines
+from support.engines import cells
 
 FAKES = Path(__file__).parent / "fakes"
 UUIDS = ("GPU-11111111-2222-3333-4444-555555555555", "GPU-aaaaaaaa-2222-3333-4444-555555555555")

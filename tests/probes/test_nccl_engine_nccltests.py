@@ -9,11 +9,11 @@ from shlex import quote
 
 import pytest
 
-from builders import engines
-from builders.engines import cells
-from builders.nccltests import installed, scripted
 from nodegauge_contract import Unavailable
-from nodegauge_probes.nccl.speech import CellOrder, Order
+from nodegauge_probes.nccl.protocol import CellOrder, Order
+from support import engines
+from support.engines import cells
+from support.nccltests import installed, scripted
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CELLS = (

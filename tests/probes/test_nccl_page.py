@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nodegauge_contract import Arm, Bench, Cell, Problem, ProblemKind, Result, decode
-from nodegauge_probes import table
+from nodegauge_probes.page import page as table
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

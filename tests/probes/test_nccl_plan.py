@@ -10,7 +10,7 @@ from nodegauge_contract import ArmName
 from nodegauge_probes.nccl import plan
 from nodegauge_probes.nccl.clock import Limits
 from nodegauge_probes.nccl.plan import GIB, KIB, MIB, Machine, Spent, allowance, arms, order
-from nodegauge_probes.nccl.speech import Order
+from nodegauge_probes.nccl.protocol import Order
 
 DEFAULT, P2P_OFF, NVLS_OFF = ArmName.DEFAULT, ArmName.P2P_OFF, ArmName.NVLS_OFF
 H100 = Machine(ranks=8, capability=(9, 0), switched=True, linked=True, free_bytes=78 * GIB)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.library import Library
 from nodegauge_contract import Gpu, Int, Problem, ProblemKind, Unavailable
 from nodegauge_probes.nccl import node, precondition
 from nodegauge_probes.nccl.precondition import Skipped, Use, least_free, missing, usable
-from nodegauge_probes.nvml import Device, Nvml
+from nodegauge_probes.nvml.library import Device, Nvml
+from support.library import Library
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 IDLE = Use(processes=0, used_mib=4, free_mib=80_000, virtualization=0)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nodegauge_contract import Cell, Phase, Unavailable
-from nodegauge_probes.draft import ArmDraft
 from nodegauge_probes.nccl.clock import Limits, PhaseClock
-from nodegauge_probes.nccl.listening import Garbage, Listener, Tail, tidy, words
-from nodegauge_probes.nccl.processes import Family, Stopped, parse_stat, table
+from nodegauge_probes.nccl.process_tree import Family, Stopped, parse_stat, table
+from nodegauge_probes.nccl.receiver import Garbage, Listener, Tail, tidy, words
+from nodegauge_probes.result_builder import ArmDraft
 
 STAT = "4711 ({}) S 12 4700 4690 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 9 0 987654 1 2 3"
 LIMITS = Limits(startup=90, measure=45, teardown=10)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nodegauge_contract import NOT_READ, Cell, Collective
 from nodegauge_probes.nccl import pattern
+from nodegauge_probes.nccl.protocol import CellOrder
 from nodegauge_probes.nccl.rounds import MOST_CALLS, measure
-from nodegauge_probes.nccl.speech import CellOrder
 
 ORDER = CellOrder(collective="all_reduce", bytes=1 << 20)
 

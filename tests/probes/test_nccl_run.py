@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from builders.benching import Benchmark
 from nodegauge_contract import Unavailable, decode
 from nodegauge_contract.nvlink import lanes
+from support.benching import Benchmark
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Benchmark]
@@ -106,7 +106,7 @@ def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(
 CLOSING = """
 import sys
 import pynvml
-from nodegauge_probes.program import main
+from nodegauge_probes.cli import main
 
 shutdown, path = pynvml.nvmlShutdown, sys.argv.pop(1)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import pytest
 
-from builders.benching import Benchmark, wait_for
 from nodegauge_contract import Unavailable
+from support.benching import Benchmark, wait_for
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Benchmark]
@@ -56,10 +56,10 @@ open({str(touch)!r}, "w"); time.sleep(600)
 STOPPED = """
 import os, subprocess, sys, time
 from nodegauge_contract import Unavailable
-from nodegauge_probes.draft import ArmDraft
+from nodegauge_probes.result_builder import ArmDraft
 from nodegauge_probes.nccl.clock import Limits
-from nodegauge_probes.nccl.processes import Family
-from nodegauge_probes.nccl.supervise import Child, run
+from nodegauge_probes.nccl.process_tree import Family
+from nodegauge_probes.nccl.supervisor import Child, run
 
 def seen(*_): family.stop()
 

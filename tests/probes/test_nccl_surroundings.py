@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodegauge_contract import Unavailable
-from nodegauge_probes.nccl.surroundings import Cgroup, growth, shm_bytes
+from nodegauge_probes.nccl.cgroup import Cgroup, growth, shm_bytes
 
 STAT = "usage_usec 9\nnr_periods 12\nnr_throttled {}\nthrottled_usec 7\n"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builders.benching import Benchmark
-from builders.nccltests import installed
+from support.benching import Benchmark
+from support.nccltests import installed
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Benchmark]

@@ -8,10 +8,10 @@ from typing import Any
 import pynvml
 import pytest
 
-from builders.library import Library, Watched
 from nodegauge_contract import ProblemKind, Unavailable
-from nodegauge_probes import nvml as seam
-from nodegauge_probes.nvml import Device, Nvml, NvmlUnusable
+from nodegauge_probes.nvml import library as seam
+from nodegauge_probes.nvml.library import Device, Nvml, NvmlUnusable
+from support.library import Library, Watched
 
 NOT_SUPPORTED, TIMEOUT, LOST, UNKNOWN = 3, 10, 15, 999
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from builders.probing import Probe, words
 from nodegauge_contract import Result, render_matrix
+from support.probing import Probe, words
 from testbed import profiles
 from testbed.profiles import Profile
 

@@ -18,7 +18,7 @@ import sys, time
 from functools import partial
 from pathlib import Path
 from nodegauge_probes import output
-from nodegauge_probes.draft import Draft
+from nodegauge_probes.result_builder import Draft
 from nodegauge_probes.runner import Run
 from nodegauge_probes.settings import Format
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from nodegauge_contract import Int, ReasonSeen, Span, Unavailable
-from nodegauge_probes import sampling
-from nodegauge_probes.draft import GpuDraft
-from nodegauge_probes.nvml import Device, Nvml
+from nodegauge_probes.collectors import sampling
+from nodegauge_probes.nvml.library import Device, Nvml
+from nodegauge_probes.result_builder import GpuDraft
 
 NO = Unavailable("NVML_ERROR_TIMEOUT")
 

@@ -12,12 +12,12 @@ import pytest
 
 from nodegauge_contract import Nics, Port, Sensor, Unavailable
 from nodegauge_contract.model import MAX_PORTS, MAX_SENSORS
-from nodegauge_probes import aside
-from nodegauge_probes.aside import Aside
-from nodegauge_probes.draft import Draft
-from nodegauge_probes.hwmon import NO_ALARM, NO_LIMIT, sensors
-from nodegauge_probes.pcibus import bus
-from nodegauge_probes.ports import ports
+from nodegauge_probes.host import background
+from nodegauge_probes.host.background import Aside
+from nodegauge_probes.host.hwmon import NO_ALARM, NO_LIMIT, sensors
+from nodegauge_probes.host.pci import bus
+from nodegauge_probes.host.rdma import ports
+from nodegauge_probes.result_builder import Draft
 
 NO_FILE = Unavailable("no such file in sysfs")
 
@@ -201,7 +201,7 @@ def test_a_sensor_that_hangs_costs_nobody_anything(
     write("class/hwmon/hwmon0", name="psu", power1_input=7)
     pipe = tmp_path / "class/hwmon/hwmon0/in1_input"
     os.mkfifo(pipe)
-    monkeypatch.setattr(aside, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(background, "PATIENCE_S", 0.05)
     draft = Draft(probe="health", run="", node="")
     draft.nics = Nics(names=["a"])
     reading = Aside(draft, sysfs=tmp_path)

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_contract import Unavailable
-from nodegauge_probes import sysfs
-from nodegauge_probes.sysfs import Machine, Place
+from nodegauge_probes.host import sysfs
+from nodegauge_probes.host.sysfs import Machine, Place
 
 Plug = Callable[..., str]
 

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders.busy import busy
-from builders.probing import Probe, words
 from nodegauge_contract import (
     Bus,
     Counters,
@@ -31,7 +29,9 @@ from nodegauge_contract import (
     decode,
     render_matrix,
 )
-from nodegauge_probes import table
+from nodegauge_probes.page import page as table
+from support.busy import busy
+from support.probing import Probe, words
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Probe]

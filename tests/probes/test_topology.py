@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from nodegauge_contract import LinkGroup, Unavailable
-from nodegauge_probes import topology
-from nodegauge_probes.draft import Draft, GpuDraft, Grids, group_links
-from nodegauge_probes.nvml import NO_SUCH_CALL, NO_SUCH_LINK, Device, Nvml
+from nodegauge_probes.collectors import topology
+from nodegauge_probes.nvml.library import NO_SUCH_CALL, NO_SUCH_LINK, Device, Nvml
+from nodegauge_probes.result_builder import Draft, GpuDraft, Grids, group_links
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 Answer = int | Unavailable

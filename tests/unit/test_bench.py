@@ -10,21 +10,21 @@ import msgspec
 import pytest
 import yaml
 
+from loadtest import objects, validation
+from loadtest.__main__ import sizes
+from loadtest.figures import Figures, Latency, Rate, Writes, latency_of, percentile, summary
+from loadtest.measured import BURST, RATE, chart_defaults
+from loadtest.process import parse_cpu, parse_memory
+from loadtest.writes import Record, Write, kinds, latencies
+from loadtest.writes import parse as parse_writes
 from nodegauge_contract import decode
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import parse
 from nodegauge_operator.api.report import Outcome, ReportStatus, Run, stamp
-from nodegauge_operator.core.advance import advance
 from nodegauge_operator.core.model import NodeView, node_view, pod_view
-from nodegauge_operator.core.runs import RunEnd, ending
+from nodegauge_operator.core.pod_outcome import RunEnd, ending
+from nodegauge_operator.core.report_update import advance
 from result_builders import h100
-from testbed.bench import objects, validation
-from testbed.bench.__main__ import sizes
-from testbed.bench.figures import Figures, Latency, Rate, Writes, latency_of, percentile, summary
-from testbed.bench.measured import BURST, RATE, chart_defaults
-from testbed.bench.process import parse_cpu, parse_memory
-from testbed.bench.writes import Record, Write, kinds, latencies
-from testbed.bench.writes import parse as parse_writes
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -1,7 +1,7 @@
 """What no order of health runs, pulls and benchmarks may end in, on a node that boots, drains and changes.
 
 Runs that are good, bad, lost, preempted, pending or garbage; deaths between any two writes; another image,
-other expectations, benchmarks off and on; cordons, boots, GPUs withdrawn.  `builders.scene` checks each
+other expectations, benchmarks off and on; cordons, boots, GPUs withdrawn.  `support.scene` checks each
 write.
 """
 
@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 import nccl_builders as bench
 import result_builders as made
-from builders import make_policy, tried
-from builders.benchmarks import FAST, SLOW, STRICT, skipping
-from builders.scene import Scene
-from builders.views import APod
 from nodegauge_contract import Bench, Problem, ProblemKind, Result, Skip
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
+from support import make_policy, tried
+from support.benchmarks import FAST, SLOW, STRICT, skipping
+from support.scene import Scene
+from support.views import APod
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodegauge_contract import Collective
-from nodegauge_judge.bench.expectations import Expectations, is_model
-from nodegauge_judge.bench.zero import Cost, Curve, Job, Scheme, Speeds, costs
+from nodegauge_judge.nccl.expectations import Expectations, is_model
+from nodegauge_judge.nccl.zero import Cost, Curve, Job, Scheme, Speeds, costs
 
 GIB = 2**30
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.pretending import KUBERNETES_PROGRAMS, OURS, Machine, pretended, program, script
+from support.pretending import KUBERNETES_PROGRAMS, OURS, Machine, pretended, program, script
 from testbed.binaries import ETCD, HELM, KUBERNETES, find_or_build_kubectl
 from testbed.errors import BinaryError
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.pretending import GO, Machine, pretended, script
+from support.pretending import GO, Machine, pretended, script
 from testbed import binaries, gobuild
 from testbed.binaries import ETCD, HELM, KUBERNETES
 from testbed.errors import BinaryError, BuildError

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from builders.answering import AnsweringClient, Call
 from nodegauge_cli import apply as command
 from nodegauge_cli.__main__ import main
 from nodegauge_operator.kube.errors import (
@@ -20,6 +19,7 @@ from nodegauge_operator.kube.errors import (
     Unavailable,
     Unreachable,
 )
+from support.answering import AnsweringClient, Call
 
 pytestmark = pytest.mark.timeout(20)
 

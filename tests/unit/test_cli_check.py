@@ -10,7 +10,6 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from builders.answering import AnsweringClient, Call
 from nodegauge_cli import check as command
 from nodegauge_cli.__main__ import main
 from nodegauge_operator import names
@@ -18,6 +17,7 @@ from nodegauge_operator.http import HttpServer
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
 from nodegauge_operator.kube.workloads import OPERATOR
 from nodegauge_operator.metrics import Metrics
+from support.answering import AnsweringClient, Call
 
 pytestmark = pytest.mark.timeout(20)
 

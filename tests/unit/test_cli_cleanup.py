@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from builders.cleaning import CLEAN, FOREIGN, MARKS, TAINTS, Scene, failing
-from builders.cluster import NAMESPACE, NODES, PODS, POLICIES, REPORTS
-from builders.virtual import run
-from nodegauge_cli import cleanup as command
+from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
+from support.cleaning import CLEAN, FOREIGN, MARKS, TAINTS, Scene, failing
+from support.cluster import NAMESPACE, NODES, PODS, POLICIES, REPORTS
+from support.virtual import run
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from builders.cleaning import CLEAN, DEPLOYMENTS, Scene, failing
-from builders.cluster import NAMESPACE, NODES, PODS, REPORTS
-from nodegauge_cli import cleanup as command
+from nodegauge_cli.cleanup import command
 from nodegauge_operator.kube.errors import Forbidden, KubeError, Refused
+from support.cleaning import CLEAN, DEPLOYMENTS, Scene, failing
+from support.cluster import NAMESPACE, NODES, PODS, REPORTS
 
 pytestmark = pytest.mark.timeout(20)
 

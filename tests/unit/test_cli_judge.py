@@ -15,8 +15,8 @@ import result_builders as made
 from nodegauge_cli.__main__ import SUBCOMMANDS, main
 from nodegauge_contract import Ecc, Problem, Repair, Temperature, Xids, encode, encode_message
 from nodegauge_contract import Result as Document
-from nodegauge_contract.codec import PREFIX
 from nodegauge_contract.model import MAJOR, MINOR
+from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_judge import CATALOGUE, Code, Judgement, judge_health
 
 HOT = made.with_gpu(made.titan(), 0, temperature=Temperature(gpu=78, gpu_max=85), window=None)

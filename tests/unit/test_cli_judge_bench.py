@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from nodegauge_cli.__main__ import main
 from nodegauge_contract import Arm, ArmName, Bench, Cell, Gpu, encode, encode_message
 from nodegauge_contract import Result as Document
-from nodegauge_judge.bench import judge_bench
+from nodegauge_judge.nccl import judge_bench
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus
 

@@ -15,8 +15,8 @@ from nodegauge_cli import zero as command
 from nodegauge_cli.__main__ import main
 from nodegauge_contract import Arm, ArmName, Bench, Cell, Gpu, encode
 from nodegauge_contract import Result as Document
-from nodegauge_judge.bench.measure import measure
-from nodegauge_judge.history import History
+from nodegauge_judge.history.node_history import History
+from nodegauge_judge.nccl.extract import measure
 from nodegauge_operator import names
 from nodegauge_operator.api.report import (
     BandwidthStatus,

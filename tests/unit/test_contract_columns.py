@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
-from nodegauge_contract import MESSAGE_LIMIT, NotAResult, Result, Unavailable, codec, decode, encode_message
-from nodegauge_contract.bits import BadColumns, Sink, Source
-from nodegauge_contract.cells import ABSENT, FEWEST, MAX_CELLS, Folding, Unfolding, fold, unfold
-from nodegauge_contract.columns import NO_DEFAULT, plan_of
+from nodegauge_contract import MESSAGE_LIMIT, NotAResult, Result, Unavailable, decode, encode_message
+from nodegauge_contract.wire import codec
+from nodegauge_contract.wire.bits import BadColumns, Sink, Source
+from nodegauge_contract.wire.cells import ABSENT, FEWEST, MAX_CELLS, Folding, Unfolding, fold, unfold
+from nodegauge_contract.wire.columns import NO_DEFAULT, plan_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 WIRES = sorted(GOLDEN.glob("wire-*.txt"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodegauge_contract.nccllog import looks_like
-from nodegauge_contract.nccltests import result
+from nodegauge_contract.nccl_tests.document import result
+from nodegauge_contract.nccl_tests.log import looks_like
 
 DEVICES = """\
 # Using devices

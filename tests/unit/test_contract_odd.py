@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nodegauge_contract import Gpu, LinkGroup, Nics, Port, Result, codec, decode, encode_message
+from nodegauge_contract import Gpu, LinkGroup, Nics, Port, Result, decode, encode_message
+from nodegauge_contract.wire import codec
 
 
 def there_and_back(result: Result) -> Result:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from builders.busy import busy
 from nodegauge_contract import (
     Arm,
     Bench,
@@ -21,8 +20,9 @@ from nodegauge_contract import (
     encode,
     encode_message,
 )
-from nodegauge_contract.room import GIVEN_UP
+from nodegauge_contract.wire.drop_order import GIVEN_UP
 from result_builders import h100
+from support.busy import busy
 
 NAMES = [name for name, _ in GIVEN_UP]
 

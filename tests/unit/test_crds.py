@@ -17,12 +17,13 @@ from msgspec import inspect
 
 from crd_schema import CRDS, Schema, crd, differences, nodes_of, part, version
 from nodegauge_contract.model import MAX_GPUS
-from nodegauge_judge import Cause, history
+from nodegauge_judge import Cause
 from nodegauge_judge.findings import CATALOGUE
+from nodegauge_judge.history import node_history
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
-from nodegauge_operator.core import advance, gate, readings, rows
+from nodegauge_operator.core import gate, gates, readings, report_update
 from nodegauge_operator.reasons import BudgetReason, PolicyReason
 
 POLICY, REPORT = "gpuvalidationpolicies", "nodereports"
@@ -156,16 +157,16 @@ def test_columns_show_fields_that_exist(plural: str) -> None:
 def test_reports_fit_their_bounds() -> None:
     """What the operator cuts its texts and lists to is not more than the CRD takes."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
-    assert status["status.probes[].raw"]["maxLength"] >= history.LIMIT
+    assert status["status.probes[].raw"]["maxLength"] >= node_history.LIMIT
     assert status["status.probes[].findings"]["maxItems"] >= readings.MAX_FINDINGS
-    assert status["status.matrix"]["maxLength"] >= advance.MAX_MATRIX
+    assert status["status.matrix"]["maxLength"] >= report_update.MAX_MATRIX
     assert status["status.held.message"]["maxLength"] >= gate.MESSAGE_LIMIT
     assert status["status.gpus.items"]["maxItems"] >= MAX_GPUS
     assert len(names.NODE_LABELS) < status["status.held.labels"]["maxProperties"]
     assert len(names.NODE_TAINTS) <= status["status.held.taints"]["maxItems"]
-    assert len(rows.GATES) + rows.MAX_UNKNOWN <= status["status.gates"]["maxItems"]
-    assert status["status.gates[].message"]["maxLength"] >= rows.MAX_MESSAGE
-    assert status["status.gates[].subject"]["maxLength"] >= rows.MAX_SUBJECT
+    assert len(gates.GATES) + gates.MAX_UNKNOWN <= status["status.gates"]["maxItems"]
+    assert status["status.gates[].message"]["maxLength"] >= gates.MAX_MESSAGE
+    assert status["status.gates[].subject"]["maxLength"] >= gates.MAX_SUBJECT
 
 
 def test_causes_are_the_judge_s() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.machines import with_driver
+from support.machines import with_driver
 from testbed.driver import build
 from testbed.driver.build import DriverBuildError, library_folder
 from testbed.driver.client import GPU, NvmlClient, Struct

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.machines import with_driver
+from support.machines import with_driver
 from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient, Struct
 from testbed.hardware import Hardware, plug

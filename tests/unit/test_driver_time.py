@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builders.machines import SECOND, busy, sysfs, with_driver
+from support.machines import SECOND, busy, sysfs, with_driver
 from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import FAULTS, Hardware, plug

@@ -10,11 +10,11 @@ import pytest
 
 from nodegauge_contract import ArmName, Collective
 from nodegauge_judge import Thresholds
-from nodegauge_judge.bench import Expectation, Expectations, floors
-from nodegauge_judge.bench.expectations import is_model
-from nodegauge_judge.bench.formulas import busbw_factor
-from nodegauge_judge.bench.measured import GIB, ArmSeen, CellSeen, Measured
-from nodegauge_judge.bench.reference import page
+from nodegauge_judge.nccl import Expectation, Expectations, floors
+from nodegauge_judge.nccl.expectations import is_model
+from nodegauge_judge.nccl.formulas import busbw_factor
+from nodegauge_judge.nccl.measurement import GIB, ArmSeen, CellSeen, Measured
+from nodegauge_judge.nccl.reference import page
 
 ROOT = Path(__file__).parents[2]
 ROWS = tuple(Expectations.default().rows())
@@ -144,7 +144,7 @@ def test_a_superchip_is_not_taken_for_its_gpu(own: str, other: str) -> None:
 
 def test_the_data_is_inside_the_package() -> None:
     """An installed operator has no checkout beside it: packaging takes *.yaml of every package."""
-    assert files("nodegauge_judge.bench").joinpath("expectations.yaml").is_file()
+    assert files("nodegauge_judge.nccl").joinpath("expectations.yaml").is_file()
     assert '"*" = ["py.typed", "*.yaml"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builders.machines import busy, snapshot
+from support.machines import busy, snapshot
 from testbed import profiles
 from testbed.hardware import FAULTS, HardwareError, plug
 from testbed.hardware.machine import Machine

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builders.machines import snapshot, sysfs, with_driver
+from support.machines import snapshot, sysfs, with_driver
 from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, HardwareError, plug

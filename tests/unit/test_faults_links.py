@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders.machines import link_ends, sysfs
+from support.machines import link_ends, sysfs
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, plug
 from testbed.hardware.sysfs import ALL_ONES

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.machines import snapshot
+from support.machines import snapshot
 from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import FAULTS, Hardware, HardwareError, plug
 from testbed.hardware.plugged import STANDIN
-from testbed.standin.machine import Machine
+from testbed.simulated_nccl.machine import Machine
 
 IN_NVML = {"gpu-in-use"}
 """Who computes on a GPU is read through NVML."""

@@ -13,7 +13,7 @@ import pytest
 
 from nodegauge_judge import CATALOGUE, Code, Effect, Entry, Judged, Probe, Severity, Thresholds
 from nodegauge_judge.answers import PER_GPU, READABLE
-from nodegauge_judge.memory import LOAD_ROWS
+from nodegauge_judge.history.gpu_history import LOAD_ROWS
 from nodegauge_judge.reference import page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "findings.md"

@@ -1,7 +1,7 @@
 """What no order of events may end in: a taint without evidence, a gate beyond the budget, a foreign key lost.
 
 Runs good, bad, idle and unreadable; deaths at any write; several nodes in flight at once; policies edited,
-deleted and made anew; nodes and labels coming and going; strangers and their races.  `builders.fleet` checks
+deleted and made anew; nodes and labels coming and going; strangers and their races.  `support.fleet` checks
 after every write of the operator.
 """
 
@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import tried
-from builders.cluster import NODES, REPORTS
-from builders.fleet import GARBAGE, Fleet
-from builders.judging import listening
 from nodegauge_operator import names
+from support import tried
+from support.cluster import NODES, REPORTS
+from support.fleet import GARBAGE, Fleet
+from support.judging import listening
 
 pytestmark = pytest.mark.timeout(60)
 

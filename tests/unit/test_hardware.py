@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.machines import link_ends, sysfs
+from support.machines import link_ends, sysfs
 from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient, Struct
 from testbed.hardware import plug

@@ -22,8 +22,8 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
-from nodegauge_judge.bench import Agreement, Expectation, Expectations, judge_bench
-from nodegauge_judge.bench.judge import ANSWERS
+from nodegauge_judge.nccl import Agreement, Expectation, Expectations, judge_bench
+from nodegauge_judge.nccl.judge import ANSWERS
 
 # -- a node as it should be
 

@@ -11,7 +11,7 @@ import nccl_builders as nccl
 from nccl_builders import GIB, MIB, SHM, codes, finding
 from nodegauge_contract import NOT_READ, Arm, ArmName, ArmOutcome, Phase, Problem, Result
 from nodegauge_judge import Answer, Code, Severity, Verdict
-from nodegauge_judge.bench import Agreement, judge_bench
+from nodegauge_judge.nccl import Agreement, judge_bench
 
 DEFAULT, NVLS_OFF, P2P_OFF = ArmName.DEFAULT, ArmName.NVLS_OFF, ArmName.P2P_OFF
 BAD, GOOD, UNSURE = Answer.BAD, Answer.GOOD, Answer.UNSURE

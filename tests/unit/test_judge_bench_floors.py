@@ -12,7 +12,7 @@ import result_builders as made
 from nccl_builders import codes, finding
 from nodegauge_contract import Gpu, Result, Unavailable
 from nodegauge_judge import Answer, Code, Verdict
-from nodegauge_judge.bench import judge_bench
+from nodegauge_judge.nccl import judge_bench
 
 
 @pytest.mark.parametrize(("ranks", "gbps"), [(2, 193), (3, 290), (4, 347), (5, 388), (6, 412), (7, 433)])

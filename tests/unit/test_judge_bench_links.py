@@ -12,7 +12,7 @@ import result_builders as made
 from nccl_builders import SHM, codes, finding
 from nodegauge_contract import NOT_READ, ArmName, Problem
 from nodegauge_judge import Code, Verdict
-from nodegauge_judge.bench import Agreement, Expectation, Expectations, judge_bench
+from nodegauge_judge.nccl import Agreement, Expectation, Expectations, judge_bench
 
 # -- agreement with what NVML reports
 

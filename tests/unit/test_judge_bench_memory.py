@@ -12,8 +12,8 @@ import result_builders as made
 from nccl_builders import GIB, codes
 from nodegauge_contract import ArmName, Result
 from nodegauge_judge import Answer, Severity, Thresholds, Verdict
-from nodegauge_judge.bench import BenchJudgement, Expectation, Expectations, Measured, judge_bench, regrade
-from nodegauge_judge.bench.model import MEMORY_LIMIT
+from nodegauge_judge.nccl import BenchJudgement, Expectation, Expectations, Measured, judge_bench, regrade
+from nodegauge_judge.nccl.model import MEMORY_LIMIT
 
 
 def run(*values: float, before: str = "") -> BenchJudgement:

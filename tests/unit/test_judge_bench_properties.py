@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 import nccl_builders as nccl
 import result_builders as made
-from builders.disturbing import disturbed
 from nodegauge_contract import NOT_READ, ArmName, Phase, Result
 from nodegauge_judge import Answer, NodeFacts, Sharing, Verdict
-from nodegauge_judge.bench import Agreement, BenchJudgement, Measured, judge_bench, regrade
-from nodegauge_judge.bench.model import MEMORY_LIMIT
+from nodegauge_judge.nccl import Agreement, BenchJudgement, Measured, judge_bench, regrade
+from nodegauge_judge.nccl.model import MEMORY_LIMIT
+from support.disturbing import disturbed
 
 HUNG = nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="init", cells=[])
 RESULTS = [

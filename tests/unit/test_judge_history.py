@@ -7,9 +7,16 @@ from msgspec.structs import replace
 
 import result_builders as made
 from nodegauge_contract import Problem, Result, Unavailable
-from nodegauge_judge import History, growth, judge_health
-from nodegauge_judge.history import LIMIT
-from nodegauge_judge.memory import LOAD_ROWS, Counts, GpuMemory, LinkMemory, PortMemory
+from nodegauge_judge import History, judge_health
+from nodegauge_judge.history import growth
+from nodegauge_judge.history.gpu_history import (
+    LOAD_ROWS,
+    Counts,
+    GpuMemory,
+    LinkMemory,
+    PortMemory,
+)
+from nodegauge_judge.history.node_history import LIMIT
 
 BOOT = "c0ffee00-0000-4000-8000-000000000000"
 

@@ -16,9 +16,9 @@ from nodegauge_judge import (
     Thresholds,
     judge_health,
 )
-from nodegauge_judge.interconnect import snapped
-from nodegauge_judge.memory import GpuMemory, LinkMemory
-from nodegauge_judge.ring import Ring, ring
+from nodegauge_judge.history.gpu_history import GpuMemory, LinkMemory
+from nodegauge_judge.interconnect.classify import snapped
+from nodegauge_judge.interconnect.ring import Ring, ring
 
 NVLINK, PAIRS, PCIE = InterconnectClass.NVLINK, InterconnectClass.NVLINK_PAIRS, InterconnectClass.PCIE
 

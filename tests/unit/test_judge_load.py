@@ -21,8 +21,9 @@ from nodegauge_contract import (
     Result,
     Unavailable,
 )
-from nodegauge_judge import History, Load, NodeFacts, Thresholds, growth, judge_health, load
+from nodegauge_judge import History, Load, NodeFacts, Thresholds, judge_health, load
 from nodegauge_judge.case import Case
+from nodegauge_judge.history import growth
 
 NO_IDLE_COUNTER = Counters(trio="251-253", low_utilization_ns=Unavailable("NotSupported"))
 

@@ -11,7 +11,7 @@ import result_builders as made
 from judge_builders import codes, only
 from nodegauge_contract import Problem, Result, Unavailable
 from nodegauge_judge import History, Judgement, judge_health
-from nodegauge_judge.memory import PortMemory
+from nodegauge_judge.history.gpu_history import PortMemory
 
 UP, DOWN = "ACTIVE", "DOWN"
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import result_builders as made
-from builders.disturbing import disturbed
 from judge_builders import every, judge, later, node, resting, working
 from nodegauge_contract import Result
 from nodegauge_contract.nvlink import lanes
@@ -26,7 +25,8 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
-from nodegauge_judge.memory import LOAD_ROWS
+from nodegauge_judge.history.gpu_history import LOAD_ROWS
+from support.disturbing import disturbed
 
 MACHINES = [
     made.h100(),

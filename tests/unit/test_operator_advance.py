@@ -6,14 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
-from builders import INTERVAL, NOW, make_node, make_policy, make_report
-from builders.views import AReport
 from nodegauge_contract import Power, Result
 from nodegauge_judge import History, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, stamp
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.reasons import Reason
+from support import INTERVAL, NOW, make_node, make_policy, make_report
+from support.views import AReport
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import tried
-from nodegauge_operator.reconcile.agenda import STALE_ENTRIES, Agenda, Turn
+from nodegauge_operator.reconcile.workqueue import STALE_ENTRIES, Agenda, Turn
+from support import tried
 
 pytestmark = pytest.mark.timeout(10)
 NOBODY: frozenset[str] = frozenset()

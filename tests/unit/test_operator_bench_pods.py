@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders import make_policy
-from builders.benchmarks import IMAGE, INSTALLED, NODE
-from builders.views import ANode
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.core.podspec import ProbeDefaults, probe_pod
-from nodegauge_probes.nccl.measure import ENGINES
+from nodegauge_operator.core.probes.pod import ProbeDefaults, probe_pod
+from nodegauge_probes.nccl.probe import ENGINES
 from nodegauge_probes.settings import parse
+from support import make_policy
+from support.benchmarks import IMAGE, INSTALLED, NODE
+from support.views import ANode
 
 pytestmark = pytest.mark.timeout(5)
 

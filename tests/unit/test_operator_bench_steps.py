@@ -9,8 +9,16 @@ from msgspec.structs import replace
 
 import nccl_builders as bench
 import result_builders as made
-from builders import DEFAULTS, MINUTE, NOW, make_node, make_pod, make_policy
-from builders.benchmarks import (
+from nodegauge_contract import Bench, Problem, ProblemKind, Result, Skip
+from nodegauge_judge import Finding, Severity
+from nodegauge_operator import names
+from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.core import desired_state
+from nodegauge_operator.core import planner as steps
+from nodegauge_operator.core.nccl_eligibility import hindrance
+from nodegauge_operator.core.planner import Situation, bench_due_at, next_step, wake_at
+from support import DEFAULTS, MINUTE, NOW, make_node, make_pod, make_policy
+from support.benchmarks import (
     BUSY,
     DAY,
     FAST,
@@ -24,15 +32,7 @@ from builders.benchmarks import (
     benched,
     skipping,
 )
-from builders.views import ANode
-from nodegauge_contract import Bench, Problem, ProblemKind, Result, Skip
-from nodegauge_judge import Finding, Severity
-from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome
-from nodegauge_operator.core import hold
-from nodegauge_operator.core import step as steps
-from nodegauge_operator.core.eligible import hindrance
-from nodegauge_operator.core.step import Situation, bench_due_at, next_step, wake_at
+from support.views import ANode
 
 pytestmark = pytest.mark.timeout(10)
 
@@ -43,7 +43,7 @@ HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 def situation(report: Benched, node: ANode = NODE, **known: Any) -> Situation:
     """A node with a place for every probe, whose labels and condition are as the report wants them."""
     held = report.status.held
-    node = node.patched(dict(held.labels)).saying(hold.condition_of(held))
+    node = node.patched(dict(held.labels)).saying(desired_state.condition_of(held))
     start: dict[str, Any] = {
         "node": node,
         "policy": make_policy(),

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from builders.cluster import NODES, PODS, POLICIES, REPORTS, Body
-from builders.operator import BENCHMARKING
-from builders.stage import RUN_SECONDS, Stage, staged
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.errors import Forbidden
+from support.cluster import NODES, PODS, POLICIES, REPORTS, Body
+from support.operator import BENCHMARKING
+from support.stage import RUN_SECONDS, Stage, staged
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from builders.cluster import PODS, Body
-from builders.operator import BENCHMARKING
-from builders.stage import Stage, staged
 from nodegauge_operator import names
+from support.cluster import PODS, Body
+from support.operator import BENCHMARKING
+from support.stage import Stage, staged
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,8 +12,13 @@ from msgspec.structs import replace
 
 import nccl_builders as bench
 import result_builders as made
-from builders import MINUTE, NOW, make_pod, make_policy
-from builders.benchmarks import (
+from nodegauge_contract import ArmName, Skip, Unavailable
+from nodegauge_operator import names
+from nodegauge_operator.api.report import GateState, Outcome, ReportStatus
+from nodegauge_operator.core.planner import DeletePod, PatchReport, Situation, next_step
+from nodegauge_operator.core.schedule import bench_due_at, bench_probe
+from support import MINUTE, NOW, make_pod, make_policy
+from support.benchmarks import (
     DAY,
     FAST,
     IMAGE,
@@ -26,12 +31,7 @@ from builders.benchmarks import (
     benched,
     skipping,
 )
-from builders.views import ANode, APolicy
-from nodegauge_contract import ArmName, Skip, Unavailable
-from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, Outcome, ReportStatus
-from nodegauge_operator.core.due import bench_due_at, bench_probe
-from nodegauge_operator.core.step import DeletePod, PatchReport, Situation, next_step
+from support.views import ANode, APolicy
 
 pytestmark = pytest.mark.timeout(10)
 

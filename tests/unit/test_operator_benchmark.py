@@ -9,8 +9,13 @@ from msgspec.structs import replace
 
 import nccl_builders as bench
 import result_builders as made
-from builders import NOW, make_policy
-from builders.benchmarks import (
+from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip
+from nodegauge_judge import Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.report import GateState, Outcome
+from nodegauge_operator.reasons import Reason
+from support import NOW, make_policy
+from support.benchmarks import (
     BUSY,
     DAY,
     FAST,
@@ -25,11 +30,6 @@ from builders.benchmarks import (
     read,
     skipping,
 )
-from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip
-from nodegauge_judge import Verdict
-from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, Outcome
-from nodegauge_operator.reasons import Reason
 
 pytestmark = pytest.mark.timeout(10)
 

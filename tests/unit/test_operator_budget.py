@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import tried
 from nodegauge_operator.core.budget import MAX_CONCURRENT, concurrent_probes, next_in_turn
+from support import tried
 
 pytestmark = pytest.mark.timeout(10)
 

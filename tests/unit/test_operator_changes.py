@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import result_builders as made
-from builders import INTERVAL, STALE
-from builders.client import unavailable
-from builders.cluster import EVENTS, NODES
-from builders.operator import Operator, World
 from nodegauge_contract import Power
+from support import INTERVAL, STALE
+from support.client import unavailable
+from support.cluster import EVENTS, NODES
+from support.operator import Operator, World
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import result_builders as made
-from builders import INTERVAL, tried
-from builders.client import Killed
-from builders.cluster import NODES, POLICIES, REPORTS
-from builders.judging import listening, saying
-from builders.operator import Operator, World
 from nodegauge_operator import names
+from support import INTERVAL, tried
+from support.client import Killed
+from support.cluster import NODES, POLICIES, REPORTS
+from support.judging import listening, saying
+from support.operator import Operator, World
 
 pytestmark = pytest.mark.timeout(30)
 

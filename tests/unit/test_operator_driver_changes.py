@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builders import make_node
 from nodegauge_operator.core.selection import may_run
+from support import make_node
 
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
 MIG = "nvidia.com/mig.config.state"

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 import nccl_builders as bench
 import result_builders as made
-from builders import INTERVAL, NOW, make_node, make_policy, make_report, tried
-from builders.benchmarks import IMAGE, benched
-from builders.benchmarks import NODE as BENCHED
-from builders.judging import MARK, listening
-from builders.views import AReport
 from nodegauge_contract import Repair, Result, Temperature
 from nodegauge_contract.matrix import render
 from nodegauge_judge import Finding, Severity, judge_health
 from nodegauge_operator.api.report import Outcome, ReportStatus
-from nodegauge_operator.core import fitting, rows
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core import gates, report_size
+from nodegauge_operator.core.pod_outcome import RunEnd
+from support import INTERVAL, NOW, make_node, make_policy, make_report, tried
+from support.benchmarks import IMAGE, benched
+from support.benchmarks import NODE as BENCHED
+from support.judging import MARK, listening
+from support.views import AReport
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -58,9 +58,9 @@ def full(codes: list[str], *, memory: str = MEMORY) -> AReport:
 @pytest.mark.parametrize("count", [0, 1, 3, 6, 8])
 def test_sixteen_gpus_and_many_bad_rows_fit(count: int) -> None:
     """And nothing that decides is cut: states, times, taints, the memory of the next judgement."""
-    codes = list(rows.GATES)[:count]
+    codes = list(gates.GATES)[:count]
     report = full(codes)
-    assert fitting.size(report.status) <= fitting.LIMIT
+    assert report_size.size(report.status) <= report_size.LIMIT
     assert [row.code for row in report.status.gates] == codes
     assert all(row.entered_at and row.bad >= 2 for row in report.status.gates)
     assert report.status.probes[0].raw == MEMORY
@@ -93,7 +93,7 @@ def test_a_dgx2_keeps_its_matrix_from_the_document_to_the_report(hot: bool) -> N
     worn = [replace(probe, raw="x" * 951) for probe in report.status.probes]
     status = replace(report.status, probes=worn, matrix=judge_health(machine).matrix)
     status = report.settled(status, node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL).status
-    assert fitting.size(status) <= fitting.LIMIT
+    assert report_size.size(status) <= report_size.LIMIT
     assert bool(status.held.taints) is hot
     table = render(machine).partition("\n\n")[0]
     assert [line.split() for line in status.matrix.splitlines()] == [
@@ -107,15 +107,15 @@ def test_what_fits_is_left_alone() -> None:
         end = RunEnd(outcome=Outcome.READ, reason="Read", result=made.h100())
         report = make_report().after(end, node=NODE)
     assert "Legend" in report.status.matrix
-    assert fitting.fitted(report.status) == report.status
+    assert report_size.fitted(report.status) == report.status
 
 
-@given(count=st.integers(0, len(rows.GATES)))
+@given(count=st.integers(0, len(gates.GATES)))
 @tried(25)
 def test_cutting_twice_is_cutting_once(count: int) -> None:
     """Else the operator would write a report again and again."""
-    report = full(list(rows.GATES)[:count])
-    assert fitting.fitted(report.status) == report.status
+    report = full(list(gates.GATES)[:count])
+    assert report_size.fitted(report.status) == report.status
     again = report.settled(report.status, node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL)
     assert again.status == report.status
 
@@ -137,7 +137,7 @@ FINDINGS = st.lists(
 @tried(200)
 def test_the_worst_findings_are_kept_in_their_order(findings: list[Finding], most: int) -> None:
     """None that is dropped is worse than one that is kept."""
-    kept = fitting.worst(findings, most)
+    kept = report_size.worst(findings, most)
     assert kept == [f for f in findings if f in kept]
     assert len(kept) >= min(1, len(findings))
     assert len(kept) <= 1 or len(msgspec.json.encode(kept)) <= most
@@ -148,7 +148,7 @@ def test_the_worst_findings_are_kept_in_their_order(findings: list[Finding], mos
 
 def test_an_empty_status_is_no_trouble() -> None:
     """Nothing to cut."""
-    assert fitting.fitted(ReportStatus()) == ReportStatus()
+    assert report_size.fitted(ReportStatus()) == ReportStatus()
 
 
 @pytest.mark.parametrize("gbps", [462.0, 21.0])
@@ -159,7 +159,7 @@ def test_a_benchmarked_machine_with_many_cards_keeps_how_its_gpus_are_joined(gbp
     for n in range(3):
         report = report.measured(bench.h100(gbps, ring=gbps * 0.8), at=NOW + 10 + n)
     status = report.status
-    assert fitting.size(status) <= fitting.LIMIT
+    assert report_size.size(status) <= report_size.LIMIT
     assert [line.split()[1:9] for line in status.matrix.splitlines()[1:9]] == [
         ["X" if i == j else "NV18" for j in range(8)] for i in range(8)
     ]
@@ -178,8 +178,8 @@ def test_what_took_a_label_away_outlasts_the_matrix_and_the_list_of_gpus(memory:
         replace(report.status.probe("health"), raw="x" * memory),
         replace(report.status.probe("nccl"), raw="x" * 2048),
     ]
-    fitted = fitting.fitted(replace(report.status, probes=probes, matrix=WIDE))
-    assert fitting.size(fitted) <= fitting.LIMIT
+    fitted = report_size.fitted(replace(report.status, probes=probes, matrix=WIDE))
+    assert report_size.size(fitted) <= report_size.LIMIT
     kept = [finding.code for finding in fitted.probe("nccl").findings]
     assert "interconnect-contradicted" in kept or not (fitted.matrix or fitted.gpus.items)
 
@@ -196,10 +196,10 @@ def test_the_largest_machine_fits_with_its_benchmark() -> None:
         for n in range(3):
             report = report.measured(measured, node, at=NOW + 10 + n)
     health = replace(report.status.probe("health"), raw="x" * 951)
-    fitted = fitting.fitted(replace(report.status, probes=report.status.with_probe(health)))
-    assert fitting.size(fitted) <= fitting.LIMIT
+    fitted = report_size.fitted(replace(report.status, probes=report.status.with_probe(health)))
+    assert report_size.size(fitted) <= report_size.LIMIT
     assert [row.code for row in fitted.gates] == ["p2p-refused", "hot", "busbw-low"]
     assert all(probe.findings for probe in fitted.probes if probe.name != "pull")
     assert fitted.probe("nccl").raw == report.status.probe("nccl").raw
     assert fitted.held == report.status.held
-    assert fitting.fitted(fitted) == fitted
+    assert report_size.fitted(fitted) == fitted

@@ -6,16 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
-from builders import INTERVAL, NOW, STALE, make_node, make_policy, make_report
-from builders.views import AReport
 from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Held, Outcome
 from nodegauge_operator.core import gate, staleness
 from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.reasons import Reason
+from support import INTERVAL, NOW, STALE, make_node, make_policy, make_report
+from support.views import AReport
 
 pytestmark = pytest.mark.timeout(5)
 

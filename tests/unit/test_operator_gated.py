@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders import NOW, make_node, make_policy, make_report
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Budget
 from nodegauge_operator.api.report import GateState, GateStatus, Held, HeldTaint, Report, stamp
 from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.reconcile.gated import DOUBT_SECONDS, Places
-from nodegauge_operator.reconcile.store import Store
+from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS, Places
+from support import NOW, make_node, make_policy, make_report
 
 pytestmark = pytest.mark.timeout(5)
 

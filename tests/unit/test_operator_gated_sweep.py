@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from builders.client import unavailable
-from builders.cluster import NODES, POLICIES, REPORTS
-from builders.judging import listening, saying
-from builders.stage import Stage, staged
 from nodegauge_operator import names
 from nodegauge_operator.api.report import unstamp
 from nodegauge_operator.kube.errors import KubeError
+from support.client import unavailable
+from support.cluster import NODES, POLICIES, REPORTS
+from support.judging import listening, saying
+from support.stage import Stage, staged
 
 pytestmark = pytest.mark.timeout(60)
 

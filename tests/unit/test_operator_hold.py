@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from builders import INTERVAL, MINUTE
-from builders.cluster import NODES, POLICIES, REPORTS
-from builders.judging import listening, saying
-from builders.operator import Operator, World
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Refused
 from nodegauge_operator.reasons import Reason
+from support import INTERVAL, MINUTE
+from support.cluster import NODES, POLICIES, REPORTS
+from support.judging import listening, saying
+from support.operator import Operator, World
 
 pytestmark = pytest.mark.timeout(10)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from builders import INTERVAL, MINUTE
-from builders.client import unavailable
-from builders.cluster import EVENTS, NODES, POLICIES, REPORTS
-from builders.onenode import OneNode
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, Refused, Unavailable, error_of
+from support import INTERVAL, MINUTE
+from support.client import unavailable
+from support.cluster import EVENTS, NODES, POLICIES, REPORTS
+from support.onenode import OneNode
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 import result_builders as made
-from builders import make_node, make_report, schema, tried
-from builders.cluster import copied
-from builders.views import AReport
 from nodegauge_contract import ContractError, Result, decode, encode
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus
-from nodegauge_operator.core.mergepatch import without_nulls
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.kube.merge_patch import without_nulls
+from support import make_node, make_report, schema, tried
+from support.cluster import copied
+from support.views import AReport
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 import nccl_builders as bench
-from builders import MINUTE, NOW, make_pod, make_policy, schema, tried
-from builders.benchmarks import FAST, IMAGE, NODE, Benched, benched
-from builders.cluster import copied
-from builders.views import APolicy
 from nodegauge_contract import ArmName, encode
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome
-from nodegauge_operator.core import runs
-from nodegauge_operator.core.mergepatch import without_nulls
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core import pod_outcome
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.kube.merge_patch import without_nulls
+from support import MINUTE, NOW, make_pod, make_policy, schema, tried
+from support.benchmarks import FAST, IMAGE, NODE, Benched, benched
+from support.cluster import copied
+from support.views import APolicy
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -101,7 +101,7 @@ def ended(message: str) -> RunEnd:
     """How the operator understands a pod that left this."""
     policy = make_policy()
     limits, deadline = policy.limits_of(names.PROBE_NCCL), policy.deadline_of(names.PROBE_NCCL)
-    end = runs.ending(
+    end = pod_outcome.ending(
         POD.running().finished_with(message), node=NODE.name, limits=limits, deadline=deadline, now=NOW + 60
     )
     assert end is not None

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from builders import MINUTE, NOW, tried
 from nodegauge_judge import Answer, Cause, Finding, Gate, GateKind, Judged, Severity
 from nodegauge_operator.api.policy import Hysteresis
 from nodegauge_operator.api.report import GateState, GateStatus, stamp, unstamp
 from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import FOREVER, Rule
+from support import MINUTE, NOW, tried
 
 pytestmark = pytest.mark.timeout(20)
 

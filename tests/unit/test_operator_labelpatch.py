@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import result_builders as made
-from builders import NOW, make_node, make_policy, make_report, tried
-from builders.views import ANode, APolicy
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core import gate
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core.pod_outcome import RunEnd
+from support import NOW, make_node, make_policy, make_report, tried
+from support.views import ANode, APolicy
 
 pytestmark = pytest.mark.timeout(20)
 

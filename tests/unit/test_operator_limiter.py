@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from builders.virtual import VirtualLoop, run
 from nodegauge_operator.kube import limiter as limiter_module
 from nodegauge_operator.kube.limiter import Limiter
+from support.virtual import VirtualLoop, run
 
 pytestmark = pytest.mark.timeout(5)
 

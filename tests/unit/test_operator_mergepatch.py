@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import tried
-from builders.cluster import merged
-from nodegauge_operator.core.mergepatch import difference, without_nulls
+from nodegauge_operator.kube.merge_patch import difference, without_nulls
+from support import tried
+from support.cluster import merged
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -8,10 +8,10 @@ from statistics import median
 import pytest
 from msgspec.structs import replace
 
-from builders import make_node, make_report
 from nodegauge_operator.api.report import BandwidthStatus, ReportStatus
+from nodegauge_operator.reconcile.cache import Store
 from nodegauge_operator.reconcile.peers import MOST, Peers
-from nodegauge_operator.reconcile.store import Store
+from support import make_node, make_report
 
 pytestmark = pytest.mark.timeout(10)
 

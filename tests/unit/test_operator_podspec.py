@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from builders import DEFAULTS, make_node, make_policy, tried
-from builders.views import APolicy
 from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
-from nodegauge_operator.core.podspec import ProbeDefaults, probe_pod
+from nodegauge_operator.core.probes.pod import ProbeDefaults, probe_pod
+from support import DEFAULTS, make_node, make_policy, tried
+from support.views import APolicy
 
 pytestmark = pytest.mark.timeout(10)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import tried
 from nodegauge_operator.api.policy import Mode, PolicyInvalid, parse, seconds
+from support import tried
 
 pytestmark = pytest.mark.timeout(10)
 

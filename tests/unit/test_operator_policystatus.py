@@ -8,16 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
-from builders import NOW
-from builders.client import unavailable
-from builders.cluster import NODES, POLICIES
-from builders.operator import Operator, World
-from builders.virtual import drive
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, GateStatus, HeldTaint, stamp
-from nodegauge_operator.reconcile import listing
-from nodegauge_operator.reconcile.policystatus import PolicyStatus
-from nodegauge_operator.reconcile.tally import Tally
+from nodegauge_operator.reconcile import resync
+from nodegauge_operator.reconcile.counters import Tally
+from nodegauge_operator.reconcile.policy_status import PolicyStatus
+from support import NOW
+from support.client import unavailable
+from support.cluster import NODES, POLICIES
+from support.operator import Operator, World
+from support.virtual import drive
 
 pytestmark = pytest.mark.timeout(5)
 
@@ -148,7 +148,7 @@ def test_what_somebody_changed_in_a_policy_is_answered_at_once(scene: Scene) -> 
     scene.cluster.add_policy()
     scene.operator.list()
     assert len(scene.write()) == 1
-    listing.take_policy(scene.operator.store, bad(scene))
+    resync.take_policy(scene.operator.store, bad(scene))
     scene.status.dirty = True
     assert len(scene.write(after=1.0)) == 1
     assert scene.ready() == ("False", "Invalid")
@@ -203,7 +203,7 @@ def test_the_transition_time_moves_with_the_status_only(scene: Scene) -> None:
     assert after["message"] != before["message"]
     assert after["lastTransitionTime"] == before["lastTransitionTime"]
     scene.operator.store.policies.clear()
-    listing.take_policy(scene.operator.store, bad(scene))
+    resync.take_policy(scene.operator.store, bad(scene))
     scene.status.dirty = True
     scene.write()
     last = scene.condition("Ready")
@@ -222,7 +222,7 @@ def test_a_policy_that_cannot_be_read_says_which_field(scene: Scene) -> None:
     """And whether an earlier version of it is still in force."""
     scene.cluster.add_policy()
     scene.operator.list()
-    listing.take_policy(scene.operator.store, bad(scene))
+    resync.take_policy(scene.operator.store, bad(scene))
     scene.write()
     assert scene.ready() == ("False", "Invalid")
     condition = scene.condition("Ready")
@@ -230,7 +230,7 @@ def test_a_policy_that_cannot_be_read_says_which_field(scene: Scene) -> None:
     assert "last good version stays in force" in condition["message"]
     assert (scene.told()["observedGeneration"], scene.told()["nodes"]["selected"]) == (2, 3)
     other = Operator(scene.cluster)
-    listing.take_policy(other.store, bad(scene))
+    resync.take_policy(other.store, bad(scene))
     status = PolicyStatus(
         client=other.client,
         store=other.store,
@@ -341,7 +341,7 @@ def test_a_policy_says_whether_all_that_should_be_gated_is(scene: Scene) -> None
 def test_a_policy_that_was_never_readable_says_nothing_of_its_budget(scene: Scene) -> None:
     """It has none; what an earlier version left behind goes with it."""
     scene.cluster.add_policy()
-    listing.take_policy(scene.operator.store, bad(scene))
+    resync.take_policy(scene.operator.store, bad(scene))
     scene.write()
     assert [c["type"] for c in scene.told()["conditions"]] == ["Ready"]
 

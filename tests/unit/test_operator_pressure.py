@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from builders import INTERVAL, make_node, make_pod
-from builders.client import unavailable, unreachable
-from builders.cluster import NODES, PODS, POLICIES, REPORTS
-from builders.operator import SETTINGS
-from builders.stage import RUN_SECONDS, Stage, refusing, staged
-from builders.virtual import drive
 from nodegauge_operator import names
+from nodegauge_operator.reconcile.background_task import Beside
 from nodegauge_operator.reconcile.backoff import LONGEST, SHORTEST
-from nodegauge_operator.reconcile.beside import Beside
 from nodegauge_operator.reconcile.relist import GATHER_SECONDS
+from support import INTERVAL, make_node, make_pod
+from support.client import unavailable, unreachable
+from support.cluster import NODES, PODS, POLICIES, REPORTS
+from support.operator import SETTINGS
+from support.stage import RUN_SECONDS, Stage, refusing, staged
+from support.virtual import drive
 
 pytestmark = pytest.mark.timeout(20)
 

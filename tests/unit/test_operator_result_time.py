@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from builders.cluster import NODES
-from builders.onenode import OneNode
-from builders.operator import Operator
-from builders.stage import RUN_SECONDS, Stage, staged
 from nodegauge_operator import names
+from support.cluster import NODES
+from support.onenode import OneNode
+from support.operator import Operator
+from support.stage import RUN_SECONDS, Stage, staged
 
 pytestmark = pytest.mark.timeout(20)
 

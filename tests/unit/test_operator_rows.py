@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders import INTERVAL, NOW, STALE, make_node, make_policy, make_report
-from builders.judging import listening, saying
-from builders.views import APolicy, AReport
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, Outcome
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.reasons import Reason
+from support import INTERVAL, NOW, STALE, make_node, make_policy, make_report
+from support.judging import listening, saying
+from support.views import APolicy, AReport
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
-from builders import NOW, make_node, make_pod
-from builders.messages import hostile
-from builders.views import APod
 from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import Outcome
-from nodegauge_operator.core.runs import RunEnd, ending, wake_at
+from nodegauge_operator.core.pod_outcome import RunEnd, ending, wake_at
+from support import NOW, make_node, make_pod
+from support.messages import hostile
+from support.views import APod
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from builders import make_node, make_policy, tried
-from builders.views import ANode
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Selector
 from nodegauge_operator.core.selection import matches, may_run, ranked
+from support import make_node, make_policy, tried
+from support.views import ANode
 
 pytestmark = pytest.mark.timeout(10)
 

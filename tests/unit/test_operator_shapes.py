@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders.virtual import drive
 from nodegauge_operator.core.model import node_view
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import MERGE, Client
-from nodegauge_operator.kube.shapes import decoded
+from nodegauge_operator.kube.decoding import decoded
+from support.virtual import drive
 
 pytestmark = pytest.mark.timeout(2)
 

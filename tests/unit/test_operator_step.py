@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
-from builders import DEFAULTS, INTERVAL, MINUTE, NOW, STALE, make_node, make_pod, make_policy, make_report
-from builders.views import AReport
 from nodegauge_operator.api.report import Outcome, stamp
-from nodegauge_operator.core import step as steps
+from nodegauge_operator.core import planner as steps
 from nodegauge_operator.core.model import ConditionView
-from nodegauge_operator.core.runs import RunEnd
-from nodegauge_operator.core.step import Situation, next_step, run_due_at, wake_at
+from nodegauge_operator.core.planner import Situation, next_step, run_due_at, wake_at
+from nodegauge_operator.core.pod_outcome import RunEnd
+from support import DEFAULTS, INTERVAL, MINUTE, NOW, STALE, make_node, make_pod, make_policy, make_report
+from support.views import AReport
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -8,18 +8,18 @@ import pytest
 from msgspec.structs import replace
 
 import result_builders as made
-from builders import INTERVAL, NOW, make_node, make_pod, make_policy, make_report
-from builders.client import unavailable
-from builders.cluster import NODES, PODS, POLICIES, REPORTS, Body
-from builders.operator import Operator, World
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import ConditionView, Terminated
-from nodegauge_operator.core.runs import ending
+from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.kube.errors import Unavailable
-from nodegauge_operator.reconcile.listing import drop_policy, take_policy
-from nodegauge_operator.reconcile.store import Store
+from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.resync import drop_policy, take_policy
+from support import INTERVAL, NOW, make_node, make_pod, make_policy, make_report
+from support.client import unavailable
+from support.cluster import NODES, PODS, POLICIES, REPORTS, Body
+from support.operator import Operator, World
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -1,6 +1,6 @@
 """The loop on virtual time: first list, wakes, timers, places, stopping.
 
-`builders.stage` is where it plays.
+`support.stage` is where it plays.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import asyncio
 
 import pytest
 
-from builders import INTERVAL
-from builders.client import unavailable
-from builders.cluster import NODES, PODS, POLICIES, REPORTS
-from builders.stage import LATENCY, RUN_SECONDS, Stage, refusing, staged
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import NotFound
+from support import INTERVAL
+from support.client import unavailable
+from support.cluster import NODES, PODS, POLICIES, REPORTS
+from support.stage import LATENCY, RUN_SECONDS, Stage, refusing, staged
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders import INTERVAL
-from builders.client import unavailable, unreachable
-from builders.cluster import NODES, PODS, POLICIES, REPORTS
-from builders.operator import SETTINGS
-from builders.stage import Stage, refusing, staged
 from nodegauge_operator.kube.errors import Refused
 from nodegauge_operator.reconcile.backoff import SHORTEST
+from support import INTERVAL
+from support.client import unavailable, unreachable
+from support.cluster import NODES, PODS, POLICIES, REPORTS
+from support.operator import SETTINGS
+from support.stage import Stage, refusing, staged
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -171,7 +171,7 @@ def test_a_gap_in_a_watch_has_everything_listed_within_seconds() -> None:
 def test_a_gap_is_not_slept_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the sweep is set to wake once in five minutes."""
     monkeypatch.setattr(
-        "builders.operator.SETTINGS",
+        "support.operator.SETTINGS",
         slow := replace(SETTINGS, sweep_interval=300.0, relist_interval=86_400.0),
     )
 

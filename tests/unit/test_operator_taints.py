@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from builders import make_node, tried
-from builders.views import ANode, taint
 from nodegauge_operator import names
 from nodegauge_operator.api.report import HeldTaint
 from nodegauge_operator.core.model import Taint
 from nodegauge_operator.core.taints import UNVALIDATED, taint_patch
+from support import make_node, tried
+from support.views import ANode, taint
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders import make_node, make_pod, make_policy
 from nodegauge_operator import names
-from nodegauge_operator.reconcile.store import Store
-from nodegauge_operator.reconcile.tally import Tally
-from nodegauge_operator.reconcile.turns import Kind, Turns
+from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.concurrency import Kind, Turns
+from nodegauge_operator.reconcile.counters import Tally
+from support import make_node, make_pod, make_policy
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import result_builders as made
-from builders import INTERVAL, tried
-from builders.cluster import NODES, PODS, REPORTS
-from builders.judging import listening, saying
-from builders.operator import HEALTH, Operator, World
-from builders.virtual import Turn
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState
 from nodegauge_operator.kube.errors import KubeError
+from support import INTERVAL, tried
+from support.cluster import NODES, PODS, REPORTS
+from support.judging import listening, saying
+from support.operator import HEALTH, Operator, World
+from support.virtual import Turn
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 import result_builders as made
-from builders import NOW, make_node, make_report, tried
-from builders.cluster import Body
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus, parse_report, stamp, unstamp, whole
 from nodegauge_operator.core.model import node_view, pod_view
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core.pod_outcome import RunEnd
+from support import NOW, make_node, make_report, tried
+from support.cluster import Body
 
 pytestmark = pytest.mark.timeout(20)
 

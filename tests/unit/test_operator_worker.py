@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 import result_builders as made
-from builders import INTERVAL, MINUTE, make_node, make_pod
-from builders.client import unavailable
-from builders.cluster import EVENTS, NODES, PODS, REPORTS
-from builders.messages import hostile
-from builders.onenode import OneNode
-from builders.operator import Operator, World
 from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
-from nodegauge_operator.reconcile.turns import Kind
+from nodegauge_operator.reconcile.concurrency import Kind
+from support import INTERVAL, MINUTE, make_node, make_pod
+from support.client import unavailable
+from support.cluster import EVENTS, NODES, PODS, REPORTS
+from support.messages import hostile
+from support.onenode import OneNode
+from support.operator import Operator, World
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.machines import sysfs
+from support.machines import sysfs
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, HardwareError, attach, plug
 

@@ -14,22 +14,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from nodegauge_contract.bench import ArmName
-from nodegauge_probes.nccl.speech import (
-    FD_VARIABLE,
-    CellOrder,
-    Line,
-    Order,
-    decode_line,
-    encode_order,
-)
-from testbed import standin
-from testbed.standin import pace, pathfinding
-from testbed.standin.debuglog import Rank
-from testbed.standin.machine import MACHINE_VARIABLE, Gpu, Machine, Trouble, Way, encode
-from testbed.standin.program import visible
+from nodegauge_contract.nccl import ArmName
+from nodegauge_probes.nccl.protocol import FD_VARIABLE, CellOrder, Line, Order, decode_line, encode_order
+from testbed import simulated_nccl
+from testbed.simulated_nccl import pace, pathfinding
+from testbed.simulated_nccl.debuglog import Rank
+from testbed.simulated_nccl.machine import MACHINE_VARIABLE, Gpu, Machine, Trouble, Way, encode
+from testbed.simulated_nccl.program import visible
 
-FOLDER = Path(standin.__file__).parent
+FOLDER = Path(simulated_nccl.__file__).parent
 PROBES = Path(__file__).resolve().parents[2] / "probes/src"
 GIB = 1 << 30
 PAIR = Machine(

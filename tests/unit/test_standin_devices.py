@@ -13,7 +13,7 @@ from testbed.hardware import Hardware, plug
 from testbed.kubelet.devices import GIVEN_VARIABLE, VISIBLE_DEVICES, Devices
 from testbed.kubelet.errors import StartFailed
 from testbed.kubelet.images import default_images
-from testbed.standin.machine import MACHINE_VARIABLE
+from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 
 def container(gpus: int, name: str = "main") -> dict[str, Any]:

@@ -14,11 +14,11 @@ import pytest
 
 from nodegauge_contract import MESSAGE_LIMIT, Arm, ArmName, ArmOutcome, Result, Skip, decode
 from nodegauge_judge import Thresholds
-from nodegauge_judge.bench import judge_bench
+from nodegauge_judge.nccl import judge_bench
 from testbed import profiles
 from testbed.hardware import FAULTS, plug
 from testbed.kubelet.devices import Devices
-from testbed.standin.bench import run
+from testbed.simulated_nccl.bench import run
 
 GIB = 1 << 30
 LIMITS = {"NODEGAUGE_NCCL_LIMITS": "4,3,2"}

@@ -23,7 +23,7 @@ SUBCOMMANDS = {
     "apply": Lazy("nodegauge_cli.apply", "Write a GPUValidationPolicy, once its CRD is served.", "operator"),
     "check": Lazy("nodegauge_cli.check", "Ask whether an installed operator lives and works.", "operator"),
     "cleanup": Lazy(
-        "nodegauge_cli.cleanup", "Remove everything that nodegauge wrote into a cluster.", "operator"
+        "nodegauge_cli.cleanup.command", "Remove everything that nodegauge wrote into a cluster.", "operator"
     ),
     "judge": Lazy("nodegauge_cli.judge", "Judge a result, a report or a log, with no cluster needed.", "cli"),
     "zero": Lazy(

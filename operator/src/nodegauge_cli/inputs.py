@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 import click
 import yaml
 
-from nodegauge_contract import Collective, ContractError, NotAResult, Result, decode, nccllog, nccltests
-from nodegauge_contract.codec import PREFIX
+from nodegauge_contract import Collective, ContractError, NotAResult, Result, decode
+from nodegauge_contract.nccl_tests import document, log
+from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report, parse_report
 
@@ -54,10 +55,10 @@ def report_or_result(file: BinaryIO, *, collective: Collective | None = None) ->
         why = str(error)
     except ContractError as error:
         raise BadInput(f"{name}: {error}") from None
-    if nccllog.looks_like(text):
+    if log.looks_like(text):
         try:
-            return nccltests.result(text, collective=collective)
-        except nccllog.NcclTestsError as error:
+            return document.result(text, collective=collective)
+        except log.NcclTestsError as error:
             raise BadInput(f"{name}: {error}") from None
     report = _report(name, text)
     if report is None:

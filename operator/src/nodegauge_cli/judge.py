@@ -18,11 +18,11 @@ import click
 import msgspec
 
 from nodegauge_cli.inputs import BadInput, name_of, report_or_result, yaml_of
-from nodegauge_cli.judge_bench_text import show_bench
+from nodegauge_cli.judge_nccl_text import show_bench
 from nodegauge_cli.judge_text import show
 from nodegauge_contract import Collective, Result
 from nodegauge_judge import Judgement, Thresholds, ThresholdsInvalid, Verdict, judge_health
-from nodegauge_judge.bench import BenchJudgement, Expectation, Expectations, judge_bench, regrade
+from nodegauge_judge.nccl import BenchJudgement, Expectation, Expectations, judge_bench, regrade
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
 

@@ -22,8 +22,8 @@ from nodegauge_cli import zero_sources as sources
 from nodegauge_cli.inputs import BadInput, name_of, report_or_result
 from nodegauge_cli.zero_text import Place, text
 from nodegauge_contract import Collective, Result
-from nodegauge_judge.bench.expectations import Expectations
-from nodegauge_judge.bench.zero import Job, costs
+from nodegauge_judge.nccl.expectations import Expectations
+from nodegauge_judge.nccl.zero import Job, costs
 from nodegauge_operator.api.report import Report
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?)?B?", re.I)

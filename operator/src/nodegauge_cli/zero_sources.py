@@ -13,11 +13,11 @@ from statistics import median
 
 from nodegauge_cli.zero_text import Place
 from nodegauge_contract import ArmName, Collective, Result
-from nodegauge_judge.bench.measure import measure
-from nodegauge_judge.bench.measured import Measured
-from nodegauge_judge.bench.model import Expectation
-from nodegauge_judge.bench.zero import Curve, Speeds
-from nodegauge_judge.history import History
+from nodegauge_judge.history.node_history import History
+from nodegauge_judge.nccl.extract import measure
+from nodegauge_judge.nccl.measurement import Measured
+from nodegauge_judge.nccl.model import Expectation
+from nodegauge_judge.nccl.zero import Curve, Speeds
 from nodegauge_operator import names
 from nodegauge_operator.api.report import BandwidthStatus, Report
 

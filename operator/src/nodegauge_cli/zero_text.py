@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Collective
-from nodegauge_judge.bench.zero import MATTERS, PASSES, Cost, Curve, Job, Scheme, Speeds, costs
+from nodegauge_judge.nccl.zero import MATTERS, PASSES, Cost, Curve, Job, Scheme, Speeds, costs
 
 NOISE = 0.05
 """Share of the time by which runs of one path may differ.  Own."""

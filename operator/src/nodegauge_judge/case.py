@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from nodegauge_contract import Gpu, Result
 from nodegauge_contract.nvlink import Lanes, lanes
-from nodegauge_judge import growth
 from nodegauge_judge.findings import CATALOGUE, Code
-from nodegauge_judge.history import History, keys
-from nodegauge_judge.memory import GpuMemory
+from nodegauge_judge.history import growth
+from nodegauge_judge.history.gpu_history import GpuMemory
+from nodegauge_judge.history.node_history import History, keys
 from nodegauge_judge.model import Finding, NodeFacts, Scalar, Severity
 from nodegauge_judge.thresholds import Thresholds
 

@@ -9,13 +9,14 @@ from collections import Counter
 
 from nodegauge_contract import Gpu, Result
 from nodegauge_contract.matrix import render
-from nodegauge_judge import answers, interconnect, load, supply
+from nodegauge_judge import answers, load, supply
 from nodegauge_judge.case import Case, text
 from nodegauge_judge.checks import CHECKS, thermal
 from nodegauge_judge.findings import CATALOGUE, Code, Effect
-from nodegauge_judge.history import History
+from nodegauge_judge.history.node_history import History
+from nodegauge_judge.history.update import remember
+from nodegauge_judge.interconnect import classify
 from nodegauge_judge.model import Answer, Finding, GpuBrief, Judgement, NodeFacts, Severity, Verdict
-from nodegauge_judge.remember import remember
 from nodegauge_judge.summary import summarise
 from nodegauge_judge.thresholds import Thresholds
 
@@ -50,7 +51,7 @@ def judge_health(
     findings = sorted(found, key=lambda finding: _WORST_FIRST[finding.severity])
     verdict = _verdict(case, findings)
     readable = verdict is not Verdict.UNKNOWN
-    joined = interconnect.decide(case)
+    joined = classify.decide(case)
     product = _product(result)
     answered, history = _outcome(case, findings) if readable else ({}, case.history)
     return Judgement(

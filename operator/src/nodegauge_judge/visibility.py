@@ -12,7 +12,7 @@ from __future__ import annotations
 from nodegauge_contract import ProblemKind
 from nodegauge_contract.nvlink import Doubt
 from nodegauge_judge.case import Case, clip
-from nodegauge_judge.history import uuid_start
+from nodegauge_judge.history.node_history import uuid_start
 from nodegauge_judge.model import Sharing
 
 

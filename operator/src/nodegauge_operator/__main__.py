@@ -7,7 +7,7 @@ import os
 import sys
 
 from nodegauge_operator import logs
-from nodegauge_operator.handlers.startup import SweepDied, serve
+from nodegauge_operator.handlers.app import SweepDied, serve
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.settings import SettingsError, parse
 

@@ -7,19 +7,6 @@ that could not be read is `{"unavailable": "<reason>"}`, never a zero and never 
 It must stay pure: no clock, no environment, no I/O, no knowledge of NVML or Kubernetes.
 """
 
-from nodegauge_contract.bench import Arm, ArmName, ArmOutcome, Bench, Cell, Collective, Phase, Skip
-from nodegauge_contract.codec import (
-    MAX_DECODED_BYTES,
-    MESSAGE_LIMIT,
-    ContractError,
-    Malformed,
-    NotAResult,
-    TooLarge,
-    UnknownVersion,
-    decode,
-    encode,
-    encode_message,
-)
 from nodegauge_contract.gpu import (
     Clocks,
     ClocksEvents,
@@ -42,7 +29,20 @@ from nodegauge_contract.gpu import (
 )
 from nodegauge_contract.matrix import render as render_matrix
 from nodegauge_contract.model import Bus, Host, Nics, Pairs, Port, Result, Sensor, System
+from nodegauge_contract.nccl import Arm, ArmName, ArmOutcome, Bench, Cell, Collective, Phase, Skip
 from nodegauge_contract.values import NOT_READ, Flag, Int, Num, Problem, ProblemKind, Text, Unavailable
+from nodegauge_contract.wire.codec import (
+    MAX_DECODED_BYTES,
+    MESSAGE_LIMIT,
+    ContractError,
+    Malformed,
+    NotAResult,
+    TooLarge,
+    UnknownVersion,
+    decode,
+    encode,
+    encode_message,
+)
 
 __all__ = [
     "MAX_DECODED_BYTES",

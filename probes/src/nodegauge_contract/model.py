@@ -15,8 +15,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from nodegauge_contract.bench import Bench
 from nodegauge_contract.gpu import Gpu
+from nodegauge_contract.nccl import Bench
 from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short, Str, Text, Unavailable
 
 SCHEMA = "nodegauge.dev/probe-result"

@@ -22,7 +22,7 @@ def _at_once(number: int, frame: FrameType | None) -> None:
 def main() -> int:
     """The exit code of one run."""
     signal.signal(signal.SIGTERM, _at_once)
-    from nodegauge_probes.program import main as run
+    from nodegauge_probes.cli import main as run
 
     return run()
 

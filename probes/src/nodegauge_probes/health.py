@@ -14,23 +14,22 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodegauge_contract.values import NOT_READ
-from nodegauge_probes import (
-    counters,
-    host,
+from nodegauge_probes.collectors import (
+    error_counters,
     inventory,
-    repairs,
+    memory_repair,
     sampling,
-    sysfs,
     telemetry,
+    throttle_counters,
     topology,
-    wires,
     xids,
 )
-from nodegauge_probes.aside import Aside
-from nodegauge_probes.device import Watch
-from nodegauge_probes.draft import Draft
-from nodegauge_probes.nvml import Nvml
-from nodegauge_probes.opening import Gpus, opened, unless_ill
+from nodegauge_probes.host import boot, sysfs
+from nodegauge_probes.host.background import Aside
+from nodegauge_probes.nvml.device import Watch
+from nodegauge_probes.nvml.library import Nvml
+from nodegauge_probes.result_builder import Draft
+from nodegauge_probes.session import Gpus, opened, unless_ill
 
 NAME = "health"
 
@@ -69,15 +68,15 @@ def _measure(draft: Draft, nvml: Nvml, gpus: Gpus, settings: Settings) -> None:
 
 
 CONDITION = (
-    repairs.repair,
-    repairs.ecc,
+    memory_repair.repair,
+    memory_repair.ecc,
     telemetry.temperature,
     telemetry.power,
     telemetry.clocks,
     telemetry.fans,
     sampling.supported_reasons,
-    wires.pcie_errors,
-    wires.link_errors,
+    error_counters.pcie_errors,
+    error_counters.link_errors,
 )
 
 
@@ -89,18 +88,18 @@ def _watch(draft: Draft, nvml: Nvml, gpus: Gpus, settings: Settings) -> None:
     sampling.watch(nvml, _answering(gpus), seconds=settings.window, hz=settings.hz, between=collect)
     after = _count(draft, nvml, gpus)
     for index in before.keys() & after.keys():
-        draft.gpus[index].growth.update(counters.growth(before[index], after[index]))
+        draft.gpus[index].growth.update(throttle_counters.growth(before[index], after[index]))
     collect()
 
 
-def _count(draft: Draft, nvml: Nvml, gpus: Gpus) -> dict[int, counters.Mark]:
+def _count(draft: Draft, nvml: Nvml, gpus: Gpus) -> dict[int, throttle_counters.Mark]:
     """Counters and energy, beside the clock that their growth is divided by, by place."""
-    draft.host["boottime_ms"] = host.boottime_ms()
+    draft.host["boottime_ms"] = boot.boottime_ms()
     driver = draft.system.get("driver", NOT_READ)
     marks = {}
     for place, (device, gpu) in enumerate(gpus):
         if device.gone is None:
-            marks[place] = counters.mark(nvml, device, gpu, driver=driver)
+            marks[place] = throttle_counters.mark(nvml, device, gpu, driver=driver)
         gpu.problem = device.problem
     return marks
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, encode_message
-from nodegauge_probes import table
+from nodegauge_probes.page import page
 from nodegauge_probes.settings import Format
 
 STDOUT, STDERR = 1, 2
@@ -38,7 +38,7 @@ def _json(result: Result) -> bytes:
 
 
 def _page(result: Result) -> bytes:
-    return table.render(result, terminal=terminal_width()).encode()
+    return page.render(result, terminal=terminal_width()).encode()
 
 
 def _or_why_not(result: Result, written: Callable[[Result], bytes]) -> bytes:

@@ -11,29 +11,29 @@ import time
 from pathlib import Path
 
 from nodegauge_contract import ArmName, Problem, ProblemKind
-from nodegauge_probes import host
-from nodegauge_probes.draft import ArmDraft, BenchDraft, Draft
-from nodegauge_probes.nccl import measure, supervise
+from nodegauge_probes.host import boot
+from nodegauge_probes.nccl import probe, supervisor
+from nodegauge_probes.nccl.cgroup import Cgroup, shm_bytes
 from nodegauge_probes.nccl.environment import child_environment
-from nodegauge_probes.nccl.processes import Family
-from nodegauge_probes.nccl.speech import About, Order, encode_order
-from nodegauge_probes.nccl.surroundings import Cgroup, shm_bytes
+from nodegauge_probes.nccl.process_tree import Family
+from nodegauge_probes.nccl.protocol import About, Order, encode_order
+from nodegauge_probes.result_builder import ArmDraft, BenchDraft, Draft
 
 NAME = "pull"
 
 
-def run(draft: Draft, *, watch: measure.Watch, settings: measure.Settings) -> None:
+def run(draft: Draft, *, watch: probe.Watch, settings: probe.Settings) -> None:
     """Load the engine in a child of its own; `draft.problem` says where that cannot be done."""
-    draft.host["boot_id"] = host.boot_id(settings.procfs)
-    draft.host["boottime_ms"] = host.boottime_ms()
+    draft.host["boot_id"] = boot.boot_id(settings.procfs)
+    draft.host["boottime_ms"] = boot.boottime_ms()
     bench = draft.bench = BenchDraft()
     bench.parts |= {"engine": settings.engine, "expected": settings.expected, "shm_bytes": shm_bytes()}
     arm, family, told = ArmDraft(ArmName.DEFAULT), Family(), list[About]()
     watch.before_leaving.append(family.stop)
     with tempfile.TemporaryDirectory(prefix="nodegauge-") as scratch:
-        supervise.run(_child(settings, Path(scratch), told), arm, family)
+        supervisor.run(_child(settings, Path(scratch), told), arm, family)
     for who in told:
-        measure.about(bench, who)
+        probe.about(bench, who)
     if not told:
         message = str(arm.parts.get("message", "")) or "it does not say who it is"
         outcome = arm.parts["outcome"]
@@ -42,10 +42,10 @@ def run(draft: Draft, *, watch: measure.Watch, settings: measure.Settings) -> No
         )
 
 
-def _child(settings: measure.Settings, scratch: Path, told: list[About]) -> supervise.Child:
+def _child(settings: probe.Settings, scratch: Path, told: list[About]) -> supervisor.Child:
     order = Order(arm=ArmName.DEFAULT, uuids=(), cells=())
-    return supervise.Child(
-        program=supervise.program(settings.program, encode_order(order)),
+    return supervisor.Child(
+        program=supervisor.program(settings.program, encode_order(order)),
         environment=child_environment(
             settings.own,
             arm=ArmName.DEFAULT,

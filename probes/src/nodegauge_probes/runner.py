@@ -28,8 +28,8 @@ from types import FrameType
 from msgspec import Struct
 
 from nodegauge_contract import Problem, ProblemKind, Result
-from nodegauge_probes.draft import Draft
-from nodegauge_probes.nvml import NvmlUnusable
+from nodegauge_probes.nvml.library import NvmlUnusable
+from nodegauge_probes.result_builder import Draft
 
 TICK_S = 0.05
 CALL_LIMIT_S, OPENING_LIMIT_S = 10.0, 30.0

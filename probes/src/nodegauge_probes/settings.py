@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodegauge_probes.nccl.plan import BUDGET_S
-from nodegauge_probes.nccl.speech import CHILD_VARIABLE
+from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
 DEADLINES = {"health": "45", "nccl": "450", "pull": "150"}

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import codec, encode, encode_message
+from nodegauge_contract import encode, encode_message
+from nodegauge_contract.wire import codec
 from result_builders import h100, phb
 from rig import answering, eventually, run_of
 

@@ -1,6 +1,6 @@
 """Faults that only a benchmark meets: NVML reads as ever, and NCCL hangs, fails, lies or is slow.
 
-They concern the stand-in of NCCL's engine (testbed.standin), in the arm that is named: all, default, p2p-off
+They concern the stand-in of NCCL's engine (testbed.simulated_nccl), in the named arm: all, default, p2p-off
 or nvls-off.  An arm that is under way goes on as it began; the next one meets the fault.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nodegauge_contract.bench import ArmName, Phase
+from nodegauge_contract.nccl import ArmName, Phase
 from testbed.hardware.fault import Parameter, choice, fault, needs, whole
 from testbed.hardware.machine import HardwareError, Machine
-from testbed.standin import trouble
-from testbed.standin.machine import Trouble
+from testbed.simulated_nccl import trouble
+from testbed.simulated_nccl.machine import Trouble
 
 ARMS = {"all": "", **{arm.value: arm.value for arm in ArmName}}
 PHASES = {phase.value: phase.value for phase in Phase if phase is not Phase.SPAWN}

@@ -13,7 +13,7 @@ from enum import Enum
 from testbed.errors import TestbedError
 from testbed.profiles.model import FAR_SWITCH, Fabric, Gpu, Profile
 from testbed.profiles.pcitree import Distance, PciFunction, distance, functions
-from testbed.standin.machine import Trouble
+from testbed.simulated_nccl.machine import Trouble
 
 NVSWITCH_CLASS = "0x068000"
 GPU, SWITCH, UNKNOWN = 0, 2, 255

@@ -31,7 +31,7 @@ from testbed.hardware.machine import HardwareError
 from testbed.hardware.statefile import render, write
 from testbed.hardware.sysfs import write_procfs, write_sysfs
 from testbed.profiles import Profile, ProfileError
-from testbed.standin.machine import MACHINE_VARIABLE
+from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 CONDITION, STATE, LOCK = "hardware.json", "driver.state", ".lock"
 STANDIN = "standin.json"

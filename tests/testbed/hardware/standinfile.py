@@ -6,14 +6,14 @@ between NVLinked GPUs fails its init); what only a benchmark notices are the mac
 
 from __future__ import annotations
 
-from nodegauge_contract.bench import ArmName
+from nodegauge_contract.nccl import ArmName
 from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import SWITCH, Machine
 from testbed.profiles.benchmodel import Bench
 from testbed.profiles.benchmodel import Way as Told
-from testbed.standin import machine as standin
-from testbed.standin.machine import Gpu, Trouble, Way
-from testbed.standin.trouble import FAILED
+from testbed.simulated_nccl import machine as standin
+from testbed.simulated_nccl.machine import Gpu, Trouble, Way
+from testbed.simulated_nccl.trouble import FAILED
 
 NCCL, CUDA = "2.32.3", "12.9"
 """Versions in the project's own bench image."""

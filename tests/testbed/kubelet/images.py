@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nodegauge_probes.nccl.speech import CHILD_VARIABLE
+from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed.kubelet.errors import ImageMissing, StartFailed
 
 PYTHON_NAMES = frozenset({"python", "python3"})
@@ -72,7 +72,7 @@ def python_environment(*sources: Path) -> dict[str, str]:
 
 def standin_environment(checkout: Path) -> dict[str, str]:
     """What makes the benchmark take the stand-in of a checkout for NCCL, with this interpreter."""
-    launcher = checkout / "tests/testbed/standin/nccl"
+    launcher = checkout / "tests/testbed/simulated_nccl/nccl"
     return {CHILD_VARIABLE: str(launcher), "NODEGAUGE_STANDIN_PYTHON": sys.executable}
 
 

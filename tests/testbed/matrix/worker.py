@@ -19,13 +19,13 @@ from nodegauge_judge import History, Judgement, NodeFacts, Severity, judge_healt
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, PolicySpec
 from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
-from nodegauge_operator.core import hold
-from nodegauge_operator.core.advance import advance
+from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.report_update import advance
 from nodegauge_probes import health
-from nodegauge_probes.draft import Draft
-from nodegauge_probes.nvml import NvmlUnusable
+from nodegauge_probes.nvml.library import NvmlUnusable
+from nodegauge_probes.result_builder import Draft
 from testbed.hardware import Hardware, HardwareError, plug
 from testbed.matrix.expected import Row, Scenario
 
@@ -117,7 +117,9 @@ class Bench:
             now=now,
         )
         report = Report(name=node.name, uid="1", resource_version="1", node_uid=node.uid, status=self.status)
-        self.status = hold.settled(report, after, hold.Ground(node=node, policy=policy, now=now, room=True))
+        self.status = desired_state.settled(
+            report, after, desired_state.Ground(node=node, policy=policy, now=now, room=True)
+        )
 
     def row(self) -> Row:
         """What came of it."""

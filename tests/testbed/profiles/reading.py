@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nodegauge_contract.bench import Collective
+from nodegauge_contract.nccl import Collective
 from testbed.errors import TestbedError
 from testbed.profiles.benchmodel import WAYS
 from testbed.profiles.model import FAR_SWITCH, Profile

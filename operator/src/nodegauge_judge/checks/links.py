@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 from nodegauge_contract import Gpu
 from nodegauge_contract.nvlink import Doubt, Unresolved
-from nodegauge_judge import fabric, linksum, p2p, visibility
+from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, Hit, clip, full_name, gather, links_in_words, short_name
 from nodegauge_judge.findings import Code
-from nodegauge_judge.growth import GpuGrowth
-from nodegauge_judge.linksum import Against, Shortfall
+from nodegauge_judge.history.growth import GpuGrowth
+from nodegauge_judge.interconnect import fabric, link_counts, p2p
+from nodegauge_judge.interconnect.link_counts import Against, Shortfall
+from nodegauge_judge.interconnect.p2p import PairP2p
 from nodegauge_judge.model import Finding, Scalar, Severity
-from nodegauge_judge.p2p import PairP2p
 
 FABRIC_WEIGHT = 10
 """The fabric speaks before the pairs: where it is not ready, pairs refuse because of it."""
@@ -31,7 +32,7 @@ def p2p_refused(case: Case) -> Iterator[Finding]:
 
 def nvlink_degraded(case: Case) -> Iterator[Finding]:
     """GPUs with fewer links than their siblings, or than they were seen with; and links that make errors."""
-    hits = [_degraded(case, short) for short in linksum.shortfalls(case)]
+    hits = [_degraded(case, short) for short in link_counts.shortfalls(case)]
     if not case.lanes.mig:
         pairs = zip(case.result.gpus, case.growth.gpus, strict=True)
         hits += [hit for gpu, grown in pairs for hit in _link_errors(gpu, grown)]
@@ -41,7 +42,7 @@ def nvlink_degraded(case: Case) -> Iterator[Finding]:
 def links_read(case: Case) -> bool:
     """Whether every GPU's links could be counted."""
     whole = visibility.is_complete(case) and not case.lanes.mig
-    return whole and not linksum.uncertain(case)
+    return whole and not link_counts.uncertain(case)
 
 
 def p2p_read(case: Case) -> bool:
@@ -61,7 +62,7 @@ def nvlink_unresolved(case: Case) -> Iterator[Finding]:
     if case.lanes.mig or cut_off or len(case.result.gpus) < 2 or visibility.missing(case):
         return
     gpus = case.result.gpus
-    explained = {short.place for short in linksum.shortfalls(case)}
+    explained = {short.place for short in link_counts.shortfalls(case)}
     hits = [
         _doubt(gpus[doubt.gpu], doubt)
         for doubt in case.lanes.unresolved

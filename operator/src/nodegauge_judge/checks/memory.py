@@ -13,7 +13,7 @@ from nodegauge_contract import Gpu
 from nodegauge_judge.absent import has_none
 from nodegauge_judge.case import Case, Hit, full_name, gather, number, short_name
 from nodegauge_judge.findings import Code
-from nodegauge_judge.growth import GpuGrowth
+from nodegauge_judge.history.growth import GpuGrowth
 from nodegauge_judge.model import Finding, Scalar, Severity
 
 SET = ON = 1

@@ -17,7 +17,7 @@ from msgspec import Struct
 from nodegauge_contract import Nics, Port
 from nodegauge_judge.case import Case, Hit, clip, gather, number, text
 from nodegauge_judge.findings import Code
-from nodegauge_judge.growth import is_up
+from nodegauge_judge.history.growth import is_up
 from nodegauge_judge.model import Finding, Scalar, Severity
 
 SWITCHED_OFF = "disabled"

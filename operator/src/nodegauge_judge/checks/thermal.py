@@ -17,7 +17,7 @@ from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, Hit, full_name, gather, number, short_name
 from nodegauge_judge.findings import Code
-from nodegauge_judge.memory import WARM_LIMIT
+from nodegauge_judge.history.gpu_history import WARM_LIMIT
 from nodegauge_judge.model import Answer, Finding, Load, Scalar, Severity
 from nodegauge_judge.thresholds import Thresholds
 

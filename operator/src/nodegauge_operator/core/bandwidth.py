@@ -10,11 +10,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nodegauge_judge import Evidence, Severity, Verdict
-from nodegauge_judge.bench.model import Agreement
+from nodegauge_judge.nccl.model import Agreement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import GpusStatus, InterconnectStatus, ReportStatus, whole
-from nodegauge_operator.core import eligible, staleness
+from nodegauge_operator.core import nccl_eligibility, staleness
 from nodegauge_operator.core.model import NodeView
 
 CONTRADICTED = "Contradicted"
@@ -41,7 +41,11 @@ def same_hardware(status: ReportStatus) -> bool:
 def stands(status: ReportStatus, *, node: NodeView, policy: Policy, now: float, since: float = 0.0) -> bool:
     """Whether the last benchmark that could be read is one of this machine as it is now."""
     probe = status.probe(names.PROBE_NCCL)
-    if not probe.read_at or staleness.rebooted(probe, node) or eligible.divided(status, node) is not None:
+    if (
+        not probe.read_at
+        or staleness.rebooted(probe, node)
+        or nccl_eligibility.divided(status, node) is not None
+    ):
         return False
     return same_hardware(status) and now <= staleness.topology_stale_at(probe, policy=policy, since=since)
 

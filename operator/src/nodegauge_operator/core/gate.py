@@ -13,7 +13,8 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import Held, Outcome, ProbeStatus, ReportStatus, unstamp, whole
-from nodegauge_operator.core import bandwidth, gatewords, rows
+from nodegauge_operator.core import bandwidth, gatewords
+from nodegauge_operator.core import gates as rows
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.staleness import is_stale, rebooted, topology_stale_at
 from nodegauge_operator.reasons import Reason

@@ -11,11 +11,11 @@ from msgspec import Struct
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Change, GateState, GateStatus, HeldTaint, ReportStatus, stamp
-from nodegauge_operator.core import gatewords, rows
+from nodegauge_operator.core import gates, gatewords
 from nodegauge_operator.core.texts import bounded
 from nodegauge_operator.reasons import Reason
 
-KINDS = {key: kind for kind, key in rows.KEYS.items()}
+KINDS = {key: kind for kind, key in gates.KEYS.items()}
 MOST_SERIOUS_FIRST = (Reason.TAINTED, Reason.HELD_BACK, Reason.ON_PROBATION, Reason.TAINT_LIFTED)
 NORMAL = (Reason.ON_PROBATION, Reason.TAINT_LIFTED)
 
@@ -55,7 +55,7 @@ def _faults(status: ReportStatus) -> dict[str, HeldTaint]:
 
 
 def _came(taint: HeldTaint, after: ReportStatus, *, policy: Policy) -> Told:
-    row = rows.bearer(after.gates, KINDS[taint.key], policy=policy)
+    row = gates.bearer(after.gates, KINDS[taint.key], policy=policy)
     assert row is not None, "a taint stands for a row"
     runs = gatewords.after_runs(row)
     return Told(Reason.TAINTED, f"tainted {gatewords.short(taint)}{runs}: {gatewords.evidence(row)}")
@@ -64,7 +64,7 @@ def _came(taint: HeldTaint, after: ReportStatus, *, policy: Policy) -> Told:
 def _went(taint: HeldTaint, before: ReportStatus, after: ReportStatus) -> Told:
     """Why a taint is not wanted any more: on trial, healed, or the policy has none for it now."""
     kind, what = KINDS[taint.key], gatewords.short(taint)
-    bearers = {row.code for row in rows.standing(before.gates, kind) if row.state is GateState.GATED}
+    bearers = {row.code for row in gates.standing(before.gates, kind) if row.state is GateState.GATED}
     now = [row for row in after.gates if row.code in bearers]
     if any(row.state is GateState.PROBATION for row in now):
         return Told(
@@ -79,5 +79,5 @@ def _went(taint: HeldTaint, before: ReportStatus, after: ReportStatus) -> Told:
 
 def _newly_held_back(before: ReportStatus, after: ReportStatus) -> list[GateStatus]:
     known = {row.code for row in before.gates if row.state is GateState.HELD_BACK}
-    back = [row for row in after.gates if row.state is GateState.HELD_BACK and row.code in rows.GATES]
+    back = [row for row in after.gates if row.state is GateState.HELD_BACK and row.code in gates.GATES]
     return [row for row in back if row.code not in known]

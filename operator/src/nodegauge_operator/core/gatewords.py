@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodegauge_judge import GateKind
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import GateState, GateStatus, HeldTaint, ReportStatus
-from nodegauge_operator.core import rows
+from nodegauge_operator.core import gates
 from nodegauge_operator.core.texts import cut
 
 SUFFICIENT = 300
@@ -20,7 +20,7 @@ def short(taint: HeldTaint) -> str:
 
 def would_be(row: GateStatus) -> str:
     """`throttled=thermal`: what the row would put on the node."""
-    gate = rows.GATES[row.code]
+    gate = gates.GATES[row.code]
     return f"{gate.kind.value}={gate.cause.value}"
 
 
@@ -28,14 +28,14 @@ def standing(status: ReportStatus, held: list[HeldTaint], *, policy: Policy) -> 
     """The gates of a node, in words that stay the same for as long as they do; empty for none."""
     words = []
     for kind in GateKind:
-        row = rows.bearer(status.gates, kind, policy=policy)
-        taint = next((t for t in held if t.key == rows.KEYS[kind]), None)
+        row = gates.bearer(status.gates, kind, policy=policy)
+        taint = next((t for t in held if t.key == gates.KEYS[kind]), None)
         if row is not None and taint is not None:
             words.append(f"tainted {short(taint)} since {row.since}: {_what(row)}")
     for row in status.gates:
-        if row.code in rows.GATES and row.state is GateState.HELD_BACK:
+        if row.code in gates.GATES and row.state is GateState.HELD_BACK:
             words.append(f"{held_back(row, policy=policy)}: {_what(row)}")
-        elif row.code in rows.GATES and row.state is GateState.PROBATION:
+        elif row.code in gates.GATES and row.state is GateState.PROBATION:
             words.append(f"{would_be(row)} off on trial since {row.since}, one bad run sets it: {_what(row)}")
     return "; ".join(words)
 
@@ -59,4 +59,4 @@ def after_runs(row: GateStatus) -> str:
 
 def _what(row: GateStatus) -> str:
     where = "" if row.subject in ("", "node") else f", {row.subject}"
-    return f"{rows.TITLES[row.code]}{where} [{row.code}]"
+    return f"{gates.TITLES[row.code]}{where} [{row.code}]"

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Finding, Severity, Verdict
 from nodegauge_operator.api.report import Outcome, ProbeStatus, Run, stamp
-from nodegauge_operator.core.fitting import worst
 from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.core.runs import RunEnd
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.report_size import worst
 
 MAX_FINDINGS = 20
 MAX_FINDINGS_BYTES = 4096

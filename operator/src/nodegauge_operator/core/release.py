@@ -11,10 +11,17 @@ from msgspec.structs import replace
 from nodegauge_operator.api.policy import Limits, seconds
 from nodegauge_operator.api.report import Report
 from nodegauge_operator.core import gate
+from nodegauge_operator.core.actions import (
+    DeletePod,
+    DeleteReport,
+    PatchNode,
+    PatchReport,
+    SetCondition,
+    Step,
+)
+from nodegauge_operator.core.context import Situation, Unselected
 from nodegauge_operator.core.model import NodeView, PodView
-from nodegauge_operator.core.situation import Situation, Unselected
 from nodegauge_operator.core.taints import NOTHING, UNVALIDATED, taint_patch
-from nodegauge_operator.core.writes import DeletePod, DeleteReport, PatchNode, PatchReport, SetCondition, Step
 
 
 def release(s: Situation, node: NodeView) -> Step | None:

@@ -7,7 +7,7 @@ from typing import Any
 import kopf
 
 from nodegauge_operator import names
-from nodegauge_operator.reconcile.listing import drop_policy, take_policy
+from nodegauge_operator.reconcile.resync import drop_policy, take_policy
 from nodegauge_operator.reconcile.sweep import Sweep
 
 

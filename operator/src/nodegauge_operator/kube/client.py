@@ -19,9 +19,9 @@ from kubernetes.aio import config as k8s_config
 from msgspec import Struct
 
 from nodegauge_operator import names
+from nodegauge_operator.kube.decoding import decoded
 from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
 from nodegauge_operator.kube.limiter import Limiter
-from nodegauge_operator.kube.shapes import decoded
 
 CALL_TIMEOUT = 10.0
 LIST_TIMEOUT = 60.0

@@ -10,10 +10,10 @@ from msgspec import to_builtins
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report, ReportStatus, parse_report
-from nodegauge_operator.core.mergepatch import difference, without_nulls
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube.client import MERGE, Client, manager
 from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound
+from nodegauge_operator.kube.merge_patch import difference, without_nulls
 
 PATH = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 

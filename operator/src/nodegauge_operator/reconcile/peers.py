@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
-from nodegauge_operator.reconcile.store import Store
+from nodegauge_operator.reconcile.cache import Store
 
 MOST = 64
 """Values that are handed out at most: the middle ones, whose median is that of all."""

@@ -19,15 +19,15 @@ from nodegauge_operator.core.model import PodView
 from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
 from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile import listing
-from nodegauge_operator.reconcile.agenda import Agenda, Turn
+from nodegauge_operator.reconcile import resync
+from nodegauge_operator.reconcile.background_task import Beside
 from nodegauge_operator.reconcile.backoff import Jitter
-from nodegauge_operator.reconcile.beside import Beside
-from nodegauge_operator.reconcile.policystatus import PolicyStatus
+from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.concurrency import Turns
+from nodegauge_operator.reconcile.policy_status import PolicyStatus
+from nodegauge_operator.reconcile.reconciler import Worker
 from nodegauge_operator.reconcile.relist import Relist
-from nodegauge_operator.reconcile.store import Store
-from nodegauge_operator.reconcile.turns import Turns
-from nodegauge_operator.reconcile.worker import Worker
+from nodegauge_operator.reconcile.workqueue import Agenda, Turn
 from nodegauge_operator.settings import Settings
 
 log = logging.getLogger("nodegauge.sweep")
@@ -178,7 +178,7 @@ class Sweep:
         """A full list; a failed one is tried again later, and nothing is taken for gone because of it."""
         settings = self._settings
         try:
-            await listing.list_all(
+            await resync.list_all(
                 self._client,
                 self.store,
                 namespace=settings.probe.namespace,

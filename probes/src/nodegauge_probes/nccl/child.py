@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from nodegauge_probes.nccl.speaking import Failure, Speaker
-from nodegauge_probes.nccl.speech import Order, decode_order
+from nodegauge_probes.nccl.emitter import Failure, Speaker
+from nodegauge_probes.nccl.protocol import Order, decode_order
 
 FAILED, BAD_ORDER = 1, 2
 

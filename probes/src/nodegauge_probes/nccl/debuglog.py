@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodegauge_contract import NOT_READ, Collective, Flag, Int, Text
-from nodegauge_contract.nccllog import LIBRARY
-from nodegauge_probes.nccl.listening import words
+from nodegauge_contract.nccl_tests.log import LIBRARY
+from nodegauge_probes.nccl.receiver import words
 
 MAX_BYTES = 64 << 20
 """Of one arm's logs: NCCL writes a line per call, and small messages are many calls."""

@@ -11,12 +11,12 @@ from functools import partial
 from statistics import median
 from typing import Protocol
 
-from nodegauge_contract.bench import Collective, Phase
+from nodegauge_contract.nccl import Collective, Phase
 from nodegauge_contract.values import NOT_READ, Int, Num, Unavailable
 from nodegauge_probes.nccl import pattern, rounds
 from nodegauge_probes.nccl.child import serve
-from nodegauge_probes.nccl.speaking import NCCL_ERROR, OUT_OF_MEMORY, WRONG_ORDER, Failure, Speaker
-from nodegauge_probes.nccl.speech import About, CellOrder, Order
+from nodegauge_probes.nccl.emitter import NCCL_ERROR, OUT_OF_MEMORY, WRONG_ORDER, Failure, Speaker
+from nodegauge_probes.nccl.protocol import About, CellOrder, Order
 
 SAME, NO_PAIR = -1, "no copy"
 PAIRS_GRACE = 1.5

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from nodegauge_contract.bench import Collective
+from nodegauge_contract.nccl import Collective
 from nodegauge_contract.values import NOT_READ, Text
 from nodegauge_probes.nccl import engine, pattern
-from nodegauge_probes.nccl.speaking import CUDA_ERROR, NCCL_ERROR, NO_ENGINE, OUT_OF_MEMORY, Failure
-from nodegauge_probes.nccl.speaking import WRONG_ORDER as UNKNOWN_GPU
-from nodegauge_probes.nccl.speech import About
+from nodegauge_probes.nccl.emitter import CUDA_ERROR, NCCL_ERROR, NO_ENGINE, OUT_OF_MEMORY, Failure
+from nodegauge_probes.nccl.emitter import WRONG_ORDER as UNKNOWN_GPU
+from nodegauge_probes.nccl.protocol import About
 
 NAME = "nccl4py"
 FLOAT32, SUM, SUCCESS = 7, 0, 0

@@ -21,14 +21,15 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from nodegauge_contract import Arm, ArmOutcome, Bench, Collective, Phase, nccltests
-from nodegauge_contract.ncclcolumns import Columns
-from nodegauge_contract.nccllog import MAX_CHARS, NcclTestsError
+from nodegauge_contract import Arm, ArmOutcome, Bench, Collective, Phase
+from nodegauge_contract.nccl_tests import document
+from nodegauge_contract.nccl_tests.columns import Columns
+from nodegauge_contract.nccl_tests.log import MAX_CHARS, NcclTestsError
 from nodegauge_probes.nccl.child import serve
-from nodegauge_probes.nccl.speaking import NCCL_ERROR, NO_ENGINE, OUT_OF_MEMORY, WRONG_ORDER, Failure, Speaker
-from nodegauge_probes.nccl.speech import About, CellOrder, Order
+from nodegauge_probes.nccl.emitter import NCCL_ERROR, NO_ENGINE, OUT_OF_MEMORY, WRONG_ORDER, Failure, Speaker
+from nodegauge_probes.nccl.protocol import About, CellOrder, Order
 
-NAME = nccltests.ENGINE
+NAME = document.ENGINE
 FOLDER_VARIABLE = "NODEGAUGE_NCCL_TESTS"
 ITERATIONS, WARM_UP = 10, 2
 """Half of what nccl-tests does by itself: it sweeps twice, in and out of place, and over sizes between."""
@@ -112,7 +113,7 @@ def _sweep(
     name = program.name
     speaker.phase(Phase.TEARDOWN)
     try:
-        bench = nccltests.result(text, collective=Collective(sweep.cells[0].collective)).bench
+        bench = document.result(text, collective=Collective(sweep.cells[0].collective)).bench
     except NcclTestsError as error:
         raise _ended(name, code, text, str(error)) from None
     assert bench is not None

@@ -12,14 +12,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from nodegauge_contract import NOT_READ, Gpu, Int, LinkGroup, Unavailable
-from nodegauge_probes import inventory, sysfs, topology
-from nodegauge_probes.device import Watch
-from nodegauge_probes.draft import Draft, GpuDraft
+from nodegauge_probes.collectors import inventory, topology
+from nodegauge_probes.host import sysfs
 from nodegauge_probes.nccl import precondition
 from nodegauge_probes.nccl.plan import Machine
 from nodegauge_probes.nccl.precondition import Use
-from nodegauge_probes.nvml import Device, Nvml
-from nodegauge_probes.opening import Gpus, opened, unless_ill
+from nodegauge_probes.nvml.device import Watch
+from nodegauge_probes.nvml.library import Device, Nvml
+from nodegauge_probes.result_builder import Draft, GpuDraft
+from nodegauge_probes.session import Gpus, opened, unless_ill
 
 SWITCH = topology.REMOTE_SWITCH
 PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"

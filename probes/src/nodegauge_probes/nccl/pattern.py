@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from nodegauge_contract.bench import Collective
+from nodegauge_contract.nccl import Collective
 
 ELEMENT = 4
 ALIGNED = 4

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import ArmName, Collective
-from nodegauge_probes.nccl.speech import CellOrder, Order
+from nodegauge_probes.nccl.protocol import CellOrder, Order
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER

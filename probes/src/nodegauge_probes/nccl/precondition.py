@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from nodegauge_contract import Gpu, Int, Skip, Unavailable
-from nodegauge_contract.bench import MAX_RANKS
+from nodegauge_contract.nccl import MAX_RANKS
 
 VGPU_MODES = {2: "vGPU", 3: "a host of vGPUs", 4: "a host of vSGAs"}
 """NVML_GPU_VIRTUALIZATION_MODE_*; 0 none and 1 passthrough are whole GPUs."""

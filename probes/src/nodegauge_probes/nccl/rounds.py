@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from math import ceil
 from statistics import fmean, median, pstdev
 
-from nodegauge_contract.bench import Cell
+from nodegauge_contract.nccl import Cell
 from nodegauge_contract.values import NOT_READ, Int
-from nodegauge_probes.nccl.speech import CellOrder
+from nodegauge_probes.nccl.protocol import CellOrder
 
 MOST_CALLS = 4096
 """Of one batch: beyond it launches are queued no faster."""

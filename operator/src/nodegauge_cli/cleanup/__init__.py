@@ -1,0 +1,1 @@
+"""`nodegauge cleanup`: remove everything that nodegauge wrote into a cluster."""

@@ -1,0 +1,251 @@
+"""How much each counter grew since the last run: all judging of counters starts here.
+
+Counters are read as values and judged by growth, for they restart: at driver reload, at GPU reset, and when
+the last client closes while persistence is off.  So growth is a number, or null with the reason in words, and
+a check that gets null falls back on the sampling window or gives no opinion.  Nothing here has an opinion.
+
+Time is CLOCK_BOOTTIME, read beside the counters: wall clocks step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from nodegauge_contract import Gpu, LinkErrors, Port, Result
+from nodegauge_judge.history.gpu_history import Counts, PortMemory
+from nodegauge_judge.history.node_history import History, keys
+from nodegauge_judge.thresholds import Thresholds
+
+TIMES = tuple(name for name in Counts.__struct_fields__ if name.endswith("_ms"))
+CLOCKLIKE = ("energy_cj", *TIMES)
+"""Counters that only a restart sets back; one that went back makes all of a GPU's growth unknown."""
+MOST_GBPS = 100_000
+"""Gb/s that no port has."""
+MOST_INTERVALS = 2
+"""Intervals of the policy between two runs that still count as one interval (missed runs).  Own."""
+
+
+AT_ONCE = frozenset({"ecc_uncorrected", "link_recovery_failed"})
+"""Errors of which one is one too many: that some came is a fact also over an interval that is too short to
+say that none do."""
+
+
+class Interval(Struct, frozen=True, kw_only=True):
+    """The time since the last run.  `seconds`: null where it is not known (first run, reboot, other driver).
+
+    `reason`: why throttle rules cannot use it, empty where they can; errors may be counted over an interval
+    that is too long for them (`counts`), never over one that is too short.
+    """
+
+    seconds: float | None = None
+    reason: str = ""
+    counts: bool = False
+
+    @property
+    def valid(self) -> bool:
+        """Whether the throttle rules may use it."""
+        return not self.reason
+
+    @property
+    def early(self) -> bool:
+        """Whether it goes on: too short to be judged, in the same life of the same driver, so that what the
+        counters hold is judged by a later run."""
+        return self.seconds is not None and self.seconds >= 0 and not self.counts
+
+
+class GpuGrowth(Struct, frozen=True, kw_only=True):
+    """Growth of one GPU's counters over the interval; null with the reason in `why`.
+
+    Times in seconds, energy in hundredths of a joule, errors by number.  Times and energy are null in an
+    interval that is not valid; errors are there also when it was too long.
+    """
+
+    reason: str = ""
+    energy_cj: int | None = None
+    sw_power_cap: float | None = None
+    sync_boost: float | None = None
+    sw_thermal: float | None = None
+    hw_thermal: float | None = None
+    power_brake: float | None = None
+    thermal_violation: float | None = None
+    low_utilization: float | None = None
+    ecc_uncorrected: int | None = None
+    ecc_corrected: int | None = None
+    pcie_replays: int | None = None
+    pcie_correctable: int | None = None
+    link_errors: int | None = None
+    link_recovery_failed: int | None = None
+    unavailable: dict[str, str] = {}
+
+    def why(self, name: str) -> str:
+        """Why the growth of `name` is null, in words; empty where it is a number."""
+        return self.unavailable.get(name, self.reason) if getattr(self, name) is None else ""
+
+
+class Growth(Struct, frozen=True, kw_only=True):
+    """All growth: `gpus` in the order of the document, `ports` by `device/port` where it can be told;
+    `counts` is where each GPU's counters stand now."""
+
+    interval: Interval
+    gpus: tuple[GpuGrowth, ...]
+    counts: tuple[Counts, ...]
+    ports: dict[str, int]
+
+
+def of(result: Result, *, history: History, thresholds: Thresholds, interval: float) -> Growth:
+    """Growth from `history` to `result`; `interval` is the policy's, in seconds."""
+    since = _interval(result, history, thresholds=thresholds, expected=interval)
+    ports = _port_growth(ports_up(result), history.ports) if since.counts else {}
+    now = tuple(counts(gpu) for gpu in result.gpus)
+    gpus = tuple(
+        _grown(counted, past, since=since, limit=thresholds.plausible_growth)
+        for counted, past in zip(now, _past(result, history), strict=True)
+    )
+    return Growth(interval=since, gpus=gpus, counts=now, ports=ports)
+
+
+def counts(gpu: Gpu) -> Counts:
+    """Where the counters of one GPU stand."""
+    times = gpu.counters
+    return Counts(
+        energy_cj=_whole(gpu.power.energy_mj, 10),
+        sw_power_cap_ms=_whole(times.sw_power_cap_ns, 1_000_000),
+        sync_boost_ms=_whole(times.sync_boost_ns, 1_000_000),
+        sw_thermal_ms=_whole(times.sw_thermal_ns, 1_000_000),
+        hw_thermal_ms=_whole(times.hw_thermal_ns, 1_000_000),
+        power_brake_ms=_whole(times.power_brake_ns, 1_000_000),
+        thermal_violation_ms=_whole(times.thermal_violation_ns, 1_000_000),
+        low_utilization_ms=_whole(times.low_utilization_ns, 1_000_000),
+        ecc_uncorrected=_whole(gpu.ecc.volatile_uncorrected),
+        ecc_corrected=_whole(gpu.ecc.volatile_corrected),
+        pcie_replays=_whole(gpu.pcie.replays),
+        pcie_correctable=_whole(gpu.pcie.correctable),
+        link_errors=_link_errors(gpu.link_errors),
+        link_recovery_failed=_whole(gpu.link_errors.recovery_failed),
+    )
+
+
+def ports_up(result: Result) -> dict[str, PortMemory]:
+    """Where each NIC port stands that is up, by `device/port`.
+
+    Whether a port has been seen up is what `History.ports` is also asked, so one that is down is not in it.
+    """
+    names, found = result.nics.names, {}
+    for port in result.nics.ports:
+        if port.nic < len(names) and is_up(port):
+            total = _total((port.link_downed, port.symbol_errors, port.receive_errors))
+            key, rate = f"{names[port.nic]}/{port.port}", _tenths(port.rate_gbps)
+            found[key] = PortMemory(total, rate, _whole(port.link_downed))
+    return found
+
+
+def _tenths(gbps: object) -> int:
+    known = isinstance(gbps, int | float) and not isinstance(gbps, bool) and 0 < gbps < MOST_GBPS
+    return round(gbps * 10) if known else 0  # type: ignore[operator]
+
+
+def _port_growth(now: Mapping[str, PortMemory], then: Mapping[str, PortMemory]) -> dict[str, int]:
+    pairs = [(key, port.errors, then[key].errors) for key, port in now.items() if key in then]
+    return {
+        key: value - before
+        for key, value, before in pairs
+        if value is not None and before is not None and value >= before
+    }
+
+
+def is_up(port: Port) -> bool:
+    """Whether the port carries traffic: the kernel's ACTIVE."""
+    return isinstance(port.state, str) and port.state.upper() == "ACTIVE"
+
+
+def went_back(gpu: Counts, past: Counts) -> str:
+    """The name of a counter that only a restart can have set back, empty for none."""
+    return next((name for name, now, then in _both(gpu, past) if name in CLOCKLIKE and now < then), "")
+
+
+def _past(result: Result, history: History) -> Iterator[Counts | None]:
+    key = keys(gpu.uuid for gpu in result.gpus if isinstance(gpu.uuid, str))
+    for gpu in result.gpus:
+        memory = history.gpus.get(key[gpu.uuid]) if isinstance(gpu.uuid, str) else None
+        yield memory.counts if memory is not None else None
+
+
+def _interval(result: Result, history: History, *, thresholds: Thresholds, expected: float) -> Interval:
+    now = _whole(result.host.boottime_ms)
+    if history.boottime_ms is None or now is None:
+        return Interval(reason="there is no earlier reading to compare with")
+    if result.host.boot_id != history.boot:
+        return Interval(reason="the node was rebooted since the last run")
+    if result.system.driver != history.driver:
+        return Interval(reason="the driver was changed since the last run")
+    seconds = (now - history.boottime_ms) / 1000
+    if seconds < thresholds.interval_floor:
+        floor = f"intervalFloor is {thresholds.interval_floor:g} s"
+        return Interval(seconds=seconds, reason=f"only {seconds:g} s passed since the last run; {floor}")
+    if seconds > MOST_INTERVALS * max(expected, thresholds.interval_floor):
+        return Interval(
+            seconds=seconds, reason=f"{seconds:g} s passed since the last run: runs were missed", counts=True
+        )
+    return Interval(seconds=seconds, counts=True)
+
+
+def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -> GpuGrowth:
+    if past is None or since.seconds is None or not (since.counts or since.early):
+        return GpuGrowth(reason=since.reason or "this GPU has no earlier reading to compare with")
+    if back := went_back(now, past):
+        return GpuGrowth(reason=f"counters were restarted since the last run ({back} went back)")
+    if since.early:
+        came = {n: value - then for n, value, then in _both(now, past) if n in AT_ONCE and value > then}
+        return GpuGrowth(
+            reason=since.reason,
+            ecc_uncorrected=came.get("ecc_uncorrected") or None,
+            link_recovery_failed=came.get("link_recovery_failed") or None,
+        )
+    grown: dict[str, float | int] = {}
+    unavailable: dict[str, str] = {}
+    for name, value, then in _both(now, past):
+        short, by = name.removesuffix("_ms"), value - then
+        if name in CLOCKLIKE and not since.valid:
+            continue
+        if by < 0:
+            unavailable[short] = f"{short} went back"
+        elif name not in TIMES:
+            grown[short] = by
+        elif by / 1000 > limit * since.seconds:
+            unavailable[short] = f"{by / 1000:g} s within {since.seconds:g} s is not plausible"
+        else:
+            grown[short] = by / 1000
+    for name in asdict(now):
+        short = name.removesuffix("_ms")
+        if short not in grown and short not in unavailable and (name not in CLOCKLIKE or since.valid):
+            unavailable[short] = "could not be read in both runs"
+    return GpuGrowth(reason=since.reason, unavailable=unavailable, **grown)  # type: ignore[arg-type]
+
+
+def _both(now: Counts, then: Counts) -> Iterator[tuple[str, int, int]]:
+    """Counters that were read both times."""
+    for name in Counts.__struct_fields__:
+        value, before = getattr(now, name), getattr(then, name)
+        if value is not None and before is not None:
+            yield name, value, before
+
+
+def _link_errors(links: LinkErrors) -> int | None:
+    """All four older counters, for a sum that lacked one of them once would seem to jump; NVLink 5 has none
+    of them and counts errors that its error correction let through instead."""
+    older = (links.replay, links.recovery, links.crc_flit, links.crc_data)
+    whole = all(_whole(value) is not None for value in older)
+    return _total(older) if whole else _whole(links.effective)
+
+
+def _whole(value: object, divisor: int = 1) -> int | None:
+    """A counter as it is kept; null for what was not read and for what no counter says."""
+    return value // divisor if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _total(values: Sequence[object]) -> int | None:
+    read = [number for value in values if (number := _whole(value)) is not None]
+    return min(sum(read), 2**63 - 1) if read else None

@@ -1,0 +1,214 @@
+"""The interconnect class and `nvlink-gbps`: the label that schedulers believe.
+
+A pair counts as NVLink only when it has links and P2P READ, WRITE and NVLINK are all OK; the class is
+`nvlink` only when a ring of such pairs joins ALL GPUs, which is what NCCL needs.  Where the sources
+disagree, or one of them could not be read, there is no class: a wrong label costs a job more than an absent
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from math import floor
+
+from nodegauge_judge import visibility
+from nodegauge_judge.case import Case, clip, short_name
+from nodegauge_judge.interconnect import fabric, link_counts, p2p
+from nodegauge_judge.interconnect.ring import MAX_GPUS, Ring, ring
+from nodegauge_judge.model import Evidence, Interconnect, InterconnectClass
+
+RATES = (14.0625, 20.0, 25.0, 50.0)
+"""GB/s per link and direction that NVLink generations are sold with: GA102 bridges, 1.0, 2.0 to 4.0, 5.0."""
+RATE_TOLERANCE = 0.08
+"""How far a raw signalling rate may be from one of `RATES`.  Drivers report H100 as 26.562 (6.2 % over its
+25) and B200 as 53.125; the nearest two rates are 20 % apart.  Own."""
+
+
+class Reason(StrEnum):
+    """Why there is this class, or none."""
+
+    NVLINK_RING = "NvlinkRing"
+    NVLINK_SOME_PAIRS = "NvlinkSomePairs"
+    NO_NVLINK = "NoNvlink"
+    PROBE_INCOMPLETE = "ProbeIncomplete"
+    GPUS_NOT_VISIBLE = "GpusNotVisible"
+    GPU_UNREADABLE = "GpuUnreadable"
+    SINGLE_GPU = "SingleGpu"
+    MIG_ENABLED = "MigEnabled"
+    FABRIC_DISAGREES = "FabricDisagrees"
+    P2P_REFUSED = "P2pRefused"
+    LINKS_UNRESOLVED = "LinksUnresolved"
+    LINKS_DEGRADED = "LinksDegraded"
+    P2P_UNREADABLE = "P2pUnreadable"
+    TOO_MANY_GPUS = "TooManyGpus"
+
+
+def snapped(mbps: int) -> float | None:
+    """The advertised GB/s per link and direction for a raw rate in MB/s; None when none is within 8 %."""
+    raw = mbps / 1000
+    nearest = min(RATES, key=lambda rate: abs(raw - rate) / rate)
+    return nearest if abs(raw - nearest) <= RATE_TOLERANCE * nearest else None
+
+
+def nvlink_gbps(case: Case) -> int | None:
+    """GB/s one way of the weakest GPU: min over GPUs of (link sum x rate), floored; None without all
+    rates."""
+    per_gpu: list[float] = []
+    for links, mbps in zip(case.lanes.sums, case.lanes.rates, strict=True):
+        rate = snapped(mbps) if mbps is not None else None
+        if rate is None:
+            return None
+        per_gpu.append(links * rate)
+    return floor(min(per_gpu)) if per_gpu else None
+
+
+def decide(case: Case) -> Interconnect:
+    """The interconnect of a node: the first objection wins, and without any the links decide."""
+    for objection in _OBJECTIONS:
+        found = objection(case)
+        if found is not None:
+            reason, message = found
+            return Interconnect(reason=reason.value, message=message)
+    return _class(case)
+
+
+def _class(case: Case) -> Interconnect:
+    size = len(case.lanes.sums)
+    if not any(case.lanes.sums):
+        message = f"no GPU of {size} has an active NVLink: they talk over PCIe"
+        return _classified(InterconnectClass.PCIE, Reason.NO_NVLINK, message)
+    joined = [[False] * size for _ in range(size)]
+    for pair in p2p.examine(case.result, case.lanes):
+        joined[pair.i][pair.j] = joined[pair.j][pair.i] = True
+    if ring(joined) is Ring.YES:
+        gbps = nvlink_gbps(case)
+        speed = f"{gbps} GB/s per GPU one way" if gbps is not None else "link rate not readable"
+        what = (
+            "both GPUs are joined by NVLink" if size == 2 else f"NVLink alone joins all {size} GPUs in a ring"
+        )
+        message = f"{what}, {speed}"
+        return _classified(InterconnectClass.NVLINK, Reason.NVLINK_RING, message, gbps=gbps)
+    count = sum(sum(row) for row in joined) // 2
+    message = (
+        f"{count} of {size * (size - 1) // 2} pairs have NVLink; a ring over all {size} GPUs crosses PCIe"
+    )
+    return _classified(InterconnectClass.NVLINK_PAIRS, Reason.NVLINK_SOME_PAIRS, message)
+
+
+def _classified(
+    klass: InterconnectClass, reason: Reason, message: str, *, gbps: int | None = None
+) -> Interconnect:
+    return Interconnect(
+        klass=klass, nvlink_gbps=gbps, evidence=Evidence.REPORTED, reason=reason.value, message=message
+    )
+
+
+Objection = tuple[Reason, str] | None
+
+
+def _incomplete(case: Case) -> Objection:
+    problem = case.result.problem
+    if problem is None:
+        return None
+    return (
+        Reason.PROBE_INCOMPLETE,
+        f"the probe did not read everything: {clip(problem.message or problem.kind)}",
+    )
+
+
+def _not_visible(case: Case) -> Objection:
+    reasons = visibility.missing(case)
+    return (Reason.GPUS_NOT_VISIBLE, reasons[0]) if reasons else None
+
+
+def _lost(case: Case) -> Objection:
+    count = visibility.lost(case)
+    words = "a GPU" if count == 1 else f"{count} GPUs"
+    return (Reason.GPU_UNREADABLE, f"{words} fell off the bus in this boot") if count else None
+
+
+def _unreadable(case: Case) -> Objection:
+    bad = [gpu for gpu in case.result.gpus if gpu.error is not None]
+    if not bad:
+        return None
+    return Reason.GPU_UNREADABLE, f"{', '.join(short_name(gpu) for gpu in bad[:8])} could not be read"
+
+
+def _single(case: Case) -> Objection:
+    return (Reason.SINGLE_GPU, "one GPU: there is nothing to join") if len(case.result.gpus) == 1 else None
+
+
+def _mig(case: Case) -> Objection:
+    on = [short_name(case.result.gpus[place]) for place in case.lanes.mig]
+    return (Reason.MIG_ENABLED, f"MIG is on ({', '.join(on[:8])}): NVLinks read as down") if on else None
+
+
+def _fabric(case: Case) -> Objection:
+    for gpu in case.result.gpus:
+        words = fabric.disagreement(gpu)
+        if words:
+            return Reason.FABRIC_DISAGREES, f"{short_name(gpu)}: {words}"
+    return None
+
+
+def _refused(case: Case) -> Objection:
+    refused = [pair for pair in p2p.examine(case.result, case.lanes) if pair.refused]
+    if not refused:
+        return None
+    gpus, first = case.result.gpus, refused[0]
+    pair = f"{short_name(gpus[first.i])} and {short_name(gpus[first.j])}"
+    return Reason.P2P_REFUSED, f"NVLinks are up, but P2P is refused between {pair}: {first.refused[0]}"
+
+
+def _unresolved(case: Case) -> Objection:
+    for doubt in case.lanes.unresolved:
+        return (
+            Reason.LINKS_UNRESOLVED,
+            f"NVLinks of {short_name(case.result.gpus[doubt.gpu])}: {clip(doubt.reason)}",
+        )
+    for i, j in p2p.silently_joined(case.result, case.lanes):
+        pair = f"{short_name(case.result.gpus[i])} and {short_name(case.result.gpus[j])}"
+        return (
+            Reason.LINKS_UNRESOLVED,
+            f"P2P over NVLink is OK between {pair}, but no link between them is reported",
+        )
+    return None
+
+
+def _degraded(case: Case) -> Objection:
+    short = min(link_counts.failed(case), key=lambda s: s.ratio, default=None)
+    if short is None:
+        return None
+    name = short_name(case.result.gpus[short.place])
+    return Reason.LINKS_DEGRADED, f"{name} has {short.have} of {short.expected} NVLinks"
+
+
+def _p2p_unreadable(case: Case) -> Objection:
+    for pair in p2p.examine(case.result, case.lanes):
+        if pair.unknown:
+            names = f"{short_name(case.result.gpus[pair.i])} and {short_name(case.result.gpus[pair.j])}"
+            return Reason.P2P_UNREADABLE, f"P2P between {names}: {pair.unknown[0]}"
+    return None
+
+
+def _too_many(case: Case) -> Objection:
+    if len(case.result.gpus) <= MAX_GPUS or not any(case.lanes.sums):
+        return None
+    return Reason.TOO_MANY_GPUS, f"{len(case.result.gpus)} GPUs: a ring is sought over {MAX_GPUS} at most"
+
+
+_OBJECTIONS: tuple[Callable[[Case], Objection], ...] = (
+    _incomplete,
+    _not_visible,
+    _lost,
+    _unreadable,
+    _single,
+    _mig,
+    _fabric,
+    _refused,
+    _degraded,
+    _unresolved,
+    _p2p_unreadable,
+    _too_many,
+)

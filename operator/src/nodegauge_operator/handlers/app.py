@@ -1,0 +1,133 @@
+"""Run the operator: kopf's watches, our sweep, our HTTP server, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import kopf
+
+from nodegauge_operator import names
+from nodegauge_operator.handlers import kopf_storage, nodes, pods, policies, reports
+from nodegauge_operator.http import HttpServer
+from nodegauge_operator.kube.client import access, connect
+from nodegauge_operator.kube.discovery import Scanning, check_access
+from nodegauge_operator.kube.limiter import Limiter
+from nodegauge_operator.metrics import Metrics
+from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.sweep import Sweep
+from nodegauge_operator.settings import Settings
+
+log = logging.getLogger("nodegauge")
+
+
+class SweepDied(Exception):
+    """The sweep's task ended by an error: the process must end, so that it is started anew."""
+
+
+async def serve(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Run until SIGTERM.  Raises `KubeError` or `OSError` when it cannot start, `SweepDied` when it broke."""
+    metrics = Metrics()
+    limiter = Limiter(rate=settings.api_rate, burst=settings.api_burst)
+    client = await connect(environ=environ, limiter=limiter, observer=metrics.observe_call)
+    sweep = Sweep(client=client, store=Store(), metrics=metrics, settings=settings)
+    try:
+        scanning = await check_access(client)
+        await _run(settings, environ=environ, sweep=sweep, metrics=metrics, scanning=scanning)
+    finally:
+        await client.close()
+
+
+async def _run(
+    settings: Settings, *, environ: Mapping[str, str], sweep: Sweep, metrics: Metrics, scanning: Scanning
+) -> None:
+    stop = asyncio.Event()
+    task = asyncio.create_task(sweep.run(), name="sweep")
+    task.add_done_callback(lambda _: stop.set())
+    server = HttpServer(
+        host=settings.http_host,
+        port=settings.http_port,
+        metrics=metrics,
+        live=lambda: not task.done() and sweep.alive(),
+        ready=lambda: sweep.listed,
+    )
+    port = await server.start()
+    log.info("listening on port %d, probes in namespace %s", port, settings.probe.namespace)
+    try:
+        await kopf.operator(
+            registry=registry_of(sweep, environ=environ, task=task),
+            settings=kopf_settings(settings, scanning),
+            standalone=True,
+            namespaces=[settings.probe.namespace],
+            stop_flag=stop,
+            memo=_NoMemo(),
+        )
+    finally:
+        died = task.done() and not task.cancelled() and task.exception()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await server.stop()
+    if died:
+        raise SweepDied(str(died)) from died
+    log.info("stopped")
+
+
+def registry_of(
+    sweep: Sweep, *, environ: Mapping[str, str], task: asyncio.Task[None]
+) -> kopf.OperatorRegistry:
+    """All handlers, bound to one sweep and its task."""
+    registry = kopf.OperatorRegistry()
+    for module in (nodes, pods, policies, reports):
+        module.register(registry, sweep)
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        """The same access as our own client's; asked again when the token has expired."""
+        how = await access(environ=environ)
+        return kopf.ConnectionInfo(
+            server=how.server,
+            ca_path=how.ca_path,
+            insecure=how.insecure,
+            token=how.token,
+            certificate_path=how.certificate_path,
+            private_key_path=how.private_key_path,
+        )
+
+    @kopf.on.cleanup(registry=registry)
+    async def cleanup(**_: Any) -> None:
+        """No new pods after SIGTERM; the writes in flight are finished before anything closes."""
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    return registry
+
+
+def kopf_settings(settings: Settings, scanning: Scanning) -> kopf.OperatorSettings:
+    """Settings measured at 5,000 nodes of 20 KB: small pages and short-lived workers keep the memory low.
+
+    A worker of kopf holds its object's last body while it idles, and the next objects wait for its place:
+    with 0.1 s of that, the first list took two minutes to go through fifty workers, with 0.01 s under twenty
+    seconds.
+    """
+    found = kopf.OperatorSettings()
+    found.posting.enabled = False
+    found.persistence.diffbase_storage = kopf_storage.NoDiffBase()
+    found.persistence.progress_storage = kopf_storage.NoProgress()
+    found.watching.server_timeout = 300
+    found.watching.chunk_size = 100
+    found.queueing.idle_timeout = 0.01
+    found.queueing.worker_limit = 50
+    found.scanning.disabled = scanning is Scanning.REFUSED
+    if settings.node_label_selector:
+        found.watching.label_selectors["v1", "nodes"] = settings.node_label_selector
+    found.watching.label_selectors["v1", "pods"] = names.POD_PROBE
+    return found
+
+
+class _NoMemo:
+    """kopf copies the memo for each object it sees; ours holds nothing, so that the copies cost nothing."""
+
+    def __copy__(self) -> _NoMemo:
+        return self

@@ -1,0 +1,157 @@
+"""A log of nccl-tests as a result document, so that it is judged like any other benchmark.
+
+What a log does not say stays "not read": NVLinks, UUIDs, transports.  Which collective ran is taken from the
+program's name, or from how sizes and counts go together.  Several tables of the same GPUs make one document.
+Nothing here computes a bandwidth or judges one.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from msgspec.structs import replace
+
+from nodegauge_contract.gpu import Gpu
+from nodegauge_contract.model import MAX_GPUS, Result
+from nodegauge_contract.nccl import MAX_CELLS, Arm, ArmName, ArmOutcome, Bench, Cell, Collective
+from nodegauge_contract.nccl_tests.columns import HEADER, Timing
+from nodegauge_contract.nccl_tests.log import Log, NcclTestsError, Row, Table, parse
+from nodegauge_contract.values import NOT_READ, Int, Unavailable
+
+ENGINE = "nccl-tests"
+_CALLS = {
+    Collective.ALL_REDUCE: "AllReduce",
+    Collective.ALL_GATHER: "AllGather",
+    Collective.REDUCE_SCATTER: "ReduceScatter",
+}
+"""As NCCL names them."""
+
+
+def result(text: str, *, collective: Collective | None = None) -> Result:
+    """The result document of a log: probe `nccl`, one arm, a cell per collective and size.
+
+    Times are those in place where there are any, as the benchmark measures; rows of one size become one cell
+    with their median.  `collective`: what ran, where the log does not tell.  Raises `NcclTestsError`.
+    """
+    log = parse(text)
+    if not log.devices:
+        raise NcclTestsError("no line `Rank 0 ... Pid ... on HOST device 0 [...] NAME`: who took part?")
+    if not log.failure and not any(table.rows for table in log.tables):
+        raise NcclTestsError(f"no table: expected a line `{HEADER}` and rows below it")
+    measured = [cell for table in log.tables for cell in cells_of(table, ranks=log.ranks, told=collective)]
+    cells = [_chosen(cell, log) for cell in measured]
+    kept = sorted(cells, key=lambda cell: -cell.bytes)[:MAX_CELLS]
+    few = f"the {len(kept)} largest of {len(cells)} sizes" if len(kept) < len(cells) else ""
+    bench = Bench(
+        engine=ENGINE,
+        engine_version=log.version,
+        nccl=log.nccl,
+        cuda=log.cuda,
+        ranks=log.ranks,
+        nodes=log.nodes,
+        message=few,
+        arms=[_arm(log, [cell for cell in cells if cell in kept])],
+    )
+    gpus = [
+        Gpu(index=device.rank, name=device.name or NOT_READ, pci=device.pci)
+        for device in log.devices[:MAX_GPUS]
+    ]
+    return Result(probe="nccl", gpus=gpus, bench=bench)
+
+
+def _arm(log: Log, cells: list[Cell]) -> Arm:
+    outcome, message = ArmOutcome.DONE, ""
+    if log.failure:
+        starved = "out of memory" in log.failure.lower()
+        outcome = ArmOutcome.OUT_OF_MEMORY if starved else ArmOutcome.FAILED
+        message = log.failure
+    elif not all(table.finished for table in log.tables):
+        outcome, message = ArmOutcome.PARTIAL, "the log ends before its line `# Avg bus bandwidth`"
+    return Arm(name=ArmName.DEFAULT, outcome=outcome, message=message, cells=cells)
+
+
+def _chosen(cell: Cell, log: Log) -> Cell:
+    """The cell with what NCCL said that it chose for such a call, where the log holds that."""
+    share = 1 if cell.collective == Collective.ALL_REDUCE else log.ranks
+    found = log.chosen.get((_CALLS[Collective(cell.collective)], cell.bytes // share))
+    return cell if found is None else replace(cell, algorithm=found[0], protocol=found[1])
+
+
+def cells_of(table: Table, *, ranks: int, told: Collective | None = None) -> list[Cell]:
+    """A cell per size above 0, in the order of the table.  Raises `NcclTestsError`."""
+    rows: dict[int, list[Row]] = {}
+    for row in table.rows:
+        if row.bytes:
+            rows.setdefault(row.bytes, []).append(row)
+    if not rows:
+        return []
+    collective = _collective(table, ranks, told)
+    worst = max(table.rows, key=lambda row: max(half.error or 0.0 for half in _halves(row)))
+    return [
+        _cell(collective, alike, summed=table.wrong if table.wrong == 0 or worst in alike else None)
+        for alike in rows.values()
+    ]
+
+
+def _halves(row: Row) -> list[Timing]:
+    """In place first."""
+    return [half for half in (row.in_place, row.out_of_place) if half is not None]
+
+
+def _cell(collective: Collective, rows: list[Row], *, summed: int | None) -> Cell:
+    """One size; `summed`: elements out of bounds by the summary, where the layout has no `#wrong`."""
+    halves = [half for row in rows for half in _halves(row)]
+    times = [_halves(row)[0].us for row in rows]
+    counts = [half.wrong for half in halves if not isinstance(half.wrong, Unavailable)]
+    wrong: Int = max(counts) if counts else halves[0].wrong
+    if not counts and summed is not None and any(half.error is not None for half in halves):
+        wrong = summed
+    return Cell(
+        collective=collective,
+        bytes=rows[0].bytes,
+        us=median(times),
+        us_min=min(times),
+        us_max=max(times),
+        batches=len(times),
+        wrong=wrong,
+    )
+
+
+def _collective(table: Table, ranks: int, told: Collective | None) -> Collective:
+    """What ran: what the caller or the program's name says, else what the table's own numbers leave over."""
+    possible = _possible(table, ranks)
+    name = told or (table.program if table.program in possible else possible[0])
+    if name not in possible:
+        raise NcclTestsError(f"line {table.header}: the table is not of {name}, but {' or '.join(possible)}")
+    if name not in set(Collective):
+        raise NcclTestsError(f"line {table.header}: {name} is not graded, only {', '.join(Collective)}")
+    return Collective(name)
+
+
+def _possible(table: Table, ranks: int) -> tuple[str, ...]:
+    """Collectives by how sizes and counts go together, the likeliest first.
+
+    all_gather, reduce_scatter and alltoall print the total over all ranks; only reductions have a redop;
+    alltoall checks no data in place.  Source: nccl-tests src/*.cu.
+    """
+    row = max(table.rows, key=lambda row: row.count)
+    size = row.count * row.element
+    if row.bytes == size * ranks and ranks > 1:
+        if row.redop:
+            return (Collective.REDUCE_SCATTER,)
+        if row.root:
+            return ("gather", "scatter")
+        unchecked = [half is None or isinstance(half.wrong, Unavailable) for half in _pair(row)]
+        return ("alltoall",) if unchecked == [True, False] else (Collective.ALL_GATHER, "alltoall")
+    if row.bytes == size and row.redop:
+        return ("reduce",) if row.root else (Collective.ALL_REDUCE,)
+    if row.bytes == size:
+        return ("broadcast",) if row.root else ("sendrecv",)
+    raise NcclTestsError(
+        f"line {row.line}: {row.bytes} bytes are neither {row.count} elements of {row.element} bytes nor "
+        f"{ranks} times that: are all ranks in the list of devices?"
+    )
+
+
+def _pair(row: Row) -> tuple[Timing | None, Timing | None]:
+    return row.in_place, row.out_of_place

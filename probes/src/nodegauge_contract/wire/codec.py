@@ -1,0 +1,188 @@
+"""Encoding and bounded decoding of result documents.
+
+A termination message holds 4,096 bytes (a kubelet keeps the last 4,096), so a document that is larger as
+JSON travels as `ngz2:` and base85 of a packet: a checksum, JSON by column (`columns`) deflated with a preset
+`DICTIONARY`, and the bits that its numbers stand in (`bits`).  Decoding never trusts its input: sizes are
+bounded before and after decompression (4 KB of deflate can hold 4 MB), rows and cells while columns unfold,
+types and list lengths by the schema, and whatever is wrong ends in one `ContractError` with words for a
+person.  No I/O here.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from nodegauge_contract.model import MAJOR, SCHEMA, Result
+from nodegauge_contract.values import Problem, ProblemKind, Short, Str
+from nodegauge_contract.wire.bits import BadColumns
+from nodegauge_contract.wire.cells import Folding, Unfolding
+from nodegauge_contract.wire.columns import NO_DEFAULT, plan_of
+from nodegauge_contract.wire.dictionary import DICTIONARY
+from nodegauge_contract.wire.drop_order import GIVEN_UP
+
+MESSAGE_LIMIT = 4096
+MAX_ENCODED_BYTES = 256 * 1024
+MAX_DECODED_BYTES = 256 * 1024
+PREFIX = "ngz2:"
+CHECKSUM = 4
+RAW = -15
+"""zlib's window of a bare deflate stream: the packet has a checksum of its own."""
+
+PLAN = plan_of(Result)
+
+_VERSION = re.compile(r"^(\d{1,4})\.(\d{1,4})$")
+
+
+class ContractError(Exception):
+    """A text that is not a usable result document; the message says what is wrong and where."""
+
+
+class NotAResult(ContractError):
+    """Not JSON, not a packet, or JSON of another schema."""
+
+
+class TooLarge(ContractError):
+    """Over the size limits before or after decompression."""
+
+
+class UnknownVersion(ContractError):
+    """A major version that this reader does not know."""
+
+
+class Malformed(ContractError):
+    """The right schema with a wrong type, length or a missing field; the message holds the path."""
+
+
+class _Envelope(msgspec.Struct):
+    schema: str = ""
+    version: str = ""
+
+
+_encoder = msgspec.json.Encoder()
+_INPUT_ERRORS = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, BadColumns)
+
+
+def encode(result: Result) -> bytes:
+    """The document in full, as UTF-8 JSON."""
+    return _encoder.encode(result)
+
+
+def encode_message(result: Result, *, limit: int = MESSAGE_LIMIT) -> str:
+    """The document as text of at most `limit` bytes: plain JSON where it fits, else packed.
+
+    What does not fit even then goes without members that no verdict and no label rests on, in the order of
+    `GIVEN_UP`, and names them in `omitted`.  A document that is still too large is replaced by one that says
+    so (`result-too-large`): half a document would be judged as if it were whole.
+    """
+    plain = encode(result)
+    if len(plain) <= limit:
+        return plain.decode()
+    packed = _pack(result)
+    for name, without in GIVEN_UP:
+        if len(packed) <= limit:
+            break
+        less = without(result)
+        if less != result:
+            result = replace(less, omitted=[*result.omitted, name])
+            packed = _pack(result)
+    if len(packed) <= limit:
+        return packed
+    problem = Problem(
+        kind=ProblemKind.TOO_LARGE,
+        call="encode_message",
+        message=f"the result needs {len(packed)} bytes packed, a termination message holds {limit}",
+    )
+    return encode(
+        Result(probe=result.probe, run=result.run, node=result.node, host=result.host, problem=problem)
+    ).decode()
+
+
+def _pack(result: Result) -> str:
+    folded = Folding()
+    columns = PLAN.fold([msgspec.to_builtins(result)], folded, default=NO_DEFAULT)
+    text = _encoder.encode([result.version, list(folded.reasons), columns])
+    return wrap(text, bits=folded.bits.to_bytes())
+
+
+def wrap(text: bytes, *, bits: bytes = b"") -> str:
+    """A packet: base85 of the checksum of both, `text` deflated, and `bits` as they are."""
+    deflate = zlib.compressobj(level=9, wbits=RAW, memLevel=9, zdict=DICTIONARY)
+    checksum = zlib.crc32(bits, zlib.crc32(text)).to_bytes(CHECKSUM, "big")
+    packet = checksum + deflate.compress(text) + deflate.flush() + bits
+    return PREFIX + base64.b85encode(packet).decode()
+
+
+def decode(text: str) -> Result:
+    """The typed document in `text`, plain or compressed.
+
+    Raises `NotAResult`, `TooLarge`, `UnknownVersion` or `Malformed` (all `ContractError`).
+    """
+    if len(text) > MAX_ENCODED_BYTES:
+        raise TooLarge(f"{len(text)} characters, at most {MAX_ENCODED_BYTES} are read")
+    text = text.strip()
+    if not text:
+        raise NotAResult("empty: the probe wrote no result")
+    try:
+        document = _parse(text)
+        envelope = msgspec.convert(document, _Envelope)
+    except _INPUT_ERRORS as error:
+        raise NotAResult(f"not a result document: {_brief(error)}") from None
+    if envelope.schema != SCHEMA:
+        raise NotAResult(f"schema is {envelope.schema[:80]!r}, expected {SCHEMA!r}")
+    _check_version(envelope.version)
+    try:
+        return msgspec.convert(document, Result)
+    except _INPUT_ERRORS as error:
+        raise Malformed(_brief(error)) from None
+
+
+def _parse(text: str) -> Any:
+    """The JSON in `text` as Python's own types; a packet may hold a document by row, too."""
+    if not text.startswith(PREFIX):
+        return msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
+    data, bits = _unwrap(text[len(PREFIX) :])
+    document = msgspec.json.decode(data)
+    return _unfold(document, bits) if type(document) is list else document
+
+
+def _unfold(packet: list[Any], bits: bytes) -> dict[str, Any]:
+    version, reasons, columns = msgspec.convert(packet, tuple[Short, list[Str], Any])
+    _check_version(version)
+    [document] = PLAN.unfold(columns, 1, Unfolding(reasons=reasons, bits=bits))
+    return {**document, "schema": SCHEMA, "version": version}
+
+
+def _unwrap(text: str) -> tuple[bytes, bytes]:
+    """The text and the bits of a packet."""
+    try:
+        packet = base64.b85decode(text)
+        inflate = zlib.decompressobj(wbits=RAW, zdict=DICTIONARY)
+        data = inflate.decompress(packet[CHECKSUM:], MAX_DECODED_BYTES + 1)
+    except (ValueError, zlib.error) as error:
+        raise NotAResult(f"packed result cannot be unpacked: {_brief(error)}") from None
+    if len(data) > MAX_DECODED_BYTES:
+        raise TooLarge(f"more than {MAX_DECODED_BYTES} bytes after decompression")
+    if not inflate.eof:
+        raise NotAResult("packed result cannot be unpacked: it is cut off")
+    bits = inflate.unused_data
+    if zlib.crc32(bits, zlib.crc32(data)) != int.from_bytes(packet[:CHECKSUM], "big"):
+        raise NotAResult("packed result cannot be unpacked: its checksum is another one")
+    return data, bits
+
+
+def _check_version(version: str) -> None:
+    match = _VERSION.match(version)
+    if match is None:
+        raise UnknownVersion(f"version is {version[:40]!r}, expected MAJOR.MINOR")
+    if int(match[1]) != MAJOR:
+        raise UnknownVersion(f"major version {match[1]} is not known here (this reader knows {MAJOR})")
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

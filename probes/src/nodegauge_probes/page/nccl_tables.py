@@ -1,0 +1,104 @@
+"""The page's blocks about a benchmark: its arms, its collectives side by side, the copies between pairs.
+
+Bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md): bytes over time, times 2(n-1)/n for all_reduce
+and (n-1)/n for all_gather and reduce_scatter; small messages in microseconds, which is what they are about.
+"""
+
+from __future__ import annotations
+
+from nodegauge_contract import Arm, Bench, Cell, Collective, Num, Unavailable
+from nodegauge_probes.page.layout import Cells, columns, paragraph, shown
+from nodegauge_probes.page.nvml_names import NOTHING
+
+BANDWIDTH_FROM = 1 << 20
+"""Bytes from which a time is shown as bandwidth."""
+UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+
+
+def blocks(bench: Bench) -> list[str]:
+    """What the page says of a benchmark, block by block; empty ones are left out by whoever prints."""
+    return [_who(bench), _arms(bench.arms), _collectives(bench), *map(_pairs, bench.arms), _cut(bench)]
+
+
+def _who(bench: Bench) -> str:
+    if bench.skipped:
+        return paragraph(f"NOT MEASURED: {bench.skipped}. {bench.message}")
+    known = [part for part in (bench.engine, bench.engine_version) if isinstance(part, str) and part]
+    ranks = f"{bench.ranks} GPUs" if bench.ranks else ""
+    parts = [" ".join(known), f"NCCL {shown(bench.nccl)}", ranks, bench.message]
+    return paragraph("   ".join(part for part in parts if part))
+
+
+def _arms(arms: list[Arm]) -> str:
+    head = ("Arm", "Outcome", "Start", "Measuring", "End", "Transport", "NVLS", "Host memory", "")
+    rows: list[Cells] = [head]
+    for arm in arms:
+        rows.append(
+            (
+                arm.name,
+                f"{arm.outcome} in {arm.phase}" if arm.phase else arm.outcome,
+                _seconds(arm.spawn_ms, arm.init_ms, arm.load_ms),
+                _seconds(arm.measure_ms),
+                _seconds(arm.teardown_ms),
+                str(shown(arm.transport)),
+                NOTHING if isinstance(arm.nvls, Unavailable) else "yes" if arm.nvls else "no",
+                str(shown(arm.host_buffers)),
+                arm.message,
+            )
+        )
+    return columns(rows, right={2, 3, 4}) if arms else ""
+
+
+def _collectives(bench: Bench) -> str:
+    """A row per collective and size, a column per arm."""
+    kinds = sorted({(cell.collective, cell.bytes) for arm in bench.arms for cell in arm.cells})
+    rows: list[Cells] = [("Collective", "Size", *(arm.name for arm in bench.arms))]
+    for collective, size in kinds:
+        cells = [
+            next((cell for cell in arm.cells if (cell.collective, cell.bytes) == (collective, size)), None)
+            for arm in bench.arms
+        ]
+        rows.append((collective, _size(size), *(_result(cell, bench.ranks) for cell in cells)))
+    return columns(rows, right={1}) if kinds else ""
+
+
+def _result(cell: Cell | None, ranks: int) -> str:
+    if cell is None or isinstance(cell.us, Unavailable):
+        return NOTHING
+    speed = f"{cell.us:g} us"
+    if cell.bytes >= BANDWIDTH_FROM and ranks > 0:
+        share = (ranks - 1) / ranks * (2 if cell.collective == Collective.ALL_REDUCE else 1)
+        speed = f"{cell.bytes / cell.us / 1000 * share:.4g} GB/s"
+    wrong = f"{cell.wrong} WRONG" if isinstance(cell.wrong, int) and cell.wrong else ""
+    chosen = cell.algorithm if isinstance(cell.algorithm, str) else ""
+    return " ".join(part for part in (speed, chosen, wrong) if part)
+
+
+def _pairs(arm: Arm) -> str:
+    if not arm.pairs:
+        return ""
+    ranks = range(len(arm.pairs))
+    rows: list[Cells] = [("GB/s", *(f"to {rank}" for rank in ranks))]
+    rows += [
+        (f"from {i}", *("" if i == j else _speed(speed) for j, speed in enumerate(row)))
+        for i, row in enumerate(arm.pairs)
+    ]
+    return columns(rows, right={rank + 1 for rank in ranks})
+
+
+def _cut(bench: Bench) -> str:
+    return paragraph(f"Left out for lack of time or memory: {', '.join(bench.cut)}") if bench.cut else ""
+
+
+def _speed(speed: Num) -> str:
+    return NOTHING if isinstance(speed, Unavailable) else f"{speed:g}"
+
+
+def _seconds(*milliseconds: int | Unavailable) -> str:
+    known = [each for each in milliseconds if isinstance(each, int)]
+    return f"{sum(known) / 1000:.1f} s" if known else NOTHING
+
+
+def _size(size: int) -> str:
+    worth, unit = next((worth, unit) for worth, unit in UNITS if size >= worth)
+    return f"{size / worth:g} {unit}"

@@ -1,0 +1,97 @@
+"""The operator under measurement: with the chart's own settings, but for the limit of its API calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loadtest.process import cpu_seconds, memory_mib
+from testbed.errors import TestbedError
+from testbed.operatorprocess import CHECKOUT, OperatorProcess
+
+RATE, BURST = 10_000, 100_000
+"""Calls a second, and at once, that are as good as no limit: what limits must be the operator itself."""
+
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What the chart sets for everybody."""
+
+    rate: float
+    burst: int
+    workers: int
+    environment: Mapping[str, str]
+
+
+def chart_defaults(chart: Path = CHECKOUT / "charts" / "nodegauge") -> Defaults:
+    """Read from the chart's values, so that they cannot differ."""
+    values: dict[str, Any] = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))["operator"]
+    return Defaults(
+        rate=values["api"]["rate"],
+        burst=values["api"]["burst"],
+        workers=values["workers"],
+        environment={
+            "NODEGAUGE_WORKERS": str(values["workers"]),
+            "NODEGAUGE_SWEEP_INTERVAL": values["sweepInterval"],
+            "NODEGAUGE_RELIST_INTERVAL": values["relistInterval"],
+            "NODEGAUGE_LOG_LEVEL": values["logLevel"],
+            "NODEGAUGE_LOG_FORMAT": values["logFormat"],
+        },
+    )
+
+
+class Measured:
+    """One operator process, and what can be seen of it from outside."""
+
+    def __init__(self, *, kubeconfig: Path, namespace: str, directory: Path, defaults: Defaults) -> None:
+        raised = {"NODEGAUGE_API_RATE": str(RATE), "NODEGAUGE_API_BURST": str(BURST)}
+        self._process = OperatorProcess(
+            kubeconfig=kubeconfig,
+            namespace=namespace,
+            directory=directory,
+            environment={**defaults.environment, **raised},
+        )
+
+    async def start(self, *, within: float) -> tuple[float, float]:
+        """Start it and wait for its first full list: the seconds that took, and when it was (epoch)."""
+        started = time.monotonic()
+        self._process.start()
+        while '"listed ' not in self._process.words():
+            self.alive()
+            if time.monotonic() - started > within:
+                raise TestbedError(
+                    f"no first full list after {within:.0f} s:\n{self._process.words()[-2000:]}"
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+        return time.monotonic() - started, time.time()
+
+    def alive(self) -> None:
+        """Raises `TestbedError` with its last words when it has ended."""
+        if not self._process.running():
+            raise TestbedError(f"the operator ended:\n{self._process.words()[-2000:]}")
+
+    def cpu(self) -> float:
+        """CPU seconds so far."""
+        return cpu_seconds(self._process.pid)
+
+    def memory(self) -> tuple[float, float]:
+        """Resident MiB, now and at its highest."""
+        return memory_mib(self._process.pid)
+
+    def stop(self) -> None:
+        """SIGTERM; raises `TestbedError` when that is not followed by a clean end."""
+        code = self._process.stop()
+        if code:
+            raise TestbedError(f"the operator ended with {code}:\n{self._process.words()[-2000:]}")
+
+    def kill(self) -> None:
+        """At once, if it still runs."""
+        self._process.kill()

@@ -1,0 +1,248 @@
+"""The objects that fill the cluster: GPU nodes as large as real ones, probe pods as the operator makes them.
+
+The size is spent as on a real GPU node with node-feature-discovery and GPU feature discovery: some 60 labels,
+the kubelet's list of 50 images (its own limit, nodeStatusMaxImages), five conditions; managedFields come from
+the API server.  Pure: nothing here talks to anybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from nodegauge_contract import Result, encode_message
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
+from nodegauge_operator.core.desired_state import Ground, settled
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.pod import ProbeDefaults, probe_pod
+from nodegauge_operator.core.report_update import advance
+from nodegauge_operator.kube.merge_patch import without_nulls
+from result_builders import dgx1
+from testbed.scripted import ended
+
+Object = dict[str, Any]
+
+SELECTED = {"bench.example/fleet": "gpu"}
+"""Label of the nodes that the policy of the benchmark selects."""
+POLICY = "bench"
+IMAGES = 50
+CPU_FLAGS = (
+    "ADX",
+    "AESNI",
+    "AMXBF16",
+    "AMXINT8",
+    "AMXTILE",
+    "AVX",
+    "AVX2",
+    "AVX512BF16",
+    "AVX512BITALG",
+    "AVX512BW",
+    "AVX512CD",
+    "AVX512DQ",
+    "AVX512F",
+    "AVX512FP16",
+    "AVX512IFMA",
+    "AVX512VBMI",
+    "AVX512VBMI2",
+    "AVX512VL",
+    "AVX512VNNI",
+    "AVX512VPOPCNTDQ",
+    "CLDEMOTE",
+    "FMA3",
+    "GFNI",
+    "MOVBE",
+    "MOVDIR64B",
+    "MOVDIRI",
+    "SHA",
+    "SERIALIZE",
+    "TSXLDTRK",
+    "VAES",
+    "VPCLMULQDQ",
+    "WBNOINVD",
+)
+
+
+def node_body(name: str, *, labels: Mapping[str, str]) -> Object:
+    """A Ready node with 8 GPUs, of about 20 KB once the API server has added managedFields."""
+    room = {"cpu": "224", "memory": "2113411308Ki", "pods": "110", "nvidia.com/gpu": "8"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": _labels(name) | dict(labels), "annotations": _annotations()},
+        "spec": {
+            "providerID": f"metal:///zone-a/{name}",
+            "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}],
+        },
+        "status": {
+            "capacity": room,
+            "allocatable": room,
+            "conditions": _conditions(),
+            "addresses": [
+                {"type": "InternalIP", "address": "10.9.8.7"},
+                {"type": "Hostname", "address": name},
+            ],
+            "nodeInfo": _node_info(name),
+            "images": [_image(place) for place in range(IMAGES)],
+        },
+    }
+
+
+def _labels(name: str) -> dict[str, str]:
+    features = {f"feature.node.kubernetes.io/cpu-cpuid.{flag}": "true" for flag in CPU_FLAGS}
+    return features | {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/os": "linux",
+        "node.kubernetes.io/instance-type": "gpu-8x-h100",
+        "topology.kubernetes.io/region": "region-1",
+        "topology.kubernetes.io/zone": "region-1-a",
+        "feature.node.kubernetes.io/kernel-version.full": "6.8.0-52-generic",
+        "feature.node.kubernetes.io/kernel-version.major": "6",
+        "feature.node.kubernetes.io/memory-numa": "true",
+        "feature.node.kubernetes.io/network-sriov.capable": "true",
+        "feature.node.kubernetes.io/pci-10de.present": "true",
+        "feature.node.kubernetes.io/pci-15b3.present": "true",
+        "feature.node.kubernetes.io/system-os_release.ID": "ubuntu",
+        "feature.node.kubernetes.io/system-os_release.VERSION_ID": "24.04",
+        "nvidia.com/cuda.driver.major": "550",
+        "nvidia.com/cuda.runtime.major": "12",
+        "nvidia.com/gfd.timestamp": "1763712000",
+        "nvidia.com/gpu.compute.major": "9",
+        "nvidia.com/gpu.compute.minor": "0",
+        "nvidia.com/gpu.count": "8",
+        "nvidia.com/gpu.family": "hopper",
+        "nvidia.com/gpu.machine": "8x-SXM",
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/mig.capable": "true",
+        "nvidia.com/mig.strategy": "single",
+    }
+
+
+def _annotations() -> dict[str, str]:
+    features = ",".join(f"cpu-cpuid.{flag}" for flag in CPU_FLAGS)
+    return {
+        "nfd.node.kubernetes.io/feature-labels": features,
+        "node.alpha.kubernetes.io/ttl": "0",
+        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+        "csi.volume.kubernetes.io/nodeid": '{"block.csi.example.com":"i-0123456789abcdef0"}',
+    }
+
+
+def _conditions() -> list[Object]:
+    at = "2026-11-01T08:00:00Z"
+    pressure = {
+        "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        "PIDPressure": ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        "NetworkUnavailable": ("CiliumIsUp", "Cilium is running on this node"),
+    }
+    found = [
+        {"type": kind, "status": "False", "reason": reason, "message": message}
+        for kind, (reason, message) in pressure.items()
+    ]
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is ready"}
+    return [{**one, "lastHeartbeatTime": at, "lastTransitionTime": at} for one in [*found, ready]]
+
+
+def _node_info(name: str) -> Object:
+    return {
+        "machineID": _hex(name, 32),
+        "systemUUID": _hex(name + "-system", 32),
+        "bootID": _hex(name + "-boot", 32),
+        "kernelVersion": "6.8.0-52-generic",
+        "osImage": "Ubuntu 24.04.2 LTS",
+        "containerRuntimeVersion": "containerd://1.7.27",
+        "kubeletVersion": "v1.36.3",
+        "kubeProxyVersion": "v1.36.3",
+        "operatingSystem": "linux",
+        "architecture": "amd64",
+    }
+
+
+def _image(place: int) -> Object:
+    repository = f"registry.example.com/platform/training/pytorch-distributed-{place:02d}"
+    names_ = [f"{repository}@sha256:{_hex(repository, 64)}", f"{repository}:2.7.1-cuda12.8-{place:02d}"]
+    return {"names": names_, "sizeBytes": 9_000_000_000 - place}
+
+
+def _hex(seed: str, length: int) -> str:
+    return hashlib.sha256(seed.encode()).hexdigest()[:length]
+
+
+def policy_body() -> Object:
+    """A policy whose next run never comes by itself while the benchmark lasts."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.POLICY_KIND,
+        "metadata": {"name": POLICY},
+        "spec": {
+            "nodeSelector": {"matchLabels": SELECTED},
+            "probes": {"health": {"interval": "24h"}},
+            "budget": {"concurrentProbes": "100%"},
+        },
+    }
+
+
+def pod_body(node: NodeView, *, policy: Policy, number: int, namespace: str) -> Object:
+    """The operator's own probe pod of run `number`, as if the scheduler had placed it already."""
+    defaults = ProbeDefaults(namespace=namespace, image="nodegauge/probe:bench")
+    pod = probe_pod(node=node, policy=policy, number=number, request="", defaults=defaults)
+    pod["spec"]["nodeName"] = node.name
+    return pod
+
+
+def running_status(at: str) -> Object:
+    """The status a kubelet writes when the one container has started."""
+    container = {
+        "name": names.PROBE_CONTAINER,
+        "image": "nodegauge/probe:bench",
+        "imageID": "sha256:0",
+        "ready": True,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": at}},
+    }
+    return {"phase": "Running", "startTime": at, "containerStatuses": [container]}
+
+
+def finished_status(node: NodeView, result: Result, *, number: int) -> Object:
+    """The status a kubelet writes when the probe has measured `result` in run `number` and ended well."""
+    run = names.run_id(node_uid=node.uid, probe=names.PROBE_HEALTH, number=number)
+    return ended("Succeeded", message(result, run=run, node=node.name), 0, "Completed")
+
+
+def message(result: Result, *, run: str, node: str) -> str:
+    """The termination message of a probe that measured `result` in this run."""
+    return encode_message(replace(result, run=run, node=node))
+
+
+def other_boards() -> Result:
+    """A DGX-1 whose GPUs have never been seen: other labels than an H100's, and no fault.
+
+    Under an H100's UUIDs it would have lost two thirds of its links, and be tainted for that.
+    """
+    found = dgx1()
+    gpus = [
+        replace(gpu, uuid=f"GPU-{place:08x}-2222-3333-4444-555555555555")
+        for place, gpu in enumerate(found.gpus, 64)
+    ]
+    return replace(found, gpus=gpus)
+
+
+def report_status(node: NodeView, result: Result, *, policy: Policy, now: float) -> Object:
+    """The report's status after a first run: what a write of it carries."""
+    end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+    run = Run(number=1, pod_name="pod", pod_uid=_hex(node.name, 36), started_at=stamp(now))
+    status = advance(ReportStatus(), run=run, end=end, node=node, policy=policy, request="", now=now)
+    report = Report(name=node.name, uid="", resource_version="", node_uid=node.uid)
+    status = settled(report, status, Ground(node=node, policy=policy, now=now))
+    plain: Object = without_nulls(to_builtins(status))
+    return plain

@@ -1,0 +1,165 @@
+"""A cluster on which an operator has worked, for tests of what a clean-up leaves of it.
+
+Time is virtual: minutes of waiting pass at once, and in the order in which they would pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from nodegauge_cli.cleanup import command
+from nodegauge_operator import names
+from nodegauge_operator.kube.errors import KubeError, NotFound
+from nodegauge_operator.kube.workloads import OPERATOR
+from support.client import FakeClient, unavailable
+from support.cluster import NAMESPACE, NODES, PODS, REPORTS, Body, Cluster
+from support.virtual import run
+
+DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+TAINTS = [
+    {"key": "theirs", "effect": "NoExecute", "timeAdded": "2026-11-21T03:00:00Z"},
+    {"key": names.TAINT_THROTTLED, "value": "thermal", "effect": "NoSchedule"},
+    {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"},
+    {"key": "nodegauge.dev.example.com/throttled", "value": "x", "effect": "PreferNoSchedule"},
+]
+MARKS = ["interconnect", names.LABEL_HEALTH, names.TAINT_THROTTLED, names.TAINT_UNVALIDATED]
+CONDITION = {"type": names.CONDITION, "status": "True", "reason": "Validated", "message": "fine"}
+FOREIGN = [TAINTS[0], TAINTS[3]]
+CLEAN: tuple[dict[str, list[str]], list[str], list[str]] = ({}, [], [])
+
+
+class Scene(FakeClient):
+    """A cluster on which an operator has worked, and what the clean-up sees and does of the operator."""
+
+    def __init__(self, *, nodes: int = 3) -> None:
+        super().__init__(Cluster(lambda: 1_800_000_000.0))
+        self.deployments: list[str] = []
+        self.operators: dict[str, Body] = {}
+        """The operator's pods by name."""
+        self.dead_kubelets = False
+        self.order: list[str] = []
+        for number in range(nodes):
+            self.add(f"node-{number}")
+        for name in ("default", "mine"):
+            self.cluster.add_policy(name)
+
+    def add(self, name: str) -> None:
+        """A node that carries what the operator writes, beside what others set, with its report."""
+        self.cluster.add_node(name, theirs="kept")
+        labels = {names.LABEL_HEALTH: "pass", "interconnect": "nvlink"}
+        marks = {"metadata": {"labels": labels}, "spec": {"taints": TAINTS}}
+        body = self.cluster.patch(NODES, name, marks, manager=names.FIELD_MANAGER)
+        self.cluster.patch_conditions(name, {"status": {"conditions": [CONDITION]}})
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": body["metadata"]["uid"]}
+        self.cluster.create(
+            REPORTS,
+            {
+                "apiVersion": names.API_VERSION,
+                "kind": names.REPORT_KIND,
+                "metadata": {"name": name, "ownerReferences": [owner]},
+                "spec": {},
+            },
+        )
+
+    def add_probe(self, name: str, *, node: str = "node-0", phase: str = "Running") -> None:
+        """A probe pod on a node."""
+        annotations = {names.POD_NODE: node, names.POD_NODE_UID: "uid", names.POD_RUN: "1"}
+        labels = {names.POD_PROBE: names.PROBE_HEALTH}
+        metadata = {"name": name, "labels": labels, "annotations": annotations}
+        self.cluster.create(PODS, {"metadata": metadata, "spec": {"terminationGracePeriodSeconds": 5}})
+        self.cluster.pod_status(name, {"phase": phase}, node=node)
+
+    def add_operator(self, name: str = "operator-1", *, namespace: str = NAMESPACE) -> None:
+        """A living pod of the operator."""
+        self.operators[name] = {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}}
+
+    async def call(self, method: str, path: str, **options: Any) -> Body:
+        """Deployments and the operator's pods here, the rest as the cluster has it."""
+        self.order.append(f"{method} {path}")
+        if path.startswith("/apis/apps/") or self._about_operators(path, options.get("query") or {}):
+            refusal = self.refuse(method, path)
+            if refusal is not None:
+                raise refusal
+            return self._operator_call(method, path, options)
+        return await super().call(method, path, **options)
+
+    def _about_operators(self, path: str, query: Any) -> bool:
+        name = path.rpartition("/")[2]
+        return "component=operator" in query.get("labelSelector", "") or name in self.operators
+
+    def _operator_call(self, method: str, path: str, options: dict[str, Any]) -> Body:
+        match method, path.removeprefix(DEPLOYMENTS).split("/"):
+            case "GET", [""]:
+                return {"items": [{"metadata": {"name": name}} for name in self.deployments]}
+            case "PATCH", ["", name, "scale"]:
+                if name not in self.deployments:
+                    raise NotFound(name, status=404)
+                assert options["body"] == {"spec": {"replicas": 0}}
+                self._stop()
+                return {"status": {"selector": OPERATOR}}
+            case "DELETE", _:
+                name = path.rpartition("/")[2]
+                assert options["body"]["preconditions"] == {"uid": f"uid-{name}"}
+                assert options["body"]["gracePeriodSeconds"] == 0
+                del self.operators[name]
+                return {}
+        here = [o for o in self.operators.values() if path in ("/api/v1/pods", PODS)]
+        return {"items": [o for o in here if path != PODS or o["metadata"]["namespace"] == NAMESPACE]}
+
+    def _stop(self) -> None:
+        own = {k: v for k, v in self.operators.items() if v["metadata"]["namespace"] == NAMESPACE}
+        for name, body in own.items():
+            if self.dead_kubelets:
+                gone = {"deletionTimestamp": "2027-01-15T08:00:30Z", "deletionGracePeriodSeconds": 30}
+                body["metadata"] |= gone
+            else:
+                del self.operators[name]
+
+    def clean(self, **options: Any) -> float:
+        """Clean up; virtual seconds that it took."""
+        wanted: dict[str, Any] = {
+            "namespace": NAMESPACE,
+            "deployment": "",
+            "policy": "",
+            "within": 120.0,
+            "dry_run": False,
+        }
+
+        async def work() -> float:
+            await command.clean(self, **(wanted | options))
+            return asyncio.get_running_loop().time()
+
+        return run(work())
+
+    def marks(self) -> dict[str, list[str]]:
+        """What of ours is on nodes, by node; nodes without it are left out."""
+        found = {}
+        for name, body in self.cluster.objects[NODES].items():
+            labels = set(body["metadata"]["labels"]) & {names.LABEL_HEALTH, "interconnect"}
+            conditions = {c["type"] for c in body["status"]["conditions"]} & {names.CONDITION}
+            taints = {t["key"] for t in body["spec"]["taints"]} & names.NODE_TAINTS.keys()
+            if labels | taints | conditions:
+                found[name] = sorted(labels | taints | conditions)
+            assert body["metadata"]["labels"]["theirs"] == "kept"
+            assert [t for t in body["spec"]["taints"] if t["key"] not in names.NODE_TAINTS] == FOREIGN
+        return found
+
+    def left(self) -> tuple[dict[str, list[str]], list[str], list[str]]:
+        """Marks on nodes, reports, probe pods."""
+        objects = self.cluster.objects
+        return self.marks(), sorted(objects[REPORTS]), sorted(objects[PODS])
+
+
+def failing(times: int, where: str, error: Callable[[], KubeError] = unavailable) -> Callable[..., Any]:
+    """Refuses the first `times` calls whose "VERB path" holds `where`."""
+    left = [times]
+
+    def refuse(verb: str, path: str) -> KubeError | None:
+        if where in f"{verb} {path}" and left[0]:
+            left[0] -= 1
+            return error()
+        return None
+
+    return refuse

@@ -1,0 +1,308 @@
+"""A few nodes, an operator that works on several at once, and everybody who may come between.
+
+What must hold is checked after every single write of the operator, against what this fleet itself has seen:
+what the judge was told to say of each node, what strangers put on it, and the policy and the nodes that the
+operator knew at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from nodegauge_judge import Answer
+from nodegauge_operator import names
+from nodegauge_operator.api.report import GateState, parse_report
+from nodegauge_operator.core import gates
+from nodegauge_operator.core.budget import gated_places, is_gated
+from nodegauge_operator.kube.errors import KubeError
+from support.client import Killed
+from support.cluster import NODES, POLICIES, REPORTS, Body
+from support.judging import SHORT, saying
+from support.operator import HEALTH, NOTHING, Operator, World
+from support.virtual import Turn
+
+SELECTED = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
+STRANGE = "x"
+"""Value of every taint that a stranger sets."""
+GARBAGE = "Segmentation fault"
+
+
+class Broken(AssertionError):
+    """A promise does not hold."""
+
+
+async def _turn() -> None:
+    await Turn()
+
+
+class Fleet:
+    """`act` lets one thing happen; `rest` lets the operator finish all that it would do by itself."""
+
+    def __init__(self, count: int, **spec: Any) -> None:
+        self.world = World()
+        self.cluster = self.world.cluster
+        self.said: dict[str, list[str]] = {}
+        """By report UID: what the judge said in each readable run of it, in order."""
+        self.foreign: dict[str, tuple[dict[str, str], list[Body]]] = {}
+        """By node: labels and taints that strangers put there."""
+        self._words: dict[tuple[str, int], str] = {}
+        self._flights: dict[str, Coroutine[Any, Any, Any]] = {}
+        self._race: Callable[[], None] | None = None
+        self._allowed: dict[str, int] = {}
+        self.entered = self.checked = 0
+        self.cluster.add_policy(**(SELECTED | spec))
+        for n in range(count):
+            self.add_node(f"node-{n}")
+        self._born()
+
+    # -- what happens ------------------------------------------------------------------------------------
+
+    def add_node(self, name: str, *, unvalidated: bool = False) -> None:
+        """A machine registers, with a taint and a label of its owner's."""
+        if name in self.cluster.objects[NODES]:
+            return
+        own = [names.TAINT_UNVALIDATED] if unvalidated else []
+        body = self.cluster.add_node(name, taints=("team", *own), gpu="yes", team="a")
+        self.foreign[name] = _foreign(body)
+
+    def remove_node(self, name: str) -> None:
+        """The machine goes; its report goes with it."""
+        if name in self.cluster.objects[NODES]:
+            self.cluster.remove(NODES, name)
+
+    def measure(self, name: str, words: str, *, load: bool = True) -> None:
+        """A run ends: the judge will say `words`, or the probe left garbage; nobody has looked at it yet."""
+        self.deliver()
+        self.finish(name)
+        self.settle(name)  # the run before this one, if nobody has looked at it yet
+        self.deliver()
+        self.world.pass_time(15 * 60)
+        self.world.machines[name] = saying(words, load=load)
+        self.settle(name, granted=True)
+        for pod in self.cluster.pods():
+            mine = pod["metadata"]["annotations"][names.POD_NODE] == name
+            if mine and pod["status"]["phase"] == "Pending" and not pod["metadata"].get("deletionTimestamp"):
+                number = int(pod["metadata"]["annotations"][names.POD_RUN])
+                self._words[pod["metadata"]["uid"], number] = words
+                self.world.end(pod, GARBAGE if words == GARBAGE else self.world.result(pod))
+        self.deliver()
+
+    def write_policy(self, spec: Body | None) -> None:
+        """Somebody edits the policy, deletes it, or makes it anew."""
+        there = "default" in self.cluster.objects[POLICIES]
+        if spec is None:
+            if there:
+                self.cluster.remove(POLICIES, "default")
+        elif there:
+            self.cluster.change(POLICIES, "default", {"spec": spec, "metadata": {"generation": 2}})
+        else:
+            self.cluster.add_policy(**(SELECTED | spec))
+
+    def stranger(self, name: str, *, taint: str = "", drop: bool = False, label: str = "") -> None:
+        """Somebody adds or drops a taint, or sets a label; ours may be among what they touch."""
+        body = self.cluster.objects[NODES].get(name)
+        if body is None:
+            return
+        taints = [] if drop else list(body["spec"].get("taints") or ())
+        if taint and not any((t["key"], t["effect"]) == (taint, "NoExecute") for t in taints):
+            taints.insert(0, {"key": taint, "value": STRANGE, "effect": "NoExecute"})
+        patch: Body = {"spec": {"taints": taints}}
+        if label:
+            key, _, value = label.partition("=")
+            patch["metadata"] = {"labels": {key: value or None}}
+        self.foreign[name] = _foreign(self.cluster.change(NODES, name, patch))
+
+    def race(self, name: str, taint: str) -> None:
+        """The same, right before the operator's next patch of a node reaches the API server."""
+        self._race = lambda: self.stranger(name, taint=taint)
+
+    def deliver(self) -> None:
+        """The operator hears of everything."""
+        self.operator.deliver()
+
+    def go(self, name: str) -> None:
+        """The operator looks at the node, or goes on with it up to its next call."""
+        if name not in self._flights:
+            self._flights[name] = self.operator.worker.settle(name, granted=NOTHING, since=0.0)
+        self._step(name)
+
+    def finish(self, name: str) -> None:
+        """Whatever was begun on the node is brought to its end."""
+        while name in self._flights:
+            self._step(name)
+
+    def settle(self, name: str, *, granted: bool = False) -> None:
+        """Look at the node, and do all there is to do."""
+        kinds = HEALTH if granted else NOTHING
+        self._flights[name] = self.operator.worker.settle(name, granted=kinds, since=0.0)
+        self.finish(name)
+
+    def die_after(self, writes: int, when: str) -> None:
+        """SIGKILL at the write after so many."""
+        self.operator.client.kill_at = (len(self.operator.client.log) + writes, when)
+
+    def restart(self) -> None:
+        """The process is another one; what was in flight is lost."""
+        for flight in self._flights.values():
+            flight.close()
+        self._flights.clear()
+        self.operator.die()
+        self._born()
+
+    def rest(self) -> None:
+        """Everything is heard of and settled until there is nothing left to do."""
+        for _ in range(60):
+            self.operator.client.kill_at = None
+            before = len(self.operator.client.log)
+            self.deliver()
+            for name in sorted(
+                {*self.cluster.objects[NODES], *self.operator.store.known_names(), *self._flights}
+            ):
+                self.finish(name)
+                self.settle(name)
+            if len(self.operator.client.log) == before and not self.operator.inbox:
+                return
+        raise Broken("the operator never comes to rest")
+
+    def taints(self, name: str) -> list[str]:
+        """Keys of our taints for faults on the node."""
+        return _faults(self.cluster.objects[NODES][name])
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _born(self) -> None:
+        self.operator = Operator(self.cluster)
+        self.operator.list()
+        self.operator.client._turn = _turn
+        self.operator.client.refuse = self._before
+        self.operator.client.answered = self._after
+
+    def _step(self, name: str) -> None:
+        try:
+            self._flights[name].send(None)
+            self._allowed[name] = self._places(name)
+        except (StopIteration, KubeError):
+            self._flights.pop(name, None)
+        except Killed:
+            del self._flights[name]
+            self.restart()
+
+    def _before(self, verb: str, path: str) -> KubeError | None:
+        if verb == "PATCH" and path.startswith(f"{NODES}/") and self._race is not None:
+            race, self._race = self._race, None
+            race()
+        if verb == "PATCH" and path.startswith(f"{REPORTS}/"):
+            self._gated_before = self._gated()
+            self._runs_before = len(self.cluster.judged)
+        return None
+
+    def _after(self, verb: str, path: str) -> None:
+        name = path.split("/")[-2] if path.endswith("/status") else path.rsplit("/", 1)[1]
+        if verb == "PATCH" and path.startswith(f"{REPORTS}/"):
+            self._heard(name)
+            self._check_budget(name)
+        elif verb == "PATCH" and path.startswith(f"{NODES}/"):
+            self._check_foreign(name)
+            if not path.endswith("/status"):
+                self._check_taints(name)
+
+    def _heard(self, name: str) -> None:
+        for node, number, pod in self.cluster.judged[self._runs_before :]:
+            words = self._words.get((pod, number), GARBAGE)
+            if words != GARBAGE:
+                self.said.setdefault(self.cluster.objects[REPORTS][node]["metadata"]["uid"], []).append(words)
+
+    def _gated(self) -> set[str]:
+        """Nodes that take a place: by what the cluster holds, of the nodes that follow a policy."""
+        store = self.operator.store
+        return {
+            name
+            for name, node in store.nodes.items()
+            if store.policy_of(node) is not None and (self._reserves(name) or self._tainted(name))
+        }
+
+    def _reserves(self, name: str) -> bool:
+        report = self.cluster.objects[REPORTS].get(name)
+        return report is not None and is_gated(parse_report(report))
+
+    def _tainted(self, name: str) -> bool:
+        node = self.cluster.objects[NODES].get(name)
+        return node is not None and bool(_faults(node))
+
+    def _check_budget(self, name: str) -> None:
+        """Who has just been gated found a place that was free."""
+        if name in self._gated_before or name not in self._gated():
+            return
+        self.entered += 1
+        places = self._allowed[name]
+        if len(self._gated()) > places:
+            raise Broken(f"{name} entered: {sorted(self._gated())} are gated, {places} may be")
+
+    def _places(self, name: str) -> int:
+        """How many nodes may be gated by what the operator knows when it makes a call."""
+        store = self.operator.store
+        node = store.nodes.get(name)
+        policy = store.policy_of(node) if node is not None else None
+        if policy is None:
+            return 0
+        followers = [n for n, other in store.nodes.items() if store.policy_of(other) is policy]
+        return gated_places(policy.spec.budget.gated_nodes, len(followers))
+
+    def _check_foreign(self, name: str) -> None:
+        """Nothing of anybody else's was touched."""
+        self.checked += 1
+        body = self.cluster.objects[NODES][name]
+        if _foreign(body) != self.foreign[name]:
+            raise Broken(f"{name}: others put {self.foreign[name]}, now {_foreign(body)}")
+
+    def _check_taints(self, name: str) -> None:
+        """Our taints have their reasons, in the report and in what the judge said."""
+        for taint in self.cluster.objects[NODES][name]["spec"].get("taints") or ():
+            if taint["key"] in names.TAINTS_OF_FAULTS:
+                self._check_evidence(name, taint)
+
+    def _check_evidence(self, name: str, taint: Body) -> None:
+        body = self.cluster.objects[REPORTS].get(name)
+        # one that somebody has deleted is evidence until the operator hears of it
+        report = parse_report(body) if body else self.operator.store.reports.get(name)
+        if report is None:
+            raise Broken(f"{name}: {taint} without a report")
+        held = [
+            t for t in report.status.held.taints if (t.key, t.value, t.effect) == tuple(taint.values())[:3]
+        ]
+        kind = next(k for k, key in gates.KEYS.items() if key == taint["key"])
+        causes = [c for c, g in gates.GATES.items() if (g.kind, g.cause.value) == (kind, taint.get("value"))]
+        bearing = [
+            g for g in report.status.gates if g.code in causes and g.state is GateState.GATED and g.message
+        ]
+        if not held or not bearing:
+            raise Broken(f"{name}: {taint} is not in the report")
+        runs = self.said.get(report.uid, [])
+        if not any(_entered_once(runs, code) for code in causes):
+            raise Broken(f"{name}: {taint}, but the judge said {runs}")
+
+
+def _entered_once(runs: list[str], code: str) -> bool:
+    """Whether the judge ever called this row bad as often in a row as it needs, no good one between."""
+    need = 2 if gates.GATES[code].runs > 1 else 1
+    bad = 0
+    for words in runs:
+        said = dict(word.split("=") for word in words.split())
+        answer = SHORT[said.get(code, "g")]
+        bad = bad + 1 if answer is Answer.BAD else 0 if answer is Answer.GOOD else bad
+        if bad >= need:
+            return True
+    return False
+
+
+def _faults(body: Body) -> list[str]:
+    """Keys of the taints for faults that the operator has set; a stranger's may be unheard of yet."""
+    taints = [t for t in body["spec"].get("taints") or () if t.get("value") != STRANGE]
+    return [t["key"] for t in taints if t["key"] in names.TAINTS_OF_FAULTS]
+
+
+def _foreign(body: Body) -> tuple[dict[str, str], list[Body]]:
+    ours = names.NODE_LABELS.keys() | {"interconnect"}
+    labels = {k: v for k, v in body["metadata"]["labels"].items() if k not in ours}
+    return labels, [t for t in body["spec"].get("taints") or () if t["key"] not in names.NODE_TAINTS]

@@ -1,0 +1,64 @@
+"""A judge that answers as told: for tests of what the operator does with answers, whatever led to them.
+
+`saying` writes the answers into a document, where a real probe's firmware version would be; `listening` lets
+the operator's own `advance` hear them.  Everything else of the judgement is the real judge's.  What the real
+judge answers is tested with the judge, and both together in tests/faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import result_builders as made
+from nodegauge_contract import Result
+from nodegauge_judge import Answer, Finding, Judgement, Load, Psu, Severity, Verdict, judge_health
+from nodegauge_operator.core import gates
+from nodegauge_operator.core import report_update as advance_module
+
+BAD, GOOD, NO_LOAD, UNSURE = Answer.BAD, Answer.GOOD, Answer.NO_LOAD, Answer.UNSURE
+SHORT = {"b": BAD, "g": GOOD, "n": NO_LOAD, "u": UNSURE}
+MARK = "told "
+
+
+def saying(words: str, *, load: bool = True, psu: str = "") -> Result:
+    """A pair of TITANs of which the judge will say "hot=b gpu-lost=g", and good of the rest."""
+    text = f"{MARK}{words};{'loaded' if load else 'idle'};{psu}"
+    return made.with_gpu(made.titan(), 0, vbios=text)
+
+
+def _judge(result: Result, **how: Any) -> Judgement:
+    heard = judge_health(result, **how)
+    text = result.gpus[0].vbios if result.gpus else ""
+    if not isinstance(text, str) or not text.startswith(MARK):
+        return heard
+    words, load, psu = text.removeprefix(MARK).split(";")
+    said = {code: SHORT[letter] for code, _, letter in (word.partition("=") for word in words.split())}
+    answers = dict.fromkeys(gates.GATES, GOOD) | said
+    found = [
+        Finding(
+            code=code, severity=Severity.FAIL, subject="GPU 0", message=f"{gates.TITLES[code]}: it was told."
+        )
+        for code, answer in answers.items()
+        if answer is BAD
+    ]
+    return replace(
+        heard,
+        verdict=Verdict.FAIL if found else Verdict.PASS,
+        findings=[*found, *(f for f in heard.findings if f.code not in answers)],
+        answers=answers,
+        load=Load.LOADED if load == "loaded" else Load.IDLE,
+        psu=Psu(psu) if psu else None,
+    )
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """Within it, the operator's judge is the one that answers as told."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(advance_module, "judge_health", _judge)
+        yield

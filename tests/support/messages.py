@@ -1,0 +1,68 @@
+"""Termination messages that are no result of this run, each with a name: crashes, liars and attackers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+from msgspec.structs import replace
+
+import result_builders as made
+from nodegauge_contract import encode
+from nodegauge_contract.wire.codec import PREFIX
+from nodegauge_operator.core.model import PodView
+from support.views import addressed, document
+
+
+def packed(data: bytes) -> str:
+    """Compressed as the contract does it."""
+    return PREFIX + base64.b85encode(zlib.compress(data, 9)).decode()
+
+
+def hostile(pod: PodView) -> dict[str, str]:
+    """By name: what the operator may find instead of the result of `pod`'s run."""
+    plain = encode(document(made.titan(), pod))
+    good = plain.decode()
+    whole: dict[str, Any] = json.loads(plain)
+    truncated = packed(plain)
+    return {
+        "garbage": "Segmentation fault (core dumped)",
+        "binary": "\x00\x01\ufffd\ufffd",
+        "html": "<html><body>502 Bad Gateway</body></html>",
+        "another JSON": '{"status": "ok"}',
+        "a list": "[]",
+        "a number": "17",
+        "half a document": good[: len(good) // 2],
+        "truncated zlib": truncated[: len(truncated) * 2 // 3],
+        "no base85": PREFIX + "\u20ac\u20ac",
+        "no zlib": PREFIX + base64.b85encode(b"not zlib at all").decode(),
+        "decompression bomb": packed(b"[" + b"0," * 2_000_000 + b"0]"),
+        "a bomb in a document": packed(plain + b" " * 4_000_000),
+        "huge": "x" * 1_000_000,
+        "deep nesting": "[" * 4000,
+        "deep nesting within": json.dumps(whole)[:-1] + ',"junk":' + "[" * 50_000,
+        "packed deep nesting": packed(plain[:-1] + b',"junk":' + b"[" * 100_000),
+        "wrong types": json.dumps(whole | {"gpus": "eight"}),
+        "a number for a name": json.dumps(whole | {"node": 7}),
+        "too many GPUs": json.dumps(whole | {"gpus": whole["gpus"] * 40}),
+        "an integer beyond 64 bit": json.dumps(whole | {"duration_ms": 2**70}),
+        "unknown major version": json.dumps(whole | {"version": "2.0"}),
+        "no version": json.dumps(whole | {"version": ""}),
+        "another schema": json.dumps(whole | {"schema": "example.com/other"}),
+        "no probe": json.dumps({k: v for k, v in whole.items() if k != "probe"}),
+        "blanks": " \n ",
+        "wrong run": json.dumps(whole | {"run": "0" * 20}),
+        "the run before": addressed(made.titan(), replace_number(pod, pod.number - 1)),
+        "no run": json.dumps(whole | {"run": ""}),
+        "other node": json.dumps(whole | {"node": "node-2"}),
+        "other probe": json.dumps(whole | {"probe": "nccl"}),
+        "other node in smileys": json.dumps(whole | {"node": "\U0001f600" * 100, "run": "\U0001f600" * 100}),
+        "no GPUs": addressed(replace(made.titan(), gpus=[]), pod),
+    }
+
+
+def replace_number(pod: PodView, number: int) -> PodView:
+    """The same pod as of another run."""
+    return replace(pod, number=number)

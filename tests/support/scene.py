@@ -1,0 +1,212 @@
+"""One node and an operator that is nothing but `next_step`: for stories of three probes on one node.
+
+Writes always succeed (`support.fleet` has conflicts, deaths in the middle of a call and other nodes).  What
+must hold after every write is checked here, after each of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from nodegauge_operator import names
+from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run
+from nodegauge_operator.core import actions, desired_state, gates
+from nodegauge_operator.core.model import pod_view
+from nodegauge_operator.core.nccl_eligibility import SEEN_BY_THE_PROBE
+from nodegauge_operator.core.planner import Situation, next_step, wake_at
+from support.benchmarks import INSTALLED, NODE
+from support.views import NOW, ANode, APod, APolicy, make_policy
+
+MOST_WRITES = 30
+TOPOLOGY = {
+    names.LABEL_INTERCONNECT,
+    names.LABEL_EVIDENCE,
+    names.LABEL_NVLINK_GBPS,
+    names.LABEL_BUSBW_ALLREDUCE,
+    names.LABEL_BUSBW_ALLGATHER,
+    names.LABEL_BUSBW_REDUCESCATTER,
+    "interconnect",
+}
+
+
+class Scene:
+    """A node, its report and its pods; `go` makes the writes that come next."""
+
+    def __init__(self) -> None:
+        self.node: ANode = NODE
+        self.policy: APolicy = make_policy()
+        self.report: Report | None = None
+        self.pods: list[APod] = []
+        self.now = NOW
+        self.room = True
+        self.judged: Counter[str] = Counter()
+        """Pods by how often a run of theirs was judged."""
+        self.events: list[tuple[str, str]] = []
+        self.checked = 0
+        self.written: Counter[str] = Counter()
+        """Writes by kind."""
+        self._since = NOW
+        self._posted = ("", "")
+        self._made = 0
+
+    def situation(self, *, fresh: bool = False) -> Situation:
+        """What the operator sees, with a place for everything."""
+        return Situation(
+            node=self.node,
+            policy=self.policy,
+            report=self.report,
+            pods=tuple(self.pods),
+            now=self.now,
+            granted=True,
+            bench_granted=True,
+            gate_room=self.room,
+            posted=self._posted,
+            fresh=fresh,
+            since=self._since,
+            defaults=INSTALLED,
+        )
+
+    def go(self, most: int = MOST_WRITES) -> None:
+        """Make the next writes, all of them unless the process dies before."""
+        fresh = False
+        for _ in range(most):
+            step = next_step(self.situation(fresh=fresh))
+            if step is None:
+                return
+            self._write(step)
+            fresh = isinstance(step, actions.RefreshReport)
+        assert most < MOST_WRITES, "it does not come to rest"
+
+    def restart(self) -> None:
+        """Another process: it knows what stands in the API server, and nothing else."""
+        self._since, self._posted = self.now, ("", "")
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, and what a kubelet deletes is gone."""
+        self.now += seconds
+        self.pods = [pod for pod in self.pods if not pod.gone and not pod.deleting_since]
+
+    def until_woken(self) -> None:
+        """Time passes until the operator wants to look again."""
+        at = wake_at(self.situation())
+        self.wait(at - self.now if at < float("inf") else 60.0)
+
+    def pod(self) -> APod | None:
+        """The pod that runs or waits now."""
+        return next(
+            (p for p in self.pods if not p.gone and not p.deleting_since and p.terminated is None), None
+        )
+
+    def changed(self, before: APod, after: APod) -> None:
+        """The kubelet, the scheduler or somebody else did something to a pod."""
+        self.pods = [after if pod is before else pod for pod in self.pods]
+
+    @property
+    def status(self) -> ReportStatus:
+        """What the report holds."""
+        return self.report.status if self.report else ReportStatus()
+
+    def _write(self, step: actions.Step) -> None:
+        self.written[type(step).__name__] += 1
+        match step:
+            case actions.CreateReport(node):
+                self.report = Report(name=node.name, uid="report", resource_version="1", node_uid=node.uid)
+            case actions.PatchReport(report, status):
+                assert report == self.report
+                self._patched(report, status)
+            case actions.PatchNode(_, labels, taints):
+                self.node = self.node.patched(labels, taints)
+            case actions.SetCondition(_, condition):
+                self.node = self.node.saying(condition)
+            case actions.PostEvent(_, change):
+                self._posted = (change.run, change.reason)
+                self.events.append(self._posted)
+            case actions.CreatePod():
+                self._create(step)
+            case actions.DeletePod(pod, grace):
+                at_once = grace == 0 or pod.finished
+                self.pods = [
+                    p if p.uid != pod.uid else p.deleting(self.now)
+                    for p in self.pods
+                    if p.uid != pod.uid or not at_once
+                ]
+
+    def _create(self, step: actions.CreatePod) -> None:
+        beside = [names.PROBE_PULL] if step.probe == names.PROBE_HEALTH else []
+        assert all(pod.gone or pod.probe in beside for pod in self.pods), "one pod of ours at a time"
+        self._made += 1
+        meta = step.manifest["metadata"] | {"uid": f"pod-{self._made}", "resourceVersion": "1"}
+        view = pod_view({"metadata": meta, "spec": {}, "status": {"phase": "Pending"}})
+        assert view is not None
+        assert view.probe == step.probe
+        known: dict[str, Any] = {name: getattr(view, name) for name in view.__struct_fields__}
+        self.pods.append(APod(**known | {"created_at": self.now}))
+
+    def _patched(self, report: Report, status: ReportStatus) -> None:
+        """The API server keeps JSON; and what a run may change is looked at."""
+        for name in names.PROBES:
+            before, after = report.status.probe(name).last_run, status.probe(name).last_run
+            if after is not None and after != before:
+                number = before.number if before else 0
+                self._judged(self._aged(report), status, probe=name, run=after, number=number)
+        kept = msgspec.json.decode(msgspec.json.encode(status), type=ReportStatus)
+        assert kept == status
+        self.report = replace(report, status=kept)
+
+    def _aged(self, report: Report) -> ReportStatus:
+        """What the report would hold by now without a run: what time does is not the run's doing."""
+        ground = desired_state.Ground(
+            node=self.node,
+            policy=self.policy,
+            now=self.now,
+            since=self._since,
+            room=self.room,
+            bench_image=INSTALLED.bench_image,
+        )
+        return desired_state.settled(report, report.status, ground)
+
+    def _judged(
+        self, before: ReportStatus, after: ReportStatus, *, probe: str, run: Run, number: int
+    ) -> None:
+        """Nothing of one probe is another's, and nobody decides without data."""
+        self.checked += 1
+        self.judged[run.pod_uid] += 1
+        assert self.judged[run.pod_uid] == 1, "a run is judged once"
+        assert run.number == number + 1
+        others = [name for name in names.PROBES if name != probe]
+        bench = probe == names.PROBE_NCCL
+        for name in others:
+            was, now = before.probe(name), after.probe(name)
+            assert (was.last_run, was.read_at) == (now.last_run, now.read_at), name
+        assert _counted(before, bench=not bench) == _counted(after, bench=not bench), "foreign rows"
+        if run.outcome is not Outcome.READ:
+            assert _counted(before, bench=bench) == _counted(after, bench=bench), "no data decides nothing"
+            assert before.held.taints == after.held.taints
+            assert before.bandwidth.all_reduce == after.bandwidth.all_reduce
+            assert before.bandwidth.agreement == after.bandwidth.agreement
+            if run.reason not in SEEN_BY_THE_PROBE:  # which says: no longer the GPUs that were measured
+                assert before.interconnect.klass == after.interconnect.klass
+                _same_labels(before, after)
+        if probe == names.PROBE_PULL:
+            _same_labels(before, after)
+
+
+def _same_labels(before: ReportStatus, after: ReportStatus) -> None:
+    """Labels of what was read last are as they were; those of topology may be back where nobody had even
+    tried for so long that they were gone (`staleness.topology_stale_at`)."""
+    old, new = before.held.labels, after.held.labels
+    assert old.items() <= new.items()
+    assert new.keys() - old.keys() <= TOPOLOGY
+
+
+def _counted(status: ReportStatus, *, bench: bool) -> list[tuple[Any, ...]]:
+    """What runs have counted in the rows of benchmarks, or in the others."""
+    return [
+        (row.code, row.state, row.bad, row.good, row.readable_since, row.entered_at)
+        for row in status.gates
+        if (row.code in gates.GATES_OF_BENCHMARKS) is bench
+    ]

@@ -1,0 +1,159 @@
+"""The sweep on a stage: the real loop on a cluster in memory and on virtual time.
+
+Watch events arrive late and calls take time; the scheduler and the kubelets are tasks beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nodegauge_operator import names
+from nodegauge_operator.kube.errors import KubeError
+from nodegauge_operator.metrics import Metrics
+from nodegauge_operator.reconcile import reconciler as worker_module
+from nodegauge_operator.reconcile import sweep as sweep_module
+from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.sweep import Sweep
+from nodegauge_operator.settings import Settings
+from support.client import FakeClient
+from support.cluster import NODES, PODS, Body, Cluster
+from support.operator import SETTINGS, Feed, World
+from support.views import NOW
+from support.virtual import VirtualLoop, run
+
+LATENCY, LAG = 0.004, 0.02
+RUN_SECONDS = 5.0
+
+
+class Stage:
+    """A cluster, a sweep and virtual time; `start` begins the sweep, `after` lets time pass."""
+
+    def __init__(self, loop: VirtualLoop, *, latency: float = LATENCY, settings: Settings = SETTINGS) -> None:
+        self.loop = loop
+        self.latency = latency
+        self.world = World()
+        self.cluster = Cluster(lambda: NOW + loop.time())
+        self.world.cluster = self.cluster
+        self.client = FakeClient(self.cluster, turn=self._wait)
+        self.metrics = Metrics()
+        self.sweep = Sweep(
+            client=self.client,
+            store=Store(),
+            metrics=self.metrics,
+            settings=settings,
+            clock=self.cluster.clock,
+            jitter=lambda: 0.0,
+        )
+        self.feed = Feed(self.sweep)
+        self.most_pods = 0
+        self.most: Counter[str] = Counter()
+        """Pods at a time, by probe."""
+        self.begun: list[tuple[str, str]] = []
+        """Probe and node of each pod, in the order in which they were made."""
+        self.order: list[str] = []
+        self.cluster.subscribers.append(self._watch)
+        self.task: asyncio.Task[None] | None = None
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self.latency)
+
+    def _watch(self, path: str, kind: str, body: Body) -> None:
+        self.loop.call_later(LAG, self.feed.give, path, kind, body)
+        if path == PODS:
+            pods = self.cluster.objects[PODS]
+            self.most_pods = max(self.most_pods, len(pods))
+            self.most |= Counter(pod["metadata"]["labels"][names.POD_PROBE] for pod in pods.values())
+            name = body["metadata"]["name"]
+            if kind == "ADDED":
+                self.order.append(body["metadata"]["annotations"][names.POD_NODE])
+                self.begun.append((body["metadata"]["labels"][names.POD_PROBE], self.order[-1]))
+                self.loop.call_later(RUN_SECONDS, self._end, name)
+
+    def _end(self, name: str) -> None:
+        pod = self.cluster.objects[PODS].get(name)
+        if pod and not pod["metadata"].get("deletionTimestamp"):
+            self.world.end(pod, self.world.result(pod))
+
+    def nodes(self, count: int, *, gpus: int = 0) -> None:
+        """So many nodes register, each of which offers so many GPUs."""
+        for n in range(count):
+            self.cluster.add_node(f"node-{n}")
+            offered = {names.GPU_RESOURCE: str(gpus)} if gpus else {}
+            self.cluster.change(NODES, f"node-{n}", {"status": {"capacity": offered, "allocatable": offered}})
+
+    def start(self) -> None:
+        """Begin to sweep."""
+        self.task = asyncio.create_task(self.sweep.run())
+
+    def settled(self) -> list[str]:
+        """The names that are settled from now on, in the order in which that begins."""
+        seen: list[str] = []
+        settle = self.sweep._worker.settle
+
+        async def noting(name: str, **how: Any) -> Any:
+            seen.append(name)
+            return await settle(name, **how)
+
+        self.sweep._worker.settle = noting  # type: ignore[method-assign]
+        return seen
+
+    def slow(self, verb: str, path: str, seconds: float) -> None:
+        """The API server takes so long for one kind of call."""
+        call = self.client.call
+
+        async def slowly(method: str, at: str, **how: Any) -> Body:
+            if (method, at) == (verb, path):
+                await asyncio.sleep(seconds)
+            return await call(method, at, **how)
+
+        self.client.call = slowly  # type: ignore[method-assign,assignment]
+
+    async def after(self, seconds: float) -> None:
+        """Let time pass; an error in the loop is an error of the test."""
+        await asyncio.sleep(seconds)
+        assert self.task is not None
+        if self.task.done():
+            self.task.result()
+
+    def lists(self) -> int:
+        """How often nodes have been listed."""
+        return self.client.reads.count(NODES)
+
+    def read(self) -> list[str]:
+        """Names of nodes that carry a health label."""
+        return sorted(
+            name
+            for name, body in self.cluster.objects[NODES].items()
+            if names.LABEL_HEALTH in body["metadata"]["labels"]
+        )
+
+
+def staged(play: Callable[[Stage], Awaitable[None]], **how: Any) -> Stage:
+    """Play on a virtual loop; the clocks that the operator reads are the loop's."""
+
+    async def main() -> Stage:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        clock = SimpleNamespace(monotonic=loop.time, time=lambda: NOW + loop.time())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sweep_module, "time", clock)
+            patch.setattr(worker_module, "time", clock)
+            stage = Stage(loop, **how)
+            await play(stage)
+            if stage.task is not None and not stage.task.done():
+                stage.task.cancel()
+                await asyncio.gather(stage.task, return_exceptions=True)
+            return stage
+
+    return run(main())
+
+
+def refusing(error: KubeError, verb: str, path: str) -> Callable[[str, str], KubeError | None]:
+    """Refuse one kind of call."""
+    return lambda v, p: error if v == verb and p.startswith(path) else None

@@ -1,0 +1,270 @@
+"""Nodes, pods, policies and reports in a line, as the operator's core sees them.
+
+Each is the operator's own type with a few methods that give a changed copy: `make_node().labelled(a="b")`.
+They fill in what a test does not care about, and decide nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from nodegauge_contract import Result, encode_message
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec, Requirement, Selector
+from nodegauge_operator.api.report import Report, ReportStatus, Run, stamp
+from nodegauge_operator.core import desired_state
+from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint, Terminated
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.pod import ProbeDefaults
+from nodegauge_operator.core.report_update import advance
+
+NOW = 1_800_000_000.0
+"""An arbitrary whole second, so that a stamp of it reads back as the same number."""
+MINUTE = 60.0
+INTERVAL = 15 * MINUTE
+STALE = 3 * INTERVAL
+DEFAULTS = ProbeDefaults(namespace="nodegauge", image="probe:1")
+
+
+def taint(words: str) -> Taint:
+    """`key`, `key=value` or `key=value:Effect`, as kubectl writes it; NoSchedule where nothing is said."""
+    what, _, effect = words.partition(":")
+    key, _, value = what.partition("=")
+    return Taint(key=key, value=value, effect=effect or "NoSchedule")
+
+
+class ANode(NodeView, frozen=True, kw_only=True):
+    """A node."""
+
+    def labelled(self, **labels: str) -> Self:
+        """With labels of somebody else; `__` stands for a slash, `_` for a dash."""
+        return self.bearing({k.replace("__", "/").replace("_", "-"): v for k, v in labels.items()})
+
+    def bearing(self, labels: dict[str, str]) -> Self:
+        """With these labels, which managedFields do not give to us."""
+        return replace(self, labels=self.labels | labels, managed_labels=self.managed_labels - labels.keys())
+
+    def ours(self, labels: dict[str, str]) -> Self:
+        """With labels that managedFields give to us."""
+        return replace(self, labels=self.labels | labels, managed_labels=self.managed_labels | labels.keys())
+
+    def tainted(self, *keys: str) -> Self:
+        """With taints of these keys: `key`, `key=value`, `key=value:Effect`."""
+        return replace(self, taints=self.taints + tuple(taint(key) for key in keys))
+
+    def not_ready(self) -> Self:
+        """Whose kubelet is not Ready."""
+        return replace(self, ready=False)
+
+    def offering(self, gpus: int, *, of: int = 0) -> Self:
+        """Whose device plugin offers so many GPUs, of so many that there are."""
+        return replace(self, gpu_allocatable=str(gpus), gpu_capacity=str(of or gpus))
+
+    def cordoned(self) -> Self:
+        """Where nothing new is to be scheduled."""
+        return replace(self, unschedulable=True).tainted("node.kubernetes.io/unschedulable")
+
+    def booted(self, boot_id: str) -> Self:
+        """After a boot."""
+        return replace(self, boot_id=boot_id)
+
+    def patched(self, labels: dict[str, str | None], taints: tuple[Taint, ...] | None = None) -> Self:
+        """After a patch of ours, as the API server would answer."""
+        kept = {k: v for k, v in self.labels.items() if k not in labels}
+        added = {k: v for k, v in labels.items() if v is not None}
+        managed = (self.managed_labels - labels.keys()) | added.keys()
+        found = self.taints if taints is None else taints
+        return replace(self, labels=kept | added, managed_labels=managed, taints=found)
+
+    def saying(self, condition: ConditionView | None) -> Self:
+        """With our condition."""
+        return replace(self, condition=condition)
+
+
+class APod(PodView, frozen=True, kw_only=True):
+    """A probe pod."""
+
+    def running(self, since: float = NOW) -> Self:
+        """Placed, and its container started."""
+        return replace(self, scheduled=True, phase="Running", started_at=since)
+
+    def pending(self, reason: str = "", message: str = "", *, placed: bool = False) -> Self:
+        """Not started, and why."""
+        return replace(self, scheduled=placed, pending_reason=reason, pending_message=message)
+
+    def finished_with(self, message: str, *, code: int = 0, reason: str = "", phase: str = "") -> Self:
+        """Its container ended with this termination message."""
+        ended = Terminated(
+            exit_code=code,
+            reason=reason or ("Error" if code else "Completed"),
+            message=message,
+            finished_at=NOW,
+        )
+        return replace(
+            self, scheduled=True, terminated=ended, phase=phase or ("Failed" if code else "Succeeded")
+        )
+
+    def with_result(self, result: Result) -> Self:
+        """Its container ended well, with this document addressed to this run."""
+        return self.finished_with(addressed(result, self))
+
+    def failed(self, reason: str, message: str = "") -> Self:
+        """The pod failed without our container having ended."""
+        return replace(self, phase="Failed", reason=reason, message=message)
+
+    def preempted(self) -> Self:
+        """The scheduler gave its place to another pod."""
+        return replace(self, disrupted="PreemptionByScheduler")
+
+    def deleting(self, since: float = NOW) -> Self:
+        """Being deleted."""
+        return replace(self, deleting_since=since)
+
+    def vanished(self) -> Self:
+        """Deleted; its last words are kept."""
+        return replace(self, gone=True)
+
+
+class APolicy(Policy, frozen=True, kw_only=True):
+    """A policy in force."""
+
+    def spec_with(self, **fields: Any) -> Self:
+        """With some fields of its spec changed, by their Python names."""
+        return replace(self, spec=replace(self.spec, **fields))
+
+    def of(self, spec: dict[str, Any]) -> Self:
+        """With this spec as a user writes it, on top of an empty selector."""
+        return replace(self, spec=msgspec.convert({"nodeSelector": {}} | spec, PolicySpec))
+
+    def observing(self) -> Self:
+        """In mode Observe."""
+        return self.spec_with(mode=Mode.OBSERVE)
+
+    def keyed(self, key: str, *, take_over: bool = False) -> Self:
+        """With this short label key."""
+        return self.spec_with(labels=Labels(interconnect_key=key, take_over=take_over))
+
+    def selecting(self, **labels: str) -> Self:
+        """Selecting nodes with these labels."""
+        return self.spec_with(node_selector=Selector(match_labels=labels))
+
+    def where(self, key: str, operator: str, *values: str) -> Self:
+        """Selecting nodes by one expression."""
+        found = Requirement(key=key, operator=operator, values=list(values))
+        return self.spec_with(node_selector=Selector(match_expressions=[found]))
+
+    def ranked(self, priority: int) -> Self:
+        """With this priority."""
+        return self.spec_with(priority=priority)
+
+
+class AReport(Report, frozen=True, kw_only=True):
+    """A report; `after` lets the operator's own code judge a run, so that no state is made up."""
+
+    def asked(self, at: str) -> Self:
+        """With `spec.requestedAt`."""
+        return replace(self, requested_at=at)
+
+    def after(
+        self,
+        end: RunEnd,
+        *,
+        node: NodeView,
+        policy: Policy | None = None,
+        at: float = NOW,
+        request: str = "",
+        room: bool = True,
+        probe: str = names.PROBE_HEALTH,
+        bench_image: str = "",
+    ) -> Self:
+        """After one more run of a probe that ended so; `room`: the budget of gated nodes has a place."""
+        policy = policy or make_policy()
+        last = self.status.probe(probe).last_run
+        number = (last.number if last else 0) + 1
+        who = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
+        run = Run(number=number, pod_name=f"pod-{who}", pod_uid=f"uid-{who}", started_at=stamp(at - 5))
+        status = advance(
+            self.status,
+            run=run,
+            end=end,
+            node=node,
+            policy=policy,
+            request=request,
+            now=at,
+            probe=probe,
+            image=bench_image,
+        )
+        return self.settled(status, node=node, policy=policy, at=at, room=room, bench_image=bench_image)
+
+    def settled(
+        self,
+        status: ReportStatus,
+        *,
+        node: NodeView,
+        policy: Policy,
+        at: float,
+        room: bool = True,
+        bench_image: str = "",
+    ) -> Self:
+        """With this status and what follows from it at that time."""
+        ground = desired_state.Ground(node=node, policy=policy, now=at, room=room, bench_image=bench_image)
+        return replace(self, status=desired_state.settled(self, status, ground))
+
+
+def make_node(name: str = "node-1", *, uid: str = "", version: int = 10) -> ANode:
+    """A Ready node with nothing of ours on it."""
+    return ANode(
+        name=name, uid=uid or f"{name}-uid", resource_version=str(version), labels={}, boot_id="boot-1"
+    )
+
+
+def make_pod(
+    node: NodeView | None = None,
+    *,
+    number: int = 1,
+    version: int = 10,
+    uid: str = "",
+    probe: str = names.PROBE_HEALTH,
+) -> APod:
+    """A pod of one run on a node, just created."""
+    node = node or make_node()
+    name = names.pod_name(node_uid=node.uid, probe=probe, number=number)
+    return APod(
+        name=name,
+        uid=uid or f"{name}-uid",
+        resource_version=str(version),
+        probe=probe,
+        node=node.name,
+        node_uid=node.uid,
+        number=number,
+        phase="Pending",
+        created_at=NOW,
+        scheduled=False,
+    )
+
+
+def make_policy(name: str = "default") -> APolicy:
+    """A policy that selects every node, with every default."""
+    return APolicy(name=name, uid=f"{name}-uid", generation=1, spec=PolicySpec(node_selector=Selector()))
+
+
+def make_report(node: NodeView | None = None, *, version: int = 10) -> AReport:
+    """An empty report of a node."""
+    node = node or make_node()
+    return AReport(
+        name=node.name, uid=f"{node.name}-report", resource_version=str(version), node_uid=node.uid
+    )
+
+
+def document(result: Result, pod: PodView) -> Result:
+    """The document as of this very run."""
+    run = names.run_id(node_uid=pod.node_uid, probe=pod.probe, number=pod.number)
+    return replace(result, run=run, node=pod.node, probe=pod.probe)
+
+
+def addressed(result: Result, pod: PodView) -> str:
+    """What the probe of this very run would leave in its termination message."""
+    return encode_message(document(result, pod))

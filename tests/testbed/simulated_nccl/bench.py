@@ -1,0 +1,82 @@
+"""The real benchmark program on plugged hardware, with the stand-in as its engine: one run, and what is left.
+
+For tests and measurements; the stand-in itself does not use it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodegauge_contract import Result, decode
+from testbed.errors import TestbedError
+from testbed.hardware import Hardware
+from testbed.kubelet.images import standin_environment
+from testbed.simulated_nccl.machine import MACHINE_VARIABLE
+
+CHECKOUT = Path(__file__).resolve().parents[3]
+KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
+TERMINATION_LOG = "termination-log"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """`message`: what a kubelet would keep of it; `seconds` of wall time; `left`: processes still there."""
+
+    result: Result
+    message: bytes
+    seconds: float
+    left: list[int]
+
+
+def run(hardware: Hardware, *arguments: str, name: str = "1", more: Mapping[str, str] | None = None) -> Ran:
+    """One run called `name`; TestbedError when the program ends with anything but a result."""
+    log = hardware.directory / TERMINATION_LOG
+    log.write_bytes(b"")
+    environment = {key: os.environ[key] for key in KEPT if key in os.environ}
+    environment |= standin_environment(CHECKOUT) | hardware.env()
+    environment |= {"NODEGAUGE_RUN": name, "NODEGAUGE_TERMINATION_LOG": str(log), **(more or {})}
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "nodegauge_probes", "nccl", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.monotonic() - began
+    if done.returncode != 0:
+        raise TestbedError(f"the benchmark ended with {done.returncode}: {done.stderr}")
+    return Ran(
+        result=decode(done.stdout), message=log.read_bytes(), seconds=seconds, left=survivors(hardware)
+    )
+
+
+def at_work(hardware: Hardware) -> bool:
+    """Whether NCCL is at work on this machine: a child of a benchmark that has begun to say something."""
+    for pid in survivors(hardware):
+        try:
+            if b"--order" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def survivors(hardware: Hardware) -> list[int]:
+    """Processes that were started for this machine's benchmarks and still run."""
+    mark = f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:  # it ended, or is not ours
+                continue
+    return found

@@ -1,0 +1,74 @@
+"""What NCCL would choose for its ranks: decided from the environment and the machine, as NCCL does.
+
+NCCL_P2P_DISABLE=1 alone leaves NVLS on (NCCL looks at NCCL_NVLS_ENABLE for that, not at the P2P level), and
+NCCL_ALGO=Ring turns NVLS off: a parent that forgets one of them gets the numbers that it asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nodegauge_contract.nccl import ArmName, Collective
+from testbed.simulated_nccl.machine import Machine, Way
+
+NVLS, P2P, HOST, SOCKET = "nvls", "p2p", "host", "socket"
+SOCKETS = Way(
+    transport="NET/Socket/0",
+    latency_us=90.0,
+    busbw={collective: {"2": 1.2} for collective in Collective},
+)
+"""What is left where shared memory is off too; made up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """How the ranks are joined, and whether NVLS takes all_reduce from them."""
+
+    joined: str
+    nvls: bool
+    machine: Machine
+
+    @property
+    def way(self) -> Way:
+        """That of the channels between ranks."""
+        return SOCKETS if self.joined == SOCKET else self.machine.ways[self.joined]
+
+    def of(self, collective: str) -> Way:
+        """That of one collective."""
+        return self.machine.ways[NVLS] if self.nvls and collective == Collective.ALL_REDUCE else self.way
+
+    def algorithm(self, collective: str, size: int) -> tuple[str, str]:
+        """Algorithm and protocol, as NCCL names them."""
+        if self.of(collective) is not self.way:
+            return "NVLS", "SIMPLE"
+        protocol = "LL" if size <= 16 * 1024 else "LL128" if size <= 1 << 20 else "SIMPLE"
+        return "RING", protocol
+
+
+def arm(environment: Mapping[str, str]) -> str:
+    """The configuration that the environment makes, under the name that the benchmark has for it."""
+    if flag(environment, "NCCL_P2P_DISABLE"):
+        return ArmName.P2P_OFF
+    return ArmName.NVLS_OFF if environment.get("NCCL_NVLS_ENABLE") == "0" else ArmName.DEFAULT
+
+
+def choose(machine: Machine, environment: Mapping[str, str], *, ranks: int, links_dead: bool) -> Chosen:
+    """What NCCL would do; `links_dead`: NVLinks carry nothing, whatever the driver says of them."""
+    ring_only = environment.get("NCCL_ALGO", "").lower() in ("ring", "tree")
+    nvls = (
+        NVLS in machine.ways
+        and ranks >= machine.nvls_from
+        and environment.get("NCCL_NVLS_ENABLE") != "0"
+        and not ring_only
+        and not links_dead
+    )
+    joined = HOST if flag(environment, "NCCL_P2P_DISABLE") or links_dead or P2P not in machine.ways else P2P
+    if joined == HOST and flag(environment, "NCCL_SHM_DISABLE"):
+        joined = SOCKET
+    return Chosen(joined=joined, nvls=nvls, machine=machine)
+
+
+def flag(environment: Mapping[str, str], name: str) -> bool:
+    """A parameter of NCCL that is on when it is a number other than 0."""
+    return environment.get(name, "0").strip() not in ("", "0")
