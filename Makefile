@@ -17,7 +17,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test e2e check matrix bench testbed images reference constraints clean need-cc
+.PHONY: help demo test e2e check matrix loadtest testbed images reference constraints clean need-cc
 
 help: ## this list
 	@echo "make demo starts a real control plane with sixteen simulated GPU nodes and shows nodegauge at work."
@@ -49,14 +49,14 @@ check: $(READY) ## ruff, format, mypy --strict, import contracts, generated file
 matrix: $(READY) need-cc ## every simulated machine with every fault: what must follow, and what was seen
 	@$(RUN) -m testbed.matrix $(ARGS)
 
-bench: $(READY) need-cc ## throughput, latency, writes and memory of the operator at 100, 1,000 and 5,000 nodes
+loadtest: $(READY) need-cc ## throughput, latency, writes and memory of the operator at 100, 1,000 and 5,000 nodes
 	@$(RUN) -m loadtest $(ARGS)
 
 testbed: $(READY) need-cc ## the demo's cluster to play with: up, and the commands to use it
 	@$(RUN) -m testbed up $(ARGS)
 
-images: $(READY) ## the operator's and the probe's image as OCI archives in dist/images, without an engine (BENCH=1: and NCCL's)
-	@$(RUN) -m images archives $(if $(BENCH),operator probe bench) $(ARGS)
+images: $(READY) ## the operator's and the probe's image as OCI archives in dist/images, without an engine (NCCL=1: and the NCCL image)
+	@$(RUN) -m images archives $(if $(NCCL),operator probe nccl) $(ARGS)
 
 reference: $(READY) ## what is generated: docs/reference, the chart's copies of the CRDs, its schema
 	@$(RUN) docs/generate.py

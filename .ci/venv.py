@@ -25,11 +25,11 @@ from pathlib import Path
 CONSTRAINTS = Path("constraints.txt")
 INPUTS = (Path("pyproject.toml"), CONSTRAINTS)
 VENV = Path(".venv")
-PROJECT = ["--group", "dev", "--editable", ".[operator,probes,bench]"]
+PROJECT = ["--group", "dev", "--editable", ".[operator,probes,loadtest]"]
 BUILD_TOOLS = ("pip", "setuptools")
 NOT_INSTALLED = "nccl"
 """An extra whose packages are pinned but in no checkout: 0.6 GB."""
-ALONE = "# Of the bench image alone, in no checkout:\n"
+ALONE = "# Of the NCCL image alone, in no checkout:\n"
 PINS_HEADER = """\
 # Exact versions of everything that is installed to build, run and test nodegauge.
 # Written by `make constraints` (Python {python}); pip and setuptools are the tools that install and build it.
@@ -132,7 +132,7 @@ def only_pinned(python: str, report: Path) -> list[str]:
 
     pip resolves it beside what is installed; it may have to download half a gigabyte for that.
     """
-    say("      and what the bench image installs besides")
+    say("      and what the NCCL image installs besides")
     dry = ["--dry-run", "--report", str(report), f".[{NOT_INSTALLED}]"]
     run([python, "-m", "pip", "install", *dry], watch=counter(0), way_out=NO_PACKAGES)
     found = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]

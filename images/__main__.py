@@ -1,7 +1,7 @@
 """`python -m images`, from the repository's root: the images without a container engine.
 
-    python -m images archives [operator] [probe] [bench] [--out FOLDER] [--registry NAME] [--again]
-    python -m images tree operator|probe|bench FOLDER
+    python -m images archives [operator] [probe] [nccl] [--out FOLDER] [--registry NAME] [--again]
+    python -m images tree operator|probe|nccl FOLDER
 
 `archives` writes OCI archives and prints their paths; `tree` fills a folder with an image's files, which is
 how the Dockerfiles make theirs.  Exit code 1 for a step that failed, with the way out; 2 for wrong arguments;
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from images import build
-from images.spec import ALL, BENCH, IMAGES
+from images.spec import ALL, IMAGES, NCCL
 from images.steps import BuildFailed, Unavailable, say
 
 
@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
         "names",
         nargs="*",
         metavar="IMAGE",
-        help="operator, probe, bench (0.9 GB); the first two when none is named",
+        help="operator, probe, nccl (0.9 GB); the first two when none is named",
     )
     archives.add_argument(
         "--out", type=Path, default=Path("dist/images"), help="folder (default: %(default)s)"
@@ -43,7 +43,7 @@ def arguments() -> argparse.Namespace:
     tree.add_argument("root", type=Path)
     given = parser.parse_args()
     if given.word == "archives" and not set(given.names) <= set(ALL):
-        known = f"{', '.join(IMAGES)} and {BENCH.name}"
+        known = f"{', '.join(IMAGES)} and {NCCL.name}"
         parser.error(f"the images are {known}, not {' '.join(given.names)}")
     return given
 

@@ -90,8 +90,8 @@ ENVIRONMENT = {
 }
 
 
-BENCH = Image(
-    name="bench",
+NCCL = Image(
+    name="nccl",
     extra="probes,nccl",
     title="nodegauge probes with NCCL",
     packages=("nodegauge_contract", "nodegauge_probes"),
@@ -104,7 +104,7 @@ BENCH = Image(
     left_out=("nvidia/nccl/lib/*.bc", "nvidia/nccl/lib/*.ltoir"),
     loads="import nccl.core; from nccl.bindings import nccl; assert nccl.get_version() > 20000",
 )
-ALL = IMAGES | {BENCH.name: BENCH}
+ALL = IMAGES | {NCCL.name: NCCL}
 
 
 def version() -> str:

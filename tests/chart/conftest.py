@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from chart_cluster import clear
-from chart_pods import ChartPods
-from chart_tools import NAMESPACE, Helm
+from support.chart_cluster import clear
+from support.chart_pods import ChartPods
+from support.chart_tools import NAMESPACE, Helm
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.rest import Rest

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from chart_cluster import PLACES, clear, eventually, install, left_behind, policies, upgrade
-from chart_pods import ChartPods
-from chart_tools import NAMESPACE, Helm, HelmFailed, Object
+from support.chart_cluster import PLACES, clear, eventually, install, left_behind, policies, upgrade
+from support.chart_pods import ChartPods
+from support.chart_tools import NAMESPACE, Helm, HelmFailed, Object
 from testbed.controlplane import ControlPlane
 from testbed.proxy import FaultProxy
 from testbed.proxy_rules import Refuse, Replace, RequestInfo, ResponseInfo, When

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from chart_tools import ROOT
+from support.chart_tools import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from chart_cluster import eventually, install
-from chart_pods import LOOPBACK, PODS, ChartPods
-from chart_tools import NAMESPACE, RELEASE, Helm, HelmFailed
 from nodegauge_operator.http import HttpServer
 from nodegauge_operator.metrics import Metrics
+from support.chart_cluster import eventually, install
+from support.chart_pods import LOOPBACK, PODS, ChartPods
+from support.chart_tools import NAMESPACE, RELEASE, Helm, HelmFailed
 from testbed.rest import Rest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]

@@ -10,7 +10,7 @@ import itertools
 
 import pytest
 
-from chart_cluster import (
+from support.chart_cluster import (
     CRDS,
     PLACES,
     POLICIES,
@@ -22,8 +22,8 @@ from chart_cluster import (
     policies,
     upgrade,
 )
-from chart_pods import ChartPods
-from chart_tools import (
+from support.chart_pods import ChartPods
+from support.chart_tools import (
     ALL,
     CHART,
     KNOWN,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chart_tools import CHART, NAMESPACE, RELEASE, Helm, Object, variants
+from support.chart_tools import CHART, NAMESPACE, RELEASE, Helm, Object, variants
 
 
 def notes(helm: Helm, values: Object | None = None) -> str:

@@ -6,7 +6,11 @@ import re
 
 import pytest
 
-from chart_tools import (
+from nodegauge_operator.api.policy import parse as parse_policy
+from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.settings import Settings, parse
+from support.chart_tools import (
     ALL,
     FILES,
     KNOWN,
@@ -20,10 +24,6 @@ from chart_tools import (
     pods,
     variants,
 )
-from nodegauge_operator.api.policy import parse as parse_policy
-from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.core.probes.pod import probe_pod
-from nodegauge_operator.settings import Settings, parse
 
 
 def violations(pod: Object) -> list[str]:

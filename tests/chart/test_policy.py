@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from chart_tools import KNOWN, Helm, Object, events, of_kind, pods
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
+from support.chart_tools import KNOWN, Helm, Object, events, of_kind, pods
 
 
 def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[str, Object]:

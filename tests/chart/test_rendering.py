@@ -7,7 +7,8 @@ import re
 import pytest
 import yaml
 
-from chart_tools import (
+from nodegauge_operator.kube.workloads import OPERATOR
+from support.chart_tools import (
     ALL,
     CHART,
     KNOWN,
@@ -23,8 +24,7 @@ from chart_tools import (
     pods,
     variants,
 )
-from crd_schema import CRDS
-from nodegauge_operator.kube.workloads import OPERATOR
+from support.crd_schema import CRDS
 
 CLUSTER_WIDE = {
     "CustomResourceDefinition",
@@ -138,7 +138,7 @@ def test_monitor_needs_service(helm: Helm) -> None:
 def test_priority_classes_give_way(helm: Helm) -> None:
     """Our pods come after every ordinary pod, preempt none, and are expendable for the cluster autoscaler."""
     found = of_kind(helm.objects(release="nodegauge"), "PriorityClass")
-    assert {o["metadata"]["name"] for o in found} == {"nodegauge-bench", "nodegauge-probe"}
+    assert {o["metadata"]["name"] for o in found} == {"nodegauge-nccl", "nodegauge-probe"}
     for o in found:
         assert o["value"] < -10  # cluster autoscaler: --expendable-pods-priority-cutoff
         assert o["preemptionPolicy"] == "Never"
@@ -160,7 +160,7 @@ def test_priority_classes_are_made_or_named(
 ) -> None:
     """A class has the name and value that it is given, large ones too; none is made where one is named."""
     found = of_kind(helm.objects({of: {"priorityClass": values}}), "PriorityClass")
-    other = {"probe": "ng-nodegauge-bench", "nccl": "ng-nodegauge-probe"}[of]
+    other = {"probe": "ng-nodegauge-nccl", "nccl": "ng-nodegauge-probe"}[of]
     assert {o["metadata"]["name"]: o["value"] for o in found if o["metadata"]["name"] != other} == wanted
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from chart_tools import NAMESPACE, Helm, Object, of_kind, only, pods, variants
+from support.chart_tools import NAMESPACE, Helm, Object, of_kind, only, pods, variants
 
 RULE = re.compile(r"^( *)- apiGroups:")
 ROLES = ("ClusterRole", "Role")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chart_cluster import eventually, install
-from chart_tools import NAMESPACE, Helm
+from support.chart_cluster import eventually, install
+from support.chart_tools import NAMESPACE, Helm
 from testbed.rest import Rest
 
 pytestmark = pytest.mark.cluster

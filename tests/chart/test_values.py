@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_tools import ALL, CHART, ROOT, Helm, HelmFailed, Object
+from support.chart_tools import ALL, CHART, ROOT, Helm, HelmFailed, Object
 
 WRONG: dict[str, tuple[Object, str]] = {
     "unknown": ({"bogus": 1}, "bogus"),

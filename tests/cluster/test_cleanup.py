@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rig import GROUP, ROOT, Rig, eventually, install_crds
+from support.rig import GROUP, ROOT, Rig, eventually, install_crds
 from testbed.errors import ApiError
 from testbed.rest import Rest
 

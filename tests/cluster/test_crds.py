@@ -13,10 +13,10 @@ import msgspec
 import pytest
 import yaml
 
-from crd_api import POLICIES, install_crds, manifest, tried
-from crd_schema import CRDS
 from nodegauge_judge import Cause
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
+from support.crd_api import POLICIES, install_crds, manifest, tried
+from support.crd_schema import CRDS
 from testbed.controlplane import ControlPlane
 from testbed.kubelet.api import Api
 from testbed.kubelet.errors import ApiError
@@ -154,9 +154,9 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
         "operator: Exists",
     ),
     "priority": ({"priority": 2_000_000}, "spec.priority", "less than or equal to 1000000"),
-    "bench-interval": ({"probes": {"nccl": {"interval": "5s"}}}, "nccl.interval", "write for example 24h"),
-    "bench-overlap": ({"probes": {"nccl": {"interval": "5m"}}}, "nccl.deadline", "raise interval"),
-    "bench-recheck": ({"probes": {"nccl": {"recheck": "never"}}}, "nccl.recheck", "write for example 10m"),
+    "nccl-interval": ({"probes": {"nccl": {"interval": "5s"}}}, "nccl.interval", "write for example 24h"),
+    "nccl-overlap": ({"probes": {"nccl": {"interval": "5m"}}}, "nccl.deadline", "raise interval"),
+    "nccl-recheck": ({"probes": {"nccl": {"recheck": "never"}}}, "nccl.recheck", "write for example 10m"),
     "engine": ({"probes": {"nccl": {"engine": "mpi"}}}, "nccl.engine", '"nccl-tests"'),
     "variable": (
         {"probes": {"nccl": {"environment": {"LD_PRELOAD": "x"}}}},
@@ -168,10 +168,10 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
         "nccl.environment",
         "must have at most 32",
     ),
-    "benchmarks": ({"budget": {"concurrentBenchmarks": "all"}}, "concurrentBenchmarks", "write 5 or 10%"),
-    "until": ({"taints": {"unvalidatedUntil": "Tomorrow"}}, "taints.unvalidatedUntil", '"Benchmark"'),
-    "bench-image": ({"podTemplate": {"benchImage": "a b"}}, "podTemplate.benchImage", "match"),
-    "bench-quantity": ({"podTemplate": {"benchResources": {"limits": {"cpu": "x"}}}}, "limits.cpu", "match"),
+    "benchmarks": ({"budget": {"concurrentNcclProbes": "all"}}, "concurrentNcclProbes", "write 5 or 10%"),
+    "until": ({"taints": {"unvalidatedUntil": "Tomorrow"}}, "taints.unvalidatedUntil", '"Nccl"'),
+    "nccl-image": ({"podTemplate": {"ncclImage": "a b"}}, "podTemplate.ncclImage", "match"),
+    "nccl-quantity": ({"podTemplate": {"ncclResources": {"limits": {"cpu": "x"}}}}, "limits.cpu", "match"),
     "expect-alone": ({"expectations": [ROW | {"count": 1}]}, "expectations[0].count", "equal to 2"),
     "expect-nothing": ({"expectations": [ROW | {"busbw": 0}]}, "expectations[0].busbw", "greater than 0"),
     "expect-what": ({"expectations": [ROW | {"collective": "broadcast"}]}, "[0].collective", "all_gather"),
@@ -202,7 +202,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "no-trial": {"hysteresis": {"dwell": "168h", "probationAfter": []}},
     "short-trial": {"hysteresis": {"dwell": "2s", "probationAfter": ["2s", "2s", "1m"], "probation": "1s"}},
     "causes": {"taints": {"effect": "None", "causes": {cause.value: "NoExecute" for cause in Cause}}},
-    "no-benchmarks": {"probes": {"nccl": {"enabled": False}}, "budget": {"concurrentBenchmarks": "0%"}},
+    "no-benchmarks": {"probes": {"nccl": {"enabled": False}}, "budget": {"concurrentNcclProbes": "0%"}},
     "short-benchmark": {"probes": {"nccl": {"interval": "20s", "deadline": "15s", "recheck": "1s"}}},
     "expectations": {"expectations": [ROW, ROW | {"nvls": None, "link": "", "floor": 0}] * 32},
     "variables": {"probes": {"nccl": {"environment": {f"NCCL_{n}": "x" * 1024 for n in range(32)}}}},

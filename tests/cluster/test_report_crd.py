@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import yaml
 
-from crd_api import REPORTS, install_crds, manifest, tried
-from crd_schema import nodes_of, part
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus, parse_report
+from support.crd_api import REPORTS, install_crds, manifest, tried
+from support.crd_schema import nodes_of, part
 from testbed.controlplane import ControlPlane
 from testbed.kubelet.api import MERGE, Api
 from testbed.kubelet.errors import ApiError

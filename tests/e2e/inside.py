@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from e2e import benchmark, likeness, scenario, stage, steps, trials
+from e2e import likeness, nccl, scenario, stage, steps, trials
 from e2e import order as orders
 from e2e.debian import Runtime
 from e2e.node import Node
@@ -44,7 +44,7 @@ BEGIN: tuple[Stage, ...] = (((control_plane,), (containerd_and_images,)), ((step
 STAGES: tuple[Stage, ...] = (
     ((steps.trivial_pod,),),
     ((likeness.the_common_pods,), scenario.BEFORE),
-    ((benchmark.benchmark, benchmark.gives_way, benchmark.hangs), (scenario.helm_test,)),
+    ((nccl.measures, nccl.gives_way, nccl.hangs), (scenario.helm_test,)),
     ((trials.what_a_kubelet_does,),),
     (scenario.AFTER,),
 )

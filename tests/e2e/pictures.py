@@ -32,7 +32,7 @@ REGISTRY = "localhost"
 PAUSE = f"{REGISTRY}/nodegauge/pause:e2e"
 TALKER = f"{REGISTRY}/nodegauge/talker:e2e"
 """A probe whose result is longer than a kubelet keeps."""
-BENCH_REPOSITORY, BENCH_TAG = "nodegauge/bench", "e2e"
+NCCL_REPOSITORY, NCCL_TAG = "nodegauge/nccl", "e2e"
 STANDIN = "opt/standin"
 ENGINE = f"/{STANDIN}/__main__.py"
 """What measures in the benchmark's image (tests/testbed/standin)."""
@@ -59,7 +59,7 @@ def make(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     if not all(path.exists() for path in made):
         made = [Path(path) for path in _project(folder)]
     probe = next(path for path in made if "probe" in path.name)
-    return [*made, _pause(folder), _talker(folder, probe), _bench(folder, probe)]
+    return [*made, _pause(folder), _talker(folder, probe), _nccl(folder, probe)]
 
 
 def _project(folder: Path) -> list[str]:
@@ -85,7 +85,7 @@ def _talker(folder: Path, probe: Path) -> Path:
     return _on_top(probe, folder / "talker.tar", reference=TALKER, fill=fill)
 
 
-def _bench(folder: Path, probe: Path) -> Path:
+def _nccl(folder: Path, probe: Path) -> Path:
     """The probe's image with an engine in it that needs no GPU."""
     source = CHECKOUT / "tests/testbed/standin"
 
@@ -96,8 +96,8 @@ def _bench(folder: Path, probe: Path) -> Path:
 
     return _on_top(
         probe,
-        folder / "bench.tar",
-        reference=f"{REGISTRY}/{BENCH_REPOSITORY}:{BENCH_TAG}",
+        folder / "nccl.tar",
+        reference=f"{REGISTRY}/{NCCL_REPOSITORY}:{NCCL_TAG}",
         fill=fill,
         environment=(f"{CHILD_VARIABLE}={ENGINE}",),
         sources=source.glob("*.py"),

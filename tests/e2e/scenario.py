@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from e2e.carried import FINDINGS_WITHIN, HEALTHY, PREFIX, labels, measure, taints
-from e2e.pictures import BENCH_REPOSITORY, BENCH_TAG, REGISTRY
+from e2e.pictures import NCCL_REPOSITORY, NCCL_TAG, REGISTRY
 from e2e.steps import container
 from e2e.world import NAMESPACE, REPORTS, World, terminated
 from testbed.errors import ApiError, TestbedError
@@ -56,7 +56,7 @@ def values(**policy: Any) -> dict[str, Any]:
         "operator": {"image": image, "sweepInterval": "1s", "tolerations": [{"operator": "Exists"}]},
         "probe": {"image": image, "runtimeClassName": "nvidia"},
         "nccl": {
-            "image": {"registry": REGISTRY, "repository": BENCH_REPOSITORY, "tag": BENCH_TAG},
+            "image": {"registry": REGISTRY, "repository": NCCL_REPOSITORY, "tag": NCCL_TAG},
             # A core for each GPU is more than this machine may have.
             "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
         },

@@ -22,9 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpu_tools import TWO_RANKS, Child
 from nodegauge_contract import Collective
 from nodegauge_probes.nccl.protocol import CellOrder, Order, encode_line
+from support.gpu_tools import TWO_RANKS, Child
 
 SECONDS = 180
 COMMANDS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from gpu_tools import probe
 from nodegauge_contract import MESSAGE_LIMIT, decode, encode_message, render_matrix
 from nodegauge_judge import Verdict, judge_health
+from support.gpu_tools import probe
 
 
 def test_every_gpu_is_read(uuids: list[str]) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpu_tools import TWO_RANKS, Child, cells, probe
 from nodegauge_contract import Collective, Skip
 from nodegauge_probes.nccl import debuglog
 from nodegauge_probes.nccl.protocol import CellOrder, Order
+from support.gpu_tools import TWO_RANKS, Child, cells, probe
 
 pytestmark = pytest.mark.timeout(180)
 MIB = 1 << 20
@@ -98,8 +98,8 @@ def test_the_probe_says_what_it_does_with_one_gpu(nccl: list[str]) -> None:
     if len(nccl) > 1:
         pytest.skip(f"{len(nccl)} GPUs: see the test of a whole run")
     result = probe("nccl")
-    assert result.bench is not None
-    assert result.bench.skipped == Skip.SINGLE_GPU
+    assert result.nccl is not None
+    assert result.nccl.skipped == Skip.SINGLE_GPU
     assert [gpu.uuid for gpu in result.gpus] == nccl
 
 
@@ -108,15 +108,15 @@ def test_a_whole_run_measures_every_arm(nccl: list[str]) -> None:
     if len(nccl) < 2:
         pytest.skip("one GPU: a whole run needs two")
     result = probe("nccl", seconds=170)
-    assert result.bench is not None
-    assert not result.bench.skipped, result.bench.message
-    assert {arm.outcome for arm in result.bench.arms} == {"done"}
-    assert all(cell.wrong in (0,) or cell.bytes == 1 << 30 for a in result.bench.arms for cell in a.cells)
+    assert result.nccl is not None
+    assert not result.nccl.skipped, result.nccl.message
+    assert {arm.outcome for arm in result.nccl.arms} == {"done"}
+    assert all(cell.wrong in (0,) or cell.bytes == 1 << 30 for a in result.nccl.arms for cell in a.cells)
 
 
 def test_pull_loads_the_engine(nccl: list[str]) -> None:
     """The pull probe finds it, and its versions."""
     result = probe("pull")
     assert result.problem is None
-    assert result.bench is not None
-    assert isinstance(result.bench.nccl, str)
+    assert result.nccl is not None
+    assert isinstance(result.nccl.nccl, str)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from image_tools import ROOT, Built, archives, read
+from support.image_tools import ROOT, Built, archives, read
 
 sys.path.insert(0, str(ROOT))  # the builder is not part of the installed project
 

@@ -15,7 +15,7 @@ from images.spec import ALL, IMAGES, ROOT
 FILES = {
     "operator": "operator/Dockerfile",
     "probe": "probes/Dockerfile",
-    "bench": "probes/Dockerfile.bench",
+    "nccl": "probes/Dockerfile.nccl",
 }
 dockerfiles = pytest.mark.parametrize("name", sorted(ALL))
 
@@ -97,8 +97,8 @@ def test_bases_have_a_version(name: str) -> None:
 
 
 def test_the_image_for_benchmarks_is_made_only_when_it_is_asked_for() -> None:
-    """`make images` makes two, `make images BENCH=1` three, and CI never says BENCH."""
-    assert set(ALL) - set(IMAGES) == {"bench"}
+    """`make images` makes two, `make images NCCL=1` three, and CI never says NCCL."""
+    assert set(ALL) - set(IMAGES) == {"nccl"}
 
     def said(*words: str) -> str:
         command = ["make", "--dry-run", "--always-make", "images", *words]
@@ -108,5 +108,5 @@ def test_the_image_for_benchmarks_is_made_only_when_it_is_asked_for() -> None:
         return next(line for line in done.stdout.splitlines() if "-m images" in line)
 
     assert said().split()[-1] == "archives"
-    assert said("BENCH=1").split()[-3:] == ["operator", "probe", "bench"]
-    assert "BENCH" not in (ROOT / ".ci/run").read_text("utf-8")
+    assert said("NCCL=1").split()[-3:] == ["operator", "probe", "nccl"]
+    assert "NCCL" not in (ROOT / ".ci/run").read_text("utf-8")

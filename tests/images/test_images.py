@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from images.spec import IMAGES, version
 
-from image_tools import ROOT, Built, archives, build, run
+from support.image_tools import ROOT, Built, archives, build, run
 
 pytestmark = pytest.mark.timeout(580)
 TOOLS = {"sh", "bash", "dash", "busybox", "pip", "pip3", "apt", "apt-get", "dpkg", "gcc", "cc", "ld", "make"}
@@ -206,4 +206,4 @@ def test_an_unknown_image_is_refused(tmp_path: Path) -> None:
     """A name that is no image's ends at once, with the names that are."""
     done = build("archives", "probes", "--out", str(tmp_path / "out"))
     assert done.returncode == 2
-    assert "operator, probe and bench, not probes" in done.stderr
+    assert "operator, probe and nccl, not probes" in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from image_tools import Built, contained, run
+from support.image_tools import Built, contained, run
 
 pytestmark = pytest.mark.timeout(580)
 

@@ -1,4 +1,4 @@
-"""`make bench`: how fast, how quick, how chatty and how large the operator is, beside a bare loop.
+"""`make loadtest`: how fast, how quick, how chatty and how large the operator is, beside a bare loop.
 
 It runs the operator as a process of its own against a real API server, and compares it, in the same run, with
 loops that make the same number of writes through the same client and know nothing.  The ratios are the

@@ -53,9 +53,9 @@ def sizes(text: str) -> list[int]:
 def run(wanted: Sequence[int], directory: Path) -> None:
     """All sizes, each on a control plane of its own below `directory`."""
     clock, defaults = Clock(), chart_defaults()
-    print("nodegauge bench: a real kube-apiserver, scheduler and controller-manager; nodes without machines.")
+    print("nodegauge loadtest: a real control plane, and nodes without machines.")
     print(
-        f"This machine: {os.cpu_count()} cores, shared by the API server, etcd, the operator and the bench; "
+        f"This machine: {os.cpu_count()} cores, shared by the API server, etcd and the operator; "
         f"load average before the start: {os.getloadavg()[0]:.1f}."
     )
     print(
@@ -111,7 +111,7 @@ def _interrupted(signum: int, _: FrameType | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when everything was measured, 1 with the reason if not, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(
-        prog="make bench", description="Measure the operator beside a bare loop, on a real API server."
+        prog="make loadtest", description="Measure the operator beside a bare loop, on a real API server."
     )
     parser.add_argument(
         "--nodes", type=sizes, default=list(SIZES), metavar="N,N", help="sizes (default: 100,1000,5000)"
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGINT, _interrupted)  # a shell's background job inherits it as ignored
-    directory = Path(tempfile.mkdtemp(prefix="nodegauge-bench-"))
+    directory = Path(tempfile.mkdtemp(prefix="nodegauge-loadtest-"))
     try:
         if not options.nccl:
             run([100] if options.quick else options.nodes, directory)

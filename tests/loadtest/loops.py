@@ -28,7 +28,7 @@ Object = dict[str, Any]
 NODES = "/api/v1/nodes"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
-MANAGER = {"fieldManager": "bench"}
+MANAGER = {"fieldManager": "loadtest"}
 LONG_SECONDS = 120.0
 """For deleting all reports in one call."""
 AT = "2026-11-01T08:00:00Z"
@@ -39,7 +39,7 @@ async def patches(client: Client, nodes: Sequence[NodeView], *, each: int, at_a_
 
     async def work(node: NodeView) -> None:
         for number in range(each):
-            labels = {f"bench.example/label-{key}": f"{mark}-{number}" for key in range(5)}
+            labels = {f"load.example/label-{key}": f"{mark}-{number}" for key in range(5)}
             await client.call(
                 "PATCH",
                 f"{NODES}/{node.name}",
@@ -94,7 +94,7 @@ class SameWrites:
     ) -> list[tuple[str, str, Object, str]]:
         report = quote(node.name)
         held = status["held"]["labels"]
-        labels = {f"bench.example/{key.rpartition('/')[2]}": f"{value}-{mark}" for key, value in held.items()}
+        labels = {f"load.example/{key.rpartition('/')[2]}": f"{value}-{mark}" for key, value in held.items()}
         condition = {
             "type": "BenchValidated",
             "status": "True",
@@ -140,7 +140,7 @@ def _event(node: NodeView, note: str, mark: str) -> Object:
         "reason": "Validated",
         "note": note,
         "action": "Validate",
-        "reportingController": "bench.example/loop",
-        "reportingInstance": "bench",
+        "reportingController": "load.example/loop",
+        "reportingInstance": "loadtest",
         "regarding": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
     }

@@ -24,14 +24,14 @@ from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.pod import ProbeDefaults, probe_pod
 from nodegauge_operator.core.report_update import advance
 from nodegauge_operator.kube.merge_patch import without_nulls
-from result_builders import dgx1
+from support.results import dgx1
 from testbed.scripted import ended
 
 Object = dict[str, Any]
 
-SELECTED = {"bench.example/fleet": "gpu"}
+SELECTED = {"load.example/fleet": "gpu"}
 """Label of the nodes that the policy of the benchmark selects."""
-POLICY = "bench"
+POLICY = "loadtest"
 IMAGES = 50
 CPU_FLAGS = (
     "ADX",
@@ -194,7 +194,7 @@ def policy_body() -> Object:
 
 def pod_body(node: NodeView, *, policy: Policy, number: int, namespace: str) -> Object:
     """The operator's own probe pod of run `number`, as if the scheduler had placed it already."""
-    defaults = ProbeDefaults(namespace=namespace, image="nodegauge/probe:bench")
+    defaults = ProbeDefaults(namespace=namespace, image="nodegauge/probe:loadtest")
     pod = probe_pod(node=node, policy=policy, number=number, request="", defaults=defaults)
     pod["spec"]["nodeName"] = node.name
     return pod
@@ -204,7 +204,7 @@ def running_status(at: str) -> Object:
     """The status a kubelet writes when the one container has started."""
     container = {
         "name": names.PROBE_CONTAINER,
-        "image": "nodegauge/probe:bench",
+        "image": "nodegauge/probe:loadtest",
         "imageID": "sha256:0",
         "ready": True,
         "restartCount": 0,

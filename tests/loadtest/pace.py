@@ -17,7 +17,7 @@ from loadtest.writes import Record, latencies
 from nodegauge_contract import Result
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.core.model import NodeView
-from result_builders import h100
+from support.results import h100
 from testbed.controlplane_config import ADMIN, KUBELET
 from testbed.errors import TestbedError
 from testbed.scripted import stamp

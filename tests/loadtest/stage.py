@@ -23,7 +23,7 @@ from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube import nodes as kube_nodes
 from nodegauge_operator.kube.client import Client
-from result_builders import h100
+from support.results import h100
 from testbed.controlplane import ControlPlane
 from testbed.controlplane_config import ADMIN
 from testbed.errors import TestbedError

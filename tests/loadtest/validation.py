@@ -1,4 +1,4 @@
-"""What a validation by NCCL costs beside NCCL: the real benchmark program with a stand-in for its engine.
+"""What a validation by NCCL costs beside NCCL: the real NCCL probe with a stand-in for its engine.
 
 The overhead is measured: with a stand-in for which no time passes, all that is left is ours (Python, NVML,
 processes, logs, the document).  Nodes per hour are arithmetic on that, on the times the stand-in has for
@@ -18,7 +18,7 @@ from nodegauge_operator.api.policy import Budget
 from nodegauge_operator.core.budget import concurrent_probes
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware, plug
-from testbed.simulated_nccl.bench import run
+from testbed.simulated_nccl.nccl import run
 from testbed.table import table
 
 PROFILE = "h100-sxm-8"
@@ -57,20 +57,20 @@ def measure(directory: Path) -> Validation:
 
 def _timed(hardware: Hardware, *, name: str) -> float:
     ran = run(hardware, name=name)
-    bench = ran.result.bench
-    if bench is None or bench.cut or {arm.outcome for arm in bench.arms} != {ArmOutcome.DONE}:
-        raise TestbedError(f"the validation of {PROFILE} is not whole: {bench}")
+    nccl = ran.result.nccl
+    if nccl is None or nccl.cut or {arm.outcome for arm in nccl.arms} != {ArmOutcome.DONE}:
+        raise TestbedError(f"the validation of {PROFILE} is not whole: {nccl}")
     return ran.seconds
 
 
 def nodes_per_hour(seconds: float, *, fleet: int) -> float:
     """How many nodes are validated in an hour, each held so many seconds, at the default budget."""
-    places = concurrent_probes(Budget().concurrent_benchmarks, fleet)
+    places = concurrent_probes(Budget().concurrent_nccl_probes, fleet)
     return places * 3600 / (seconds + POD_SECONDS)
 
 
 def summary(found: Validation) -> str:
-    """The section of `make bench`."""
+    """The section of `make loadtest`."""
     median, worst = statistics.median(found.overhead), percentile(found.overhead, 1)
     runs = f"{len(found.overhead)} runs: median {median:.2f} s, worst {worst:.2f} s"
     head = ["Nodes validated per hour by one operator", *(f"{fleet:,} nodes" for fleet in FLEETS)]
@@ -92,7 +92,7 @@ def summary(found: Validation) -> str:
 
 
 def _places(fleet: int) -> int:
-    return concurrent_probes(Budget().concurrent_benchmarks, fleet)
+    return concurrent_probes(Budget().concurrent_nccl_probes, fleet)
 
 
 def _hours(seconds: float) -> list[str]:

@@ -15,7 +15,7 @@ ELSEWHERE = {
 }
 """Faults that are no row of the table, and where they are tried."""
 
-OF_BENCHMARKS = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
+OF_NCCL = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
 """The table is of health runs, which these must not touch: tests/unit/test_faults_nccl.py."""
 
 MACHINES, SCENARIOS = machines(), scenarios()
@@ -48,7 +48,7 @@ def test_every_fault_leads_to_what_the_rules_demand(cells: dict[str, list[Cell]]
 def test_every_profile_and_every_fault_is_in_the_table() -> None:
     """A new machine or fault without an expectation is an error."""
     assert {machine.profile for machine in MACHINES} == set(profile_names())
-    assert {scenario.fault_name for scenario in SCENARIOS} == FAULTS.keys() - ELSEWHERE.keys() - OF_BENCHMARKS
+    assert {scenario.fault_name for scenario in SCENARIOS} == FAULTS.keys() - ELSEWHERE.keys() - OF_NCCL
 
 
 def test_no_word_is_misspelt() -> None:

@@ -9,8 +9,8 @@ import pynvml
 import pytest
 
 from nodegauge_probes.nvml.library import Device, Nvml
-from support.benching import Benchmark
 from support.library import Library, Watched
+from support.nccl_probe import NcclRun
 from support.probing import Probe
 from testbed.hardware import plug
 from testbed.profiles import Profile
@@ -27,11 +27,11 @@ def probe(tmp_path: Path) -> Callable[[str | Profile], Probe]:
 
 
 @pytest.fixture
-def benchmark(tmp_path: Path) -> Callable[[str | Profile], Benchmark]:
+def benchmark(tmp_path: Path) -> Callable[[str | Profile], NcclRun]:
     """`benchmark("h100-sxm-8")`: that machine, plugged in, and the benchmark's probe on it."""
 
-    def on(profile: str | Profile) -> Benchmark:
-        return Benchmark(hardware=plug(profile, tmp_path / "machine", seed="nodegauge"), folder=tmp_path)
+    def on(profile: str | Profile) -> NcclRun:
+        return NcclRun(hardware=plug(profile, tmp_path / "machine", seed="nodegauge"), folder=tmp_path)
 
     return on
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from nodegauge_contract import Arm, Bench, Cell, Problem, ProblemKind, Result, decode
+from nodegauge_contract import Arm, Cell, NcclResult, Problem, ProblemKind, Result, decode
 from nodegauge_probes.page import page as table
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
-def page(bench: Bench, *, problem: Problem | None = None) -> str:
-    return table.render(Result(probe="nccl", bench=bench, problem=problem))
+def page(nccl: NcclResult, *, problem: Problem | None = None) -> str:
+    return table.render(Result(probe="nccl", nccl=nccl, problem=problem))
 
 
 def cells(text: str) -> list[list[str]]:
@@ -41,7 +41,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
             Cell(collective="reduce_scatter", bytes=4096, us=17.25),
         ],
     )
-    rows = cells(page(Bench(engine="script", ranks=4, arms=[arm])))
+    rows = cells(page(NcclResult(engine="script", ranks=4, arms=[arm])))
     assert ["all_reduce", "2", "GiB", "3.221", "GB/s"] in rows
     assert ["all_gather", "2", "GiB", "1.611", "GB/s", "RING", "3", "WRONG"] in rows
     assert ["reduce_scatter", "4", "KiB", "17.25", "us"] in rows
@@ -50,7 +50,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
 def test_how_an_arm_ended_and_what_was_left_out() -> None:
     """With its phase and its words."""
     arm = Arm(name="default", outcome="hung", phase="init", message="init took longer than it may", init_ms=9)
-    shown = page(Bench(ranks=2, arms=[arm], cut=["all_reduce/8", "pairs/268435456"]))
+    shown = page(NcclResult(ranks=2, arms=[arm], cut=["all_reduce/8", "pairs/268435456"]))
     assert "hung in init" in shown
     assert "init took longer than it may" in shown
     assert "Left out for lack of time or memory: all_reduce/8, pairs/268435456" in shown
@@ -58,14 +58,14 @@ def test_how_an_arm_ended_and_what_was_left_out() -> None:
 
 def test_a_node_that_was_skipped() -> None:
     """In words, and nothing beside them."""
-    shown = page(Bench(skipped="busy", message="GPU 2 is in use by 1 compute process"))
+    shown = page(NcclResult(skipped="busy", message="GPU 2 is in use by 1 compute process"))
     assert shown.strip() == "NOT MEASURED: busy. GPU 2 is in use by 1 compute process"
 
 
 def test_a_run_that_was_ended() -> None:
     """The problem first, and what there is."""
     problem = Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM after 3.0 s")
-    bench = replace(Bench(ranks=2), arms=[Arm(name="default", outcome="cut", phase="measure")])
-    shown = page(bench, problem=problem)
+    nccl = replace(NcclResult(ranks=2), arms=[Arm(name="default", outcome="cut", phase="measure")])
+    shown = page(nccl, problem=problem)
     assert "INCOMPLETE: terminated. SIGTERM after 3.0 s." in shown
     assert "cut in measure" in shown

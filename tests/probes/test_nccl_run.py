@@ -12,10 +12,10 @@ import pytest
 
 from nodegauge_contract import Unavailable, decode
 from nodegauge_contract.nvlink import lanes
-from support.benching import Benchmark
+from support.nccl_probe import NcclRun
 from testbed.profiles import Profile
 
-On = Callable[[str | Profile], Benchmark]
+On = Callable[[str | Profile], NcclRun]
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -25,7 +25,7 @@ with open({path!r} + "/" + arm, "w") as file:
 """
 
 
-def well(run: Benchmark) -> Benchmark:
+def well(run: NcclRun) -> NcclRun:
     """Every arm does well, and keeps what it was told."""
     return run.child(TOLD.format(path=str(run.folder)) + "all_well()", arm="all")
 
@@ -43,16 +43,16 @@ def told(tmp_path: Path) -> Callable[[str], dict[str, dict[str, str]]]:
 
 def test_eight_h100_are_measured_in_three_arms(benchmark: On) -> None:
     """All GPUs by UUID, who measured, 15 cells, a full matrix, nothing cut, no problem."""
-    bench = well(benchmark("h100-sxm-8")).bench()
-    assert (bench.engine, bench.engine_version, bench.nccl) == ("script", "7", "2.32.3")
-    assert (bench.ranks, bench.expected, bench.skipped, bench.message, bench.cut) == (8, 0, "", "", [])
-    assert [(arm.name, arm.outcome, len(arm.cells)) for arm in bench.arms] == [
+    nccl = well(benchmark("h100-sxm-8")).nccl()
+    assert (nccl.engine, nccl.engine_version, nccl.nccl) == ("script", "7", "2.32.3")
+    assert (nccl.ranks, nccl.expected, nccl.skipped, nccl.message, nccl.cut) == (8, 0, "", "", [])
+    assert [(arm.name, arm.outcome, len(arm.cells)) for arm in nccl.arms] == [
         ("default", "done", 10),
         ("p2p-off", "done", 4),
         ("nvls-off", "done", 1),
     ]
-    assert [len(row) for row in bench.arms[0].pairs] == [8] * 8
-    assert isinstance(bench.shm_bytes, int)
+    assert [len(row) for row in nccl.arms[0].pairs] == [8] * 8
+    assert isinstance(nccl.shm_bytes, int)
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx1-v100-8", "pcie-phb-2", "vm-hidden-pci-8"])
@@ -61,8 +61,8 @@ def test_the_same_document_holds_what_nvml_says(benchmark: On, profile: str) -> 
     run = well(benchmark(profile))
     result = run.result()
     health = run.result("--window", "0.1", probe="health")
-    assert result.bench is not None
-    assert result.bench.uuids == [gpu.uuid for gpu in health.gpus]
+    assert result.nccl is not None
+    assert result.nccl.uuids == [gpu.uuid for gpu in health.gpus]
     assert (result.system, result.pairs, result.bus) == (health.system, health.pairs, health.bus)
     assert lanes(result) == lanes(health)
     for mine, theirs in zip(result.gpus, health.gpus, strict=True):
@@ -80,10 +80,10 @@ def test_children_are_told_who_and_what(
     """The order as an argument, GPUs in rank order, the policy's variables, none of the probe's own."""
     run = well(benchmark("titan-rtx-nv2"))
     run.environment |= {"NCCL_ALGO": "Tree", "NCCL_SHM_DISABLE": "1"}
-    bench = run.bench("--environment", '{"NCCL_MIN_CTAS": "4"}')
+    nccl = run.nccl("--environment", '{"NCCL_MIN_CTAS": "4"}')
     environment = told("p2p-off")["environment"]
-    assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(bench.uuids)
-    assert told("p2p-off")["order"]["uuids"] == bench.uuids
+    assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(nccl.uuids)
+    assert told("p2p-off")["order"]["uuids"] == nccl.uuids
     assert environment["NCCL_MIN_CTAS"] == "4"
     assert not {"NCCL_ALGO", "NCCL_SHM_DISABLE"} & environment.keys()
     assert (environment["NCCL_P2P_DISABLE"], environment["NCCL_NVLS_ENABLE"]) == ("1", "0")
@@ -95,7 +95,7 @@ def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(
     """NCCL reads its environment once per process; and its log has a folder that is gone afterwards."""
     run = benchmark("titan-rtx-nv2")
     body = "os.environ |= {'PID': str(os.getpid()), 'SID': str(os.getsid(0)), 'GROUP': str(os.getpgrp())}\n"
-    run.child(body + TOLD.format(path=str(run.folder)) + "all_well()", arm="all").bench()
+    run.child(body + TOLD.format(path=str(run.folder)) + "all_well()", arm="all").nccl()
     one, other = (told(arm)["environment"] for arm in ("default", "p2p-off"))
     assert one["PID"] == one["SID"] == one["GROUP"] != other["PID"]
     logs = [Path(environment["NCCL_DEBUG_FILE"]).parent for environment in (one, other)]
@@ -126,9 +126,9 @@ def test_nvml_is_closed_before_a_child_starts(benchmark: On) -> None:
     body = f"sys.exit(7) if not os.path.exists({str(closed)!r}) else all_well()"
     command = [sys.executable, "-c", CLOSING, str(closed), "nccl"]
     ran = subprocess.run(command, env=run.child(body, arm="all").env(), capture_output=True, check=False)
-    bench = decode(ran.stdout.decode()).bench
-    assert bench is not None
-    assert [arm.outcome for arm in bench.arms] == ["done", "done"]
+    nccl = decode(ran.stdout.decode()).nccl
+    assert nccl is not None
+    assert [arm.outcome for arm in nccl.arms] == ["done", "done"]
 
 
 def test_seven_of_eight_are_measured(benchmark: On) -> None:
@@ -137,11 +137,11 @@ def test_seven_of_eight_are_measured(benchmark: On) -> None:
     run.environment["NODEGAUGE_GPUS"] = "8"
     run.hardware.fault("gpu-lost", gpu=3)
     result = run.result()
-    assert (result.problem, result.bench is not None) == (None, True)
-    assert result.bench is not None
-    assert (result.bench.ranks, result.bench.expected, len(result.bench.arms)) == (7, 8, 3)
-    assert result.gpus[3].uuid not in result.bench.uuids
-    assert result.bench.message == "measured on 7 of 8 GPUs: GPU 3 gpu-lost"
+    assert (result.problem, result.nccl is not None) == (None, True)
+    assert result.nccl is not None
+    assert (result.nccl.ranks, result.nccl.expected, len(result.nccl.arms)) == (7, 8, 3)
+    assert result.gpus[3].uuid not in result.nccl.uuids
+    assert result.nccl.message == "measured on 7 of 8 GPUs: GPU 3 gpu-lost"
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_no_child_starts_on_a_node_that_is_skipped(benchmark: On, profile: str, 
     run = well(benchmark(profile))
     if skip == "shared":
         run.environment["NODEGAUGE_SHARED"] = "mps"
-    bench = run.bench()
-    assert (bench.skipped, bench.arms, bench.ranks) == (skip, [], 0)
-    assert bench.message
+    nccl = run.nccl()
+    assert (nccl.skipped, nccl.arms, nccl.ranks) == (skip, [], 0)
+    assert nccl.message
     assert not (run.folder / "default").exists()
 
 
@@ -165,8 +165,8 @@ def test_a_driver_that_cannot_be_asked_is_a_problem(benchmark: On) -> None:
     result = run.result()
     assert result.problem is not None
     assert result.problem.kind == "driver-mismatch"
-    assert result.bench is not None
-    assert (result.bench.arms, result.bench.skipped) == ([], "")
+    assert result.nccl is not None
+    assert (result.nccl.arms, result.nccl.skipped) == ([], "")
 
 
 THROTTLED = """
@@ -183,7 +183,7 @@ def test_throttling_while_measuring_is_counted(benchmark: On) -> None:
     stat = run.folder / "machine/sys/fs/cgroup/cpu.stat"
     stat.parent.mkdir(parents=True)
     stat.write_text("nr_throttled 40")
-    assert run.child(THROTTLED.format(path=str(stat)), arm="all").bench().throttled_periods == 6
+    assert run.child(THROTTLED.format(path=str(stat)), arm="all").nccl().throttled_periods == 6
 
 
 LOGGED = """
@@ -235,11 +235,11 @@ def test_a_slow_start_is_explained(benchmark: On) -> None:
 
 def test_the_budget_cuts_sizes_of_every_arm(benchmark: On) -> None:
     """One second for all: one cell each, and the names of the others."""
-    bench = well(benchmark("titan-rtx-nv2")).bench("--budget", "1")
-    assert [(arm.name, arm.outcome) for arm in bench.arms] == [("default", "done"), ("p2p-off", "done")]
-    assert all(1 <= len(arm.cells) < 4 for arm in bench.arms)
-    assert "all_gather/1073741824" in bench.cut
-    assert "p2p-off:all_gather/268435456" in bench.cut
+    nccl = well(benchmark("titan-rtx-nv2")).nccl("--budget", "1")
+    assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "done"), ("p2p-off", "done")]
+    assert all(1 <= len(arm.cells) < 4 for arm in nccl.arms)
+    assert "all_gather/1073741824" in nccl.cut
+    assert "p2p-off:all_gather/268435456" in nccl.cut
 
 
 def test_what_one_arm_takes_the_next_ones_do_not_have(
@@ -251,7 +251,7 @@ def test_what_one_arm_takes_the_next_ones_do_not_have(
         TOLD.format(path=str(run.folder))
         + "if arm == 'default': phases('measure'); time.sleep(1.5)\nall_well()"
     )
-    run.child(body, arm="all").bench("--budget", "30")
+    run.child(body, arm="all").nccl("--budget", "30")
     left = int(told("p2p-off")["order"]["budget_ms"])
     assert 10_000 < left <= 17_500
 
@@ -272,8 +272,8 @@ def test_pull_asks_who_would_measure_and_touches_no_gpu(
     run.child("sys.exit(1)", arm="nobody").hardware.fault("driver-mismatch")
     result = run.result(probe="pull")
     assert (result.problem, result.gpus, result.probe) == (None, [], "pull")
-    assert result.bench is not None
-    assert (result.bench.engine, result.bench.nccl, result.bench.arms) == ("script", "2.32.3", [])
+    assert result.nccl is not None
+    assert (result.nccl.engine, result.nccl.nccl, result.nccl.arms) == ("script", "2.32.3", [])
 
 
 @pytest.mark.parametrize(

@@ -15,22 +15,22 @@ from collections.abc import Callable
 import pytest
 
 from nodegauge_contract import Unavailable
-from support.benching import Benchmark, wait_for
+from support.nccl_probe import NcclRun, wait_for
 from testbed.profiles import Profile
 
-On = Callable[[str | Profile], Benchmark]
+On = Callable[[str | Profile], NcclRun]
 
 pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture
-def two(benchmark: On) -> Benchmark:
+def two(benchmark: On) -> NcclRun:
     """Two GPUs with NVLink: arms default and p2p-off."""
     return benchmark("titan-rtx-nv2")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_probe_kills_the_children_first(two: Benchmark, number: signal.Signals) -> None:
+def test_a_signal_to_the_probe_kills_the_children_first(two: NcclRun, number: signal.Signals) -> None:
     """With all that they started; what was measured is written, and no arm begins any more."""
     touch = two.folder / "measuring"
     body = f"""
@@ -46,11 +46,11 @@ open({str(touch)!r}, "w"); time.sleep(600)
     assert time.monotonic() - began < 10
     assert result.problem is not None
     assert result.problem.kind == "terminated"
-    assert result.bench is not None
-    arm, later = result.bench.arms
+    assert result.nccl is not None
+    arm, later = result.nccl.arms
     assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)
     assert (later.name, later.outcome, later.phase) == ("p2p-off", "cut", "")
-    assert result.gpus[0].uuid == result.bench.uuids[0]
+    assert result.gpus[0].uuid == result.nccl.uuids[0]
 
 
 STOPPED = """
@@ -76,7 +76,7 @@ other.kill()
 """
 
 
-def test_a_stop_from_another_thread_is_a_cut(two: Benchmark) -> None:
+def test_a_stop_from_another_thread_is_a_cut(two: NcclRun) -> None:
     """Not a crash and not a lack of memory, although the child died of SIGKILL; nobody else is touched."""
     two.child(
         "cell_of = {'collective': 'all_reduce', 'bytes': 8}; say(cell=cell_of); about(); time.sleep(600)"
@@ -86,7 +86,7 @@ def test_a_stop_from_another_thread_is_a_cut(two: Benchmark) -> None:
     assert (ran.stdout, ran.stderr) == ("cut 1 None\n", "")
 
 
-def test_children_die_with_a_probe_that_is_killed(two: Benchmark) -> None:
+def test_children_die_with_a_probe_that_is_killed(two: NcclRun) -> None:
     """SIGKILL leaves it no last word; the kernel ends its children."""
     touch = two.folder / "measuring"
     run = two.child(f"open({str(touch)!r}, 'w'); time.sleep(600)").start()
@@ -97,9 +97,9 @@ def test_children_die_with_a_probe_that_is_killed(two: Benchmark) -> None:
     assert wait_for(lambda: not two.left_behind())
 
 
-def test_the_run_s_own_time_ends_arms_and_not_the_result(two: Benchmark) -> None:
+def test_the_run_s_own_time_ends_arms_and_not_the_result(two: NcclRun) -> None:
     """The running arm is cut, the next one too without having begun, and both are there."""
-    bench = two.child("phases('init', 'load', 'measure'); cell(0); time.sleep(60)").bench("--deadline", "4")
-    assert [(arm.name, arm.outcome) for arm in bench.arms] == [("default", "cut"), ("p2p-off", "cut")]
-    assert ([len(arm.cells) for arm in bench.arms], bench.arms[0].phase) == ([1, 0], "measure")
-    assert bench.arms[1].spawn_ms == Unavailable("not read")
+    nccl = two.child("phases('init', 'load', 'measure'); cell(0); time.sleep(60)").nccl("--deadline", "4")
+    assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "cut"), ("p2p-off", "cut")]
+    assert ([len(arm.cells) for arm in nccl.arms], nccl.arms[0].phase) == ([1, 0], "measure")
+    assert nccl.arms[1].spawn_ms == Unavailable("not read")

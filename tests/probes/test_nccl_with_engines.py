@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from support.benching import Benchmark
+from support.nccl_probe import NcclRun
 from support.nccltests import installed
 from testbed.profiles import Profile
 
-On = Callable[[str | Profile], Benchmark]
+On = Callable[[str | Profile], NcclRun]
 FAKES = Path(__file__).parent / "fakes"
 
 pytestmark = pytest.mark.timeout(120)
@@ -27,15 +27,15 @@ def test_nccl4py_measures_every_arm_in_a_process_of_its_own(benchmark: On) -> No
         "NODEGAUGE_FAKE_BYTES": "65536",
         "NODEGAUGE_FAKE_US": "30000",
     }
-    bench = run.bench("--engine", "nccl4py")
-    assert (bench.engine, bench.engine_version, bench.nccl, bench.cuda) == (
+    nccl = run.nccl("--engine", "nccl4py")
+    assert (nccl.engine, nccl.engine_version, nccl.nccl, nccl.cuda) == (
         "nccl4py",
         "0.6.0",
         "2.32.3",
         "12.9",
     )
-    assert [(arm.name, arm.outcome) for arm in bench.arms] == [("default", "done"), ("p2p-off", "done")]
-    default, off = bench.arms
+    assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "done"), ("p2p-off", "done")]
+    default, off = nccl.arms
     assert {(cell.collective, cell.bytes) for cell in default.cells} == {
         ("all_reduce", 8),
         ("all_reduce", 4096),
@@ -44,15 +44,15 @@ def test_nccl4py_measures_every_arm_in_a_process_of_its_own(benchmark: On) -> No
         ("reduce_scatter", 65536),
     }
     assert [(cell.collective, cell.bytes) for cell in off.cells] == [("all_reduce", 65536)]
-    assert {cell.wrong for arm in bench.arms for cell in arm.cells if cell.bytes == 65536} == {0}
-    assert {"all_reduce/1073741824", "p2p-off:all_reduce/268435456", "pairs/268435456"} <= set(bench.cut)
+    assert {cell.wrong for arm in nccl.arms for cell in arm.cells if cell.bytes == 65536} == {0}
+    assert {"all_reduce/1073741824", "p2p-off:all_reduce/268435456", "pairs/268435456"} <= set(nccl.cut)
 
 
 def test_without_its_packages_nccl4py_is_skipped(benchmark: On) -> None:
     """The light image has no NCCL: that is said, and is nobody's fault."""
-    bench = benchmark("pcie-phb-2").bench("--engine", "nccl4py")
-    assert bench.skipped == "no-engine"
-    assert "nccl" in bench.message
+    nccl = benchmark("pcie-phb-2").nccl("--engine", "nccl4py")
+    assert nccl.skipped == "no-engine"
+    assert "nccl" in nccl.message
 
 
 def test_nccl_tests_measures_every_arm(benchmark: On, tmp_path: Path) -> None:
@@ -61,12 +61,12 @@ def test_nccl_tests_measures_every_arm(benchmark: On, tmp_path: Path) -> None:
     folder.mkdir()
     run = benchmark("h100-sxm-8")
     run.environment["NODEGAUGE_NCCL_TESTS"] = str(installed(folder))
-    bench = run.bench("--engine", "nccl-tests")
-    assert (bench.engine, bench.engine_version, bench.nccl) == ("nccl-tests", "2.18.3", "2.30.3")
-    assert [(arm.name, arm.outcome, len(arm.cells)) for arm in bench.arms] == [
+    nccl = run.nccl("--engine", "nccl-tests")
+    assert (nccl.engine, nccl.engine_version, nccl.nccl) == ("nccl-tests", "2.18.3", "2.30.3")
+    assert [(arm.name, arm.outcome, len(arm.cells)) for arm in nccl.arms] == [
         ("default", "done", 10),
         ("p2p-off", "done", 4),
         ("nvls-off", "done", 1),
     ]
-    assert bench.cut == ["pairs/268435456"]
-    assert {cell.wrong for arm in bench.arms for cell in arm.cells} == {0}
+    assert nccl.cut == ["pairs/268435456"]
+    assert {cell.wrong for arm in nccl.arms for cell in arm.cells} == {0}

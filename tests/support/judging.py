@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
+import support.results as made
 from nodegauge_contract import Result
 from nodegauge_judge import Answer, Finding, Judgement, Load, Psu, Severity, Verdict, judge_health
 from nodegauge_operator.core import gates

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-import result_builders as made
+import support.results as made
 from nodegauge_contract import encode
 from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_operator.core.model import PodView

@@ -13,9 +13,9 @@ from typing import Any, cast
 import kopf
 from msgspec.structs import replace
 
-import nccl_builders as nccl
-import result_builders as made
-from nodegauge_contract import Bench, Result
+import support.nccl_results as nccl
+import support.results as made
+from nodegauge_contract import NcclResult, Result
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.model import pod_view
@@ -34,10 +34,10 @@ from support.views import NOW, addressed
 from support.virtual import drive
 
 SETTINGS = Settings(probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"))
-BENCHMARKING = replace(SETTINGS, probe=replace(SETTINGS.probe, bench_image="bench:1"))
-"""An installation that names a bench image."""
+MEASURING = replace(SETTINGS, probe=replace(SETTINGS.probe, nccl_image="nccl:1"))
+"""An installation that names a nccl image."""
 NOTHING: frozenset[Kind] = frozenset()
-HEALTH, BENCH = frozenset({Kind.HEALTH}), frozenset({Kind.BENCH})
+HEALTH, NCCL = frozenset({Kind.HEALTH}), frozenset({Kind.NCCL})
 """What a place is kept for on a node."""
 HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS}
 
@@ -115,7 +115,7 @@ class Operator:
 
     def settle(self, name: str = "node-1", *, granted: bool = True, benchmark: bool = False) -> Settled:
         """Write what has to be written for a node, with places for a health run, a benchmark, or none."""
-        kinds = (HEALTH if granted else NOTHING) | (BENCH if benchmark else NOTHING)
+        kinds = (HEALTH if granted else NOTHING) | (NCCL if benchmark else NOTHING)
         return drive(self.worker.settle(name, granted=kinds, since=0.0))
 
     def runs_counted(self) -> float:
@@ -149,7 +149,7 @@ class World:
         assert view is not None
         found = {
             names.PROBE_HEALTH: self.machines.get(view.node, made.titan()),
-            names.PROBE_PULL: Result(probe=names.PROBE_PULL, bench=Bench(engine="nccl4py")),
+            names.PROBE_PULL: Result(probe=names.PROBE_PULL, nccl=NcclResult(engine="nccl4py")),
             names.PROBE_NCCL: self.benchmarks.get(view.node, nccl.titan()),
         }
         return addressed(found[view.probe], view)

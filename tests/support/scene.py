@@ -18,7 +18,7 @@ from nodegauge_operator.core import actions, desired_state, gates
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.nccl_eligibility import SEEN_BY_THE_PROBE
 from nodegauge_operator.core.planner import Situation, next_step, wake_at
-from support.benchmarks import INSTALLED, NODE
+from support.nccl_nodes import INSTALLED, NODE
 from support.views import NOW, ANode, APod, APolicy, make_policy
 
 MOST_WRITES = 30
@@ -62,7 +62,7 @@ class Scene:
             pods=tuple(self.pods),
             now=self.now,
             granted=True,
-            bench_granted=True,
+            nccl_granted=True,
             gate_room=self.room,
             posted=self._posted,
             fresh=fresh,
@@ -165,7 +165,7 @@ class Scene:
             now=self.now,
             since=self._since,
             room=self.room,
-            bench_image=INSTALLED.bench_image,
+            nccl_image=INSTALLED.nccl_image,
         )
         return desired_state.settled(report, report.status, ground)
 
@@ -178,13 +178,13 @@ class Scene:
         assert self.judged[run.pod_uid] == 1, "a run is judged once"
         assert run.number == number + 1
         others = [name for name in names.PROBES if name != probe]
-        bench = probe == names.PROBE_NCCL
+        nccl = probe == names.PROBE_NCCL
         for name in others:
             was, now = before.probe(name), after.probe(name)
             assert (was.last_run, was.read_at) == (now.last_run, now.read_at), name
-        assert _counted(before, bench=not bench) == _counted(after, bench=not bench), "foreign rows"
+        assert _counted(before, nccl=not nccl) == _counted(after, nccl=not nccl), "foreign rows"
         if run.outcome is not Outcome.READ:
-            assert _counted(before, bench=bench) == _counted(after, bench=bench), "no data decides nothing"
+            assert _counted(before, nccl=nccl) == _counted(after, nccl=nccl), "no data decides nothing"
             assert before.held.taints == after.held.taints
             assert before.bandwidth.all_reduce == after.bandwidth.all_reduce
             assert before.bandwidth.agreement == after.bandwidth.agreement
@@ -203,10 +203,10 @@ def _same_labels(before: ReportStatus, after: ReportStatus) -> None:
     assert new.keys() - old.keys() <= TOPOLOGY
 
 
-def _counted(status: ReportStatus, *, bench: bool) -> list[tuple[Any, ...]]:
+def _counted(status: ReportStatus, *, nccl: bool) -> list[tuple[Any, ...]]:
     """What runs have counted in the rows of benchmarks, or in the others."""
     return [
         (row.code, row.state, row.bad, row.good, row.readable_since, row.entered_at)
         for row in status.gates
-        if (row.code in gates.GATES_OF_BENCHMARKS) is bench
+        if (row.code in gates.GATES_OF_NCCL) is nccl
     ]

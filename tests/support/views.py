@@ -178,7 +178,7 @@ class AReport(Report, frozen=True, kw_only=True):
         request: str = "",
         room: bool = True,
         probe: str = names.PROBE_HEALTH,
-        bench_image: str = "",
+        nccl_image: str = "",
     ) -> Self:
         """After one more run of a probe that ended so; `room`: the budget of gated nodes has a place."""
         policy = policy or make_policy()
@@ -195,9 +195,9 @@ class AReport(Report, frozen=True, kw_only=True):
             request=request,
             now=at,
             probe=probe,
-            image=bench_image,
+            image=nccl_image,
         )
-        return self.settled(status, node=node, policy=policy, at=at, room=room, bench_image=bench_image)
+        return self.settled(status, node=node, policy=policy, at=at, room=room, nccl_image=nccl_image)
 
     def settled(
         self,
@@ -207,10 +207,10 @@ class AReport(Report, frozen=True, kw_only=True):
         policy: Policy,
         at: float,
         room: bool = True,
-        bench_image: str = "",
+        nccl_image: str = "",
     ) -> Self:
         """With this status and what follows from it at that time."""
-        ground = desired_state.Ground(node=node, policy=policy, now=at, room=room, bench_image=bench_image)
+        ground = desired_state.Ground(node=node, policy=policy, now=at, room=room, nccl_image=nccl_image)
         return replace(self, status=desired_state.settled(self, status, ground))
 
 

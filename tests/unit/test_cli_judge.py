@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-import result_builders as made
+import support.results as made
 from nodegauge_cli.__main__ import SUBCOMMANDS, main
 from nodegauge_contract import Ecc, Problem, Repair, Temperature, Xids, encode, encode_message
 from nodegauge_contract import Result as Document

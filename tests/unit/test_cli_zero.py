@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from nodegauge_cli import zero as command
 from nodegauge_cli.__main__ import main
-from nodegauge_contract import Arm, ArmName, Bench, Cell, Gpu, encode
+from nodegauge_contract import Arm, ArmName, Cell, Gpu, NcclResult, encode
 from nodegauge_contract import Result as Document
 from nodegauge_judge.history.node_history import History
 from nodegauge_judge.nccl.extract import measure
@@ -121,8 +121,8 @@ def test_what_was_measured_gives_a_report_its_curve(cluster: list[Report]) -> No
         Cell(collective="all_gather", bytes=size, us=us, algorithm="RING")
         for size, us in ((65536, 40.0), (2**30, 2700.0))
     ]
-    bench = Bench(engine="nccl4py", ranks=8, arms=[Arm(name=ArmName.DEFAULT, cells=cells)])
-    seen = measure(Document(probe="nccl", bench=bench), history=History(), environment={})
+    nccl = NcclResult(engine="nccl4py", ranks=8, arms=[Arm(name=ArmName.DEFAULT, cells=cells)])
+    seen = measure(Document(probe="nccl", nccl=nccl), history=History(), environment={})
     body = report("a", gather=348)
     probes = [ProbeStatus(name=names.PROBE_NCCL, raw=seen.encode())]
     status = to_builtins(body.status) | {"probes": to_builtins(probes)}
@@ -232,8 +232,8 @@ def test_a_result_without_a_benchmark_is_refused() -> None:
     """A health result has no bandwidth; one that measured nothing says why."""
     health = encode(Document(probe="health")).decode()
     assert "holds no benchmark" in zero(*SEVEN, "--report", "-", stdin=health).output
-    skipped = Bench(engine="nccl4py", skipped="busy", message="GPU 0 is in use")
-    document = Document(probe="nccl", bench=skipped, gpus=[Gpu(index=0, name="X")])
+    skipped = NcclResult(engine="nccl4py", skipped="busy", message="GPU 0 is in use")
+    document = Document(probe="nccl", nccl=skipped, gpus=[Gpu(index=0, name="X")])
     output = zero(*SEVEN, "--report", "-", stdin=encode(document).decode()).output
     assert "Nothing was measured: GPU 0 is in use." in output
 

@@ -44,16 +44,16 @@ def recorded(name: str) -> str:
 def test_a_recorded_log_says_what_ran_on_what(name: str) -> None:
     """Collective, ranks, machines and rows of each recording."""
     read, document = parse(recorded(name)), result(recorded(name))
-    assert document.bench is not None
-    [arm] = document.bench.arms
+    assert document.nccl is not None
+    [arm] = document.nccl.arms
     kinds = {cell.collective for cell in arm.cells}
     rows = [row for table in read.tables for row in table.rows]
-    assert (kinds, document.bench.ranks, document.bench.nodes, len(rows)) == (
+    assert (kinds, document.nccl.ranks, document.nccl.nodes, len(rows)) == (
         {RECORDED[name][0]},
         *RECORDED[name][1:],
     )
     assert arm.outcome == ArmOutcome.DONE
-    assert len(document.gpus) == document.bench.ranks
+    assert len(document.gpus) == document.nccl.ranks
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -77,8 +77,8 @@ def test_our_bus_bandwidth_is_the_column_of_the_log(name: str) -> None:
 def test_times_in_place_become_a_cell() -> None:
     """The last half of the row, as the benchmark measures, with what the row says of wrong elements."""
     document = result(log(ROW.replace("20.97  0", "20.97  3")))
-    assert document.bench is not None
-    [cell] = document.bench.arms[0].cells
+    assert document.nccl is not None
+    [cell] = document.nccl.arms[0].cells
     assert (cell.collective, cell.bytes, cell.us, cell.wrong) == ("all_reduce", 1048576, 50.0, 3)
     assert [gpu.pci for gpu in document.gpus] == ["0000:b4:00.0", "0001:b5:00.0"]
     assert {gpu.name for gpu in document.gpus} == {"NVIDIA H100 NVL"}
@@ -121,9 +121,9 @@ def test_a_row_is_read_by_the_names_of_its_header(head: str, row: str) -> None:
         20.97,
         0.01,
     )
-    bench = result(log(row, head=head)).bench
-    assert bench is not None
-    assert [cell.wrong for cell in bench.arms[0].cells] == [0]
+    nccl = result(log(row, head=head)).nccl
+    assert nccl is not None
+    assert [cell.wrong for cell in nccl.arms[0].cells] == [0]
 
 
 SAYS = "box:127:130 [0] NCCL INFO Launch mode Parallel"
@@ -148,7 +148,7 @@ def test_lines_of_nccl_between_and_inside_rows_are_left_out(lines: tuple[str, ..
     assert [row.in_place for row in parse(log(*lines)).tables[0].rows] == [
         row.in_place for row in parse(log(ROW)).tables[0].rows
     ]
-    assert result(log(*lines)).bench is not None
+    assert result(log(*lines)).nccl is not None
 
 
 TOTAL = "  1048576  131072  float  none  -1  100.0  10.49  5.24  0  50.0  20.97  10.49  0"
@@ -165,9 +165,9 @@ TOTAL = "  1048576  131072  float  none  -1  100.0  10.49  5.24  0  50.0  20.97 
 )
 def test_the_numbers_say_which_collective_ran(row: str, collective: str) -> None:
     """By size, elements and reduction, with nothing else in the log."""
-    bench = result(log(row)).bench
-    assert bench is not None
-    assert bench.arms[0].cells[0].collective == collective
+    nccl = result(log(row)).nccl
+    assert nccl is not None
+    assert nccl.arms[0].cells[0].collective == collective
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_what_cannot_be_graded_is_named_with_its_line(row: str, words: str) -> N
 def test_what_the_caller_says_counts_unless_the_table_contradicts() -> None:
     """all_gather and alltoall look alike; all_reduce does not."""
     text = log(TOTAL)
-    assert result(text, collective=Collective.ALL_GATHER).bench is not None
+    assert result(text, collective=Collective.ALL_GATHER).nccl is not None
     with pytest.raises(NcclTestsError, match="line 5: the table is not of all_reduce, but all_gather"):
         result(text, collective=Collective.ALL_REDUCE)
     with pytest.raises(NcclTestsError, match="alltoall is not graded"):
@@ -204,9 +204,9 @@ def test_what_the_caller_says_counts_unless_the_table_contradicts() -> None:
 def test_several_tables_of_the_same_gpus_are_one_document() -> None:
     """Each with its own title; a table of other GPUs is refused with the line."""
     first, second = log(ROW), log(TOTAL)
-    bench = result("# Collective test starting: all_reduce_perf\n" + first + second).bench
-    assert bench is not None
-    assert [cell.collective for cell in bench.arms[0].cells] == ["all_reduce", "all_gather"]
+    nccl = result("# Collective test starting: all_reduce_perf\n" + first + second).nccl
+    assert nccl is not None
+    assert [cell.collective for cell in nccl.arms[0].cells] == ["all_reduce", "all_gather"]
     with pytest.raises(NcclTestsError, match=r"line \d+: rank 0 is another GPU or host"):
         result(first + second.replace(" box ", " other "))
 
@@ -224,9 +224,9 @@ def test_versions_are_read_from_either_form() -> None:
 def test_rows_of_one_size_become_one_cell() -> None:
     """Their median time, and the fastest and slowest."""
     rows = [ROW.replace("50.0", text) for text in ("52.0", "50.0", "57.0")]
-    bench = result(log(*rows)).bench
-    assert bench is not None
-    [cell] = bench.arms[0].cells
+    nccl = result(log(*rows)).nccl
+    assert nccl is not None
+    [cell] = nccl.arms[0].cells
     assert (cell.us, cell.us_min, cell.us_max, cell.batches) == (52.0, 50.0, 57.0, 3)
 
 
@@ -236,9 +236,9 @@ def test_an_old_log_with_wrong_data_blames_the_row_with_the_largest_error() -> N
     good, bad = ROW.replace("  0", "  1e-07"), ROW.replace("  0", "  3e+02").replace("1048576", "2097152")
     bad = bad.replace("262144", "524288")
     text = log(good, bad, head=head, foot=FOOT.replace("0 OK", "7 FAILED"))
-    bench = result(text).bench
-    assert bench is not None
-    wrong = {cell.bytes: cell.wrong for cell in bench.arms[0].cells}
+    nccl = result(text).nccl
+    assert nccl is not None
+    wrong = {cell.bytes: cell.wrong for cell in nccl.arms[0].cells}
     assert wrong[2097152] == 7
     assert isinstance(wrong[1048576], Unavailable)
 
@@ -253,21 +253,21 @@ def test_an_old_log_with_wrong_data_blames_the_row_with_the_largest_error() -> N
 )
 def test_a_log_that_ends_early_says_how(last: str, outcome: ArmOutcome) -> None:
     """Cut off, an error of NCCL, or no memory left; what had been measured stays."""
-    bench = result(log(ROW, last, foot="")).bench
-    assert bench is not None
-    assert bench.arms[0].outcome == outcome
-    assert bench.arms[0].message
-    assert len(bench.arms[0].cells) == 1
+    nccl = result(log(ROW, last, foot="")).nccl
+    assert nccl is not None
+    assert nccl.arms[0].outcome == outcome
+    assert nccl.arms[0].message
+    assert len(nccl.arms[0].cells) == 1
 
 
 def test_too_many_sizes_keep_the_largest() -> None:
     """A document has room for so many cells; the message says that some were left out."""
     rows = [ROW.replace("1048576", str(4 * n)).replace("262144", str(n)) for n in range(1, 101)]
-    bench = result(log(*rows)).bench
-    assert bench is not None
-    assert len(bench.arms[0].cells) == 64
-    assert bench.arms[0].cells[-1].bytes == 400
-    assert bench.message == "the 64 largest of 100 sizes"
+    nccl = result(log(*rows)).nccl
+    assert nccl is not None
+    assert len(nccl.arms[0].cells) == 64
+    assert nccl.arms[0].cells[-1].bytes == 400
+    assert nccl.message == "the 64 largest of 100 sizes"
 
 
 @pytest.mark.parametrize(

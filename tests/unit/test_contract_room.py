@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from nodegauge_contract import (
     Arm,
-    Bench,
     Gpu,
     Growth,
+    NcclResult,
     Nics,
     Num,
     Port,
@@ -21,8 +21,8 @@ from nodegauge_contract import (
     encode_message,
 )
 from nodegauge_contract.wire.drop_order import GIVEN_UP
-from result_builders import h100
 from support.busy import busy
+from support.results import h100
 
 NAMES = [name for name, _ in GIVEN_UP]
 
@@ -38,12 +38,12 @@ def node() -> Result:
             made,
             gpus=[replace(gpu, window=window) for gpu in gpus],
             nics=replace(nics, ports=[Port(nic=0, port=1)]),
-            bench=bench(),
+            nccl=nccl(),
         )
     )
 
 
-def bench() -> Bench:
+def nccl() -> NcclResult:
     """A benchmark with a pair matrix, its slowest pair from 5 to 2, and more words than needed."""
     pairs: list[list[Num]] = [
         [-1 if i == j else 270.1 + 3.3 * i + 0.7 * j for j in range(8)] for i in range(8)
@@ -51,7 +51,7 @@ def bench() -> Bench:
     pairs[5][2] = 11.5
     words = "signal 11: " + " ".join(f"frame {n * 7919 % 1000}" for n in range(20))
     arms = [Arm(name="default", pairs=pairs), Arm(name="p2p-off", outcome="crashed", message=words)]
-    return Bench(ranks=8, message=words, arms=arms)
+    return NcclResult(ranks=8, message=words, arms=arms)
 
 
 def sent(result: Result, *, given_up: int) -> Result:
@@ -95,17 +95,17 @@ def test_what_verdicts_and_labels_rest_on_stays() -> None:
 
 def test_the_slowest_pair_stays_with_its_neighbours() -> None:
     """The rows of its two GPUs are there to compare it with, the others read as "not read"."""
-    kept = sent(node(), given_up=len(NAMES)).bench
+    kept = sent(node(), given_up=len(NAMES)).nccl
     assert kept is not None
     rows = kept.arms[0].pairs
-    assert (rows[5], rows[2]) == (bench().arms[0].pairs[5], bench().arms[0].pairs[2])
+    assert (rows[5], rows[2]) == (nccl().arms[0].pairs[5], nccl().arms[0].pairs[2])
     assert all(row == [Unavailable("not read")] * 8 for n, row in enumerate(rows) if n not in (2, 5))
-    assert kept.arms[1].message == bench().arms[1].message[:80]
+    assert kept.arms[1].message == nccl().arms[1].message[:80]
 
 
 def test_what_a_document_does_not_have_is_not_given_up() -> None:
     """`omitted` names members that are missing: a health result has no pairs to leave out."""
-    arrived = sent(replace(node(), bench=None), given_up=4)
+    arrived = sent(replace(node(), nccl=None), given_up=4)
     assert arrived.omitted == ["nics.to_nic", "gpus.affinities", "sensors.others", "gpus.serials"]
 
 

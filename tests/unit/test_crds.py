@@ -15,7 +15,6 @@ import pytest
 import yaml
 from msgspec import inspect
 
-from crd_schema import CRDS, Schema, crd, differences, nodes_of, part, version
 from nodegauge_contract.model import MAX_GPUS
 from nodegauge_judge import Cause
 from nodegauge_judge.findings import CATALOGUE
@@ -25,6 +24,7 @@ from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
 from nodegauge_operator.core import gate, gates, readings, report_update
 from nodegauge_operator.reasons import BudgetReason, PolicyReason
+from support.crd_schema import CRDS, Schema, crd, differences, nodes_of, part, version
 
 POLICY, REPORT = "gpuvalidationpolicies", "nodereports"
 

@@ -71,13 +71,13 @@ ELSEWHERE = {
 }
 """Tried in test_faults_apart on machines that are made for it, and in test_driver_time."""
 
-OF_BENCHMARKS = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
+OF_NCCL = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
 """Tried in test_faults_nccl and test_standin_probe: they show in no reading of NVML."""
 
 
 def test_every_fault_is_tried() -> None:
     """A new fault needs a case here."""
-    assert {name for _, name, _ in (*CASES, *LASTING)} | ELSEWHERE | OF_BENCHMARKS == FAULTS.keys()
+    assert {name for _, name, _ in (*CASES, *LASTING)} | ELSEWHERE | OF_NCCL == FAULTS.keys()
 
 
 def test_the_first_page_counts_machines_and_faults_right() -> None:

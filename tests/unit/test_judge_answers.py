@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import every, judge, later, node, resting, span, working
+import support.results as made
 from nodegauge_contract import Counters, Problem, Result, Sensor
 from nodegauge_judge import CATALOGUE, Answer, History, Judged, Probe, Psu, Severity
+from support.judge_results import every, judge, later, node, resting, span, working
 
 UNDER_LOAD = sorted(
     code.value for code, entry in CATALOGUE.items() if entry.gate and entry.gate.judged is Judged.UNDER_LOAD

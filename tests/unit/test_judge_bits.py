@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from judge_builders import (
+from nodegauge_contract import Result, Span
+from nodegauge_judge import Answer, Psu
+from support.judge_results import (
     NO_COUNTERS,
     SAMPLES,
     codes,
@@ -20,8 +22,6 @@ from judge_builders import (
     span,
     working,
 )
-from nodegauge_contract import Result, Span
-from nodegauge_judge import Answer, Psu
 
 
 def sampled(bit: int, count: int, *, read: int = SAMPLES, seconds: float = 3.0, **window: Any) -> Result:

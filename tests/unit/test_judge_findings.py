@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import LOST, codes, cool, only
+import support.results as made
 from nodegauge_contract import Fabric, Gpu, Power, Problem, Result, Span, Temperature, Window
 from nodegauge_judge import History, Judgement, Severity, Thresholds, ThresholdsInvalid, Verdict, judge_health
 from nodegauge_judge.health import MATRIX_LIMIT
+from support.judge_results import LOST, codes, cool, only
 
 HOT = Temperature(gpu=84, gpu_max=85)
 

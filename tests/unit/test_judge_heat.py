@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import LIMIT_WATTS, codes, every, grew, judge, later, node, resting, span, working
+import support.results as made
 from nodegauge_contract import Power, Result, Temperature
 from nodegauge_judge import Answer, Judgement, Thresholds
 from nodegauge_judge.base_clocks import BASE_MHZ, base_mhz
+from support.judge_results import LIMIT_WATTS, codes, every, grew, judge, later, node, resting, span, working
 
 
 def heated(celsius: int, *, heat: bool = False, memory: int = 70, **temperature: int) -> Result:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import result_builders as made
+import support.results as made
 from nodegauge_contract import Ecc, Pcie, Repair, Result, Xids
 from nodegauge_judge import CATALOGUE, Answer, Psu, Severity, Verdict, judge_health
 

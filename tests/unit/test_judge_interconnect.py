@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
+import support.results as made
 from nodegauge_contract import Fabric, Pairs, Problem, ProblemKind, Result, Unavailable
 from nodegauge_judge import (
     History,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import codes, only
+import support.results as made
 from nodegauge_contract import Fabric, Unavailable
 from nodegauge_judge import CATALOGUE, Code, Severity, judge_health
+from support.judge_results import codes, only
 
 
 def test_refused_p2p_fails_and_names_pair_status_and_way_out() -> None:

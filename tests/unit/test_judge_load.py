@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import events, every, judge, later, node, resting, span, working
+import support.results as made
 from nodegauge_contract import (
     Counters,
     Ecc,
@@ -24,6 +23,7 @@ from nodegauge_contract import (
 from nodegauge_judge import History, Load, NodeFacts, Thresholds, judge_health, load
 from nodegauge_judge.case import Case
 from nodegauge_judge.history import growth
+from support.judge_results import events, every, judge, later, node, resting, span, working
 
 NO_IDLE_COUNTER = Counters(trio="251-253", low_utilization_ns=Unavailable("NotSupported"))
 

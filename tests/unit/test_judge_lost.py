@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import codes, only
+import support.results as made
 from nodegauge_contract import Bus, Gpu, Problem, ProblemKind, Repair, Result, Unavailable
 from nodegauge_judge import Answer, History, NodeFacts, Sharing, Verdict, judge_health
+from support.judge_results import codes, only
 
 LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
 STRANGER = "0000:f0:00.0"

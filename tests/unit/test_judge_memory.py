@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import result_builders as made
-from judge_builders import codes, only
+import support.results as made
 from nodegauge_contract import Ecc, Problem, Repair, Result, Unavailable
 from nodegauge_judge import Answer, Judgement, Verdict, judge_health
+from support.judge_results import codes, only
 
 CLEAN = Ecc(mode=1, volatile_corrected=0, volatile_uncorrected=0, aggregate_uncorrected=0, sram_threshold=0)
 NONE = Unavailable("NVML_ERROR_NOT_SUPPORTED")

@@ -7,11 +7,11 @@ import json
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import codes, only
+import support.results as made
 from nodegauge_contract import Problem, Result, Unavailable
 from nodegauge_judge import History, Judgement, judge_health
 from nodegauge_judge.history.gpu_history import PortMemory
+from support.judge_results import codes, only
 
 UP, DOWN = "ACTIVE", "DOWN"
 

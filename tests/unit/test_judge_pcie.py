@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import result_builders as made
-from judge_builders import codes, only
+import support.results as made
 from nodegauge_contract import LinkErrors, Pcie, Result
 from nodegauge_judge import Answer, Thresholds, Verdict, judge_health
+from support.judge_results import codes, only
 
 FULL = {"max_generation": 4, "max_width": 16, "card_generation": 4}
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import every, judge, later, node, resting, working
+import support.results as made
 from nodegauge_contract import Result
 from nodegauge_contract.nvlink import lanes
 from nodegauge_judge import (
@@ -27,6 +26,7 @@ from nodegauge_judge import (
 )
 from nodegauge_judge.history.gpu_history import LOAD_ROWS
 from support.disturbing import disturbed
+from support.judge_results import every, judge, later, node, resting, working
 
 MACHINES = [
     made.h100(),

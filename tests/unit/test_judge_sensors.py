@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import codes, only
+import support.results as made
 from nodegauge_contract import Fan, Power, Result, Sensor, Unavailable
 from nodegauge_judge import Answer, Psu, Thresholds, ThresholdsInvalid, judge_health
+from support.judge_results import codes, only
 
 NONE = Unavailable("the chip has no such limit")
 

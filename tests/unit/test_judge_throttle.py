@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import codes, every, grew, judge, later, node, resting, span, working
+import support.results as made
 from nodegauge_contract import Counters, Result, Unavailable
 from nodegauge_judge import Answer, Thresholds
+from support.judge_results import codes, every, grew, judge, later, node, resting, span, working
 
 
 def throttled(

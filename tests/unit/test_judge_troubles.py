@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
-from judge_builders import LOST, codes, cool, only
+import support.results as made
 from nodegauge_contract import Gpu, Problem, ProblemKind, Result
 from nodegauge_judge import Code, NodeFacts, Severity, Sharing, Verdict, judge_health
+from support.judge_results import LOST, codes, cool, only
 
 # -- GPUs with errors
 

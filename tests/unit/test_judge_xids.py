@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-import result_builders as made
-from judge_builders import codes
+import support.results as made
 from nodegauge_contract import Result, Unavailable, Xids
 from nodegauge_judge import CATALOGUE, Answer, Code, Severity, judge_health
 from nodegauge_judge.checks.xids import FATAL, WARNING
+from support.judge_results import codes
 
 
 def seen(*codes: int, place: int = 0) -> Result:

@@ -22,7 +22,7 @@ TARGETS = {
     "e2e",
     "check",
     "matrix",
-    "bench",
+    "nccl",
     "testbed",
     "images",
     "reference",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
+import support.results as made
 from nodegauge_contract import LinkGroup, Problem, ProblemKind, Result, Unavailable
 from nodegauge_contract.nvlink import Doubt, lanes
 

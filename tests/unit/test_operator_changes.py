@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import result_builders as made
+import support.results as made
 from nodegauge_contract import Power
 from support import INTERVAL, STALE
 from support.client import unavailable

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import result_builders as made
+import support.results as made
 from nodegauge_operator import names
 from support import INTERVAL, tried
 from support.client import Killed

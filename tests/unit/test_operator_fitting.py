@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import nccl_builders as bench
-import result_builders as made
+import support.nccl_results as nccl
+import support.results as made
 from nodegauge_contract import Repair, Result, Temperature
 from nodegauge_contract.matrix import render
 from nodegauge_judge import Finding, Severity, judge_health
@@ -17,9 +17,9 @@ from nodegauge_operator.api.report import Outcome, ReportStatus
 from nodegauge_operator.core import gates, report_size
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support import INTERVAL, NOW, make_node, make_policy, make_report, tried
-from support.benchmarks import IMAGE, benched
-from support.benchmarks import NODE as BENCHED
 from support.judging import MARK, listening
+from support.nccl_nodes import IMAGE, nccl_node
+from support.nccl_nodes import NODE as MEASURED_BY_NCCL
 from support.views import AReport
 
 pytestmark = pytest.mark.timeout(20)
@@ -154,10 +154,10 @@ def test_an_empty_status_is_no_trouble() -> None:
 @pytest.mark.parametrize("gbps", [462.0, 21.0])
 def test_a_benchmarked_machine_with_many_cards_keeps_how_its_gpus_are_joined(gbps: float) -> None:
     """Two memories and two lots of findings: affinities go first, then the cards, the GPUs' cells last."""
-    machine = with_cards(made.every_gpu(made.h100(), pcie=bench.GEN5, compute_capability="9.0"), 10)
-    report = benched().healthy(result=machine, at=NOW + 1)
+    machine = with_cards(made.every_gpu(made.h100(), pcie=nccl.GEN5, compute_capability="9.0"), 10)
+    report = nccl_node().healthy(result=machine, at=NOW + 1)
     for n in range(3):
-        report = report.measured(bench.h100(gbps, ring=gbps * 0.8), at=NOW + 10 + n)
+        report = report.measured(nccl.h100(gbps, ring=gbps * 0.8), at=NOW + 10 + n)
     status = report.status
     assert report_size.size(status) <= report_size.LIMIT
     assert [line.split()[1:9] for line in status.matrix.splitlines()[1:9]] == [
@@ -165,15 +165,15 @@ def test_a_benchmarked_machine_with_many_cards_keeps_how_its_gpus_are_joined(gbp
     ]
     assert status.probe("nccl").raw
     assert status.bandwidth.all_reduce == int(gbps)
-    again = report.settled(status, node=BENCHED, policy=make_policy(), at=NOW + 20, bench_image=IMAGE)
+    again = report.settled(status, node=MEASURED_BY_NCCL, policy=make_policy(), at=NOW + 20, nccl_image=IMAGE)
     assert again.status == status
 
 
 @pytest.mark.parametrize("memory", range(200, 2049, 132))
 def test_what_took_a_label_away_outlasts_the_matrix_and_the_list_of_gpus(memory: int) -> None:
     """Eight GPUs, many cards, links up in name alone, and memories of any size."""
-    report = benched().healthy(result=with_cards(made.h100(), 14), at=NOW + 1)
-    report = report.measured(bench.h100(21.0, gather=16.0, ring=20.0), at=NOW + 10)
+    report = nccl_node().healthy(result=with_cards(made.h100(), 14), at=NOW + 1)
+    report = report.measured(nccl.h100(21.0, gather=16.0, ring=20.0), at=NOW + 10)
     probes = [
         replace(report.status.probe("health"), raw="x" * memory),
         replace(report.status.probe("nccl"), raw="x" * 2048),
@@ -186,13 +186,13 @@ def test_what_took_a_label_away_outlasts_the_matrix_and_the_list_of_gpus(memory:
 
 def test_the_largest_machine_fits_with_its_benchmark() -> None:
     """Sixteen GPUs, ten cards, slow pairs, rows of both probes bad; a DGX-2's health memory had 951 bytes."""
-    node = BENCHED.offering(16)
+    node = MEASURED_BY_NCCL.offering(16)
     machine = with_cards(dgx2(["hot", "p2p-refused"]), 10)
     slow = {(i, j): 20.0 for i in range(16) for j in range(16) if i < j and (i + j) % 2}
-    arms = [bench.default_arm(9.0, gather=8.0, ranks=16, algorithm="RING"), bench.p2p_off_arm(9.0, ranks=16)]
-    measured = bench.with_pairs(bench.node(machine, *arms), 140.0, slow=slow)
+    arms = [nccl.default_arm(9.0, gather=8.0, ranks=16, algorithm="RING"), nccl.p2p_off_arm(9.0, ranks=16)]
+    measured = nccl.with_pairs(nccl.node(machine, *arms), 140.0, slow=slow)
     with listening():
-        report = benched(node).healthy(node, result=machine, at=NOW + 1)
+        report = nccl_node(node).healthy(node, result=machine, at=NOW + 1)
         for n in range(3):
             report = report.measured(measured, node, at=NOW + 10 + n)
     health = replace(report.status.probe("health"), raw="x" * 951)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-import result_builders as made
+import support.results as made
 from nodegauge_contract import ContractError, Result, decode, encode
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus

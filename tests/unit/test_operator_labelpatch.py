@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import result_builders as made
+import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core import gate

@@ -18,7 +18,7 @@ def test_two_variables_suffice() -> None:
     """The rest has defaults."""
     settings = parse(NEEDED)
     assert (settings.probe.namespace, settings.probe.image) == ("nodegauge", "nodegauge/probe:0.1.0")
-    assert settings.probe.bench_image == "", "no benchmark where nobody names an image"
+    assert settings.probe.nccl_image == "", "no benchmark where nobody names an image"
     assert (settings.workers, settings.api_rate, settings.api_burst) == (8, 100.0, 200)
     assert (settings.sweep_interval, settings.relist_interval) == (5.0, 600.0)
     assert (settings.log_level, settings.log_format, settings.http_port) == ("info", "json", 8080)
@@ -39,9 +39,9 @@ def test_every_variable_is_read() -> None:
             "NODEGAUGE_PROBE_ANNOTATIONS": ' {"a": "b"} ',
             "NODEGAUGE_PROBE_TOLERATIONS": '[{"key": "gpu", "operator": "Exists"}]',
             "NODEGAUGE_PROBE_RESOURCES": '{"limits": {"memory": "512Mi"}}',
-            "NODEGAUGE_BENCH_IMAGE": " nodegauge/bench:0.1.0 ",
-            "NODEGAUGE_BENCH_PRIORITY_CLASS": "lowest",
-            "NODEGAUGE_BENCH_RESOURCES": '{"limits": {"memory": "32Gi"}}',
+            "NODEGAUGE_NCCL_IMAGE": " nodegauge/nccl:0.1.0 ",
+            "NODEGAUGE_NCCL_PRIORITY_CLASS": "lowest",
+            "NODEGAUGE_NCCL_RESOURCES": '{"limits": {"memory": "32Gi"}}',
             "NODEGAUGE_INSTANCE": "release",
             "NODEGAUGE_HTTP_PORT": "0",
             "NODEGAUGE_HTTP_HOST": "127.0.0.1",
@@ -60,8 +60,8 @@ def test_every_variable_is_read() -> None:
     assert (probe.labels, probe.annotations) == ({"team": "hpc"}, {"a": "b"})
     assert probe.tolerations == [{"key": "gpu", "operator": "Exists"}]
     assert probe.resources == {"limits": {"memory": "512Mi"}}
-    assert (probe.bench_image, probe.bench_priority_class_name) == ("nodegauge/bench:0.1.0", "lowest")
-    assert probe.bench_resources == {"limits": {"memory": "32Gi"}}
+    assert (probe.nccl_image, probe.nccl_priority_class_name) == ("nodegauge/nccl:0.1.0", "lowest")
+    assert probe.nccl_resources == {"limits": {"memory": "32Gi"}}
     assert (probe.priority_class_name, probe.runtime_class_name) == ("low", "nvidia")
     assert (probe.service_account_name, probe.instance) == ("probe", "release")
     assert (settings.instance, settings.http_port, settings.http_host) == ("operator-1", 0, "127.0.0.1")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import result_builders as made
+import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import Outcome

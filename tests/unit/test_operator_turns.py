@@ -31,7 +31,7 @@ class Scene:
         """A node has such a pod."""
         self.store.put_pod(replace(make_pod(make_node(f"node-{node}")), probe=probe, name=f"{node}-{probe}"))
 
-    def wait(self, since: dict[int, float], *, kind: Kind = Kind.BENCH) -> None:
+    def wait(self, since: dict[int, float], *, kind: Kind = Kind.NCCL) -> None:
         """Nodes wait, since then."""
         for n, at in since.items():
             self.turns.wait(f"node-{n}", {kind: at})
@@ -44,7 +44,7 @@ class Scene:
 @pytest.mark.parametrize(("setting", "most"), [(2, 2), ("20%", 2), ("1%", 1), (0, 0), ("0%", 0), (70, 12)])
 def test_no_more_benchmarks_than_the_budget_has_places(setting: int | str, most: int) -> None:
     """A count, or per cent of the nodes; 0 pauses benchmarks and nothing else."""
-    scene = Scene(12, concurrentBenchmarks=setting, concurrentProbes=12)
+    scene = Scene(12, concurrentNcclProbes=setting, concurrentProbes=12)
     scene.wait(dict.fromkeys(range(12), 0.0))
     assert len(scene.granted()) == most
     assert scene.granted() == []
@@ -55,14 +55,14 @@ def test_no_more_benchmarks_than_the_budget_has_places(setting: int | str, most:
 @pytest.mark.parametrize("setting", [0, "0%"])
 def test_a_paused_policy_makes_no_benchmarks_either(setting: int | str) -> None:
     """Whoever sets the probes' places to 0 wants no pods of ours."""
-    scene = Scene(4, concurrentBenchmarks=2, concurrentProbes=setting)
+    scene = Scene(4, concurrentNcclProbes=2, concurrentProbes=setting)
     scene.wait({0: 0.0})
     assert scene.granted() == []
 
 
 def test_never_measured_goes_first_then_measured_longest_ago() -> None:
     """Nodes take turns."""
-    scene = Scene(4, concurrentBenchmarks=1)
+    scene = Scene(4, concurrentNcclProbes=1)
     scene.wait({0: 300.0, 1: 100.0, 2: 0.0, 3: 200.0})
     order = []
     while chosen := scene.granted():
@@ -74,7 +74,7 @@ def test_never_measured_goes_first_then_measured_longest_ago() -> None:
 @pytest.mark.parametrize("probe", [names.PROBE_PULL, names.PROBE_NCCL])
 def test_pulling_and_measuring_take_a_benchmark_s_place(probe: str) -> None:
     """And none of a health run's."""
-    scene = Scene(4, concurrentBenchmarks=1, concurrentProbes=1)
+    scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(0, probe)
     scene.wait({1: 0.0})
     assert scene.granted() == []
@@ -84,41 +84,41 @@ def test_pulling_and_measuring_take_a_benchmark_s_place(probe: str) -> None:
 
 def test_health_runs_never_wait_for_a_benchmark_s_place_nor_take_one() -> None:
     """Each budget is its own."""
-    scene = Scene(4, concurrentBenchmarks=1, concurrentProbes=1)
+    scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(0, names.PROBE_HEALTH)
     scene.wait({1: 0.0}, kind=Kind.HEALTH)
     scene.wait({2: 0.0})
     assert scene.granted() == [2]
-    assert scene.turns.granted("node-2") == {Kind.BENCH}
+    assert scene.turns.granted("node-2") == {Kind.NCCL}
 
 
 def test_where_a_health_run_is_due_no_benchmark_takes_a_place() -> None:
     """It waits, and its place goes to the next node, not to waste."""
-    scene = Scene(4, concurrentBenchmarks=1, concurrentProbes=1)
+    scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(3, names.PROBE_HEALTH)
-    scene.turns.wait("node-0", {Kind.HEALTH: 0.0, Kind.BENCH: 0.0})
+    scene.turns.wait("node-0", {Kind.HEALTH: 0.0, Kind.NCCL: 0.0})
     scene.wait({1: 50.0})
     assert scene.granted() == [1]
     scene.turns.done("node-1")
     assert scene.granted() == []
-    scene.turns.wait("node-0", {Kind.BENCH: 0.0})
+    scene.turns.wait("node-0", {Kind.NCCL: 0.0})
     assert scene.granted() == [0]
 
 
 def test_a_node_that_just_got_a_health_run_gets_no_benchmark_beside_it() -> None:
     """Both are due and both have a place: the second is the next node's."""
-    scene = Scene(4, concurrentBenchmarks=1, concurrentProbes=1)
-    scene.turns.wait("node-0", {Kind.HEALTH: 0.0, Kind.BENCH: 0.0})
+    scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
+    scene.turns.wait("node-0", {Kind.HEALTH: 0.0, Kind.NCCL: 0.0})
     scene.wait({1: 50.0})
     assert scene.granted() == [0, 1]
     assert scene.turns.granted("node-0") == {Kind.HEALTH}
-    assert scene.turns.granted("node-1") == {Kind.BENCH}
+    assert scene.turns.granted("node-1") == {Kind.NCCL}
 
 
 @pytest.mark.parametrize("probe", names.PROBES)
 def test_a_node_has_one_pod_of_ours_at_a_time(probe: str) -> None:
     """A benchmark's place is not given to a node that has any, also where the store learnt of it late."""
-    scene = Scene(4, concurrentBenchmarks=4)
+    scene = Scene(4, concurrentNcclProbes=4)
     scene.wait({0: 0.0})
     scene.pod(0, probe)
     assert scene.granted() == []
@@ -126,7 +126,7 @@ def test_a_node_has_one_pod_of_ours_at_a_time(probe: str) -> None:
 
 def test_a_place_is_kept_until_the_node_was_looked_at() -> None:
     """Then it is the next one's, where nothing was made of it."""
-    scene = Scene(3, concurrentBenchmarks=1)
+    scene = Scene(3, concurrentNcclProbes=1)
     scene.wait({0: 0.0, 1: 1.0})
     assert scene.granted() == [0]
     assert scene.granted() == []

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import result_builders as made
+import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState
 from nodegauge_operator.kube.errors import KubeError

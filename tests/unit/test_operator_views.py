@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-import result_builders as made
+import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus, parse_report, stamp, unstamp, whole
 from nodegauge_operator.core.model import node_view, pod_view
@@ -95,14 +95,14 @@ def test_a_node_says_what_pods_can_get_there() -> None:
 def test_a_pod_holds_what_it_asked_for_once_it_is_placed() -> None:
     """Since the condition says so; before that, and where nothing says it, since never."""
     body = json.loads(json.dumps(POD))
-    body["metadata"]["annotations"][names.POD_IMAGE] = "bench:1"
+    body["metadata"]["annotations"][names.POD_IMAGE] = "nccl:1"
     body["spec"] = {"nodeName": "n"}
     body["status"]["conditions"] = [
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(NOW + 7)}
     ]
     view = pod_view(body)
     assert view is not None
-    assert (view.scheduled_at, view.image) == (NOW + 7, "bench:1")
+    assert (view.scheduled_at, view.image) == (NOW + 7, "nccl:1")
     body["spec"] = {}
     waiting = pod_view(body)
     assert waiting is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import result_builders as made
+import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable

@@ -226,7 +226,7 @@ def test_a_bus_id_is_printed_as_nccl_prints_it() -> None:
 def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> None:
     """As it is mounted into an image: this folder alone, and the probes."""
     place = tmp_path / "any where/standin"
-    shutil.copytree(FOLDER, place, ignore=shutil.ignore_patterns("__pycache__", "bench.py"))
+    shutil.copytree(FOLDER, place, ignore=shutil.ignore_patterns("__pycache__", "nccl.py"))
     launcher = tmp_path / "python-launcher"
     launcher.write_text(f"#!/bin/sh\nexec {sys.executable!r} -P '{place}/__main__.py' \"$@\"\n")
     launcher.chmod(0o755)

@@ -113,10 +113,10 @@ def test_nvml_tells_who_computes_while_the_process_lives(titan: Hardware) -> Non
     assert counted() == [0, 0]
 
 
-def test_the_bench_image_has_the_stand_in_and_the_machine_its_file(titan: Hardware) -> None:
+def test_the_nccl_image_has_the_stand_in_and_the_machine_its_file(titan: Hardware) -> None:
     """What the benchmark is told to start exists and is executable; the node says which machine it is."""
     images = default_images()
-    launcher = images["nodegauge/bench"].env["NODEGAUGE_NCCL_CHILD"]
+    launcher = images["nodegauge/nccl"].env["NODEGAUGE_NCCL_CHILD"]
     assert os.access(launcher, os.X_OK)
-    assert [name for name, image in images.items() if image.stands_in] == ["nodegauge/bench"]
+    assert [name for name, image in images.items() if image.stands_in] == ["nodegauge/nccl"]
     assert Path(titan.env()[MACHINE_VARIABLE]).is_file()

@@ -14,17 +14,17 @@ import pytest
 
 from nodegauge_contract import MESSAGE_LIMIT, Arm, ArmName, ArmOutcome, Result, Skip, decode
 from nodegauge_judge import Thresholds
-from nodegauge_judge.nccl import judge_bench
+from nodegauge_judge.nccl import judge_nccl
 from testbed import profiles
 from testbed.hardware import FAULTS, plug
 from testbed.kubelet.devices import Devices
-from testbed.simulated_nccl.bench import run
+from testbed.simulated_nccl.nccl import run
 
 GIB = 1 << 30
 LIMITS = {"NODEGAUGE_NCCL_LIMITS": "4,3,2"}
 """Seconds for starting, measuring and ending, where something is meant to hang."""
 MEASURABLE = [
-    name for name in profiles.names() if profiles.load(name).bench and len(profiles.load(name).gpus) > 1
+    name for name in profiles.names() if profiles.load(name).nccl and len(profiles.load(name).gpus) > 1
 ]
 SKIPPED = {"a100-mig-4": Skip.MIG}
 """Machines on which nothing is measured although all is well."""
@@ -34,14 +34,14 @@ SHOWN = {"h100-runtime-hides-8": 2}
 
 def arm(result: Result, name: str) -> Arm:
     """One arm of a result."""
-    assert result.bench is not None
-    return next(arm for arm in result.bench.arms if arm.name == name)
+    assert result.nccl is not None
+    return next(arm for arm in result.nccl.arms if arm.name == name)
 
 
 def busbw(result: Result, name: str, *, collective: str = "all_reduce", size: int = GIB) -> float:
     """GB/s of one cell, by the formula of nccl-tests' doc/PERFORMANCE.md."""
-    assert result.bench is not None
-    ranks = result.bench.ranks
+    assert result.nccl is not None
+    ranks = result.nccl.ranks
     [us] = [c.us for c in arm(result, name).cells if (c.collective, c.bytes) == (collective, size)]
     assert isinstance(us, (int, float))
     return size / us / 1000 * (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
@@ -53,15 +53,15 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     and confirms the interconnect, the message fits, and no process is left."""
     hardware = plug(profile, tmp_path / "hardware")
     ran = run(hardware)
-    bench, known = ran.result.bench, hardware.profile.bench
-    assert bench is not None
+    nccl, known = ran.result.nccl, hardware.profile.nccl
+    assert nccl is not None
     assert known is not None
 
     ranks = SHOWN.get(profile, hardware.gpu_count)
-    assert (bench.engine, bench.ranks, bench.skipped) == ("stand-in", ranks, "")
-    assert set(bench.cut) <= {f"pairs/{GIB // 4}"}  # of 240 pairs: copied in smaller pieces
-    assert {one.outcome for one in bench.arms} == {ArmOutcome.DONE}
-    assert bench.uuids == hardware.uuids[:ranks]
+    assert (nccl.engine, nccl.ranks, nccl.skipped) == ("stand-in", ranks, "")
+    assert set(nccl.cut) <= {f"pairs/{GIB // 4}"}  # of 240 pairs: copied in smaller pieces
+    assert {one.outcome for one in nccl.arms} == {ArmOutcome.DONE}
+    assert nccl.uuids == hardware.uuids[:ranks]
     nvls = 0 < known.nvls_from <= ranks
     way = known.ways["nvls" if nvls else "p2p" if "p2p" in known.ways else "host"]
     wanted = way.busbw["all_reduce"]
@@ -71,11 +71,11 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     off = arm(ran.result, ArmName.P2P_OFF)
     assert (off.transport, off.nvls, off.host_buffers) == ("SHM/direct/direct", False, "/dev/shm")
     assert [row[n] for n, row in enumerate(arm(ran.result, ArmName.DEFAULT).pairs)] == [-1] * ranks
-    judged = judge_bench(ran.result)
+    judged = judge_nccl(ran.result)
     assert judged.verdict in ("pass", "unknown"), judged.summary
     assert judged.agreement in ("confirmed", "unsure"), judged.message
     assert len(ran.message) <= MESSAGE_LIMIT
-    assert decode(ran.message.decode()).bench is not None
+    assert decode(ran.message.decode()).nccl is not None
     assert ran.left == []
 
 
@@ -177,10 +177,10 @@ def test_a_fault_ends_in_its_verdict_and_leaves_no_process(tmp_path: Path, ends:
     hardware.fault(ends.fault, **ends.parameters)
     ran = run(hardware, more=ends.more)
     assert ran.left == []
-    assert ran.result.bench is not None
-    assert tuple(one.outcome for one in ran.result.bench.arms) == ends.arms
+    assert ran.result.nccl is not None
+    assert tuple(one.outcome for one in ran.result.nccl.arms) == ends.arms
     assert arm(ran.result, ArmName.DEFAULT).phase == ends.phase
-    judged = judge_bench(ran.result)
+    judged = judge_nccl(ran.result)
     assert tuple(finding.code for finding in judged.findings) == ends.codes
     assert (judged.verdict, ends.agreement in ("", judged.agreement)) == (ends.verdict, True), judged.message
 
@@ -208,7 +208,7 @@ def test_a_cold_start_is_told_apart_from_measuring(tmp_path: Path) -> None:
     for time, low, high in ((cold.init_ms, 2000, 4000), (cold.measure_ms, 0, 1500), (warm.init_ms, 0, 1500)):
         assert isinstance(time, int)
         assert low <= time < high
-    assert judge_bench(ran.result, thresholds=Thresholds(slow_init_seconds=1)).findings[0].code == "slow-init"
+    assert judge_nccl(ran.result, thresholds=Thresholds(slow_init_seconds=1)).findings[0].code == "slow-init"
 
 
 def test_runs_that_disagree_ask_for_a_third(tmp_path: Path) -> None:
@@ -220,9 +220,9 @@ def test_runs_that_disagree_ask_for_a_third(tmp_path: Path) -> None:
     fast, slow = max(by_speed, key=lambda n: by_speed[n]), min(by_speed, key=lambda n: by_speed[n])
     assert by_speed[slow] == pytest.approx(0.8 * by_speed[fast], rel=0.03)
     assert busbw(run(hardware, name=slow).result, ArmName.DEFAULT) == by_speed[slow]
-    first = judge_bench(found[fast])
+    first = judge_nccl(found[fast])
     assert not first.again
-    assert judge_bench(found[slow], before=first.memory).again
+    assert judge_nccl(found[slow], before=first.memory).again
 
 
 @pytest.mark.parametrize(
@@ -240,17 +240,17 @@ def test_what_cannot_be_measured_is_skipped(
     hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
     hardware.fault(fault, **parameters)
     ran = run(hardware)
-    assert ran.result.bench is not None
-    assert (ran.result.bench.skipped, ran.result.bench.arms) == (reason, [])
-    assert judge_bench(ran.result).verdict == "skipped"
+    assert ran.result.nccl is not None
+    assert (ran.result.nccl.skipped, ran.result.nccl.arms) == (reason, [])
+    assert judge_nccl(ran.result).verdict == "skipped"
 
 
 @pytest.mark.parametrize("profile", SKIPPED)
 def test_machines_that_are_shared_or_sliced_are_skipped(tmp_path: Path, profile: str) -> None:
     """Their GPUs are not whole ones."""
     ran = run(plug(profile, tmp_path / "hardware"))
-    assert ran.result.bench is not None
-    assert ran.result.bench.skipped == SKIPPED[profile]
+    assert ran.result.nccl is not None
+    assert ran.result.nccl.skipped == SKIPPED[profile]
 
 
 def test_seven_of_eight_are_measured_and_said_to_be(tmp_path: Path) -> None:
@@ -258,13 +258,13 @@ def test_seven_of_eight_are_measured_and_said_to_be(tmp_path: Path) -> None:
     hardware = plug(H100, tmp_path / "hardware")
     hardware.fault("device-unhealthy", gpu=3)
     devices = Devices(hardware)
-    env = devices.allocate("pod", {"name": "bench", "resources": {"limits": {"nvidia.com/gpu": "7"}}})
+    env = devices.allocate("pod", {"name": "nccl", "resources": {"limits": {"nvidia.com/gpu": "7"}}})
     ran = run(hardware, more={**env, **devices.given(env), "NODEGAUGE_GPUS": "8"})
-    assert ran.result.bench is not None
-    assert (ran.result.bench.ranks, ran.result.bench.expected) == (7, 8)
-    assert hardware.uuids[3] not in ran.result.bench.uuids
+    assert ran.result.nccl is not None
+    assert (ran.result.nccl.ranks, ran.result.nccl.expected) == (7, 8)
+    assert hardware.uuids[3] not in ran.result.nccl.uuids
     assert busbw(ran.result, ArmName.DEFAULT) == pytest.approx(440, rel=0.02)
-    judged = judge_bench(ran.result)
+    judged = judge_nccl(ran.result)
     assert judged.findings[0].code == "fewer-gpus"
     assert (judged.ranks, judged.expected, judged.agreement) == (7, 8, "confirmed")
 

@@ -18,11 +18,11 @@ import click
 import msgspec
 
 from nodegauge_cli.inputs import BadInput, name_of, report_or_result, yaml_of
-from nodegauge_cli.judge_nccl_text import show_bench
+from nodegauge_cli.judge_nccl_text import show_nccl
 from nodegauge_cli.judge_text import show
 from nodegauge_contract import Collective, Result
 from nodegauge_judge import Judgement, Thresholds, ThresholdsInvalid, Verdict, judge_health
-from nodegauge_judge.nccl import BenchJudgement, Expectation, Expectations, judge_bench, regrade
+from nodegauge_judge.nccl import Expectation, Expectations, NcclJudgement, judge_nccl, regrade
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
 
@@ -75,16 +75,16 @@ def judge(
     found = report_or_result(file, collective=Collective(collective) if collective else None)
     if isinstance(found, Report) and earlier is not None:
         raise click.UsageError("--before is for results: a NodeReport has its past in it")
-    judgement: Judgement | BenchJudgement
+    judgement: Judgement | NcclJudgement
     if isinstance(found, Result) and found.probe == "health":
         judgement = of_health = _health(found, earlier=earlier, asked=asked)
         say = partial(show, found, of_health)
     elif isinstance(found, Result):
-        judgement = of_bench = _bench(name_of(file), found, earlier=earlier, asked=asked)
-        say = partial(show_bench, of_bench, node=found.node)
+        judgement = of_nccl = _nccl(name_of(file), found, earlier=earlier, asked=asked)
+        say = partial(show_nccl, of_nccl, node=found.node)
     else:
-        judgement = of_bench = _regraded(name_of(file), found, asked)
-        say = partial(show_bench, of_bench, node=found.name)
+        judgement = of_nccl = _regraded(name_of(file), found, asked)
+        say = partial(show_nccl, of_nccl, node=found.name)
     if form == "json":
         sys.stdout.write(_json(judgement))
     else:
@@ -113,16 +113,16 @@ def _health(found: Result, *, earlier: BinaryIO | None, asked: _Asked) -> Judgem
     return judge_health(found, thresholds=asked.thresholds, history=history)
 
 
-def _bench(name: str, found: Result, *, earlier: BinaryIO | None, asked: _Asked) -> BenchJudgement:
+def _nccl(name: str, found: Result, *, earlier: BinaryIO | None, asked: _Asked) -> NcclJudgement:
     if found.probe != "nccl":
         raise BadInput(f"{name}: a result of probe {found.probe!r}; `health` and `nccl` can be judged")
     before = ""
     if earlier is not None:
-        before = judge_bench(_alike(earlier, "nccl"), **asked._asdict()).memory
-    return judge_bench(found, before=before, **asked._asdict())
+        before = judge_nccl(_alike(earlier, "nccl"), **asked._asdict()).memory
+    return judge_nccl(found, before=before, **asked._asdict())
 
 
-def _regraded(name: str, report: Report, asked: _Asked) -> BenchJudgement:
+def _regraded(name: str, report: Report, asked: _Asked) -> NcclJudgement:
     raw = report.status.probe(names.PROBE_NCCL).raw
     if not raw:
         raise BadInput(f"{name}: the {names.REPORT_KIND} of {report.name} holds no benchmark to grade again")
@@ -137,7 +137,7 @@ def _alike(file: BinaryIO, probe: str) -> Result:
     return found
 
 
-def _json(judgement: Judgement | BenchJudgement) -> str:
+def _json(judgement: Judgement | NcclJudgement) -> str:
     return msgspec.json.format(msgspec.json.encode(judgement), indent=2).decode() + "\n"
 
 

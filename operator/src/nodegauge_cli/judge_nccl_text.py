@@ -12,13 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from nodegauge_cli.judge_text import VERDICTS, gates, grid, print_findings, printable, write
-from nodegauge_judge.nccl import BenchJudgement, Measured
+from nodegauge_judge.nccl import Measured, NcclJudgement
 from nodegauge_judge.nccl.measurement import ArmSeen, CellSeen
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
-def show_bench(judgement: BenchJudgement, *, node: str = "", console: Console | None = None) -> None:
+def show_nccl(judgement: NcclJudgement, *, node: str = "", console: Console | None = None) -> None:
     """Print it; `node`: what the benchmark was run on, as the document says."""
     console = console or Console(highlight=False, markup=False, emoji=False)
     measured = Measured.decode(judgement.memory)
@@ -31,7 +31,7 @@ def show_bench(judgement: BenchJudgement, *, node: str = "", console: Console | 
     write(console, captured.get())
 
 
-def _head(judgement: BenchJudgement, measured: Measured | None, node: str) -> Table:
+def _head(judgement: NcclJudgement, measured: Measured | None, node: str) -> Table:
     table = grid()
     verdict = judgement.verdict
     table.add_row(
@@ -52,7 +52,7 @@ def _head(judgement: BenchJudgement, measured: Measured | None, node: str) -> Ta
     return table
 
 
-def _facts(judgement: BenchJudgement, measured: Measured, node: str) -> Iterator[str]:
+def _facts(judgement: NcclJudgement, measured: Measured, node: str) -> Iterator[str]:
     gpus = f"{judgement.ranks} of {judgement.expected}" if judgement.expected else f"{judgement.ranks}"
     yield f"{gpus} GPUs"
     joined = measured.klass if measured.driver else ""  # a log of nccl-tests names no links

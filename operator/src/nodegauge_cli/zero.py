@@ -162,10 +162,10 @@ def _of_file(file: Any) -> Place:
     if isinstance(found, Report):
         return sources.of_report(found)
     assert isinstance(found, Result)
-    if found.bench is None:
+    if found.nccl is None:
         raise BadInput(f"{name_of(file)}: a result of probe {found.probe!r} holds no benchmark")
-    if found.bench.nodes > 1:
-        raise BadInput(f"{name_of(file)}: of {found.bench.nodes} nodes; this arithmetic is for one node")
+    if found.nccl.nodes > 1:
+        raise BadInput(f"{name_of(file)}: of {found.nccl.nodes} nodes; this arithmetic is for one node")
     return sources.of_result(found)
 
 

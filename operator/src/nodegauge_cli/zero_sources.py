@@ -47,14 +47,14 @@ def given(busbw: dict[Collective, float], *, p2p_off: float | None, gpus: int) -
 
 def of_result(result: Result) -> Place:
     """A benchmark's own result, or a log of nccl-tests: with its curves.  It must be of one node."""
-    assert result.bench is not None
+    assert result.nccl is not None
     measured = measure(result, history=History(), environment={})
     title = f"{measured.ranks}x {measured.gpu or 'unknown GPUs'}"
-    title += f", {measured.klass}" if measured.klass and result.bench.uuids else ""  # a log names no links
+    title += f", {measured.klass}" if measured.klass and result.nccl.uuids else ""  # a log names no links
     title += f", node {result.node}" if result.node else ""
     speeds = _speeds([measured])
     if not speeds.curves:
-        words = result.bench.message or "no collective ran to its end"
+        words = result.nccl.message or "no collective ran to its end"
         return Place(
             title=title,
             source=measured.engine,

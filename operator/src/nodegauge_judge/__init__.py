@@ -3,7 +3,7 @@
 Pure: the same result, thresholds, history and facts give the same judgement, on any machine and at any time,
 so that an old result can be judged again and a person can judge a file without a cluster.  It imports only
 `nodegauge_contract` and msgspec; no clock, no environment, no logging, no I/O but reading its own data file
-(`bench/expectations.yaml`).
+(`nccl/expectations.yaml`).
 """
 
 from nodegauge_judge.findings import CATALOGUE, Code, Effect, Entry, Probe

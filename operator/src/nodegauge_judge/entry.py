@@ -63,7 +63,7 @@ class Code(StrEnum):
     NVLS_BROKEN = "nvls-broken"
     SLOW_INIT = "slow-init"
     FEWER_GPUS = "fewer-gpus"
-    BENCH_INCOMPLETE = "bench-incomplete"
+    NCCL_INCOMPLETE = "nccl-incomplete"
     NOT_GRADABLE = "not-gradable"
 
 

@@ -2,7 +2,7 @@
 
 One row per code.  `docs/reference/findings.md` is generated from here (`reference`), messages end with the
 row's `next_step`, and the command line prints its `way_out`.  A code that is not here cannot be reported.  No
-rules here: when a code is used is decided in `checks` and `bench`.
+rules here: when a code is used is decided in `checks` and `nccl`.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ BANDWIDTH_ENTRIES = (
         probe=Probe.NCCL,
     ),
     Entry(
-        code=Code.BENCH_INCOMPLETE,
+        code=Code.NCCL_INCOMPLETE,
         title="a part of the benchmark is missing",
         meaning=(
             "Time, memory or room ran out, or the pod's CPU limit stalled launches, so that some numbers "
@@ -161,7 +161,7 @@ BANDWIDTH_ENTRIES = (
         next_step="raise the deadline or the memory limit if it comes again.",
         way_out=(
             REPORT,
-            "`spec.probes.nccl.deadline` and `spec.podTemplate.benchResources` of the policy. A CPU limit "
+            "`spec.probes.nccl.deadline` and `spec.podTemplate.ncclResources` of the policy. A CPU limit "
             "stalls the threads that feed NCCL: request cores, set no limit.",
         ),
         probe=Probe.NCCL,

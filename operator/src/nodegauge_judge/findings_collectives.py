@@ -112,7 +112,7 @@ COLLECTIVE_ENTRIES = (  # of one cause the first speaks: what says more stands f
             "`kubectl logs -n NAMESPACE PROBE-POD` while the pod exists.",
             "`P2P is disabled between NVLINK connected GPUs`: the fabric manager or a registry key refuses "
             "peer access, see `p2p-refused`.",
-            "Out of memory: raise the limit in `spec.podTemplate.benchResources`, or see who uses the GPUs "
+            "Out of memory: raise the limit in `spec.podTemplate.ncclResources`, or see who uses the GPUs "
             "(`nvidia-smi`).",
             "A driver too old for the image's CUDA: `nvidia-smi` shows the driver, the result document the "
             "versions of NCCL and CUDA.",

@@ -65,7 +65,7 @@ class Metrics:
             ("probe",),
         )
         self.held_seconds = Histogram(
-            "nodegauge_benchmark_held_seconds",
+            "nodegauge_nccl_held_seconds",
             "How long a benchmark held the GPUs of a node: from its pod's scheduling to its end.",
             buckets=HELD_SECONDS,
             registry=self.registry,

@@ -131,7 +131,7 @@ PROBE_HEALTH = "health"
 PROBE_NCCL = "nccl"
 """Holds all of the node's GPUs."""
 PROBE_PULL = "pull"
-"""Holds none: it brings the bench image to the node, and says whether it can be used, before one is held."""
+"""Holds none: it brings the nccl image to the node, and says whether it can be used, before one is held."""
 PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL)
 PROBE_CONTAINER = "probe"
 

@@ -66,9 +66,9 @@ def parse(environ: Mapping[str, str]) -> Settings:
         annotations=read.json("NODEGAUGE_PROBE_ANNOTATIONS", {}, dict[str, str]),
         tolerations=read.json("NODEGAUGE_PROBE_TOLERATIONS", [], list[dict[str, Any]]),
         resources=read.json("NODEGAUGE_PROBE_RESOURCES", {}, dict[str, dict[str, str]]),
-        bench_image=read.text("NODEGAUGE_BENCH_IMAGE"),
-        bench_priority_class_name=read.text("NODEGAUGE_BENCH_PRIORITY_CLASS"),
-        bench_resources=read.json("NODEGAUGE_BENCH_RESOURCES", {}, dict[str, dict[str, str]]),
+        nccl_image=read.text("NODEGAUGE_NCCL_IMAGE"),
+        nccl_priority_class_name=read.text("NODEGAUGE_NCCL_PRIORITY_CLASS"),
+        nccl_resources=read.json("NODEGAUGE_NCCL_RESOURCES", {}, dict[str, dict[str, str]]),
         instance=read.text("NODEGAUGE_INSTANCE") or "nodegauge",
     )
     settings = Settings(

@@ -29,7 +29,7 @@ from nodegauge_contract.gpu import (
 )
 from nodegauge_contract.matrix import render as render_matrix
 from nodegauge_contract.model import Bus, Host, Nics, Pairs, Port, Result, Sensor, System
-from nodegauge_contract.nccl import Arm, ArmName, ArmOutcome, Bench, Cell, Collective, Phase, Skip
+from nodegauge_contract.nccl import Arm, ArmName, ArmOutcome, Cell, Collective, NcclResult, Phase, Skip
 from nodegauge_contract.values import NOT_READ, Flag, Int, Num, Problem, ProblemKind, Text, Unavailable
 from nodegauge_contract.wire.codec import (
     MAX_DECODED_BYTES,
@@ -51,7 +51,6 @@ __all__ = [
     "Arm",
     "ArmName",
     "ArmOutcome",
-    "Bench",
     "Bus",
     "Cell",
     "Clocks",
@@ -70,6 +69,7 @@ __all__ = [
     "LinkErrors",
     "LinkGroup",
     "Malformed",
+    "NcclResult",
     "Nics",
     "NotAResult",
     "Num",

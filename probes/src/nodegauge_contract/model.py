@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from nodegauge_contract.gpu import Gpu
-from nodegauge_contract.nccl import Bench
+from nodegauge_contract.nccl import NcclResult
 from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short, Str, Text, Unavailable
 
 SCHEMA = "nodegauge.dev/probe-result"
@@ -119,7 +119,7 @@ class Result(Struct, frozen=True, kw_only=True):
     `problem` is set when the run ended before everything was read; what had been read is still there.
     `omitted`: members that are not complete: those that a message has no room for ("nics.to_nic"), which the
     document on standard output has, and those still being read at the end ("nics.ports", "sensors").
-    `bench`: what the NCCL benchmark measured (probe `nccl`); its `gpus` then hold identity, links and PCIe.
+    `nccl`: what the NCCL benchmark measured (probe `nccl`); its `gpus` then hold identity, links and PCIe.
     """
 
     schema: Short = SCHEMA
@@ -137,4 +137,4 @@ class Result(Struct, frozen=True, kw_only=True):
     sensors: Annotated[list[Sensor], Meta(max_length=MAX_SENSORS)] = []
     problem: Problem | None = None
     omitted: Annotated[list[Short], Meta(max_length=16)] = []
-    bench: Bench | None = None
+    nccl: NcclResult | None = field(default=None, name="bench")

@@ -133,7 +133,7 @@ class Arm(Struct, frozen=True, kw_only=True):
     host_buffers: Text = NOT_READ
 
 
-class Bench(Struct, frozen=True, kw_only=True):
+class NcclResult(Struct, frozen=True, kw_only=True):
     """One run of the benchmark.
 
     `engine`: nccl4py, nccl-tests, or what else made the numbers; `nccl`, `cuda`: versions as it says them.

@@ -27,14 +27,14 @@ def _health(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
 
 
 def _nccl(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
-    nccl.measure(draft, watch=watch, settings=_bench(settings))
+    nccl.measure(draft, watch=watch, settings=_nccl_settings(settings))
 
 
 def _pull(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
-    pull.run(draft, watch=watch, settings=_bench(settings))
+    pull.run(draft, watch=watch, settings=_nccl_settings(settings))
 
 
-def _bench(settings: Settings) -> nccl.Settings:
+def _nccl_settings(settings: Settings) -> nccl.Settings:
     startup, measure, teardown = settings.limits
     return nccl.Settings(
         engine=settings.engine,

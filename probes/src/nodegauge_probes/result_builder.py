@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from nodegauge_contract import (
     Arm,
     ArmOutcome,
-    Bench,
     Bus,
     Cell,
     Clocks,
@@ -31,6 +30,7 @@ from nodegauge_contract import (
     Int,
     LinkErrors,
     LinkGroup,
+    NcclResult,
     Nics,
     Num,
     Pairs,
@@ -129,16 +129,16 @@ class ArmDraft:
         return Arm(**dict(self.parts), cells=list(self.cells), pairs=[list(row) for row in self.pairs])
 
 
-class BenchDraft:
-    """The benchmark; `parts` are the members of `Bench` that are no lists of what children said."""
+class NcclBuilder:
+    """The benchmark; `parts` are the members of `NcclResult` that are no lists of what children said."""
 
     def __init__(self) -> None:
         self.parts: Parts = {}
         self.arms: list[ArmDraft] = []
         self.cut: list[str] = []
 
-    def bench(self) -> Bench:
-        return Bench(**dict(self.parts), arms=[arm.arm() for arm in list(self.arms)], cut=list(self.cut))
+    def nccl(self) -> NcclResult:
+        return NcclResult(**dict(self.parts), arms=[arm.arm() for arm in list(self.arms)], cut=list(self.cut))
 
 
 class Draft:
@@ -156,7 +156,7 @@ class Draft:
         self.sensors: list[Sensor] = []
         self.late: list[str] = []
         """Members that were still being read when the run ended."""
-        self.bench: BenchDraft | None = None
+        self.nccl: NcclBuilder | None = None
         self.problem: Problem | None = None
         """What a probe found out about its own work; how the run ended says more, and wins."""
 
@@ -175,7 +175,7 @@ class Draft:
             sensors=list(self.sensors),
             problem=problem or self.problem,
             omitted=list(self.late),
-            bench=None if self.bench is None else self.bench.bench(),
+            nccl=None if self.nccl is None else self.nccl.nccl(),
         )
 
 

@@ -126,16 +126,16 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
         metavar="SECONDS",
         help=f"end with what was read, default {', '.join(f'{name} {s}' for name, s in DEADLINES.items())}",
     )
-    bench = parser.add_argument_group("nccl and pull")
-    bench.add_argument("--engine", choices=engines, default=engines[0], help=f"default {engines[0]}")
-    bench.add_argument("--environment", metavar="JSON", default="{}", help="NCCL_* variables of all arms")
-    bench.add_argument(
+    nccl = parser.add_argument_group("nccl and pull")
+    nccl.add_argument("--engine", choices=engines, default=engines[0], help=f"default {engines[0]}")
+    nccl.add_argument("--environment", metavar="JSON", default="{}", help="NCCL_* variables of all arms")
+    nccl.add_argument(
         "--budget",
         metavar="SECONDS",
         default=f"{BUDGET_S:g}",
         help=f"of all arms together, default {BUDGET_S:g}",
     )
-    bench.add_argument(
+    nccl.add_argument(
         "--limits",
         metavar="S,S,S",
         help=f"after which a child that starts, measures or ends is killed, default {LIMITS}",

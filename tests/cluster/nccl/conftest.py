@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import nccl_builders as bench
-from nodegauge_contract import Bench, Result, encode_message
-from result_builders import h100
-from rig import OURS, Object, Rig, eventually, install_crds, run_of
+import support.nccl_results as nccl
+from nodegauge_contract import NcclResult, Result, encode_message
+from support.results import h100
+from support.rig import OURS, Object, Rig, eventually, install_crds, run_of
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.rest import Rest
@@ -26,8 +26,8 @@ CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 OFTEN = {"interval": "12h", "deadline": "60s", "recheck": "2s"}
 FOR_EVER = {"health": {"interval": "12h", "deadline": "30s", "window": "1s"}, "nccl": OFTEN}
 """Runs start when a test asks for one; a benchmark that found no place comes back within seconds."""
-BENCH = ("pull", "nccl")
-PULLED = Result(probe="pull", bench=Bench(engine="nccl4py", nccl="2.32.3"))
+NCCL = ("pull", "nccl")
+PULLED = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
 """The engine can be loaded; nothing is said of the machine."""
 
 
@@ -36,7 +36,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.health: Result = h100()
-        self.bench: Result = bench.h100()
+        self.nccl: Result = nccl.h100()
         self.holding = False
         """Benchmarks go on until this is false again."""
 
@@ -46,24 +46,24 @@ class Machine:
         if probe is None or (probe == "nccl" and self.holding):
             return None
         run, node = run_of(pod)
-        found = {"health": self.health, "pull": PULLED, "nccl": self.bench}[probe]
+        found = {"health": self.health, "pull": PULLED, "nccl": self.nccl}[probe]
         return encode_message(replace(found, run=run, node=node, probe=probe))
 
 
-class BenchRig(Rig):
+class NcclRig(Rig):
     """One test's corner of the cluster, with a priority class for its benchmarks."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.machine = Machine()
-        self.low = f"bench-{self.mark}"
+        self.low = f"nccl-{self.mark}"
         self.high = f"jobs-{self.mark}"
         for name, value in ((self.low, -1000), (self.high, 100)):
             self.api.create(CLASSES, {"metadata": {"name": name}, "value": value})
 
     def operator(self, **env: Any) -> OperatorProcess:
-        """An operator that has a bench image."""
-        ours = {"NODEGAUGE_BENCH_IMAGE": "nodegauge/bench:test", "NODEGAUGE_BENCH_PRIORITY_CLASS": self.low}
+        """An operator that has a nccl image."""
+        ours = {"NODEGAUGE_NCCL_IMAGE": "nodegauge/nccl:test", "NODEGAUGE_NCCL_PRIORITY_CLASS": self.low}
         return super().operator(**(ours | env))
 
     def kubelet(self, answer: Callable[[Object], str | None] | None = None) -> ScriptedKubelet:
@@ -82,20 +82,20 @@ class BenchRig(Rig):
         probes = self.report(node).get("status", {}).get("probes") or []
         return next((p for p in probes if p["name"] == probe), {})
 
-    def bench_run(self, node: str) -> Object:
+    def nccl_run(self, node: str) -> Object:
         """The last benchmark; empty before the first."""
         found: Object = self.probe(node).get("lastRun") or {}
         return found
 
-    def wait_bench(self, node: str, outcome: str = "read", *, more_than: int = 0) -> Object:
+    def wait_nccl(self, node: str, outcome: str = "read", *, more_than: int = 0) -> Object:
         """Wait for a benchmark that ended so, after number `more_than`; the run."""
 
         def ended() -> bool:
-            run = self.bench_run(node)
+            run = self.nccl_run(node)
             return run.get("number", 0) > more_than and run.get("outcome") == outcome
 
         eventually(ended, what=f"a benchmark of {node} that ends {outcome}")
-        return self.bench_run(node)
+        return self.nccl_run(node)
 
     def wait_labels(self, node: str, wanted: dict[str, str | None]) -> None:
         """Wait until these labels of ours stand on the node; None for absent."""
@@ -104,9 +104,9 @@ class BenchRig(Rig):
             what=f"{wanted} on {node}, which has {self.ours(node)}",
         )
 
-    def bench_pods(self, *probes: str) -> list[Object]:
+    def nccl_pods(self, *probes: str) -> list[Object]:
         """The benchmark's pods that are there and not on their way out."""
-        wanted = probes or BENCH
+        wanted = probes or NCCL
         return [
             pod
             for pod in self.pods()
@@ -118,7 +118,7 @@ class BenchRig(Rig):
         """Wait for a benchmark's pod that the scheduler has placed; the pod."""
 
         def placed() -> Object | None:
-            return next((pod for pod in self.bench_pods("nccl") if pod["spec"].get("nodeName")), None)
+            return next((pod for pod in self.nccl_pods("nccl") if pod["spec"].get("nodeName")), None)
 
         found: Object = eventually(placed, what="a benchmark that holds GPUs")
         return found
@@ -157,9 +157,9 @@ class BenchRig(Rig):
 
 
 @pytest.fixture
-def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[BenchRig]:
+def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[NcclRig]:
     """A corner of the cluster, with the CRDs installed."""
     install_crds(api)
-    made = BenchRig(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
+    made = NcclRig(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
     yield made
     made.clean()

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import nccl_builders as bench
+import support.nccl_results as nccl
 from nodegauge_contract import ArmName
-from result_builders import phb
-from rig import OURS, eventually
+from support.results import phb
+from support.rig import OURS, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -21,7 +21,7 @@ PROBES = {
     "nccl": {"interval": "12h", "deadline": "60s", "recheck": "1s"},
 }
 AT_ONCE = {"enterRuns": 2, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
-CONTRADICTING = bench.h100(22.0, gather=16.0, ring=20.0, host=21.0)
+CONTRADICTING = nccl.h100(22.0, gather=16.0, ring=20.0, host=21.0)
 """What PCIe and the host's memory give, on a machine that says it has NVLink."""
 
 
@@ -36,9 +36,9 @@ def test_bandwidth_that_contradicts_the_driver_withdraws_the_interconnect(rig: A
     node = rig.add_node()
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator():
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         rig.wait_labels(node, {"interconnect": "nvlink", OURS + "interconnect-evidence": "measured"})
-        rig.machine.bench = CONTRADICTING
+        rig.machine.nccl = CONTRADICTING
         rig.ask_for_run(node)
         gone = dict.fromkeys(("interconnect", OURS + "interconnect", OURS + "interconnect-evidence"))
         rig.wait_labels(node, {**gone, OURS + "busbw-allreduce": "22"})
@@ -50,10 +50,10 @@ def test_bandwidth_that_contradicts_the_driver_withdraws_the_interconnect(rig: A
         assert "22" in finding["message"]
         assert "450 GB/s" in finding["message"]
         eventually(lambda: rig.counts().get("contradicted") == 1, what="the policy's count")
-        rig.machine.bench = bench.h100()
-        number = rig.bench_run(node)["number"]
+        rig.machine.nccl = nccl.h100()
+        number = rig.nccl_run(node)["number"]
         rig.ask_for_run(node)
-        rig.wait_bench(node, more_than=number)
+        rig.wait_nccl(node, more_than=number)
         rig.wait_labels(node, {"interconnect": "nvlink", OURS + "interconnect-evidence": "measured"})
 
 
@@ -61,10 +61,10 @@ def test_a_machine_of_pcie_that_is_as_slow_is_right(rig: Any) -> None:
     """With and without peer access alike, where pairs are PHB: nothing contradicts anything."""
     node = rig.add_node()
     rig.offer(node, 2)
-    rig.machine.health, rig.machine.bench = phb(), bench.phb(6.0, host=6.0)
+    rig.machine.health, rig.machine.nccl = phb(), nccl.phb(6.0, host=6.0)
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator():
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         rig.wait_labels(node, {"interconnect": "pcie", OURS + "busbw-allreduce": "6"})
         codes = {finding["code"] for finding in rig.probe(node)["findings"]}
     assert "interconnect-contradicted" not in codes
@@ -73,28 +73,28 @@ def test_a_machine_of_pcie_that_is_as_slow_is_right(rig: Any) -> None:
 def test_twice_too_slow_taints_and_good_runs_lift_it(rig: Any) -> None:
     """One bad run is not enough; the second is asked for soon, and so are those that lift it."""
     node = rig.add_node()
-    rig.machine.bench = bench.h100(300.0, gather=200.0, ring=190.0)
+    rig.machine.nccl = nccl.h100(300.0, gather=200.0, ring=190.0)
     rig.add_policy(probes=PROBES, hysteresis=AT_ONCE)
     with rig.kubelet(), rig.operator():
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         eventually(lambda: rig.taints(node) == ["unhealthy=busbw:NoSchedule"], what="the taint")
-        assert rig.bench_run(node)["number"] >= 2
+        assert rig.nccl_run(node)["number"] >= 2
         eventually(lambda: "Tainted" in {event["reason"] for event in rig.events(node)}, what="the event")
-        rig.machine.bench = bench.h100()
+        rig.machine.nccl = nccl.h100()
         eventually(lambda: not rig.taints(node), what="the taint off")
 
 
 def test_wrong_data_taints_at_once(rig: Any) -> None:
     """One run suffices: nothing computed there can be believed."""
     node = rig.add_node()
-    good = bench.h100()
-    assert good.bench is not None
-    cells = [replace(cell, wrong=12) for cell in good.bench.arms[0].cells]
-    rig.machine.bench = bench.swapped(good, ArmName.DEFAULT, cells=cells)
+    good = nccl.h100()
+    assert good.nccl is not None
+    cells = [replace(cell, wrong=12) for cell in good.nccl.arms[0].cells]
+    rig.machine.nccl = nccl.swapped(good, ArmName.DEFAULT, cells=cells)
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator():
         eventually(lambda: rig.taints(node) == ["unhealthy=nccl:NoSchedule"], what="the taint")
-        assert rig.bench_run(node)["number"] == 1
+        assert rig.nccl_run(node)["number"] == 1
 
 
 def test_other_expectations_grade_again_without_another_run(rig: Any) -> None:
@@ -103,9 +103,9 @@ def test_other_expectations_grade_again_without_another_run(rig: Any) -> None:
     policy = rig.add_policy(probes=PROBES)
     row = {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": 1 << 30, "busbw": 900}
     with rig.kubelet(), rig.operator():
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         rig.wait_labels(node, {OURS + "busbw-allreduce": "462"})
-        number = rig.bench_run(node)["number"]
+        number = rig.nccl_run(node)["number"]
         path = f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}"
         rig.api.patch(
             path,
@@ -122,7 +122,7 @@ def test_other_expectations_grade_again_without_another_run(rig: Any) -> None:
 
         eventually(found, what="the finding by the new row")
         assert "900" in found()[0]
-        assert rig.bench_run(node)["number"] == number
+        assert rig.nccl_run(node)["number"] == number
 
 
 def test_a_benchmark_that_changes_nothing_costs_three_writes(rig: Any, audit: Any) -> None:
@@ -130,12 +130,12 @@ def test_a_benchmark_that_changes_nothing_costs_three_writes(rig: Any, audit: An
     node = rig.add_node()
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator():
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         rig.wait_labels(node, {OURS + "interconnect-evidence": "measured"})
         rig.wait_settled(node, 1)
         first = writes(audit)
         rig.ask_for_run(node)
-        rig.wait_bench(node, more_than=1)
+        rig.wait_nccl(node, more_than=1)
         rig.wait_settled(node, 2)
         second = writes(audit)[len(first) :]
     run = {"create pods": 1, "patch nodereports/status": 1, "delete pods": 1}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rig import OURS, ROOT, Object, Rig, eventually
+from support.rig import OURS, ROOT, Object, Rig, eventually
 from testbed.audit import AuditTrail, service_account
 from testbed.cluster import Testbed
 
@@ -36,7 +36,7 @@ VALUES: Object = {
                 "health": {"interval": "12h", "deadline": "20s", "window": "500ms"},
                 "nccl": {"interval": "12h", "deadline": "90s", "recheck": "5s"},
             },
-            "budget": {"concurrentProbes": "100%", "concurrentBenchmarks": 2},
+            "budget": {"concurrentProbes": "100%", "concurrentNcclProbes": 2},
         }
     },
 }
@@ -219,7 +219,7 @@ def test_the_account_writes_only_our_keys_and_benchmarks_are_restricted(installe
         spec = pod["spec"]
         [container] = spec["containers"]
         assert spec["automountServiceAccountToken"] is False
-        assert spec["priorityClassName"] == "nodegauge-bench"
+        assert spec["priorityClassName"] == "nodegauge-nccl"
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert {kind for volume in spec["volumes"] for kind in volume if kind != "name"} == {"emptyDir"}
         assert int(container["resources"]["limits"]["nvidia.com/gpu"]) in (2, 7, 8)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import nccl_builders as bench
-from rig import OURS, eventually
+import support.nccl_results as nccl
+from support.rig import OURS, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -38,14 +38,14 @@ def test_all_gpus_of_a_node_are_measured_once_its_image_is_there(rig: Any) -> No
         return rig.machine.answer(pod)
 
     with rig.kubelet(watching), rig.operator():
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         rig.wait_labels(node, MEASURED)
         eventually(lambda: rig.counts().get("measured") == 1, what="the policy's count")
     assert list(seen) == ["health", "pull", "nccl"]
     assert "nvidia.com/gpu" not in str(seen["pull"]["spec"]["containers"][0]["resources"])
     spec = seen["nccl"]["spec"]
     [container] = spec["containers"]
-    assert container["image"] == seen["pull"]["spec"]["containers"][0]["image"] == "nodegauge/bench:test"
+    assert container["image"] == seen["pull"]["spec"]["containers"][0]["image"] == "nodegauge/nccl:test"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert container["resources"]["requests"]["cpu"] == "8"
     assert (spec["priorityClassName"], spec["priority"]) == (rig.low, -1000)
@@ -60,27 +60,27 @@ def test_a_job_of_higher_priority_goes_first_and_the_labels_stay(rig: Any) -> No
     node = rig.add_node()
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator() as operator:
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         rig.wait_labels(node, MEASURED)
         labels = rig.ours(node)
         rig.machine.holding = True
-        first = rig.bench_run(node)["number"]
+        first = rig.nccl_run(node)["number"]
         rig.ask_for_run(node)
         rig.holder()
         asked = time.monotonic()
         job = rig.job(gpus=8, priority=rig.high)
         eventually(lambda: rig.placed(job) == node, what="the job on the node", within=10)
         waited = time.monotonic() - asked
-        run = rig.wait_bench(node, "skipped", more_than=first)
+        run = rig.wait_nccl(node, "skipped", more_than=first)
         assert run["reason"] == "Preempted"
         assert waited < 5
         assert rig.ours(node) == labels
         assert rig.probe(node)["readAt"] != ""
         rig.machine.holding = False
         rig.end_job(job)
-        rig.wait_bench(node, more_than=run["number"])
+        rig.wait_nccl(node, more_than=run["number"])
         assert rig.ours(node) == labels
-        assert operator.metric("nodegauge_benchmark_held_seconds_count") >= 3
+        assert operator.metric("nodegauge_nccl_held_seconds_count") >= 3
         print(f"a job of higher priority was placed after {waited:.2f} s")
 
 
@@ -89,7 +89,7 @@ def test_what_finds_no_place_gives_way_and_waits_longer_each_time(rig: Any) -> N
     node = rig.add_node()
     rig.add_policy(probes=PROBES, limits={"notScheduled": "2s"})
     with rig.kubelet(), rig.operator():
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         rig.wait_labels(node, MEASURED)
         labels = rig.ours(node)
         job = rig.job(gpus=1)
@@ -97,7 +97,7 @@ def test_what_finds_no_place_gives_way_and_waits_longer_each_time(rig: Any) -> N
         rig.ask_for_run(node)
         begun = []
         for _ in range(3):
-            run = rig.wait_bench(node, "skipped", more_than=begun[-1][0] if begun else 0)
+            run = rig.wait_nccl(node, "skipped", more_than=begun[-1][0] if begun else 0)
             assert run["reason"] == "NotScheduled"
             assert "nvidia.com/gpu" in run["message"]
             begun.append((run["number"], time.monotonic()))
@@ -109,7 +109,7 @@ def test_what_finds_no_place_gives_way_and_waits_longer_each_time(rig: Any) -> N
         assert rig.ours(node) == labels
         assert rig.placed(job) == node, "it took nothing from anybody"
         rig.end_job(job)
-        rig.wait_bench(node, more_than=begun[-1][0])
+        rig.wait_nccl(node, more_than=begun[-1][0])
         print(f"tried again after {first:.1f} s, then after {second:.1f} s")
 
 
@@ -125,10 +125,10 @@ def test_a_cordoned_node_is_never_benchmarked(rig: Any) -> None:
         )
         rig.ask_for_run(node)
         rig.wait_run(node, 2)
-        assert rig.bench_run(node) == {}
+        assert rig.nccl_run(node) == {}
         assert len(kubelet.ended) == 2, "two health runs and nothing else"
         rig.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": None}})
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         rig.wait_labels(node, MEASURED)
 
 
@@ -140,7 +140,7 @@ def test_cordoning_ends_a_benchmark_that_runs(rig: Any) -> None:
     with rig.kubelet(), rig.operator():
         rig.holder()
         rig.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
-        run = rig.wait_bench(node, "skipped")
+        run = rig.wait_nccl(node, "skipped")
         assert run["reason"] == "Cordoned"
         eventually(lambda: not rig.pods(), what="its pod gone")
 
@@ -149,17 +149,17 @@ def test_cordoning_ends_a_benchmark_that_runs(rig: Any) -> None:
 def test_no_more_nodes_are_held_than_the_budget_says(rig: Any, places: int | str, most: int) -> None:
     """Nodes take turns, each is measured, and health runs do not wait for it."""
     nodes = [rig.add_node() for _ in range(4)]
-    rig.add_policy(probes=PROBES, budget={"concurrentProbes": "100%", "concurrentBenchmarks": places})
+    rig.add_policy(probes=PROBES, budget={"concurrentProbes": "100%", "concurrentNcclProbes": places})
     rig.machine.holding = True
     with rig.kubelet(), rig.operator() as operator:
-        eventually(lambda: len(rig.bench_pods("nccl")) == most, what="as many benchmarks as places")
+        eventually(lambda: len(rig.nccl_pods("nccl")) == most, what="as many benchmarks as places")
         for node in nodes:
             eventually(lambda node=node: rig.last_run(node).get("outcome") == "read", what="health")
-        assert len(rig.bench_pods()) == most
+        assert len(rig.nccl_pods()) == most
         assert operator.metric("nodegauge_waiting_nodes") == len(nodes) - most
         rig.machine.holding = False
         for node in nodes:
-            rig.wait_bench(node)
+            rig.wait_nccl(node)
         eventually(lambda: rig.counts().get("measured") == len(nodes), what="the policy's count")
 
 
@@ -167,10 +167,10 @@ def test_seven_of_eight_gpus_are_measured_and_the_missing_one_is_named(rig: Any)
     """The pod asks for what can be had, instead of waiting for what cannot."""
     node = rig.add_node()
     rig.offer(node, 7, capacity=8)
-    rig.machine.bench = bench.changed(bench.h100(count=7), expected=8)
+    rig.machine.nccl = nccl.changed(nccl.h100(count=7), expected=8)
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator():
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         eventually(lambda: rig.report(node)["status"]["bandwidth"].get("gpus") == 7, what="seven GPUs")
     findings = {finding["code"] for finding in rig.probe(node)["findings"]}
     assert "fewer-gpus" in findings
@@ -183,19 +183,19 @@ def test_a_benchmark_that_is_preempted_while_the_operator_is_away_is_made_up_for
     rig.add_policy(probes=PROBES)
     operator = rig.operator()
     with rig.kubelet(), operator:
-        rig.wait_bench(node)
+        rig.wait_nccl(node)
         rig.wait_labels(node, MEASURED)
-        labels, number = rig.ours(node), rig.bench_run(node)["number"]
+        labels, number = rig.ours(node), rig.nccl_run(node)["number"]
         rig.machine.holding = True
         rig.ask_for_run(node)
         rig.holder()
         operator.kill()
         job = rig.job(gpus=8, priority=rig.high)
         eventually(lambda: rig.placed(job) == node, what="the job on the node")
-        eventually(lambda: not rig.bench_pods(), what="the benchmark's pod gone")
+        eventually(lambda: not rig.nccl_pods(), what="the benchmark's pod gone")
         rig.machine.holding = False
         rig.end_job(job)
         operator.start()
-        rig.wait_bench(node, more_than=number)
-        assert rig.bench_run(node)["number"] == number + 1, "the run that nobody saw end is made again"
+        rig.wait_nccl(node, more_than=number)
+        assert rig.nccl_run(node)["number"] == number + 1, "the run that nobody saw end is made again"
         assert rig.ours(node) == labels

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rig import Rig, install_crds
+from support.rig import Rig, install_crds
 from testbed.rest import Rest
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rig import eventually
+from support.rig import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rig import GROUP, answering, at_work, eventually, run_of
-from witness import Witness
+from support.rig import GROUP, answering, at_work, eventually, run_of
+from support.witness import Witness
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

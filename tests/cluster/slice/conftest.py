@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rig import OURS, ROOT, Rig, eventually
+from support.rig import OURS, ROOT, Rig, eventually
 from testbed.audit import AuditTrail, Entry, service_account
 from testbed.cluster import PodProcess, Testbed
 

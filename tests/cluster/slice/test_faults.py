@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rig import OURS, eventually
+from support.rig import OURS, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -13,7 +13,7 @@ from testbed.demo import steps
 from testbed.demo.fleet import BROKEN_LINKS, BUSY_NODE, FLEET, PREFIX, SEVEN_NODE, Machine
 from testbed.demo.session import Object, Session, probe_of
 from testbed.errors import TestbedError
-from testbed.simulated_nccl.bench import at_work
+from testbed.simulated_nccl.nccl import at_work
 
 POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
 PODS = "/api/v1/namespaces/default/pods"
@@ -29,7 +29,7 @@ JOB = "zero-all-gpus"
 
 def benchmark(session: Session) -> None:
     """Let benchmarks run; every node must carry what its links really carry."""
-    session.say(f"benchmarks were paused (budget.concurrentBenchmarks 0); now {AT_A_TIME} nodes at a time:")
+    session.say(f"benchmarks were paused (budget.concurrentNcclProbes 0); now {AT_A_TIME} nodes at a time:")
     print("    a pod on all free GPUs of a node runs NCCL's collectives; NCCL itself is a stand-in here")
     _pause(session, AT_A_TIME)
     waiting, wrong = partial(_waiting, session), partial(_wrong, session)
@@ -82,7 +82,7 @@ def preempt(session: Session) -> None:
 
 
 def _pause(session: Session, places: int) -> None:
-    session.api.patch(POLICY, {"spec": {"budget": {"concurrentBenchmarks": places}}})
+    session.api.patch(POLICY, {"spec": {"budget": {"concurrentNcclProbes": places}}})
 
 
 def _waiting(session: Session) -> list[str]:

@@ -37,7 +37,7 @@ class Machine:
     """One node: its hardware profile, what is wrong with it, and what that demands.
 
     `expected` by what NVML and the system tell; `busbw`: GB/s that NCCL's all_reduce reaches there (profile's
-    bench group; 0 where nothing is measured), and `after`: what the node must carry then, where that is not
+    nccl group; 0 where nothing is measured), and `after`: what the node must carry then, where that is not
     the same with `measured` as evidence.
     """
 
@@ -118,7 +118,7 @@ policy:
     probes:
       health: {interval: 60s, deadline: 30s, window: 1s}
       nccl: {interval: 1h, deadline: 2m, recheck: 5s}   # 24h, 8m, 10m
-    budget: {concurrentProbes: 6, concurrentBenchmarks: 0, gatedNodes: "25%"}
+    budget: {concurrentProbes: 6, concurrentNcclProbes: 0, gatedNodes: "25%"}
     hysteresis: {dwell: 5s}
     thresholds:
       intervalFloor: 1          # seconds between two runs whose counters are compared; 120 by default

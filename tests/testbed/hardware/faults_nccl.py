@@ -20,7 +20,7 @@ PHASES = {phase.value: phase.value for phase in Phase if phase is not Phase.SPAW
 
 def _add(machine: Machine, kind: str, *, arm: str = "all", phase: str = "") -> None:
     """Let this go wrong; HardwareError where there is no benchmark."""
-    there = machine.profile.bench is not None and len(machine.gpus) > 1
+    there = machine.profile.nccl is not None and len(machine.gpus) > 1
     needs(machine, there, "second GPU that NCCL could join to the first")
     if phase:
         choice("phase", phase, PHASES)
@@ -73,7 +73,7 @@ def nccl_cold_init(machine: Machine, *, seconds: Parameter = 50, arm: str = "all
 @fault("nccl-nvls-broken")
 def nccl_nvls_broken(machine: Machine, *, kind: str = "init") -> None:
     """NVLS cannot be set up (kind: init, out-of-memory), which fails every arm that would use it."""
-    needs(machine, machine.profile.bench is not None and machine.profile.bench.nvls_from > 0, "NVLS")
+    needs(machine, machine.profile.nccl is not None and machine.profile.nccl.nvls_from > 0, "NVLS")
     _add(machine, trouble.NVLS_BROKEN)
     phase = choice("kind", kind, {"init": "", trouble.OUT_OF_MEMORY: trouble.OUT_OF_MEMORY})
     _change(machine, phase=phase)

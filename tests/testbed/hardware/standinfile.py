@@ -9,14 +9,14 @@ from __future__ import annotations
 from nodegauge_contract.nccl import ArmName
 from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import SWITCH, Machine
-from testbed.profiles.benchmodel import Bench
-from testbed.profiles.benchmodel import Way as Told
+from testbed.profiles.ncclmodel import NcclResult
+from testbed.profiles.ncclmodel import Way as Told
 from testbed.simulated_nccl import machine as standin
 from testbed.simulated_nccl.machine import Gpu, Trouble, Way
 from testbed.simulated_nccl.trouble import FAILED
 
 NCCL, CUDA = "2.32.3", "12.9"
-"""Versions in the project's own bench image."""
+"""Versions in the project's own nccl image."""
 LEAST = 0.05
 """What is left of a way whose links are all down: NCCL finds another one; made up."""
 REFUSED = "P2P is disabled between NVLINK connected GPUs"
@@ -25,7 +25,7 @@ REFUSED = "P2P is disabled between NVLINK connected GPUs"
 
 def render(machine: Machine, *, seed: str) -> bytes:
     """The file's content."""
-    bench = machine.profile.bench
+    nccl = machine.profile.nccl
     made = standin.Machine(
         name=machine.profile.name,
         seed=seed,
@@ -35,15 +35,15 @@ def render(machine: Machine, *, seed: str) -> bytes:
             Gpu(
                 uuid=gpu_uuid(seed, gpu.address),
                 bus=gpu.address,
-                pairs=_row(machine, number, bench),
+                pairs=_row(machine, number, nccl),
                 there=number not in machine.handles and number in machine.visible,
             )
             for number, gpu in enumerate(machine.gpus)
         ),
-        ways={name: _way(machine, name, way) for name, way in bench.ways.items()} if bench else {},
-        nvls_from=bench.nvls_from if bench else 0,
-        init_seconds=bench.init_seconds if bench else 0.0,
-        load_seconds=bench.load_seconds if bench else 0.0,
+        ways={name: _way(machine, name, way) for name, way in nccl.ways.items()} if nccl else {},
+        nvls_from=nccl.nvls_from if nccl else 0,
+        init_seconds=nccl.init_seconds if nccl else 0.0,
+        load_seconds=nccl.load_seconds if nccl else 0.0,
         troubles=(*_refused(machine), *machine.nccl),
     )
     return standin.encode(made)
@@ -76,12 +76,12 @@ def _links_left(machine: Machine) -> float:
     return max(min(shares, default=1.0), LEAST)
 
 
-def _row(machine: Machine, one: int, bench: Bench | None) -> tuple[float, ...]:
+def _row(machine: Machine, one: int, nccl: NcclResult | None) -> tuple[float, ...]:
     """GB/s one way from a GPU to every GPU."""
-    if bench is None:
+    if nccl is None:
         return tuple(-1.0 for _ in machine.gpus)
     return tuple(
-        -1.0 if one == other else max(_joining(machine, one, other) * bench.link_gbps, bench.pcie_gbps)
+        -1.0 if one == other else max(_joining(machine, one, other) * nccl.link_gbps, nccl.pcie_gbps)
         for other in range(len(machine.gpus))
     )
 

@@ -87,12 +87,12 @@ def default_images(checkout: Path | None = None) -> dict[str, Image]:
     root = checkout or Path(__file__).resolve().parents[3]
     sources = (root / "operator" / "src", root / "probes" / "src")
     probes = python_image(*sources, module="nodegauge_probes")
-    bench = replace(probes, env={**probes.env, **standin_environment(root)})
+    nccl = replace(probes, env={**probes.env, **standin_environment(root)})
     return {
         "nodegauge/operator": python_image(*sources, module="nodegauge_operator"),
         "nodegauge/probes": probes,
         "nodegauge/probe": probes,
-        "nodegauge/bench": bench,
+        "nodegauge/nccl": nccl,
         "python": python_image(),
         "busybox": host_image("sh", "sleep", "echo", "cat", "true", "false", "env"),
     }

@@ -74,7 +74,7 @@ class Quiet:
         """It came back."""
 
 
-class Bench:
+class NodeHarness:
     """One node of one machine, and all that was read of it."""
 
     def __init__(self, hardware: Hardware) -> None:
@@ -139,18 +139,18 @@ class Bench:
         )
 
 
-def observe(bench: Bench, scenario: Scenario | None, *, load: int) -> Row:
+def observe(harness: NodeHarness, scenario: Scenario | None, *, load: int) -> Row:
     """Baseline twice, then the fault and its runs; the row that came of it."""
-    bench.hardware.load(load)
+    harness.hardware.load(load)
     for _ in range(2):
         time.sleep(BETWEEN)
-        bench.run()
+        harness.run()
     if scenario is not None:
-        bench.hardware.fault(scenario.fault_name, **scenario.parameters)
+        harness.hardware.fault(scenario.fault_name, **scenario.parameters)
         for _ in range(scenario.runs):
             time.sleep(BETWEEN)
-            bench.run(apart=scenario.fault_name in HANGS)
-    return bench.row()
+            harness.run(apart=scenario.fault_name in HANGS)
+    return harness.row()
 
 
 def _measure(hardware: Hardware) -> Result:
@@ -187,7 +187,7 @@ def main() -> int:
         hardware.heal()
         hardware.reboot()  # counters begin anew, and nothing runs
         try:
-            answer: Row | str = observe(Bench(hardware), scenario, load=load)
+            answer: Row | str = observe(NodeHarness(hardware), scenario, load=load)
         except HardwareError as error:
             answer = str(error)
         sys.stdout.buffer.write(msgspec.json.encode([number, answer]) + b"\n")

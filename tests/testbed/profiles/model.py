@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from testbed.profiles.benchmodel import Bench
 from testbed.profiles.hostmodel import Base, Host
+from testbed.profiles.ncclmodel import NcclResult
 
 FAR_SWITCH = "switch"
 """The far end of a link to an NVSwitch that is no PCI function of this machine, as in a rack."""
@@ -244,7 +244,7 @@ class Node(Base, frozen=True, kw_only=True):
 class Profile(Base, frozen=True, kw_only=True):
     """A machine.  `visible`: how many GPUs, from the first, a container is shown (None: all of them).
 
-    `bench`: what NCCL would measure; None where it has nothing to measure.
+    `nccl`: what NCCL would measure; None where it has nothing to measure.
 
     `driver_mounted`: False where the container runtime puts no driver library into containers at all.
     """
@@ -260,7 +260,7 @@ class Profile(Base, frozen=True, kw_only=True):
     fabric: Fabric | None = None
     recording: Recording | None = None
     platform: Platform | None = None
-    bench: Bench | None = None
+    nccl: NcclResult | None = None
     node: Node = Node()
     visible: int | None = None
     driver_mounted: bool = True

@@ -15,8 +15,8 @@ import msgspec
 
 from nodegauge_contract.nccl import Collective
 from testbed.errors import TestbedError
-from testbed.profiles.benchmodel import WAYS
 from testbed.profiles.model import FAR_SWITCH, Profile
+from testbed.profiles.ncclmodel import WAYS
 from testbed.profiles.pcitree import TreeError, functions
 
 FOLDER = Path(__file__).parent
@@ -106,7 +106,7 @@ def contradictions(profile: Profile) -> list[str]:
         for peer in profile.gpus:
             if peer.address in far & gpus and gpu.links.count(peer.address) != peer.links.count(gpu.address):
                 found.append(f"gpus: {gpu.address} and {peer.address} do not agree on the links between them")
-    return found + _unseen(profile) + _chips(profile) + _bench(profile)
+    return found + _unseen(profile) + _chips(profile) + _nccl(profile)
 
 
 def _unseen(profile: Profile) -> list[str]:
@@ -121,25 +121,25 @@ def _unseen(profile: Profile) -> list[str]:
     return found
 
 
-def _bench(profile: Profile) -> list[str]:
+def _nccl(profile: Profile) -> list[str]:
     """What nobody could measure with NCCL there."""
-    if (bench := profile.bench) is None:
+    if (nccl := profile.nccl) is None:
         return []
-    found = [] if "host" in bench.ways else ["bench.ways: no host: every machine has host memory"]
+    found = [] if "host" in nccl.ways else ["nccl.ways: no host: every machine has host memory"]
     found += [
-        f"bench.ways: no way is called {name!r}: there are {', '.join(WAYS)}"
-        for name in bench.ways.keys() - set(WAYS)
+        f"nccl.ways: no way is called {name!r}: there are {', '.join(WAYS)}"
+        for name in nccl.ways.keys() - set(WAYS)
     ]
     found += [
-        f"bench.ways.{name}.busbw: nobody measures {collective!r}"
-        for name, way in bench.ways.items()
+        f"nccl.ways.{name}.busbw: nobody measures {collective!r}"
+        for name, way in nccl.ways.items()
         for collective in way.busbw.keys() - set(Collective)
     ]
-    if ("nvls" in bench.ways) != (bench.nvls_from > 0):
-        found.append("bench.nvls_from: says from how many ranks on NVLS is used, where it is a way")
+    if ("nvls" in nccl.ways) != (nccl.nvls_from > 0):
+        found.append("nccl.nvls_from: says from how many ranks on NVLS is used, where it is a way")
     return found + [
-        f"bench.ways.{name}.shape: sizes must ascend"
-        for name, way in bench.ways.items()
+        f"nccl.ways.{name}.shape: sizes must ascend"
+        for name, way in nccl.ways.items()
         if [size for size, _ in way.shape] != sorted({size for size, _ in way.shape})
     ]
 

@@ -5,18 +5,18 @@ two entry points.
 """
 
 from nodegauge_judge.nccl.expectations import Expectations
-from nodegauge_judge.nccl.judge import judge_bench, regrade
+from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import Measured
-from nodegauge_judge.nccl.model import Agreement, BenchJudgement, Expectation, Peers, nobody
+from nodegauge_judge.nccl.model import Agreement, Expectation, NcclJudgement, Peers, nobody
 
 __all__ = [
     "Agreement",
-    "BenchJudgement",
     "Expectation",
     "Expectations",
     "Measured",
+    "NcclJudgement",
     "Peers",
-    "judge_bench",
+    "judge_nccl",
     "nobody",
     "regrade",
 ]

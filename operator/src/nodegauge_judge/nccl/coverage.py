@@ -52,7 +52,7 @@ def incomplete(grading: Grading) -> Iterator[Finding]:
     hits = [of_node(Severity.INFO, f"{_sentence(parts)}.", evidence=evidence)] if parts else []
     if _ended_well(grading) and not _has_gibibyte(grading):
         hits.append(_no_gibibyte(grading))
-    yield from gather(Code.BENCH_INCOMPLETE, hits)
+    yield from gather(Code.NCCL_INCOMPLETE, hits)
 
 
 def not_gradable(grading: Grading) -> Iterator[Finding]:

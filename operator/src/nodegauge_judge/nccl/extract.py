@@ -13,7 +13,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from nodegauge_contract import Arm, ArmName, Bench, Bus, Cell, Collective, Gpu, Result, Unavailable
+from nodegauge_contract import Arm, ArmName, Bus, Cell, Collective, Gpu, NcclResult, Result, Unavailable
 from nodegauge_judge.case import Case, clip, full_name, number, text
 from nodegauge_judge.history.node_history import History, uuid_start
 from nodegauge_judge.interconnect import classify
@@ -53,8 +53,8 @@ def told_off(environment: Mapping[str, str]) -> bool:
 
 
 def measure(result: Result, *, history: History, environment: Mapping[str, str]) -> Measured:
-    """What `result.bench` says, with what NVML said of the same GPUs; without memory of runs before."""
-    bench = result.bench or Bench()
+    """What `result.nccl` says, with what NVML said of the same GPUs; without memory of runs before."""
+    nccl = result.nccl or NcclResult()
     case = Case.of(
         replace(result, bus=Bus(), problem=None),
         thresholds=Thresholds(),
@@ -67,28 +67,28 @@ def measure(result: Result, *, history: History, environment: Mapping[str, str])
     problem = result.problem
     return Measured(
         version=VERSION,
-        engine=text(bench.engine)[:128],
-        nccl=_word(bench.nccl),
+        engine=text(nccl.engine)[:128],
+        nccl=_word(nccl.nccl),
         driver=_word(result.system.driver).partition(".")[0],
         gpu=_product(result.gpus),
-        set=_digest(bench.uuids or [gpu.uuid for gpu in result.gpus if isinstance(gpu.uuid, str)]),
+        set=_digest(nccl.uuids or [gpu.uuid for gpu in result.gpus if isinstance(gpu.uuid, str)]),
         sm=_sm(result.gpus),
-        ranks=_small(bench.ranks or len(bench.uuids)),
-        expected=_small(bench.expected),
-        nodes=max(0, min(bench.nodes, 2**53)),
+        ranks=_small(nccl.ranks or len(nccl.uuids)),
+        expected=_small(nccl.expected),
+        nodes=max(0, min(nccl.nodes, 2**53)),
         klass=joined.klass.value if joined.klass is not None and _links_were_read(result.gpus) else "",
         wire=None if joined.nvlink_gbps is None else float(joined.nvlink_gbps),
         links=",".join(f"{links}x{gpus}" for links, gpus in sorted(sums.items(), reverse=True))[:64],
         switched=case.lanes.switched,
         pcie=_pcie(result.gpus),
-        through_cpu=_through_cpu(result, bench),
+        through_cpu=_through_cpu(result, nccl),
         told_off=told_off(environment),
-        missing=_missing(result, bench, history),
-        arms=tuple(_arm(arm, stalled=_stalled(bench)) for arm in bench.arms),
-        pairs=tuple(_pairs(case, bench)),
-        omitted=tuple(name for name in result.omitted if name.startswith("bench")),
-        cut=tuple(clip(cell) for cell in bench.cut),
-        throttled=_stalled(bench),
+        missing=_missing(result, nccl, history),
+        arms=tuple(_arm(arm, stalled=_stalled(nccl)) for arm in nccl.arms),
+        pairs=tuple(_pairs(case, nccl)),
+        omitted=tuple(name for name in result.omitted if name.startswith("nccl")),
+        cut=tuple(clip(cell) for cell in nccl.cut),
+        throttled=_stalled(nccl),
         problem=clip(problem.message or problem.kind) if problem is not None else "",
     )
 
@@ -125,17 +125,17 @@ def _cell(cell: Cell, arm: Arm) -> CellSeen | None:
     )
 
 
-def _pairs(case: Case, bench: Bench) -> Iterator[PairKind]:
+def _pairs(case: Case, nccl: NcclResult) -> Iterator[PairKind]:
     """Pairs by the number of NVLinks between them, the most first; without any where there is no matrix."""
     places = {gpu.uuid: place for place, gpu in enumerate(case.result.gpus) if isinstance(gpu.uuid, str)}
-    arm = next((arm for arm in bench.arms if arm.name == ArmName.DEFAULT), None)
+    arm = next((arm for arm in nccl.arms if arm.name == ArmName.DEFAULT), None)
     kinds: dict[int, list[PairSeen]] = {}
     for i, row in enumerate(arm.pairs if arm is not None else ()):
         for j, value in enumerate(row):
             gbps = number(value)
-            if i == j or gbps is None or not 0 <= gbps <= MOST_GBPS or max(i, j) >= len(bench.uuids):
+            if i == j or gbps is None or not 0 <= gbps <= MOST_GBPS or max(i, j) >= len(nccl.uuids):
                 continue
-            a, b = places.get(bench.uuids[i]), places.get(bench.uuids[j])
+            a, b = places.get(nccl.uuids[i]), places.get(nccl.uuids[j])
             if a is None or b is None:
                 continue
             source, target = (full_name(case.result.gpus[place])[:64] for place in (a, b))
@@ -164,11 +164,11 @@ def _typical(seen: list[PairSeen], *, whole: bool) -> float:
     return max(median(row) for row in rows.values())
 
 
-def _missing(result: Result, bench: Bench, history: History) -> tuple[str, ...]:
+def _missing(result: Result, nccl: NcclResult, history: History) -> tuple[str, ...]:
     """GPUs that are known and took no part: those of the document by name, others by the start of a UUID."""
-    if not bench.uuids:
+    if not nccl.uuids:
         return ()
-    took = set(bench.uuids)
+    took = set(nccl.uuids)
     names = {gpu.uuid: full_name(gpu)[:64] for gpu in result.gpus if isinstance(gpu.uuid, str)}
     seen = [name for uuid, name in names.items() if uuid not in took]
     known = {uuid_start(key) for key in history.gpus}
@@ -205,9 +205,9 @@ def _pcie(gpus: list[Gpu]) -> float | None:
     return min(rates, default=None)
 
 
-def _through_cpu(result: Result, bench: Bench) -> bool:
+def _through_cpu(result: Result, nccl: NcclResult) -> bool:
     """Whether two GPUs that took part are not joined by PCIe switches alone, as far as anybody knows."""
-    took = [place for place, gpu in enumerate(result.gpus) if gpu.uuid in bench.uuids]
+    took = [place for place, gpu in enumerate(result.gpus) if gpu.uuid in nccl.uuids]
     grid = result.pairs.ancestor
     pairs = ((i, j) for i in took for j in took if i != j)
     near = ((grid[i][j] if i < len(grid) and j < len(grid[i]) else None) for i, j in pairs)
@@ -218,8 +218,8 @@ def _digest(uuids: list[str]) -> str:
     return sha256("\n".join(sorted(uuids)).encode(errors="replace")).hexdigest()[:12] if uuids else ""
 
 
-def _stalled(bench: Bench) -> int:
-    return _whole(number(bench.throttled_periods)) or 0
+def _stalled(nccl: NcclResult) -> int:
+    return _whole(number(nccl.throttled_periods)) or 0
 
 
 def _word(value: str | Unavailable) -> str:

@@ -1,6 +1,6 @@
 """The judgement of a benchmark: measure, remember, grade.
 
-`judge_bench` is for a new result, `regrade` for what a report kept of an old one; both end in the same
+`judge_nccl` is for a new result, `regrade` for what a report kept of an old one; both end in the same
 grading, so that other expectations, thresholds or peers grade the same numbers anew.  Neither raises on a
 decoded document or on any text, whatever it says.
 """
@@ -24,7 +24,7 @@ from nodegauge_judge.nccl.floors import Asked
 from nodegauge_judge.nccl.grading import Grading, gbps
 from nodegauge_judge.nccl.headline import figures, following, key, p2p_off
 from nodegauge_judge.nccl.measurement import Measured, fitting
-from nodegauge_judge.nccl.model import Agreement, BenchJudgement, Peers, nobody
+from nodegauge_judge.nccl.model import Agreement, NcclJudgement, Peers, nobody
 from nodegauge_judge.thresholds import Thresholds
 
 CHECKS: tuple[Callable[[Grading], Iterator[Finding]], ...] = (
@@ -50,11 +50,11 @@ ANSWERS: dict[Code, Callable[[Grading], Answer]] = {
     Code.P2P_BROKEN: arm_outcomes.answer_p2p,
 }
 """For every row of the catalogue that has a gate and whose probe is nccl: what one run says about it."""
-_WITH_ENGINE = "an image for benchmarks has it: `make images BENCH=1`, `images.bench` of the chart"
+_WITH_ENGINE = "an image for benchmarks has it: `make images NCCL=1`, `images.nccl` of the chart"
 _WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 
 
-def judge_bench(
+def judge_nccl(
     result: Result,
     *,
     expectations: Expectations | None = None,
@@ -64,7 +64,7 @@ def judge_bench(
     node: NodeFacts | None = None,
     peers: Peers = nobody,
     environment: Mapping[str, str] | None = None,
-) -> BenchJudgement:
+) -> NcclJudgement:
     """What the benchmark in `result` says of its node.
 
     `before`: `memory` of the judgement before this one; `history`: that of health, which knows GPUs that are
@@ -95,7 +95,7 @@ def regrade(
     thresholds: Thresholds | None = None,
     node: NodeFacts | None = None,
     peers: Peers = nobody,
-) -> BenchJudgement:
+) -> NcclJudgement:
     """The grade of numbers that a report kept; unknown where the text cannot be read."""
     measured = Measured.decode(memory)
     if measured is None:
@@ -104,20 +104,20 @@ def regrade(
     return _grade(Grading.of(fitting(measured), asked=asked, node=node or NodeFacts(), peers=peers))
 
 
-def _nothing(result: Result) -> BenchJudgement | None:
+def _nothing(result: Result) -> NcclJudgement | None:
     """The judgement of a run that measured nothing; None for any other."""
-    bench = result.bench
-    if bench is None:
+    nccl = result.nccl
+    if nccl is None:
         problem = result.problem
         words = clip(problem.message or problem.kind) if problem is not None else "it holds no benchmark"
         reason = pascal(problem.kind) if problem is not None else "NoResult"
         return _unread(Verdict.UNKNOWN, reason, f"the benchmark brought no result: {words}")
-    if bench.skipped:
-        words = clip(bench.message) or clip(bench.skipped)
-        if bench.skipped == Skip.NO_ENGINE:
-            words = f"the image cannot load {clip(bench.engine) or 'an engine'} ({words}); {_WITH_ENGINE}"
-        return _unread(Verdict.SKIPPED, pascal(bench.skipped), f"the benchmark was skipped: {words}")
-    if max(bench.ranks, len(bench.uuids)) < 2 and not bench.arms:
+    if nccl.skipped:
+        words = clip(nccl.message) or clip(nccl.skipped)
+        if nccl.skipped == Skip.NO_ENGINE:
+            words = f"the image cannot load {clip(nccl.engine) or 'an engine'} ({words}); {_WITH_ENGINE}"
+        return _unread(Verdict.SKIPPED, pascal(nccl.skipped), f"the benchmark was skipped: {words}")
+    if max(nccl.ranks, len(nccl.uuids)) < 2 and not nccl.arms:
         return _unread(Verdict.UNKNOWN, "NoResult", "the benchmark ran on no two GPUs")
     return None
 
@@ -133,7 +133,7 @@ def _runs(found: Measured, past: Measured | None, *, limit: float) -> dict[str, 
     }
 
 
-def _grade(grading: Grading) -> BenchJudgement:
+def _grade(grading: Grading) -> NcclJudgement:
     measured = grading.measured
     several = measured.nodes > 1
     checks = (coverage.not_gradable,) if several else CHECKS
@@ -145,7 +145,7 @@ def _grade(grading: Grading) -> BenchJudgement:
     said, message = (Agreement.UNSURE, "more than one node") if several else agreement.agreement(grading)
     answers = {code.value: ask(grading) for code, ask in ANSWERS.items()} if readable else {}
     off = p2p_off(measured)
-    return BenchJudgement(
+    return NcclJudgement(
         verdict=verdict,
         readable=readable,
         summary=_summary(grading, verdict, findings),
@@ -176,7 +176,7 @@ def _verdict(grading: Grading, findings: list[Finding]) -> Verdict:
     return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
 
 
-def _bad(judgement: BenchJudgement) -> tuple[str, ...]:
+def _bad(judgement: NcclJudgement) -> tuple[str, ...]:
     """Codes that the judgement holds against the node."""
     codes = [code for code, answer in judgement.answers.items() if answer is Answer.BAD]
     return tuple(codes + [f.code for f in judgement.findings if f.code == Code.NCCL_FAILED.value])
@@ -217,8 +217,8 @@ def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str
     return f"{what}: {numbers}; {why}."
 
 
-def _unread(verdict: Verdict, reason: str, words: str) -> BenchJudgement:
-    return BenchJudgement(
+def _unread(verdict: Verdict, reason: str, words: str) -> NcclJudgement:
+    return NcclJudgement(
         verdict=verdict,
         readable=False,
         summary=f"{words[0].upper()}{words[1:].rstrip('.')}.",

@@ -62,7 +62,7 @@ def nobody(_: str) -> Sequence[float]:
     return ()
 
 
-class BenchJudgement(Struct, frozen=True, kw_only=True):
+class NcclJudgement(Struct, frozen=True, kw_only=True):
     """All that one benchmark says about a node.
 
     `readable`: something was measured and could be graded.  `busbw`: whole GB/s (rounded down) by collective

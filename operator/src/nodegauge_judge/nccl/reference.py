@@ -46,7 +46,7 @@ a slower protocol there (NVIDIA/nccl pull request 2343). Through the host goes w
 peer access between GPUs that are not below the same PCIe switches (PHB, NODE, SYS).
 
 The finding names the row with its source, or the rule. Labels are for 1 GiB; where that size was cut, the
-largest from {smallest} on stands in for it and `bench-incomplete` says so. A smaller size has a floor only by
+largest from {smallest} on stands in for it and `nccl-incomplete` says so. A smaller size has a floor only by
 a row of its own. Old results are graded again when rows or thresholds change, without a new run.
 
 A row of your own:

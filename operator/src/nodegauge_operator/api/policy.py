@@ -23,7 +23,7 @@ _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 PULL_SECONDS = 1800.0
-"""How long the bench image (about 0.85 GB) may take to arrive on a node; nothing is held meanwhile."""
+"""How long the nccl image (about 0.85 GB) may take to arrive on a node; nothing is held meanwhile."""
 
 Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
 CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")]
@@ -68,8 +68,8 @@ class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Engine(StrEnum):
-    """What makes the collectives: the bench image's `nccl4py`, or an `all_reduce_perf` binary (`nccl-tests`)
-    that the user's own bench image brings."""
+    """What makes the collectives: the nccl image's `nccl4py`, or an `all_reduce_perf` binary (`nccl-tests`)
+    that the user's own nccl image brings."""
 
     NCCL4PY = "nccl4py"
     NCCL_TESTS = "nccl-tests"
@@ -80,7 +80,7 @@ class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
 
     `recheck`: time to the next run where one asks for another (first time below the floor, runs that
     disagree, a gate that a good run would leave).  `environment`: NCCL_* variables for the arms; of the
-    node's and the image's own none is ever inherited.  It runs only where the installation names a bench
+    node's and the image's own none is ever inherited.  It runs only where the installation names a nccl
     image (chart: `nccl.image`).
     """
 
@@ -131,7 +131,7 @@ class Until(StrEnum):
     nodes where none applies, with one GPU or shared ones, the first health run all the same)."""
 
     HEALTH = "Health"
-    BENCHMARK = "Benchmark"
+    NCCL = "Nccl"
 
 
 class Taints(Struct, frozen=True, rename="camel", kw_only=True):
@@ -168,13 +168,13 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     """`concurrentProbes`: probe pods at a time: a count, or per cent of the policy's nodes (rounded down, at
     least 1), never more than 50; 0 pauses the policy.  `gatedNodes`: nodes that may carry a taint of ours for
     a fault at a time (`unvalidated` is not one): a count, or per cent (rounded down, at least 1); 0 for none.
-    `concurrentBenchmarks`: nodes that a benchmark may hold or wait for at a time, counted like
+    `concurrentNcclProbes`: nodes that a benchmark may hold or wait for at a time, counted like
     `concurrentProbes` and apart from it; 0 pauses benchmarks.
     """
 
     concurrent_probes: CountOrPercent = "10%"
     gated_nodes: CountOrPercent = "20%"
-    concurrent_benchmarks: CountOrPercent = "10%"
+    concurrent_nccl_probes: CountOrPercent = "10%"
 
 
 class Limits(Struct, frozen=True, rename="camel", kw_only=True):
@@ -194,14 +194,14 @@ class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):
     """What probe pods carry beyond what nodegauge sets; empty values mean the operator's own defaults."""
 
     image: str = ""
-    bench_image: str = ""
+    nccl_image: str = ""
     image_pull_policy: str = ""
     image_pull_secrets: list[dict[str, str]] = []
     runtime_class_name: str = ""
     priority_class_name: str = ""
     tolerations: list[dict[str, Any]] = []
     resources: dict[str, dict[str, str]] = {}
-    bench_resources: dict[str, dict[str, str]] = {}
+    nccl_resources: dict[str, dict[str, str]] = {}
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
@@ -265,12 +265,12 @@ class Policy(Struct, frozen=True, kw_only=True):
             return limits
         return replace(limits, not_started=f"{PULL_SECONDS:.0f}s")
 
-    def bench_image(self, installed: str) -> str:
+    def nccl_image(self, installed: str) -> str:
         """The image of benchmarks: the policy's, or the one that the installation names; empty for no
         benchmarks at all."""
         if not self.spec.probes.nccl.enabled:
             return ""
-        return self.spec.pod_template.bench_image or installed
+        return self.spec.pod_template.nccl_image or installed
 
 
 class PolicyInvalid(Exception):

@@ -29,7 +29,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     """All that `next_step` may know of one node.
 
     `node` None: it is gone for certain.  `policy` None: no policy selects it.  `granted`: the budget of
-    concurrent probes has a place for it; `bench_granted`: that of benchmarks has.  `gate_room`: the budget of
+    concurrent probes has a place for it; `nccl_granted`: that of benchmarks has.  `gate_room`: the budget of
     gated nodes has a place for it, or it is gated already.  `peers`: what nodes like it reach in benchmarks.
     `posted`: run and reason of the last event this process posted.
     `fresh`: the report was read again for this very question.  `since`: when this process began to decide,
@@ -43,7 +43,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     pods: tuple[PodView, ...]
     now: float
     granted: bool = False
-    bench_granted: bool = False
+    nccl_granted: bool = False
     peers: Peers = nobody
     gate_room: bool = False
     posted: tuple[str, str] = ("", "")

@@ -27,20 +27,20 @@ from nodegauge_operator.core.taints import NOTHING, UNVALIDATED
 
 class Ground(Struct, frozen=True, kw_only=True):
     """What a decision stands on.  `room`: the budget of gated nodes has a place for this node; `since`: when
-    this process began to decide; `bench_image`: the installation's; times in epoch seconds."""
+    this process began to decide; `nccl_image`: the installation's; times in epoch seconds."""
 
     node: NodeView
     policy: Policy
     now: float
     since: float = 0.0
     room: bool = False
-    bench_image: str = ""
+    nccl_image: str = ""
     peers: Peers = nobody
 
     @property
     def benchmarks(self) -> bool:
         """Whether installation and policy ask for benchmarks."""
-        return bool(self.policy.bench_image(self.bench_image))
+        return bool(self.policy.nccl_image(self.nccl_image))
 
 
 def settled(report: Report, status: ReportStatus, ground: Ground) -> ReportStatus:
@@ -138,7 +138,7 @@ def _passed(status: ReportStatus, ground: Ground) -> str:
     """When the node first passed, by what the policy asks for: a health run, or a benchmark where one can be
     made here at all (a report of an older version may hold a health run that it did not note)."""
     probe = status.probe(names.PROBE_HEALTH)
-    if ground.benchmarks and ground.policy.spec.taints.unvalidated_until is Until.BENCHMARK:
+    if ground.benchmarks and ground.policy.spec.taints.unvalidated_until is Until.NCCL:
         why = nccl_eligibility.hindrance(status, ground.node)
         if why is None or why.reason in nccl_eligibility.PASSING:
             probe = status.probe(names.PROBE_NCCL)

@@ -14,7 +14,7 @@ from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.texts import bounded
 from nodegauge_operator.reasons import Reason
 
-WHO = {names.PROBE_HEALTH: "", names.PROBE_PULL: "bench image: ", names.PROBE_NCCL: "NCCL benchmark: "}
+WHO = {names.PROBE_HEALTH: "", names.PROBE_PULL: "nccl image: ", names.PROBE_NCCL: "NCCL benchmark: "}
 """Who speaks, where it is not the health probe."""
 
 

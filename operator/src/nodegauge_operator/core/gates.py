@@ -25,7 +25,7 @@ from nodegauge_judge import (
     Probe,
     Severity,
 )
-from nodegauge_judge.nccl.model import BenchJudgement
+from nodegauge_judge.nccl.model import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated
 from nodegauge_operator.api.report import GateState, GateStatus, HeldTaint, ReportStatus, stamp
@@ -37,7 +37,7 @@ GATES: dict[str, Gate] = {entry.code.value: entry.gate for entry in CATALOGUE.va
 """The rows that have a gate, in the catalogue's order."""
 PROBES: dict[str, Probe] = {entry.code.value: entry.probe for entry in CATALOGUE.values()}
 """Whose runs tell of a row: no other's count for it."""
-GATES_OF_BENCHMARKS = frozenset(code for code in GATES if PROBES[code] is Probe.NCCL)
+GATES_OF_NCCL = frozenset(code for code in GATES if PROBES[code] is Probe.NCCL)
 TITLES: dict[str, str] = {entry.code.value: entry.title for entry in CATALOGUE.values()}
 KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
 TEMPERATURES = (Code.HOT.value, Code.MEMORY_HOT.value)
@@ -55,7 +55,7 @@ MAX_UNKNOWN = 8
 
 def after_run(
     gates: Iterable[GateStatus],
-    judgement: Judgement | BenchJudgement,
+    judgement: Judgement | NcclJudgement,
     *,
     policy: Hysteresis,
     now: float,

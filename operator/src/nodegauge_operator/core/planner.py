@@ -37,7 +37,7 @@ from nodegauge_operator.core.nccl_eligibility import giving_way, replaced
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.release import delete_next, release, take_off
 from nodegauge_operator.core.report_update import advance
-from nodegauge_operator.core.schedule import bench_due_at, bench_probe, run_due_at, wake_at
+from nodegauge_operator.core.schedule import nccl_due_at, nccl_probe, run_due_at, wake_at
 from nodegauge_operator.core.taints import taint_patch
 
 __all__ = [
@@ -53,8 +53,8 @@ __all__ = [
     "Situation",
     "Step",
     "Unselected",
-    "bench_due_at",
     "last_number",
+    "nccl_due_at",
     "next_step",
     "refused",
     "run_due_at",
@@ -141,7 +141,7 @@ def _ending(s: Situation, pod: PodView, node: NodeView, policy: Policy) -> pod_o
     end = pod_outcome.ending(pod, node=node.name, limits=limits, deadline=deadline, now=s.now)
     if pod.probe == names.PROBE_HEALTH or (end is not None and end.outcome is not Outcome.UNKNOWN):
         return end
-    return giving_way(node) or replaced(pod, image=policy.bench_image(s.defaults.bench_image)) or end
+    return giving_way(node) or replaced(pod, image=policy.nccl_image(s.defaults.nccl_image)) or end
 
 
 def _advanced(
@@ -173,7 +173,7 @@ def _patched(
         now=s.now,
         since=s.since,
         room=s.gate_room,
-        bench_image=s.defaults.bench_image,
+        nccl_image=s.defaults.nccl_image,
         peers=s.peers,
     )
     return PatchReport(report, desired_state.settled(report, status, ground))
@@ -247,7 +247,7 @@ def _next_probe(s: Situation, node: NodeView, policy: Policy, report: Report) ->
     """The probe that is due and has a place in its budget."""
     if s.granted and s.now >= run_due_at(report, node=node, policy=policy):
         return names.PROBE_HEALTH
-    if s.bench_granted and s.now >= bench_due_at(report, node=node, policy=policy, defaults=s.defaults):
-        image = policy.bench_image(s.defaults.bench_image)
-        return bench_probe(report.status, node=node, image=image)
+    if s.nccl_granted and s.now >= nccl_due_at(report, node=node, policy=policy, defaults=s.defaults):
+        image = policy.nccl_image(s.defaults.nccl_image)
+        return nccl_probe(report.status, node=node, image=image)
     return None

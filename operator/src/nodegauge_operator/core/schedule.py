@@ -38,13 +38,13 @@ def run_due_at(report: Report | None, *, node: NodeView, policy: Policy) -> floa
     return _finished(probe) + (_backed_off(probe, first=RETRY_SECONDS, most=wait) if probe.unread else wait)
 
 
-def bench_due_at(report: Report | None, *, node: NodeView, policy: Policy, defaults: ProbeDefaults) -> float:
+def nccl_due_at(report: Report | None, *, node: NodeView, policy: Policy, defaults: ProbeDefaults) -> float:
     """When the next run of the benchmark's chain (its pull, or itself) may start; as `run_due_at`.
 
-    Never: without a bench image, where the health probe has not read the GPUs of this boot, and where no
+    Never: without a nccl image, where the health probe has not read the GPUs of this boot, and where no
     benchmark can run.
     """
-    image = policy.bench_image(defaults.bench_image)
+    image = policy.nccl_image(defaults.nccl_image)
     if not image or report is None or report.node_uid != node.uid or not may_run(node):
         return NEVER
     health = report.status.probe(names.PROBE_HEALTH)
@@ -57,7 +57,7 @@ def bench_due_at(report: Report | None, *, node: NodeView, policy: Policy, defau
     ):
         return NEVER
     at = _nccl_due_at(report, node=node, policy=policy)
-    if bench_probe(report.status, node=node, image=image) == names.PROBE_NCCL:
+    if nccl_probe(report.status, node=node, image=image) == names.PROBE_NCCL:
         return at
     pull = report.status.probe(names.PROBE_PULL)
     if not pull.unread or pull.raw != image or _wanted_now(pull, report, node):
@@ -65,7 +65,7 @@ def bench_due_at(report: Report | None, *, node: NodeView, policy: Policy, defau
     return max(at, _finished(pull) + _rechecked(pull, policy))
 
 
-def bench_probe(status: ReportStatus, *, node: NodeView, image: str) -> str:
+def nccl_probe(status: ReportStatus, *, node: NodeView, image: str) -> str:
     """Which run of the chain comes next: the image is brought to the node before its GPUs are held."""
     pull = status.probe(names.PROBE_PULL)
     there = pull.raw == image and not pull.unread and not staleness.rebooted(pull, node)
@@ -98,7 +98,7 @@ def _nccl_due_at(report: Report, *, node: NodeView, policy: Policy) -> float:
 
 def _open(row: GateStatus, *, leave: int) -> bool:
     """Whether another benchmark could settle the row: one that was good often enough only waits for time."""
-    if row.code not in gates.GATES_OF_BENCHMARKS or row.good >= leave:
+    if row.code not in gates.GATES_OF_NCCL or row.good >= leave:
         return False
     return bool(row.bad) or row.state is not GateState.WATCHING
 
@@ -156,7 +156,7 @@ def wake_at(s: Situation) -> float:
     if not any(p.in_the_way for p in pods):
         times.append(run_due_at(s.report, node=s.node, policy=policy))
     if not pods:
-        times.append(bench_due_at(s.report, node=s.node, policy=policy, defaults=s.defaults))
+        times.append(nccl_due_at(s.report, node=s.node, policy=policy, defaults=s.defaults))
     if s.report is not None:
         for probe in (s.report.status.probe(name) for name in (names.PROBE_HEALTH, names.PROBE_NCCL)):
             times.append(staleness.stale_at(probe, policy=policy, since=s.since) + 1)

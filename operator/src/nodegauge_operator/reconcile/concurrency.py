@@ -16,7 +16,7 @@ from nodegauge_operator.core.budget import concurrent_probes, next_in_turn
 from nodegauge_operator.reconcile.cache import Store
 from nodegauge_operator.reconcile.counters import Tally
 
-BENCHMARK = (names.PROBE_PULL, names.PROBE_NCCL)
+NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
 """Probes of which a benchmark is made; each takes a place."""
 
 Setting = Callable[[Budget], int | str]
@@ -78,12 +78,12 @@ class Kind(Enum):
     """What a place is for."""
 
     HEALTH = names.PROBE_HEALTH
-    BENCH = names.PROBE_NCCL
+    NCCL = names.PROBE_NCCL
 
 
-def _benchmarks(budget: Budget) -> int | str:
+def _nccl_runs(budget: Budget) -> int | str:
     """None where the policy is paused: who asks for no pods means all of them."""
-    return 0 if budget.concurrent_probes in (0, "0%") else budget.concurrent_benchmarks
+    return 0 if budget.concurrent_probes in (0, "0%") else budget.concurrent_nccl_probes
 
 
 class Turns:
@@ -91,8 +91,8 @@ class Turns:
 
     def __init__(self, store: Store, tally: Tally) -> None:
         self._health = Queue(store, tally, setting=lambda budget: budget.concurrent_probes)
-        self._bench = Queue(store, tally, setting=_benchmarks)
-        self._queues = {Kind.HEALTH: self._health, Kind.BENCH: self._bench}
+        self._nccl = Queue(store, tally, setting=_nccl_runs)
+        self._queues = {Kind.HEALTH: self._health, Kind.NCCL: self._nccl}
         self._store = store
 
     def wait(self, name: str, since: Mapping[Kind, float]) -> None:
@@ -107,11 +107,11 @@ class Turns:
         or is about to begin, no benchmark's place is given.
         """
         health = self._store.nodes_with_pods(names.PROBE_HEALTH)
-        bench = self._store.nodes_with_pods(*BENCHMARK)
+        nccl = self._store.nodes_with_pods(*NCCL)
         granted = self._health.grant(running=health)
-        first = (health, bench, self._health.granted, self._health.waiting)
-        return granted + self._bench.grant(
-            running=bench, barred=lambda name: any(name in nodes for nodes in first)
+        first = (health, nccl, self._health.granted, self._health.waiting)
+        return granted + self._nccl.grant(
+            running=nccl, barred=lambda name: any(name in nodes for nodes in first)
         )
 
     def granted(self, name: str) -> frozenset[Kind]:

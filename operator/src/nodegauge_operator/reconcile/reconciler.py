@@ -140,7 +140,7 @@ class Worker:
             pods=self._store.pods_of(name),
             now=self._clock(),
             granted=Kind.HEALTH in granted,
-            bench_granted=Kind.BENCH in granted,
+            nccl_granted=Kind.NCCL in granted,
             peers=partial(self._peers.of, but=name),
             gate_room=self.places.room(name),
             posted=self._posted.get(name, ("", "")),
@@ -182,7 +182,7 @@ class Worker:
             return Settled(due_since={}, wake_at=wake_at)
         due = {Kind.HEALTH: steps.run_due_at(report, node=node, policy=policy)}
         if not pods:
-            due[Kind.BENCH] = steps.bench_due_at(report, node=node, policy=policy, defaults=self._defaults)
+            due[Kind.NCCL] = steps.nccl_due_at(report, node=node, policy=policy, defaults=self._defaults)
         waits = {kind: _last(situation, kind) for kind, at in due.items() if at <= situation.now}
         return Settled(due_since=waits, wake_at=wake_at)
 
@@ -274,6 +274,6 @@ def _last(situation: steps.Situation, kind: Kind) -> float:
     if report is None:
         return 0.0
     probe = report.status.probe(kind.value)
-    if kind is Kind.BENCH:
+    if kind is Kind.NCCL:
         return unstamp(probe.read_at)
     return unstamp(probe.last_run.finished_at) if probe.last_run else 0.0

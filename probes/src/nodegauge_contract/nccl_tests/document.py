@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.model import MAX_GPUS, Result
-from nodegauge_contract.nccl import MAX_CELLS, Arm, ArmName, ArmOutcome, Bench, Cell, Collective
+from nodegauge_contract.nccl import MAX_CELLS, Arm, ArmName, ArmOutcome, Cell, Collective, NcclResult
 from nodegauge_contract.nccl_tests.columns import HEADER, Timing
 from nodegauge_contract.nccl_tests.log import Log, NcclTestsError, Row, Table, parse
 from nodegauge_contract.values import NOT_READ, Int, Unavailable
@@ -42,7 +42,7 @@ def result(text: str, *, collective: Collective | None = None) -> Result:
     cells = [_chosen(cell, log) for cell in measured]
     kept = sorted(cells, key=lambda cell: -cell.bytes)[:MAX_CELLS]
     few = f"the {len(kept)} largest of {len(cells)} sizes" if len(kept) < len(cells) else ""
-    bench = Bench(
+    nccl = NcclResult(
         engine=ENGINE,
         engine_version=log.version,
         nccl=log.nccl,
@@ -56,7 +56,7 @@ def result(text: str, *, collective: Collective | None = None) -> Result:
         Gpu(index=device.rank, name=device.name or NOT_READ, pci=device.pci)
         for device in log.devices[:MAX_GPUS]
     ]
-    return Result(probe="nccl", gpus=gpus, bench=bench)
+    return Result(probe="nccl", gpus=gpus, nccl=nccl)
 
 
 def _arm(log: Log, cells: list[Cell]) -> Arm:

@@ -51,10 +51,10 @@ def _tells(sensor: Sensor) -> bool:
 
 def _with_slowest_pairs(result: Result) -> Result:
     """Of each arm the rows of the two GPUs whose copies are the slowest; the others read as "not read"."""
-    if result.bench is None:
+    if result.nccl is None:
         return result
-    arms = [replace(arm, pairs=_slowest(arm.pairs)) for arm in result.bench.arms]
-    return replace(result, bench=replace(result.bench, arms=arms))
+    arms = [replace(arm, pairs=_slowest(arm.pairs)) for arm in result.nccl.arms]
+    return replace(result, nccl=replace(result.nccl, arms=arms))
 
 
 def _slowest(pairs: list[list[Num]]) -> list[list[Num]]:
@@ -69,11 +69,11 @@ def _slowest(pairs: list[list[Num]]) -> list[list[Num]]:
 
 
 def _with_short_words(result: Result) -> Result:
-    if result.bench is None:
+    if result.nccl is None:
         return result
-    arms = [replace(arm, message=arm.message[:SHORT]) for arm in result.bench.arms]
-    bench = replace(result.bench, arms=arms, message=result.bench.message[:SHORT])
-    return replace(result, bench=bench)
+    arms = [replace(arm, message=arm.message[:SHORT]) for arm in result.nccl.arms]
+    nccl = replace(result.nccl, arms=arms, message=result.nccl.message[:SHORT])
+    return replace(result, nccl=nccl)
 
 
 GIVEN_UP: tuple[tuple[str, Callable[[Result], Result]], ...] = (

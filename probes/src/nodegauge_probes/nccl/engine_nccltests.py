@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from nodegauge_contract import Arm, ArmOutcome, Bench, Collective, Phase
+from nodegauge_contract import Arm, ArmOutcome, Collective, NcclResult, Phase
 from nodegauge_contract.nccl_tests import document
 from nodegauge_contract.nccl_tests.columns import Columns
 from nodegauge_contract.nccl_tests.log import MAX_CHARS, NcclTestsError
@@ -113,12 +113,12 @@ def _sweep(
     name = program.name
     speaker.phase(Phase.TEARDOWN)
     try:
-        bench = document.result(text, collective=Collective(sweep.cells[0].collective)).bench
+        nccl = document.result(text, collective=Collective(sweep.cells[0].collective)).nccl
     except NcclTestsError as error:
         raise _ended(name, code, text, str(error)) from None
-    assert bench is not None
-    _say(bench, sweep, argv, speaker)
-    [arm] = bench.arms
+    assert nccl is not None
+    _say(nccl, sweep, argv, speaker)
+    [arm] = nccl.arms
     if arm.outcome != ArmOutcome.DONE:
         raise _of_arm(name, code, arm)
     return seconds
@@ -147,12 +147,12 @@ def _watched(argv: Sequence[str], speaker: Speaker, *, clock: Callable[[], float
     return "".join(kept), process.returncode, clock() - began if began is not None else 0.0
 
 
-def _say(bench: Bench, sweep: Sweep, argv: Sequence[str], speaker: Speaker) -> None:
+def _say(nccl: NcclResult, sweep: Sweep, argv: Sequence[str], speaker: Speaker) -> None:
     """The cells that were ordered, and who measured them."""
-    speaker.about(About(engine=NAME, engine_version=bench.engine_version, nccl=bench.nccl, cuda=bench.cuda))
+    speaker.about(About(engine=NAME, engine_version=nccl.engine_version, nccl=nccl.nccl, cuda=nccl.cuda))
     calls = int(argv[argv.index("-n") + 1])
     wanted = {cell.bytes for cell in sweep.cells}
-    for cell in bench.arms[0].cells:
+    for cell in nccl.arms[0].cells:
         if cell.bytes in wanted:
             speaker.cell(msgspec.structs.replace(cell, calls=calls))
 

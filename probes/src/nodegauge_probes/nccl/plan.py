@@ -134,7 +134,7 @@ def order(
 
 
 def name(cell: CellOrder) -> str:
-    """As `Bench.cut` names it."""
+    """As `NcclResult.cut` names it."""
     return f"{cell.collective}/{cell.bytes}"
 
 

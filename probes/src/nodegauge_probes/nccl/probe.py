@@ -25,7 +25,7 @@ from nodegauge_probes.nccl.environment import child_environment
 from nodegauge_probes.nccl.process_tree import Family
 from nodegauge_probes.nccl.protocol import About, encode_order
 from nodegauge_probes.nccl.receiver import words
-from nodegauge_probes.result_builder import ArmDraft, BenchDraft, Draft
+from nodegauge_probes.result_builder import ArmDraft, Draft, NcclBuilder
 
 NAME = "nccl"
 MARGIN_S, MARGIN_SHARE = 8.0, 1 / 4
@@ -78,11 +78,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 def measure(draft: Draft, *, watch: Watch, settings: Settings) -> None:
     """Measure into `draft`; raises `NvmlUnusable` where the driver cannot be asked at all."""
     until = time.monotonic() + settings.time
-    bench = draft.bench = BenchDraft()
-    bench.parts |= {"engine": settings.engine, "expected": settings.expected, "shm_bytes": shm_bytes()}
+    nccl = draft.nccl = NcclBuilder()
+    nccl.parts |= {"engine": settings.engine, "expected": settings.expected, "shm_bytes": shm_bytes()}
     found = node.read(draft, watch=watch, sysfs_root=settings.sysfs, procfs=settings.procfs)
     able = precondition.usable(found.gpus)
-    bench.parts |= {"ranks": len(able), "uuids": [str(gpu.uuid) for gpu in able]}
+    nccl.parts |= {"ranks": len(able), "uuids": [str(gpu.uuid) for gpu in able]}
     skipped = precondition.skipped(
         found.gpus,
         found.uses,
@@ -91,12 +91,12 @@ def measure(draft: Draft, *, watch: Watch, settings: Settings) -> None:
         confidential=found.confidential,
     )
     if skipped is not None:
-        bench.parts |= {"ranks": 0, "skipped": skipped.why, "message": skipped.message}
+        nccl.parts |= {"ranks": 0, "skipped": skipped.why, "message": skipped.message}
         return
-    bench.parts["message"] = precondition.missing(found.gpus, expected=settings.expected)
+    nccl.parts["message"] = precondition.missing(found.gpus, expected=settings.expected)
     family = Family()
     watch.before_leaving.append(family.stop)
-    Arms(bench, settings=settings, machine=node.machine(found), family=family, until=until).run()
+    Arms(nccl, settings=settings, machine=node.machine(found), family=family, until=until).run()
 
 
 class Arms:
@@ -104,14 +104,14 @@ class Arms:
 
     def __init__(
         self,
-        bench: BenchDraft,
+        nccl: NcclBuilder,
         *,
         settings: Settings,
         machine: plan.Machine,
         family: Family,
         until: float,
     ) -> None:
-        self._bench, self._settings, self._machine = bench, settings, machine
+        self._nccl, self._settings, self._machine = nccl, settings, machine
         self._family, self._until = family, until
         self._cgroup = Cgroup(sysfs=settings.sysfs, procfs=settings.procfs)
         self._spent: list[plan.Spent] = []
@@ -120,11 +120,11 @@ class Arms:
         """Measure every arm; one that the run did not come to is there, and cut."""
         before = self._cgroup.throttled_periods()
         names = plan.arms(self._machine)
-        self._bench.arms = [ArmDraft(name) for name in names]
+        self._nccl.arms = [ArmDraft(name) for name in names]
         for place, name in enumerate(names):
-            self._arm(name, self._bench.arms[place], later=names[place + 1 :])
-            self._bench.parts["throttled_periods"] = growth(before, self._cgroup.throttled_periods())
-            if "skipped" in self._bench.parts:
+            self._arm(name, self._nccl.arms[place], later=names[place + 1 :])
+            self._nccl.parts["throttled_periods"] = growth(before, self._cgroup.throttled_periods())
+            if "skipped" in self._nccl.parts:
                 return
 
     def _arm(self, name: ArmName, arm: ArmDraft, *, later: Sequence[ArmName]) -> None:
@@ -132,9 +132,9 @@ class Arms:
         if self._family.stopped or time.monotonic() > self._until:
             return
         seconds = plan.allowance(self._settings.budget, spent=self._spent, later=later)
-        uuids = self._bench.parts["uuids"]
+        uuids = self._nccl.parts["uuids"]
         order, cut = plan.order(name, self._machine, uuids=uuids, seconds=seconds)
-        self._bench.cut.extend(cut)
+        self._nccl.cut.extend(cut)
         scratch = Path(tempfile.mkdtemp(prefix="nodegauge-"))
         try:
             failed = supervisor.run(self._child(name, encode_order(order), scratch), arm, self._family)
@@ -143,15 +143,15 @@ class Arms:
             shutil.rmtree(scratch, ignore_errors=True)
         self._spent.append(_spent(arm))
         if failed is not None and failed.what == supervisor.NO_ENGINE:
-            self._bench.arms = []
+            self._nccl.arms = []
             skipped = {"ranks": 0, "skipped": Skip.NO_ENGINE, "message": words(failed.message)}
-            self._bench.parts |= skipped
+            self._nccl.parts |= skipped
 
     def _child(self, name: ArmName, order: str, scratch: Path) -> supervisor.Child:
         environment = child_environment(
             self._settings.own,
             arm=name,
-            uuids=self._bench.parts["uuids"],
+            uuids=self._nccl.parts["uuids"],
             policy=self._settings.environment,
             scratch=scratch,
         )
@@ -162,8 +162,8 @@ class Arms:
             limits=self._settings.limits,
             until=self._until,
             kills=self._cgroup.kills,
-            at_about=lambda told: about(self._bench, told),
-            at_cut=lambda what: self._bench.cut.append(plan.in_arm(name, what)[:128]),
+            at_about=lambda told: about(self._nccl, told),
+            at_cut=lambda what: self._nccl.cut.append(plan.in_arm(name, what)[:128]),
         )
 
     def _explain(self, arm: ArmDraft, choices: debuglog.Choices) -> None:
@@ -179,7 +179,7 @@ class Arms:
             if cell.algorithm == NOT_READ:
                 algorithm, protocol = choices.chosen(cell.collective, cell.bytes, ranks=ranks)
                 arm.cells[place] = replace(cell, algorithm=algorithm, protocol=protocol)
-        _note(self._bench, nccl=choices.version, cuda=choices.cuda)
+        _note(self._nccl, nccl=choices.version, cuda=choices.cuda)
         remarks = [str(arm.parts.get("message", ""))]
         if arm.parts["outcome"] not in (ArmOutcome.DONE, ArmOutcome.CUT) and choices.warning:
             remarks.append(f"NCCL: {choices.warning}")
@@ -188,17 +188,17 @@ class Arms:
         arm.parts["message"] = words("; ".join(remark for remark in remarks if remark))
 
 
-def about(bench: BenchDraft, told: About) -> None:
+def about(nccl: NcclBuilder, told: About) -> None:
     """Who measures, from the first child that says so."""
-    bench.parts["engine"] = told.engine
-    _note(bench, engine_version=told.engine_version, nccl=told.nccl, cuda=told.cuda)
+    nccl.parts["engine"] = told.engine
+    _note(nccl, engine_version=told.engine_version, nccl=told.nccl, cuda=told.cuda)
 
 
-def _note(bench: BenchDraft, **versions: Text) -> None:
+def _note(draft: NcclBuilder, **versions: Text) -> None:
     """Versions that nobody has said yet."""
     for name, version in versions.items():
-        if bench.parts.get(name, NOT_READ) == NOT_READ:
-            bench.parts[name] = version
+        if draft.parts.get(name, NOT_READ) == NOT_READ:
+            draft.parts[name] = version
 
 
 def _spent(arm: ArmDraft) -> plan.Spent:

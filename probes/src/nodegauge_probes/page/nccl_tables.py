@@ -6,7 +6,7 @@ and (n-1)/n for all_gather and reduce_scatter; small messages in microseconds, w
 
 from __future__ import annotations
 
-from nodegauge_contract import Arm, Bench, Cell, Collective, Num, Unavailable
+from nodegauge_contract import Arm, Cell, Collective, NcclResult, Num, Unavailable
 from nodegauge_probes.page.layout import Cells, columns, paragraph, shown
 from nodegauge_probes.page.nvml_names import NOTHING
 
@@ -15,17 +15,17 @@ BANDWIDTH_FROM = 1 << 20
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
-def blocks(bench: Bench) -> list[str]:
+def blocks(nccl: NcclResult) -> list[str]:
     """What the page says of a benchmark, block by block; empty ones are left out by whoever prints."""
-    return [_who(bench), _arms(bench.arms), _collectives(bench), *map(_pairs, bench.arms), _cut(bench)]
+    return [_who(nccl), _arms(nccl.arms), _collectives(nccl), *map(_pairs, nccl.arms), _cut(nccl)]
 
 
-def _who(bench: Bench) -> str:
-    if bench.skipped:
-        return paragraph(f"NOT MEASURED: {bench.skipped}. {bench.message}")
-    known = [part for part in (bench.engine, bench.engine_version) if isinstance(part, str) and part]
-    ranks = f"{bench.ranks} GPUs" if bench.ranks else ""
-    parts = [" ".join(known), f"NCCL {shown(bench.nccl)}", ranks, bench.message]
+def _who(nccl: NcclResult) -> str:
+    if nccl.skipped:
+        return paragraph(f"NOT MEASURED: {nccl.skipped}. {nccl.message}")
+    known = [part for part in (nccl.engine, nccl.engine_version) if isinstance(part, str) and part]
+    ranks = f"{nccl.ranks} GPUs" if nccl.ranks else ""
+    parts = [" ".join(known), f"NCCL {shown(nccl.nccl)}", ranks, nccl.message]
     return paragraph("   ".join(part for part in parts if part))
 
 
@@ -49,16 +49,16 @@ def _arms(arms: list[Arm]) -> str:
     return columns(rows, right={2, 3, 4}) if arms else ""
 
 
-def _collectives(bench: Bench) -> str:
+def _collectives(nccl: NcclResult) -> str:
     """A row per collective and size, a column per arm."""
-    kinds = sorted({(cell.collective, cell.bytes) for arm in bench.arms for cell in arm.cells})
-    rows: list[Cells] = [("Collective", "Size", *(arm.name for arm in bench.arms))]
+    kinds = sorted({(cell.collective, cell.bytes) for arm in nccl.arms for cell in arm.cells})
+    rows: list[Cells] = [("Collective", "Size", *(arm.name for arm in nccl.arms))]
     for collective, size in kinds:
         cells = [
             next((cell for cell in arm.cells if (cell.collective, cell.bytes) == (collective, size)), None)
-            for arm in bench.arms
+            for arm in nccl.arms
         ]
-        rows.append((collective, _size(size), *(_result(cell, bench.ranks) for cell in cells)))
+        rows.append((collective, _size(size), *(_result(cell, nccl.ranks) for cell in cells)))
     return columns(rows, right={1}) if kinds else ""
 
 
@@ -86,8 +86,8 @@ def _pairs(arm: Arm) -> str:
     return columns(rows, right={rank + 1 for rank in ranks})
 
 
-def _cut(bench: Bench) -> str:
-    return paragraph(f"Left out for lack of time or memory: {', '.join(bench.cut)}") if bench.cut else ""
+def _cut(nccl: NcclResult) -> str:
+    return paragraph(f"Left out for lack of time or memory: {', '.join(nccl.cut)}") if nccl.cut else ""
 
 
 def _speed(speed: Num) -> str:

@@ -18,10 +18,10 @@ NAME_WIDTH = 24
 def render(result: Result, *, terminal: int | None = None) -> str:
     """The whole page, ending in a newline.  `terminal`: its columns, where one reads along."""
     blocks = [_title(result), *_problem(result.problem, result)]
-    if result.bench is not None:
+    if result.nccl is not None:
         matrix = _matrix(result, terminal) if result.gpus else []
         return (
-            "\n\n".join(block for block in [*blocks, *nccl_tables.blocks(result.bench), *matrix] if block)
+            "\n\n".join(block for block in [*blocks, *nccl_tables.blocks(result.nccl), *matrix] if block)
             + "\n"
         )
     blocks += _matrix(result, terminal)
@@ -57,7 +57,7 @@ def _cuda(version: int | Unavailable) -> str | Unavailable:
 def _problem(problem: Problem | None, result: Result) -> list[str]:
     if problem is None:
         return []
-    head = "INCOMPLETE" if result.gpus or result.bench is not None else "NOTHING COULD BE READ"
+    head = "INCOMPLETE" if result.gpus or result.nccl is not None else "NOTHING COULD BE READ"
     place = f" in {problem.call}" if problem.call else ""
     return [paragraph(f"{head}: {problem.kind}{place}. {problem.message}.")]
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result
 from nodegauge_judge import Code, History, NodeFacts, Probe, Verdict
-from nodegauge_judge.nccl import Agreement, BenchJudgement, Peers, judge_bench, nobody, regrade
+from nodegauge_judge.nccl import Agreement, NcclJudgement, Peers, judge_nccl, nobody, regrade
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import BandwidthStatus, Outcome, ReportStatus, Run
@@ -107,9 +107,9 @@ def regraded(status: ReportStatus, met: Met) -> ReportStatus:
     return replace(status, probes=status.with_probe(probe), bandwidth=measured)
 
 
-def _judged(result: Result, status: ReportStatus, met: Met) -> BenchJudgement:
+def _judged(result: Result, status: ReportStatus, met: Met) -> NcclJudgement:
     rules = rules_of(met.policy)
-    return judge_bench(
+    return judge_nccl(
         result,
         expectations=rules.expectations,
         thresholds=rules.thresholds,
@@ -125,12 +125,12 @@ def _facts(node: NodeView) -> NodeFacts:
     return NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
 
 
-def _unreadable(judgement: BenchJudgement) -> RunEnd:
+def _unreadable(judgement: NcclJudgement) -> RunEnd:
     outcome = Outcome.SKIPPED if judgement.verdict is Verdict.SKIPPED else Outcome.UNKNOWN
     return RunEnd(outcome=outcome, reason=judgement.reason or "NotReadable", message=judgement.summary)
 
 
-def _reading(judgement: BenchJudgement) -> Reading:
+def _reading(judgement: NcclJudgement) -> Reading:
     return Reading(
         verdict=judgement.verdict,
         summary=judgement.summary,
@@ -139,7 +139,7 @@ def _reading(judgement: BenchJudgement) -> Reading:
     )
 
 
-def _measured(judgement: BenchJudgement, policy: Policy) -> BandwidthStatus:
+def _measured(judgement: NcclJudgement, policy: Policy) -> BandwidthStatus:
     return BandwidthStatus(
         all_reduce=judgement.busbw.get("all_reduce"),
         all_gather=judgement.busbw.get("all_gather"),

@@ -39,7 +39,7 @@ def nccl(*, node: NodeView, policy: Policy, run: str, defaults: ProbeDefaults) -
     probe, gpus = policy.spec.probes.nccl, allocatable(node)
     body = pod_parts.container(node=node, policy=policy, run=run, defaults=defaults)
     body |= {
-        "image": policy.bench_image(defaults.bench_image),
+        "image": policy.nccl_image(defaults.nccl_image),
         "command": ["python", "-m", "nodegauge_probes", names.PROBE_NCCL],
         "args": [
             f"--engine={probe.engine.value}",
@@ -54,7 +54,7 @@ def nccl(*, node: NodeView, policy: Policy, run: str, defaults: ProbeDefaults) -
         "resources": _resources(policy, gpus, defaults),
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "tmp", "mountPath": "/tmp"}],
     }
-    priority = defaults.bench_priority_class_name
+    priority = defaults.nccl_priority_class_name
     return {
         "containers": [body],
         "volumes": [
@@ -66,11 +66,11 @@ def nccl(*, node: NodeView, policy: Policy, run: str, defaults: ProbeDefaults) -
 
 
 def pull(*, node: NodeView, policy: Policy, run: str, defaults: ProbeDefaults) -> dict[str, Any]:
-    """The parts of the pod spec that bring the bench image to the node; it sees no GPU, whatever its image's
+    """The parts of the pod spec that bring the nccl image to the node; it sees no GPU, whatever its image's
     own environment asks for."""
     body = pod_parts.container(node=node, policy=policy, run=run, defaults=defaults)
     body |= {
-        "image": policy.bench_image(defaults.bench_image),
+        "image": policy.nccl_image(defaults.nccl_image),
         "command": ["python", "-m", "nodegauge_probes", names.PROBE_PULL],
         "args": [f"--engine={policy.spec.probes.nccl.engine.value}"],
         "env": [*body["env"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
@@ -94,7 +94,7 @@ def _resources(policy: Policy, gpus: int, defaults: ProbeDefaults) -> dict[str, 
         "requests": {"cpu": str(gpus), "memory": f"{MEMORY_GIB}Gi"},
         "limits": {"cpu": str(2 * gpus), "memory": memory},
     }
-    wanted, installed = policy.spec.pod_template.bench_resources, defaults.bench_resources
+    wanted, installed = policy.spec.pod_template.nccl_resources, defaults.nccl_resources
     held = {names.GPU_RESOURCE: str(gpus)}
     return {
         kind: parts | installed.get(kind, {}) | wanted.get(kind, {}) | held for kind, parts in own.items()

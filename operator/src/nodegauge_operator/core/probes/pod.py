@@ -1,7 +1,7 @@
 """The probe pod as a manifest: which container a probe has; `podparts` has what all of them are.
 
 The health probe holds no GPU: by its environment the NVIDIA runtime shows it all of them, and `utility` alone
-brings NVML in.  What a benchmark holds is in `benchpod`.
+brings NVML in.  What a benchmark holds is in `ncclpod`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def probe_pod(
             spec |= nccl_pod.nccl(node=node, policy=policy, run=run, defaults=defaults)
         case names.PROBE_PULL:
             spec |= nccl_pod.pull(node=node, policy=policy, run=run, defaults=defaults)
-            metadata["annotations"][names.POD_IMAGE] = policy.bench_image(defaults.bench_image)
+            metadata["annotations"][names.POD_IMAGE] = policy.nccl_image(defaults.nccl_image)
         case _:
             spec["containers"] = [_health(node=node, policy=policy, run=run, defaults=defaults)]
     if request:

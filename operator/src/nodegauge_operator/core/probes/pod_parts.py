@@ -38,9 +38,9 @@ class ProbeDefaults(Struct, frozen=True, kw_only=True):
     tolerations: list[dict[str, Any]] = []
     resources: dict[str, dict[str, str]] = {}
     instance: str = "nodegauge"
-    bench_image: str = ""
-    bench_priority_class_name: str = ""
-    bench_resources: dict[str, dict[str, str]] = {}
+    nccl_image: str = ""
+    nccl_priority_class_name: str = ""
+    nccl_resources: dict[str, dict[str, str]] = {}
 
 
 def skeleton(*, node: NodeView, policy: Policy, defaults: ProbeDefaults, deadline: float) -> dict[str, Any]:

@@ -1,0 +1,163 @@
+"""The CRDs as tests read them, and their comparison with the operator's types.
+
+`differences` walks a CRD's schema beside a msgspec type and lists what the two say differently.  The schema
+may be stricter than the type (a length, an enum), never laxer; what has no rule here is a difference, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec import inspect
+
+CRDS = Path(__file__).resolve().parents[2] / "crds"
+SCALARS = {inspect.StrType, inspect.IntType, inspect.FloatType, inspect.BoolType}
+
+Schema = dict[str, Any]
+
+
+def crd(plural: str) -> Schema:
+    """One CRD as YAML reads it."""
+    loaded: Schema = yaml.safe_load((CRDS / f"{plural}.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+def part(plural: str, name: str) -> Schema:
+    """The schema of `spec` or `status`."""
+    found: Schema = version(plural)["schema"]["openAPIV3Schema"]["properties"][name]
+    return found
+
+
+def version(plural: str) -> Schema:
+    """The only version."""
+    (found,) = crd(plural)["spec"]["versions"]
+    assert isinstance(found, dict)
+    return found
+
+
+def nodes_of(schema: Schema, path: str = "") -> list[tuple[str, Schema]]:
+    """Every node of a schema with its path, depth first."""
+    found = [(path, schema)]
+    for name, child in schema.get("properties", {}).items():
+        found += nodes_of(child, f"{path}.{name}")
+    if isinstance(schema.get("items"), dict):
+        found += nodes_of(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        found += nodes_of(schema["additionalProperties"], f"{path}{{}}")
+    return found
+
+
+def differences(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
+    """What a schema and a msgspec type say differently about one value, and about all below it."""
+    nullable = (
+        [f"{path}: nullable"] if "nullable" in schema and not isinstance(kind, inspect.UnionType) else []
+    )
+    return nullable + _differences(schema, kind, path)
+
+
+def _differences(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
+    match kind:
+        case inspect.StructType(fields=fields):
+            return _struct(schema, fields, path)
+        case inspect.UnionType(types=types):
+            return _union(schema, types, path)
+        case inspect.ListType(item_type=item):
+            return _type(schema, "array", path) + differences(schema.get("items", {}), item, f"{path}[]")
+        case inspect.VarTupleType(item_type=item, max_length=most):
+            wrong = _type(schema, "array", path) + _same(path, "maxItems", schema.get("maxItems"), most)
+            return wrong + differences(schema.get("items", {}), item, f"{path}[]")
+        case inspect.DictType(value_type=value):
+            below = [*schema.get("properties", {}).values(), *_values(schema)]
+            wrong = [d for child in below for d in differences(child, value, f"{path}{{}}")]
+            return _type(schema, "object", path) + wrong + ([] if below else [f"{path}: no values described"])
+        case inspect.EnumType(cls=cls):
+            return _same(path, "enum", sorted(schema.get("enum", [])), sorted(m.value for m in cls))
+        case inspect.AnyType():
+            return []
+        case inspect.StrType() | inspect.IntType() | inspect.FloatType() | inspect.BoolType():
+            return _scalar(schema, kind, path)
+    return [f"{path}: no rule for {kind}"]
+
+
+def _struct(schema: Schema, fields: tuple[inspect.Field, ...], path: str) -> list[str]:
+    properties = schema.get("properties", {})
+    by_name = {field.encode_name: field for field in fields}
+    found = _type(schema, "object", path) + _same(path, "fields", sorted(properties), sorted(by_name))
+    required = sorted(name for name, field in by_name.items() if field.required)
+    found += _same(path, "required", sorted(schema.get("required", [])), required)
+    for name in properties.keys() & by_name.keys():
+        here = f"{path}.{name}"
+        found += differences(properties[name], by_name[name].type, here)
+        if path.startswith("spec") or "default" in properties[name]:
+            found += _same(here, "default", properties[name].get("default"), _default(by_name[name]))
+    return found
+
+
+def _default(field: inspect.Field) -> object:
+    """The default as a CRD spells it: `{}` for a struct, nothing for what is empty anyway."""
+    factory = field.default_factory
+    value = field.default if factory is msgspec.NODEFAULT else factory()
+    if value is msgspec.NODEFAULT or value is None or value in ("", [], {}, ()):
+        return None
+    if isinstance(value, tuple):
+        return list(value)
+    return {} if isinstance(value, msgspec.Struct) else value
+
+
+def _union(schema: Schema, types: tuple[inspect.Type, ...], path: str) -> list[str]:
+    kinds = {type(kind) for kind in types}
+    if inspect.NoneType in kinds:
+        (other,) = [kind for kind in types if not isinstance(kind, inspect.NoneType)]
+        bare = {word: value for word, value in schema.items() if word != "nullable"}
+        return _same(path, "nullable", schema.get("nullable"), True) + differences(bare, other, path)
+    if kinds == {inspect.IntType, inspect.StrType}:
+        wrong = _same(path, "int-or-string", schema.get("x-kubernetes-int-or-string"), True)
+        return wrong + [d for kind in types for d in _bounds(schema, kind, path)]
+    if kinds == SCALARS:
+        words = ("x-kubernetes-preserve-unknown-fields", "maxItems", "maxProperties")
+        return _same(path, "scalars only", [schema.get(word) for word in words], [True, 0, 0])
+    return [f"{path}: no rule for a union of {kinds}"]
+
+
+def _scalar(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
+    wanted = {
+        inspect.StrType: "string",
+        inspect.IntType: "integer",
+        inspect.FloatType: "number",
+        inspect.BoolType: "boolean",
+    }[type(kind)]
+    return _type(schema, wanted, path) + _bounds(schema, kind, path)
+
+
+def _bounds(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
+    """Bounds that the type has must be the schema's; the schema may have more."""
+    above = schema.get("minimum") if schema.get("exclusiveMinimum") else None
+    found = {
+        "ge": schema.get("minimum"),
+        "gt": above,
+        "le": schema.get("maximum"),
+        "pattern": schema.get("pattern"),
+        "max_length": schema.get("maxLength"),
+    }
+    return [
+        line
+        for bound, value in found.items()
+        if (wanted := getattr(kind, bound, None)) is not None
+        for line in _same(path, bound, value, wanted)
+    ]
+
+
+def _values(schema: Schema) -> list[Schema]:
+    values = schema.get("additionalProperties")
+    return [values] if isinstance(values, dict) else []
+
+
+def _type(schema: Schema, wanted: str, path: str) -> list[str]:
+    return _same(path, "type", schema.get("type"), wanted)
+
+
+def _same(path: str, what: str, found: object, wanted: object) -> list[str]:
+    return [] if found == wanted else [f"{path}: {what} is {found!r} in the CRD and {wanted!r} in the type"]

@@ -1,0 +1,135 @@
+"""Build the images' archives, unpack them as an engine would, and run what is in them without an engine."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+UNAVAILABLE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """An archive: its JSON documents, its blobs by digest, the members of its layers, its unpacked root."""
+
+    name: str
+    index: dict[str, Any]
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+    docker: list[dict[str, Any]]
+    blobs: dict[str, bytes]
+    members: list[tarfile.TarInfo]
+    unpacked: int
+    root: Path
+    python: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that a container of it starts with."""
+        return dict(pair.split("=", 1) for pair in self.config["config"]["Env"])
+
+
+def build(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """`python -m images` from the repository's root."""
+    command = [sys.executable, "-m", "images", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
+
+
+def archives(*names: str, out: Path, again: bool = False) -> dict[str, Path]:
+    """The named archives in `out`; skips where this machine has no Debian packages to give."""
+    done = build("archives", *names, "--out", str(out), *(["--again"] if again else []))
+    if done.returncode == UNAVAILABLE:
+        pytest.skip(" ".join(done.stderr.split("\nimages: ")[-1].split()))
+    assert done.returncode == 0, done.stderr
+    return dict(zip(names, map(Path, done.stdout.splitlines()), strict=True))
+
+
+def read(path: Path, *, name: str, folder: Path) -> Built:
+    """An archive read whole, its layers unpacked below `folder`."""
+    from images.interpreter import wrapper
+
+    with tarfile.open(path) as tar:
+        files = {member.name: file.read() for member in tar if (file := tar.extractfile(member))}
+    blobs = {
+        name.rpartition("/")[2]: data for name, data in files.items() if name.startswith("blobs/sha256/")
+    }
+    index = json.loads(files["index.json"])
+    manifest = json.loads(blobs[index["manifests"][0]["digest"].removeprefix("sha256:")])
+    root, members, size = folder / "root", [], 0
+    for descriptor in manifest["layers"]:
+        layer = gzip.decompress(blobs[descriptor["digest"].removeprefix("sha256:")])
+        size += len(layer)
+        with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+            members += tar.getmembers()
+            tar.extractall(root, filter="tar" if os.getuid() else "fully_trusted")
+    (library,) = (root / "usr/lib").glob("python3.*")
+    return Built(
+        name=name,
+        index=index,
+        manifest=manifest,
+        config=json.loads(blobs[manifest["config"]["digest"].removeprefix("sha256:")]),
+        docker=json.loads(files["manifest.json"]),
+        blobs=blobs,
+        members=members,
+        unpacked=size,
+        root=root,
+        python=wrapper(root, at=folder / "python", python=library.name.removeprefix("python")),
+    )
+
+
+def run(
+    image: Built, *arguments: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The image's Python with its libraries and nothing of this machine's."""
+    own = {
+        **image.environment,
+        "PYTHONPATH": str(image.root / "opt/nodegauge/lib"),
+        "PATH": os.environ["PATH"],
+    }
+    command = [str(image.python), *arguments]
+    return subprocess.run(
+        command, cwd=image.root.parent, env={**own, **(env or {})}, capture_output=True, text=True, timeout=60
+    )
+
+
+# A mount namespace of its own, the root bound over itself and read-only, then chroot as the image's user.
+CONTAINED = """\
+set -eu
+mount --make-rprivate /
+mount --bind "$1" "$1"
+mount -o remount,bind,ro "$1"
+root=$1 user=$2 chroot=$3; shift 3
+exec "$chroot" $user "$root" "$@"
+"""
+
+
+def contained(image: Built, *command: str) -> subprocess.CompletedProcess[str]:
+    """`command` in the unpacked image, with a read-only root; as uid 65532 where this process is root.
+
+    Skips where the kernel allows no new mount namespace.
+    """
+    user = image.config["config"]["User"]
+    chroot = shutil.which("chroot") or "/usr/sbin/chroot"
+    script = ["sh", "-c", CONTAINED, "sh", str(image.root)]
+    if os.geteuid() == 0:
+        words = ["unshare", "--mount", *script, f"--userspec={user}", chroot]
+    else:
+        words = ["unshare", "--map-root-user", "--mount", *script, "", chroot]
+    if subprocess.run([*words[: words.index("sh")], "true"], capture_output=True).returncode != 0:
+        pytest.skip("the kernel allows this user no mount namespace (unshare --mount)")
+    return subprocess.run(
+        [*words, *command], cwd="/", env=image.environment, capture_output=True, text=True, timeout=60
+    )

@@ -1,0 +1,111 @@
+"""Reports of nodes that are benchmarked, made by the operator's own code from documents of made machines."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+import support.nccl_results as nccl
+import support.results as made
+from nodegauge_contract import NcclResult, Result, Skip
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.pod import ProbeDefaults
+from support.views import DEFAULTS, NOW, ANode, AReport, make_node, make_report
+
+IMAGE = "nccl:1"
+INSTALLED: ProbeDefaults = replace(DEFAULTS, nccl_image=IMAGE, nccl_priority_class_name="nodegauge-nccl")
+"""An installation that names a nccl image."""
+DAY, RECHECK = 86_400.0, 600.0
+NODE: ANode = make_node().offering(8)
+"""Eight GPUs, all offered."""
+
+FAST, SLOW = nccl.h100(), nccl.h100(21.0, gather=16.0, ring=20.0)
+"""As fast as it should be; its NVLinks up in name alone."""
+BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="no GPU is free")
+PREEMPTED = RunEnd(
+    outcome=Outcome.SKIPPED, reason="Preempted", message="a pod of higher priority took the place"
+)
+LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="no result")
+
+STRICT: dict[str, Any] = {
+    "expectations": [
+        {
+            "gpu": "*H100*",
+            "count": 8,
+            "collective": "all_reduce",
+            "bytes": 1 << 30,
+            "busbw": 600,
+            "floor": 550,
+        }
+    ]
+}
+"""Of a policy that even the fast machine does not satisfy."""
+
+
+def read(result: Result) -> RunEnd:
+    """A run that brought this document."""
+    return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+
+
+def skipping(why: Skip, message: str = "") -> Result:
+    """A benchmark that measured nothing although all was well."""
+    return replace(made.h100(), probe="nccl", nccl=NcclResult(skipped=why, message=message))
+
+
+class NcclNode(AReport, frozen=True, kw_only=True):
+    """The report of a node under an installation that benchmarks."""
+
+    def healthy(
+        self,
+        node: ANode = NODE,
+        *,
+        at: float = NOW,
+        result: Result | None = None,
+        policy: Policy | None = None,
+    ) -> Self:
+        """After a health run: good, unless another document is given."""
+        end = read(result or made.h100())
+        return self.after(end, node=node, at=at, nccl_image=IMAGE, policy=policy)
+
+    def pulled(
+        self, node: ANode = NODE, *, at: float = NOW, end: RunEnd | None = None, image: str = IMAGE
+    ) -> Self:
+        """After a pull: good, unless it ended in another way."""
+        end = end or read(Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3")))
+        return self.after(end, node=node, at=at, probe=names.PROBE_PULL, nccl_image=image)
+
+    def measured(
+        self,
+        end: RunEnd | Result,
+        node: ANode = NODE,
+        *,
+        at: float = NOW,
+        policy: Policy | None = None,
+        request: str = "",
+        room: bool = True,
+    ) -> Self:
+        """After a benchmark that brought this, or ended so."""
+        end = end if isinstance(end, RunEnd) else read(end)
+        return self.after(
+            end,
+            node=node,
+            at=at,
+            policy=policy,
+            request=request,
+            room=room,
+            probe=names.PROBE_NCCL,
+            nccl_image=IMAGE,
+        )
+
+
+def nccl_node(node: ANode = NODE, *, at: float = NOW) -> NcclNode:
+    """Healthy, and the image is there."""
+    empty = make_report(node)
+    report = NcclNode(
+        name=empty.name, uid=empty.uid, resource_version=empty.resource_version, node_uid=empty.node_uid
+    )
+    return report.healthy(node, at=at).pulled(node, at=at)

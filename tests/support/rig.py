@@ -1,0 +1,270 @@
+"""A rig for tests of the operator on the real control plane: a node, a policy, a namespace, an operator.
+
+Pods end as the test says (`testbed.scripted`); the control plane and the operator are real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from msgspec.structs import replace
+
+from nodegauge_contract import Result, Span, Temperature, Window, encode_message
+from support.results import every_gpu, h100
+from testbed.errors import ApiError
+from testbed.operatorprocess import OperatorProcess
+from testbed.rest import Rest
+from testbed.scripted import ScriptedKubelet, create_node
+
+Object = dict[str, Any]
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUP = "/apis/nodegauge.dev/v1alpha1"
+OURS = "nodegauge.dev/"
+WITHIN = 60.0
+VOLATILE = {"policy", "podUID", "podName", "startedAt", "finishedAt", "readAt", "since", "run", "at"} | {
+    "enteredAt",
+    "leftAt",
+    "badAt",
+    "throttleJudgedAt",
+    "passedAt",
+}
+
+
+def run_of(pod: Object) -> tuple[str, str]:
+    """Run id and node that a probe pod was told."""
+    env = {e["name"]: e.get("value", "") for e in pod["spec"]["containers"][0]["env"]}
+    return env["NODEGAUGE_RUN"], env["NODEGAUGE_NODE"]
+
+
+def answering(result: Result) -> Callable[[Object], str]:
+    """A probe that always measures this machine."""
+
+    def answer(pod: Object) -> str:
+        run, node = run_of(pod)
+        return encode_message(replace(result, run=run, node=node))
+
+    return answer
+
+
+def at_work(celsius: int) -> Result:
+    """8x H100 under full load, all as hot as this; the driver gives no limits, so the policy's decide."""
+    busy = Window(
+        seconds=3.0,
+        samples=12,
+        utilization=Span(min=97, median=99, max=100),
+        temperature=Span(min=celsius - 1, median=celsius, max=celsius),
+    )
+    return every_gpu(h100(), temperature=Temperature(gpu=celsius), window=busy)
+
+
+def eventually(condition: Callable[[], Any], *, what: str, within: float = WITHIN) -> Any:
+    """Poll until the condition is truthy, and return it; AssertionError with `what` otherwise."""
+    until = time.monotonic() + within
+    while not (found := condition()):
+        assert time.monotonic() < until, f"not within {within:.0f} s: {what}"
+        time.sleep(0.03)
+    return found
+
+
+class Rig:
+    """One test's corner of the cluster: a node of its own, a policy for it, a namespace, an operator."""
+
+    def __init__(self, api: Rest, *, namespace: str, directory: Path, kubeconfig: Path) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.directory = directory
+        self.kubeconfig = kubeconfig
+        self.mark = uuid.uuid4().hex[:8]
+        self.nodes: list[str] = []
+        self.policies: list[str] = []
+        self._asked = 0
+
+    # -- what a test sets up ---------------------------------------------------------------------------------
+
+    def add_node(self, *, boot: str = "boot-1", **labels: str) -> str:
+        """A GPU node that the rig's policies select."""
+        name = f"node-{self.mark}-{len(self.nodes)}"
+        create_node(self.api, name, labels={"test": self.mark, **labels}, boot=boot)
+        self.nodes.append(name)
+        return name
+
+    def add_policy(self, name: str = "", **spec: Any) -> str:
+        """A policy for the rig's nodes; long intervals, so that a run is asked for or does not happen."""
+        name = name or f"policy-{self.mark}-{len(self.policies)}"
+        body = {
+            "apiVersion": "nodegauge.dev/v1alpha1",
+            "kind": "GPUValidationPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "nodeSelector": {"matchLabels": {"test": self.mark}},
+                "budget": {"concurrentProbes": "100%"},
+                **spec,
+            },
+        }
+        self.api.create(f"{GROUP}/gpuvalidationpolicies", body)
+        self.policies.append(name)
+        return name
+
+    def operator(
+        self, *, kubeconfig: Path | None = None, name: str = "operator", **env: str
+    ) -> OperatorProcess:
+        """An operator, not yet started."""
+        return OperatorProcess(
+            kubeconfig=kubeconfig or self.kubeconfig,
+            namespace=self.namespace,
+            directory=self.directory / name,
+            environment=env,
+        )
+
+    def kubelet(self, answer: Callable[[Object], str | None] | None = None) -> ScriptedKubelet:
+        """Ends probe pods; by default with a healthy 8x H100."""
+        return ScriptedKubelet(self.api, namespace=self.namespace, answer=answer or answering(h100()))
+
+    def ask_for_run(self, node: str) -> None:
+        """`spec.requestedAt` on the node's report: a later moment than any before."""
+        self._asked += 1
+        moment = f"2026-01-01T00:{self._asked // 60:02d}:{self._asked % 60:02d}Z"
+        self.api.patch(f"{GROUP}/nodereports/{node}", {"spec": {"requestedAt": moment}})
+
+    # -- what a test looks at --------------------------------------------------------------------------------
+
+    def node(self, name: str) -> Object:
+        """The node."""
+        return self.api.get(f"/api/v1/nodes/{name}")
+
+    def labels(self, name: str) -> dict[str, str]:
+        """All labels of the node."""
+        found: dict[str, str] = self.node(name)["metadata"].get("labels", {})
+        return found
+
+    def ours(self, name: str) -> dict[str, str]:
+        """The node's labels under our prefix, and the short key, without the time."""
+        labels = self.labels(name)
+        kept = {k: v for k, v in labels.items() if k.startswith(OURS) or k == "interconnect"}
+        kept.pop(OURS + "validated-at", None)
+        return kept
+
+    def taints(self, name: str) -> list[str]:
+        """The node's taints under our prefix, as kubectl writes them."""
+        found = self.node(name)["spec"].get("taints") or []
+        ours = [t for t in found if t["key"].startswith(OURS)]
+        return [f"{t['key'].removeprefix(OURS)}={t.get('value', '')}:{t['effect']}" for t in ours]
+
+    def condition(self, name: str) -> Object:
+        """Our condition without its times; empty where there is none."""
+        conditions = self.node(name)["status"].get("conditions", [])
+        found = next((c for c in conditions if c["type"] == "GPUValidated"), {})
+        return {k: v for k, v in found.items() if not k.startswith("last")}
+
+    def report(self, name: str) -> Object:
+        """The node's report; empty where there is none."""
+        try:
+            return self.api.get(f"{GROUP}/nodereports/{name}")
+        except ApiError as error:
+            if error.status == 404:
+                return {}
+            raise
+
+    def last_run(self, name: str) -> Object:
+        """The last run of the health probe; empty before the first."""
+        probes = self.report(name).get("status", {}).get("probes") or [{}]
+        found: Object = probes[0].get("lastRun") or {}
+        return found
+
+    def pods(self) -> list[Object]:
+        """Every pod in the rig's namespace."""
+        found: list[Object] = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """How the nodes of the last policy fare, as its status says."""
+        policy = self.api.get(f"{GROUP}/gpuvalidationpolicies/{self.policies[-1]}")
+        found: dict[str, int] = policy.get("status", {}).get("nodes", {"validated": 0})
+        return found
+
+    def events(self, name: str) -> list[Object]:
+        """Our events regarding the node."""
+        uid = self.node(name)["metadata"]["uid"]
+        items = self.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+        by_us = [e for e in items if e.get("reportingController") == "nodegauge.dev/operator"]
+        return [e for e in by_us if e["regarding"].get("uid") == uid]
+
+    def state(self, name: str) -> Object:
+        """Everything that must be the same after a calm run and after one that was killed."""
+        return {
+            "labels": self.ours(name),
+            "taints": self.taints(name),
+            "condition": self.condition(name),
+            "report": _plain(self.report(name).get("status", {})),
+            "events": sorted((e["reason"], e["note"]) for e in self.events(name)),
+            "pods": len(self.pods()),
+        }
+
+    def wait_run(self, name: str, number: int) -> Object:
+        """Wait until that run is in the report and its pod is gone; the run."""
+        eventually(lambda: self.last_run(name).get("number", 0) >= number, what=f"run {number} of {name}")
+        eventually(lambda: not self.pods(), what="pods gone")
+        return self.last_run(name)
+
+    def wait_settled(self, name: str, number: int = 1) -> Object:
+        """Wait for a run, and until node and report agree; the state."""
+        self.wait_run(name, number)
+
+        def agree() -> bool:
+            held = self.report(name)["status"]["held"]
+            wanted = {k: v for k, v in held.get("labels", {}).items() if k != OURS + "validated-at"}
+            taints = [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in held.get("taints") or []]
+            return (
+                self.ours(name) == wanted
+                and self.taints(name) == [taint.removeprefix(OURS) for taint in taints]
+                and self.condition(name).get("status", "") == held["condition"]
+            )
+
+        eventually(agree, what=f"node {name} as its report says")
+        return self.state(name)
+
+    def clean(self) -> None:
+        """Take what the test made off the cluster."""
+        paths = [f"{GROUP}/gpuvalidationpolicies/{name}" for name in self.policies]
+        paths += [f"/api/v1/nodes/{name}" for name in self.nodes]
+        paths += [f"{GROUP}/nodereports/{name}" for name in self.nodes]
+        for path in paths:
+            with contextlib.suppress(ApiError):
+                self.api.delete(path)
+
+
+def _plain(value: Any) -> Any:
+    """A status without what differs from run to run: times, UIDs, names."""
+    if isinstance(value, dict):
+        kept = {k: v for k, v in value.items() if k not in VOLATILE and k != OURS + "validated-at"}
+        return {k: _plain(v) for k, v in kept.items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return value
+
+
+def install_crds(api: Rest) -> None:
+    """Create or replace the CRDs of this checkout, and wait until the API server serves them."""
+    for file in sorted((ROOT / "crds").glob("*.yaml")):
+        crd = yaml.safe_load(file.read_text())
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        with contextlib.suppress(ApiError):
+            api.create(path, crd)
+    eventually(lambda: served(api), what="CRDs served")
+
+
+def served(api: Rest) -> bool:
+    """Whether both of our resources can be listed."""
+    try:
+        for plural in ("gpuvalidationpolicies", "nodereports"):
+            api.get(f"{GROUP}/{plural}")
+    except ApiError:
+        return False
+    return True

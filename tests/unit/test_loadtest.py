@@ -1,0 +1,267 @@
+"""The benchmark's pure parts: what it counts, what it computes from that, what it puts into the cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from loadtest import objects, validation
+from loadtest.__main__ import sizes
+from loadtest.figures import Figures, Latency, Rate, Writes, latency_of, percentile, summary
+from loadtest.measured import BURST, RATE, chart_defaults
+from loadtest.process import parse_cpu, parse_memory
+from loadtest.writes import Record, Write, kinds, latencies
+from loadtest.writes import parse as parse_writes
+from nodegauge_contract import decode
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import parse
+from nodegauge_operator.api.report import Outcome, ReportStatus, Run, stamp
+from nodegauge_operator.core.model import NodeView, node_view, pod_view
+from nodegauge_operator.core.pod_outcome import RunEnd, ending
+from nodegauge_operator.core.report_update import advance
+from support.results import h100
+
+pytestmark = pytest.mark.timeout(5)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def line(**changes: Any) -> bytes:
+    """One line of an audit log."""
+    event: dict[str, Any] = {
+        "stage": "ResponseComplete",
+        "verb": "patch",
+        "requestReceivedTimestamp": "2026-11-21T10:00:00.125000Z",
+        "stageTimestamp": "2026-11-21T10:00:00.250000Z",
+        "user": {"username": "operator"},
+        "objectRef": {"resource": "nodes", "name": "n"},
+        "responseStatus": {"code": 200},
+        "requestObject": {"metadata": {"labels": {"a": "b"}}},
+    }
+    return json.dumps(event | changes).encode() + b"\n"
+
+
+def write(name: str, at: float, *, kind: str = "patch nodes", code: int = 200) -> Write:
+    """One answered write."""
+    verb, resource = kind.split()
+    return Write(
+        user="operator", verb=verb, resource=resource, name=name, code=code, received=at - 0.5, at=at
+    )
+
+
+BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
+
+
+def a_node() -> NodeView:
+    """A node of the benchmark as the API server would answer."""
+    body = objects.node_body("gpu-1", labels=objects.SELECTED)
+    body["metadata"]["uid"] = "uid-1"
+    return node_view(body)
+
+
+def test_a_percentile_is_a_value_that_was_seen() -> None:
+    """Nearest rank: of 100 values the 99th, of few the largest."""
+    assert percentile(range(1, 101), 0.99) == 99
+    assert percentile([5.0, 1.0, 3.0], 0.5) == 3.0
+    assert percentile([5.0, 1.0, 3.0], 0.99) == 5.0
+
+
+@pytest.mark.parametrize(("values", "share"), [([], 0.5), ([1.0], 0.0), ([1.0], 1.1)])
+def test_no_percentile_is_made_up(values: list[float], share: float) -> None:
+    """Nothing comes of no values, or of a share that is none."""
+    with pytest.raises(ValueError, match="no percentile"):
+        percentile(values, share)
+
+
+def test_a_ratio_is_the_time_that_a_write_takes() -> None:
+    """Half the writes a second is twice as slow; two bare rounds count as one."""
+    bare = Rate(nodes=10, writes=60, seconds=1, cpu=0) + Rate(nodes=10, writes=60, seconds=2, cpu=0)
+    assert (bare.nodes, bare.writes_per_second) == (20, 40)
+    operator = Rate(nodes=30, writes=180, seconds=9, cpu=0.3)
+    assert operator.times_slower_than(bare) == pytest.approx(2.0)
+    assert operator.cpu_per_thousand_nodes == pytest.approx(10.0)
+    assert operator.writes_per_node == 6
+
+
+def test_only_answered_writes_are_read_from_the_audit_log() -> None:
+    """Reads, the start of long answers and a line that is still being written are left out."""
+    status = {"resource": "nodereports", "subresource": "status", "name": "n"}
+    lines = [
+        line(verb="get"),
+        line(stage="ResponseStarted"),
+        line(objectRef=status, responseStatus={"code": 409}),
+        line(),
+        line()[:-20],
+    ]
+    found = list(parse_writes(lines))
+    assert [one.kind for one in found] == ["patch nodereports/status", "patch nodes"]
+    assert [one.done for one in found] == [False, True]
+    assert (found[1].received, found[1].at) == pytest.approx((1795255200.125, 1795255200.25))
+
+
+def test_a_record_begins_at_its_mark(tmp_path: Path) -> None:
+    """What was written before the mark, and what others write, is nobody's concern."""
+    log = tmp_path / "audit.log"
+    log.write_bytes(line())
+    record = Record(log)
+    record.mark()
+    with log.open("ab") as lines:
+        lines.write(line(user={"username": "kubelet"}) + line(objectRef={"resource": "pods", "name": "p"}))
+    assert [one.kind for one in record.since_mark("operator")] == ["patch pods"]
+
+
+def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
+    """Patches before it, refused ones and later ones do not count; a node without one is missing."""
+    finished = [
+        write("pod-a", 10.5, kind="patch pods/status"),
+        write("pod-b", 20.5, kind="patch pods/status"),
+    ]
+    labelled = [
+        write("a", 10.9),
+        write("a", 9.0),
+        write("a", 10.1, code=409),
+        write("a", 10.2),
+        write("foreign", 10.3),
+    ]
+    found = latencies(finished, labelled, node_of={"pod-a": "a", "pod-b": "b"})
+    assert found == {"a": pytest.approx(200.0)}
+
+
+def test_writes_are_counted_by_kind_and_node() -> None:
+    """Refused writes are none."""
+    writes = [write("a", 1), write("b", 2), write("b", 3, code=409), write("a", 4, kind="delete pods")]
+    assert kinds(writes, per=2) == {"patch nodes": 1.0, "delete pods": 0.5}
+    assert Writes(kinds=kinds(writes, per=2)).total == 1.5
+
+
+def test_memory_and_cpu_are_what_the_kernel_says() -> None:
+    """VmRSS and VmHWM in kB; utime and stime in ticks, behind a name with spaces and brackets."""
+    assert parse_memory("Name:\tx\nVmHWM:\t  204800 kB\nVmRSS:\t  102400 kB\n") == (100.0, 200.0)
+    stat = "7 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 3 0 1 2 3"
+    assert parse_cpu(stat, ticks=100) == 2.0
+
+
+def test_a_node_of_the_benchmark_is_as_large_as_a_real_one() -> None:
+    """About 17 KB before managedFields, which make it 20; some 60 labels and 50 images."""
+    body = objects.node_body("gpu-1", labels=objects.SELECTED)
+    assert 16_000 < len(msgspec.json.encode(body)) < 20_000
+    assert 55 <= len(body["metadata"]["labels"]) <= 65
+    assert len(body["status"]["images"]) == 50
+    assert node_view(body).ready
+
+
+def test_the_operator_reads_the_results_of_the_benchmark() -> None:
+    """A finished pod of the benchmark ends its run with a reading, a running one does not end."""
+    node, policy = a_node(), parse(objects.policy_body())
+    pod = objects.pod_body(node, policy=policy, number=2, namespace="nodegauge")
+    limits = policy.spec.limits
+    running = pod_view(pod | {"status": objects.running_status("2026-11-21T10:00:00Z")})
+    assert running is not None
+    assert ending(running, node=node.name, limits=limits, deadline=60, now=0) is None
+    finished = pod_view(pod | {"status": objects.finished_status(node, h100(), number=2)})
+    assert finished is not None
+    end = ending(finished, node=node.name, limits=limits, deadline=60, now=0)
+    assert end is not None
+    assert end.result is not None
+    assert end.result.gpus == h100().gpus
+
+
+def test_the_bare_loop_writes_what_the_operator_would() -> None:
+    """Its report holds the labels that an H100 gets which is idle and has no sensors: nothing is said of
+    throttling, supplies or bandwidth, and there is no taint."""
+    policy = parse(objects.policy_body())
+    status = objects.report_status(a_node(), h100(), policy=policy, now=1_800_000_000.0)
+    assert status["held"]["labels"][names.LABEL_NVLINK_GBPS] == "450"
+    silent = {names.LABEL_THROTTLED, names.LABEL_PSU, *BUSBW}
+    assert status["held"]["labels"].keys() == {"interconnect", *names.NODE_LABELS} - silent
+    assert status["held"]["taints"] == []
+    assert status["change"]["reason"] == "Validated"
+    assert status["summary"]
+
+
+def test_machines_that_take_turns_change_labels_and_set_no_taint() -> None:
+    """Whichever comes after whichever, however often: a taint would be a write that the same loop lacks."""
+    policy, node, status = parse(objects.policy_body()), a_node(), ReportStatus()
+    seen = []
+    for number, result in enumerate([h100(), *(objects.other_boards(),) * 3, *(h100(),) * 3], start=1):
+        end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+        run = Run(number=number, pod_name="pod", pod_uid=str(number), started_at=stamp(1_800_000_000.0))
+        status = advance(status, run=run, end=end, node=node, policy=policy, request="", now=1_800_000_000.0)
+        seen.append((status.interconnect.nvlink_gbps, status.verdict, status.gates))
+    assert seen == [(450, "pass", []), *[(150, "pass", [])] * 3, *[(450, "pass", [])] * 3]
+
+
+def test_a_message_is_a_result_of_its_run() -> None:
+    """It decodes, and echoes run and node."""
+    result = decode(objects.message(h100(), run="r", node="n"))
+    assert (result.run, result.node) == ("r", "n")
+
+
+def test_the_policy_of_the_benchmark_selects_its_nodes() -> None:
+    """And plans no second run within a day."""
+    policy = parse(objects.policy_body())
+    assert policy.spec.node_selector.match_labels == objects.SELECTED
+    assert policy.interval_seconds >= 86_400
+    assert objects.policy_body()["kind"] == names.POLICY_KIND
+
+
+def test_the_operator_is_measured_with_the_settings_of_the_chart() -> None:
+    """All but the limit of API calls, which is printed and far above the chart's."""
+    values = yaml.safe_load((ROOT / "charts/nodegauge/values.yaml").read_text(encoding="utf-8"))["operator"]
+    defaults = chart_defaults()
+    assert (defaults.rate, defaults.burst) == (values["api"]["rate"], values["api"]["burst"])
+    assert defaults.environment["NODEGAUGE_WORKERS"] == str(values["workers"])
+    assert 10 * defaults.rate < RATE
+    assert 10 * defaults.burst < BURST
+
+
+@pytest.mark.parametrize("text", ["", "a", "100,", "0", "-5", "1000000"])
+def test_sizes_that_are_none_are_refused(text: str) -> None:
+    """Words for a person, not a traceback."""
+    with pytest.raises(Exception, match="counts"):
+        sizes(text)
+
+
+def test_the_table_shows_every_size_beside_the_budgets() -> None:
+    """One column a size; budgets in the last one."""
+    rate = Rate(nodes=100, writes=600, seconds=1.0, cpu=1.0)
+    fast = Rate(nodes=100, writes=600, seconds=0.8, cpu=0.5)
+    writes = Writes(kinds={"patch nodes": 1.0})
+    figures = [
+        Figures(
+            nodes=count,
+            node_kilobytes=21.0,
+            patches=fast,
+            same_writes=fast,
+            operator=rate,
+            conflicts=0,
+            calm=Latency(samples=100, rate=10.0, p50=10.0, p99=70.0, worst=90.0),
+            busy=Latency(samples=100, rate=50.0, p50=10.0, p99=70.0, worst=90.0),
+            first=writes,
+            changed=writes,
+            unchanged=Writes(kinds={"create pods": 1.0, "patch nodereports/status": 1.0, "delete pods": 1.0}),
+            start=1.5,
+            rss_steady_mib=80.0,
+            rss_peak_mib=85.0,
+        )
+        for count in (100, 5_000)
+    ]
+    text = summary(figures)
+    assert "100 nodes  5,000 nodes  budget" in text
+    row = next(one for one in text.splitlines() if "slower than the bare patches" in one)
+    assert row.split()[-4:] == ["1.25x", "1.25x", "<=", "1.50x"]
+    assert latency_of([1.0, 2.0], rate=50).worst == 2.0
+
+
+def test_validations_an_hour_follow_the_default_budget() -> None:
+    """Ten per cent of the nodes, never more than 50, each held for its run and a pod's coming and going."""
+    assert validation.nodes_per_hour(31.0, fleet=100) == 10 * 3600 / 36
+    assert validation.nodes_per_hour(31.0, fleet=5000) == 50 * 3600 / 36
+    found = validation.Validation(overhead=[1.0, 3.0, 2.0], whole=20.0)
+    assert found.of_nccl == 18.0
+    assert "median 2.00 s, worst 3.00 s (budget < 5 s)" in validation.summary(found)

@@ -1,0 +1,229 @@
+"""What no order of health runs, pulls and benchmarks may end in, on a node that boots, drains and changes.
+
+Runs that are good, bad, lost, preempted, pending or garbage; deaths between any two writes; another image,
+other expectations, benchmarks off and on; cordons, boots, GPUs withdrawn.  `support.scene` checks each
+write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import support.nccl_results as nccl
+import support.results as made
+from nodegauge_contract import NcclResult, Problem, ProblemKind, Result, Skip
+from nodegauge_judge import Verdict
+from nodegauge_operator import names
+from support import make_policy, tried
+from support.nccl_nodes import FAST, SLOW, STRICT, skipping
+from support.scene import Scene
+from support.views import APod
+
+pytestmark = pytest.mark.timeout(120)
+
+WRONG = nccl.swapped(FAST, "default", cells=[nccl.cell("all_reduce", 1 << 30, 462.0, ranks=8, wrong=3)])
+HUNG = nccl.swapped(FAST, "default", outcome="hung", phase="init", cells=[])
+PULLED = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
+UNUSABLE = Result(
+    probe="pull", problem=Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="no libnccl")
+)
+BROKEN = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
+GOOD: dict[str, Result] = {
+    names.PROBE_HEALTH: made.h100(),
+    names.PROBE_PULL: PULLED,
+    names.PROBE_NCCL: FAST,
+}
+BAD: dict[str, tuple[Result, ...]] = {
+    names.PROBE_HEALTH: (BROKEN,),
+    names.PROBE_PULL: (UNUSABLE,),
+    names.PROBE_NCCL: (SLOW, WRONG, HUNG, skipping(Skip.BUSY, "a job"), skipping(Skip.VGPU)),
+}
+POLICIES: list[dict[str, Any]] = [
+    {},
+    STRICT,
+    {"probes": {"nccl": {"enabled": False}}},
+    {"podTemplate": {"ncclImage": "nccl:2"}},
+    {"mode": "Observe"},
+    {"hysteresis": {"leaveRuns": 1, "dwell": "0s"}},
+    {"taints": {"effect": "None"}},
+]
+NODES = {
+    "cordon": lambda n: n if n.unschedulable else n.cordoned(),
+    "uncordon": lambda n: replace(
+        n, unschedulable=False, taints=tuple(t for t in n.taints if "unschedulable" not in t.key)
+    ),
+    "seven": lambda n: n.offering(7, of=8),
+    "eight": lambda n: n.offering(8),
+    "none": lambda n: n.offering(0, of=8),
+    "divided": lambda n: n.bearing({"nvidia.com/gpu.replicas": "4"}),
+    "whole": lambda n: n.bearing({"nvidia.com/gpu.replicas": "1"}),
+}
+KINDS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {
+    "good": (10, ()),
+    "bad": (8, (st.integers(0, 4),)),
+    "lost": (3, (st.sampled_from(["oom", "garbage", "gone", "preempted", "preempted late"]),)),
+    "linger": (3, ()),
+    "wait": (4, (st.sampled_from([30, 90, 700, 4000, 90_000]),)),
+    "woken": (12, ()),
+    "die": (4, (st.integers(1, 5),)),
+    "node": (3, (st.sampled_from(sorted(NODES)),)),
+    "boot": (1, (st.integers(2, 4),)),
+    "policy": (2, (st.integers(0, len(POLICIES) - 1),)),
+    "ask": (1, (st.integers(1, 5),)),
+    "room": (1, (st.booleans(),)),
+}
+"""What may happen, how often, and with what."""
+ACTIONS = st.sampled_from([kind for kind, (weight, _) in KINDS.items() for _ in range(weight)]).flatmap(
+    lambda kind: st.tuples(st.just(kind), *KINDS[kind][1])
+)
+
+
+def ended(pod: APod, how: str, *, at: float) -> APod:
+    """A pod that brings nothing."""
+    running = pod.running(at)
+    match how:
+        case "oom":
+            return running.finished_with("", code=137, reason="OOMKilled")
+        case "garbage":
+            return running.finished_with('{"schema": "no')
+        case "gone":
+            return running.deleting(at).vanished()
+        case "preempted":
+            return running.preempted().deleting(at).vanished()
+    words = Problem(kind=ProblemKind.TERMINATED, call="nccl", message="SIGTERM")
+    return running.preempted().with_result(replace(GOOD[pod.probe], problem=words))
+
+
+def act(scene: Scene, action: tuple[Any, ...]) -> None:
+    """One thing happens."""
+    pod = scene.pod()
+    match action:
+        case ("good",) if pod:
+            scene.changed(pod, pod.running(scene.now).with_result(GOOD[pod.probe]))
+        case ("bad", which) if pod:
+            found = BAD[pod.probe]
+            scene.changed(pod, pod.running(scene.now).with_result(found[which % len(found)]))
+        case ("lost", how) if pod:
+            scene.changed(pod, ended(pod, how, at=scene.now))
+        case ("linger",) if pod:
+            scene.wait(61)
+        case ("wait", seconds):
+            scene.wait(seconds)
+        case ("woken",):
+            scene.until_woken()
+        case ("die", count):
+            scene.go(count)
+            scene.restart()
+        case ("node", how):
+            scene.node = NODES[how](scene.node)
+        case ("boot", number):
+            scene.node = scene.node.booted(f"boot-{number}")
+        case ("policy", which):
+            scene.policy = make_policy().of(POLICIES[which])
+        case ("ask", number) if scene.report:
+            scene.report = replace(scene.report, requested_at=f"2027-02-0{number}T00:00:00Z")
+        case ("room", room):
+            scene.room = room
+
+
+def played(actions: list[tuple[Any, ...]]) -> Scene:
+    """A node after all that.  It is brought to rest before each thing that happens, so that what a run
+    changes is the run's doing, and not that of the time before it."""
+    scene = Scene()
+    for action in actions:
+        if action[0] != "die":
+            scene.go()
+        act(scene, action)
+    scene.go()
+    return scene
+
+
+@given(actions=st.lists(ACTIONS, min_size=20, max_size=70))
+@tried(150)
+def test_no_order_of_runs_breaks_a_promise(actions: list[tuple[Any, ...]]) -> None:
+    """Checked at every write; and at rest the node carries what its report holds, and nothing besides."""
+    scene = played(actions)
+    held = scene.status.held
+    assert {k: v for k, v in scene.node.labels.items() if k in names.NODE_LABELS} == {
+        k: v for k, v in held.labels.items() if k in names.NODE_LABELS
+    }
+    assert {(t.key, t.value) for t in scene.node.taints if t.key in names.TAINTS_OF_FAULTS} == {
+        (taint.key, taint.value) for taint in held.taints if taint.key in names.TAINTS_OF_FAULTS
+    }
+
+
+@given(actions=st.lists(ACTIONS, min_size=10, max_size=60))
+@tried(80)
+def test_no_order_of_runs_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
+    """Whatever happened: good runs end in a measured label and no taint, without anybody's help."""
+    scene = played(actions)
+    scene.policy, scene.room = make_policy(), True
+    scene.node = NODES["whole"](NODES["eight"](NODES["uncordon"](scene.node))).booted("boot-9")
+    for _ in range(600):
+        scene.go()
+        if well(scene):
+            break
+        pod = scene.pod()
+        if pod is None:
+            scene.until_woken()
+        else:
+            scene.changed(pod, pod.running(scene.now).with_result(GOOD[pod.probe]))
+    assert well(scene), (scene.status.gates, scene.status.bandwidth, scene.status.held)
+
+
+def well(scene: Scene) -> bool:
+    """Measured, confirmed, and tainted for nothing."""
+    evidence = scene.node.labels.get(names.LABEL_EVIDENCE)
+    tainted = [taint.key for taint in scene.node.taints if taint.key in names.NODE_TAINTS]
+    return evidence == "measured" and not tainted and scene.status.verdict is Verdict.PASS
+
+
+def test_the_stories_reach_what_they_are_about() -> None:
+    """The properties would be empty if no benchmark ever ran, contradicted or tainted."""
+    scene = Scene()
+    for _ in range(3):  # health, pull, benchmark
+        scene.go()
+        act(scene, ("good",))
+    scene.go()
+    assert scene.node.labels[names.LABEL_EVIDENCE] == "measured"
+    for _ in range(300):
+        scene.until_woken()
+        scene.go()
+        pod = scene.pod()
+        act(scene, ("bad", 0) if pod and pod.probe == names.PROBE_NCCL else ("good",))
+        scene.go()
+        if scene.status.held.taints:
+            break
+    assert [taint.value for taint in scene.status.held.taints] == ["busbw"]
+    assert names.LABEL_INTERCONNECT not in scene.node.labels
+    assert scene.checked > 5
+
+
+def test_a_steady_day_costs_three_writes_a_run() -> None:
+    """A pod, a report, the pod deleted: nothing on the node, and no event, for health runs and benchmarks."""
+    scene = Scene()
+    for _ in range(3):
+        scene.go()
+        act(scene, ("good",))
+    scene.go()
+    scene.written.clear()
+    runs, node = scene.checked, scene.node
+    last = scene.status.probe(names.PROBE_NCCL).last_run
+    assert last is not None
+    while scene.status.probe(names.PROBE_NCCL).last_run == last:
+        scene.until_woken()
+        scene.go()
+        act(scene, ("good",))
+        scene.go()
+    runs = scene.checked - runs
+    assert runs > 90
+    validated = scene.written.pop("PatchNode")
+    assert validated <= runs / 2, "nothing but validated-at, and that seldom"
+    assert scene.written == {"CreatePod": runs, "PatchReport": runs, "DeletePod": runs}
+    stamp = {names.LABEL_VALIDATED_AT: scene.node.labels[names.LABEL_VALIDATED_AT]}
+    assert scene.node.labels == node.labels | stamp

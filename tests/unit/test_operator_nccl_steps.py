@@ -1,0 +1,382 @@
+"""When benchmarks run, where they do not, what gives way, and which pod comes next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import support.nccl_results as nccl
+import support.results as made
+from nodegauge_contract import NcclResult, Problem, ProblemKind, Result, Skip
+from nodegauge_judge import Finding, Severity
+from nodegauge_operator import names
+from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.core import desired_state
+from nodegauge_operator.core import planner as steps
+from nodegauge_operator.core.nccl_eligibility import hindrance
+from nodegauge_operator.core.planner import Situation, nccl_due_at, next_step, wake_at
+from support import DEFAULTS, MINUTE, NOW, make_node, make_pod, make_policy
+from support.nccl_nodes import (
+    BUSY,
+    DAY,
+    FAST,
+    IMAGE,
+    INSTALLED,
+    LOST,
+    NODE,
+    RECHECK,
+    SLOW,
+    NcclNode,
+    nccl_node,
+    skipping,
+)
+from support.views import ANode
+
+pytestmark = pytest.mark.timeout(10)
+
+NEVER = float("inf")
+HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
+
+
+def situation(report: NcclNode, node: ANode = NODE, **known: Any) -> Situation:
+    """A node with a place for every probe, whose labels and condition are as the report wants them."""
+    held = report.status.held
+    node = node.patched(dict(held.labels)).saying(desired_state.condition_of(held))
+    start: dict[str, Any] = {
+        "node": node,
+        "policy": make_policy(),
+        "report": report,
+        "pods": (),
+        "now": NOW + MINUTE,
+        "granted": True,
+        "nccl_granted": True,
+        "defaults": INSTALLED,
+        "posted": (report.status.change.run, report.status.change.reason)
+        if report.status.change
+        else ("", ""),
+    }
+    return Situation(**start | known)
+
+
+def due(report: NcclNode, node: ANode = NODE, **spec: Any) -> float:
+    """When the next run of the benchmark's chain may start."""
+    return nccl_due_at(report, node=node, policy=make_policy().of(spec), defaults=INSTALLED)
+
+
+def started(report: NcclNode, node: ANode = NODE, **known: Any) -> str:
+    """The probe that is started next; empty for none."""
+    step = next_step(situation(report, node, **known))
+    return step.probe if isinstance(step, steps.CreatePod) else ""
+
+
+def unpulled() -> NcclNode:
+    """Healthy, and the image never asked for."""
+    report = nccl_node()
+    return replace(report, status=replace(report.status, probes=[report.status.probe(HEALTH)]))
+
+
+def test_the_image_comes_before_the_gpus_are_held() -> None:
+    """Pull, then the benchmark; the image of another policy, or another boot, is pulled anew."""
+    assert started(unpulled()) == PULL
+    assert started(nccl_node()) == NCCL
+    other = make_policy().of({"podTemplate": {"ncclImage": "nccl:2"}})
+    assert started(nccl_node(), policy=other) == PULL
+    booted = NODE.booted("boot-2")
+    assert started(nccl_node().healthy(booted), booted) == PULL
+
+
+def test_nothing_is_benchmarked_before_the_node_was_read() -> None:
+    """A first health run, one that was lost since, one of an earlier boot: all of them hold it back."""
+    empty = NcclNode(name="node-1", uid="u", resource_version="1", node_uid=NODE.uid)
+    assert due(empty) == NEVER
+    assert due(nccl_node()) == 0.0
+    assert due(nccl_node().after(LOST, node=NODE, nccl_image=IMAGE)) == NEVER
+    assert due(nccl_node(), NODE.booted("boot-2")) == NEVER
+
+
+def test_without_an_image_or_where_the_policy_says_no_nothing_changes() -> None:
+    """Neither pods nor a word in the report."""
+    report = nccl_node()
+    assert nccl_due_at(report, node=NODE, policy=make_policy(), defaults=DEFAULTS) == NEVER
+    assert due(report, probes={"nccl": {"enabled": False}}) == NEVER
+    cordoned = report.settled(report.status, node=NODE.cordoned(), policy=make_policy(), at=NOW)
+    assert cordoned.status.bandwidth.reason == ""
+
+
+def test_health_goes_first_and_one_pod_runs_at_a_time() -> None:
+    """Also where both have a place; a pod of any probe holds the others back."""
+    report = nccl_node()
+    later = NOW + 15 * MINUTE
+    assert started(report, now=later) == HEALTH
+    assert started(report, now=later, granted=False) == NCCL
+    assert started(report, nccl_granted=False) == ""
+    for probe, number in ((HEALTH, 2), (PULL, 2), (NCCL, 1)):
+        pod = make_pod(NODE, probe=probe, number=number)
+        assert next_step(situation(report, pods=(pod,), now=NOW + 1)) is None, probe
+
+
+def test_runs_of_each_probe_are_numbered_apart() -> None:
+    """The pod of a benchmark's first run has its own name, whatever number health has reached."""
+    report = nccl_node().healthy(at=NOW + 1).healthy(at=NOW + 2)
+    step = next_step(situation(report))
+    assert isinstance(step, steps.CreatePod)
+    assert (step.number, step.probe) == (1, NCCL)
+    assert step.manifest["metadata"]["name"] == names.pod_name(node_uid=NODE.uid, probe=NCCL, number=1)
+    assert step.manifest["metadata"]["labels"][names.POD_PROBE] == NCCL
+
+
+def test_a_benchmark_is_judged_once() -> None:
+    """Its end is patched into the report; the same pod seen again is only tidied away."""
+    report = nccl_node()
+    pod = make_pod(NODE, probe=NCCL).running().with_result(FAST)
+    step = next_step(situation(report, pods=(pod,)))
+    assert isinstance(step, steps.PatchReport)
+    assert step.status.bandwidth.agreement == "confirmed"
+    assert step.status.probe(HEALTH) == report.status.probe(HEALTH)
+    after = replace(report, status=step.status)
+    again = next_step(situation(after, pods=(pod,), now=NOW + 2 * MINUTE))
+    assert again == steps.DeletePod(pod, 0)
+
+
+def test_a_pod_of_a_probe_that_nobody_knows_is_tidied() -> None:
+    """A version that was newer made it: it is neither judged nor waited for."""
+    pod = replace(make_pod(NODE), probe="load", number=7).running()
+    assert next_step(situation(nccl_node(), pods=(pod,))) == steps.DeletePod(pod, None)
+
+
+def test_a_pull_brings_the_image_it_was_made_for() -> None:
+    """By the pod's own record: the policy may name another one meanwhile."""
+    result = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
+    pod = replace(make_pod(NODE, probe=PULL), image="nccl:old").running().with_result(result)
+    step = next_step(situation(unpulled(), pods=(pod,)))
+    assert isinstance(step, steps.PatchReport)
+    assert step.status.probe(PULL).raw == "nccl:old"
+    assert started(replace(unpulled(), status=step.status)) == PULL
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (NODE.offering(1, of=1), "SingleGpu"),
+        (NODE.labelled(nvidia_com__gpu_sharing="x").bearing({"nvidia.com/gpu.replicas": "4"}), "Shared"),
+        (NODE.bearing({"nvidia.com/gpu.sharing-strategy": "mps"}), "Shared"),
+        (NODE.bearing({"nvidia.com/gpu.product": "NVIDIA-A100-MIG-1g.5gb"}), "Mig"),
+        (NODE.bearing({"nvidia.com/mig-1g.5gb.count": "7"}), "Mig"),
+        (NODE.cordoned(), "Cordoned"),
+    ],
+)
+def test_a_node_that_cannot_be_benchmarked_says_why(node: ANode, reason: str) -> None:
+    """In the report, once, and without a pod."""
+    report = nccl_node()
+    assert due(report, node) == NEVER
+    after = report.settled(report.status, node=node, policy=make_policy(), at=NOW, nccl_image=IMAGE)
+    assert after.status.bandwidth.reason == reason
+    assert after.status.bandwidth.detail
+    again = after.settled(after.status, node=node, policy=make_policy(), at=NOW + 60, nccl_image=IMAGE)
+    assert again.status == after.status
+    well = again.settled(again.status, node=NODE, policy=make_policy(), at=NOW + 120, nccl_image=IMAGE)
+    assert well.status.bandwidth.reason == ""
+
+
+def test_a_mig_strategy_alone_divides_nothing() -> None:
+    """GPU Operator sets `mig.strategy` on every node, MIG or not (k8s-device-plugin, internal/lm)."""
+    assert due(nccl_node(), NODE.bearing({"nvidia.com/mig.strategy": "single"})) == 0.0
+
+
+def test_nodes_whose_gpus_dra_gives_out_are_skipped() -> None:
+    """No `nvidia.com/gpu` although GPUs were read: said only once it is no matter of seconds after a boot."""
+    node = make_node()
+    report = nccl_node()
+    assert due(report, node) == NEVER
+    assert hindrance(report.status, node) is None
+    found = hindrance(report.healthy(node, at=NOW + 900).status, node)
+    assert found is not None
+    assert found.reason == "Dra"
+
+
+def test_a_lost_gpu_holds_the_benchmark_back_only_where_a_pod_would_get_it() -> None:
+    """Once the device plugin has taken it out, the others are measured."""
+    report = nccl_node()
+    lost = Finding(code="gpu-lost", severity=Severity.FAIL, subject="GPU 3", message="it fell off the bus")
+    health = replace(report.status.probe(HEALTH), findings=[lost])
+    report = replace(report, status=replace(report.status, probes=report.status.with_probe(health)))
+    assert due(report, NODE) == NEVER
+    assert due(report, NODE.offering(7, of=8)) == 0.0
+
+
+@pytest.mark.parametrize("why", [Skip.VGPU, Skip.MIG, Skip.CONFIDENTIAL, Skip.SHARED])
+def test_what_only_the_probe_can_see_is_asked_once_a_boot(why: Skip) -> None:
+    """Its answer stands in the report, and is not asked for every ten minutes."""
+    report = nccl_node().measured(skipping(why, "says NVML"))
+    assert due(report) == NEVER
+    assert report.status.bandwidth.detail.endswith("says NVML.")
+    booted = NODE.booted("boot-2")
+    assert due(report.healthy(booted, at=NOW + 60), booted) == 0.0
+
+
+def test_a_benchmark_is_repeated_after_its_interval() -> None:
+    """24 hours after one that was read."""
+    assert due(nccl_node().measured(FAST)) == NOW + DAY
+
+
+@pytest.mark.parametrize("end", [BUSY, LOST])
+def test_what_found_no_gpus_comes_back_with_growing_delay(end: Any) -> None:
+    """Ten minutes, twice that, and so on up to the interval; a measurement begins anew."""
+    report = nccl_node()
+    waits = []
+    for _ in range(10):
+        report = report.measured(end)
+        waits.append(due(report) - NOW)
+    assert waits == [min(DAY, RECHECK * 2**n) for n in range(10)]
+    assert due(report.measured(FAST)) == NOW + DAY
+
+
+def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
+    """And holds the benchmark back meanwhile."""
+    report = unpulled()
+    for n in range(3):
+        report = report.pulled(end=LOST)
+        assert due(report) == NOW + RECHECK * 2**n
+        assert started(report, now=NOW + RECHECK * 2**n, granted=False) == PULL
+
+
+def test_a_first_bad_number_is_looked_at_again_soon() -> None:
+    """After `recheck`; a node that stays bad is asked less and less often, one that heals soon again."""
+    report = nccl_node().measured(SLOW)
+    assert due(report) == NOW + RECHECK
+    for wait in (2, 4, 8):
+        report = report.measured(SLOW)
+        assert due(report) == NOW + RECHECK * wait
+    assert due(report.measured(FAST)) == NOW + RECHECK
+
+
+def test_other_hardware_is_measured_soon() -> None:
+    """Another driver makes the last measurement one of another machine."""
+    other = replace(made.h100(), system=replace(made.h100().system, driver="560.1"))
+    assert due(nccl_node().measured(FAST).healthy(result=other, at=NOW + 60)) == NOW + RECHECK
+
+
+def test_gpus_that_are_back_are_measured_soon() -> None:
+    """Seven of eight were measured; once the eighth is offered again, so is it, and not over and over."""
+    seven = NODE.offering(7, of=8)
+    few = nccl.changed(nccl.h100(440.0, count=7), expected=8)
+    report = nccl_node(seven).measured(few, seven)
+    assert due(report, seven) == NOW + DAY
+    waits = []
+    for _ in range(4):
+        waits.append(due(report) - NOW)
+        report = report.measured(few)
+    assert waits == [RECHECK, 2 * RECHECK, 4 * RECHECK, 8 * RECHECK]
+    assert due(report.measured(FAST)) == NOW + DAY
+
+
+def test_a_request_asks_for_a_benchmark_too_once() -> None:
+    """`spec.requestedAt`: at once, and not again once it was answered, whatever came of it."""
+    report = nccl_node().measured(FAST)
+    asked = replace(report, requested_at="2027-01-15T09:00:00Z")
+    assert due(asked) == 0.0
+    assert due(asked.measured(BUSY, request="2027-01-15T09:00:00Z")) == NOW + RECHECK
+
+
+def test_a_node_that_boots_anew_is_measured_anew() -> None:
+    """At once, after its first health run."""
+    booted = NODE.booted("boot-2")
+    assert due(nccl_node().measured(FAST).healthy(booted, at=NOW + 60), booted) == 0.0
+
+
+@pytest.mark.parametrize("probe", [PULL, NCCL])
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (NODE.cordoned(), "Cordoned"),
+        (NODE.tainted("ToBeDeletedByClusterAutoscaler"), "NodeLeaving"),
+        (NODE.bearing({names.GPU_UPGRADE_STATE: "drain-required"}), "DriverChanges"),
+    ],
+)
+def test_a_benchmark_gives_way_to_whoever_empties_the_node(node: ANode, reason: str, probe: str) -> None:
+    """Skipped, and its pod deleted, also where the drain has ended it already; old results stay."""
+    report = nccl_node().measured(FAST)
+    number = 2
+    running = make_pod(node, probe=probe, number=number).running()
+    for pod in (running, running.deleting(NOW), running.vanished()):
+        step = next_step(situation(report, node, pods=(pod,)))
+        assert isinstance(step, steps.PatchReport)
+        last = step.status.probe(probe).last_run
+        assert last is not None
+        assert (last.outcome, last.reason) == (Outcome.SKIPPED, reason)
+        assert step.status.bandwidth.all_reduce == 462
+        after = replace(report, status=step.status)
+        gone = next_step(situation(after, node, pods=(running,)))
+        assert gone == steps.DeletePod(running, None)
+
+
+def test_a_health_run_goes_on_while_its_node_is_cordoned() -> None:
+    """Cordoned nodes are health-checked like any other."""
+    pod = make_pod(NODE, number=2).running()
+    report = nccl_node()
+    cordoned = report.settled(
+        report.status, node=NODE.cordoned(), policy=make_policy(), at=NOW, nccl_image=IMAGE
+    )
+    assert next_step(situation(cordoned, NODE.cordoned(), pods=(pod,), now=NOW + 1)) is None
+
+
+def test_a_benchmark_that_ended_before_the_cordon_is_read() -> None:
+    """Its numbers are good: they were measured on the idle node."""
+    pod = make_pod(NODE, probe=NCCL).running().with_result(FAST)
+    step = next_step(situation(nccl_node(), NODE.cordoned(), pods=(pod,)))
+    assert isinstance(step, steps.PatchReport)
+    assert step.status.bandwidth.agreement == "confirmed"
+
+
+@pytest.mark.parametrize("how", ["preempted", "pending", "preempted with words"])
+def test_a_benchmark_that_has_to_wait_or_yield_changes_no_label(how: str) -> None:
+    """Preempted by the scheduler, or never placed: skipped, and back later."""
+    report = nccl_node().measured(FAST)
+    pod = make_pod(NODE, probe=NCCL, number=2)
+    if how == "pending":
+        ended = pod.pending("Unschedulable", "Insufficient nvidia.com/gpu")
+    elif how == "preempted":
+        ended = pod.running().preempted().deleting(NOW + 1).vanished()
+    else:
+        cut = nccl.swapped(FAST, "default", outcome="cut", cells=[])
+        words = replace(cut, problem=Problem(kind=ProblemKind.TERMINATED, call="nccl", message="SIGTERM"))
+        ended = pod.running().preempted().with_result(words)
+    step = next_step(situation(report, pods=(ended,), now=NOW + MINUTE))
+    assert isinstance(step, steps.PatchReport)
+    last = step.status.probe(NCCL).last_run
+    assert last is not None
+    assert last.outcome is Outcome.SKIPPED
+    assert step.status.held == report.status.held
+    assert step.status.gates == report.status.gates
+
+
+@pytest.mark.parametrize(("probe", "wait"), [(PULL, 30 * MINUTE), (NCCL, 5 * MINUTE)])
+def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
+    """Half an hour, where a benchmark that holds GPUs has five minutes to start."""
+    report = unpulled() if probe == PULL else nccl_node()
+    pod = make_pod(NODE, probe=probe).pending("ContainerCreating", placed=True)
+    report = report.healthy(at=NOW + wait)
+    early = next_step(situation(report, pods=(pod,), now=NOW + wait - 1))
+    late = next_step(situation(report, pods=(pod,), now=NOW + wait))
+    assert early is None
+    assert isinstance(late, steps.PatchReport)
+    last = late.status.probe(probe).last_run
+    assert last is not None
+    assert (last.outcome, last.reason) == (Outcome.UNKNOWN, "ContainerCreating")
+
+
+def test_the_node_is_woken_when_its_benchmark_is_due() -> None:
+    """Or nobody would look."""
+    report = nccl_node().measured(BUSY)
+    times = wake_at(situation(report, now=NOW + 1))
+    assert times == NOW + RECHECK
+
+
+def test_a_pod_that_the_api_server_refuses_counts_for_its_own_probe() -> None:
+    """A quota on GPUs backs the benchmark off, not the health runs."""
+    report = nccl_node()
+    patch = steps.refused(situation(report), number=1, reason="CreateRefused", message="quota", probe=NCCL)
+    assert patch.status.probe(NCCL).unread == 1
+    assert patch.status.probe(HEALTH) == report.status.probe(HEALTH)
