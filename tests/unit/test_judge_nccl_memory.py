@@ -101,7 +101,7 @@ def test_other_expectations_thresholds_and_peers_grade_old_numbers_anew() -> Non
     assert regrade(memory).verdict is Verdict.FAIL
     own = Expectation(gpu="*H100*", count=8, collective="all_reduce", bytes=GIB, busbw=400)
     assert regrade(memory, expectations=Expectations.default().with_rows([own])).verdict is Verdict.PASS
-    assert regrade(memory, thresholds=Thresholds(busbw_row_share=0.8)).verdict is Verdict.PASS
+    assert regrade(memory, thresholds=Thresholds(busbw_expected_share=0.8)).verdict is Verdict.PASS
     good = run(462).memory
     assert codes(regrade(good, peers=lambda _: (600.0, 610.0))) == {"busbw-below-peers/warn"}
 

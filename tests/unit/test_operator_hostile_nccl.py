@@ -147,6 +147,6 @@ def test_whatever_benchmarks_say_the_report_comes_to_rest(first: str, second: st
     check(report)
     report = report.measured(ended(second))
     check(report)
-    strict = make_policy().of({"thresholds": {"busbwRowShare": 0.99}})
+    strict = make_policy().of({"thresholds": {"busbwExpectedShare": 0.99}})
     graded = report.settled(report.status, node=NODE, policy=strict, at=NOW + MINUTE, nccl_image=IMAGE)
     check(graded, policy=strict)

@@ -60,7 +60,7 @@ def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = N
 def test_other_rules_do_not_lift_a_contradiction_that_the_last_run_could_not_speak_of() -> None:
     """The run that contradicted came before; grading the undecided one anew finds no number that agrees."""
     report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60, policy=TOLD_OFF)
-    stricter = TOLD_OFF.spec_with(thresholds=replace(TOLD_OFF.spec.thresholds, busbw_row_share=0.8))
+    stricter = TOLD_OFF.spec_with(thresholds=replace(TOLD_OFF.spec.thresholds, busbw_expected_share=0.8))
     graded = seen(report, NODE, at=NOW + 120, policy=stricter)
     assert graded.status.bandwidth.grade != report.status.bandwidth.grade
     assert graded.status.bandwidth.agreement == "contradicted"
@@ -72,7 +72,7 @@ def test_other_rules_lift_a_contradiction_that_was_theirs() -> None:
     report = nccl_node().measured(nccl.h100(21.0, gather=16.0, ring=20.0, host=5.0))
     assert report.status.bandwidth.agreement == "contradicted"
     lenient = make_policy().spec_with(
-        thresholds=replace(make_policy().spec.thresholds, contradicted_share=0.01, p2p_off_alike=0.001)
+        thresholds=replace(make_policy().spec.thresholds, contradicted_share=0.01, p2p_min_gain=0.001)
     )
     graded = seen(report, NODE, at=NOW + 120, policy=lenient)
     assert graded.status.bandwidth.agreement == "unsure"

@@ -92,7 +92,7 @@ BANDWIDTH_ENTRIES = (
         when={
             Severity.WARN: (
                 "a ring of NVLinks is reported, and all_reduce is below `contradictedShare` (default 0.4) of "
-                "their rate and not above what the slowest PCIe link carries, or at most `p2pOffAlike` "
+                "their rate and not above what the slowest PCIe link carries, or at most `p2pMinGain` "
                 "(default 0.15) faster than with peer access switched off; or all pairs with NVLinks copy "
                 "that slowly; or no NVLink is reported, and all_reduce is faster than the slowest PCIe link"
             )
@@ -117,7 +117,7 @@ BANDWIDTH_ENTRIES = (
         when={
             Severity.WARN: (
                 "one way of a pair is below `pairShare` (default 0.8) of the median of the pairs with as "
-                "many NVLinks, or below `pairWireShare` (default 0.5) of what its NVLinks carry"
+                "many NVLinks, or below `pairLinkShare` (default 0.5) of what its NVLinks carry"
             )
         },
         next_step="run `nvidia-smi nvlink -e -i INDEX` for both GPUs: errors show the bad link.",

@@ -139,7 +139,7 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     """Target speed of a GPU's fan, per cent of its maximum, from which 0 rpm means that it stands still
     (below it fans may rest on purpose).  Default 60.  Own."""
 
-    busbw_row_share: Ratio = 0.9
+    busbw_expected_share: Ratio = 0.9
     """Share of a row's bus bandwidth that is its floor, where the row names none.  Default 0.9.  Own."""
     busbw_nvls_share: Ratio = 0.85
     """Share of the NVLinks' rate (GB/s per GPU one way) that all_reduce must reach at 1 GiB with NVLS on 8
@@ -164,13 +164,13 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     """Share of the NVLinks' rate below which, where PCIe could do it too, a measurement contradicts NVLink.
     Default 0.4.  Own: the slowest complaint on record reaches 0.38 of it at nearly twice PCIe's rate
     (NVIDIA/nccl issue 1161)."""
-    p2p_off_alike: Ratio = 0.15
+    p2p_min_gain: Ratio = 0.15
     """How much faster, as a share, all_reduce must at least be with peer access than without it on a node
     whose ring is NVLink.  Default 0.15.  Own."""
     pair_share: Ratio = 0.8
     """Share of the median of pairs with as many NVLinks below which copies between two GPUs are slow.
     Default 0.8.  Own."""
-    pair_wire_share: Ratio = 0.5
+    pair_link_share: Ratio = 0.5
     """Share of its NVLinks' rate below which copies between two GPUs are slow, whatever other pairs do.
     Default 0.5.  Own: 276 of 300 have been measured on A100, 396 of 450 on H200."""
     slow_init_seconds: Seconds = 15

@@ -150,7 +150,7 @@ def _no_better_without(grading: Grading, figure: Figure) -> str:
         return ""
     cell, off = without
     on = same_size(measured, cell)
-    if on is None or on > (1 + grading.thresholds.p2p_off_alike) * off:
+    if on is None or on > (1 + grading.thresholds.p2p_min_gain) * off:
         return ""
     where = f"all_reduce at {size_in_words(cell.bytes)}"
     return (
@@ -197,7 +197,7 @@ def _pair_floor(kind: PairKind, grading: Grading) -> tuple[float, str]:
     limits = [(grading.thresholds.pair_share * kind.typical, f"pairs like it reach {gbps(kind.typical)}")]
     if kind.wire:
         words = f"its NVLinks carry {gbps(kind.wire)}"
-        limits.append((grading.thresholds.pair_wire_share * kind.wire, words))
+        limits.append((grading.thresholds.pair_link_share * kind.wire, words))
     return max(limits)
 
 

@@ -130,6 +130,6 @@ def _of_row(row: Expectation, thresholds: Thresholds) -> Floor:
     elif row.kind == "accept-floor":
         words, gbps = "an acceptance floor", row.busbw
     else:
-        share = thresholds.busbw_row_share
+        share = thresholds.busbw_expected_share
         words, gbps = f"{share:g} of {row.busbw:g} GB/s", share * row.busbw
     return Floor(gbps=gbps, words=words, source=source, nvls=row.nvls)

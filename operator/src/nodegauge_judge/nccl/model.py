@@ -36,9 +36,9 @@ class Expectation(Struct, frozen=True, rename="camel", kw_only=True):
     `gpu`: a glob over NVML's product name, case-insensitive ("*H100*HBM3*"); `count`: GPUs of the node that
     take part; `bytes`: message size; `nvls`: whether NCCL ran NVLS, null for whichever; `link`: nvlink, pcie
     or empty for any; `busbw`: GB/s (1e9) bus bandwidth as nccl-tests defines it; `floor`: GB/s below which it
-    is too low, 0 for `busbwRowShare` of `busbw`; `source`: where the number is from, for people.  `kind`:
-    measured; accept-floor (`busbw` is itself the floor); or one that is never a floor: complaint (somebody
-    measured that little and asked why) and reference (host memory or a model, for comparison alone).
+    is too low, 0 for `busbwExpectedShare` of `busbw`; `source`: where the number is from, for people.
+    `kind`: measured; accept-floor (`busbw` is itself the floor); or one that is never a floor: complaint
+    (somebody measured that little and asked why) and reference (host memory or a model, to compare with).
     """
 
     gpu: Annotated[str, Meta(min_length=1, max_length=128)]

@@ -25,10 +25,10 @@ above what a link carries.
 
 1. A row of the policy's `spec.expectations` for this GPU, count, collective, size and NVLS state. Such rows
    hold at every size that they name.
-2. A row of the table below, likewise; `measured` rows give `busbwRowShare` ({row:g}) of their value, accept
-   floors are themselves the floor, and the other kinds give none. Rows are never carried over to another
-   size, count or algorithm. Which algorithm ran is read from NCCL's own output; where it does not say, rows
-   that depend on it do not fit.
+2. A row of the table below, likewise; `measured` rows give `busbwExpectedShare` ({row:g}) of their value,
+   accept floors are themselves the floor, and the other kinds give none. Rows are never carried over to
+   another size, count or algorithm. Which algorithm ran is read from NCCL's own output; where it does not
+   say, rows that depend on it do not fit.
 3. Where no row fits, the rule, from 1 GiB on:
 
 | ring or algorithm | floor |
@@ -74,7 +74,7 @@ def page() -> str:
     """The whole page as Markdown, ending in one newline."""
     numbers = Thresholds()
     head = _HEAD.format(
-        row=numbers.busbw_row_share,
+        row=numbers.busbw_expected_share,
         nvls=numbers.busbw_nvls_share,
         next=numbers.busbw_nvls_share_next,
         ring=numbers.busbw_ring_share,
@@ -84,7 +84,7 @@ def page() -> str:
         part=FEW_RANKS_PART,
         smallest=size_in_words(SMALLEST),
     )
-    rows = (_row(row, share=numbers.busbw_row_share) for row in Expectations.default().rows())
+    rows = (_row(row, share=numbers.busbw_expected_share) for row in Expectations.default().rows())
     return head + "\n".join(rows) + "\n"
 
 
