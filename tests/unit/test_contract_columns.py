@@ -15,8 +15,18 @@ from msgspec import Meta, Struct
 
 from nodegauge_contract import MESSAGE_LIMIT, NotAResult, Result, Unavailable, decode, encode_message
 from nodegauge_contract.wire import codec
-from nodegauge_contract.wire.bits import BadColumns, Sink, Source
-from nodegauge_contract.wire.cells import ABSENT, FEWEST, MAX_CELLS, Folding, Unfolding, fold, unfold
+from nodegauge_contract.wire.cells import (
+    ABSENT,
+    FEWEST,
+    MAX_CELLS,
+    BadColumns,
+    BitReader,
+    BitWriter,
+    Folding,
+    Unfolding,
+    fold,
+    unfold,
+)
 from nodegauge_contract.wire.columns import NO_DEFAULT, plan_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -98,10 +108,10 @@ def test_true_one_and_one_point_zero_are_three_values() -> None:
 @given(st.lists(st.lists(st.integers(-(2**64), 2**64), min_size=1, max_size=30), max_size=5))
 def test_numbers_come_back_from_bits(columns: list[list[int]]) -> None:
     """Column after column, of any length, and one may be passed over."""
-    sink = Sink()
+    writer = BitWriter()
     for numbers in columns:
-        sink.column(numbers)
-    source, again = Source(sink.to_bytes()), Source(sink.to_bytes())
+        writer.column(numbers)
+    source, again = BitReader(writer.to_bytes()), BitReader(writer.to_bytes())
     assert [source.column(len(numbers)) for numbers in columns] == columns
     for _ in columns[:-1]:
         again.skip()
@@ -110,9 +120,9 @@ def test_numbers_come_back_from_bits(columns: list[list[int]]) -> None:
 
 def test_bits_cost_what_the_numbers_need() -> None:
     """Sixteen numbers of 47 bits: 94 bytes and a header of four."""
-    sink = Sink()
-    sink.column([2**46 + 12345 * n**7 for n in range(16)])
-    assert len(sink.to_bytes()) <= 16 * 47 // 8 + 4
+    writer = BitWriter()
+    writer.column([2**46 + 12345 * n**7 for n in range(16)])
+    assert len(writer.to_bytes()) <= 16 * 47 // 8 + 4
 
 
 class Inner(Struct):

@@ -20,11 +20,11 @@ from nodegauge_contract import (
     encode,
     encode_message,
 )
-from nodegauge_contract.wire.drop_order import GIVEN_UP
+from nodegauge_contract.wire.codec import DROP_ORDER
 from support.busy import busy
 from support.results import h100
 
-NAMES = [name for name, _ in GIVEN_UP]
+NAMES = [name for name, _ in DROP_ORDER]
 
 
 def node() -> Result:
@@ -120,7 +120,7 @@ def test_sensors_that_tell_of_a_supply_stay() -> None:
         Sensor(chip="psu", name="temp1", value=35_000),
         Sensor(chip="board", name="fan1", value=1200),
     ]
-    without = dict(GIVEN_UP)["sensors.others"]
+    without = dict(DROP_ORDER)["sensors.others"]
     kept = without(Result(probe="health", sensors=sensors)).sensors
     assert kept == [*sensors[:4], sensors[6]]
 

@@ -1,10 +1,13 @@
-"""The result document: what a probe brings home and everybody else may read.
+"""The result document: what a probe measured.
 
-This is the only package that all sides import: the probe writes it, the operator decodes it, the judge
-reads it, people pipe it through `jq`.  It holds raw numbers with their units and never an opinion.  A value
-that could not be read is `{"unavailable": "<reason>"}`, never a zero and never left out.
+This is the only package that all sides import: the probe writes the document, the operator decodes it, the
+judge reads it, people pipe it through `jq`.  It holds raw numbers with units and no verdicts.  A value that
+could not be read is `{"unavailable": "<reason>"}`; it is never a zero and never omitted.
 
-It must stay pure: no clock, no environment, no I/O, no knowledge of NVML or Kubernetes.
+The names below are the public entry: the document's types, `encode`, `decode` and their errors.  Limits,
+NVLink counting (`nvlink`) and the parser of nccl-tests (`nccl_tests`) are imported from their own modules.
+
+Pure: no clock, no environment, no I/O, no knowledge of NVML or Kubernetes.
 """
 
 from nodegauge_contract.gpu import (

@@ -18,7 +18,7 @@ MAX_XIDS = 32
 
 
 class LinkGroup(Struct, frozen=True, kw_only=True):
-    """NVLinks of one GPU that answered alike: `links` are their numbers, so nothing is lost by grouping.
+    """NVLinks of one GPU with the same readings: `links` are their numbers, so grouping loses nothing.
 
     `state`: 0 inactive, 1 active, 2 sleep, 3 active with traffic disabled.  `p2p`: capability P2P_SUPPORTED.
     `remote`: PCI id of the far end (`0000:0f:00.0`), `remote_type`: 0 GPU, 1 NPU, 2 switch, 255 unknown.
@@ -35,7 +35,7 @@ class LinkGroup(Struct, frozen=True, kw_only=True):
 
 
 class LinkErrors(Struct, frozen=True, kw_only=True):
-    """NVLink error counters, summed over the GPU's active links; judged by growth, never by value.
+    """NVLink error counters, summed over the GPU's active links; only their growth is judged.
 
     `replay` to `ecc`: nvmlDeviceGetNvLinkErrorCounter 0 to 4.  The rest: NVLink 5's fields 214, 219 and 221.
     """
@@ -62,10 +62,11 @@ class Fabric(Struct, frozen=True, kw_only=True):
 
 
 class Pcie(Struct, frozen=True, kw_only=True):
-    """PCIe generation and lane count, now and at most (both fall at idle: judge them only under load).
+    """PCIe generation and lane count, current and maximum (both fall at idle: judge them only under load).
 
     `generation` and `width` are those of the busiest sample of the window, `utilization` its per cent;
-    `max_*` of card and slot together, `card_generation` of the card alone.  Errors are counters.
+    `max_*` is the maximum of card and slot together, `card_generation` that of the card.  Errors are
+    counters.
     """
 
     generation: Int = NOT_READ
@@ -121,7 +122,8 @@ class Clocks(Struct, frozen=True, kw_only=True):
 
 
 class ReasonSeen(Struct, frozen=True, kw_only=True):
-    """One clocks event reason bit: in how many samples it stood, and in how many in a row at most."""
+    """One clocks event reason bit: in how many samples it was set, and in how many consecutive ones at
+    most."""
 
     bit: Int64
     samples: Int64
@@ -129,18 +131,18 @@ class ReasonSeen(Struct, frozen=True, kw_only=True):
 
 
 class ClocksEvents(Struct, frozen=True, kw_only=True):
-    """Clocks event reasons over the sampling window: `supported` the mask the driver can report at all."""
+    """Clocks event reasons over the sampling window: `supported`: the bits that the driver can report."""
 
     supported: Int = NOT_READ
     read: Int = NOT_READ
-    """Samples in which the mask could be read, or why none could."""
+    """Samples in which the mask could be read, or why it never could."""
     seen: Annotated[list[ReasonSeen], Meta(max_length=64)] = []
 
 
 class Counters(Struct, frozen=True, kw_only=True):
-    """Cumulative nanoseconds, read once at the end of the window; judged by growth, never by value.
+    """Cumulative nanoseconds, read once at the end of the window; only their growth is judged.
 
-    `trio` names the field ids the three throttle counters came from ("251-253", "269-271"), or why neither.
+    `trio`: the field ids of the three throttle counters ("251-253", "269-271"), or why neither could be used.
     """
 
     trio: Text = NOT_READ
@@ -167,7 +169,7 @@ class Growth(Struct, frozen=True, kw_only=True):
 
 class Ecc(Struct, frozen=True, kw_only=True):
     """Memory errors: `mode` 0 off, 1 on; volatile counts since driver load, aggregate ones over the board's
-    life; `sram_threshold` 1 when the driver says that SRAM errors passed their limit."""
+    life; `sram_threshold` 1 if the driver reports SRAM errors above their limit."""
 
     mode: Int = NOT_READ
     volatile_corrected: Int = NOT_READ
@@ -178,7 +180,7 @@ class Ecc(Struct, frozen=True, kw_only=True):
 
 
 class Repair(Struct, frozen=True, kw_only=True):
-    """What the driver repaired, could not, or wants done.
+    """Memory repairs: done, failed and pending, and the recovery action that the driver asks for.
 
     `rows_*`: nvmlDeviceGetRemappedRows (Ampere and newer), `rows_pending` and `rows_failed` 0 or 1.
     `pages_*`: retired pages (older), `pages_pending` 0 or 1.  `action`: field 230, GPU recovery action: 0
@@ -200,14 +202,14 @@ class Repair(Struct, frozen=True, kw_only=True):
 
 
 class Xids(Struct, frozen=True, kw_only=True):
-    """Xid events in the window: `registered` whether the driver would have told; `seen` distinct codes."""
+    """Xid events in the window: `registered`: the driver reports them; `seen`: distinct codes."""
 
     registered: Flag = NOT_READ
     seen: Annotated[list[Int64], Meta(max_length=MAX_XIDS)] = []
 
 
 class Fan(Struct, frozen=True, kw_only=True):
-    """A fan of the GPU: per cent of its maximum as intended and as targeted, and what it turns (rpm)."""
+    """A fan of the GPU: intended and target speed in per cent of its maximum, and its actual speed (rpm)."""
 
     percent: Int = NOT_READ
     target: Int = NOT_READ
@@ -226,12 +228,12 @@ SpanOrNot = Span | None
 
 
 class Window(Struct, frozen=True, kw_only=True):
-    """The sampling window: `seconds` long, `samples` taken; a span is null where no sample could be read."""
+    """The sampling window: `seconds` long, `samples` taken; a span is null if no sample could be read."""
 
     seconds: float
     samples: Int64
     utilization: SpanOrNot = None
-    """NVML's per cent of time in which any kernel ran."""
+    """NVML's per cent of time in which a kernel ran."""
     temperature: SpanOrNot = None
     power_mw: SpanOrNot = None
     sm_mhz: SpanOrNot = None
@@ -243,9 +245,9 @@ class Window(Struct, frozen=True, kw_only=True):
 class Gpu(Struct, frozen=True, kw_only=True):
     """One GPU as NVML enumerates it.  `pci` is normalised to sysfs form, `0000:0f:00.0`.
 
-    `error` is set when its handle or its basic identity could not be read; then the rest is "not read".
-    `mig`: 0 off, 1 on.  `switch_links`: field 147, links that lead to an NVSwitch.  `numa_node` from sysfs.
-    `gpu_numa_id`: the GPU's own NUMA node, where it is one (coherent platforms as Grace Hopper).
+    `error` is set if its handle or its basic identity could not be read; then the rest is "not read".
+    `mig`: 0 off, 1 on.  `switch_links`: field 147, links to an NVSwitch.  `numa_node`: from sysfs.
+    `gpu_numa_id`: the NUMA node that the GPU itself is (coherent platforms such as Grace Hopper).
     """
 
     index: Annotated[int, Meta(ge=0, le=2**31 - 1)]

@@ -1,10 +1,10 @@
-"""The matrix as `nvidia-smi topo -m` prints it, from a result document.
+"""The matrix of `nvidia-smi topo -m`, from a result document.
 
-People know this table by heart, so it keeps the tool's names, order and words, in the style of the driver's
-own release.  Only the spacing differs: columns are as wide as they must be and padded with spaces, where the
-tool prints tabs that no longer line up beside long CPU lists.
+People know this table by heart, so it keeps the tool's names, order and wording, in the style of the driver's
+release.  Only the spacing differs: columns are padded with spaces, because the tool's tabs no longer line up
+behind long CPU lists.
 
-NV# comes from `lanes` and stands over the PCIe letters wherever links join a pair, whatever P2P says: that is
+NV# comes from `lanes` and replaces the PCIe letters if links connect a pair, whatever the P2P status: that is
 what the tool does, and P2P is judged elsewhere.  A cell that could not be read is "N/A".  Pure: no I/O.
 """
 
@@ -32,10 +32,10 @@ class Style(IntEnum):
 
     NUMA = 450
     """"NUMA Affinity" column, "PCIe bridge" in the legend.  Inferred: the call behind the column came with
-    CUDA 11.0 (450); recordings of either kind agree, but the exact release of the change is not known."""
+    CUDA 11.0 (450); recordings agree, but the exact release of the change is unknown."""
 
     NUMBERED_NICS = 520
-    """NIC0, NIC1, … with their names in a legend of their own.  The least sure boundary: recordings of about
+    """NIC0, NIC1, … with their names in a separate legend.  The least certain boundary: recordings of about
     510 name the devices, those of 535 number them."""
 
     GPU_NUMA = 535
@@ -74,7 +74,7 @@ def style(driver: Text) -> Style:
 def render(result: Result, *, width: int | None = None) -> str:
     """The matrix with its legends; empty without a GPU in the document.  Ends without a newline.
 
-    `width` is that of a terminal: columns that do not fit follow below, under their own headers.
+    `width` is that of a terminal: columns that do not fit follow below, with their headers.
     """
     if not result.gpus:
         return ""
@@ -83,9 +83,9 @@ def render(result: Result, *, width: int | None = None) -> str:
     gpus, nics = len(result.gpus), len(result.nics.names)
     blocks = [list(range(len(rows[0])))]
     if width is not None and _width(rows, blocks[0]) > width:
-        beside = [*range(gpus + 1), *range(gpus + nics + 1, len(rows[0]))]
+        affinities = [*range(gpus + 1), *range(gpus + nics + 1, len(rows[0]))]
         blocks = [
-            *_fitting(rows, beside, width),
+            *_fitting(rows, affinities, width),
             *_fitting(rows, [0, *range(gpus + 1, gpus + nics + 1)], width),
         ]
     tables = [_block(rows, columns) for columns in blocks if len(columns) > 1]
@@ -107,7 +107,7 @@ def _width(rows: list[list[str]], columns: list[int]) -> int:
 
 
 def _block(rows: list[list[str]], columns: list[int]) -> str:
-    """These columns of the table, each as wide as it must be; rows that have nothing in them are left out."""
+    """These columns of the table; empty rows are left out."""
     widths = [max(len(row[column]) for row in rows) for column in columns]
     lines = []
     for row in rows:
@@ -126,8 +126,8 @@ def _rows(result: Result, look: Style) -> list[list[str]]:
     pairs = _pairs(result)
     rows = [["", *gpus, *nics, *affinity]]
     for i, gpu in enumerate(result.gpus):
-        near = [_text(_cell(to_gpu, n, i)) for n in range(len(nics))]
-        rows.append([gpus[i], *pairs[i], *near, *_affinity(gpu, look)])
+        nic_cells = [_text(_cell(to_gpu, n, i)) for n in range(len(nics))]
+        rows.append([gpus[i], *pairs[i], *nic_cells, *_affinity(gpu, look)])
     for n, name in enumerate(nics):
         cells = [_text(_cell(to_gpu, n, i)) for i in range(len(gpus))]
         cells += [SELF if n == m else _text(_cell(to_nic, n, m)) for m in range(len(nics))]
@@ -137,13 +137,13 @@ def _rows(result: Result, look: Style) -> list[list[str]]:
 
 def _pairs(result: Result) -> list[list[str]]:
     links = lanes(result).pair
-    places = range(len(result.gpus))
+    indices = range(len(result.gpus))
     return [
         [
             SELF if i == j else f"NV{links[i][j]}" if links[i][j] else _letters(result.pairs.ancestor, i, j)
-            for j in places
+            for j in indices
         ]
-        for i in places
+        for i in indices
     ]
 
 
@@ -166,8 +166,8 @@ def _affinity_columns(look: Style) -> int:
 
 def _affinity(gpu: Gpu, look: Style) -> list[str]:
     number = gpu.gpu_numa_id
-    own = NOT_AVAILABLE if isinstance(number, Unavailable) else str(number)
-    return [_text(gpu.cpus), _text(gpu.memory_nodes), own][: _affinity_columns(look)]
+    numa_id = NOT_AVAILABLE if isinstance(number, Unavailable) else str(number)
+    return [_text(gpu.cpus), _text(gpu.memory_nodes), numa_id][: _affinity_columns(look)]
 
 
 def _nic_names(result: Result, look: Style) -> list[str]:
@@ -176,8 +176,8 @@ def _nic_names(result: Result, look: Style) -> list[str]:
 
 
 def _legend(look: Style) -> str:
-    words = (*_HEAD, *(_BRIDGES if look >= Style.NUMA else _SWITCHES), *_TAIL)
-    return "\n".join(["Legend:", "", *(f"  {name:<4} = {meaning}" for name, meaning in words)])
+    entries = (*_HEAD, *(_BRIDGES if look >= Style.NUMA else _SWITCHES), *_TAIL)
+    return "\n".join(["Legend:", "", *(f"  {name:<4} = {meaning}" for name, meaning in entries)])
 
 
 def _nic_legend(result: Result, look: Style) -> list[str]:

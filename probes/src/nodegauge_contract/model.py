@@ -1,8 +1,8 @@
-"""The typed result document, version 1.2: a node's GPUs, how they hang together, what stands beside.
+"""The typed result document, version 1.2: a node's GPUs, their interconnect, and the hardware around them.
 
 Rules of the document:
-- every leaf that hardware may refuse is `value | Unavailable`; a default of "not read" says so in words;
-- units stand in the name or in the docstring;
+- every leaf that hardware may refuse is `value | Unavailable`; the default is "not read";
+- units are in the name or in the docstring;
 - readers ignore fields they do not know (a newer minor version), and refuse another major version;
 - lists and strings are bounded, so that a hostile document costs little.
 
@@ -28,7 +28,7 @@ MAX_SENSORS = 128
 
 
 class Host(Struct, frozen=True, kw_only=True):
-    """The machine as the probe saw it: `boottime_ms` is CLOCK_BOOTTIME, read beside the counters."""
+    """The machine as the probe saw it: `boottime_ms` is CLOCK_BOOTTIME, read with the counters."""
 
     boot_id: Text = NOT_READ
     boottime_ms: Int = NOT_READ
@@ -92,7 +92,7 @@ class Bus(Struct, frozen=True, kw_only=True):
     """GPUs on the PCI bus (vendor 10de, class 0300 or 0302), which sysfs shows without access to the GPU.
 
     `gpus`: their addresses, or why the tree could not be read (a virtual machine may hide it); `silent`:
-    those among them whose configuration space reads all ones: the bus lists them, they answer nothing.
+    those whose configuration space reads all ones: the bus lists them, but they do not respond.
     """
 
     gpus: Annotated[list[Short], Meta(max_length=MAX_GPUS)] | Unavailable = NOT_READ
@@ -101,7 +101,7 @@ class Bus(Struct, frozen=True, kw_only=True):
 
 class Sensor(Struct, frozen=True, kw_only=True):
     """One hwmon sensor in hwmon's units: `in*` mV, `power*` microwatts, `curr*` mA, `fan*` rpm, `temp*`
-    thousandths of a degree.  `chip` is the driver's name, `name` as `in1`, `label` empty where there is none,
+    thousandths of a degree.  `chip` is the driver's name, `name` as `in1`, `label` empty if there is none,
     `alarm` 1 while the chip raises one; `low` and `high` the chip's own limits."""
 
     chip: Short
@@ -114,12 +114,12 @@ class Sensor(Struct, frozen=True, kw_only=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """One run of one probe on one node.  `run` and `node` echo what the probe was told, for matching.
+    """One run of one probe on one node.  `run` and `node` echo the probe's environment, for matching.
 
-    `problem` is set when the run ended before everything was read; what had been read is still there.
-    `omitted`: members that are not complete: those that a message has no room for ("nics.to_nic"), which the
+    `problem` is set if the run ended before everything was read; the readings until then are included.
+    `omitted`: incomplete members: those dropped because the message is too small ("nics.to_nic"), which the
     document on standard output has, and those still being read at the end ("nics.ports", "sensors").
-    `nccl`: what the NCCL benchmark measured (probe `nccl`); its `gpus` then hold identity, links and PCIe.
+    `nccl`: the NCCL measurements (probe `nccl`); `gpus` then hold identity, links and PCIe.
     """
 
     schema: Short = SCHEMA

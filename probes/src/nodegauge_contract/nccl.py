@@ -1,7 +1,7 @@
-"""What the NCCL benchmark brings home: arms, cells and the pair matrix.
+"""The measurements of the NCCL probe: arms, cells and the pair matrix.
 
-An arm is one NCCL configuration in a process of its own; a cell is one collective at one size.  Times are
-stored, never bandwidths: whoever judges computes those from time, size and ranks.  Nothing here judges.
+An arm is one NCCL configuration, in a separate process; a cell is one collective at one size.  The document
+stores times; the judge computes bandwidths from time, size and ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Collective(StrEnum):
 
 
 class ArmName(StrEnum):
-    """The NCCL configurations: NCCL's own choice, the host-memory path alone
+    """The NCCL configurations: NCCL's defaults, only the host-memory path
     (NCCL_P2P_DISABLE=1 NCCL_NVLS_ENABLE=0), and NVLink without SHARP (NCCL_NVLS_ENABLE=0)."""
 
     DEFAULT = "default"
@@ -39,8 +39,8 @@ class ArmOutcome(StrEnum):
     """How an arm ended.  Values are stable; new ones may be added.
 
     `failed`: NCCL or CUDA returned an error; `out-of-memory`: of the GPU or of the pod; `garbage`: the child
-    said what nobody can read; `partial`: it ended without a word after saying some; `cut`: the run's own
-    time was up, or the pod was told to go.
+    wrote invalid output; `partial`: it exited with 0 before it was done; `cut`: the run's time was up, or the
+    pod was terminated.
     """
 
     DONE = "done"
@@ -67,7 +67,7 @@ class Phase(StrEnum):
 
 
 class Skip(StrEnum):
-    """Why nothing was measured although all was well."""
+    """Why a healthy node was not measured."""
 
     BUSY = "busy"
     SINGLE_GPU = "single-gpu"
@@ -84,8 +84,8 @@ class Cell(Struct, frozen=True, kw_only=True):
     `bytes`: the size as nccl-tests prints it (for all_gather and reduce_scatter the total over all ranks);
     `us`: median over batches of the time of one call, microseconds, each batch taking its slowest GPU;
     `us_min`, `us_max`: the fastest and the slowest batch; `spread`: coefficient of variation over batches (a
-    share, 0.02 is 2 %); `wrong`: elements that were not what they must be; `algorithm`, `protocol`: what NCCL
-    says it chose (RING, TREE, NVLS; LL, LL128, SIMPLE).
+    share, 0.02 is 2 %); `wrong`: elements with the wrong value; `algorithm`, `protocol`: as NCCL logged its
+    choice (RING, TREE, NVLS; LL, LL128, SIMPLE).
     """
 
     collective: Short
@@ -107,10 +107,10 @@ PairRow = Annotated[list[Num], Meta(max_length=MAX_RANKS)]
 class Arm(Struct, frozen=True, kw_only=True):
     """One NCCL configuration: how its process ended, and what it measured until then.
 
-    `phase`: where it was when it did not end by itself; `pairs[i][j]`: GB/s (1e9) one way from rank i's GPU
-    to rank j's by copies, the diagonal -1, empty where it was not asked for; `transport`: how NCCL joined the
+    `phase`: where it was if it was ended; `pairs[i][j]`: GB/s (1e9) one way from rank i's GPU
+    to rank j's by copies, the diagonal -1, empty if it was not requested; `transport`: how NCCL connected the
     ranks (P2P/direct pointer, P2P/CUMEM, SHM/direct/direct, ..., several joined with a plus sign); `nvls`:
-    NVLS channels were made; `host_buffers`: what NCCL's host memory is (cuMem, or /dev/shm).
+    NVLS channels were made; `host_buffers`: the kind of NCCL's host memory (cuMem, or /dev/shm).
     Milliseconds: `spawn_ms` Python and libraries, `init_ms` communicators, `load_ms` the first kernel,
     `measure_ms` with checks and pairs, `teardown_ms`.
     """
@@ -134,14 +134,14 @@ class Arm(Struct, frozen=True, kw_only=True):
 
 
 class NcclResult(Struct, frozen=True, kw_only=True):
-    """One run of the benchmark.
+    """One run of the NCCL probe.
 
-    `engine`: nccl4py, nccl-tests, or what else made the numbers; `nccl`, `cuda`: versions as it says them.
-    `ranks`: GPUs measured, `expected`: GPUs that the node should have (0 where nobody said); `uuids` in rank
-    order; `nodes`: machines that took part (a log may hold several; a run here has one).  `skipped`: a `Skip`
-    where nothing was measured, with `message`.  `cut`: cells that the budget had no time for, as
-    COLLECTIVE/BYTES.  `throttled_periods`: growth of nr_throttled in the pod's cpu.stat while it measured
-    (CFS limits stall launches: latencies are then not to be believed); `shm_bytes`: size of /dev/shm.
+    `engine`: nccl4py, nccl-tests, or another source of the numbers; `nccl`, `cuda`: the versions it reports.
+    `ranks`: GPUs measured, `expected`: GPUs that the node should have (0 if unknown); `uuids` in rank order;
+    `nodes`: machines that took part (a log may hold several; a run of the probe has one).  `skipped`: a
+    `Skip` if nothing was measured, with `message`.  `cut`: cells that did not fit the budget, as
+    COLLECTIVE/BYTES.  `throttled_periods`: growth of nr_throttled in the pod's cpu.stat during the run (CFS
+    limits stall launches: do not trust latencies then); `shm_bytes`: size of /dev/shm.
     """
 
     engine: Short = ""

@@ -1,15 +1,15 @@
-"""Counting NVLinks: from the links that GPUs report to the NV# that people know from `nvidia-smi topo -m`.
+"""Counting NVLinks: from the links that GPUs report to the NV# of `nvidia-smi topo -m`.
 
-A pure view of a result document, shared by whoever prints the matrix and by whoever judges it, so that the
-two cannot disagree.  It follows two programs that must agree with us in life: NCCL decides per link whether
-it is usable and where it leads (src/graph/xml.cc), DCGM counts pairs behind switches (DcgmTopology.cpp).
+A pure view of a result document.  The printed matrix and the judge both use it, so they always agree.  It
+follows two programs: NCCL decides per link whether it is usable and what it connects to (src/graph/xml.cc),
+DCGM counts pairs behind switches (DcgmTopology.cpp).
 
 - An active link to an NVSwitch reaches every GPU: NV#(i, j) is the smaller number of such links of i and j.
-- A direct link counts for its pair where both ends report it; one end alone carries nothing.
-- What cannot be told is never guessed: it is listed in `Lanes.unresolved` with the reason.
+- A direct link counts for its pair if both ends report it.
+- An ambiguous link is listed in `Lanes.unresolved` with the reason; nothing is guessed.
 
-It must not judge: no thresholds, no classes, no P2P verdicts.  P2P status is used here only to find the far
-end of a link that names itself or nobody (virtual machines do that).
+No thresholds, classes or P2P verdicts here.  P2P status is used only to find the remote end of a link that
+names its own GPU or nothing (in virtual machines).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from nodegauge_contract.model import Result
 from nodegauge_contract.values import Unavailable
 
 INACTIVE, ACTIVE, ASLEEP, TRAFFIC_DISABLED = 0, 1, 2, 3
-"""NVML_NVLINK_STATE_*.  NCCL uses state 1 alone, so only 1 counts; 2 and 3 are unresolved, not absent: the
-wire is there, so neither "no NVLink" nor "NVLink" would be true."""
+"""NVML_NVLINK_STATE_*.  NCCL uses state 1 alone, so only 1 counts; 2 and 3 are unresolved: the link
+is wired, so neither "no NVLink" nor "NVLink" would be true."""
 
 REMOTE_GPU, REMOTE_NPU, REMOTE_SWITCH = 0, 1, 2
 P2P_OK = 0
 REACHES_SWITCH, REACHES_NO_GPU = -1, -2
-"""What a link leads to when it is no position in `Result.gpus`."""
+"""Targets of a link besides the positions in `Result.gpus`."""
 
 
 class Doubt(StrEnum):
     """Why a link could not be counted.  Values are stable."""
 
     STATE = "state"
-    """The link's state could not be read, or is one that this version does not know."""
+    """The link's state could not be read, or is unknown to this version."""
     CAPABILITY = "capability"
     """The link is up, but whether it can carry peer traffic could not be read."""
     ASLEEP = "asleep"
     TRAFFIC_DISABLED = "traffic-disabled"
     REMOTE = "remote"
-    """The link is up, but leads to itself, to nobody or to something unknown."""
+    """The link is up, but its remote end is its own GPU, empty or unknown."""
     HIDDEN = "hidden"
-    """The link leads to a GPU that is on the node and not in the document."""
+    """The link leads to a GPU of the node that is missing in the document."""
     SILENT = "silent"
-    """The GPU says that it is wired to switches, and no link of it is up."""
+    """The GPU reports that it is wired to switches, and none of its links is up."""
 
 
 class Unresolved(Struct, frozen=True, kw_only=True):
@@ -64,9 +64,9 @@ class Lanes(Struct, frozen=True, kw_only=True):
     """NVLinks of a node; every sequence is in the order of `Result.gpus`.
 
     `pair`: NV# per pair, square, 0 on the diagonal.  `sums`: per GPU, active links to GPUs of this node or to
-    switches.  `switched`: some link leads to a switch.  `rates`: per GPU the slowest counted link's raw
-    signalling rate in MB/s per direction, None where no counted link reports one.  `mig`: positions of GPUs
-    with MIG on, whose links read as down whatever they are (they are not counted, and mean nothing).
+    switches.  `switched`: at least one link leads to a switch.  `rates`: per GPU the slowest counted link's
+    raw signalling rate in MB/s per direction, None if no counted link reports one.  `mig`: positions of GPUs
+    with MIG on: their links always read as down, so they are not counted.
     """
 
     pair: tuple[tuple[int, ...], ...]
@@ -77,8 +77,8 @@ class Lanes(Struct, frozen=True, kw_only=True):
     mig: tuple[int, ...] = ()
 
 
-class _Tally(Struct):
-    """What one GPU's links came to: counts per peer position, counts to switches, rates, doubts."""
+class _GpuLinks(Struct):
+    """Sums over one GPU's links: counts per peer position, count to switches, rates, doubts."""
 
     peers: Counter[int]
     switch: int
@@ -94,10 +94,10 @@ def lanes(result: Result) -> Lanes:
     return _Counting(result).lanes()
 
 
-def _supports_nothing(state: Unavailable) -> bool:
-    """Whether the driver said that there is no such link, which is an answer and not a failed reading."""
-    words = "".join(c for c in state.unavailable.lower() if c.isalnum())
-    return "notsupported" in words or "invalidargument" in words
+def _is_absent(state: Unavailable) -> bool:
+    """Whether the driver answered that there is no such link, which is not a failed reading."""
+    reason = "".join(c for c in state.unavailable.lower() if c.isalnum())
+    return "notsupported" in reason or "invalidargument" in reason
 
 
 def _is_older_than_nvlink(gpu: Gpu) -> bool:
@@ -107,7 +107,7 @@ def _is_older_than_nvlink(gpu: Gpu) -> bool:
 
 
 def _groups(gpu: Gpu) -> Iterator[tuple[LinkGroup, tuple[int, ...]]]:
-    """Every group with those of its links that no group before it had."""
+    """Every group, with the links that were in no earlier group."""
     seen: set[int] = set()
     for group in gpu.links:
         fresh = tuple(link for link in dict.fromkeys(group.links) if link not in seen)
@@ -117,12 +117,14 @@ def _groups(gpu: Gpu) -> Iterator[tuple[LinkGroup, tuple[int, ...]]]:
 
 
 class _Counting:
-    """One count: the document and what follows from all of it together."""
+    """One count over a document, with the facts that depend on all GPUs."""
 
     def __init__(self, result: Result) -> None:
         self._gpus = result.gpus
         self._nvlink = result.pairs.nvlink
-        self._places = {gpu.pci.lower(): i for i, gpu in enumerate(self._gpus) if isinstance(gpu.pci, str)}
+        self._index_by_pci = {
+            gpu.pci.lower(): i for i, gpu in enumerate(self._gpus) if isinstance(gpu.pci, str)
+        }
         self._mig = tuple(i for i, gpu in enumerate(self._gpus) if gpu.mig == 1)
         self._remotes_are_real = any(
             self._peer_by_name(i, group) is not None
@@ -132,67 +134,68 @@ class _Counting:
         )
 
     def lanes(self) -> Lanes:
-        tallies = [self._tally(i, gpu) for i, gpu in enumerate(self._gpus)]
-        places = range(len(tallies))
-        direct = [[self._both_ends(tallies, i, j) for j in places] for i in places]
-        switch = [tally.switch for tally in tallies]
+        per_gpu = [self._sums(i, gpu) for i, gpu in enumerate(self._gpus)]
+        indices = range(len(per_gpu))
+        direct = [[self._both_ends(per_gpu, i, j) for j in indices] for i in indices]
+        switch = [sums.switch for sums in per_gpu]
         return Lanes(
             pair=tuple(
-                tuple(0 if i == j else direct[i][j] + min(switch[i], switch[j]) for j in places)
-                for i in places
+                tuple(0 if i == j else direct[i][j] + min(switch[i], switch[j]) for j in indices)
+                for i in indices
             ),
-            sums=tuple(sum(direct[i]) + switch[i] for i in places),
+            sums=tuple(sum(direct[i]) + switch[i] for i in indices),
             switched=any(switch),
-            rates=tuple(min(tally.rates, default=None) for tally in tallies),
-            unresolved=tuple(doubt for tally in tallies for doubt in tally.doubts),
+            rates=tuple(min(sums.rates, default=None) for sums in per_gpu),
+            unresolved=tuple(doubt for sums in per_gpu for doubt in sums.doubts),
             mig=self._mig,
         )
 
-    def _both_ends(self, tallies: list[_Tally], i: int, j: int) -> int:
-        """Links between i and j that both report; a GPU that could not be read has no say."""
-        here, there = tallies[i].peers[j], tallies[j].peers[i]
+    def _both_ends(self, per_gpu: list[_GpuLinks], i: int, j: int) -> int:
+        """Links between i and j that both report; of a GPU that could not be read, those that the other
+        reports."""
+        from_i, from_j = per_gpu[i].peers[j], per_gpu[j].peers[i]
         if self._gpus[i].error is not None:
-            return there
+            return from_j
         if self._gpus[j].error is not None:
-            return here
-        return min(here, there)
+            return from_i
+        return min(from_i, from_j)
 
-    def _tally(self, i: int, gpu: Gpu) -> _Tally:
-        tally = _Tally(Counter(), 0, [], [])
+    def _sums(self, i: int, gpu: Gpu) -> _GpuLinks:
+        sums = _GpuLinks(Counter(), 0, [], [])
         if i in self._mig or gpu.error is not None or _is_older_than_nvlink(gpu):
-            return tally
+            return sums
         for group, links in _groups(gpu):
-            self._count(tally, i, group=group, links=links)
+            self._count(sums, i, group=group, links=links)
         wired = gpu.switch_links
-        if isinstance(wired, int) and wired > 0 and not (tally.switch or tally.peers or tally.doubts):
+        if isinstance(wired, int) and wired > 0 and not (sums.switch or sums.peers or sums.doubts):
             reason = f"wired to switches by {wired} links (field 147), but none of its links is active"
-            tally.doubts.append(Unresolved(gpu=i, links=(), doubt=Doubt.SILENT, reason=reason))
-        return tally
+            sums.doubts.append(Unresolved(gpu=i, links=(), doubt=Doubt.SILENT, reason=reason))
+        return sums
 
-    def _count(self, tally: _Tally, i: int, *, group: LinkGroup, links: tuple[int, ...]) -> None:
+    def _count(self, sums: _GpuLinks, i: int, *, group: LinkGroup, links: tuple[int, ...]) -> None:
         usable = _usable(group)
         if usable is None:
             return
         reached = self._reach(i, group) if usable is True else usable
         if isinstance(reached, tuple):
             doubt, reason = reached
-            tally.doubts.append(Unresolved(gpu=i, links=links, doubt=doubt, reason=reason))
+            sums.doubts.append(Unresolved(gpu=i, links=links, doubt=doubt, reason=reason))
             return
         if reached == REACHES_NO_GPU:
             return
         if reached == REACHES_SWITCH:
-            tally.switch += len(links)
+            sums.switch += len(links)
         else:
-            tally.peers[reached] += len(links)
+            sums.peers[reached] += len(links)
         if isinstance(group.mbps, int) and group.mbps > 0:
-            tally.rates.append(group.mbps)
+            sums.rates.append(group.mbps)
 
     def _peer_by_name(self, i: int, group: LinkGroup) -> int | None:
-        place = self._places.get(group.remote.lower()) if isinstance(group.remote, str) else None
-        return None if place == i else place
+        index = self._index_by_pci.get(group.remote.lower()) if isinstance(group.remote, str) else None
+        return None if index == i else index
 
     def _reach(self, i: int, group: LinkGroup) -> int | tuple[Doubt, str]:
-        """Where an active link of GPU i leads: a position, a constant below, or a doubt."""
+        """The target of an active link of GPU i: a position, a `REACHES_` constant, or a doubt."""
         if group.remote_type == REMOTE_SWITCH:
             return REACHES_SWITCH
         if group.remote_type == REMOTE_NPU:
@@ -203,27 +206,27 @@ class _Counting:
         wired = self._gpus[i].switch_links
         if isinstance(wired, int) and wired > 0:
             return REACHES_SWITCH
-        if self._names_a_stranger(group):
-            return self._stranger(group)
+        if self._names_unlisted_gpu(group):
+            return self._unlisted(group)
         peers = self._peers_by_p2p(i)
         if len(peers) == 1:
             return peers[0]
-        return Doubt.REMOTE, f"{_named(self._gpus[i], group)}; NVLink P2P is OK with {len(peers)} peers"
+        return Doubt.REMOTE, f"{_remote_end(self._gpus[i], group)}; NVLink P2P is OK with {len(peers)} peers"
 
-    def _names_a_stranger(self, group: LinkGroup) -> bool:
-        """Whether the far end is named, is none of the GPUs in the document, and the name can be believed.
+    def _names_unlisted_gpu(self, group: LinkGroup) -> bool:
+        """Whether the remote end has a name that is plausible but is none of the GPUs in the document.
 
-        Names are believed where other links of the node name GPUs that are in the document, and where there
-        is only one GPU; else they may be a virtual machine's invention.
+        Names are plausible if other links of the node name GPUs in the document, or if there is only one
+        GPU; else they may be invented by a virtual machine.
         """
         named = isinstance(group.remote, str) and bool(group.remote)
-        believed = self._remotes_are_real or len(self._gpus) == 1
-        return named and believed and str(group.remote).lower() not in self._places
+        plausible = self._remotes_are_real or len(self._gpus) == 1
+        return named and plausible and str(group.remote).lower() not in self._index_by_pci
 
-    def _stranger(self, group: LinkGroup) -> tuple[Doubt, str]:
-        """A GPU that was hidden from the probe, or one whose own id could not be read."""
-        everyone_is_known = all(isinstance(gpu.pci, str) for gpu in self._gpus)
-        if everyone_is_known and group.remote_type == REMOTE_GPU:
+    def _unlisted(self, group: LinkGroup) -> tuple[Doubt, str]:
+        """A GPU that was hidden from the probe, or one whose PCI id could not be read."""
+        all_known = all(isinstance(gpu.pci, str) for gpu in self._gpus)
+        if all_known and group.remote_type == REMOTE_GPU:
             return Doubt.HIDDEN, f"leads to GPU {group.remote}, which the probe was not shown"
         return Doubt.REMOTE, f"leads to {group.remote}, which is not among the GPUs that could be read"
 
@@ -233,10 +236,10 @@ class _Counting:
 
 
 def _usable(group: LinkGroup) -> bool | tuple[Doubt, str] | None:
-    """True: up and fit for peer traffic; None: does not count; else the doubt."""
+    """True: up and usable for peer traffic; None: does not count; else the doubt."""
     state = group.state
     if isinstance(state, Unavailable):
-        return None if _supports_nothing(state) else (Doubt.STATE, f"state not readable: {state.unavailable}")
+        return None if _is_absent(state) else (Doubt.STATE, f"state not readable: {state.unavailable}")
     if state == INACTIVE or group.p2p == 0:
         return None
     if state == ASLEEP:
@@ -250,8 +253,8 @@ def _usable(group: LinkGroup) -> bool | tuple[Doubt, str] | None:
     return True
 
 
-def _named(gpu: Gpu, group: LinkGroup) -> str:
-    """What the link says about its far end, for a person."""
+def _remote_end(gpu: Gpu, group: LinkGroup) -> str:
+    """The remote end as the link reports it, for a person."""
     if isinstance(group.remote, Unavailable):
         return f"far end not readable ({group.remote.unavailable})"
     if not group.remote:

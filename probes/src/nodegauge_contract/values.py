@@ -1,7 +1,7 @@
 """The value types of the result document: a number, a text or a flag, or the reason why there is none.
 
-Every leaf that hardware may refuse is `value | Unavailable`; a default of "not read" says so in words.
-Strings are bounded, so that a hostile document costs little.  Nothing here judges.
+Every leaf that hardware may refuse is `value | Unavailable`; the default is "not read".  Strings are bounded,
+so that a hostile document costs little.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Flag = bool | Unavailable
 
 
 class ProblemKind(StrEnum):
-    """What kept a probe, or one GPU, from being read.  Values are stable; new ones may be added."""
+    """What prevented the reading of a node or of one GPU.  Values are stable; new ones may be added."""
 
     LIBRARY_NOT_FOUND = "library-not-found"
     DRIVER_NOT_LOADED = "driver-not-loaded"
@@ -55,7 +55,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     """One thing that went wrong while measuring.
 
     `kind` is a `ProblemKind` (a plain string, so that an older reader survives a newer probe), `call` the
-    NVML function or step, `code` the NVML return value where there was one, `message` words for a person.
+    NVML function or step, `code` the NVML return value where there was one, `message` text for a person.
     """
 
     kind: Short

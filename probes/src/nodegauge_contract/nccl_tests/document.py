@@ -1,7 +1,7 @@
-"""A log of nccl-tests as a result document, so that it is judged like any other benchmark.
+"""A log of nccl-tests as a result document, so that it is judged like any other NCCL run.
 
-What a log does not say stays "not read": NVLinks, UUIDs, transports.  Which collective ran is taken from the
-program's name, or from how sizes and counts go together.  Several tables of the same GPUs make one document.
+What a log does not contain stays "not read": NVLinks, UUIDs, transports.  The collective comes from the
+program's name, or from the relation of sizes and counts.  Several tables of the same GPUs make one document.
 Nothing here computes a bandwidth or judges one.
 """
 
@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.model import MAX_GPUS, Result
 from nodegauge_contract.nccl import MAX_CELLS, Arm, ArmName, ArmOutcome, Cell, Collective, NcclResult
-from nodegauge_contract.nccl_tests.columns import HEADER, Timing
-from nodegauge_contract.nccl_tests.log import Log, NcclTestsError, Row, Table, parse
+from nodegauge_contract.nccl_tests.log import HEADER, Log, NcclTestsError, Row, Table, Timing, parse
 from nodegauge_contract.values import NOT_READ, Int, Unavailable
 
 ENGINE = "nccl-tests"
@@ -30,18 +29,20 @@ _CALLS = {
 def result(text: str, *, collective: Collective | None = None) -> Result:
     """The result document of a log: probe `nccl`, one arm, a cell per collective and size.
 
-    Times are those in place where there are any, as the benchmark measures; rows of one size become one cell
-    with their median.  `collective`: what ran, where the log does not tell.  Raises `NcclTestsError`.
+    Times are the in-place ones if there are any, as in the NCCL probe; rows of one size become one cell with
+    their median.  `collective`: what ran, if the log does not say.  Raises `NcclTestsError`.
     """
     log = parse(text)
     if not log.devices:
-        raise NcclTestsError("no line `Rank 0 ... Pid ... on HOST device 0 [...] NAME`: who took part?")
+        raise NcclTestsError("no line `Rank 0 ... Pid ... on HOST device 0 [...] NAME`: the GPUs are unknown")
     if not log.failure and not any(table.rows for table in log.tables):
         raise NcclTestsError(f"no table: expected a line `{HEADER}` and rows below it")
-    measured = [cell for table in log.tables for cell in cells_of(table, ranks=log.ranks, told=collective)]
-    cells = [_chosen(cell, log) for cell in measured]
+    measured = [
+        cell for table in log.tables for cell in cells_of(table, ranks=log.ranks, requested=collective)
+    ]
+    cells = [_with_algorithm(cell, log) for cell in measured]
     kept = sorted(cells, key=lambda cell: -cell.bytes)[:MAX_CELLS]
-    few = f"the {len(kept)} largest of {len(cells)} sizes" if len(kept) < len(cells) else ""
+    truncated = f"the {len(kept)} largest of {len(cells)} sizes" if len(kept) < len(cells) else ""
     nccl = NcclResult(
         engine=ENGINE,
         engine_version=log.version,
@@ -49,7 +50,7 @@ def result(text: str, *, collective: Collective | None = None) -> Result:
         cuda=log.cuda,
         ranks=log.ranks,
         nodes=log.nodes,
-        message=few,
+        message=truncated,
         arms=[_arm(log, [cell for cell in cells if cell in kept])],
     )
     gpus = [
@@ -62,22 +63,22 @@ def result(text: str, *, collective: Collective | None = None) -> Result:
 def _arm(log: Log, cells: list[Cell]) -> Arm:
     outcome, message = ArmOutcome.DONE, ""
     if log.failure:
-        starved = "out of memory" in log.failure.lower()
-        outcome = ArmOutcome.OUT_OF_MEMORY if starved else ArmOutcome.FAILED
+        no_memory = "out of memory" in log.failure.lower()
+        outcome = ArmOutcome.OUT_OF_MEMORY if no_memory else ArmOutcome.FAILED
         message = log.failure
     elif not all(table.finished for table in log.tables):
         outcome, message = ArmOutcome.PARTIAL, "the log ends before its line `# Avg bus bandwidth`"
     return Arm(name=ArmName.DEFAULT, outcome=outcome, message=message, cells=cells)
 
 
-def _chosen(cell: Cell, log: Log) -> Cell:
-    """The cell with what NCCL said that it chose for such a call, where the log holds that."""
+def _with_algorithm(cell: Cell, log: Log) -> Cell:
+    """The cell with NCCL's algorithm and protocol for such a call, if the log has them."""
     share = 1 if cell.collective == Collective.ALL_REDUCE else log.ranks
-    found = log.chosen.get((_CALLS[Collective(cell.collective)], cell.bytes // share))
-    return cell if found is None else replace(cell, algorithm=found[0], protocol=found[1])
+    chosen = log.chosen.get((_CALLS[Collective(cell.collective)], cell.bytes // share))
+    return cell if chosen is None else replace(cell, algorithm=chosen[0], protocol=chosen[1])
 
 
-def cells_of(table: Table, *, ranks: int, told: Collective | None = None) -> list[Cell]:
+def cells_of(table: Table, *, ranks: int, requested: Collective | None = None) -> list[Cell]:
     """A cell per size above 0, in the order of the table.  Raises `NcclTestsError`."""
     rows: dict[int, list[Row]] = {}
     for row in table.rows:
@@ -85,7 +86,7 @@ def cells_of(table: Table, *, ranks: int, told: Collective | None = None) -> lis
             rows.setdefault(row.bytes, []).append(row)
     if not rows:
         return []
-    collective = _collective(table, ranks, told)
+    collective = _collective(table, ranks, requested)
     worst = max(table.rows, key=lambda row: max(half.error or 0.0 for half in _halves(row)))
     return [
         _cell(collective, alike, summed=table.wrong if table.wrong == 0 or worst in alike else None)
@@ -117,19 +118,20 @@ def _cell(collective: Collective, rows: list[Row], *, summed: int | None) -> Cel
     )
 
 
-def _collective(table: Table, ranks: int, told: Collective | None) -> Collective:
-    """What ran: what the caller or the program's name says, else what the table's own numbers leave over."""
+def _collective(table: Table, ranks: int, requested: Collective | None) -> Collective:
+    """The collective: as the caller or the program's name says, else the likeliest for the table's
+    numbers."""
     possible = _possible(table, ranks)
-    name = told or (table.program if table.program in possible else possible[0])
+    name = requested or (table.program if table.program in possible else possible[0])
     if name not in possible:
-        raise NcclTestsError(f"line {table.header}: the table is not of {name}, but {' or '.join(possible)}")
+        raise NcclTestsError(f"line {table.header}: the table is of {' or '.join(possible)}, not of {name}")
     if name not in set(Collective):
-        raise NcclTestsError(f"line {table.header}: {name} is not graded, only {', '.join(Collective)}")
+        raise NcclTestsError(f"line {table.header}: {name} is not supported, only {', '.join(Collective)}")
     return Collective(name)
 
 
 def _possible(table: Table, ranks: int) -> tuple[str, ...]:
-    """Collectives by how sizes and counts go together, the likeliest first.
+    """Collectives by the relation of sizes and counts, the likeliest first.
 
     all_gather, reduce_scatter and alltoall print the total over all ranks; only reductions have a redop;
     alltoall checks no data in place.  Source: nccl-tests src/*.cu.
@@ -149,7 +151,7 @@ def _possible(table: Table, ranks: int) -> tuple[str, ...]:
         return ("broadcast",) if row.root else ("sendrecv",)
     raise NcclTestsError(
         f"line {row.line}: {row.bytes} bytes are neither {row.count} elements of {row.element} bytes nor "
-        f"{ranks} times that: are all ranks in the list of devices?"
+        f"{ranks} times that: is the list of devices complete?"
     )
 
 

@@ -5,29 +5,121 @@
 | `null` | has the member's default, most often "not read" |
 | `5`, `"x"`, `true` | has this value |
 | `[3]` | is unavailable for reason 3 of the message's table of reasons |
-| `[]` | is a whole number; they stand in the bits |
-| `{"": 1000}` | is a number; a thousand times it stands in the bits |
+| `[]` | is a whole number; they are in the bits |
+| `{"": 1000}` | is a number; its thousandfold is in the bits |
 | `{"": [0, 1]}` | is a number: 0, 1, 2, ... |
-| `{"GPU-????": 16}` | is this text, with digits of base 16 (or 10) that stand in the bits for the marks |
-| `[5, null, [3], "x"]` | has its own: a value, the default, a reason |
-| `{"-": [[], 3, null]}` | is what the first member says of all rows but those named: row 3 has the default |
+| `{"GPU-????": 16}` | is this text; the digits for its marks, of base 16 (or 10), are in the bits |
+| `[5, null, [3], "x"]` | a cell per row: a value, the default, a reason |
+| `{"-": [[], 3, null]}` | the first member is the column without the exceptions: row 3 has the default |
 
-Reading is bounded by `Unfolding.spend`: a short text must not unfold into a large object.
+"The bits" are a part of the message of its own, after the deflated text: the digits of a busy node are close
+to random, and deflate pays six bytes of text for a number that needs four; sixteen GPUs have two thousand of
+them.  There each column of numbers takes as many bits per number as its largest distance from its smallest
+number needs (`BitWriter`, `BitReader`).
+
+Reading is bounded: by `Unfolding.spend`, because a short text must not unfold into a large object, and by
+`BitReader`, which raises `BadColumns` past the end.  Pure; knows no schema.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
-from nodegauge_contract.wire.bits import BadColumns, Sink, Source
+ROWS, WIDTH, BASE_WIDTH = 14, 8, 7
+"""Bits of a column's header: its length, unless it is that of the column before it; the width of its numbers;
+the width of its smallest number."""
+
+MAX_ROWS = (1 << ROWS) - 1
+
+
+class BadColumns(ValueError):
+    """A packed document that cannot be unfolded: the message says what is wrong."""
+
+
+class BitWriter:
+    """Bits while they are being written, the most significant first."""
+
+    def __init__(self) -> None:
+        self._digits: list[str] = []
+        self._rows = 0
+
+    def put(self, number: int, *, width: int) -> None:
+        if width:
+            self._digits.append(format(number, f"0{width}b"))
+
+    def column(self, numbers: Sequence[int]) -> None:
+        """A header, then the distance of every number from the smallest one (or from 0, where that is less).
+
+        Raises `OverflowError` where the smallest number has more than 127 bits, or the distances 255.
+        """
+        low, most = min(numbers), max(numbers)
+        if low >= 0 and len(numbers) * (most.bit_length() - (most - low).bit_length()) <= low.bit_length():
+            low = 0
+        width, base = (most - low).bit_length(), abs(low).bit_length()
+        if width >= 1 << WIDTH or base >= 1 << BASE_WIDTH:
+            raise OverflowError("a number too wide for a column")
+        self.put(len(numbers) != self._rows, width=1)
+        if len(numbers) != self._rows:
+            self.put(len(numbers), width=ROWS)
+            self._rows = len(numbers)
+        self.put(width, width=WIDTH)
+        self.put(low < 0, width=1)
+        self.put(base, width=BASE_WIDTH)
+        self.put(abs(low), width=base)
+        for number in numbers:
+            self.put(number - low, width=width)
+
+    def to_bytes(self) -> bytes:
+        """All bits so far, padded with zeros."""
+        digits = "".join(self._digits)
+        size = (len(digits) + 7) // 8
+        return int(digits.ljust(size * 8, "0") or "0", 2).to_bytes(size, "big")
+
+
+class BitReader:
+    """Reads bits in the order in which they were written."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._rows = 0
+
+    def take(self, *, width: int) -> int:
+        end = self._at + width
+        if end > len(self._data) * 8:
+            raise BadColumns("the numbers end too early")
+        window = int.from_bytes(self._data[self._at // 8 : (end + 7) // 8], "big")
+        self._at = end
+        return window >> (-end % 8) & ((1 << width) - 1)
+
+    def column(self, rows: int) -> list[int]:
+        """The next column, which must have `rows` numbers."""
+        width, low = self._header()
+        if self._rows != rows:
+            raise BadColumns(f"a column of {self._rows} numbers among those of {rows}")
+        return [low + self.take(width=width) for _ in range(rows)]
+
+    def skip(self) -> None:
+        """Pass over the next column."""
+        width, _ = self._header()
+        self._at += width * self._rows
+
+    def _header(self) -> tuple[int, int]:
+        if self.take(width=1):
+            self._rows = self.take(width=ROWS)
+        width = self.take(width=WIDTH)
+        sign = -1 if self.take(width=1) else 1
+        return width, sign * self.take(width=self.take(width=BASE_WIDTH))
+
 
 MAX_CELLS = 65_536
 """Sixteen GPUs with everything need about 8,000."""
 
 MARK, EXCEPT = "?", "-"
 FEWEST = 4
-"""Rows from which a column may go into the bits: below it the header costs more than it saves."""
+"""Rows from which a column may go into the bits: below, the header costs more than it saves."""
 
 SCALES = (2, 1000)
 """Medians of an even number of samples end in .5; a window's length has three decimals."""
@@ -37,7 +129,7 @@ _FORMAT = {10: "d", 16: "x"}
 
 
 class _Absent:
-    """The default of a member, which is not written: the reader's own stands for it."""
+    """The default of a member, which is not written: the reader uses its own."""
 
 
 ABSENT: Final = _Absent()
@@ -48,15 +140,15 @@ class Folding:
 
     def __init__(self) -> None:
         self.reasons: dict[str, int] = {}
-        self.bits = Sink()
+        self.bits = BitWriter()
 
 
 class Unfolding:
-    """What a document is unpacked from, and how much of it may still come out."""
+    """What a document is unpacked from, and how many cells it may still unfold into."""
 
     def __init__(self, *, reasons: list[str], bits: bytes) -> None:
         self._reasons = reasons
-        self.bits = Source(bits)
+        self.bits = BitReader(bits)
         self._left = MAX_CELLS
 
     def spend(self, cells: int) -> None:
@@ -103,7 +195,7 @@ def unfold(column: Any, rows: int, source: Unfolding) -> list[Any]:
 
 
 def skip(column: Any, source: Unfolding) -> None:
-    """Pass over a column of any kind that a newer probe wrote, with whatever of it stands in the bits."""
+    """Skip a column of any kind that a newer probe wrote, with its part of the bits."""
     if type(column) is dict:
         in_bits = any(type(how) is int for how in column.values())
         for usual, *_ in filter(None, (column.get(EXCEPT),)):
@@ -125,14 +217,14 @@ def _cell(value: Any, into: Folding, *, default: Any) -> Any:
 
 
 def _short(values: list[Any], into: Folding) -> Any:
-    """The form of a column that goes into the bits, or None where it has to be written out."""
+    """The form of a column that goes into the bits, or None if it has to be written out."""
     if len(values) < FEWEST:
         return None
     return _numbers(values, into) if all(type(v) in (int, float) for v in values) else _texts(values, into)
 
 
 def _numbers(cells: list[Any], into: Folding) -> Any:
-    """The form of a column of numbers, or None where it has to be written out."""
+    """The form of a column of numbers, or None if it has to be written out."""
     if all(type(cell) is int for cell in cells):
         step = cells[1] - cells[0]
         if cells == [cells[0] + n * step for n in range(len(cells))]:
@@ -184,7 +276,7 @@ def _restored(form: dict[str, Any], rows: int, source: Unfolding) -> list[Any]:
 
 
 def _with_others(form: Any, rows: int, source: Unfolding) -> list[Any]:
-    """What the first member of `form` says of most rows, and the others as they are named."""
+    """Most rows from the first member of `form`, and the exceptions as listed."""
     if type(form) is not list or len(form) % 2 == 0 or (type(form[0]) is dict and EXCEPT in form[0]):
         raise BadColumns("exceptions of no known form")
     others = dict(zip(form[1::2], form[2::2], strict=True)) if set(map(type, form[1::2])) <= {int} else {}

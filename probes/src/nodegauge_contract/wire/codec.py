@@ -1,11 +1,18 @@
 """Encoding and bounded decoding of result documents.
 
-A termination message holds 4,096 bytes (a kubelet keeps the last 4,096), so a document that is larger as
-JSON travels as `ngz2:` and base85 of a packet: a checksum, JSON by column (`columns`) deflated with a preset
-`DICTIONARY`, and the bits that its numbers stand in (`bits`).  Decoding never trusts its input: sizes are
-bounded before and after decompression (4 KB of deflate can hold 4 MB), rows and cells while columns unfold,
-types and list lengths by the schema, and whatever is wrong ends in one `ContractError` with words for a
-person.  No I/O here.
+A termination message holds 4,096 bytes (a kubelet keeps the last 4,096), so a document that is larger as JSON
+travels as `ngz2:` and base85 of a packet: a checksum, JSON by column (`columns`) deflated with a preset
+`DICTIONARY`, and the bits of its numbers (`cells`).  Decoding never trusts its input: sizes are bounded
+before and after decompression (4 KB of deflate can hold 4 MB), rows and cells while columns unfold, types and
+list lengths by the schema.  Every defect is a `ContractError` with a message for a person.
+
+A document that is too large even when packed loses members, in the order of `DROP_ORDER`: distances among
+network cards and affinities (for the printed matrix only), numbers by which people look a device up, sensors
+that are neither a supply's volts and watts nor raise an alarm; of an NCCL run, pairs that do not touch the
+slowest one, and the ends of messages.  No verdict and no label depends on any of them: if you base a verdict
+on one, remove it from the list.  A dropped member reads as "not read" and is listed in `omitted`.
+
+No I/O here.
 """
 
 from __future__ import annotations
@@ -13,18 +20,17 @@ from __future__ import annotations
 import base64
 import re
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from nodegauge_contract.model import MAJOR, SCHEMA, Result
-from nodegauge_contract.values import Problem, ProblemKind, Short, Str
-from nodegauge_contract.wire.bits import BadColumns
-from nodegauge_contract.wire.cells import Folding, Unfolding
+from nodegauge_contract.model import MAJOR, SCHEMA, Result, Sensor
+from nodegauge_contract.values import NOT_READ, Num, Problem, ProblemKind, Short, Str, Unavailable
+from nodegauge_contract.wire.cells import BadColumns, Folding, Unfolding
 from nodegauge_contract.wire.columns import NO_DEFAULT, plan_of
 from nodegauge_contract.wire.dictionary import DICTIONARY
-from nodegauge_contract.wire.drop_order import GIVEN_UP
 
 MESSAGE_LIMIT = 4096
 MAX_ENCODED_BYTES = 256 * 1024
@@ -40,7 +46,7 @@ _VERSION = re.compile(r"^(\d{1,4})\.(\d{1,4})$")
 
 
 class ContractError(Exception):
-    """A text that is not a usable result document; the message says what is wrong and where."""
+    """A text that is not a valid result document; the message says what is wrong and where."""
 
 
 class NotAResult(ContractError):
@@ -52,7 +58,7 @@ class TooLarge(ContractError):
 
 
 class UnknownVersion(ContractError):
-    """A major version that this reader does not know."""
+    """A major version that this reader does not support."""
 
 
 class Malformed(ContractError):
@@ -76,15 +82,15 @@ def encode(result: Result) -> bytes:
 def encode_message(result: Result, *, limit: int = MESSAGE_LIMIT) -> str:
     """The document as text of at most `limit` bytes: plain JSON where it fits, else packed.
 
-    What does not fit even then goes without members that no verdict and no label rests on, in the order of
-    `GIVEN_UP`, and names them in `omitted`.  A document that is still too large is replaced by one that says
-    so (`result-too-large`): half a document would be judged as if it were whole.
+    If it still does not fit, members are dropped in the order of `DROP_ORDER` and listed in `omitted`.  A
+    document that is still too large is replaced by one with the problem `result-too-large`: half a document
+    would be judged as if it were whole.
     """
     plain = encode(result)
     if len(plain) <= limit:
         return plain.decode()
     packed = _pack(result)
-    for name, without in GIVEN_UP:
+    for name, without in DROP_ORDER:
         if len(packed) <= limit:
             break
         less = without(result)
@@ -172,7 +178,7 @@ def _unwrap(text: str) -> tuple[bytes, bytes]:
         raise NotAResult("packed result cannot be unpacked: it is cut off")
     bits = inflate.unused_data
     if zlib.crc32(bits, zlib.crc32(data)) != int.from_bytes(packet[:CHECKSUM], "big"):
-        raise NotAResult("packed result cannot be unpacked: its checksum is another one")
+        raise NotAResult("packed result cannot be unpacked: its checksum does not match")
     return data, bits
 
 
@@ -186,3 +192,74 @@ def _check_version(version: str) -> None:
 
 def _brief(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
+
+
+SUPPLY = ("in", "power")
+"""Sensors of a supply: volts and watts."""
+
+SHORT = 80
+"""Characters of a message that still say what happened."""
+
+
+def _without_nic_distances(result: Result) -> Result:
+    return replace(result, nics=replace(result.nics, to_nic=[]))
+
+
+def _without_affinities(result: Result) -> Result:
+    gpus = [replace(gpu, cpus=NOT_READ, memory_nodes=NOT_READ) for gpu in result.gpus]
+    return replace(result, gpus=gpus)
+
+
+def _without_serials(result: Result) -> Result:
+    gpus = [replace(gpu, serial=NOT_READ, minor=NOT_READ, module_id=NOT_READ) for gpu in result.gpus]
+    return replace(result, gpus=gpus)
+
+
+def _with_relevant_sensors(result: Result) -> Result:
+    """Those of supplies, those with an alarm, those that cannot be read, and all of a chip without volts."""
+    supplies = {sensor.chip for sensor in result.sensors if sensor.name.startswith(SUPPLY)}
+    kept = [sensor for sensor in result.sensors if sensor.chip not in supplies or _is_relevant(sensor)]
+    return replace(result, sensors=kept)
+
+
+def _is_relevant(sensor: Sensor) -> bool:
+    raised = isinstance(sensor.alarm, int) and sensor.alarm != 0
+    return raised or sensor.name.startswith(SUPPLY) or isinstance(sensor.value, Unavailable)
+
+
+def _with_slowest_pairs(result: Result) -> Result:
+    """Of each arm the rows of the two GPUs whose copies are the slowest; the others read as "not read"."""
+    if result.nccl is None:
+        return result
+    arms = [replace(arm, pairs=_slowest(arm.pairs)) for arm in result.nccl.arms]
+    return replace(result, nccl=replace(result.nccl, arms=arms))
+
+
+def _slowest(pairs: list[list[Num]]) -> list[list[Num]]:
+    known = [
+        (speed, i, j)
+        for i, row in enumerate(pairs)
+        for j, speed in enumerate(row)
+        if i != j and isinstance(speed, int | float)
+    ]
+    kept = min(known)[1:] if known else ()
+    return [row if i in kept else [NOT_READ] * len(row) for i, row in enumerate(pairs)]
+
+
+def _with_short_messages(result: Result) -> Result:
+    if result.nccl is None:
+        return result
+    arms = [replace(arm, message=arm.message[:SHORT]) for arm in result.nccl.arms]
+    nccl = replace(result.nccl, arms=arms, message=result.nccl.message[:SHORT])
+    return replace(result, nccl=nccl)
+
+
+DROP_ORDER: tuple[tuple[str, Callable[[Result], Result]], ...] = (
+    ("nics.to_nic", _without_nic_distances),
+    ("gpus.affinities", _without_affinities),
+    ("sensors.others", _with_relevant_sensors),
+    ("gpus.serials", _without_serials),
+    ("bench.pairs", _with_slowest_pairs),
+    ("bench.messages", _with_short_messages),
+)
+"""Names in `omitted`, and the function that drops the member; each is dropped after those before it."""

@@ -1,16 +1,16 @@
-"""A document by column instead of by row, which is how a result fits its message.
+"""A document by column instead of by row, so that a result fits into its message.
 
 Sixteen GPUs have each of two hundred members sixteen times.  Written by column and in the order in which the
-schema declares them, no member needs a name, what all GPUs share is written once, what was not read is not
-written at all, and numbers of one kind stand side by side (`cells`).  A column of objects is the list of its
+schema declares them, members need no names, values that all GPUs share are written once, values that were not
+read are not written, and numbers of one kind are adjacent (`cells`).  A column of objects is the list of its
 members' columns, or `{"-": [that list, 3]}` where object 3 has the default in all of them (a lost GPU's
 have); a column of lists is their lengths and then one column of all their items.
 
-So the order of members is part of the wire: new ones go to the end of their struct, and none is ever moved or
-removed.  A reader passes over columns past those that it knows, and takes its own default for missing ones.
+So the order of members is part of the wire: add new ones at the end of their struct, and never move or remove
+one.  A reader skips columns after those that it knows, and uses its own default for missing ones.
 
 Unfolding is bounded: depth by the schema, rows and cells by `cells.Unfolding`.  Pure functions over JSON's
-own types; the schema itself is checked by whoever converts the outcome.
+own types; `codec` checks the schema itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,17 @@ import msgspec
 from msgspec import inspect
 
 from nodegauge_contract.values import Unavailable
-from nodegauge_contract.wire.bits import MAX_ROWS, BadColumns
-from nodegauge_contract.wire.cells import ABSENT, EXCEPT, Folding, Unfolding, fold, skip, unfold
+from nodegauge_contract.wire.cells import (
+    ABSENT,
+    EXCEPT,
+    MAX_ROWS,
+    BadColumns,
+    Folding,
+    Unfolding,
+    fold,
+    skip,
+    unfold,
+)
 
 NO_DEFAULT: Final = object()
 PRESENT = 1
@@ -107,7 +116,7 @@ class Many:
             raise BadColumns(f"lists of more than {MAX_ROWS} items together")
         unfolded = self._item.unfold(items, total, source)
         if ABSENT in unfolded:
-            raise BadColumns("a list with nothing in a place")
+            raise BadColumns("a list with a missing item")
         left = iter(unfolded)
         return [[next(left) for _ in range(count)] for count in counts]
 
@@ -116,7 +125,7 @@ class Many:
 
 
 class Maybe:
-    """A list or an object, or something plain in its place: null, or the reason why there is none."""
+    """A list or an object, or instead null or the reason why there is none."""
 
     def __init__(self, inner: Many | Group) -> None:
         self._inner = inner
@@ -179,7 +188,7 @@ def _is_reason(value: Any) -> bool:
 
 
 def _without_blank(column: Any, rows: int) -> tuple[list[Any], set[int]]:
-    """An object's columns, and the rows that have the default in all of them."""
+    """An object's columns, and the rows with the default in all of them."""
     if column is None:
         return [], set()
     if type(column) is list:

@@ -1,9 +1,9 @@
-"""The preset dictionary of packed results: text that every result repeats, known to both ends beforehand.
+"""The preset dictionary of packed results: text that every result repeats, known to both sides.
 
 Reasons and names first, then the texts of three machines under load (DGX-1, H100 with drivers 580 and 550) as
-`codec` folds them, with long lists cut short: deflate finds repeats close by cheaper than far away, so what
-is most alike stands last.  Frozen: a reader with another text cannot unpack a message, and says that the
-checksum is another one.  Members that came later compress without it; a new dictionary needs a new prefix.
+`codec` folds them, with long lists cut short: near repeats cost deflate less than far ones, so the most
+typical text is last.  Frozen: a reader with a different dictionary cannot unpack a message and reports a
+wrong checksum.  Members that came later compress without it; a new dictionary needs a new prefix.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from msgspec import Struct
 
 from nodegauge_contract import Arm, ArmOutcome, Collective, NcclResult, Phase
 from nodegauge_contract.nccl_tests import document
-from nodegauge_contract.nccl_tests.columns import Columns
-from nodegauge_contract.nccl_tests.log import MAX_CHARS, NcclTestsError
+from nodegauge_contract.nccl_tests.log import MAX_CHARS, Columns, NcclTestsError
 from nodegauge_probes.nccl.child import serve
 from nodegauge_probes.nccl.emitter import NCCL_ERROR, NO_ENGINE, OUT_OF_MEMORY, WRONG_ORDER, Failure, Speaker
 from nodegauge_probes.nccl.protocol import About, CellOrder, Order
