@@ -89,7 +89,7 @@ async def test_the_table_says_why_a_node_is_tainted(api: Api, control_plane: Con
     """The column Taints of `kubectl get nr` shows the cause, and nothing where there is none."""
     async with report(api) as path:
         for status, shown in ((full_status(), "thermal"), (ReportStatus(), None)):
-            written = msgspec.to_builtins(status) | ({} if shown else {"held": {"taints": []}})
+            written = msgspec.to_builtins(status) | ({} if shown else {"desired": {"taints": []}})
             await api.patch(f"{path}/status", {"status": written}, kind=MERGE)
             rest = control_plane.rest()
             table = await asyncio.to_thread(rest.call, "GET", path, headers={"Accept": TABLE})
@@ -111,12 +111,12 @@ async def test_empty_status_is_taken(api: Api) -> None:
         ({"verdict": "great"}, "status.verdict"),
         ({"interconnect": {"class": "infiniband"}}, "status.interconnect.class"),
         ({"matrix": "x" * 20_000}, "status.matrix"),
-        ({"probes": [{"name": "health", "raw": "x" * 3000}]}, "status.probes[0].raw"),
+        ({"probes": [{"name": "health", "history": "x" * 3000}]}, "status.probes[0].history"),
         ({"probes": [{"name": "health", "readAt": "yesterday"}]}, "status.probes[0].readAt"),
         ({"probes": [{"name": "health"}, {"name": "health"}]}, "status.probes[1]"),
         ({"gates": [{"code": "hot"}, {"code": "hot"}]}, "status.gates[1]"),
         ({"gates": [{"code": "hot", "state": "open"}]}, "status.gates[0].state"),
-        ({"held": {"taints": [{"key": "k", "effect": "None"}]}}, "status.held.taints[0].effect"),
+        ({"desired": {"taints": [{"key": "k", "effect": "None"}]}}, "status.desired.taints[0].effect"),
         ({"psu": "fine"}, "status.psu"),
         ({"bandwidth": {"agreement": "perhaps"}}, "status.bandwidth.agreement"),
         ({"bandwidth": {"allReduce": 0.5}}, "status.bandwidth.allReduce"),

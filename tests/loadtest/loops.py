@@ -93,7 +93,7 @@ class SameWrites:
         self, node: NodeView, status: Object, pod: str, mark: str
     ) -> list[tuple[str, str, Object, str]]:
         report = quote(node.name)
-        held = status["held"]["labels"]
+        held = status["desired"]["labels"]
         labels = {f"load.example/{key.rpartition('/')[2]}": f"{value}-{mark}" for key, value in held.items()}
         condition = {
             "type": "BenchValidated",

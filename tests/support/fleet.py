@@ -269,7 +269,7 @@ class Fleet:
         if report is None:
             raise Broken(f"{name}: {taint} without a report")
         held = [
-            t for t in report.status.held.taints if (t.key, t.value, t.effect) == tuple(taint.values())[:3]
+            t for t in report.status.desired.taints if (t.key, t.value, t.effect) == tuple(taint.values())[:3]
         ]
         kind = next(k for k, key in gates.KEYS.items() if key == taint["key"])
         causes = [c for c, g in gates.GATES.items() if (g.kind, g.cause.value) == (kind, taint.get("value"))]

@@ -218,7 +218,7 @@ class Rig:
         self.wait_run(name, number)
 
         def agree() -> bool:
-            held = self.report(name)["status"]["held"]
+            held = self.report(name)["status"]["desired"]
             wanted = {k: v for k, v in held.get("labels", {}).items() if k != OURS + "validated-at"}
             taints = [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in held.get("taints") or []]
             return (

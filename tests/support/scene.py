@@ -185,7 +185,7 @@ class Scene:
         assert _counted(before, nccl=not nccl) == _counted(after, nccl=not nccl), "foreign rows"
         if run.outcome is not Outcome.READ:
             assert _counted(before, nccl=nccl) == _counted(after, nccl=nccl), "no data decides nothing"
-            assert before.held.taints == after.held.taints
+            assert before.desired.taints == after.desired.taints
             assert before.bandwidth.all_reduce == after.bandwidth.all_reduce
             assert before.bandwidth.agreement == after.bandwidth.agreement
             if run.reason not in SEEN_BY_THE_PROBE:  # which says: no longer the GPUs that were measured
@@ -198,7 +198,7 @@ class Scene:
 def _same_labels(before: ReportStatus, after: ReportStatus) -> None:
     """Labels of what was read last are as they were; those of topology may be back where nobody had even
     tried for so long that they were gone (`staleness.topology_stale_at`)."""
-    old, new = before.held.labels, after.held.labels
+    old, new = before.desired.labels, after.desired.labels
     assert old.items() <= new.items()
     assert new.keys() - old.keys() <= TOPOLOGY
 

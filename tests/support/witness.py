@@ -89,6 +89,6 @@ class Witness:
         if metadata["name"].startswith(self._prefix):
             taints = (body.get("spec") or {}).get("taints") or []
             if kind == REPORTS:
-                taints = body.get("status", {}).get("held", {}).get("taints") or []
+                taints = body.get("status", {}).get("desired", {}).get("taints") or []
             tainted = event != "DELETED" and any(t["key"] in FAULTS for t in taints)
             self._seen.append((int(metadata["resourceVersion"]), kind, metadata["name"], tainted))

@@ -51,7 +51,7 @@ def document(*, us: float = 8159.5, wrong: int = 0) -> Document:
 
 def report(raw: str) -> str:
     """A NodeReport as `kubectl get -o yaml` prints it, with that memory of a benchmark."""
-    status = to_builtins(ReportStatus(probes=[ProbeStatus(name=names.PROBE_NCCL, raw=raw)]))
+    status = to_builtins(ReportStatus(probes=[ProbeStatus(name=names.PROBE_NCCL, history=raw)]))
     body = {
         "apiVersion": names.API_VERSION,
         "kind": names.REPORT_KIND,

@@ -124,7 +124,7 @@ def test_what_was_measured_gives_a_report_its_curve(cluster: list[Report]) -> No
     nccl = NcclResult(engine="nccl4py", ranks=8, arms=[Arm(name=ArmName.DEFAULT, cells=cells)])
     seen = measure(Document(probe="nccl", nccl=nccl), history=History(), environment={})
     body = report("a", gather=348)
-    probes = [ProbeStatus(name=names.PROBE_NCCL, raw=seen.encode())]
+    probes = [ProbeStatus(name=names.PROBE_NCCL, history=seen.encode())]
     status = to_builtins(body.status) | {"probes": to_builtins(probes)}
     document = {
         "apiVersion": names.API_VERSION,

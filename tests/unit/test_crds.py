@@ -157,13 +157,13 @@ def test_columns_show_fields_that_exist(plural: str) -> None:
 def test_reports_fit_their_bounds() -> None:
     """What the operator cuts its texts and lists to is not more than the CRD takes."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
-    assert status["status.probes[].raw"]["maxLength"] >= node_history.LIMIT
+    assert status["status.probes[].history"]["maxLength"] >= node_history.LIMIT
     assert status["status.probes[].findings"]["maxItems"] >= readings.MAX_FINDINGS
     assert status["status.matrix"]["maxLength"] >= report_update.MAX_MATRIX
-    assert status["status.held.message"]["maxLength"] >= gate.MESSAGE_LIMIT
+    assert status["status.desired.message"]["maxLength"] >= gate.MESSAGE_LIMIT
     assert status["status.gpus.items"]["maxItems"] >= MAX_GPUS
-    assert len(names.NODE_LABELS) < status["status.held.labels"]["maxProperties"]
-    assert len(names.NODE_TAINTS) <= status["status.held.taints"]["maxItems"]
+    assert len(names.NODE_LABELS) < status["status.desired.labels"]["maxProperties"]
+    assert len(names.NODE_TAINTS) <= status["status.desired.taints"]["maxItems"]
     assert len(gates.GATES) + gates.MAX_UNKNOWN <= status["status.gates"]["maxItems"]
     assert status["status.gates[].message"]["maxLength"] >= gates.MAX_MESSAGE
     assert status["status.gates[].subject"]["maxLength"] >= gates.MAX_SUBJECT

@@ -142,7 +142,7 @@ def test_no_order_of_events_breaks_a_promise(actions: list[tuple[Any, ...]]) -> 
         fleet = played(actions)
         for name, body in fleet.cluster.objects[NODES].items():
             report = fleet.cluster.objects[REPORTS].get(name, {}).get("status", {})
-            held = {(t["key"], t["value"], t["effect"]) for t in report.get("held", {}).get("taints", ())}
+            held = {(t["key"], t["value"], t["effect"]) for t in report.get("desired", {}).get("taints", ())}
             stand = {
                 (t["key"], t.get("value", ""), t["effect"])
                 for t in body["spec"].get("taints") or ()

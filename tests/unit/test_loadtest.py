@@ -176,10 +176,10 @@ def test_the_bare_loop_writes_what_the_operator_would() -> None:
     throttling, supplies or bandwidth, and there is no taint."""
     policy = parse(objects.policy_body())
     status = objects.report_status(a_node(), h100(), policy=policy, now=1_800_000_000.0)
-    assert status["held"]["labels"][names.LABEL_NVLINK_GBPS] == "450"
+    assert status["desired"]["labels"][names.LABEL_NVLINK_GBPS] == "450"
     silent = {names.LABEL_THROTTLED, names.LABEL_PSU, *BUSBW}
-    assert status["held"]["labels"].keys() == {"interconnect", *names.NODE_LABELS} - silent
-    assert status["held"]["taints"] == []
+    assert status["desired"]["labels"].keys() == {"interconnect", *names.NODE_LABELS} - silent
+    assert status["desired"]["taints"] == []
     assert status["change"]["reason"] == "Validated"
     assert status["summary"]
 

@@ -148,7 +148,7 @@ def played(actions: list[tuple[Any, ...]]) -> Scene:
 def test_no_order_of_runs_breaks_a_promise(actions: list[tuple[Any, ...]]) -> None:
     """Checked at every write; and at rest the node carries what its report holds, and nothing besides."""
     scene = played(actions)
-    held = scene.status.held
+    held = scene.status.desired
     assert {k: v for k, v in scene.node.labels.items() if k in names.NODE_LABELS} == {
         k: v for k, v in held.labels.items() if k in names.NODE_LABELS
     }
@@ -173,7 +173,7 @@ def test_no_order_of_runs_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
             scene.until_woken()
         else:
             scene.changed(pod, pod.running(scene.now).with_result(GOOD[pod.probe]))
-    assert well(scene), (scene.status.gates, scene.status.bandwidth, scene.status.held)
+    assert well(scene), (scene.status.gates, scene.status.bandwidth, scene.status.desired)
 
 
 def well(scene: Scene) -> bool:
@@ -197,9 +197,9 @@ def test_the_stories_reach_what_they_are_about() -> None:
         pod = scene.pod()
         act(scene, ("bad", 0) if pod and pod.probe == names.PROBE_NCCL else ("good",))
         scene.go()
-        if scene.status.held.taints:
+        if scene.status.desired.taints:
             break
-    assert [taint.value for taint in scene.status.held.taints] == ["busbw"]
+    assert [taint.value for taint in scene.status.desired.taints] == ["busbw"]
     assert names.LABEL_INTERCONNECT not in scene.node.labels
     assert scene.checked > 5
 

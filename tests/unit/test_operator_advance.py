@@ -51,7 +51,7 @@ def test_a_reading_fills_the_report() -> None:
     assert status.gpus.count == 8
     assert "NV18" in status.matrix
     assert (probe.streak, probe.unread, probe.read_at, probe.boot_id) == (1, 0, stamp(NOW), "boot-1")
-    memory = History.decode(probe.raw)
+    memory = History.decode(probe.history)
     assert memory is not None
     assert len(memory.gpus) == 8
 
@@ -64,7 +64,7 @@ def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
     before = make_report().after(read(made.titan()), node=NODE)
     after = before.after(end, node=NODE, at=NOW + INTERVAL)
     assert replace(after.status, probes=[], change=None) == replace(before.status, probes=[], change=None)
-    kept = ("verdict", "summary", "findings", "streak", "since", "read_at", "raw", "boot_id")
+    kept = ("verdict", "summary", "findings", "streak", "since", "read_at", "history", "boot_id")
     assert [getattr(health(after), f) for f in kept] == [getattr(health(before), f) for f in kept]
     assert health(after).unread == 1
     assert health(after).hard_since == ("" if end is BUSY else stamp(NOW))
@@ -116,10 +116,10 @@ def test_the_memory_of_links_reaches_the_next_judgement() -> None:
 def test_a_memory_that_cannot_be_read_is_started_anew(raw: str) -> None:
     """Another version wrote it, or a person did: that costs the memory, not the run."""
     before = make_report().after(read(made.titan()), node=NODE)
-    spoilt = replace(before, status=replace(before.status, probes=[replace(health(before), raw=raw)]))
+    spoilt = replace(before, status=replace(before.status, probes=[replace(health(before), history=raw)]))
     after = spoilt.after(read(made.titan()), node=NODE)
     assert after.status.verdict is Verdict.PASS
-    assert after.status.probes[0].raw == before.status.probes[0].raw
+    assert after.status.probes[0].history == before.status.probes[0].history
 
 
 def test_thresholds_of_the_policy_and_capacity_of_the_node_are_used() -> None:

@@ -126,7 +126,7 @@ class Life:
         if (verb, path) != ("PATCH", f"{NODES}/node-1"):
             return
         report = self.world.cluster.objects[REPORTS].get("node-1", {}).get("status", {})
-        held = [t["key"] for t in report.get("held", {}).get("taints", ())]
+        held = [t["key"] for t in report.get("desired", {}).get("taints", ())]
         for taint in self.world.cluster.objects[NODES]["node-1"]["spec"]["taints"]:
             assert taint["key"] not in names.TAINTS_OF_FAULTS or taint["key"] in held
             self.gated += taint["key"] in names.TAINTS_OF_FAULTS

@@ -50,7 +50,7 @@ def full(codes: list[str], *, memory: str = MEMORY) -> AReport:
         for n in range(3):
             end = RunEnd(outcome=Outcome.READ, reason="Read", result=dgx2(codes))
             report = report.after(end, node=NODE, at=NOW + n * INTERVAL)
-    probe = replace(report.status.probes[0], raw=memory)
+    probe = replace(report.status.probes[0], history=memory)
     status = replace(report.status, probes=[probe], matrix=WIDE + "\n\nLegend:\n" + "words " * 120)
     return report.settled(status, node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL)
 
@@ -63,9 +63,9 @@ def test_sixteen_gpus_and_many_bad_rows_fit(count: int) -> None:
     assert report_size.size(report.status) <= report_size.LIMIT
     assert [row.code for row in report.status.gates] == codes
     assert all(row.entered_at and row.bad >= 2 for row in report.status.gates)
-    assert report.status.probes[0].raw == MEMORY
+    assert report.status.probes[0].history == MEMORY
     assert len(report.status.gpus.items) == 16
-    assert bool(report.status.held.taints) == bool(codes)
+    assert bool(report.status.desired.taints) == bool(codes)
     if codes:
         assert report.status.probes[0].findings
 
@@ -90,11 +90,11 @@ def test_a_dgx2_keeps_its_matrix_from_the_document_to_the_report(hot: bool) -> N
         run = made.later(machine, seconds=900 * n)
         end = RunEnd(outcome=Outcome.READ, reason="Read", result=run)
         report = report.after(end, node=NODE, at=NOW + n * INTERVAL)
-    worn = [replace(probe, raw="x" * 951) for probe in report.status.probes]
+    worn = [replace(probe, history="x" * 951) for probe in report.status.probes]
     status = replace(report.status, probes=worn, matrix=judge_health(machine).matrix)
     status = report.settled(status, node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL).status
     assert report_size.size(status) <= report_size.LIMIT
-    assert bool(status.held.taints) is hot
+    assert bool(status.desired.taints) is hot
     table = render(machine).partition("\n\n")[0]
     assert [line.split() for line in status.matrix.splitlines()] == [
         line.split() for line in table.splitlines()
@@ -163,7 +163,7 @@ def test_a_benchmarked_machine_with_many_cards_keeps_how_its_gpus_are_joined(gbp
     assert [line.split()[1:9] for line in status.matrix.splitlines()[1:9]] == [
         ["X" if i == j else "NV18" for j in range(8)] for i in range(8)
     ]
-    assert status.probe("nccl").raw
+    assert status.probe("nccl").history
     assert status.bandwidth.all_reduce == int(gbps)
     again = report.settled(status, node=MEASURED_BY_NCCL, policy=make_policy(), at=NOW + 20, nccl_image=IMAGE)
     assert again.status == status
@@ -175,8 +175,8 @@ def test_what_took_a_label_away_outlasts_the_matrix_and_the_list_of_gpus(memory:
     report = nccl_node().healthy(result=with_cards(made.h100(), 14), at=NOW + 1)
     report = report.measured(nccl.h100(21.0, gather=16.0, ring=20.0), at=NOW + 10)
     probes = [
-        replace(report.status.probe("health"), raw="x" * memory),
-        replace(report.status.probe("nccl"), raw="x" * 2048),
+        replace(report.status.probe("health"), history="x" * memory),
+        replace(report.status.probe("nccl"), history="x" * 2048),
     ]
     fitted = report_size.fitted(replace(report.status, probes=probes, matrix=WIDE))
     assert report_size.size(fitted) <= report_size.LIMIT
@@ -195,11 +195,11 @@ def test_the_largest_machine_fits_with_its_benchmark() -> None:
         report = nccl_node(node).healthy(node, result=machine, at=NOW + 1)
         for n in range(3):
             report = report.measured(measured, node, at=NOW + 10 + n)
-    health = replace(report.status.probe("health"), raw="x" * 951)
+    health = replace(report.status.probe("health"), history="x" * 951)
     fitted = report_size.fitted(replace(report.status, probes=report.status.with_probe(health)))
     assert report_size.size(fitted) <= report_size.LIMIT
     assert [row.code for row in fitted.gates] == ["p2p-refused", "hot", "busbw-low"]
     assert all(probe.findings for probe in fitted.probes if probe.name != "pull")
-    assert fitted.probe("nccl").raw == report.status.probe("nccl").raw
-    assert fitted.held == report.status.held
+    assert fitted.probe("nccl").history == report.status.probe("nccl").history
+    assert fitted.desired == report.status.desired
     assert report_size.fitted(fitted) == fitted

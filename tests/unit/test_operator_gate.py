@@ -9,7 +9,7 @@ import support.results as made
 from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Held, Outcome
+from nodegauge_operator.api.report import DesiredNode, Outcome
 from nodegauge_operator.core import gate, staleness
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -41,7 +41,7 @@ def titan() -> AReport:
     return make_report().after(read(made.titan()), node=NODE)
 
 
-def held(report: AReport, *, at: float = NOW, node: NodeView = NODE) -> Held:
+def held(report: AReport, *, at: float = NOW, node: NodeView = NODE) -> DesiredNode:
     """What the node should carry at that time."""
     return gate.desired(report.status, node=node, policy=make_policy(), now=at)
 
@@ -63,7 +63,7 @@ def test_a_node_that_was_never_read_carries_a_reason_and_no_label() -> None:
 
 def test_a_node_that_never_ran_carries_nothing() -> None:
     """An empty report is no reason for a condition."""
-    assert held(make_report()) == Held()
+    assert held(make_report()) == DesiredNode()
 
 
 def test_pcie_has_no_rate_and_one_gpu_has_no_class() -> None:
@@ -159,7 +159,7 @@ def test_validated_at_is_rewritten_after_half_the_limit_only() -> None:
     stamps = []
     for n in range(1, 7):
         report = report.after(read(made.titan()), node=NODE, at=NOW + n * INTERVAL)
-        stamps.append(int(report.status.held.labels[names.LABEL_VALIDATED_AT]))
+        stamps.append(int(report.status.desired.labels[names.LABEL_VALIDATED_AT]))
     assert [(s - NOW) / INTERVAL for s in stamps] == [0, 2, 2, 4, 4, 6]
 
 
@@ -167,7 +167,7 @@ def test_validated_at_never_lies_in_the_future_and_survives_nonsense() -> None:
     """A value that a person wrote, or a clock that went back, is replaced."""
     for before in (str(int(NOW) + 999_999), "soon", "", "²", "9" * 5000, "-5"):
         status = titan().status
-        status = replace(status, held=replace(status.held, labels={names.LABEL_VALIDATED_AT: before}))
+        status = replace(status, desired=replace(status.desired, labels={names.LABEL_VALIDATED_AT: before}))
         labels = gate.desired(status, node=NODE, policy=make_policy(), now=NOW).labels
         assert labels[names.LABEL_VALIDATED_AT] == str(int(NOW))
 
@@ -175,7 +175,7 @@ def test_validated_at_never_lies_in_the_future_and_survives_nonsense() -> None:
 def test_observe_and_no_policy_hold_nothing() -> None:
     """Reports are written; nodes are left alone."""
     for policy in (make_policy().observing(), None):
-        assert gate.desired(titan().status, node=NODE, policy=policy, now=NOW) == Held()
+        assert gate.desired(titan().status, node=NODE, policy=policy, now=NOW) == DesiredNode()
 
 
 def test_a_short_key_of_somebody_else_is_left_alone_and_reported() -> None:

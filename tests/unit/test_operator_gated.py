@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Budget
-from nodegauge_operator.api.report import GateState, GateStatus, Held, HeldTaint, Report, stamp
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint, GateState, GateStatus, Report, stamp
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.reconcile.cache import Store
 from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS, Places
@@ -17,7 +17,7 @@ from support import NOW, make_node, make_policy, make_report
 
 pytestmark = pytest.mark.timeout(5)
 
-THERMAL = HeldTaint(key=names.TAINT_THROTTLED, value="thermal")
+THERMAL = DesiredTaint(key=names.TAINT_THROTTLED, value="thermal")
 
 
 class Ledger:
@@ -38,12 +38,12 @@ class Ledger:
         self.store.policies[policy.name] = policy
         self.store.policies_changed()
 
-    def report(self, name: str, *taints: HeldTaint, gates: tuple[GateStatus, ...] = ()) -> Report:
+    def report(self, name: str, *taints: DesiredTaint, gates: tuple[GateStatus, ...] = ()) -> Report:
         """A newer report of the node holds these taints and rows."""
         self.version += 1
         known = make_report(self.store.nodes[name], version=self.version)
         report = replace(
-            known, status=replace(known.status, held=Held(taints=list(taints)), gates=list(gates))
+            known, status=replace(known.status, desired=DesiredNode(taints=list(taints)), gates=list(gates))
         )
         self.store.put_report(report)
         return report

@@ -82,7 +82,7 @@ def _taints(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _held(body: dict[str, Any]) -> list[dict[str, Any]]:
-    held: list[dict[str, Any]] = body.get("status", {}).get("held", {}).get("taints", [])
+    held: list[dict[str, Any]] = body.get("status", {}).get("desired", {}).get("taints", [])
     return held
 
 

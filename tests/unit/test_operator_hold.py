@@ -91,7 +91,7 @@ def test_a_taint_goes_up_in_the_patch_of_the_labels_after_the_report() -> None:
         "DELETE pods",
     ]
     assert scene.taints() == ["team:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
-    assert scene.status["held"]["taints"] == [
+    assert scene.status["desired"]["taints"] == [
         {"key": names.TAINT_UNHEALTHY, "value": "gpu-lost", "effect": "NoSchedule"}
     ]
     events = [body["reason"] for body in scene.world.cluster_events().values()]
@@ -140,7 +140,7 @@ def test_time_alone_lifts_on_trial_and_the_wake_is_set_for_it() -> None:
     scene.world.pass_time(entered + HOUR - scene.world.now)
     scene.settle()
     assert scene.taints() == []
-    assert "throttled=thermal off on trial since" in scene.status["held"]["message"]
+    assert "throttled=thermal off on trial since" in scene.status["desired"]["message"]
 
 
 def test_a_stranger_s_taints_survive_a_race() -> None:
@@ -185,7 +185,7 @@ def test_a_label_that_flaps_loses_no_state_and_keeps_no_place() -> None:
     scene.run("", name="node-2", after=1)
     scene.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
     scene.settle()
-    assert (scene.taints(), scene.status["held"].get("taints", [])) == ([], [])
+    assert (scene.taints(), scene.status["desired"].get("taints", [])) == ([], [])
     assert [row["state"] for row in scene.status["gates"]] == ["gated"]
     runs = len(scene.cluster.judged)
     scene.change(NODES, "node-1", {"metadata": {"labels": {"gpu": "yes"}}})

@@ -31,7 +31,7 @@ def test_a_node_patch_that_is_refused_holds_no_pod_and_is_said_in_the_report(
     scene.run()
     assert not list(scene.cluster.pods())
     assert names.LABEL_INTERCONNECT not in scene.labels
-    assert "denied by" in scene.status["held"]["refusal"]
+    assert "denied by" in scene.status["desired"]["refusal"]
     scene.world.pass_time(INTERVAL)
     scene.run()
     assert scene.status["probes"][0]["lastRun"]["number"] == 2
@@ -39,7 +39,7 @@ def test_a_node_patch_that_is_refused_holds_no_pod_and_is_said_in_the_report(
     scene.world.pass_time(MINUTE)
     scene.settle()
     assert scene.labels[names.LABEL_INTERCONNECT] == "nvlink"
-    assert not scene.status["held"].get("refusal")
+    assert not scene.status["desired"].get("refusal")
 
 
 def test_a_refused_write_is_tried_again_within_a_minute(scene: OneNode) -> None:

@@ -93,10 +93,10 @@ def check(report: AReport) -> None:
     text = msgspec.json.encode(status)
     assert msgspec.json.decode(text, type=ReportStatus) == report.status
     assert len(text) < 200_000
-    for key, value in report.status.held.labels.items():
+    for key, value in report.status.desired.labels.items():
         assert len(value) <= 63, key
         assert LABEL_VALUE.match(value), (key, value)
-    gbps = report.status.held.labels.get(names.LABEL_NVLINK_GBPS)
+    gbps = report.status.desired.labels.get(names.LABEL_NVLINK_GBPS)
     assert gbps is None or 0 <= int(gbps) < 100_000
     change = report.status.change
     assert change is None or len(change.message.encode()) <= 1024
@@ -137,6 +137,6 @@ def test_an_unreadable_verdict_never_carries_a_class(result: Result) -> None:
     last = report.status.probes[0].last_run
     assert last is not None
     if last.outcome is not Outcome.READ:
-        assert report.status.held.labels == {}
+        assert report.status.desired.labels == {}
         assert report.status.interconnect.klass == ""
-        assert report.status.held.condition == "Unknown"
+        assert report.status.desired.condition == "Unknown"

@@ -114,7 +114,7 @@ def check(report: NcclNode, policy: APolicy | None = None) -> None:
     assert schema.errors(status, schema.schema("nodereports")["properties"]["status"]) == []
     assert len(msgspec.json.encode(report.status)) <= 8192
     for key in BUSBW:
-        value = report.status.held.labels.get(key)
+        value = report.status.desired.labels.get(key)
         assert value is None or 0 <= int(value) <= 10**6
     policy = policy or make_policy()
     again = report.settled(report.status, node=NODE, policy=policy, at=NOW + 2 * MINUTE, nccl_image=IMAGE)

@@ -42,7 +42,7 @@ HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="init", cells=[
 
 def labels(report: NcclNode, *keys: str) -> dict[str, str]:
     """What the node should carry of these."""
-    return {key: value for key, value in report.status.held.labels.items() if key in keys}
+    return {key: value for key, value in report.status.desired.labels.items() if key in keys}
 
 
 def rows_of(report: NcclNode) -> dict[str, GateState]:
@@ -59,7 +59,7 @@ def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> Non
         names.LABEL_NVLINK_GBPS: "450",
         names.LABEL_EVIDENCE: "measured",
     }
-    assert [report.status.held.labels[key] for key in BUSBW] == ["462", "355", "355"]
+    assert [report.status.desired.labels[key] for key in BUSBW] == ["462", "355", "355"]
     assert report.status.bandwidth.agreement == "confirmed"
     assert report.status.verdict is Verdict.PASS
 
@@ -67,7 +67,7 @@ def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> Non
 def test_without_a_benchmark_the_interconnect_is_reported() -> None:
     """The health probe alone has NVML's word, and no bandwidth."""
     report = nccl_node()
-    assert report.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
     assert labels(report, *BUSBW) == {}
 
 
@@ -75,12 +75,12 @@ def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
     """After one run: both keys, its rate and its evidence; the measured bandwidth stays readable."""
     report = nccl_node().measured(SLOW)
     assert labels(report, *INTERCONNECT) == {}
-    assert report.status.held.labels[names.LABEL_BUSBW_ALLREDUCE] == "21"
+    assert report.status.desired.labels[names.LABEL_BUSBW_ALLREDUCE] == "21"
     found = report.status.interconnect
     assert (found.klass, found.reported, found.reason) == ("", "nvlink", "Contradicted")
     assert "21 GB/s" in found.message
     assert "450 GB/s" in found.message
-    assert "NVML reports nvlink, bandwidth contradicts it" in report.status.held.message
+    assert "NVML reports nvlink, bandwidth contradicts it" in report.status.desired.message
     codes = [finding.code for finding in report.status.probe(NCCL).findings]
     assert "interconnect-contradicted" in codes
 
@@ -122,7 +122,7 @@ def test_a_benchmark_that_cannot_tell_brings_no_label_back_in_the_same_boot() ->
     assert labels(report, *INTERCONNECT) == {}
     report = report.measured(SLOW, booted, at=NOW + 960, policy=policy)
     assert report.status.bandwidth.agreement == "unsure"
-    assert report.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
 
 
 @pytest.mark.parametrize("end", [BUSY, PREEMPTED, LOST, skipping(Skip.BUSY, "a job computes on GPU 3")])
@@ -131,15 +131,15 @@ def test_a_run_that_measured_nothing_changes_nothing_but_its_own_record(end: Any
     """Labels, verdict, rows, bandwidth and findings stay; the run is counted, with its reason."""
     report = nccl_node().measured(before)
     after = report.measured(end, at=NOW + 60)
-    assert after.status.held == report.status.held
+    assert after.status.desired == report.status.desired
     assert after.status.bandwidth == report.status.bandwidth
     assert after.status.gates == report.status.gates
     assert after.status.interconnect == report.status.interconnect
     mine, was = after.status.probe(NCCL), report.status.probe(NCCL)
-    assert (mine.verdict, mine.findings, mine.raw, mine.read_at) == (
+    assert (mine.verdict, mine.findings, mine.history, mine.read_at) == (
         was.verdict,
         was.findings,
-        was.raw,
+        was.history,
         was.read_at,
     )
     assert mine.unread == 1
@@ -165,16 +165,16 @@ def test_a_benchmark_leaves_the_health_probe_alone() -> None:
     assert after.status.gpus == report.status.gpus
     assert after.status.matrix.split("\n\n")[0] == report.status.matrix.split("\n\n")[0]
     assert after.status.psu == report.status.psu
-    assert after.status.held.labels[names.LABEL_HEALTH] == "pass"
+    assert after.status.desired.labels[names.LABEL_HEALTH] == "pass"
 
 
 def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
     """Whatever the speed; the health label stays the health probe's."""
     report = nccl_node().measured(WRONG)
-    assert [(t.key, t.value) for t in report.status.held.taints] == [(names.TAINT_UNHEALTHY, "nccl")]
+    assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_UNHEALTHY, "nccl")]
     assert report.status.verdict is Verdict.FAIL
-    assert (report.status.held.condition, report.status.held.reason) == ("False", Reason.FAULTS_FOUND)
-    assert "NCCL benchmark: fail (nccl-wrong-data" in report.status.held.message
+    assert (report.status.desired.condition, report.status.desired.reason) == ("False", Reason.FAULTS_FOUND)
+    assert "NCCL benchmark: fail (nccl-wrong-data" in report.status.desired.message
 
 
 def test_low_bandwidth_needs_two_runs_of_the_benchmark() -> None:
@@ -190,9 +190,9 @@ def test_low_bandwidth_needs_two_runs_of_the_benchmark() -> None:
         report = report.healthy(at=NOW + DAY + 900 * n)
     assert rows_of(report) == {"busbw-low": GateState.GATED}
     for n in (1, 2, 3):
-        assert report.status.held.taints
+        assert report.status.desired.taints
         report = report.healthy(at=NOW + (1 + n) * DAY).measured(FAST, at=NOW + (1 + n) * DAY)
-    assert report.status.held.taints == []
+    assert report.status.desired.taints == []
 
 
 def test_a_benchmark_counts_for_no_row_of_the_health_probe() -> None:
@@ -212,7 +212,7 @@ def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:
     report = nccl_node().measured(nccl.h100(462.0))
     for gbps, label in ((445.0, "462"), (480.0, "462"), (438.0, "438"), (458.0, "438"), (462.0, "462")):
         report = report.measured(nccl.h100(gbps), at=NOW + gbps)
-        assert report.status.held.labels[names.LABEL_BUSBW_ALLREDUCE] == label, gbps
+        assert report.status.desired.labels[names.LABEL_BUSBW_ALLREDUCE] == label, gbps
         assert report.status.bandwidth.all_reduce in (int(gbps), round(gbps) - 1)
 
 
@@ -220,7 +220,7 @@ def test_another_boot_takes_the_measurement_off_and_not_the_contradiction() -> N
     """What was measured counts in its boot; a contradiction waits for the next benchmark."""
     booted = NODE.booted("boot-2")
     measured = nccl_node().measured(FAST).healthy(booted, at=NOW + 900)
-    assert measured.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+    assert measured.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
     assert labels(measured, *BUSBW) == {}
     contradicted = nccl_node().measured(SLOW).healthy(booted, at=NOW + 900)
     assert labels(contradicted, *INTERCONNECT) == {}
@@ -233,7 +233,7 @@ def test_where_nobody_benchmarks_any_more_another_boot_ends_a_contradiction() ->
     off = make_policy().of({"probes": {"nccl": {"enabled": False}}})
     assert labels(report.healthy(at=NOW + 900, policy=off), *INTERCONNECT) == {}
     report = report.healthy(NODE.booted("boot-2"), at=NOW + 1800, policy=off)
-    assert report.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_where_nobody_benchmarks_any_more_another_boot_ends_a_contradiction() ->
 def test_other_gpus_or_another_driver_are_not_what_was_measured(other: Result) -> None:
     """The evidence falls back to what NVML reports, without a reboot."""
     report = nccl_node().measured(FAST).healthy(result=other, at=NOW + 900)
-    assert report.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
     assert labels(report, *BUSBW) == {}
 
 
@@ -257,9 +257,9 @@ def test_busy_nodes_keep_what_was_measured_and_failing_ones_do_not() -> None:
     for n in range(1, 20):
         busy = busy.measured(BUSY, at=NOW + n * DAY).healthy(at=NOW + n * DAY)
         failing = failing.measured(LOST, at=NOW + n * DAY).healthy(at=NOW + n * DAY)
-    assert busy.status.held.labels[names.LABEL_EVIDENCE] == "measured"
+    assert busy.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
     assert labels(busy, *BUSBW)
-    assert failing.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+    assert failing.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
     assert labels(failing, *BUSBW) == {}
 
 
@@ -293,7 +293,7 @@ def test_an_unusable_image_is_no_pull() -> None:
     end = read(Result(probe="pull", problem=problem))
     report = nccl_node().pulled(end=end, at=NOW + 60)
     pull = report.status.probe(PULL)
-    assert (pull.unread, pull.raw) == (1, IMAGE)
+    assert (pull.unread, pull.image) == (1, IMAGE)
     assert pull.last_run is not None
     assert pull.last_run.reason == "ImageUnusable"
     assert report.status.change is not None
@@ -304,15 +304,15 @@ def test_an_unusable_image_is_no_pull() -> None:
 def test_an_image_that_is_gone_is_brought_anew_before_gpus_are_held() -> None:
     """A benchmark whose own pod could not get its image forgets that the image was there."""
     gone = replace(LOST, reason="ImagePullBackOff")
-    assert nccl_node().measured(gone).status.probe(PULL).raw == ""
-    assert nccl_node().measured(LOST).status.probe(PULL).raw == IMAGE
+    assert nccl_node().measured(gone).status.probe(PULL).image == ""
+    assert nccl_node().measured(LOST).status.probe(PULL).image == IMAGE
 
 
 def test_unread_reports_of_one_probe_keep_those_of_the_others() -> None:
     """A lost health run loses no benchmark."""
     report = nccl_node().measured(FAST).after(LOST, node=NODE, at=NOW + 900, nccl_image=IMAGE)
     assert [probe.name for probe in report.status.probes] == list(names.PROBES)
-    assert report.status.held.labels[names.LABEL_EVIDENCE] == "measured"
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
 
 
 def test_a_node_is_validated_by_a_benchmark_where_the_policy_says_so() -> None:
@@ -321,12 +321,12 @@ def test_a_node_is_validated_by_a_benchmark_where_the_policy_says_so() -> None:
     report = nccl_node()
     fresh = replace(report, status=replace(report.status, passed_at=""))
     healthy = fresh.healthy(at=NOW + 900, policy=policy)
-    assert [taint.key for taint in healthy.status.held.taints] == [names.TAINT_UNVALIDATED]
-    assert healthy.measured(FAST, policy=policy).status.held.taints == []
+    assert [taint.key for taint in healthy.status.desired.taints] == [names.TAINT_UNVALIDATED]
+    assert healthy.measured(FAST, policy=policy).status.desired.taints == []
     single = fresh.healthy(
         NODE.offering(1), result=made.machine(made.h100(1).gpus, [[0]]), at=NOW + 900, policy=policy
     )
-    assert single.status.held.taints == []
+    assert single.status.desired.taints == []
 
 
 def test_a_node_that_was_cordoned_or_lost_its_gpu_waits_for_its_benchmark() -> None:
@@ -335,5 +335,5 @@ def test_a_node_that_was_cordoned_or_lost_its_gpu_waits_for_its_benchmark() -> N
     report = nccl_node()
     fresh = replace(report, status=replace(report.status, passed_at=""))
     cordoned = fresh.healthy(NODE.cordoned(), at=NOW + 900, policy=policy)
-    assert [taint.key for taint in cordoned.status.held.taints] == [names.TAINT_UNVALIDATED]
+    assert [taint.key for taint in cordoned.status.desired.taints] == [names.TAINT_UNVALIDATED]
     assert cordoned.status.bandwidth.reason == "Cordoned"

@@ -42,7 +42,7 @@ HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 
 def situation(report: NcclNode, node: ANode = NODE, **known: Any) -> Situation:
     """A node with a place for every probe, whose labels and condition are as the report wants them."""
-    held = report.status.held
+    held = report.status.desired
     node = node.patched(dict(held.labels)).saying(desired_state.condition_of(held))
     start: dict[str, Any] = {
         "node": node,
@@ -152,7 +152,7 @@ def test_a_pull_brings_the_image_it_was_made_for() -> None:
     pod = replace(make_pod(NODE, probe=PULL), image="nccl:old").running().with_result(result)
     step = next_step(situation(unpulled(), pods=(pod,)))
     assert isinstance(step, steps.PatchReport)
-    assert step.status.probe(PULL).raw == "nccl:old"
+    assert step.status.probe(PULL).image == "nccl:old"
     assert started(replace(unpulled(), status=step.status)) == PULL
 
 
@@ -348,7 +348,7 @@ def test_a_benchmark_that_has_to_wait_or_yield_changes_no_label(how: str) -> Non
     last = step.status.probe(NCCL).last_run
     assert last is not None
     assert last.outcome is Outcome.SKIPPED
-    assert step.status.held == report.status.held
+    assert step.status.desired == report.status.desired
     assert step.status.gates == report.status.gates
 
 

@@ -64,7 +64,7 @@ def test_other_rules_do_not_lift_a_contradiction_that_the_last_run_could_not_spe
     graded = seen(report, NODE, at=NOW + 120, policy=stricter)
     assert graded.status.bandwidth.grade != report.status.bandwidth.grade
     assert graded.status.bandwidth.agreement == "contradicted"
-    assert names.LABEL_INTERCONNECT not in graded.status.held.labels
+    assert names.LABEL_INTERCONNECT not in graded.status.desired.labels
 
 
 def test_other_rules_lift_a_contradiction_that_was_theirs() -> None:
@@ -76,7 +76,7 @@ def test_other_rules_lift_a_contradiction_that_was_theirs() -> None:
     )
     graded = seen(report, NODE, at=NOW + 120, policy=lenient)
     assert graded.status.bandwidth.agreement == "unsure"
-    assert graded.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+    assert graded.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
 
 
 def test_a_contradiction_asks_for_another_run_soon_and_then_ever_less() -> None:
@@ -105,7 +105,7 @@ def test_a_contradiction_ends_with_a_boot_where_no_benchmark_can_run_any_more(la
     booted = divided.booted("boot-2")
     report = report.healthy(booted, at=NOW + 900)
     assert report.status.interconnect.reason != "Contradicted"
-    assert report.status.held.labels[names.LABEL_EVIDENCE] == "reported"
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
     cordoned = nccl_node().measured(SLOW).healthy(NODE.booted("boot-2").cordoned(), at=NOW + 900)
     assert cordoned.status.interconnect.reason == "Contradicted", "it will be measured again"
 
@@ -114,20 +114,20 @@ def test_a_contradiction_ends_with_a_boot_where_no_benchmark_can_run_any_more(la
 def test_divided_gpus_are_not_what_was_measured(labels: dict[str, str]) -> None:
     """Without a boot: what whole GPUs reached says nothing to a pod that gets parts of them."""
     report = seen(nccl_node().measured(FAST), NODE.bearing(labels), at=NOW + 60)
-    assert report.status.held.labels[names.LABEL_EVIDENCE] == "reported"
-    assert not report.status.held.labels.keys() & set(BUSBW)
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
+    assert not report.status.desired.labels.keys() & set(BUSBW)
     whole = seen(report, NODE, at=NOW + 120)
-    assert whole.status.held.labels[names.LABEL_EVIDENCE] == "measured"
+    assert whole.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
 
 
 def test_divided_gpus_that_only_the_probe_can_see_are_not_what_was_measured_either() -> None:
     """MIG without GPU feature discovery: the run is skipped for it, which ages nothing."""
     report = nccl_node().measured(FAST).measured(skipping(Skip.MIG), at=NOW + DAY)
     report = report.healthy(at=NOW + DAY)
-    assert report.status.held.labels[names.LABEL_EVIDENCE] == "reported"
-    assert not report.status.held.labels.keys() & set(BUSBW)
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
+    assert not report.status.desired.labels.keys() & set(BUSBW)
     busy = nccl_node().measured(FAST).measured(skipping(Skip.BUSY), at=NOW + DAY).healthy(at=NOW + DAY)
-    assert busy.status.held.labels[names.LABEL_EVIDENCE] == "measured"
+    assert busy.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
 
 
 @pytest.mark.parametrize("unread", ["driver", "name"])
@@ -139,7 +139,7 @@ def test_what_a_health_run_could_not_read_makes_no_other_machine(unread: str) ->
     else:
         machine = made.every_gpu(machine, name=gap)
     report = nccl_node().measured(FAST).healthy(result=machine, at=NOW + 900)
-    assert report.status.held.labels[names.LABEL_EVIDENCE] == "measured"
+    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
     assert due(report) == NOW + DAY
 
 
@@ -161,11 +161,11 @@ def test_a_gate_that_only_waits_for_its_dwell_asks_for_no_run() -> None:
     """Three good runs are enough, however long the policy has the gate stand."""
     policy = make_policy().of({"hysteresis": {"dwell": "24h"}})
     report = nccl_node().measured(SLOW, policy=policy).measured(SLOW, policy=policy)
-    assert report.status.held.taints
+    assert report.status.desired.taints
     for _ in range(3):
         assert due(report, policy=policy) <= NOW + 2 * RECHECK
         report = report.measured(FAST, policy=policy)
-    assert report.status.held.taints
+    assert report.status.desired.taints
     assert due(report, policy=policy) == NOW + DAY
 
 
@@ -227,9 +227,9 @@ def test_a_request_asks_also_where_the_probe_once_saw_what_it_cannot_measure() -
 def test_without_benchmarks_a_taint_of_theirs_ends_by_the_policy_s_word() -> None:
     """Nobody looks any more, so nothing is lifted by itself (docs/runbook.md); effect None lifts it."""
     report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60)
-    assert [t.value for t in report.status.held.taints] == ["busbw"]
+    assert [t.value for t in report.status.desired.taints] == ["busbw"]
     off = {"probes": {"nccl": {"enabled": False}}}
     still = seen(report, NODE, at=NOW + 30 * MINUTE, policy=make_policy().of(off))
-    assert [t.value for t in still.status.held.taints] == ["busbw"]
+    assert [t.value for t in still.status.desired.taints] == ["busbw"]
     lifted = make_policy().of(off | {"taints": {"causes": {"busbw": "None", "nccl": "None"}}})
-    assert seen(still, NODE, at=NOW + 31 * MINUTE, policy=lifted).status.held.taints == []
+    assert seen(still, NODE, at=NOW + 31 * MINUTE, policy=lifted).status.desired.taints == []

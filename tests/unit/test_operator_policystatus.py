@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, GateStatus, HeldTaint, stamp
+from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
 from nodegauge_operator.reconcile import resync
 from nodegauge_operator.reconcile.counters import Tally
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
@@ -301,8 +301,8 @@ def gate(scene: Scene, name: str, *codes: str, held_back: bool = False) -> None:
     report = scene.operator.store.reports[name]
     state = GateState.HELD_BACK if held_back else GateState.GATED
     rows = [GateStatus(code=code, state=state, since=stamp(NOW)) for code in codes]
-    taints = [] if held_back else [HeldTaint(key=names.TAINT_THROTTLED, value="thermal")]
-    status = replace(report.status, gates=rows, held=replace(report.status.held, taints=taints))
+    taints = [] if held_back else [DesiredTaint(key=names.TAINT_THROTTLED, value="thermal")]
+    status = replace(report.status, gates=rows, desired=replace(report.status.desired, taints=taints))
     version = str(int(report.resource_version) + 10_000)
     scene.operator.store.put_report(replace(report, resource_version=version, status=status))
     scene.status.dirty = True

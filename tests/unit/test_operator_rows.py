@@ -50,7 +50,7 @@ def held(report: AReport) -> list[str]:
     """The taints that the report asks for, as kubectl writes them, without our prefix."""
     return [
         f"{t.key.removeprefix(names.PREFIX)}={t.value}:{t.effect}".replace("=:", ":")
-        for t in report.status.held.taints
+        for t in report.status.desired.taints
     ]
 
 
@@ -105,7 +105,7 @@ def test_a_cause_without_effect_is_labelled_and_needs_no_room(room: bool) -> Non
     policy = make_policy().of({"taints": {"causes": {"thermal": "None"}}})
     report = after("hot=b", "hot=b", policy=policy, room=room)
     assert (held(report), states(report)["hot"]) == ([], GateState.GATED)
-    assert report.status.held.labels[names.LABEL_THROTTLED] == "thermal"
+    assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
 
 
 def test_observe_holds_nothing_while_the_states_go_on() -> None:
@@ -127,15 +127,15 @@ def test_what_never_stood_is_not_called_lifted() -> None:
     for n in range(2, 7):
         report = run(report, "hot=n", at=NOW + n * INTERVAL, load=False, room=False)
     assert states(report) == {"hot": GateState.PROBATION}
-    assert "throttled=thermal off on trial since" in report.status.held.message
-    assert "lifted" not in report.status.held.message
+    assert "throttled=thermal off on trial since" in report.status.desired.message
+    assert "lifted" not in report.status.desired.message
 
 
 def test_without_room_it_is_held_back_and_enters_as_soon_as_there_is_some() -> None:
     """Between runs too; the label tells of it all the while."""
     report = after("hot=b", "hot=b", room=False)
     assert (held(report), states(report)["hot"]) == ([], GateState.HELD_BACK)
-    assert report.status.held.labels[names.LABEL_THROTTLED] == "thermal"
+    assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
     at = NOW + INTERVAL + 1
     assert held(looked_at(report, at=at, room=False)) == []
     assert held(looked_at(report, at=at)) == ["throttled=thermal:NoSchedule"]
@@ -188,7 +188,7 @@ def test_a_taint_survives_every_lack_of_data() -> None:
         end = RunEnd(outcome=outcome, reason="Lost", message="nothing")
         report = report.after(end, node=NODE, at=NOW + (2 + n) * INTERVAL)
     assert held(report) == ["throttled=thermal:NoSchedule"]
-    assert names.LABEL_THROTTLED not in report.status.held.labels
+    assert names.LABEL_THROTTLED not in report.status.desired.labels
     assert held(looked_at(report, at=NOW + 9000 * INTERVAL)) == ["throttled=thermal:NoSchedule"]
 
 
@@ -203,14 +203,14 @@ def test_no_data_lifts_nothing_on_trial() -> None:
 
 def test_the_label_says_none_only_where_load_was_judged() -> None:
     """Absent before, also after idle runs; none needs every row that tells of slowing down to be good."""
-    assert names.LABEL_THROTTLED not in after("hot=n", load=False).status.held.labels
-    assert names.LABEL_THROTTLED not in after("", load=False).status.held.labels
-    assert names.LABEL_THROTTLED not in after("power-brake=u").status.held.labels
-    assert names.LABEL_THROTTLED not in after("memory-hot=b").status.held.labels
-    assert after("memory-hot=u hot=n").status.held.labels[names.LABEL_THROTTLED] == "none"
-    assert after("").status.held.labels[names.LABEL_THROTTLED] == "none"
+    assert names.LABEL_THROTTLED not in after("hot=n", load=False).status.desired.labels
+    assert names.LABEL_THROTTLED not in after("", load=False).status.desired.labels
+    assert names.LABEL_THROTTLED not in after("power-brake=u").status.desired.labels
+    assert names.LABEL_THROTTLED not in after("memory-hot=b").status.desired.labels
+    assert after("memory-hot=u hot=n").status.desired.labels[names.LABEL_THROTTLED] == "none"
+    assert after("").status.desired.labels[names.LABEL_THROTTLED] == "none"
     report = run(after(""), "hot=n", at=NOW + INTERVAL, load=False)
-    assert report.status.held.labels[names.LABEL_THROTTLED] == "none"
+    assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
 
 
 def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
@@ -220,21 +220,21 @@ def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
     assert states(report) == {"hot": GateState.PROBATION}
     assert held(report) == []
     report = run(report, "hot=n", at=NOW + 7 * INTERVAL, load=False)
-    assert names.LABEL_THROTTLED not in report.status.held.labels
+    assert names.LABEL_THROTTLED not in report.status.desired.labels
     for n in (8, 9, 10):
         report = run(report, "", at=NOW + n * INTERVAL)
-    assert report.status.held.labels[names.LABEL_THROTTLED] == "none"
+    assert report.status.desired.labels[names.LABEL_THROTTLED] == "none"
 
 
 def test_psu_and_throttled_expire_like_health() -> None:
     """Stale is absent, never worse."""
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=saying("", psu="fault"))
     report = make_report().after(end, node=NODE)
-    assert report.status.held.labels[names.LABEL_PSU] == "fault"
+    assert report.status.desired.labels[names.LABEL_PSU] == "fault"
     old = looked_at(report, at=NOW + STALE + 1)
-    assert not old.status.held.labels.keys() & {names.LABEL_PSU, names.LABEL_THROTTLED, names.LABEL_HEALTH}
+    assert not old.status.desired.labels.keys() & {names.LABEL_PSU, names.LABEL_THROTTLED, names.LABEL_HEALTH}
     again = run(report, "", at=NOW + INTERVAL)
-    assert names.LABEL_PSU not in again.status.held.labels
+    assert names.LABEL_PSU not in again.status.desired.labels
 
 
 def test_a_row_of_another_version_holds_nothing_and_is_kept_for_a_while() -> None:
@@ -271,11 +271,11 @@ def test_rows_that_somebody_doubled_are_one() -> None:
 def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> None:
     """A message that changed with every run would be a write to the node with every run."""
     report = after("hot=b", "hot=b")
-    message = report.status.held.message
+    message = report.status.desired.message
     assert "tainted throttled=thermal:NoSchedule since" in message
     assert "a GPU is hot, GPU 0 [hot]" in message
-    assert run(report, "hot=b", at=NOW + 2 * INTERVAL).status.held.message == message
-    back = after("hot=b", "hot=b", room=False).status.held.message
+    assert run(report, "hot=b", at=NOW + 2 * INTERVAL).status.desired.message == message
+    back = after("hot=b", "hot=b", room=False).status.desired.message
     assert "throttled=thermal held back, the budget of gated nodes (20%) is used up" in back
 
 

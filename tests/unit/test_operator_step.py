@@ -47,7 +47,7 @@ def kind(**known: Any) -> str:
 
 def settled(report: AReport, *, at: float = NOW) -> dict[str, Any]:
     """A node that carries all that its report asks for, whose event has been posted."""
-    held, change = report.status.held, report.status.change
+    held, change = report.status.desired, report.status.change
     node = NODE.ours(held.labels).saying(
         ConditionView(status=held.condition, reason=held.reason, message=held.message)
     )
@@ -219,7 +219,7 @@ def test_labels_that_somebody_took_off_come_back() -> None:
     bare = replace(known["node"], labels={}, managed_labels=frozenset())
     step = next_step(situation(**known | {"node": bare}))
     assert isinstance(step, steps.PatchNode)
-    assert step.labels == known["report"].status.held.labels
+    assert step.labels == known["report"].status.desired.labels
 
 
 def test_an_event_is_posted_again_after_a_restart_while_it_is_young() -> None:
@@ -286,7 +286,7 @@ def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() 
     node = NODE.booted("boot-2")
     judged = next_step(situation(report=make_report(), node=node, pods=(pod,)))
     assert isinstance(judged, steps.PatchReport)
-    assert "interconnect" not in judged.status.held.labels
+    assert "interconnect" not in judged.status.desired.labels
     report = replace(make_report(), status=judged.status)
     assert run_due_at(report, node=node, policy=make_policy()) == 0.0
 
@@ -341,4 +341,4 @@ def test_a_refused_pod_is_a_run_without_a_result() -> None:
     assert probe.last_run.finished_at == stamp(NOW + INTERVAL)
     report = replace(known["report"], status=noted.status)
     assert run_due_at(report, node=NODE, policy=make_policy()) == NOW + INTERVAL + 30
-    assert noted.status.held == known["report"].status.held
+    assert noted.status.desired == known["report"].status.desired

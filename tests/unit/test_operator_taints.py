@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import HeldTaint
+from nodegauge_operator.api.report import DesiredTaint
 from nodegauge_operator.core.model import Taint
 from nodegauge_operator.core.taints import UNVALIDATED, taint_patch
 from support import make_node, tried
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.timeout(20)
 
 NODE = make_node()
 THROTTLED, UNHEALTHY = names.TAINT_THROTTLED, names.TAINT_UNHEALTHY
-THERMAL = HeldTaint(key=THROTTLED, value="thermal")
-LOST = HeldTaint(key=UNHEALTHY, value="gpu-lost")
+THERMAL = DesiredTaint(key=THROTTLED, value="thermal")
+LOST = DesiredTaint(key=UNHEALTHY, value="gpu-lost")
 
 
 KEYS = st.sampled_from(
@@ -35,7 +35,7 @@ TAINTS = st.builds(
 LISTS = st.lists(TAINTS, max_size=7, unique_by=lambda t: (t.key, t.effect)).map(tuple)
 WANTED = st.lists(
     st.builds(
-        HeldTaint,
+        DesiredTaint,
         key=st.sampled_from(sorted(names.NODE_TAINTS)),
         value=st.sampled_from(["", "thermal", "gpu-lost"]),
         effect=st.sampled_from(["NoSchedule", "NoExecute"]),
@@ -48,7 +48,7 @@ WANTED = st.lists(
 @given(taints=LISTS, wanted=WANTED, leave=st.sampled_from([frozenset(), UNVALIDATED]))
 @tried(600)
 def test_whatever_a_node_carries_foreign_taints_are_as_they_were(
-    taints: tuple[Taint, ...], wanted: list[HeldTaint], leave: frozenset[str]
+    taints: tuple[Taint, ...], wanted: list[DesiredTaint], leave: frozenset[str]
 ) -> None:
     """Order, values, effects and times of others; exactly what is wanted of ours; and nothing left to do."""
     node = replace(NODE, taints=taints)
@@ -75,7 +75,7 @@ def test_ours_is_replaced_where_it_stands_and_keeps_its_time_where_it_is_the_sam
     stands = Taint(key=THROTTLED, value="thermal", effect="NoSchedule", added="2027-01-15T08:00:00Z")
     node = replace(NODE, taints=(taint("a=1"), stands, taint("b=2")))
     assert taint_patch(node, [THERMAL]) is None
-    other = HeldTaint(key=THROTTLED, value="power-brake")
+    other = DesiredTaint(key=THROTTLED, value="power-brake")
     assert taint_patch(node, [other]) == (
         taint("a=1"),
         Taint(key=THROTTLED, value="power-brake", effect="NoSchedule"),

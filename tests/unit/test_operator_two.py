@@ -143,7 +143,7 @@ def test_whoever_goes_next_the_end_is_the_same(actions: list[str]) -> None:
     assert ("foreign" in labels) == ("stranger" in actions)
     assert labels[names.LABEL_HEALTH] == "fail"
     assert not labels.keys() & {names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, "interconnect"}
-    held = state["reports"]["node-1"]["held"]
+    held = state["reports"]["node-1"]["desired"]
     ours = {k: v for k, v in labels.items() if k in names.NODE_LABELS or k == "interconnect"}
     assert held["labels"] == ours
     condition = state["nodes"]["node-1"]["conditions"][names.CONDITION]

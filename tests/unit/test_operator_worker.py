@@ -180,7 +180,7 @@ def test_a_short_key_that_a_stranger_takes_during_our_patch_stays_theirs(scene: 
     scene.run()
     assert scene.labels["interconnect"] == "infiniband"
     status = scene.cluster.objects[REPORTS]["node-1"]["status"]
-    assert status["held"]["conflicts"] == ["interconnect"]
+    assert status["desired"]["conflicts"] == ["interconnect"]
     scene.cluster.remove(REPORTS, "node-1")
     scene.operator.deliver()
     scene.run()

@@ -123,7 +123,7 @@ def _nccl(name: str, found: Result, *, earlier: BinaryIO | None, asked: _Asked) 
 
 
 def _regraded(name: str, report: Report, asked: _Asked) -> NcclJudgement:
-    raw = report.status.probe(names.PROBE_NCCL).raw
+    raw = report.status.probe(names.PROBE_NCCL).history
     if not raw:
         raise BadInput(f"{name}: the {names.REPORT_KIND} of {report.name} holds no benchmark to grade again")
     return regrade(raw, **asked._asdict())

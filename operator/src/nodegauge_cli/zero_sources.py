@@ -149,7 +149,7 @@ def _class(reports: Sequence[Report]) -> Place:
         note = f"Not measured yet: {some}. What NVML reports of links is no bandwidth."
         return Place(title=title, source="not measured", gpus=status.gpus.count, nodes=nodes, notes=(note,))
     figures = {name: _figures(measured, name) for name in Collective}
-    kept = [Measured.decode(report.status.probe(names.PROBE_NCCL).raw) for report in measured]
+    kept = [Measured.decode(report.status.probe(names.PROBE_NCCL).history) for report in measured]
     whole = [one for one in kept if one is not None]
     speeds = _speeds(whole) if len(whole) == len(measured) else _labelled(measured)
     source = f"measured, {len(measured)} of {len(reports)} nodes" if len(reports) > 1 else "measured"

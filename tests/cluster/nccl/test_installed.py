@@ -76,7 +76,7 @@ class Installed(Rig):
 
         def agree() -> Object | None:
             status: Object = self.report(node)["status"]
-            wanted = {k: v for k, v in status["held"]["labels"].items() if k != OURS + "validated-at"}
+            wanted = {k: v for k, v in status["desired"]["labels"].items() if k != OURS + "validated-at"}
             return status if self.ours(node) == wanted else None
 
         found: Object = eventually(agree, what=f"{node} as its report says")

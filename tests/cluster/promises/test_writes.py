@@ -145,7 +145,7 @@ def test_a_short_key_of_somebody_else_is_left_alone_and_reported(rig: Any) -> No
         rig.wait_run(node, 1)
         eventually(lambda: rig.ours(node).get(OURS + "interconnect") == "nvlink", what="our own key")
         assert rig.labels(node)["interconnect"] == "infiniband"
-        assert rig.report(node)["status"]["held"]["conflicts"] == ["interconnect"]
+        assert rig.report(node)["status"]["desired"]["conflicts"] == ["interconnect"]
         told = "label interconnect=infiniband is not ours"
         eventually(lambda: any(told in e["note"] for e in rig.events(node)), what="the event")
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")

@@ -121,13 +121,13 @@ class Slice(Rig):
         """Repair the node's hardware and measure it; the state of the node once its taints are gone."""
         self.testbed.hardware(node).heal()
         number = self.measure(node)["number"]
-        eventually(lambda: not self.held(node).get("taints"), what="the report without taints")
+        eventually(lambda: not self.desired(node).get("taints"), what="the report without taints")
         self.wait_settled(node, number)
         return self.seen(node)
 
-    def held(self, node: str) -> Object:
+    def desired(self, node: str) -> Object:
         """What the node should carry, as its report says."""
-        found: Object = self.report(node)["status"]["held"]
+        found: Object = self.report(node)["status"]["desired"]
         return found
 
     def seen(self, node: str) -> Object:

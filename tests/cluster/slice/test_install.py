@@ -65,8 +65,8 @@ def test_the_report_says_what_was_found_and_what_is_held(cluster: Any, node: str
     assert status["interconnect"].get("nvlinkGbps") == (int(gbps) if gbps else None)
     assert status["verdict"] == "pass"
     assert cluster.findings(node) == {}
-    held = {key: cluster.labels(node)[key] for key in status["held"]["labels"]}
-    assert status["held"]["labels"] == held
+    held = {key: cluster.labels(node)[key] for key in status["desired"]["labels"]}
+    assert status["desired"]["labels"] == held
     assert "Validated" in cluster.reasons(node)
 
 

@@ -102,7 +102,7 @@ class NodeHarness:
         self.judgement = judge_health(
             result,
             thresholds=policy.spec.thresholds,
-            history=History.decode(before.raw),
+            history=History.decode(before.history),
             node=NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity}),
             interval=policy.interval_seconds,
         )
@@ -124,7 +124,7 @@ class NodeHarness:
     def row(self) -> Row:
         """What came of it."""
         assert self.judgement is not None
-        held = self.status.held
+        held = self.status.desired
         said = [f for f in self.judgement.findings if f.severity is not Severity.INFO]
         taints = [f"{taint.key.removeprefix(names.PREFIX)}={taint.value}" for taint in held.taints]
         return Row(

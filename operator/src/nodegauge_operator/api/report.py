@@ -40,18 +40,18 @@ class Run(Struct, frozen=True, rename="camel", kw_only=True):
     boot_id: str = msgspec.field(default="", name="bootID")
 
 
-class ProbeStatus(Struct, frozen=True, rename="camel", kw_only=True):
+class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What one probe found.  Verdict and findings are of the last run that could be read.
 
     `readAt`: when that was; `unread`: runs since then that brought nothing, `hardSince`: when the last run
     ended before the present row of failed (not merely skipped) ones; `streak`: runs in a row with this
-    verdict, `since` its first; `raw`: the inputs kept for the next judgement (JSON, 2 KiB at most; of `pull`
-    the image last asked for); `request`: the last `spec.requestedAt` answered.
+    verdict, `since` its first; `history`: what the judge keeps for its next run (JSON, 2 KiB at most);
+    `image`: of `pull`, the image last asked for; `request`: the last `spec.requestedAt` answered.
     """
 
     name: str
     last_run: Run | None = None
-    verdict: Verdict = Verdict.UNKNOWN
+    verdict: Verdict = msgspec.field(default_factory=lambda: Verdict.UNKNOWN)  # a factory: never omitted
     summary: str = ""
     findings: list[Finding] = []
     streak: int = 0
@@ -59,7 +59,8 @@ class ProbeStatus(Struct, frozen=True, rename="camel", kw_only=True):
     read_at: str = ""
     unread: int = 0
     hard_since: str = ""
-    raw: str = ""
+    history: str = ""
+    image: str = ""
     boot_id: str = msgspec.field(default="", name="bootID")
     request: str = ""
 
@@ -152,7 +153,7 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     message: str = ""
 
 
-class HeldTaint(Struct, frozen=True, kw_only=True):
+class DesiredTaint(Struct, frozen=True, kw_only=True):
     """A taint of ours as it should stand on the node."""
 
     key: str
@@ -160,8 +161,8 @@ class HeldTaint(Struct, frozen=True, kw_only=True):
     effect: str = "NoSchedule"
 
 
-class Held(Struct, frozen=True, rename="camel", kw_only=True):
-    """What we hold on the node, and why: reserved here before it is written there.
+class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
+    """What the node should carry, and why: reserved here before it is written there.
 
     `condition`: status of GPUValidated ("True", "False", "Unknown" or "" for none); `conflicts`: label keys
     that belong to someone else and were left alone; `refusal`: what the API server said when it
@@ -169,7 +170,7 @@ class Held(Struct, frozen=True, rename="camel", kw_only=True):
     """
 
     labels: dict[str, str] = {}
-    taints: list[HeldTaint] = []
+    taints: list[DesiredTaint] = []
     condition: str = ""
     reason: str = ""
     message: str = ""
@@ -207,7 +208,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     throttle_judged_at: str = ""
     psu: str = ""
     passed_at: str = ""
-    held: Held = Held()
+    desired: DesiredNode = DesiredNode()
     change: Change | None = None
 
     def probe(self, name: str) -> ProbeStatus:

@@ -87,7 +87,7 @@ def labels(status: ReportStatus) -> dict[str, str]:
         names.LABEL_BUSBW_ALLGATHER: found.all_gather,
         names.LABEL_BUSBW_REDUCESCATTER: found.reduce_scatter,
     }
-    held = status.held.labels
+    held = status.desired.labels
     return {key: _steady(held.get(key, ""), gbps) for key, gbps in measured.items() if gbps is not None}
 
 

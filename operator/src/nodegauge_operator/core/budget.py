@@ -40,7 +40,7 @@ def gated_places(setting: int | str, nodes: int) -> int:
 
 def is_gated(report: Report) -> bool:
     """Whether the node counts against the budget of gated nodes: its report reserves a taint for a fault."""
-    return any(taint.key in names.TAINTS_OF_FAULTS for taint in report.status.held.taints)
+    return any(taint.key in names.TAINTS_OF_FAULTS for taint in report.status.desired.taints)
 
 
 def next_in_turn(waiting: Iterable[tuple[float, str]], places: int) -> list[str]:

@@ -14,7 +14,7 @@ from nodegauge_judge import Probe, Verdict
 from nodegauge_judge.nccl.model import Peers, nobody
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy, Until
-from nodegauge_operator.api.report import Held, Report, ReportStatus
+from nodegauge_operator.api.report import DesiredNode, Report, ReportStatus
 from nodegauge_operator.core import bandwidth, events, gate, gatechanges, nccl_eligibility
 from nodegauge_operator.core import gates as rows
 from nodegauge_operator.core.budget import is_gated
@@ -62,7 +62,7 @@ def settled(report: Report, status: ReportStatus, ground: Ground) -> ReportStatu
     held = _held(status, ground, report)
     verdict = gate.effective_verdict(status, node=node, policy=policy, now=now, since=ground.since)
     summary = gate.summary(status, node=node, policy=policy, now=now, since=ground.since)
-    after = replace(status, held=held, verdict=verdict, summary=summary)
+    after = replace(status, desired=held, verdict=verdict, summary=summary)
     change = events.together(
         gatechanges.of_rows(report.status, after, policy=policy, now=now),
         status.change if status.change != report.status.change else None,
@@ -70,12 +70,12 @@ def settled(report: Report, status: ReportStatus, ground: Ground) -> ReportStatu
         events.of_gate(report.status, after, node=node, now=now),
     )
     fits = fitted(replace(after, change=change or status.change))
-    return replace(fits, held=_held(fits, ground, report)) if fits.probes != status.probes else fits
+    return replace(fits, desired=_held(fits, ground, report)) if fits.probes != status.probes else fits
 
 
 def idle(report: Report, policy: Policy) -> bool:
     """Nothing was measured yet, and nothing has to stand on the node before it is."""
-    if report.status.probe(names.PROBE_HEALTH).last_run is not None or report.status.held.taints:
+    if report.status.probe(names.PROBE_HEALTH).last_run is not None or report.status.desired.taints:
         return False
     return not rows.bars(policy)
 
@@ -85,7 +85,7 @@ def left_alone(status: ReportStatus, policy: Policy) -> frozenset[str]:
     return UNVALIDATED if policy.spec.mode is Mode.ENFORCE and not status.passed_at else NOTHING
 
 
-def condition_of(held: Held) -> ConditionView | None:
+def condition_of(held: DesiredNode) -> ConditionView | None:
     """The condition that `held` asks for; None for none."""
     if not held.condition:
         return None
@@ -100,11 +100,11 @@ def _loose(node: NodeView) -> bool:
     return any(taint.key in names.TAINTS_OF_FAULTS for taint in node.taints)
 
 
-def _held(status: ReportStatus, ground: Ground, report: Report) -> Held:
+def _held(status: ReportStatus, ground: Ground, report: Report) -> DesiredNode:
     """What the node should carry by this status, in words of what is left in it: findings for which a report
     has no room are not there to be named the next time either."""
     held = gate.desired(status, node=ground.node, policy=ground.policy, now=ground.now, since=ground.since)
-    return replace(held, refusal=report.status.held.refusal)
+    return replace(held, refusal=report.status.desired.refusal)
 
 
 def _joined(status: ReportStatus, ground: Ground) -> ReportStatus:

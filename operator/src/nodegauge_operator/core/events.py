@@ -20,7 +20,7 @@ WHO = {names.PROBE_HEALTH: "", names.PROBE_PULL: "nccl image: ", names.PROBE_NCC
 
 def of_gate(before: ReportStatus, after: ReportStatus, *, node: NodeView, now: float) -> Change | None:
     """What changed without a run: a label of somebody else in our way, or readings that went stale."""
-    old, new = before.held, after.held
+    old, new = before.desired, after.desired
     fresh = [key for key in new.conflicts if key not in old.conflicts]
     if fresh:
         words = ", ".join(f"{key}={node.labels.get(key, '')}" for key in fresh)

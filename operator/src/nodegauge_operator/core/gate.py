@@ -12,7 +12,7 @@ from __future__ import annotations
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy
-from nodegauge_operator.api.report import Held, Outcome, ProbeStatus, ReportStatus, unstamp, whole
+from nodegauge_operator.api.report import DesiredNode, Outcome, ProbeStatus, ReportStatus, unstamp, whole
 from nodegauge_operator.core import bandwidth, gatewords
 from nodegauge_operator.core import gates as rows
 from nodegauge_operator.core.model import NodeView
@@ -47,10 +47,10 @@ def summary(status: ReportStatus, *, node: NodeView, policy: Policy, now: float,
 
 def desired(
     status: ReportStatus, *, node: NodeView, policy: Policy | None, now: float, since: float = 0.0
-) -> Held:
+) -> DesiredNode:
     """What the node should carry now; nothing at all without a policy or in mode Observe."""
     if policy is None or policy.spec.mode is Mode.OBSERVE:
-        return Held()
+        return DesiredNode()
     probe = status.probe(names.PROBE_HEALTH)
     stale = is_stale(probe, policy=policy, now=now, since=since)
     measured = bandwidth.stands(status, node=node, policy=policy, now=now, since=since)
@@ -70,7 +70,7 @@ def desired(
         bandwidth.withheld(status),
         f"Gates: {gates}." if gates else "",
     )
-    return Held(
+    return DesiredNode(
         labels=topology | ({} if stale else _health_labels(status, probe=probe, policy=policy)),
         taints=taints,
         condition=condition,
@@ -112,7 +112,7 @@ def _health_labels(status: ReportStatus, *, probe: ProbeStatus, policy: Policy) 
 
 def _validated_at(status: ReportStatus, *, probe: ProbeStatus, policy: Policy) -> str:
     read_at = int(unstamp(probe.read_at))
-    before = whole(status.held.labels.get(names.LABEL_VALIDATED_AT, ""))
+    before = whole(status.desired.labels.get(names.LABEL_VALIDATED_AT, ""))
     if before is not None and 0 <= read_at - before <= policy.stale_seconds * REWRITE_SHARE:
         return str(before)
     return str(read_at)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Change, GateState, GateStatus, HeldTaint, ReportStatus, stamp
+from nodegauge_operator.api.report import Change, DesiredTaint, GateState, GateStatus, ReportStatus, stamp
 from nodegauge_operator.core import gates, gatewords
 from nodegauge_operator.core.texts import bounded
 from nodegauge_operator.reasons import Reason
@@ -50,18 +50,18 @@ def of_rows(before: ReportStatus, after: ReportStatus, *, policy: Policy, now: f
     )
 
 
-def _faults(status: ReportStatus) -> dict[str, HeldTaint]:
-    return {taint.key: taint for taint in status.held.taints if taint.key in names.TAINTS_OF_FAULTS}
+def _faults(status: ReportStatus) -> dict[str, DesiredTaint]:
+    return {taint.key: taint for taint in status.desired.taints if taint.key in names.TAINTS_OF_FAULTS}
 
 
-def _came(taint: HeldTaint, after: ReportStatus, *, policy: Policy) -> Told:
+def _came(taint: DesiredTaint, after: ReportStatus, *, policy: Policy) -> Told:
     row = gates.bearer(after.gates, KINDS[taint.key], policy=policy)
     assert row is not None, "a taint stands for a row"
     runs = gatewords.after_runs(row)
     return Told(Reason.TAINTED, f"tainted {gatewords.short(taint)}{runs}: {gatewords.evidence(row)}")
 
 
-def _went(taint: HeldTaint, before: ReportStatus, after: ReportStatus) -> Told:
+def _went(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> Told:
     """Why a taint is not wanted any more: on trial, healed, or the policy has none for it now."""
     kind, what = KINDS[taint.key], gatewords.short(taint)
     bearers = {row.code for row in gates.standing(before.gates, kind) if row.state is GateState.GATED}

@@ -28,7 +28,7 @@ from nodegauge_judge import (
 from nodegauge_judge.nccl.model import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated
-from nodegauge_operator.api.report import GateState, GateStatus, HeldTaint, ReportStatus, stamp
+from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, ReportStatus, stamp
 from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import ENTERED, Rule
 from nodegauge_operator.core.texts import cut
@@ -127,7 +127,7 @@ def standing(gates: Iterable[GateStatus], kind: GateKind | None = None) -> list[
     return sorted(wanted, key=lambda row: WORST_FIRST[GATES[row.code].cause])
 
 
-def taints(status: ReportStatus, *, policy: Policy) -> list[HeldTaint]:
+def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
     """What the node should be tainted with: per key the worst cause that has an effect, and `unvalidated`
     where the policy wants it until the first pass."""
     if policy.spec.mode is Mode.OBSERVE:
@@ -138,10 +138,10 @@ def taints(status: ReportStatus, *, policy: Policy) -> list[HeldTaint]:
         if row is not None:
             cause = GATES[row.code].cause
             held.append(
-                HeldTaint(key=key, value=cause.value, effect=policy.spec.taints.effect_of(cause).value)
+                DesiredTaint(key=key, value=cause.value, effect=policy.spec.taints.effect_of(cause).value)
             )
     if bars(policy) and not status.passed_at:
-        held.append(HeldTaint(key=names.TAINT_UNVALIDATED))
+        held.append(DesiredTaint(key=names.TAINT_UNVALIDATED))
     return held
 
 

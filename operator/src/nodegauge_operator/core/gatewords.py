@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodegauge_judge import GateKind
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import GateState, GateStatus, HeldTaint, ReportStatus
+from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, ReportStatus
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.texts import cut
 
@@ -12,7 +12,7 @@ SUFFICIENT = 300
 """Bytes of one row's own words."""
 
 
-def short(taint: HeldTaint) -> str:
+def short(taint: DesiredTaint) -> str:
     """`throttled=thermal:NoSchedule`: as people write taints, without the prefix that all of ours have."""
     name = taint.key.rsplit("/", 1)[1]
     return f"{name}={taint.value}:{taint.effect}" if taint.value else f"{name}:{taint.effect}"
@@ -24,7 +24,7 @@ def would_be(row: GateStatus) -> str:
     return f"{gate.kind.value}={gate.cause.value}"
 
 
-def standing(status: ReportStatus, held: list[HeldTaint], *, policy: Policy) -> str:
+def standing(status: ReportStatus, held: list[DesiredTaint], *, policy: Policy) -> str:
     """The gates of a node, in words that stay the same for as long as they do; empty for none."""
     words = []
     for kind in GateKind:

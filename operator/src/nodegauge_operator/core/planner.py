@@ -192,7 +192,7 @@ def _hold(s: Situation, node: NodeView, policy: Policy, report: Report) -> Step 
 
 def _bring(s: Situation, node: NodeView, report: Report, policy: Policy) -> Step | None:
     """Write to the node what the report holds; what the API server refuses is said in the report."""
-    held = report.status.held
+    held = report.status.desired
     labels, wanted = gate.label_patch(node, held.labels), desired_state.condition_of(held)
     taints = taint_patch(node, held.taints, leave=desired_state.left_alone(report.status, policy))
     patch = PatchNode(node, labels, taints) if labels or taints is not None else None
@@ -200,7 +200,7 @@ def _bring(s: Situation, node: NodeView, report: Report, policy: Policy) -> Step
     words = s.declined.get(PatchNode) or s.declined.get(SetCondition) or ""
     refusal = words[:MAX_REFUSAL] or (held.refusal if differs else "")
     if refusal != held.refusal:
-        return PatchReport(report, replace(report.status, held=replace(held, refusal=refusal)))
+        return PatchReport(report, replace(report.status, desired=replace(held, refusal=refusal)))
     if patch is not None and PatchNode not in s.declined:
         return patch
     if wanted != node.condition and SetCondition not in s.declined:

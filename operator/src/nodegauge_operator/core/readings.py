@@ -20,12 +20,12 @@ MAX_WORDS = 500
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What a run brought that could be read; `raw` is kept for the next judgement."""
+    """What a run brought that could be read; `history` is kept for the next judgement."""
 
     verdict: Verdict
     summary: str
     findings: list[Finding] = []
-    raw: str = ""
+    history: str = ""
 
 
 def ended(run: Run, end: RunEnd, *, node: NodeView, now: float) -> Run:
@@ -69,7 +69,7 @@ def read(before: ProbeStatus, run: Run, reading: Reading, *, request: str) -> Pr
         streak=before.streak + 1 if same else 1,
         since=before.since if same else run.finished_at,
         read_at=run.finished_at,
-        raw=reading.raw,
+        history=reading.history,
         boot_id=run.boot_id,
         request=request,
     )

@@ -43,8 +43,10 @@ def release(s: Situation, node: NodeView) -> Step | None:
 
 def _vacate(report: Report) -> Step | None:
     """The node carries no taint of ours any more: its place in the budget is free."""
-    held = report.status.held
-    return PatchReport(report, replace(report.status, held=replace(held, taints=[]))) if held.taints else None
+    held = report.status.desired
+    return (
+        PatchReport(report, replace(report.status, desired=replace(held, taints=[]))) if held.taints else None
+    )
 
 
 def take_off(s: Situation, node: NodeView) -> Step | None:

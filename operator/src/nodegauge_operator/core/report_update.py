@@ -83,7 +83,7 @@ def _after_health(
         verdict=judgement.verdict,
         summary=judgement.summary,
         findings=judgement.findings,
-        raw=judgement.history.encode(),
+        history=judgement.history.encode(),
     )
     probe = readings.read(before, run, reading, request=request)
     gates = rows.after_run(status.gates, judgement, policy=policy.spec.hysteresis, now=now)
@@ -115,7 +115,7 @@ def _judge(end: RunEnd, *, before: ProbeStatus, node: NodeView, policy: Policy) 
     return judge_health(
         end.result,
         thresholds=policy.spec.thresholds,
-        history=History.decode(before.raw),
+        history=History.decode(before.history),
         node=facts,
         interval=policy.interval_seconds,
     )

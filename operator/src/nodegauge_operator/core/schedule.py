@@ -60,7 +60,7 @@ def nccl_due_at(report: Report | None, *, node: NodeView, policy: Policy, defaul
     if nccl_probe(report.status, node=node, image=image) == names.PROBE_NCCL:
         return at
     pull = report.status.probe(names.PROBE_PULL)
-    if not pull.unread or pull.raw != image or _wanted_now(pull, report, node):
+    if not pull.unread or pull.image != image or _wanted_now(pull, report, node):
         return at  # what another image was like says nothing of this one
     return max(at, _finished(pull) + _rechecked(pull, policy))
 
@@ -68,7 +68,7 @@ def nccl_due_at(report: Report | None, *, node: NodeView, policy: Policy, defaul
 def nccl_probe(status: ReportStatus, *, node: NodeView, image: str) -> str:
     """Which run of the chain comes next: the image is brought to the node before its GPUs are held."""
     pull = status.probe(names.PROBE_PULL)
-    there = pull.raw == image and not pull.unread and not staleness.rebooted(pull, node)
+    there = pull.image == image and not pull.unread and not staleness.rebooted(pull, node)
     return names.PROBE_NCCL if there else names.PROBE_PULL
 
 

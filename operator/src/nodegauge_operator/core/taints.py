@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import HeldTaint
+from nodegauge_operator.api.report import DesiredTaint
 from nodegauge_operator.core.model import NodeView, Taint
 
 NOTHING: frozenset[str] = frozenset()
@@ -18,7 +18,7 @@ UNVALIDATED = frozenset({names.TAINT_UNVALIDATED})
 
 
 def taint_patch(
-    node: NodeView, wanted: Iterable[HeldTaint], *, leave: frozenset[str] = NOTHING
+    node: NodeView, wanted: Iterable[DesiredTaint], *, leave: frozenset[str] = NOTHING
 ) -> tuple[Taint, ...] | None:
     """The whole list that carries exactly `wanted` of ours; None when the node does already.
 
@@ -38,11 +38,11 @@ def taint_patch(
     return None if tuple(after) == node.taints else tuple(after)
 
 
-def _best(node: NodeView, wanted: HeldTaint) -> Taint:
+def _best(node: NodeView, wanted: DesiredTaint) -> Taint:
     """The taint that stands there already as wanted, with its time; else a new one."""
     same = (t for t in node.taints if (t.key, t.value, t.effect) == (wanted.key, wanted.value, wanted.effect))
     return next(same, _fresh(wanted))
 
 
-def _fresh(wanted: HeldTaint) -> Taint:
+def _fresh(wanted: DesiredTaint) -> Taint:
     return Taint(key=wanted.key, value=wanted.value, effect=wanted.effect)

@@ -152,7 +152,7 @@ def _row_of(node: NodeView, report: Report, *, policy: str) -> Row:
     status = report.status
     gated = is_gated(report) or _tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
-    taints = [t for t in status.held.taints if t.key in names.TAINTS_OF_FAULTS]
+    taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
     return Row(
         policy=policy,
         verdict=status.verdict.value,

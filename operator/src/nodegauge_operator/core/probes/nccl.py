@@ -73,20 +73,21 @@ def after_pull(
     ended = readings.ended(run, end, node=met.node, now=met.now)
     if end.outcome is not Outcome.READ:
         failed = readings.unread(before, ended, request=request)
-        return replace(status, probes=status.with_probe(replace(failed, raw=image or before.raw)))
-    reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.", raw=image)
-    return replace(status, probes=status.with_probe(readings.read(before, ended, reading, request=request)))
+        return replace(status, probes=status.with_probe(replace(failed, image=image or before.image)))
+    reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.")
+    pulled = replace(readings.read(before, ended, reading, request=request), image=image)
+    return replace(status, probes=status.with_probe(pulled))
 
 
 def regraded(status: ReportStatus, met: Met) -> ReportStatus:
     """The status with its last measurement graded by the policy's rules of now: findings and agreement may
     be others, but no run is counted, and no gate entered or left."""
     probe, found = status.probe(names.PROBE_NCCL), status.bandwidth
-    if not probe.raw or not found.grade or found.grade == rules_of(met.policy).grade:
+    if not probe.history or not found.grade or found.grade == rules_of(met.policy).grade:
         return status
     rules = rules_of(met.policy)
     judgement = regrade(
-        probe.raw,
+        probe.history,
         expectations=rules.expectations,
         thresholds=rules.thresholds,
         node=_facts(met.node),
@@ -113,8 +114,8 @@ def _judged(result: Result, status: ReportStatus, met: Met) -> NcclJudgement:
         result,
         expectations=rules.expectations,
         thresholds=rules.thresholds,
-        before=status.probe(names.PROBE_NCCL).raw,
-        history=History.decode(status.probe(names.PROBE_HEALTH).raw),
+        before=status.probe(names.PROBE_NCCL).history,
+        history=History.decode(status.probe(names.PROBE_HEALTH).history),
         node=_facts(met.node),
         peers=met.peers,
         environment=met.policy.spec.probes.nccl.environment,
@@ -135,7 +136,7 @@ def _reading(judgement: NcclJudgement) -> Reading:
         verdict=judgement.verdict,
         summary=judgement.summary,
         findings=judgement.findings,
-        raw=judgement.memory,
+        history=judgement.memory,
     )
 
 
@@ -173,4 +174,4 @@ def _still_contradicted(before: BandwidthStatus, after: BandwidthStatus) -> Band
 def _without_image(status: ReportStatus) -> ReportStatus:
     """The image has to be brought anew: no GPUs are held for that."""
     pull = status.probe(names.PROBE_PULL)
-    return replace(status, probes=status.with_probe(replace(pull, raw=""))) if pull.raw else status
+    return replace(status, probes=status.with_probe(replace(pull, image=""))) if pull.image else status
