@@ -1,14 +1,16 @@
 """A few plain calls to an API server, for the testbed itself and for tests that must not depend on ours.
 
-One connection per call, JSON in and out, standard library only.  It is no client for programs: no watches, no
-retries.
+JSON in and out, standard library only, no watches.  Reads of one thread share a connection, because tests
+poll and a TLS handshake costs more than the read; a write has its own connection and is never sent twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ Object = dict[str, Any]
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON = "application/json"
+_Address = tuple[str, int, Path]
 
 
 class Rest:
@@ -31,6 +34,7 @@ class Rest:
         self._host = address.hostname or ""
         self._port = address.port or 443
         self._context = ssl.create_default_context(cafile=str(ca_file))
+        self._address = self._host, self._port, ca_file
         self._token = token
         self._timeout = timeout
 
@@ -77,14 +81,49 @@ class Rest:
         if self._token:
             sent["Authorization"] = f"Bearer {self._token}"
         payload = None if body is None else json.dumps(body).encode()
-        connection = http.client.HTTPSConnection(
-            self._host, self._port, context=self._context, timeout=self._timeout
-        )
+        kept = _KEPT.connections().pop(self._address, None) if method == "GET" else None
+        if kept is not None:
+            with contextlib.suppress(
+                OSError, http.client.HTTPException
+            ):  # the server has closed it meanwhile
+                return self._send(kept, method, path, body=payload, headers=sent)
+        fresh = _Connection(self._host, self._port, context=self._context, timeout=self._timeout)
         try:
-            connection.request(method, path, body=payload, headers=sent)
-            response = connection.getresponse()
-            return response.status, response.read()
+            return self._send(fresh, method, path, body=payload, headers=sent)
         except http.client.HTTPException as error:
             raise ConnectionError(f"{method} {path}: no valid answer ({error!r})") from error
+
+    def _send(
+        self, connection: _Connection, method: str, path: str, *, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        """One exchange; a connection that read something is kept for the thread's next read."""
+        reusable = False
+        try:
+            connection.request(method, path, body=body, headers=headers)
+            response = connection.getresponse()
+            answer = response.status, response.read()
+            reusable = method == "GET" and not response.will_close
         finally:
-            connection.close()
+            if reusable:
+                _KEPT.connections()[self._address] = connection
+            else:
+                connection.close()
+        return answer
+
+
+class _Connection(http.client.HTTPSConnection):
+    """Closes its socket when the thread that kept it ends."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Kept(threading.local):
+    """The open connections of one thread, by host, port and certificate file."""
+
+    def connections(self) -> dict[_Address, _Connection]:
+        found: dict[_Address, _Connection] = self.__dict__.setdefault("found", {})
+        return found
+
+
+_KEPT = _Kept()

@@ -1,8 +1,7 @@
-"""Nodes without a kubelet, and a stand-in that answers for their pods as a test tells it to.
+"""Nodes without a kubelet, and a kubelet that ends their pods as a test says.
 
-For what a real probe cannot be made to do on demand: garbage as a result, another node's document, silence.
-The control plane, the scheduler and the operator beside it are real; only the pod's end is written here, in
-the API objects and the order that a kubelet writes them.
+For what a real probe cannot do on demand: garbage as a result, another node's document, silence.  Control
+plane, scheduler and operator are real; only the pod's status is written here, as a kubelet writes it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Object = dict[str, Any]
 Answer = Callable[[Object], str | None]
 """From a pod to its termination message; None to leave the pod alone for now."""
 
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.05
 
 
 def stamp() -> str:
@@ -31,7 +30,7 @@ def stamp() -> str:
 def create_node(
     api: Rest, name: str, *, labels: Mapping[str, str] | None = None, boot: str = "boot-1"
 ) -> Object:
-    """A Ready GPU node with room for pods; nothing keeps it alive but the control plane's patience."""
+    """A Ready GPU node with room for pods; no kubelet renews its lease."""
     own = {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true"}
     node = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels or {})}})
     room = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
@@ -43,7 +42,7 @@ def create_node(
         "nodeInfo": {"bootID": boot, "kubeletVersion": "v1.36.3", "operatingSystem": "linux"},
     }
     api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
-    # The node-lifecycle controller lifts its not-ready taint a moment later; a test need not wait for that.
+    # The node-lifecycle controller removes the not-ready taint a moment later; a test need not wait for that.
     api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
     return node
 
@@ -75,7 +74,7 @@ class ScriptedKubelet:
         try:
             while not self._stop.wait(LOOK_SECONDS):
                 self._look()
-        except BaseException as error:  # a thread's error must reach the test
+        except BaseException as error:  # raised in the test when it leaves the block
             self.failure = error
 
     def _look(self) -> None:
@@ -87,7 +86,7 @@ class ScriptedKubelet:
             if error.status not in (404, 409, 500, 503):
                 raise
         except OSError:
-            time.sleep(0.1)  # the API server is away: tests do that on purpose
+            time.sleep(0.1)  # some tests stop the API server
 
     def _serve(self, pod: Object) -> None:
         metadata, status = pod["metadata"], pod.get("status", {})
