@@ -35,7 +35,7 @@ TALKER = f"{REGISTRY}/nodegauge/talker:e2e"
 NCCL_REPOSITORY, NCCL_TAG = "nodegauge/nccl", "e2e"
 STANDIN = "opt/standin"
 ENGINE = f"/{STANDIN}/__main__.py"
-"""What measures in the benchmark's image (tests/testbed/standin)."""
+"""What measures in the benchmark's image (tests/testbed/simulated_nccl)."""
 
 TALKS = """\
 #!/usr/bin/python3
@@ -87,7 +87,7 @@ def _talker(folder: Path, probe: Path) -> Path:
 
 def _nccl(folder: Path, probe: Path) -> Path:
     """The probe's image with an engine in it that needs no GPU."""
-    source = CHECKOUT / "tests/testbed/standin"
+    source = CHECKOUT / "tests/testbed/simulated_nccl"
 
     def fill(root: Path) -> None:
         shutil.copytree(source, root / STANDIN, ignore=shutil.ignore_patterns("__pycache__"))

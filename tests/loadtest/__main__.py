@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run([100] if options.quick else options.nodes, directory)
         print(f"\n{validation.summary(validation.measure(directory))}")
     except (TestbedError, KubeError) as error:
-        print(f"\nbench failed: {error}\nLogs are in {directory}", file=sys.stderr)
+        print(f"\nloadtest failed: {error}\nLogs are in {directory}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ninterrupted: everything that was started has been ended", file=sys.stderr)

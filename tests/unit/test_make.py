@@ -22,7 +22,7 @@ TARGETS = {
     "e2e",
     "check",
     "matrix",
-    "nccl",
+    "loadtest",
     "testbed",
     "images",
     "reference",

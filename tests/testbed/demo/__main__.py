@@ -1,9 +1,9 @@
-"""`make demo`: the main job, on a real control plane of its own, with simulated GPU nodes of every kind.
+"""`make demo`: nodegauge on a real control plane with sixteen simulated GPU nodes.
 
-It says what it does, checks what it sees, and exits with 0 only if everything was seen: the labels and taints
-that the hardware demands, jobs placed by them, a node tainted while it throttles under load and trusted again
-once it is cool, and nothing left after `helm uninstall`.  Everything it starts ends with it, also on Ctrl-C;
-its files stay only when something went wrong.
+It prints each step, checks its result, and exits with 0 only if every check passed: the labels and taints
+that the hardware calls for, jobs placed by them, a node tainted while it throttles under load and untainted
+once it is cool, and an empty cluster after `helm uninstall`.  Everything it starts ends with it, also after
+Ctrl-C; its files stay only after a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = (
     steps.install,
     steps.plug,
     steps.labels,
-    bandwidth.benchmark,
+    bandwidth.measure,
     bandwidth.preempt,
     jobs.place,
     heat.heat,
@@ -42,7 +42,7 @@ STEPS = (
 
 
 def run(directory: Path) -> None:
-    """The whole demonstration below `directory`.  Raises `TestbedError` at the first thing not seen."""
+    """The whole demo below `directory`.  Raises `TestbedError` at the first failed check."""
     print("nodegauge demo: a real kube-apiserver, scheduler and controller-manager; simulated GPU hardware.")
     print(f"Everything lives in {directory} and ends with this program.\n", flush=True)
     find_or_build(progress=lambda line: print(line, flush=True))
@@ -54,25 +54,23 @@ def run(directory: Path) -> None:
             for step in STEPS:
                 step(demo)
         except TestbedError as error:
-            raise TestbedError(f"{error}{demo.last_words()}") from error
-    demo.say("done: all of it was seen. `make testbed` keeps such a cluster to play with.")
+            raise TestbedError(f"{error}{demo.log_tail()}") from error
+    demo.say("done: every check passed. `make testbed` starts such a cluster for you to use.")
 
 
 def _interrupted(signum: int, _: FrameType | None) -> None:
-    """Leave by way of the context managers; say so at once, and let no second signal interrupt them."""
+    """Leave through the context managers, and ignore further signals meanwhile."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # the terminal may be gone
-        os.write(sys.stderr.fileno(), b"\ninterrupted: ending everything that was started\n")
+        os.write(sys.stderr.fileno(), b"\ninterrupted: stopping everything that was started\n")
     raise KeyboardInterrupt(signal.Signals(signum).name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 only if everything was seen, 1 with the reason if not, 130 on Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        prog="make demo", description="See nodegauge at work on simulated nodes."
-    )
-    parser.add_argument("--keep", action="store_true", help="keep the logs of a run that went well")
+    """0 if every check passed, 1 with the reason if not, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="make demo", description="Run nodegauge on simulated GPU nodes.")
+    parser.add_argument("--keep", action="store_true", help="keep the logs also after success")
     options = parser.parse_args(arguments)
     for number in SIGNALS:  # SIGINT too: a shell's background job inherits it as ignored
         signal.signal(number, _interrupted)

@@ -1,6 +1,6 @@
-"""The demo's machines, and what their hardware demands of the labels and taints: nothing is taken from a run.
+"""The demo's machines, and the labels and taints that their hardware calls for; no value comes from a run.
 
-Interconnect and rates by the NVLink counts and rates of the profiles' sources; what is broken is broken
+Interconnect and rates follow from the NVLink counts and rates in the profiles' sources.  Faults are set
 before the node joins.
 """
 
@@ -12,16 +12,19 @@ PREFIX = "nodegauge.dev/"
 HOT_NODE = "gpu-3090"
 """Two cards on a bridge: the node that the demo heats under load."""
 BUSY_NODE = "gpu-h100"
-"""It works from the start and stays cool, so its throttling can be judged."""
+"""Under load from the start, and cool: its throttling can be judged."""
 BROKEN_LINKS = "gpu-h800"
-"""Its NVLinks are up in name and carry nothing in fact: only a benchmark tells."""
+"""Its driver reports NVLinks as up, but they carry no data: only the NCCL probe can tell."""
 SEVEN_NODE = "gpu-a100"
 """Its device plugin gives out seven of its eight GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
-    """What a node must carry in the end; an empty text is an absent label.  `taints`: KEY=VALUE:EFFECT."""
+class Marks:
+    """Labels and taints that nodegauge sets on a node; an empty string is an absent label.
+
+    `taints`: KEY=VALUE:EFFECT.
+    """
 
     interconnect: str = ""
     gbps: str = ""
@@ -34,30 +37,30 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One node: its hardware profile, what is wrong with it, and what that demands.
+    """One node: its hardware profile, its fault, and the labels and taints that follow.
 
-    `expected` by what NVML and the system tell; `busbw`: GB/s that NCCL's all_reduce reaches there (profile's
-    nccl group; 0 where nothing is measured), and `after`: what the node must carry then, where that is not
-    the same with `measured` as evidence.
+    `expected`: from NVML and the system alone.  `busbw`: GB/s of NCCL's all_reduce on this machine (the
+    profile's nccl group; 0 where NCCL does not run).  `after`: labels and taints after the NCCL probe, where
+    they differ from `expected` by more than the evidence.
     """
 
     profile: str
-    expected: Expected
+    expected: Marks
     fault: str = ""
     parameters: dict[str, str | int] = field(default_factory=dict)
     busbw: float = 0.0
-    after: Expected | None = None
+    after: Marks | None = None
 
     @property
-    def measured(self) -> Expected:
-        """What the node must carry once benchmarks have run."""
+    def measured(self) -> Marks:
+        """Labels and taints after the NCCL probe has run."""
         if self.after is not None or not self.busbw:
             return self.after or self.expected
         return replace(self.expected, evidence="measured")
 
 
-def _nvlink(gbps: int, *, throttled: str = "", psu: str = "") -> Expected:
-    return Expected(interconnect="nvlink", gbps=str(gbps), evidence="reported", throttled=throttled, psu=psu)
+def _nvlink(gbps: int, *, throttled: str = "", psu: str = "") -> Marks:
+    return Marks(interconnect="nvlink", gbps=str(gbps), evidence="reported", throttled=throttled, psu=psu)
 
 
 def _unhealthy(cause: str) -> tuple[str, ...]:
@@ -72,7 +75,7 @@ FLEET: dict[str, Machine] = {
         fault="nvlink-down-in-fact",
         expected=_nvlink(200),
         busbw=28,
-        after=Expected(taints=_unhealthy("busbw")),
+        after=Marks(taints=_unhealthy("busbw")),
     ),
     SEVEN_NODE: Machine(
         profile="a100-sxm-8",
@@ -88,25 +91,25 @@ FLEET: dict[str, Machine] = {
     HOT_NODE: Machine(profile="rtx3090-nv4-2", expected=_nvlink(56, psu="ok"), busbw=44),
     "gpu-pairs": Machine(
         profile="a100-pcie-4-pairs",
-        expected=Expected(interconnect="nvlink-pairs", evidence="reported"),
+        expected=Marks(interconnect="nvlink-pairs", evidence="reported"),
         busbw=27,
     ),
     "gpu-phb": Machine(
-        profile="pcie-phb-2", expected=Expected(interconnect="pcie", evidence="reported"), busbw=4.2
+        profile="pcie-phb-2", expected=Marks(interconnect="pcie", evidence="reported"), busbw=4.2
     ),
-    "gpu-single": Machine(profile="rtx4000ada-1", expected=Expected()),
-    "gpu-mig": Machine(profile="a100-mig-4", expected=Expected(psu="ok")),
-    "gpu-hidden": Machine(profile="h100-runtime-hides-8", expected=Expected(health="")),
+    "gpu-single": Machine(profile="rtx4000ada-1", expected=Marks()),
+    "gpu-mig": Machine(profile="a100-mig-4", expected=Marks(psu="ok")),
+    "gpu-hidden": Machine(profile="h100-runtime-hides-8", expected=Marks(health="")),
     "gpu-cable": Machine(
         profile="pcie-phb-2",
         fault="insufficient-power",
         parameters={"gpu": 1},
-        expected=Expected(health="fail", psu="fault", taints=_unhealthy("power-cable")),
+        expected=Marks(health="fail", psu="fault", taints=_unhealthy("power-cable")),
     ),
     "gpu-p2p": Machine(
         profile="h100-sxm-8",
         fault="p2p-refused",
-        expected=Expected(health="fail", taints=_unhealthy("p2p")),
+        expected=Marks(health="fail", taints=_unhealthy("p2p")),
     ),
 }
 
@@ -116,14 +119,14 @@ crds: {keep: false}
 policy:
   spec:
     probes:
-      health: {interval: 60s, deadline: 30s, window: 1s}
-      nccl: {interval: 1h, deadline: 2m, recheck: 5s}   # 24h, 8m, 10m
+      health: {interval: 10m, deadline: 2m, window: 1s}
+      nccl: {interval: 1h, deadline: 5m, recheck: 5s}   # defaults: 24h, 8m, 10m
     budget: {concurrentProbes: 6, concurrentNcclProbes: 0, gatedNodes: "25%"}
     hysteresis: {dwell: 5s}
     thresholds:
-      intervalFloor: 1          # seconds between two runs whose counters are compared; 120 by default
-      busyFloor: 1              # seconds of work without which nothing is said of throttling; 60
-      swThermalWarnSeconds: 0.5 # 5
-      swThermalFailSeconds: 1   # 60
+      intervalFloor: 1          # seconds between two runs whose counters are compared; default 120
+      busyFloor: 1              # seconds under load before throttling is judged; default 60
+      swThermalWarnSeconds: 0.5 # default 5
+      swThermalFailSeconds: 1   # default 60
 """
-"""Everything else is the chart's default: the same code path on the same clock, with shorter times."""
+"""All other values are the chart's defaults.  Health runs are requested, so none comes between two steps."""

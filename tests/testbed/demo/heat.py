@@ -1,6 +1,6 @@
-"""The demo's throttled node: it grows hot under load, is tainted, is avoided, cools down and comes back.
+"""The demo's throttled node: it gets hot under load, is tainted, is avoided, cools down and is used again.
 
-A taint drains the load that shows the fault, and an idle GPU cannot throttle: idle runs must not lift it.
+The taint removes the load that shows the fault, and an idle GPU cannot throttle: idle runs must not lift it.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from testbed.errors import TestbedError
 
 TAINT = f"{PREFIX}throttled=thermal:NoSchedule"
 IDLE_RUNS = 4
-"""One more than the good runs that would lift the taint."""
+"""One more than the number of good runs that lift the taint."""
 MOST_RUNS = 12
 HERE = jobs.required({"key": PREFIX + "nvlink-gbps", "operator": "In", "values": ["56"]})
-"""What only the hot node offers: a job that can run nowhere else."""
+"""Selects the hot node alone."""
 
 
 def heat(session: Session) -> None:
     """Hot under load: tainted after two runs."""
     hardware = session.testbed.hardware(HOT_NODE)
-    session.say(f"{HOT_NODE}: both GPUs are loaded, the air flow fails, GPU 0 slows down for heat")
+    session.say(f"{HOT_NODE}: both GPUs are under load, the airflow fails, and heat slows GPU 0 down")
     hardware.load(100)
     hardware.fault("thermal-slowdown", gpu=0)
     runs = 0
     while TAINT not in _taints(session):
         if runs == MOST_RUNS:
-            raise TestbedError(f"{HOT_NODE} was hot for {runs} runs and carries no {TAINT}")
+            raise TestbedError(f"{HOT_NODE} was hot for {runs} runs and has no taint {TAINT}")
         session.measure([HOT_NODE])
         runs += 1
         session.say(f"{HOT_NODE}: run {_number(session)}: {_gate(session)}")
@@ -35,39 +35,39 @@ def heat(session: Session) -> None:
 
 
 def avoid(session: Session) -> None:
-    """A second ZeRO job goes elsewhere; one that could only run here waits."""
+    """A second ZeRO job runs on another node; one that can only run here waits."""
     session.say("a second ZeRO job asks for NVLink")
     jobs.run_job(session, "zero-second", jobs.ANY_NVLINK, allowed=jobs.nvlink_nodes() - {HOT_NODE})
     words = jobs.waits_for_a_node(session, "zero-only-here", HERE)
-    session.say(f"job zero-only-here can run on {HOT_NODE} alone, so it waits: {words}")
+    session.say(f"job zero-only-here can only run on {HOT_NODE}, so it waits: {words}")
 
 
 def idle(session: Session) -> None:
-    """The load has ended: idle runs say nothing of throttling, and lift nothing."""
+    """The load has ended: idle runs say nothing about throttling, and keep the taint."""
     session.testbed.hardware(HOT_NODE).load(0)
     session.say(f"{HOT_NODE}: its load ends; {IDLE_RUNS} idle runs")
     for _ in range(IDLE_RUNS):
         session.measure([HOT_NODE])
         if TAINT not in _taints(session):
             raise TestbedError(f"an idle run lifted {TAINT} from {HOT_NODE}")
-    session.say(f"{HOT_NODE} is still tainted: an idle GPU cannot throttle, so idle runs prove nothing")
+    session.say(f"{HOT_NODE} is still tainted: an idle GPU cannot throttle, so only runs under load count")
 
 
 def cool(session: Session) -> None:
     """Cool under load: the taint goes after three good runs, and the waiting job runs."""
     hardware = session.testbed.hardware(HOT_NODE)
-    session.say(f"{HOT_NODE}: the air flow is mended; a burn-in loads both GPUs, and they stay cool")
+    session.say(f"{HOT_NODE}: the airflow is repaired; a burn-in loads both GPUs, and they stay cool")
     hardware.heal("thermal-slowdown")
     hardware.load(100)
     runs = 0
     while TAINT in _taints(session):
         if runs == MOST_RUNS:
-            raise TestbedError(f"{HOT_NODE} was cool under load for {runs} runs and still carries {TAINT}")
+            raise TestbedError(f"{HOT_NODE} was cool under load for {runs} runs and still has {TAINT}")
         session.measure([HOT_NODE])
         runs += 1
         session.say(f"{HOT_NODE}: run {_number(session)}: {_gate(session)}")
-    session.say(f"{HOT_NODE}: the taint is gone, label throttled={session.carried(HOT_NODE).throttled}")
-    session.say(f"job zero-only-here ran on {jobs.ends(session, 'zero-only-here')} and ended well")
+    session.say(f"{HOT_NODE}: the taint is gone, label throttled={session.marks(HOT_NODE).throttled}")
+    session.say(f"job zero-only-here ran on {jobs.ends(session, 'zero-only-here')} and succeeded")
 
 
 def _taints(session: Session) -> list[str]:
@@ -79,13 +79,13 @@ def _number(session: Session) -> int:
 
 
 def _gate(session: Session) -> str:
-    """Where the rows stand that are bad or were, in words."""
-    rows = session.report(HOT_NODE).get("gates") or []
-    counted = [(row["code"], row.get("state"), row.get("bad", 0), row.get("good", 0)) for row in rows]
+    """State and run counts of the node's gates."""
+    gates = session.report(HOT_NODE).get("gates") or []
+    counted = [(gate["code"], gate.get("state"), gate.get("bad", 0), gate.get("good", 0)) for gate in gates]
     words = [f"{code} is {state}, {bad} bad and {good} good in a row" for code, state, bad, good in counted]
-    return "; ".join(words) or "nothing bad"
+    return "; ".join(words) or "no findings"
 
 
 def _why(session: Session) -> str:
-    rows = session.report(HOT_NODE).get("gates") or []
-    return "; ".join(f"{row['subject']}: {row['message']}" for row in rows if row["state"] == "gated")
+    gates = session.report(HOT_NODE).get("gates") or []
+    return "; ".join(f"{gate['subject']}: {gate['message']}" for gate in gates if gate["state"] == "gated")

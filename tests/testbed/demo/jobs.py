@@ -7,13 +7,12 @@ from testbed.demo.session import Object, Session
 from testbed.errors import TestbedError
 
 ANY_NVLINK: Object = {"nodeSelector": {"interconnect": "nvlink"}}
-ENDS_WITHIN = 30.0
 
 
 def nvlink_nodes() -> set[str]:
     """Nodes on which a job that asks for NVLink may run: those with the label and without a taint."""
-    carried = {name: machine.measured for name, machine in FLEET.items()}
-    return {name for name, has in carried.items() if has.interconnect == "nvlink" and not has.taints}
+    expected = {name: machine.measured for name, machine in FLEET.items()}
+    return {name for name, marks in expected.items() if marks.interconnect == "nvlink" and not marks.taints}
 
 
 def place(session: Session) -> None:
@@ -27,45 +26,44 @@ def place(session: Session) -> None:
 
 
 def required(expression: Object) -> Object:
-    """The part of a pod that needs a node for which this label expression holds."""
+    """Node affinity that requires this label expression, as part of a pod's spec."""
     term = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}
 
 
 def run_job(session: Session, name: str, asks: Object, *, allowed: set[str]) -> None:
-    """A job whose pod `asks` for its node must end well, on one of the `allowed` nodes."""
+    """Run a job whose pod selects nodes by `asks`; it must succeed on one of the `allowed` nodes."""
     session.api.create("/apis/batch/v1/namespaces/default/jobs", _job(name, asks))
 
     def ended() -> bool:
         pod = _pod(session, name)
         return pod is not None and pod["status"].get("phase") == "Succeeded"
 
-    session.until(ended, f"job {name} to end (its pod: {_pod(session, name)})", ENDS_WITHIN)
+    session.until(ended, f"job {name} to end (its pod: {_pod(session, name)})")
     pod = _pod(session, name)
     node = pod["spec"]["nodeName"] if pod else ""
     if node not in allowed:
         raise TestbedError(f"job {name} ran on {node}, expected one of {', '.join(sorted(allowed))}")
-    session.say(f"job {name}: kube-scheduler placed it on {node}, it ran there and ended well")
+    session.say(f"job {name}: kube-scheduler placed it on {node}, it ran there and succeeded")
 
 
 def waits_for_a_node(session: Session, name: str, asks: Object) -> str:
-    """Create a job that no node may run, and give the scheduler's words once it has said so."""
+    """Create a job that fits no node, and return the scheduler's message."""
     session.api.create("/apis/batch/v1/namespaces/default/jobs", _job(name, asks))
-    session.until(lambda: bool(_refusal(session, name)), f"the scheduler's word on {name}", ENDS_WITHIN)
+    session.until(lambda: bool(_refusal(session, name)), f"the scheduler's message about {name}")
     return _refusal(session, name)
 
 
 def ends(session: Session, name: str) -> str:
-    """Wait until the job has ended well, and say where."""
-    pod = _pod
+    """Wait until the job has succeeded; the node it ran on."""
 
     def ended() -> bool:
-        found = pod(session, name)
-        return found is not None and found["status"].get("phase") == "Succeeded"
+        pod = _pod(session, name)
+        return pod is not None and pod["status"].get("phase") == "Succeeded"
 
-    session.until(ended, f"job {name} to end", ENDS_WITHIN)
-    found = pod(session, name)
-    return str(found["spec"]["nodeName"]) if found else ""
+    session.until(ended, f"job {name} to end")
+    pod = _pod(session, name)
+    return str(pod["spec"]["nodeName"]) if pod else ""
 
 
 def _refusal(session: Session, name: str) -> str:
@@ -83,7 +81,7 @@ def _pod(session: Session, name: str) -> Object | None:
 
 
 def _job(name: str, asks: Object) -> Object:
-    """A training job of one pod; what it computes does not matter here, where it runs does."""
+    """A job of one pod: what it computes does not matter, only where it runs."""
     container = {
         "name": "train",
         "image": "python:3",

@@ -1,4 +1,4 @@
-"""What every step of the demo uses: progress, plain calls, runs asked for, what a node carries."""
+"""What every step of the demo uses: progress, API calls, requested runs, labels and taints of a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.cluster import Testbed
-from testbed.demo.fleet import PREFIX, Expected
+from testbed.demo.fleet import PREFIX, Marks
 from testbed.errors import ApiError, TestbedError
 from testbed.rest import Rest
 
@@ -20,8 +20,9 @@ Object = dict[str, Any]
 NAMESPACE = "nodegauge"
 CHECKOUT = Path(__file__).resolve().parents[3]
 REPORTS = "/apis/nodegauge.dev/v1alpha1/nodereports"
-RUN_WITHIN = 60.0
-LAST_WORDS = 10
+DEADLINE_SECONDS = 600.0
+"""How long the demo waits for any one thing. Long: a busy machine is slow, and only a failure waits."""
+LOG_LINES = 10
 """Lines of the operator's log that an error quotes, LINE_LIMIT characters of each."""
 LINE_LIMIT = 240
 
@@ -59,12 +60,12 @@ class Session:
             return {}
         return status
 
-    def carried(self, name: str) -> Expected:
-        """What the node carries of ours."""
+    def marks(self, name: str) -> Marks:
+        """The labels and taints that nodegauge set on the node."""
         node = self.node(name)
         labels: dict[str, str] = node["metadata"].get("labels", {})
         short, full = labels.get("interconnect", ""), labels.get(PREFIX + "interconnect", "")
-        return Expected(
+        return Marks(
             interconnect=full if short == full else f"{short} / {full}",
             gbps=labels.get(PREFIX + "nvlink-gbps", ""),
             evidence=labels.get(PREFIX + "interconnect-evidence", ""),
@@ -81,7 +82,6 @@ class Session:
         self.until(
             lambda: all(answered(self.report(name)) == asked for name in wanted),
             f"runs on {', '.join(wanted)}",
-            RUN_WITHIN,
         )
 
     def ask(self, names: Iterable[str]) -> str:
@@ -92,27 +92,29 @@ class Session:
             self.api.patch(f"{REPORTS}/{name}", {"spec": {"requestedAt": asked}})
         return asked
 
-    def until(self, seen: Callable[[], bool], what: str, seconds: float) -> None:
-        """Wait for what must come; `TestbedError` when it does not."""
-        self.nothing_left(lambda: [] if seen() else [""], what, seconds)
+    def until(self, reached: Callable[[], bool], what: str) -> None:
+        """Wait until `reached` is true; raises `TestbedError` after the deadline."""
+        self.until_empty(lambda: [] if reached() else [""], what)
 
-    def nothing_left(self, left: Callable[[], list[str]], what: str, seconds: float) -> None:
-        """Wait until nothing is left to be wrong; `TestbedError` that names what is."""
-        end = time.monotonic() + seconds
-        while wrong := left():
+    def until_empty(self, problems: Callable[[], list[str]], what: str) -> None:
+        """Wait until there are no problems; raises `TestbedError` with those left after the deadline."""
+        end = time.monotonic() + DEADLINE_SECONDS
+        while left := problems():
             if time.monotonic() > end:
-                words = "".join(f"\n  {one}" for one in wrong if one)
-                raise TestbedError(f"waited {seconds:.0f} s in vain for {what}{words}")
+                lines = "".join(f"\n  {problem}" for problem in left if problem)
+                raise TestbedError(f"waited {DEADLINE_SECONDS:.0f} s for {what}{lines}")
             time.sleep(0.1)
 
-    def last_words(self) -> str:
-        """The end of the operator's log, for an error; empty when it never said anything."""
-        lines = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()[-LAST_WORDS:]
-        return "".join(["\nThe operator's last words:"] * bool(lines) + [_log_line(line) for line in lines])
+    def log_tail(self) -> str:
+        """The end of the operator's log, for an error; empty when it logged nothing."""
+        lines = self.testbed.logs(NAMESPACE, "nodegauge-").splitlines()[-LOG_LINES:]
+        return "".join(
+            ["\nThe end of the operator's log:"] * bool(lines) + [_log_line(line) for line in lines]
+        )
 
 
 def our_taints(node: Object) -> list[str]:
-    """Taints of ours on a node as KEY=VALUE:EFFECT."""
+    """The taints that nodegauge set on a node, as KEY=VALUE:EFFECT."""
     return [
         f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
         for taint in node["spec"].get("taints") or ()
@@ -126,7 +128,7 @@ def answered(report: Object) -> str:
 
 
 def probe_of(report: Object, name: str) -> Object:
-    """What a report says of one probe; empty before its first run."""
+    """The part of a report about one probe; empty before its first run."""
     return next((probe for probe in report.get("probes") or () if probe["name"] == name), {})
 
 

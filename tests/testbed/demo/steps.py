@@ -1,14 +1,12 @@
-"""The demo's first and last steps: install, plug, compare what nodes carry with their hardware, uninstall."""
+"""The demo's first and last steps: install, add nodes, compare labels with the hardware, uninstall."""
 
 from __future__ import annotations
 
-from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, VALUES, Expected
+from testbed.demo.fleet import BUSY_NODE, FLEET, PREFIX, VALUES, Marks
 from testbed.demo.session import CHECKOUT, NAMESPACE, REPORTS, Session, condition, our_taints, probe_of
 from testbed.errors import ApiError, TestbedError
 from testbed.table import table
 
-LABELS_WITHIN = 120.0
-GONE_WITHIN = 20.0
 HEAD = [
     "NODE",
     "GPUS",
@@ -20,8 +18,8 @@ HEAD = [
     "THROTTLED",
     "PSU",
     "VALIDATED",
+    "TAINT",
 ]
-HEAD += ["TAINT"]
 COLLECTIVES = ("allreduce", "allgather", "reducescatter")
 MODEL_LIMIT = 28
 """Characters of a GPU's model in the table: a line fits a wide terminal."""
@@ -32,17 +30,17 @@ def install(session: Session) -> None:
     values = session.directory / "values.yaml"
     values.write_text(VALUES)
     session.say("helm install nodegauge charts/nodegauge (the operator runs under its own account and RBAC)")
-    session.say("with these values, shorter than the defaults so that a person can watch:")
+    session.say("with these values; intervals are shorter than the defaults, to keep the demo short:")
     print("\n" + "".join(f"    {line}\n" for line in VALUES.splitlines()), flush=True)
     chart = str(CHECKOUT / "charts" / "nodegauge")
     command = ["install", "nodegauge", chart, "--namespace", NAMESPACE, "--create-namespace"]
-    session.testbed.helm(*command, "--values", str(values), "--wait", "--timeout", "60s")
+    session.testbed.helm(*command, "--values", str(values), "--wait", "--timeout", "300s")
     session.say("the operator is running and ready")
 
 
 def plug(session: Session) -> None:
     """The GPU nodes join the cluster; their drivers answer as the recorded machines did."""
-    session.say(f"plugging in {len(FLEET)} GPU nodes:")
+    session.say(f"adding {len(FLEET)} GPU nodes:")
     for name, machine in FLEET.items():
         broken = f", with the fault {machine.fault}" if machine.fault else ""
         print(f"    {name}: {machine.profile}{broken}", flush=True)
@@ -54,15 +52,15 @@ def plug(session: Session) -> None:
 
 
 def labels(session: Session) -> None:
-    """Wait for labels and taints and show them; each must be what the hardware demands."""
-    session.say("waiting for probes to measure and the operator to label (at most two minutes)")
-    session.until(
-        lambda: all(_reported(session, name) for name in FLEET), "a report of every node", LABELS_WITHIN
+    """Wait for labels and taints and show them; each must be what the hardware calls for."""
+    session.say("waiting for probes to run and for the operator to set labels")
+    session.until(lambda: all(_reported(session, name) for name in FLEET), "a report of every node")
+    session.say(
+        "every node has one run; a second one shows counter growth, and some taints need two bad runs"
     )
-    session.say("every node has been read once; a second run tells growth, and what takes two runs to gate")
     session.measure(FLEET)
     _compare(session)
-    session.say("every node carries what was measured on it:")
+    session.say("every node has the labels and taints that its hardware calls for:")
     show(session)
     report = session.report("gpu-titan")
     print(f"NodeReport gpu-titan: {report['summary']}\n\n{report['matrix'].rstrip()}\n", flush=True)
@@ -74,10 +72,10 @@ def show(session: Session) -> None:
 
 
 def uninstall(session: Session) -> None:
-    """`helm uninstall` must leave no label, taint, condition, report or pod of ours."""
+    """`helm uninstall` must leave no label, taint, condition, report or pod of nodegauge."""
     session.say("helm uninstall nodegauge")
-    session.testbed.helm("uninstall", "nodegauge", "--namespace", NAMESPACE, "--wait", "--timeout", "120s")
-    session.until(lambda: not _left(session), "an empty cluster", GONE_WITHIN)
+    session.testbed.helm("uninstall", "nodegauge", "--namespace", NAMESPACE, "--wait", "--timeout", "300s")
+    session.until_empty(lambda: _left(session), "an empty cluster")
     session.say("no label, taint, condition, report or pod of nodegauge is left on the cluster")
 
 
@@ -86,13 +84,13 @@ def _reported(session: Session, name: str) -> bool:
 
 
 def _compare(session: Session) -> None:
-    """Raise `TestbedError` naming every node that does not carry what its hardware demands."""
-    seen = {name: session.carried(name) for name in FLEET}
+    """Raises `TestbedError` naming every node whose labels or taints are not those of its hardware."""
+    seen = {name: session.marks(name) for name in FLEET}
     wrong = [
         f"{name} has {kind} {getattr(seen[name], kind) or 'absent'}, expected "
         f"{getattr(machine.expected, kind) or 'absent'}"
         for name, machine in FLEET.items()
-        for kind in Expected.__dataclass_fields__
+        for kind in Marks.__dataclass_fields__
         if getattr(seen[name], kind) != getattr(machine.expected, kind)
     ]
     if wrong:
@@ -100,15 +98,15 @@ def _compare(session: Session) -> None:
 
 
 def _row(session: Session, name: str) -> list[str]:
-    report, carried = session.report(name), session.carried(name)
-    found = report.get("gpus") or {"count": 0, "product": "(not all are shown)"}  # nothing was judged there
+    report, marks = session.report(name), session.marks(name)
+    found = report.get("gpus") or {"count": 0, "product": "(not all visible)"}  # no result was judged
     count = f"{found['count']}x " if found["count"] else ""
     gpus = found["product"].removeprefix("NVIDIA ")[:MODEL_LIMIT]
     labels = session.node(name)["metadata"].get("labels", {})
     busbw = "/".join(labels.get(f"{PREFIX}busbw-{collective}", "") for collective in COLLECTIVES).strip("/")
-    cells = [carried.interconnect, carried.gbps, carried.evidence, busbw]
-    cells += [carried.health, carried.throttled, carried.psu]
-    taints = ", ".join(taint.removeprefix(PREFIX) for taint in carried.taints)
+    cells = [marks.interconnect, marks.gbps, marks.evidence, busbw]
+    cells += [marks.health, marks.throttled, marks.psu]
+    taints = ", ".join(taint.removeprefix(PREFIX) for taint in marks.taints)
     last = [condition(session.node(name)), taints]
     return [name, count + gpus, *(cell or "-" for cell in (*cells, *last))]
 
