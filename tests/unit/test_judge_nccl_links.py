@@ -103,7 +103,7 @@ def test_pairs_are_confirmed_by_their_copies() -> None:
     bridges = dict.fromkeys(((0, 1), (1, 0), (2, 3), (3, 2)), 250.0)
     assert judge_nccl(nccl.with_pairs(node, 20.0, slow=bridges)).agreement is Agreement.CONFIRMED
     assert judge_nccl(nccl.with_pairs(node, 20.0)).agreement is Agreement.CONTRADICTED
-    assert judge_nccl(nccl).agreement is Agreement.UNSURE
+    assert judge_nccl(node).agreement is Agreement.UNSURE
 
 
 def test_all_pairs_at_pcie_speed_contradict_nvlink() -> None:

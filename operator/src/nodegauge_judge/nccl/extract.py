@@ -86,7 +86,7 @@ def measure(result: Result, *, history: History, environment: Mapping[str, str])
         missing=_missing(result, nccl, history),
         arms=tuple(_arm(arm, stalled=_stalled(nccl)) for arm in nccl.arms),
         pairs=tuple(_pairs(case, nccl)),
-        omitted=tuple(name for name in result.omitted if name.startswith("nccl")),
+        omitted=tuple(name for name in result.omitted if name.startswith("bench")),
         cut=tuple(clip(cell) for cell in nccl.cut),
         throttled=_stalled(nccl),
         problem=clip(problem.message or problem.kind) if problem is not None else "",
