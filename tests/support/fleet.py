@@ -157,7 +157,7 @@ class Fleet:
             before = len(self.operator.client.log)
             self.deliver()
             for name in sorted(
-                {*self.cluster.objects[NODES], *self.operator.store.known_names(), *self._flights}
+                {*self.cluster.objects[NODES], *self.operator.cache.known_names(), *self._flights}
             ):
                 self.finish(name)
                 self.settle(name)
@@ -215,11 +215,11 @@ class Fleet:
 
     def _gated(self) -> set[str]:
         """Nodes that take a place: by what the cluster holds, of the nodes that follow a policy."""
-        store = self.operator.store
+        cache = self.operator.cache
         return {
             name
-            for name, node in store.nodes.items()
-            if store.policy_of(node) is not None and (self._reserves(name) or self._tainted(name))
+            for name, node in cache.nodes.items()
+            if cache.policy_of(node) is not None and (self._reserves(name) or self._tainted(name))
         }
 
     def _reserves(self, name: str) -> bool:
@@ -241,12 +241,12 @@ class Fleet:
 
     def _places(self, name: str) -> int:
         """How many nodes may be gated by what the operator knows when it makes a call."""
-        store = self.operator.store
-        node = store.nodes.get(name)
-        policy = store.policy_of(node) if node is not None else None
+        cache = self.operator.cache
+        node = cache.nodes.get(name)
+        policy = cache.policy_of(node) if node is not None else None
         if policy is None:
             return 0
-        followers = [n for n, other in store.nodes.items() if store.policy_of(other) is policy]
+        followers = [n for n, other in cache.nodes.items() if cache.policy_of(other) is policy]
         return gated_places(policy.spec.budget.gated_nodes, len(followers))
 
     def _check_foreign(self, name: str) -> None:
@@ -265,7 +265,7 @@ class Fleet:
     def _check_evidence(self, name: str, taint: Body) -> None:
         body = self.cluster.objects[REPORTS].get(name)
         # one that somebody has deleted is evidence until the operator hears of it
-        report = parse_report(body) if body else self.operator.store.reports.get(name)
+        report = parse_report(body) if body else self.operator.cache.reports.get(name)
         if report is None:
             raise Broken(f"{name}: {taint} without a report")
         held = [

@@ -20,10 +20,10 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.probes.pod import ProbeDefaults
-from nodegauge_operator.handlers import nodes, pods, policies, reports
+from nodegauge_operator.handlers import watches
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile import resync
-from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Kind
 from nodegauge_operator.reconcile.reconciler import Settled, Worker
 from nodegauge_operator.reconcile.sweep import Sweep
@@ -47,8 +47,7 @@ class Feed:
 
     def __init__(self, sweep: object) -> None:
         registry = kopf.OperatorRegistry()
-        for module in (nodes, pods, policies, reports):
-            module.register(registry, cast(Sweep, sweep))
+        watches.register(registry, cast(Sweep, sweep))
         found = registry._watching.get_all_handlers()
         self._by_path: dict[str, Callable[..., Any]] = {HANDLERS[str(h.id)]: h.fn for h in found}
 
@@ -70,23 +69,23 @@ class Operator:
     ) -> None:
         self.selector = selector
         self.client = FakeClient(cluster, turn=turn)
-        self.store = Store()
+        self.cache = Cache()
         self.woken: list[str] = []
         self.inbox: list[tuple[str, str, Body]] = []
         self.metrics = Metrics()
         self.worker = Worker(
             client=self.client,
-            store=self.store,
+            cache=self.cache,
             metrics=self.metrics,
             settings=replace(SETTINGS, node_label_selector=selector),
             clock=cluster.clock,
         )
         self._feed = Feed(
             SimpleNamespace(
-                store=self.store,
+                cache=self.cache,
                 wake=lambda *names: self.woken.extend(names),
                 pod_seen=lambda pod: self.woken.append(pod.node),
-                shown=self._shown,
+                listed_by_watch=lambda uid: None,
                 policies_seen=lambda changed: None,
             )
         )
@@ -105,7 +104,7 @@ class Operator:
 
     def list(self) -> None:
         """A full list."""
-        drive(resync.list_all(self.client, self.store, namespace=NAMESPACE, node_selector=self.selector))
+        drive(resync.list_all(self.client, self.cache, namespace=NAMESPACE, node_selector=self.selector))
 
     def deliver(self, count: int | None = None) -> None:
         """Handle the oldest `count` watch events, or all."""

@@ -18,7 +18,7 @@ from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile import reconciler as worker_module
 from nodegauge_operator.reconcile import sweep as sweep_module
-from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
 from support.client import FakeClient
@@ -44,7 +44,7 @@ class Stage:
         self.metrics = Metrics()
         self.sweep = Sweep(
             client=self.client,
-            store=Store(),
+            cache=Cache(),
             metrics=self.metrics,
             settings=settings,
             clock=self.cluster.clock,

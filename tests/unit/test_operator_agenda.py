@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodegauge_operator.reconcile.workqueue import STALE_ENTRIES, Agenda, Turn
+from nodegauge_operator.reconcile.workqueue import STALE_ENTRIES, Priority, WorkQueue
 from support import tried
 
 pytestmark = pytest.mark.timeout(10)
@@ -15,7 +15,7 @@ NOBODY: frozenset[str] = frozenset()
 
 def test_who_was_woken_first_goes_first_and_keeps_its_place() -> None:
     """Waking twice is waking once."""
-    agenda = Agenda()
+    agenda = WorkQueue()
     agenda.wake("a")
     agenda.wake("b")
     agenda.wake("a")
@@ -26,11 +26,11 @@ def test_who_was_woken_first_goes_first_and_keeps_its_place() -> None:
 
 def test_who_has_news_goes_before_those_who_only_want_a_look() -> None:
     """Also who was woken without news before; and each is taken once."""
-    agenda = Agenda()
+    agenda = WorkQueue()
     for name in "abc":
         agenda.wake(name)
-    agenda.wake("c", turn=Turn.FIRST)
-    agenda.wake("d", turn=Turn.FIRST)
+    agenda.wake("c", priority=Priority.HIGH)
+    agenda.wake("d", priority=Priority.HIGH)
     agenda.wake("c")
     assert agenda.pending(busy=frozenset("abc"))
     assert agenda.take(3, busy=NOBODY) == ["c", "d", "a"]
@@ -40,8 +40,8 @@ def test_who_has_news_goes_before_those_who_only_want_a_look() -> None:
 
 def test_who_is_being_worked_on_waits_and_is_not_forgotten() -> None:
     """One worker per node: a wake during the work is a second look after it."""
-    agenda = Agenda()
-    agenda.wake("a", turn=Turn.FIRST)
+    agenda = WorkQueue()
+    agenda.wake("a", priority=Priority.HIGH)
     assert not agenda.pending(busy=frozenset("a"))
     assert agenda.take(5, busy=frozenset("a")) == []
     assert agenda.pending(busy=NOBODY)
@@ -51,14 +51,14 @@ def test_who_is_being_worked_on_waits_and_is_not_forgotten() -> None:
 @pytest.mark.parametrize("places", [0, -3])
 def test_without_a_place_nobody_is_taken(places: int) -> None:
     """Full is full."""
-    agenda = Agenda()
+    agenda = WorkQueue()
     agenda.wake("a")
     assert agenda.take(places, busy=NOBODY) == []
 
 
 def test_a_timer_fires_once_and_the_last_one_set_counts() -> None:
     """Earlier or later, the new timer replaces the old; infinity takes it away."""
-    agenda = Agenda()
+    agenda = WorkQueue()
     agenda.set_timer("a", 10)
     agenda.set_timer("a", 20)
     agenda.set_timer("b", 20)
@@ -78,7 +78,7 @@ TIMES = st.sampled_from([1.0, 2.0, 3.0, 4.0, float("inf")])
 @tried(200)
 def test_timers_fire_as_a_plain_dictionary_would(sets: list[tuple[str, float]]) -> None:
     """The heap is only a faster way to ask: at each moment the same names, each once."""
-    agenda, plain = Agenda(), dict[str, float]()
+    agenda, plain = WorkQueue(), dict[str, float]()
     for name, at in sets:
         agenda.set_timer(name, at)
         plain[name] = at
@@ -90,7 +90,7 @@ def test_timers_fire_as_a_plain_dictionary_would(sets: list[tuple[str, float]]) 
 
 def test_timers_that_are_set_again_and_again_take_no_more_room() -> None:
     """Every look at a node sets its timer, hours ahead at long intervals: the heap must not keep them all."""
-    agenda = Agenda()
+    agenda = WorkQueue()
     for _ in range(10):
         agenda.set_timer("a", 1e6)
     assert len(agenda._heap) == 1

@@ -37,7 +37,7 @@ class Watched:
 
     def __init__(self, stage: Stage, *, places: int = PLACES) -> None:
         self.stage = stage
-        self.places = places
+        self.gate_budget = places
         self.most = (0, 0)
         self.over: list[tuple[int, int]] = []
         self.entered: list[str] = []
@@ -61,7 +61,7 @@ class Watched:
                 self.entered.append(name)
         both = self.tainted() | self.reserved()
         self.most = max(self.most, (len(both), len(self.tainted())))
-        if len(both) > self.places:
+        if len(both) > self.gate_budget:
             self.over.append((len(self.tainted()), len(self.reserved())))
 
     def all(self, words: str, *, load: bool = True) -> None:
@@ -100,7 +100,7 @@ def test_fifty_hot_nodes_never_gate_more_than_the_budget() -> None:
         assert len(watched.tainted()) == PLACES
         condition = watched.condition()
         assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
-        assert condition["message"].startswith("10 of 10 places used, 40 nodes held back: thermal 40.")
+        assert condition["message"].startswith("10 of 10 slots used, 40 nodes held back: thermal 40.")
         counts = stage.cluster.objects[POLICIES]["default"]["status"]["nodes"]
         assert (counts["gated"], counts["heldBack"]) == (PLACES, COUNT - PLACES)
         shown = stage.metrics.render().decode()

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator.api.report import BandwidthStatus, ReportStatus
-from nodegauge_operator.reconcile.cache import Store
-from nodegauge_operator.reconcile.peers import MOST, Peers
+from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.peers import MAX_VALUES, Peers
 from support import make_node, make_report
 
 pytestmark = pytest.mark.timeout(10)
@@ -20,18 +20,18 @@ class Scene:
     """Reports that change."""
 
     def __init__(self) -> None:
-        self.store = Store()
-        self.peers = Peers(self.store)
+        self.cache = Cache()
+        self.peers = Peers(self.cache)
         self.version = 10
 
     def measured(self, name: str, value: int | None, *, make: str = "h100") -> None:
         """A node has this in its report now."""
         self.version += 1
         node = make_node(name)
-        self.store.put_node(node)
+        self.cache.put_node(node)
         bandwidth = BandwidthStatus(all_reduce=value, fingerprint=make)
         report = replace(make_report(node, version=self.version), status=ReportStatus(bandwidth=bandwidth))
-        self.store.put_report(report)
+        self.cache.put_report(report)
 
 
 def test_a_node_is_not_its_own_peer() -> None:
@@ -57,9 +57,9 @@ def test_a_newer_report_replaces_and_a_deleted_one_goes() -> None:
     assert list(scene.peers.of("h100", but="a")) == [100, 460]
     scene.measured("b", 100, make="pcie")
     assert list(scene.peers.of("h100", but="a")) == [460]
-    scene.store.drop_report("c", scene.store.reports["c"].uid)
+    scene.cache.drop_report("c", scene.cache.reports["c"].uid)
     assert list(scene.peers.of("h100", but="a")) == []
-    scene.store.drop_node("b")
+    scene.cache.drop_node("b")
     assert list(scene.peers.of("pcie", but="a")) == []
 
 
@@ -67,7 +67,7 @@ def test_the_machine_before_under_a_node_s_name_is_no_peer() -> None:
     """Its report is of another node, and goes soon."""
     scene = Scene()
     scene.measured("a", 470)
-    scene.store.put_node(make_node("a", uid="another", version=99))
+    scene.cache.put_node(make_node("a", uid="another", version=99))
     assert list(scene.peers.of("h100", but="b")) == []
 
 
@@ -75,10 +75,12 @@ def test_reports_that_were_there_first_count() -> None:
     """An operator that starts finds them in its first list."""
     scene = Scene()
     scene.measured("a", 470)
-    assert list(Peers(scene.store).of("h100", but="b")) == [470]
+    assert list(Peers(scene.cache).of("h100", but="b")) == [470]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, MOST - 1, MOST, MOST + 1, MOST + 2, 301, 500])
+@pytest.mark.parametrize(
+    "count", [1, 2, 3, MAX_VALUES - 1, MAX_VALUES, MAX_VALUES + 1, MAX_VALUES + 2, 301, 500]
+)
 def test_the_median_is_that_of_all_others(count: int) -> None:
     """However many there are, and wherever the own value lies, few values are handed out."""
     scene, random = Scene(), Random(count)
@@ -88,5 +90,5 @@ def test_the_median_is_that_of_all_others(count: int) -> None:
     for but in ("nobody", "n0", *random.sample(sorted(values), min(count, 20))):
         others = [value for name, value in values.items() if name != but]
         found = scene.peers.of("h100", but=but)
-        assert len(found) <= MOST
+        assert len(found) <= MAX_VALUES
         assert not others or median(found) == median(others)

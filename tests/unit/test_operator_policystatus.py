@@ -10,8 +10,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
-from nodegauge_operator.reconcile import resync
-from nodegauge_operator.reconcile.counters import Tally
+from nodegauge_operator.reconcile.counters import NodeCounters
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from support import NOW
 from support.client import unavailable
@@ -33,20 +32,20 @@ class Scene:
         self.operator = Operator(self.cluster)
         self.status = PolicyStatus(
             client=self.operator.client,
-            store=self.operator.store,
-            places=self.operator.worker.places,
+            cache=self.operator.cache,
+            gate_budget=self.operator.worker.gate_budget,
             metrics=self.operator.metrics,
             clock=self.cluster.clock,
             jitter=lambda: 0.0,
         )
 
-        self.tally = self.operator.worker.places.tally
+        self.counters = self.operator.worker.gate_budget.counters
 
     def measure(self) -> None:
         """Every node is read once."""
         self.operator.list()
         for _ in range(2):
-            for name in list(self.operator.store.nodes):
+            for name in list(self.operator.cache.nodes):
                 self.operator.settle(name)
             self.world.kubelets()
             self.operator.deliver()
@@ -99,7 +98,7 @@ def test_nodes_are_counted_by_what_was_found(scene: Scene) -> None:
     shown = scene.operator.metrics.render().decode()
     assert 'nodegauge_nodes{policy="default",verdict="fail"} 1.0' in shown
     assert 'nodegauge_nodes_by_interconnect{interconnect="none",policy="default"} 2.0' in shown
-    assert scene.tally.selected("default") == 4
+    assert scene.counters.selected("default") == 4
 
 
 def test_nothing_new_is_not_written_again(scene: Scene) -> None:
@@ -114,8 +113,8 @@ def test_nothing_new_is_not_written_again(scene: Scene) -> None:
     again.list()
     status = PolicyStatus(
         client=again.client,
-        store=again.store,
-        places=again.worker.places,
+        cache=again.cache,
+        gate_budget=again.worker.gate_budget,
         metrics=again.metrics,
         clock=scene.cluster.clock,
     )
@@ -148,7 +147,7 @@ def test_what_somebody_changed_in_a_policy_is_answered_at_once(scene: Scene) -> 
     scene.cluster.add_policy()
     scene.operator.list()
     assert len(scene.write()) == 1
-    resync.take_policy(scene.operator.store, bad(scene))
+    scene.operator.cache.put_policy(bad(scene))
     scene.status.dirty = True
     assert len(scene.write(after=1.0)) == 1
     assert scene.ready() == ("False", "Invalid")
@@ -164,17 +163,19 @@ def test_a_count_looks_at_the_nodes_that_changed_alone(scene: Scene, monkeypatch
     scene.operator.inbox.clear()
     scene.write()
     looked: list[str] = []
-    row = Tally._row
-    monkeypatch.setattr(Tally, "_row", lambda tally, name: (looked.append(name), row(tally, name))[1])
+    count = NodeCounters._count
+    monkeypatch.setattr(
+        NodeCounters, "_count", lambda self, name: (looked.append(name), count(self, name))[1]
+    )
     scene.cluster.change(NODES, "more-1", {"metadata": {"labels": {"tier": "tin"}}})
-    scene.operator.store.drop_node("more-3")
-    scene.operator.store.outside.add("more-5")
-    scene.operator.store.put_node(scene.operator.store.nodes["more-5"])
+    scene.operator.cache.drop_node("more-3")
+    scene.operator.cache.outside_selector.add("more-5")
+    scene.operator.cache.put_node(scene.operator.cache.nodes["more-5"])
     scene.operator.deliver()
-    counts = {name: scene.tally.selected(name) for name in ("default", "gold")}
+    counts = {name: scene.counters.selected(name) for name in ("default", "gold")}
     assert sorted(looked) == ["more-1", "more-3", "more-5"]
     assert counts == {"default": 103, "gold": 98}
-    fresh = Tally(scene.operator.store)
+    fresh = NodeCounters(scene.operator.cache)
     assert {name: fresh.selected(name) for name in counts} == counts
 
 
@@ -182,10 +183,10 @@ def test_places_follow_the_policies_at_once(scene: Scene) -> None:
     """Per cent of the nodes that a selector had a moment ago would be the wrong number of probes."""
     scene.cluster.add_policy()
     scene.operator.list()
-    assert scene.tally.selected("default") == 3
+    assert scene.counters.selected("default") == 3
     scene.cluster.change(POLICIES, "default", {"spec": {"nodeSelector": {"matchLabels": {"tier": "gold"}}}})
     scene.operator.deliver()
-    assert scene.tally.selected("default") == 1
+    assert scene.counters.selected("default") == 1
 
 
 def test_the_transition_time_moves_with_the_status_only(scene: Scene) -> None:
@@ -196,14 +197,14 @@ def test_the_transition_time_moves_with_the_status_only(scene: Scene) -> None:
     before = scene.condition("Ready")
     scene.world.pass_time(100)
     scene.cluster.remove("/api/v1/nodes", "node-2")
-    scene.operator.store.drop_node("node-2")
+    scene.operator.cache.drop_node("node-2")
     scene.status.dirty = True
     scene.write()
     after = scene.condition("Ready")
     assert after["message"] != before["message"]
     assert after["lastTransitionTime"] == before["lastTransitionTime"]
-    scene.operator.store.policies.clear()
-    resync.take_policy(scene.operator.store, bad(scene))
+    scene.operator.cache.policies.clear()
+    scene.operator.cache.put_policy(bad(scene))
     scene.status.dirty = True
     scene.write()
     last = scene.condition("Ready")
@@ -222,7 +223,7 @@ def test_a_policy_that_cannot_be_read_says_which_field(scene: Scene) -> None:
     """And whether an earlier version of it is still in force."""
     scene.cluster.add_policy()
     scene.operator.list()
-    resync.take_policy(scene.operator.store, bad(scene))
+    scene.operator.cache.put_policy(bad(scene))
     scene.write()
     assert scene.ready() == ("False", "Invalid")
     condition = scene.condition("Ready")
@@ -230,16 +231,16 @@ def test_a_policy_that_cannot_be_read_says_which_field(scene: Scene) -> None:
     assert "last good version stays in force" in condition["message"]
     assert (scene.told()["observedGeneration"], scene.told()["nodes"]["selected"]) == (2, 3)
     other = Operator(scene.cluster)
-    resync.take_policy(other.store, bad(scene))
+    other.cache.put_policy(bad(scene))
     status = PolicyStatus(
         client=other.client,
-        store=other.store,
-        places=other.worker.places,
+        cache=other.cache,
+        gate_budget=other.worker.gate_budget,
         metrics=other.metrics,
         clock=lambda: NOW + 500,
     )
     drive(status.write())
-    assert "Nothing is in force" in scene.told()["conditions"][0]["message"]
+    assert "The policy is not in force" in scene.told()["conditions"][0]["message"]
 
 
 def test_a_policy_without_nodes_says_why(scene: Scene) -> None:
@@ -268,7 +269,7 @@ def test_a_policy_that_is_deleted_while_another_is_written_is_no_error(scene: Sc
 
     scene.operator.client.answered = delete
     assert scene.write() == ["PATCH gpuvalidationpolicies/status"]
-    assert list(scene.operator.store.policies) == ["a"]
+    assert list(scene.operator.cache.policies) == ["a"]
 
 
 def test_a_status_that_cannot_be_written_is_tried_again(scene: Scene) -> None:
@@ -292,19 +293,19 @@ def test_places_are_counted_before_the_first_pass(scene: Scene) -> None:
     """Per cent of nobody would be one probe at a time for the first second."""
     scene.cluster.add_policy()
     scene.operator.list()
-    assert scene.tally.selected("default") == 3
-    assert scene.tally.selected("unknown") == 0
+    assert scene.counters.selected("default") == 3
+    assert scene.counters.selected("unknown") == 0
 
 
 def gate(scene: Scene, name: str, *codes: str, held_back: bool = False) -> None:
     """The node's report says that these rows are entered, with or without a place."""
-    report = scene.operator.store.reports[name]
+    report = scene.operator.cache.reports[name]
     state = GateState.HELD_BACK if held_back else GateState.GATED
     rows = [GateStatus(code=code, state=state, since=stamp(NOW)) for code in codes]
     taints = [] if held_back else [DesiredTaint(key=names.TAINT_THROTTLED, value="thermal")]
     status = replace(report.status, gates=rows, desired=replace(report.status.desired, taints=taints))
     version = str(int(report.resource_version) + 10_000)
-    scene.operator.store.put_report(replace(report, resource_version=version, status=status))
+    scene.operator.cache.put_report(replace(report, resource_version=version, status=status))
     scene.status.dirty = True
 
 
@@ -315,7 +316,7 @@ def test_a_policy_says_whether_all_that_should_be_gated_is(scene: Scene) -> None
     scene.write()
     found = scene.condition("GatesWithinBudget")
     assert (found["status"], found["reason"]) == ("True", "WithinBudget")
-    assert found["message"] == "0 of 1 places used (40% of 3 nodes)"
+    assert found["message"] == "0 of 1 slots used (40% of 3 nodes)"
     since = found["lastTransitionTime"]
     gate(scene, "node-0", "hot")
     scene.write(after=10)
@@ -326,7 +327,7 @@ def test_a_policy_says_whether_all_that_should_be_gated_is(scene: Scene) -> None
     found = scene.condition("GatesWithinBudget")
     assert (found["status"], found["reason"]) == ("False", "BudgetExhausted")
     assert found["message"].startswith(
-        "1 of 1 places used (40% of 3 nodes), 1 node held back: thermal 1, xid 1."
+        "1 of 1 slots used (40% of 3 nodes), 1 node held back: thermal 1, xid 1."
     )
     assert found["lastTransitionTime"] > since
     assert scene.told()["nodes"]["heldBack"] == 1
@@ -334,14 +335,14 @@ def test_a_policy_says_whether_all_that_should_be_gated_is(scene: Scene) -> None
     scene.write()
     found = scene.condition("GatesWithinBudget")
     assert (found["status"], found["reason"]) == ("False", "BudgetExceeded")
-    assert found["message"].startswith("2 of 1 places used")
+    assert found["message"].startswith("2 of 1 slots used")
     assert (scene.told()["nodes"]["gated"], scene.ready()) == (2, ("True", "Active"))
 
 
 def test_a_policy_that_was_never_readable_says_nothing_of_its_budget(scene: Scene) -> None:
     """It has none; what an earlier version left behind goes with it."""
     scene.cluster.add_policy()
-    resync.take_policy(scene.operator.store, bad(scene))
+    scene.operator.cache.put_policy(bad(scene))
     scene.write()
     assert [c["type"] for c in scene.told()["conditions"]] == ["Ready"]
 
@@ -354,6 +355,6 @@ def test_a_message_counts_the_most_frequent_causes(scene: Scene) -> None:
     gate(scene, "node-1", "xid", "pcie-narrow", "gpu-lost", held_back=True)
     scene.write()
     message = scene.condition("GatesWithinBudget")["message"]
-    assert message.startswith("0 of 0 places used, 2 nodes held back: xid 2, ")
+    assert message.startswith("0 of 0 slots used, 2 nodes held back: xid 2, ")
     assert message.count(" 1,") == 5
     assert "2 more causes." in message

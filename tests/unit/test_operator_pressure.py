@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
-from nodegauge_operator.reconcile.background_task import Beside
-from nodegauge_operator.reconcile.backoff import LONGEST, SHORTEST
-from nodegauge_operator.reconcile.relist import GATHER_SECONDS
+from nodegauge_operator.reconcile.background_task import BackgroundTask
+from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
 from support import INTERVAL, make_node, make_pod
 from support.client import unavailable, unreachable
 from support.cluster import NODES, PODS, POLICIES, REPORTS
@@ -95,11 +94,11 @@ def test_a_result_does_not_wait_for_a_slow_list_or_a_slow_status(verb: str, path
         stage.cluster.add_node("node-new")
         await stage.after(1)
         stage.slow(verb, path, 50.0)
-        stage.sweep._relist._regular = 0.0
+        stage.sweep._list_schedule._regular_at = 0.0
         stage.sweep._policy_status.dirty = True
         stage.cluster.add_node("node-next")
         await stage.after(RUN_SECONDS + 2)
-        assert stage.sweep._listing.busy or stage.sweep._statuses.busy
+        assert stage.sweep._list_task.busy or stage.sweep._status_task.busy
         assert {"node-new", "node-next"} <= set(stage.read())
 
     staged(play)
@@ -117,11 +116,11 @@ def test_a_list_wakes_those_about_whom_it_brings_news_and_nobody_else() -> None:
         stage.cluster.change(REPORTS, "node-4", {"metadata": {"labels": {"somebody": "was-here"}}})
         stage.cluster.subscribers = subscribers
         settled = stage.settled()
-        stage.sweep._relist._regular = 0.0
+        stage.sweep._list_schedule._regular_at = 0.0
         await stage.after(SHORTEST + 1)
         assert set(settled) == {"node-1", "node-2", "node-3", "node-4"}
         assert names.LABEL_HEALTH in stage.cluster.get(NODES, "node-1")["metadata"]["labels"]
-        assert "node-2" not in stage.sweep.store.nodes
+        assert "node-2" not in stage.sweep.cache.nodes
 
     staged(play)
 
@@ -135,7 +134,7 @@ def test_what_half_a_list_brought_is_not_forgotten() -> None:
         stage.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": "2027-01-15T08:01:00Z"}})
         stage.cluster.subscribers = subscribers
         stage.client.refuse = refusing(unavailable(500), "GET", NODES)
-        stage.sweep._relist._regular = 0.0
+        stage.sweep._list_schedule._regular_at = 0.0
         await stage.after(RUN_SECONDS + 10)
         assert [number for node, number, _ in stage.cluster.judged if node == "node-1"] == [1, 2]
 
@@ -150,7 +149,7 @@ def test_another_policy_that_only_a_list_shows_reaches_every_node() -> None:
         subscribers, stage.cluster.subscribers = stage.cluster.subscribers, []
         stage.cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}})
         stage.cluster.subscribers = subscribers
-        stage.sweep._relist._regular = 0.0
+        stage.sweep._list_schedule._regular_at = 0.0
         await stage.after(SHORTEST + 1)
         assert stage.read() == []
 
@@ -174,17 +173,17 @@ def test_a_list_brings_nothing_back_that_went_while_it_was_taken() -> None:
             return answer
 
         stage.client.call = late  # type: ignore[method-assign]
-        stage.sweep._relist._regular = 0.0
+        stage.sweep._list_schedule._regular_at = 0.0
         stage.sweep.wake("node-0")
         await stage.after(30)  # the nodes are on their way
-        assert stage.sweep._listing.busy
+        assert stage.sweep._list_task.busy
         stage.cluster.remove(REPORTS, "node-1")
         stage.cluster.remove(NODES, "node-1")
         asked.clear()
         await stage.after(60)
-        assert not stage.sweep._listing.busy
+        assert not stage.sweep._list_task.busy
         assert ("PATCH", f"{NODES}/node-1") not in asked
-        assert "node-1" not in stage.sweep.store.known_names()
+        assert "node-1" not in stage.sweep.cache.known_names()
 
     staged(play)
 
@@ -195,8 +194,8 @@ def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look() -> None:
     async def play(stage: Stage) -> None:
         await measured(stage, 60)
         settled = stage.settled()
-        stage.sweep.wake(*sorted(stage.sweep.store.nodes))
-        stage.sweep.store.suspects |= set(stage.sweep.store.nodes)  # each takes a question
+        stage.sweep.wake(*sorted(stage.sweep.cache.nodes))
+        stage.sweep.cache.suspects |= set(stage.sweep.cache.nodes)  # each takes a question
         stage.sweep.pod_seen(make_pod(make_node("node-7")).vanished())
         await stage.after(1)
         assert settled.index("node-7") == 0
@@ -254,8 +253,8 @@ def test_an_error_beside_the_loop_is_raised_in_it() -> None:
 
     async def play(stage: Stage) -> None:
         await measured(stage)
-        stage.sweep.store.keep_only = lambda **_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
-        stage.sweep._relist._regular = 0.0
+        stage.sweep.cache.drop_unlisted = lambda **_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+        stage.sweep._list_schedule._regular_at = 0.0
         stage.sweep.wake("node-0")
         with pytest.raises(ZeroDivisionError):
             await stage.after(10)
@@ -272,12 +271,12 @@ def test_the_end_waits_for_a_status_that_is_being_written_and_not_for_a_list() -
         stage.slow("PATCH", POLICY_STATUS, 2.0)
         stage.cluster.add_node("node-new")
         await stage.after(1)
-        stage.sweep._relist._regular = 0.0
+        stage.sweep._list_schedule._regular_at = 0.0
         stage.sweep._policy_status.dirty = True
         stage.sweep.wake("node-0")
         await stage.after(1)
-        assert stage.sweep._listing.busy
-        assert stage.sweep._statuses.busy
+        assert stage.sweep._list_task.busy
+        assert stage.sweep._status_task.busy
         assert stage.task is not None
         began = stage.loop.time()
         stage.task.cancel()
@@ -289,10 +288,10 @@ def test_the_end_waits_for_a_status_that_is_being_written_and_not_for_a_list() -
     staged(play)
 
 
-def test_a_place_beside_the_loop_that_is_free_has_nothing_to_say() -> None:
-    """Neither to wait for, nor to raise, nor to end."""
-    place = Beside("nothing", ended=lambda: None)
-    assert not place.busy
-    place.check()
-    drive(place.wait())
-    drive(place.end(within=1.0))
+def test_a_background_task_that_was_never_started_can_be_checked_and_stopped() -> None:
+    """There is nothing to wait for, to raise or to stop."""
+    task = BackgroundTask("nothing", on_end=lambda: None)
+    assert not task.busy
+    task.check()
+    drive(task.wait())
+    drive(task.stop(within=1.0))

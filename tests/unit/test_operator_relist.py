@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from nodegauge_operator.reconcile.backoff import LONGEST, SHORTEST, backoff
-from nodegauge_operator.reconcile.relist import CALM_SECONDS, GATHER_SECONDS, Relist
+from nodegauge_operator.reconcile.resync import (
+    CALM_SECONDS,
+    GATHER_SECONDS,
+    LONGEST,
+    SHORTEST,
+    ListSchedule,
+    backoff,
+)
 
 pytestmark = pytest.mark.timeout(20)
 
 
-def plan(*, interval: float = 1e6) -> Relist:
+def plan(*, interval: float = 1e6) -> ListSchedule:
     """A plan whose first list is done at 0, without jitter."""
-    relist = Relist(interval=interval, jitter=lambda: 0.0)
+    relist = ListSchedule(interval=interval, jitter=lambda: 0.0)
     relist.begin()
     relist.done(0.0)
     return relist
@@ -22,11 +28,11 @@ def test_a_gap_is_listed_after_it_has_been_heard_out() -> None:
     """One list per interruption, not one per event, and not for ever later."""
     relist = plan()
     relist.gap(100)
-    assert relist.at() == 100 + SHORTEST
+    assert relist.due_at() == 100 + SHORTEST
     relist.gap(104)
-    assert relist.at() == 104 + SHORTEST
+    assert relist.due_at() == 104 + SHORTEST
     relist.gap(119)
-    assert relist.at() == 100 + GATHER_SECONDS
+    assert relist.due_at() == 100 + GATHER_SECONDS
 
 
 def test_a_gap_during_a_list_asks_for_another_one() -> None:
@@ -36,10 +42,10 @@ def test_a_gap_during_a_list_asks_for_another_one() -> None:
     relist.begin()
     relist.gap(107)
     relist.done(110)
-    assert relist.at() == 110 + 2 * SHORTEST
+    assert relist.due_at() == 110 + 2 * SHORTEST
     relist.begin()
     relist.done(130)
-    assert relist.at() == 130 + 1e6
+    assert relist.due_at() == 130 + 1e6
 
 
 def test_a_list_that_fails_leaves_its_gap_unmended() -> None:
@@ -49,14 +55,14 @@ def test_a_list_that_fails_leaves_its_gap_unmended() -> None:
     for wait in (SHORTEST, 2 * SHORTEST, 4 * SHORTEST):
         relist.begin()
         relist.failed(200)
-        assert relist.at() == 200 + wait
+        assert relist.due_at() == 200 + wait
         relist.gap(201)
-        assert relist.at() == 200 + wait, "more gaps hurry nobody"
+        assert relist.due_at() == 200 + wait, "more gaps hurry nobody"
     relist.begin()
     relist.done(300)
     relist.begin()
     relist.failed(400)
-    assert relist.at() == 400 + SHORTEST
+    assert relist.due_at() == 400 + SHORTEST
 
 
 def test_a_list_for_a_gap_that_took_two_tries_counts_as_one_for_a_gap() -> None:
@@ -68,7 +74,7 @@ def test_a_list_for_a_gap_that_took_two_tries_counts_as_one_for_a_gap() -> None:
     relist.begin()
     relist.done(300)
     relist.gap(301)
-    assert relist.at() == 300 + 2 * SHORTEST
+    assert relist.due_at() == 300 + 2 * SHORTEST
 
 
 def test_after_calm_the_next_gap_is_the_first_one_again() -> None:
@@ -77,16 +83,16 @@ def test_after_calm_the_next_gap_is_the_first_one_again() -> None:
     now = 0.0
     for _ in range(8):
         relist.gap(now)
-        now = relist.at()
+        now = relist.due_at()
         relist.begin()
         relist.done(now)
     relist.gap(now + 1)
-    assert relist.at() == now + LONGEST
+    assert relist.due_at() == now + LONGEST
     relist.begin()
     now += CALM_SECONDS + LONGEST
     relist.done(now)
     relist.gap(now)
-    assert relist.at() == now + 2 * SHORTEST
+    assert relist.due_at() == now + 2 * SHORTEST
 
 
 def test_missing_resources_are_asked_for_at_a_steady_pace() -> None:
@@ -95,7 +101,7 @@ def test_missing_resources_are_asked_for_at_a_steady_pace() -> None:
     for now in (10.0, 20.0, 30.0, 40.0):
         relist.begin()
         relist.missing(now)
-        assert relist.at() == now + SHORTEST
+        assert relist.due_at() == now + SHORTEST
 
 
 def test_waits_grow_to_a_limit_and_are_spread() -> None:

@@ -14,8 +14,7 @@ from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import ConditionView, Terminated
 from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.kube.errors import Unavailable
-from nodegauge_operator.reconcile.cache import Store
-from nodegauge_operator.reconcile.resync import drop_policy, take_policy
+from nodegauge_operator.reconcile.cache import Cache
 from support import INTERVAL, NOW, make_node, make_pod, make_policy, make_report
 from support.client import unavailable
 from support.cluster import NODES, PODS, POLICIES, REPORTS, Body
@@ -25,39 +24,39 @@ pytestmark = pytest.mark.timeout(5)
 
 
 @pytest.fixture
-def store() -> Store:
+def cache() -> Cache:
     """An empty one."""
-    return Store()
+    return Cache()
 
 
 @pytest.mark.parametrize("version", [9, 10])
-def test_a_late_event_of_a_node_undoes_nothing(store: Store, version: int) -> None:
+def test_a_late_event_of_a_node_undoes_nothing(cache: Cache, version: int) -> None:
     """The answer of our own write is newer than the watch event that left before it."""
-    store.put_node(make_node(version=10).labelled(a="new"))
-    assert not store.put_node(make_node(version=version).labelled(a="old"))
-    assert store.nodes["node-1"].labels == {"a": "new"}
-    assert store.put_node(make_node(version=11).labelled(a="newest"))
+    cache.put_node(make_node(version=10).labelled(a="new"))
+    assert not cache.put_node(make_node(version=version).labelled(a="old"))
+    assert cache.nodes["node-1"].labels == {"a": "new"}
+    assert cache.put_node(make_node(version=11).labelled(a="newest"))
 
 
-def test_a_late_event_of_the_machine_before_does_not_replace_the_machine(store: Store) -> None:
+def test_a_late_event_of_the_machine_before_does_not_replace_the_machine(cache: Cache) -> None:
     """Revisions are comparable over all objects of a kind: an older one is never the present."""
-    store.put_node(make_node(uid="now", version=10))
-    assert not store.put_node(make_node(uid="before", version=9))
-    assert store.nodes["node-1"].uid == "now"
-    store.put_report(replace(make_report(version=10), uid="now"))
-    assert not store.put_report(replace(make_report(version=9), uid="before"))
-    assert store.reports["node-1"].uid == "now"
-    store.put_pod(make_pod(uid="now", version=10))
-    assert not store.put_pod(make_pod(uid="before", version=9))
-    assert not store.put_pod(make_pod(uid="before", version=9).vanished())
-    assert [p.uid for p in store.pods_of("node-1")] == ["now"]
+    cache.put_node(make_node(uid="now", version=10))
+    assert not cache.put_node(make_node(uid="before", version=9))
+    assert cache.nodes["node-1"].uid == "now"
+    cache.put_report(replace(make_report(version=10), uid="now"))
+    assert not cache.put_report(replace(make_report(version=9), uid="before"))
+    assert cache.reports["node-1"].uid == "now"
+    cache.put_pod(make_pod(uid="now", version=10))
+    assert not cache.put_pod(make_pod(uid="before", version=9))
+    assert not cache.put_pod(make_pod(uid="before", version=9).vanished())
+    assert [p.uid for p in cache.pods_of("node-1")] == ["now"]
 
 
-def test_a_heartbeat_changes_the_revision_and_wakes_nobody(store: Store) -> None:
+def test_a_heartbeat_changes_the_revision_and_wakes_nobody(cache: Cache) -> None:
     """Only what decisions look at counts; the revision is still kept, for the next patch."""
-    store.put_node(make_node(version=10))
-    assert not store.put_node(make_node(version=11))
-    assert store.nodes["node-1"].resource_version == "11"
+    cache.put_node(make_node(version=10))
+    assert not cache.put_node(make_node(version=11))
+    assert cache.nodes["node-1"].resource_version == "11"
 
 
 @pytest.mark.parametrize(
@@ -78,103 +77,103 @@ def test_a_heartbeat_changes_the_revision_and_wakes_nobody(store: Store) -> None
         make_node(version=11, uid="other"),
     ],
 )
-def test_what_decisions_look_at_wakes(store: Store, after: Any) -> None:
+def test_what_decisions_look_at_wakes(cache: Cache, after: Any) -> None:
     """Labels, readiness, boot, taints of removal and of ours, our condition, capacity, identity."""
-    store.put_node(make_node(version=10))
-    assert store.put_node(after)
+    cache.put_node(make_node(version=10))
+    assert cache.put_node(after)
 
 
-def test_a_foreign_taint_wakes_nobody_and_is_kept(store: Store) -> None:
+def test_a_foreign_taint_wakes_nobody_and_is_kept(cache: Cache) -> None:
     """What else is on the list decides nothing, but the next patch has to carry it."""
-    store.put_node(make_node(version=10))
+    cache.put_node(make_node(version=10))
     tainted = make_node(version=11).tainted("node.kubernetes.io/unschedulable")
-    assert not store.put_node(tainted)
-    assert store.nodes["node-1"].taints == tainted.taints
+    assert not cache.put_node(tainted)
+    assert cache.nodes["node-1"].taints == tainted.taints
 
 
-def test_who_listens_hears_of_each_change_and_nobody_takes_it_from_another(store: Store) -> None:
+def test_who_listens_hears_of_each_change_and_nobody_takes_it_from_another(cache: Cache) -> None:
     """Each counter empties a set of its own."""
-    first, second = store.listen(), store.listen()
-    store.put_node(make_node("node-2"))
+    first, second = cache.subscribe(), cache.subscribe()
+    cache.put_node(make_node("node-2"))
     first.clear()
-    store.put_report(make_report(version=99))
+    cache.put_report(make_report(version=99))
     assert (first, second) == ({"node-1"}, {"node-1", "node-2"})
 
 
-def test_a_late_event_of_a_report_or_pod_undoes_nothing(store: Store) -> None:
+def test_a_late_event_of_a_report_or_pod_undoes_nothing(cache: Cache) -> None:
     """Neither the judged status nor the finished run is taken back."""
-    store.put_report(make_report(version=10).asked("new"))
-    assert not store.put_report(make_report(version=10).asked("old"))
-    assert store.reports["node-1"].requested_at == "new"
-    store.put_pod(make_pod(version=10).with_result(made.titan()))
-    assert not store.put_pod(make_pod(version=9))
-    assert store.pods_of("node-1")[0].finished
+    cache.put_report(make_report(version=10).asked("new"))
+    assert not cache.put_report(make_report(version=10).asked("old"))
+    assert cache.reports["node-1"].requested_at == "new"
+    cache.put_pod(make_pod(version=10).with_result(made.titan()))
+    assert not cache.put_pod(make_pod(version=9))
+    assert cache.pods_of("node-1")[0].finished
 
 
-def test_a_gone_pod_keeps_its_last_words(store: Store) -> None:
+def test_a_gone_pod_keeps_its_last_words(cache: Cache) -> None:
     """A deletion is news at any revision, and nothing brings the pod back."""
     last = make_pod(version=10).with_result(made.titan())
-    store.put_pod(last)
-    assert store.put_pod(last.vanished())
-    assert not store.put_pod(last)
-    (kept,) = store.pods_of("node-1")
+    cache.put_pod(last)
+    assert cache.put_pod(last.vanished())
+    assert not cache.put_pod(last)
+    (kept,) = cache.pods_of("node-1")
     assert kept.gone
     assert kept.terminated is not None
 
 
-def test_dropping_is_for_this_very_object(store: Store) -> None:
+def test_dropping_is_for_this_very_object(cache: Cache) -> None:
     """Another pod or report of the same name stays."""
-    store.put_pod(make_pod(uid="b"))
-    store.drop_pod(make_pod(uid="a"))
-    assert store.pods_of("node-1")
-    assert not store.knows_pod(make_pod(uid="a"))
-    store.drop_pod(make_pod(uid="b"))
-    assert store.known_names() == set()
-    store.put_report(replace(make_report(), uid="b"))
-    assert not store.drop_report("node-1", "a")
-    assert store.drop_report("node-1", "b")
+    cache.put_pod(make_pod(uid="b"))
+    cache.drop_pod(make_pod(uid="a"))
+    assert cache.pods_of("node-1")
+    assert not cache.knows_pod(make_pod(uid="a"))
+    cache.drop_pod(make_pod(uid="b"))
+    assert cache.known_names() == set()
+    cache.put_report(replace(make_report(), uid="b"))
+    assert not cache.drop_report("node-1", "a")
+    assert cache.drop_report("node-1", "b")
 
 
-def test_pods_come_oldest_run_first(store: Store) -> None:
+def test_pods_come_oldest_run_first(cache: Cache) -> None:
     """As numbers, not as texts."""
     for number in (10, 9, 2):
-        store.put_pod(make_pod(number=number))
-    assert [p.number for p in store.pods_of("node-1")] == [2, 9, 10]
-    assert store.nodes_with_pods(names.PROBE_HEALTH) == {"node-1"}
-    assert store.nodes_with_pods(names.PROBE_NCCL, names.PROBE_PULL) == set()
+        cache.put_pod(make_pod(number=number))
+    assert [p.number for p in cache.pods_of("node-1")] == [2, 9, 10]
+    assert cache.nodes_with_pods(names.PROBE_HEALTH) == {"node-1"}
+    assert cache.nodes_with_pods(names.PROBE_NCCL, names.PROBE_PULL) == set()
 
 
-def test_the_policy_in_force_follows_labels_and_policies(store: Store) -> None:
+def test_the_policy_in_force_follows_labels_and_policies(cache: Cache) -> None:
     """What was remembered is forgotten when either changes."""
     gold = make_policy("gold").selecting(tier="gold").ranked(5)
-    store.policies = {"default": make_policy(), "gold": gold}
-    store.policies_changed()
+    cache.policies = {"default": make_policy(), "gold": gold}
+    cache.policies_changed()
     node = make_node(version=10)
-    store.put_node(node)
-    assert store.policy_of(node) is store.policies["default"]
+    cache.put_node(node)
+    assert cache.policy_of(node) is cache.policies["default"]
     node = replace(node, labels={"tier": "gold"}, resource_version="11")
-    store.put_node(node)
-    assert store.policy_of(node) is store.policies["gold"]
-    del store.policies["gold"]
-    store.policies_changed()
-    assert store.policy_of(node) is store.policies["default"]
+    cache.put_node(node)
+    assert cache.policy_of(node) is cache.policies["gold"]
+    del cache.policies["gold"]
+    cache.policies_changed()
+    assert cache.policy_of(node) is cache.policies["default"]
 
 
-def test_after_a_full_list_what_it_lacks_is_gone_unless_it_is_newer(store: Store) -> None:
+def test_after_a_full_list_what_it_lacks_is_gone_unless_it_is_newer(cache: Cache) -> None:
     """Reports and pods are dropped; nodes only become suspects; a gone pod waits for its judgement."""
     for node in (make_node("old"), make_node("kept")):
-        store.put_node(node)
-        store.put_report(make_report(node))
-        store.put_pod(make_pod(node))
+        cache.put_node(node)
+        cache.put_report(make_report(node))
+        cache.put_pod(make_pod(node))
     new = make_node("new")
-    store.put_report(replace(make_report(new), resource_version="99"))
-    store.put_pod(replace(make_pod(new), resource_version="99"))
-    store.put_pod(make_pod(make_node("dead")).with_result(made.titan()).vanished())
-    store.keep_only(nodes={"kept"}, reports={"kept"}, pods={make_pod(make_node("kept")).uid}, since=50)
-    assert store.nodes.keys() == {"old", "kept"}
-    assert store.suspects >= {"old"}
-    assert store.reports.keys() == {"kept", "new"}
-    assert {n for n in ("old", "kept", "new", "dead") if store.pods_of(n)} == {"kept", "new", "dead"}
+    cache.put_report(replace(make_report(new), resource_version="99"))
+    cache.put_pod(replace(make_pod(new), resource_version="99"))
+    cache.put_pod(make_pod(make_node("dead")).with_result(made.titan()).vanished())
+    cache.drop_unlisted(nodes={"kept"}, reports={"kept"}, pods={make_pod(make_node("kept")).uid}, since=50)
+    assert cache.nodes.keys() == {"old", "kept"}
+    assert cache.suspects >= {"old"}
+    assert cache.reports.keys() == {"kept", "new"}
+    assert {n for n in ("old", "kept", "new", "dead") if cache.pods_of(n)} == {"kept", "new", "dead"}
 
 
 def body(version: int, *, generation: int = 1, **spec: Any) -> Body:
@@ -183,33 +182,33 @@ def body(version: int, *, generation: int = 1, **spec: Any) -> Body:
     return {"metadata": metadata, "spec": {"nodeSelector": {}} | spec}
 
 
-def test_a_bad_policy_leaves_the_last_good_one_in_force(store: Store) -> None:
+def test_a_bad_policy_leaves_the_last_good_one_in_force(cache: Cache) -> None:
     """And is remembered with the field that is wrong, until it is mended."""
-    assert take_policy(store, body(1, priority=3))
-    assert not take_policy(store, body(2, generation=2, priority="high"))
-    assert store.policies["p"].spec.priority == 3
-    assert store.policy_errors["p"].generation == 2
-    assert "spec.priority" in store.policy_errors["p"].message
-    assert take_policy(store, body(3, generation=3, priority=4))
-    assert store.policy_errors == {}
+    assert cache.put_policy(body(1, priority=3))
+    assert not cache.put_policy(body(2, generation=2, priority="high"))
+    assert cache.policies["p"].spec.priority == 3
+    assert cache.policy_errors["p"].generation == 2
+    assert "spec.priority" in cache.policy_errors["p"].message
+    assert cache.put_policy(body(3, generation=3, priority=4))
+    assert cache.policy_errors == {}
 
 
-def test_the_same_policy_again_is_no_change(store: Store) -> None:
+def test_the_same_policy_again_is_no_change(cache: Cache) -> None:
     """A written status must not wake every node."""
-    assert take_policy(store, body(1))
-    assert not take_policy(store, body(2) | {"status": {"nodes": {}}})
-    assert store.policy_status["p"] == {"nodes": {}}
+    assert cache.put_policy(body(1))
+    assert not cache.put_policy(body(2) | {"status": {"nodes": {}}})
+    assert cache.policy_status["p"] == {"nodes": {}}
 
 
-def test_a_late_event_of_a_policy_undoes_nothing(store: Store) -> None:
+def test_a_late_event_of_a_policy_undoes_nothing(cache: Cache) -> None:
     """Neither an older spec nor the deletion of an earlier policy of that name."""
-    take_policy(store, body(10, priority=3))
-    assert not take_policy(store, body(9, priority=1))
-    assert store.policies["p"].spec.priority == 3
-    assert not drop_policy(store, "p", version="9")
-    assert store.policies.keys() == {"p"}
-    assert drop_policy(store, "p", version="11")
-    assert store.policies == {}
+    cache.put_policy(body(10, priority=3))
+    assert not cache.put_policy(body(9, priority=1))
+    assert cache.policies["p"].spec.priority == 3
+    assert not cache.drop_policy("p", version="9")
+    assert cache.policies.keys() == {"p"}
+    assert cache.drop_policy("p", version="11")
+    assert cache.policies == {}
 
 
 def test_a_policy_made_while_the_list_was_under_way_stays() -> None:
@@ -226,11 +225,11 @@ def test_a_policy_made_while_the_list_was_under_way_stays() -> None:
 
     operator.client.answered = make_it
     operator.list()
-    assert operator.store.policies.keys() == {"default"}
+    assert operator.cache.policies.keys() == {"default"}
     world.cluster.remove(POLICIES, "default")
     operator.inbox.clear()
     operator.list()
-    assert operator.store.policies == {}
+    assert operator.cache.policies == {}
 
 
 def test_a_list_that_breaks_off_drops_nothing() -> None:
@@ -241,14 +240,14 @@ def test_a_list_that_breaks_off_drops_nothing() -> None:
         world.cluster.add_node(f"node-{n}")
     operator = Operator(world.cluster)
     operator.list()
-    known = operator.store.known_names()
+    known = operator.cache.known_names()
     for broken in (POLICIES, REPORTS, PODS, NODES):
         operator.client.refuse = lambda verb, path, at=broken: unavailable() if path == at else None  # type: ignore[misc]
         with pytest.raises(Unavailable):
             operator.list()
-        assert operator.store.known_names() == known
-        assert operator.store.policies.keys() == {"default"}
-        assert operator.store.suspects == set()
+        assert operator.cache.known_names() == known
+        assert operator.cache.policies.keys() == {"default"}
+        assert operator.cache.suspects == set()
 
 
 def test_lists_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,8 +259,8 @@ def test_lists_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = Operator(world.cluster)
     for _ in range(2):
         operator.list()
-        assert len(operator.store.nodes) == 10
-        assert operator.store.suspects == set()
+        assert len(operator.cache.nodes) == 10
+        assert operator.cache.suspects == set()
 
 
 def test_a_list_mends_what_a_watch_missed() -> None:
@@ -282,9 +281,9 @@ def test_a_list_mends_what_a_watch_missed() -> None:
     world.cluster.remove(PODS, pod["metadata"]["name"])
     operator.inbox.clear()
     operator.list()
-    assert operator.store.suspects == {"node-1"}
+    assert operator.cache.suspects == {"node-1"}
     operator.settle()
-    assert operator.store.known_names() == set()
+    assert operator.cache.known_names() == set()
 
 
 def test_a_pod_that_never_ran_still_says_what_it_waited_for() -> None:
@@ -301,10 +300,10 @@ def test_a_pod_that_never_ran_still_says_what_it_waited_for() -> None:
         terminated=ended,
         resource_version="6",
     )
-    store = Store()
-    store.put_pod(waiting)
-    store.put_pod(failed)
-    [kept] = store.pods_of(waiting.node)
+    cache = Cache()
+    cache.put_pod(waiting)
+    cache.put_pod(failed)
+    [kept] = cache.pods_of(waiting.node)
     end = ending(kept, node=kept.node, limits=Limits(), deadline=60.0, now=NOW)
     assert end is not None
     assert (end.outcome, end.reason) == (Outcome.UNKNOWN, "ErrImagePull")

@@ -194,7 +194,7 @@ def test_cancelling_finishes_the_writes_in_flight_and_makes_no_pod() -> None:
         stage.nodes(12)
         stage.cluster.add_policy(budget={"concurrentProbes": 6})
         stage.start()
-        while not (stage.sweep._flying and stage.cluster.judged):
+        while not (stage.sweep._in_flight and stage.cluster.judged):
             await stage.after(LATENCY / 3)
         assert stage.task is not None
         pods = sum(stage.cluster.created.values())
@@ -202,7 +202,7 @@ def test_cancelling_finishes_the_writes_in_flight_and_makes_no_pod() -> None:
         await asyncio.gather(stage.task, return_exceptions=True)
         assert stage.task.cancelled()
         assert sum(stage.cluster.created.values()) == pods
-        assert not stage.sweep._flying
+        assert not stage.sweep._in_flight
         judged = {node for node, _, _ in stage.cluster.judged}
         assert judged
         assert judged == set(stage.read())
@@ -220,10 +220,10 @@ def test_cancelling_does_not_wait_for_ever_and_leaves_no_task() -> None:
         await stage.after(RUN_SECONDS + 2)
         stage.latency = 1000.0
         stage.sweep.wake("node-0", "node-1", "node-2")
-        stage.sweep.store.suspects |= {"node-0", "node-1", "node-2"}
+        stage.sweep.cache.suspects |= {"node-0", "node-1", "node-2"}
         await stage.after(1)
         assert stage.task is not None
-        assert stage.sweep._flying
+        assert stage.sweep._in_flight
         started = stage.loop.time()
         stage.task.cancel()
         await asyncio.gather(stage.task, return_exceptions=True)

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator.kube.errors import Refused
-from nodegauge_operator.reconcile.backoff import SHORTEST
+from nodegauge_operator.reconcile.resync import SHORTEST
 from support import INTERVAL
 from support.client import unavailable, unreachable
 from support.cluster import NODES, PODS, POLICIES, REPORTS
@@ -29,7 +29,7 @@ def test_a_list_that_fails_later_decides_nothing_and_is_repeated() -> None:
         before = stage.world.state()["nodes"]
         for path in (POLICIES, REPORTS, PODS, NODES):
             stage.client.refuse = refusing(unavailable(500), "GET", path)
-            stage.sweep._relist._regular = 0.0
+            stage.sweep._list_schedule._regular_at = 0.0
             stage.sweep.wake("node-0")
             await stage.after(20)
             assert stage.world.state()["nodes"] == before
@@ -139,9 +139,9 @@ def test_what_a_watch_missed_is_found_by_the_next_full_list() -> None:
         stage.cluster.add_node("node-9")
         stage.cluster.subscribers = subscribers
         await stage.after(30)
-        assert "node-0" in stage.sweep.store.nodes
+        assert "node-0" in stage.sweep.cache.nodes
         await stage.after(SETTINGS.relist_interval)
-        assert "node-0" not in stage.sweep.store.nodes
+        assert "node-0" not in stage.sweep.cache.nodes
         assert stage.read() == ["node-1", "node-9"]
 
     staged(play)
@@ -181,12 +181,12 @@ def test_a_gap_is_not_slept_over(monkeypatch: pytest.MonkeyPatch) -> None:
         stage.cluster.add_policy()
         stage.start()
         await stage.after(60)
-        stage.sweep.shown("a")
-        stage.sweep.shown("b")
+        stage.sweep.listed_by_watch("a")
+        stage.sweep.listed_by_watch("b")
         lists = stage.lists()
         await stage.after(SHORTEST + 1)
         assert stage.lists() == lists + 1
-        stage.sweep.shown("a")
+        stage.sweep.listed_by_watch("a")
         await stage.after(2 * SHORTEST + 1)
         assert stage.lists() == lists + 2
 
@@ -201,13 +201,13 @@ def test_a_sweep_that_hangs_is_not_alive_and_a_slow_api_server_does_not_kill() -
         stage.start()
         await stage.after(30)
         stage.latency = 55.0
-        stage.sweep._relist._regular = 0.0
+        stage.sweep._list_schedule._regular_at = 0.0
         stage.sweep.wake("node-0")
         for _ in range(30):
             await stage.after(10)
             assert stage.sweep.alive()
         stage.latency = 10_000.0
-        stage.sweep._relist._regular = 0.0
+        stage.sweep._list_schedule._regular_at = 0.0
         await stage.after(1000)
         assert not stage.sweep.alive()
 

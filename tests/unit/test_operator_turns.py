@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Kind, Turns
-from nodegauge_operator.reconcile.counters import Tally
+from nodegauge_operator.reconcile.counters import NodeCounters
 from support import make_node, make_pod, make_policy
 
 pytestmark = pytest.mark.timeout(5)
@@ -20,16 +20,16 @@ class Scene:
     """So many nodes under one policy with this budget."""
 
     def __init__(self, nodes: int, **budget: Any) -> None:
-        self.store = Store()
+        self.cache = Cache()
         for n in range(nodes):
-            self.store.put_node(make_node(f"node-{n}"))
-        self.store.policies["default"] = make_policy().of({"budget": budget})
-        self.store.policies_changed()
-        self.turns = Turns(self.store, Tally(self.store))
+            self.cache.put_node(make_node(f"node-{n}"))
+        self.cache.policies["default"] = make_policy().of({"budget": budget})
+        self.cache.policies_changed()
+        self.turns = Turns(self.cache, NodeCounters(self.cache))
 
     def pod(self, node: int, probe: str) -> None:
         """A node has such a pod."""
-        self.store.put_pod(replace(make_pod(make_node(f"node-{node}")), probe=probe, name=f"{node}-{probe}"))
+        self.cache.put_pod(replace(make_pod(make_node(f"node-{node}")), probe=probe, name=f"{node}-{probe}"))
 
     def wait(self, since: dict[int, float], *, kind: Kind = Kind.NCCL) -> None:
         """Nodes wait, since then."""

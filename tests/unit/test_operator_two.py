@@ -183,12 +183,12 @@ def test_two_that_do_not_hear_of_each_other_exceed_the_budget_by_what_each_enter
         assert [tainted(world, f"node-{n}") for n in range(3)] == [True, True, False]
         for operator in both:
             operator.list()
-            assert list(operator.worker.places.exceeded()) == [("default", 2, 1)]
+            assert list(operator.worker.gate_budget.exceeded()) == [("default", 2, 1)]
         both[0].settle("node-2")
         world.kubelets()
         both[0].deliver()
         both[0].settle("node-2")
-        assert both[0].store.reports["node-2"].status.gates[0].state is GateState.HELD_BACK
+        assert both[0].cache.reports["node-2"].status.gates[0].state is GateState.HELD_BACK
         assert [tainted(world, f"node-{n}") for n in range(3)] == [True, True, False]
 
 

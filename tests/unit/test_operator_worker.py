@@ -112,7 +112,7 @@ def test_a_pod_of_this_run_that_is_there_already_is_adopted(scene: OneNode) -> N
     other.settle()
     scene.operator.settle()
     (pod,) = scene.cluster.pods()
-    assert [p.uid for p in scene.operator.store.pods_of("node-1")] == [pod["metadata"]["uid"]]
+    assert [p.uid for p in scene.operator.cache.pods_of("node-1")] == [pod["metadata"]["uid"]]
     scene.world.kubelets()
     scene.operator.deliver()
     scene.operator.settle()
@@ -146,7 +146,7 @@ def test_only_the_very_pod_that_was_judged_is_deleted(scene: OneNode) -> None:
     scene.operator.settle()
     assert [p["metadata"]["uid"] for p in scene.cluster.pods()] != [pod["metadata"]["uid"]]
     assert len(scene.cluster.objects[PODS]) == 1
-    assert scene.operator.store.pods_of("node-1") == ()
+    assert scene.operator.cache.pods_of("node-1") == ()
 
 
 def test_a_foreign_write_between_decision_and_patch_survives(scene: OneNode) -> None:
@@ -206,7 +206,7 @@ def test_a_report_that_is_deleted_during_a_run_costs_the_run_and_no_more(scene: 
 def test_only_the_very_report_that_is_over_is_deleted(scene: OneNode) -> None:
     """A new machine, a new report under its name, and an operator that has heard of the machine alone."""
     scene.run()
-    old = scene.operator.store.reports["node-1"]
+    old = scene.operator.cache.reports["node-1"]
     scene.cluster.remove(NODES, "node-1")
     scene.cluster.add_node(boot="boot-2")
     other = Operator(scene.cluster)
@@ -214,7 +214,7 @@ def test_only_the_very_report_that_is_over_is_deleted(scene: OneNode) -> None:
     other.settle()
     scene.operator.inbox[:] = [event for event in scene.operator.inbox if event[0] == NODES]
     scene.operator.deliver()
-    assert scene.operator.store.reports["node-1"] == old
+    assert scene.operator.cache.reports["node-1"] == old
     kept = scene.cluster.get(REPORTS, "node-1")["metadata"]["uid"]
     scene.operator.settle()
     assert scene.cluster.get(REPORTS, "node-1")["metadata"]["uid"] == kept != old.uid
@@ -277,16 +277,16 @@ def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(scene: OneNode) ->
 def test_a_suspect_is_gone_only_when_the_api_says_so(scene: OneNode) -> None:
     """A deletion seen on a watch may be a lost label or a new machine: 404 alone decides."""
     scene.run()
-    scene.operator.store.suspects.add("node-1")
+    scene.operator.cache.suspects.add("node-1")
     scene.operator.settle()
-    assert "node-1" in scene.operator.store.nodes
+    assert "node-1" in scene.operator.cache.nodes
     assert scene.labels[names.LABEL_HEALTH] == "pass"
     scene.cluster.remove(NODES, "node-1")
     scene.operator.deliver()
-    assert "node-1" in scene.operator.store.nodes
+    assert "node-1" in scene.operator.cache.nodes
     scene.operator.settle()
-    assert "node-1" not in scene.operator.store.nodes
-    assert scene.operator.store.known_names() == set()
+    assert "node-1" not in scene.operator.cache.nodes
+    assert scene.operator.cache.known_names() == set()
 
 
 def test_a_node_that_leaves_the_selection_is_let_go_and_taken_again() -> None:
@@ -307,7 +307,7 @@ def test_a_node_that_leaves_the_selection_is_let_go_and_taken_again() -> None:
     labels = world.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
     assert labels == {"kubernetes.io/hostname": "node-1", "gpu": "false"}
     assert world.cluster.objects[REPORTS] == {}
-    assert operator.store.known_names() == set()
+    assert operator.cache.known_names() == set()
     world.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": "true"}}})
     operator.inbox[:] = [(NODES, "ADDED", world.cluster.get(NODES, "node-1"))]
     operator.deliver()
@@ -324,21 +324,21 @@ def test_a_node_that_is_reported_deleted_again_during_the_question_stays_a_suspe
             scene.operator.deliver()
 
     scene.run()
-    scene.operator.store.suspects.add("node-1")
+    scene.operator.cache.suspects.add("node-1")
     scene.operator.client.answered = vanish
     scene.operator.settle()
-    assert scene.operator.store.known_names() == set()
+    assert scene.operator.cache.known_names() == set()
 
 
 def test_an_unanswered_question_about_a_suspect_decides_nothing(scene: OneNode) -> None:
     """No data: the node stays, and stays a suspect."""
     scene.run()
-    scene.operator.store.suspects.add("node-1")
+    scene.operator.cache.suspects.add("node-1")
     scene.operator.client.refuse = lambda verb, path: unavailable()
     with pytest.raises(Unavailable):
         scene.operator.settle()
-    assert "node-1" in scene.operator.store.nodes
-    assert scene.operator.store.suspects == {"node-1"}
+    assert "node-1" in scene.operator.cache.nodes
+    assert scene.operator.cache.suspects == {"node-1"}
 
 
 def test_a_crd_that_is_missing_is_said_and_loses_nothing(scene: OneNode) -> None:

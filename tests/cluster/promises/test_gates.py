@@ -65,7 +65,7 @@ def test_fifty_hot_nodes_never_gate_more_than_the_budget(
         eventually(lambda: budget(rig, policy).get("heldBack") == 40, what="40 nodes held back", within=90)
         told = budget(rig, policy)
         assert (told["status"], told["reason"], told["gated"]) == ("False", "BudgetExhausted", 10)
-        words = "10 of 10 places used (20% of 50 nodes), 40 nodes held back: thermal 40."
+        words = "10 of 10 slots used (20% of 50 nodes), 40 nodes held back: thermal 40."
         assert told["message"].startswith(words)
         first = {name for name in rig.nodes if rig.taints(name) == THERMAL}
         assert len(first) == 10

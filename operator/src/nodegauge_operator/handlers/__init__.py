@@ -1,10 +1,10 @@
-"""kopf, and nothing but kopf: what the watches bring is trimmed into the store, and the sweep is woken.
+"""kopf, and only kopf: watch events are trimmed into the cache, and the sweep is woken.
 
 Only `on.event` handlers: kopf's create, update, timer and daemon handlers would write annotations or
 finalizers on nodes and pods.  A handler unpacks its arguments and makes one call.  An event of type None is
-an object of kopf's own list: at the start, and after an interruption of that one watch, when kopf never says
-what was deleted meanwhile; every handler passes that on.
+an object of kopf's own list, taken at the start and after an interruption of that one watch.  kopf does not
+report what was deleted meanwhile, so every handler passes such events on.
 
-They are coroutines, although they await nothing: kopf runs plain functions in threads, and neither the store
-nor the sweep may be touched from another thread than the event loop's.
+The handlers are coroutines although they await nothing: kopf runs plain functions in threads, and the cache
+and the sweep belong to the event loop's thread.
 """

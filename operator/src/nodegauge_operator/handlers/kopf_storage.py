@@ -1,7 +1,7 @@
-"""Storages for kopf that keep nothing: watch events are handled one by one, never compared with earlier ones.
+"""Storages for kopf that keep nothing: each watch event is handled by itself, without its predecessors.
 
 kopf builds the "essence" of an object at every event, by copying it deeply several times, even where nothing
-asks for a difference: for nodes of 20 KB that was a third of the operator's CPU time.  Storages that know
+asks for a difference: for nodes of 20 KB that was a third of the operator's CPU time.  Storages that keep
 nothing also cannot write annotations.
 """
 

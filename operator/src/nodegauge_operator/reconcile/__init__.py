@@ -1,5 +1,5 @@
-"""The sweep: the one loop that compares what is with what should be, and the only place that writes.
+"""The sweep: the one loop that compares the cluster with what it should be, and the only code that writes.
 
-Handlers feed the store and wake it; it asks `core` for the next write, makes it through `kube`, and asks
-again.
+Handlers fill the cache and wake the sweep; it asks `core` for the next write, makes it through `kube`, and
+asks again.
 """

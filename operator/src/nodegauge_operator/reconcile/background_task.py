@@ -1,6 +1,6 @@
-"""One job beside the loop: what waits for the API server for long must not hold up the nodes.
+"""One task in the background: a slow answer of the API server must not delay the nodes.
 
-At most one task at a time; what it ends with is raised in the loop, so that no error goes unheard.
+At most one task at a time; an error of the task is raised in the loop, so that it cannot go unnoticed.
 """
 
 from __future__ import annotations
@@ -9,39 +9,39 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 
-class Beside:
-    """A place for one task.  `ended` is called when it ends, however it ends."""
+class BackgroundTask:
+    """Runs one task at a time.  `on_end` is called when it ends, with or without an error."""
 
-    def __init__(self, name: str, *, ended: Callable[[], None]) -> None:
+    def __init__(self, name: str, *, on_end: Callable[[], None]) -> None:
         self._name = name
-        self._ended = ended
+        self._on_end = on_end
         self._task: asyncio.Task[None] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether the task is still at work."""
+        """Whether the task is still running."""
         return self._task is not None and not self._task.done()
 
     def start(self, work: Coroutine[object, object, None]) -> None:
-        """Begin, where the place is free."""
+        """Start a task; none may be running."""
         assert not self.busy
         self._task = asyncio.create_task(work, name=self._name)
-        self._task.add_done_callback(lambda _: self._ended())
+        self._task.add_done_callback(lambda _: self._on_end())
 
     def check(self) -> None:
-        """Raise what the last task ended with, if that was an error."""
+        """Raise the error of the last task, if it ended with one."""
         task = self._task
         if task is not None and task.done():
             self._task = None
             task.result()
 
     async def wait(self) -> None:
-        """Wait for the task, and raise what it ends with; cancelling the wait cancels it."""
+        """Wait for the task, and raise its error; cancelling the wait cancels the task."""
         if self._task is not None:
             await self._task
 
-    async def end(self, *, within: float) -> None:
-        """Give the task so many seconds, then cancel it; what it ends with is of no more interest."""
+    async def stop(self, *, within: float) -> None:
+        """Give the task so many seconds, then cancel it, whatever it ends with."""
         if self._task is not None:
             _, late = await asyncio.wait({self._task}, timeout=within)
             for task in late:

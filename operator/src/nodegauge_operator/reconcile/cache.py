@@ -1,31 +1,32 @@
-"""What the operator knows of the cluster, trimmed: a cache that lists fill and watches keep up.
+"""What the operator knows of the cluster, trimmed: lists fill this cache, watches keep it current.
 
-Newer wins by resourceVersion (comparable over all objects of a resource), so that a late watch event never
-undoes the answer of our own write, nor brings back the object that had the name before.  A deleted node is
-only a suspicion here: the sweep asks the API server.
+The higher resourceVersion wins (versions are comparable over all objects of a resource), so that a late watch
+event neither undoes the answer of our own write nor brings back an earlier object of the same name.  A
+deleted node is only a suspicion here: the reconciler asks the API server.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse
 from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.selection import ranked
 
 
-class PolicyError:
-    """A policy that cannot be read: the message, and the generation that it was seen at."""
+class PolicyError(Struct, frozen=True, kw_only=True):
+    """Why a policy cannot be read, and the generation that has this error."""
 
-    def __init__(self, *, generation: int, message: str) -> None:
-        self.generation = generation
-        self.message = message
+    generation: int
+    message: str
 
 
-class Store:
-    """Nodes, reports, pods and policies by name; policies also remember what is wrong with them."""
+class Cache:
+    """Nodes, reports, pods and policies by name, and the errors of policies that cannot be read."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeView] = {}
@@ -35,56 +36,57 @@ class Store:
         self.policy_status: dict[str, dict[str, object]] = {}
         self.policy_versions: dict[str, int] = {}
         self.suspects: set[str] = set()
-        self.outside: set[str] = set()
-        """Nodes that exist and are not in the server-side selection (any more): no policy holds there."""
+        self.outside_selector: set[str] = set()
+        """Nodes that exist and that the server-side selector no longer matches: no policy applies there."""
         self.epoch = 0
-        """Moves on whenever the policies in force change: everything about every node may differ."""
-        self.gone: set[str] | None = None
-        """UIDs of what was dropped during a full list: its pages still show it.  None while there is none."""
+        """Counts changes of the policies in force: each of them can affect every node."""
+        self.dropped_while_listing: set[str] | None = None
+        """UIDs dropped during the full list under way, whose pages still show them; None between lists."""
         self._pods: dict[str, dict[str, PodView]] = {}
-        self._followed: dict[str, str | None] = {}
-        self._listeners: list[set[str]] = []
+        self._policy_names: dict[str, str | None] = {}
+        """Node to the policy in force there, as far as it was asked for since the last change."""
+        self._subscribers: list[set[str]] = []
 
-    def listen(self) -> set[str]:
-        """A set of names that grows with each node whose count may be another one; the caller empties it."""
-        self._listeners.append(set())
-        return self._listeners[-1]
+    def subscribe(self) -> set[str]:
+        """A set of names to which each changed node is added; the caller empties it."""
+        self._subscribers.append(set())
+        return self._subscribers[-1]
 
     def _changed(self, name: str) -> None:
-        for listener in self._listeners:
-            listener.add(name)
+        for subscriber in self._subscribers:
+            subscriber.add(name)
 
     def put_node(self, node: NodeView) -> bool:
-        """Keep a node unless a newer one is known; whether anything changed that decisions look at."""
+        """Keep a node unless a newer one is known; whether anything changed that a decision depends on."""
         before = self.nodes.get(node.name)
-        if node.name in self.outside:
+        if node.name in self.outside_selector:
             self._changed(node.name)
         if before is not None and not _newer(node, before):
             return False
         self.nodes[node.name] = node
-        if before is not None and _essence(before) == _essence(node):
+        if before is not None and _relevant(before) == _relevant(node):
             return False
         self._changed(node.name)
-        self._followed.pop(node.name, None)
+        self._policy_names.pop(node.name, None)
         return True
 
-    def see_node(self, node: NodeView) -> bool:
-        """Keep a node that a watch or a list has brought, which says that it is in the selection."""
-        returned = node.name in self.outside
-        self.outside.discard(node.name)
+    def put_selected_node(self, node: NodeView) -> bool:
+        """Keep a node from a watch or a list: it matches the server-side selector."""
+        returned = node.name in self.outside_selector
+        self.outside_selector.discard(node.name)
         if returned:
             self._changed(node.name)
         return self.put_node(node) or returned
 
     def drop_node(self, name: str) -> None:
-        """Forget a node that is gone for certain."""
+        """Forget a node that the API server no longer has."""
         known = self.nodes.pop(name, None)
         if known is not None:
-            self._bury(known.uid)
+            self._note_dropped(known.uid)
         self._changed(name)
         self.suspects.discard(name)
-        self.outside.discard(name)
-        self._followed.pop(name, None)
+        self.outside_selector.discard(name)
+        self._policy_names.pop(name, None)
 
     def put_report(self, report: Report) -> bool:
         """Keep a report unless a newer one is known; whether it changed."""
@@ -101,7 +103,7 @@ class Store:
         if known is None or known.uid != uid:
             return False
         del self.reports[name]
-        self._bury(uid)
+        self._note_dropped(uid)
         self._changed(name)
         return True
 
@@ -126,66 +128,104 @@ class Store:
         known = pods.get(pod.name)
         if known is not None and known.uid == pod.uid:
             del pods[pod.name]
-            self._bury(pod.uid)
+            self._note_dropped(pod.uid)
             if not pods:
                 del self._pods[pod.node]
 
     def pods_of(self, node: str) -> tuple[PodView, ...]:
-        """The node's pods, oldest run first; those that are gone are kept until they have been judged."""
+        """The node's pods, oldest run first; deleted ones are kept until their run has been judged."""
         return tuple(sorted(self._pods.get(node, {}).values(), key=lambda p: p.number))
 
     def nodes_with_pods(self, *probes: str) -> set[str]:
-        """Names of nodes that have a pod of one of these probes now."""
+        """Names of nodes that now have a pod of one of these probes."""
         return {
             node for node, pods in self._pods.items() if any(pod.probe in probes for pod in pods.values())
         }
 
     def policy_of(self, node: NodeView) -> Policy | None:
-        """The policy in force on a node: highest priority, then the name; none outside of the selection."""
-        if node.name in self.outside:
+        """The policy in force on a node: highest priority, then by name; None outside the selector."""
+        if node.name in self.outside_selector:
             return None
-        if node.name not in self._followed:
+        if node.name not in self._policy_names:
             chosen = ranked(self.policies.values(), node.labels)
-            self._followed[node.name] = chosen[0].name if chosen else None
-        name = self._followed[node.name]
+            self._policy_names[node.name] = chosen[0].name if chosen else None
+        name = self._policy_names[node.name]
         return self.policies.get(name) if name else None
 
+    def put_policy(self, body: dict[str, object]) -> bool:
+        """Keep a policy unless a newer one is known; whether the set of policies in force changed.
+
+        Of a policy that cannot be read the error is kept, and the last good version stays in force.
+        """
+        metadata: dict[str, object] = body["metadata"]  # type: ignore[assignment]
+        name, version = str(metadata["name"]), version_of(str(metadata.get("resourceVersion", "")))
+        if version and version <= self.policy_versions.get(name, 0):
+            return False
+        self.policy_versions[name] = version
+        self.policy_status[name] = body.get("status") or {}  # type: ignore[assignment]
+        try:
+            policy = parse(body)
+        except PolicyInvalid as error:
+            generation = int(str(metadata.get("generation", 0)))
+            self.policy_errors[name] = PolicyError(generation=generation, message=str(error))
+            return False
+        self.policy_errors.pop(name, None)
+        changed = self.policies.get(name) != policy
+        self.policies[name] = policy
+        if changed:
+            self.policies_changed()
+        return changed
+
+    def drop_policy(self, name: str, *, version: str) -> bool:
+        """Forget a policy that was deleted at that resourceVersion; whether it was in force.
+
+        A policy created under the same name since then is kept.
+        """
+        if version_of(version) < self.policy_versions.get(name, 0):
+            return False
+        self.policy_versions.pop(name, None)
+        self.policy_errors.pop(name, None)
+        self.policy_status.pop(name, None)
+        known = self.policies.pop(name, None) is not None
+        self.policies_changed()
+        return known
+
     def policies_changed(self) -> None:
-        """Forget which policy each node follows: the set of policies is another one."""
-        self._followed.clear()
+        """Forget which policy is in force on which node."""
+        self._policy_names.clear()
         self.epoch += 1
 
     def known_names(self) -> set[str]:
-        """Every node name that anything here is about."""
+        """Every node name with a node, a report or a pod."""
         return {*self.nodes, *self.reports, *self._pods}
 
-    def keep_only(
+    def drop_unlisted(
         self, *, nodes: Iterable[str], reports: Iterable[str], pods: Iterable[str], since: int
     ) -> set[str]:
-        """After a full list: what it lacks and is older than it (`since`, a resourceVersion) is gone.
+        """After a full list: drop what it lacks unless that is newer than the list (`since`: a version).
 
         Returns the names of nodes about which something was dropped.  Nodes only become suspects.
         """
         listed_nodes, listed_reports, listed_pods = set(nodes), set(reports), set(pods)
         self.suspects |= {n for n in self.nodes if n not in listed_nodes}
-        touched = set(self.suspects)
+        affected = set(self.suspects)
         for report in [r for r in self.reports.values() if r.name not in listed_reports]:
             if version_of(report.resource_version) <= since:
-                touched.add(report.name)
+                affected.add(report.name)
                 self.drop_report(report.name, report.uid)
         for pod in [p for pods_ in self._pods.values() for p in pods_.values()]:
             if pod.uid not in listed_pods and not pod.gone and version_of(pod.resource_version) <= since:
-                touched.add(pod.node)
+                affected.add(pod.node)
                 self.drop_pod(pod)
-        return touched
+        return affected
 
-    def buried(self, uid: str) -> bool:
-        """Whether the object was dropped while the full list was under way that shows it."""
-        return self.gone is not None and uid in self.gone
+    def was_dropped(self, uid: str) -> bool:
+        """Whether the object was dropped during the full list that shows it."""
+        return self.dropped_while_listing is not None and uid in self.dropped_while_listing
 
-    def _bury(self, uid: str) -> None:
-        if self.gone is not None:
-            self.gone.add(uid)
+    def _note_dropped(self, uid: str) -> None:
+        if self.dropped_while_listing is not None:
+            self.dropped_while_listing.add(uid)
 
 
 def _newer(new: NodeView | Report | PodView, old: NodeView | Report | PodView) -> bool:
@@ -193,12 +233,12 @@ def _newer(new: NodeView | Report | PodView, old: NodeView | Report | PodView) -
 
 
 def version_of(text: str) -> int:
-    """A resourceVersion as a number; 0 where there is none."""
+    """A resourceVersion as a number; 0 if there is none."""
     return whole(text) or 0
 
 
-def _essence(node: NodeView) -> tuple[object, ...]:
-    """What decisions look at: a heartbeat changes none of it."""
+def _relevant(node: NodeView) -> tuple[object, ...]:
+    """What decisions depend on: a heartbeat changes none of it."""
     return (
         node.uid,
         node.labels,

@@ -13,8 +13,8 @@ from enum import Enum
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Budget
 from nodegauge_operator.core.budget import concurrent_probes, next_in_turn
-from nodegauge_operator.reconcile.cache import Store
-from nodegauge_operator.reconcile.counters import Tally
+from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.counters import NodeCounters
 
 NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
 """Probes of which a benchmark is made; each takes a place."""
@@ -25,13 +25,13 @@ Setting = Callable[[Budget], int | str]
 class Queue:
     """Nodes that wait for a run of one kind.  `setting` says which part of a policy's budget counts it."""
 
-    def __init__(self, store: Store, tally: Tally, *, setting: Setting) -> None:
+    def __init__(self, cache: Cache, counters: NodeCounters, *, setting: Setting) -> None:
         self.waiting: dict[str, float] = {}
         """Since when, epoch seconds: the last time that it was done there; 0.0 for never."""
         self.granted: set[str] = set()
         """Nodes for which a place is kept until they have been looked at."""
-        self._store = store
-        self._tally = tally
+        self._cache = cache
+        self._counters = counters
         self._setting = setting
 
     def wait(self, name: str, since: float | None) -> None:
@@ -59,18 +59,18 @@ class Queue:
     def _free(self, running: Set[str]) -> dict[str, int]:
         """The policies that have a place free, and how many: this is asked at every pass, mostly for none."""
         taken = Counter(map(self._policy_name, running | self.granted))
-        places = {name: self._places(name) - taken[name] for name in self._store.policies}
+        places = {name: self._places(name) - taken[name] for name in self._cache.policies}
         return {name: count for name, count in places.items() if count > 0}
 
     def _places(self, policy_name: str) -> int:
-        policy = self._store.policies.get(policy_name)
+        policy = self._cache.policies.get(policy_name)
         if policy is None:
             return 0
-        return concurrent_probes(self._setting(policy.spec.budget), self._tally.selected(policy_name))
+        return concurrent_probes(self._setting(policy.spec.budget), self._counters.selected(policy_name))
 
     def _policy_name(self, node: str) -> str:
-        view = self._store.nodes.get(node)
-        policy = self._store.policy_of(view) if view else None
+        view = self._cache.nodes.get(node)
+        policy = self._cache.policy_of(view) if view else None
         return policy.name if policy else ""
 
 
@@ -89,11 +89,11 @@ def _nccl_runs(budget: Budget) -> int | str:
 class Turns:
     """Both queues.  A health run never waits for a benchmark's place, nor behind a benchmark that waits."""
 
-    def __init__(self, store: Store, tally: Tally) -> None:
-        self._health = Queue(store, tally, setting=lambda budget: budget.concurrent_probes)
-        self._nccl = Queue(store, tally, setting=_nccl_runs)
+    def __init__(self, cache: Cache, counters: NodeCounters) -> None:
+        self._health = Queue(cache, counters, setting=lambda budget: budget.concurrent_probes)
+        self._nccl = Queue(cache, counters, setting=_nccl_runs)
         self._queues = {Kind.HEALTH: self._health, Kind.NCCL: self._nccl}
-        self._store = store
+        self._cache = cache
 
     def wait(self, name: str, since: Mapping[Kind, float]) -> None:
         """What the node waits for, and since when; not for anything else any more."""
@@ -106,8 +106,8 @@ class Turns:
         What GPUs are worth is only asked once they are known to be well: where a health run is due, goes on
         or is about to begin, no benchmark's place is given.
         """
-        health = self._store.nodes_with_pods(names.PROBE_HEALTH)
-        nccl = self._store.nodes_with_pods(*NCCL)
+        health = self._cache.nodes_with_pods(names.PROBE_HEALTH)
+        nccl = self._cache.nodes_with_pods(*NCCL)
         granted = self._health.grant(running=health)
         first = (health, nccl, self._health.granted, self._health.waiting)
         return granted + self._nccl.grant(

@@ -1,6 +1,6 @@
-"""How many nodes each policy has in force, by verdict, interconnect class and gate, kept up node by node.
+"""How many nodes follow each policy, by verdict, interconnect class and gate, updated node by node.
 
-Counting 5,000 nodes anew took 43 ms; the store names those that changed, and only they are looked at.
+Counting 5,000 nodes took 43 ms; the cache names the nodes that changed, and only those are counted again.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, GateStatus, Report, unstamp
 from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.cache import Cache
 
 NONE = "none"
-"""The interconnect class of a node of which none is known."""
+"""Counts nodes whose interconnect class is not known."""
 
 
-class Row(Struct, frozen=True, kw_only=True):
-    """What of one node is counted.
+class NodeCounts(Struct, frozen=True, kw_only=True):
+    """What one node adds to the counts of its policy.
 
-    `gates`: its taints for faults, as (taint, cause); `gated`: it takes a place in the budget of gated nodes;
-    `waiting`: it would be gated if there were a place, for the causes in `held_back`, since (epoch seconds).
-    `agreement`: what its bandwidth says of its interconnect; empty where none was measured.
+    `gates`: its taints for faults, as (taint, cause); `gated`: it uses a slot in the budget of gated nodes;
+    `waiting`: it would be gated if a slot were free, for the causes in `held_back`, `since` (epoch seconds);
+    `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured.
     """
 
     policy: str
@@ -41,8 +41,8 @@ class Row(Struct, frozen=True, kw_only=True):
     since: float = 0.0
 
 
-class Counts(Struct, kw_only=True):
-    """The nodes of one policy."""
+class PolicyCounts(Struct, kw_only=True):
+    """Counts over the nodes of one policy."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     classes: Counter[str] = field(default_factory=Counter)
@@ -52,33 +52,33 @@ class Counts(Struct, kw_only=True):
     gated: set[str] = field(default_factory=set)
     waiting: dict[str, float] = field(default_factory=dict)
 
-    def add(self, name: str, row: Row, by: int) -> None:
-        """Count one node in (1) or out (-1)."""
-        self.verdicts[row.verdict] += by
-        self.classes[row.klass] += by
-        if row.agreement:
-            self.agreements[row.agreement] += by
-        for gate in row.gates:
+    def add(self, name: str, counts: NodeCounts, by: int) -> None:
+        """Add one node (1) or remove it (-1)."""
+        self.verdicts[counts.verdict] += by
+        self.classes[counts.klass] += by
+        if counts.agreement:
+            self.agreements[counts.agreement] += by
+        for gate in counts.gates:
             self.gates[gate] += by
-        for cause in row.held_back:
+        for cause in counts.held_back:
             self.causes[cause] += by
         self.gated.discard(name)
         self.waiting.pop(name, None)
-        if by > 0 and row.gated:
+        if by > 0 and counts.gated:
             self.gated.add(name)
-        if by > 0 and row.waiting:
-            self.waiting[name] = row.since
+        if by > 0 and counts.waiting:
+            self.waiting[name] = counts.since
 
 
-class Tally:
-    """Counts over the store's nodes; up to date whenever it is asked."""
+class NodeCounters:
+    """Counts over the cached nodes, by policy; brought up to date at each question."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._changed = store.listen()
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._changed = cache.subscribe()
         self._epoch = -1
-        self._rows: dict[str, Row] = {}
-        self._counts: defaultdict[str, Counts] = defaultdict(Counts)
+        self._nodes: dict[str, NodeCounts] = {}
+        self._counts: defaultdict[str, PolicyCounts] = defaultdict(PolicyCounts)
 
     def selected(self, policy: str) -> int:
         """Nodes that follow the policy."""
@@ -93,67 +93,67 @@ class Tally:
         return +self._of(policy).classes
 
     def agreements(self, policy: str) -> Counter[str]:
-        """Nodes that follow the policy and were measured by a benchmark, by agreement."""
+        """Nodes that follow the policy and were measured by an NCCL run, by agreement."""
         return +self._of(policy).agreements
 
     def gates(self, policy: str) -> Counter[tuple[str, str]]:
-        """Nodes that follow the policy by taint and cause; one may carry two."""
+        """Nodes that follow the policy, by taint and cause; a node can carry two."""
         return +self._of(policy).gates
 
     def causes(self, policy: str) -> Counter[str]:
-        """Nodes of the policy that wait for a place in its budget, by cause; one may have two."""
+        """Nodes that wait for a slot in the policy's budget, by cause; a node can have two."""
         return +self._of(policy).causes
 
     def gated(self, policy: str) -> Set[str]:
-        """Names of the nodes that take a place in the policy's budget of gated nodes.
+        """Names of the nodes that use a slot in the policy's budget of gated nodes.
 
-        Those whose report reserves a taint for a fault, and those that still carry one: a place is free only
-        once the taint is off the node.
+        Those whose report reserves a taint for a fault, and those that still carry one: a slot is free only
+        after the taint has been removed from the node.
         """
         return self._of(policy).gated
 
     def waiting(self, policy: str) -> Mapping[str, float]:
-        """Names of the nodes that wait for such a place, and since when, epoch seconds."""
+        """Names of the nodes that wait for such a slot, and since when, epoch seconds."""
         return self._of(policy).waiting
 
-    def _of(self, policy: str) -> Counts:
-        self._keep_up()
-        return self._counts[policy] if policy in self._counts else Counts()
+    def _of(self, policy: str) -> PolicyCounts:
+        self._update()
+        return self._counts[policy] if policy in self._counts else PolicyCounts()
 
-    def _keep_up(self) -> None:
-        store = self._store
-        if self._epoch != store.epoch:
-            self._epoch = store.epoch
-            self._rows.clear()
+    def _update(self) -> None:
+        cache = self._cache
+        if self._epoch != cache.epoch:
+            self._epoch = cache.epoch
+            self._nodes.clear()
             self._counts.clear()
-            self._changed.update(store.nodes)
+            self._changed.update(cache.nodes)
         while self._changed:
             name = self._changed.pop()
-            before = self._rows.pop(name, None)
+            before = self._nodes.pop(name, None)
             if before is not None:
                 self._counts[before.policy].add(name, before, -1)
-            row = self._row(name)
-            if row is not None:
-                self._rows[name] = row
-                self._counts[row.policy].add(name, row, 1)
+            after = self._count(name)
+            if after is not None:
+                self._nodes[name] = after
+                self._counts[after.policy].add(name, after, 1)
 
-    def _row(self, name: str) -> Row | None:
-        node = self._store.nodes.get(name)
-        policy = self._store.policy_of(node) if node else None
+    def _count(self, name: str) -> NodeCounts | None:
+        node = self._cache.nodes.get(name)
+        policy = self._cache.policy_of(node) if node else None
         if node is None or policy is None:
             return None
-        report = self._store.reports.get(name)
+        report = self._cache.reports.get(name)
         if report is None or report.node_uid != node.uid:
-            return Row(policy=policy.name, gated=_tainted(node))
-        return _row_of(node, report, policy=policy.name)
+            return NodeCounts(policy=policy.name, gated=_tainted(node))
+        return _counts_of(node, report, policy=policy.name)
 
 
-def _row_of(node: NodeView, report: Report, *, policy: str) -> Row:
+def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     status = report.status
     gated = is_gated(report) or _tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
-    return Row(
+    return NodeCounts(
         policy=policy,
         verdict=status.verdict.value,
         klass=status.interconnect.klass or NONE,
@@ -174,5 +174,5 @@ _CAUSES = {str(code): entry.gate.cause.value for code, entry in CATALOGUE.items(
 
 
 def _cause(gate: GateStatus) -> str:
-    """The taint's value that the row would set; its code where the catalogue does not know it (any more)."""
+    """The taint value that the gate would set; its code if the catalogue does not know it (any more)."""
     return _CAUSES.get(gate.code, gate.code)

@@ -1,13 +1,13 @@
-"""The ledger of gated nodes: who has a place in a policy's budget, who is next, who is about to take one.
+"""The budget of gated nodes: which nodes use a slot, and which waiting node gets the next free one.
 
-A place is taken by a report that reserves a taint, by a node that still carries one, and by a write that is
-on its way: it is noted here before the first byte of it leaves, in the same turn of the event loop in which
-the place was found free, so that no two workers can take the last one.  A write that was not answered keeps
-its place until the report tells what became of it.
+A slot is used by a report that reserves a taint, by a node that still carries one, and by a write in flight.
+A write reserves its slot before its first byte is sent, in the same step of the event loop that found the
+slot free, so that two workers cannot take the last one.  An unanswered write keeps its slot until the report
+shows whether it was made.
 
-Only this process is counted by turns.  What a second operator reserves is seen once its reports are: after
-milliseconds by the watch, after a full list at worst.  The two together can exceed the budget by as many
-nodes as they entered meanwhile; `exceeded` tells of it, and nothing is entered before it has passed.
+Reservations cover this process only.  What a second operator reserves is seen once its reports arrive: after
+milliseconds by the watch, at worst after a full list.  Until then the two together can exceed the budget by
+as many nodes as they gated meanwhile; `exceeded` reports that, and no node is added until it has passed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator.core.budget import gated_places
-from nodegauge_operator.reconcile.cache import Store, version_of
-from nodegauge_operator.reconcile.counters import Tally
+from nodegauge_operator.reconcile.cache import Cache, version_of
+from nodegauge_operator.reconcile.counters import NodeCounters
 
 NEVER = float("inf")
 DOUBT_SECONDS = 90.0
-"""An API server gives a request up after 60 s (its --request-timeout); what was not answered by then, and
-shows in no report, was not written."""
+"""An API server gives up a request after 60 s (its --request-timeout): a write that is unanswered after 90 s
+and that no report shows was not made."""
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """A place for a write under way: the report's version that it replaces.
+    """A slot for a write in flight: its policy, and the version of the report that the write replaces.
 
-    `unanswered_at`: when it turned out that nobody knows whether it was written, by the ledger's clock.
+    `unanswered_at`: since when it is unknown whether the write was made, by the budget's clock.
     """
 
     policy: str
@@ -39,122 +39,122 @@ class Reservation(Struct, frozen=True, kw_only=True):
     unanswered_at: float | None = None
 
 
-class Places:
-    """Places in each policy's budget of gated nodes.  `clock` gives seconds and never goes back."""
+class GateBudget:
+    """Slots in each policy's budget of gated nodes.  `clock` gives seconds and never goes back."""
 
-    def __init__(self, store: Store, *, clock: Callable[[], float]) -> None:
-        self.tally = Tally(store)
-        self._store = store
+    def __init__(self, cache: Cache, *, clock: Callable[[], float]) -> None:
+        self.counters = NodeCounters(cache)
+        self._cache = cache
         self._clock = clock
         self._reserved: dict[str, Reservation] = {}
-        self._called: dict[str, str] = {}
-        """Nodes that waited, and were woken to take a place of this policy: it is kept for them."""
-        self._passed: dict[str, int] = {}
-        """Nodes that were woken and did not take it, with their report's version then: others come first
-        until there is another one."""
+        self._offered: dict[str, str] = {}
+        """Waiting nodes that were woken to use a slot of this policy: the slot is kept for them."""
+        self._declined: dict[str, int] = {}
+        """Nodes that were woken and did not use their slot, with their report's version at that time: other
+        nodes come first until the report changes."""
 
-    def of(self, policy: str) -> int:
-        """Places that the policy has, taken or not."""
-        known = self._store.policies.get(policy)
-        return gated_places(known.spec.budget.gated_nodes, self.tally.selected(policy)) if known else 0
+    def slots(self, policy: str) -> int:
+        """Slots of the policy, used or free."""
+        known = self._cache.policies.get(policy)
+        return gated_places(known.spec.budget.gated_nodes, self.counters.selected(policy)) if known else 0
 
-    def taken(self, policy: str) -> int:
-        """Places of the policy that are taken; more than there are, where its budget shrank."""
-        gated = self.tally.gated(policy)
+    def used(self, policy: str) -> int:
+        """Used slots of the policy; more than it has after its budget shrank."""
+        gated = self.counters.gated(policy)
         return len(gated) + sum(1 for name in self._writing(policy) if name not in gated)
 
-    def room(self, name: str) -> bool:
-        """Whether the node may be gated now: it has a place, or there is one and its turn has come."""
+    def has_slot(self, name: str) -> bool:
+        """Whether the node may be gated now: it has a slot, or one is free for it."""
         policy = self._policy_of(name)
         if not policy:
             return False
-        gated = self.tally.gated(policy)
-        if name in gated or name in self._holders(policy, gated):
+        gated = self.counters.gated(policy)
+        if name in gated or name in self._kept(policy, gated):
             return True
         free = self._free(policy)
-        queue = list(self._queue(policy)) if free > 0 else []
-        own = (self.tally.waiting(policy).get(name, NEVER), name)
-        return free > sum(1 for one in queue if one < own)
+        waiting = list(self._waiting(policy)) if free > 0 else []
+        own = (self.counters.waiting(policy).get(name, NEVER), name)
+        return free > sum(1 for other in waiting if other < own)
 
-    def take(self, name: str) -> bool:
-        """Take a place for a write that is about to be made; False where there is none."""
-        if not self.room(name):
+    def reserve(self, name: str) -> bool:
+        """Reserve a slot for a write that is about to be made; False if there is none."""
+        if not self.has_slot(name):
             return False
         self._reserved[name] = Reservation(policy=self._policy_of(name), version=self._version(name))
         return True
 
-    def written(self, name: str) -> None:
-        """The write was answered: the report tells now whether the place is taken."""
+    def confirm(self, name: str) -> None:
+        """The write was answered: from now on the report shows whether the slot is used."""
         self._reserved.pop(name, None)
 
     def unanswered(self, name: str) -> None:
-        """Nobody knows whether the write was made: the place stays taken until the report tells."""
+        """It is unknown whether the write was made: the slot stays used until the report shows it."""
         if name in self._reserved:
             self._reserved[name] = replace(self._reserved[name], unanswered_at=self._clock())
 
-    def call(self, *, busy: Set[str]) -> list[str]:
-        """Nodes that waited longest, one for each free place: to be woken; the places are kept for them.
+    def offer(self, *, busy: Set[str]) -> list[str]:
+        """The longest waiting nodes, one for each free slot, which is kept for them: wake them.
 
-        Nobody is called who is `busy`: that look at the node began before there was a place.
+        A `busy` node gets no offer: it is being reconciled on the premise that no slot is free.
         """
-        called: list[str] = []
-        for policy in self._store.policies:
-            free = self._free(policy) if self.tally.waiting(policy) else 0
+        offered: list[str] = []
+        for policy in self._cache.policies:
+            free = self._free(policy) if self.counters.waiting(policy) else 0
             if free <= 0:
                 continue
-            first = heapq.nsmallest(free, self._queue(policy))
+            first = heapq.nsmallest(free, self._waiting(policy))
             chosen = [name for _, name in first if name not in busy]
-            self._called.update(dict.fromkeys(chosen, policy))
-            called += chosen
-        return called
+            self._offered.update(dict.fromkeys(chosen, policy))
+            offered += chosen
+        return offered
 
-    def answered(self, name: str) -> None:
-        """The node has been looked at; where it still waits, the next one is called before it."""
-        self._called.pop(name, None)
-        if name in self.tally.waiting(self._policy_of(name)):
-            self._passed[name] = self._version(name)
+    def reconciled(self, name: str) -> None:
+        """The node has been reconciled; if it still waits, other nodes get the next offer."""
+        self._offered.pop(name, None)
+        if name in self.counters.waiting(self._policy_of(name)):
+            self._declined[name] = self._version(name)
         else:
-            self._passed.pop(name, None)
+            self._declined.pop(name, None)
 
     def exceeded(self) -> Iterator[tuple[str, int, int]]:
-        """Policies with more places taken than there are: name, taken, places."""
-        for policy in self._store.policies:
-            taken, places = self.taken(policy), self.of(policy)
-            if taken > places:
-                yield policy, taken, places
+        """Policies with more used slots than they have: name, used, slots."""
+        for policy in self._cache.policies:
+            used, slots = self.used(policy), self.slots(policy)
+            if used > slots:
+                yield policy, used, slots
 
     def _free(self, policy: str) -> int:
-        gated = self.tally.gated(policy)
-        return self.of(policy) - len(gated) - len(self._holders(policy, gated))
+        gated = self.counters.gated(policy)
+        return self.slots(policy) - len(gated) - len(self._kept(policy, gated))
 
-    def _queue(self, policy: str) -> Iterator[tuple[float, str]]:
-        """Nodes that wait and would take a place if they were called, with the time since when."""
-        for name, since in self.tally.waiting(policy).items():
-            if name not in self._called and self._passed.get(name) != self._version(name):
+    def _waiting(self, policy: str) -> Iterator[tuple[float, str]]:
+        """Nodes that would use a slot if it were offered, and since when they wait."""
+        for name, since in self.counters.waiting(policy).items():
+            if name not in self._offered and self._declined.get(name) != self._version(name):
                 yield since, name
 
-    def _holders(self, policy: str, gated: Set[str]) -> set[str]:
-        """Nodes beside the gated ones for which a place is kept."""
-        called = (name for name, whose in self._called.items() if whose == policy)
-        return {*self._writing(policy), *called} - gated
+    def _kept(self, policy: str, gated: Set[str]) -> set[str]:
+        """Nodes other than the gated ones for which a slot is kept."""
+        offered = (name for name, policy_name in self._offered.items() if policy_name == policy)
+        return {*self._writing(policy), *offered} - gated
 
     def _writing(self, policy: str) -> Iterator[str]:
-        for name in [n for n, r in self._reserved.items() if self._settled(n, r)]:
+        for name in [n for n, r in self._reserved.items() if self._outcome_known(n, r)]:
             del self._reserved[name]
-        return (name for name, held in self._reserved.items() if held.policy == policy)
+        return (name for name, reserved in self._reserved.items() if reserved.policy == policy)
 
-    def _settled(self, name: str, held: Reservation) -> bool:
-        """Whether it is known, or has become certain with time, what became of an unanswered write."""
-        if held.unanswered_at is None:
+    def _outcome_known(self, name: str, reserved: Reservation) -> bool:
+        """Whether the cluster shows what became of an unanswered write, or enough time has passed."""
+        if reserved.unanswered_at is None:
             return False
-        late = self._clock() - held.unanswered_at >= DOUBT_SECONDS
-        return late or name not in self._store.nodes or self._version(name) > held.version
+        late = self._clock() - reserved.unanswered_at >= DOUBT_SECONDS
+        return late or name not in self._cache.nodes or self._version(name) > reserved.version
 
     def _version(self, name: str) -> int:
-        report = self._store.reports.get(name)
+        report = self._cache.reports.get(name)
         return version_of(report.resource_version) if report else 0
 
     def _policy_of(self, name: str) -> str:
-        node = self._store.nodes.get(name)
-        policy = self._store.policy_of(node) if node else None
+        node = self._cache.nodes.get(name)
+        policy = self._cache.policy_of(node) if node else None
         return policy.name if policy else ""

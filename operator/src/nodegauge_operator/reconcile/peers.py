@@ -1,7 +1,7 @@
-"""Nodes that are made alike, and what their GPUs reach: the judge compares a node with the median of them.
+"""Peer groups: nodes of the same hardware; the judge compares a node with their median bus bandwidth.
 
-Kept up node by node, as the store names those whose report changed; grading one node out of thousands alike
-must not read thousands of reports.
+Updated node by node, as the cache names those whose report changed: judging one node must not read the
+reports of thousands of peers.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
-from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.cache import Cache
 
-MOST = 64
-"""Values that are handed out at most: the middle ones, whose median is that of all."""
+MAX_VALUES = 64
+"""At most so many values are returned: the middle ones, which have the same median as all."""
 
 
 class Peers:
-    """By fingerprint, the all_reduce bus bandwidth of each node that has it, sorted."""
+    """By fingerprint of the hardware: the all_reduce bus bandwidth of its nodes, sorted."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._changed = store.listen()
-        self._changed.update(store.reports)
-        self._found: dict[str, tuple[str, float]] = {}
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._changed = cache.subscribe()
+        self._changed.update(cache.reports)
+        self._measured: dict[str, tuple[str, float]] = {}
         """Fingerprint and value of each node."""
         self._ranks: dict[str, list[tuple[float, str]]] = {}
 
@@ -30,30 +30,30 @@ class Peers:
         """GB/s of the other nodes with this fingerprint; of more than 64, the middle ones."""
         if not fingerprint:
             return ()
-        self._keep_up()
+        self._update()
         ranks = self._ranks.get(fingerprint, [])
-        own, value = self._found.get(but, ("", 0.0))
+        own, value = self._measured.get(but, ("", 0.0))
         at = bisect_left(ranks, (value, but)) if own == fingerprint else len(ranks)
         others = len(ranks) - (own == fingerprint)
-        size = min(others, MOST - (others - MOST) % 2)
+        size = min(others, MAX_VALUES - (others - MAX_VALUES) % 2)
         first = (others - size) // 2
         return [ranks[i + (i >= at)][0] for i in range(first, first + size)]
 
-    def _keep_up(self) -> None:
+    def _update(self) -> None:
         while self._changed:
             name = self._changed.pop()
-            before, after = self._found.pop(name, None), self._of_report(name)
+            before, after = self._measured.pop(name, None), self._of_report(name)
             if before is not None:
                 ranks = self._ranks[before[0]]
                 del ranks[bisect_left(ranks, (before[1], name))]
                 if not ranks:
                     del self._ranks[before[0]]
             if after is not None:
-                self._found[name] = after
+                self._measured[name] = after
                 insort(self._ranks.setdefault(after[0], []), (after[1], name))
 
     def _of_report(self, name: str) -> tuple[str, float] | None:
-        node, report = self._store.nodes.get(name), self._store.reports.get(name)
+        node, report = self._cache.nodes.get(name), self._cache.reports.get(name)
         if node is None or report is None or report.node_uid != node.uid:
             return None
         bandwidth = report.status.bandwidth

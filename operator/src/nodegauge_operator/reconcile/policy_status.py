@@ -1,7 +1,7 @@
-"""The status of policies: how many nodes, how they fare, and whether the policy is in force.
+"""The status of policies: counts of nodes, and the conditions `Ready` and `GatesWithinBudget`.
 
-Written only when it differs from what stands there: counts drift for as long as runs end, and are written
-every few seconds; what somebody has just changed in a policy is answered at once.
+Written only when it differs from the current status.  Counts change with every run and are written every few
+seconds; a change of the policy itself is answered at once.
 """
 
 from __future__ import annotations
@@ -13,70 +13,80 @@ from typing import Any
 
 from nodegauge_judge import Verdict
 from nodegauge_judge.nccl.model import Agreement
+from nodegauge_operator.api.report import stamp
+from nodegauge_operator.core.selection import matches
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile.backoff import Jitter, backoff
-from nodegauge_operator.reconcile.cache import Store
-from nodegauge_operator.reconcile.gate_budget import Places
-from nodegauge_operator.reconcile.policy_conditions import conditions, conditions_by_type, observed
+from nodegauge_operator.reasons import BudgetReason, PolicyReason
+from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.gate_budget import GateBudget
+from nodegauge_operator.reconcile.resync import Jitter, backoff
 
 log = logging.getLogger("nodegauge.policy")
 
-LOOK_SECONDS = 1.0
-"""Statuses are compared so often at most."""
-DRIFT_SECONDS = 5.0
-"""A status whose counts alone differ is written so often at most."""
+COMPARE_SECONDS = 1.0
+"""Statuses are compared at most this often."""
+COUNTS_SECONDS = 5.0
+"""A status of which only the counts differ is written at most this often."""
 NEVER = float("inf")
+READY = "Ready"
+WITHIN_BUDGET = "GatesWithinBudget"
+MAX_CAUSES = 6
+"""A condition's message lists at most so many causes."""
+
+Condition = dict[str, Any]
+State = tuple[str, PolicyReason | BudgetReason, str]
+"""Status, reason and message of a condition."""
 
 
 class PolicyStatus:
-    """Counts and conditions of every policy.  `dirty` asks for another look at them."""
+    """Counts and conditions of every policy.  Set `dirty` to have them compared again."""
 
     def __init__(
         self,
         *,
         client: Client,
-        store: Store,
-        places: Places,
+        cache: Cache,
+        gate_budget: GateBudget,
         metrics: Metrics,
         clock: Callable[[], float],
         jitter: Jitter = random.random,
     ) -> None:
         self.dirty = True
         self._client = client
-        self._store = store
+        self._cache = cache
         self._metrics = metrics
         self._clock = clock
         self._jitter = jitter
-        self._places = places
-        self._tally = places.tally
-        self._looked_at = 0.0
+        self._budget = gate_budget
+        self._counters = gate_budget.counters
+        self._compared_at = 0.0
         self._written: dict[str, float] = {}
         self._failed: dict[str, tuple[int, float]] = {}
-        """Policies whose status the API server did not take: how often in a row, and when to try again."""
+        """Policies whose status could not be written: how often in a row, and when to try again."""
 
     def due_at(self) -> float:
-        """When `write` has something to look at; infinity for not at all."""
-        return self._looked_at + LOOK_SECONDS if self.dirty else NEVER
+        """When `write` has something to compare; infinity for never."""
+        return self._compared_at + COMPARE_SECONDS if self.dirty else NEVER
 
     async def write(self) -> None:
-        """Write each status that differs and is due; what is not yet due, or failed, is looked at later."""
+        """Write each status that differs and is due; compare the others again later."""
         now = self._clock()
-        if not self.dirty or 0 <= now - self._looked_at < LOOK_SECONDS:
+        if not self.dirty or 0 <= now - self._compared_at < COMPARE_SECONDS:
             return
-        self.dirty, self._looked_at = False, now
+        self.dirty, self._compared_at = False, now
         self._export()
-        self._forget()
+        self._forget_deleted()
         for name in [
-            *self._store.policies,
-            *(self._store.policy_errors.keys() - self._store.policies.keys()),
+            *self._cache.policies,
+            *(self._cache.policy_errors.keys() - self._cache.policies.keys()),
         ]:
-            if name not in self._store.policies and name not in self._store.policy_errors:
-                continue  # deleted while another one was written
+            if name not in self._cache.policies and name not in self._cache.policy_errors:
+                continue  # deleted while the status of another policy was written
             wanted = self._wanted(name)
-            if _same(self._store.policy_status.get(name, {}), wanted):
+            if _same(self._cache.policy_status.get(name, {}), wanted):
                 self._failed.pop(name, None)
             elif self._due(name, wanted, now):
                 await self._patch(name, wanted)
@@ -86,8 +96,8 @@ class PolicyStatus:
     def _due(self, name: str, wanted: dict[str, Any], now: float) -> bool:
         if name in self._failed:
             return now >= self._failed[name][1]
-        drifts = _standing(self._store.policy_status.get(name, {})) == _standing(wanted)
-        return not (drifts and 0 <= now - self._written.get(name, 0.0) < DRIFT_SECONDS)
+        counts_only = _without_counts(self._cache.policy_status.get(name, {})) == _without_counts(wanted)
+        return not (counts_only and 0 <= now - self._written.get(name, 0.0) < COUNTS_SECONDS)
 
     async def _patch(self, name: str, wanted: dict[str, Any]) -> None:
         try:
@@ -100,48 +110,47 @@ class PolicyStatus:
             return
         self._failed.pop(name, None)
         self._written[name] = self._clock()
-        if name in self._store.policy_versions:
-            self._store.policy_status[name] = wanted
+        if name in self._cache.policy_versions:
+            self._cache.policy_status[name] = wanted
 
     def _export(self) -> None:
         metrics = self._metrics
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
         for gauge in (*by_kind, metrics.held_back):
             gauge.clear()
-        for name in self._store.policies:
-            metrics.held_back.labels(name).set(len(self._tally.waiting(name)))
-            for (taint, cause), count in self._tally.gates(name).items():
+        for name in self._cache.policies:
+            metrics.held_back.labels(name).set(len(self._counters.waiting(name)))
+            for (taint, cause), count in self._counters.gates(name).items():
                 metrics.gated.labels(name, taint, cause).set(count)
-            for verdict, count in self._tally.verdicts(name).items():
+            for verdict, count in self._counters.verdicts(name).items():
                 metrics.nodes.labels(name, verdict).set(count)
-            for klass, count in self._tally.classes(name).items():
+            for klass, count in self._counters.classes(name).items():
                 metrics.interconnect.labels(name, klass).set(count)
-            for agreement, count in self._tally.agreements(name).items():
+            for agreement, count in self._counters.agreements(name).items():
                 metrics.measured.labels(name, agreement).set(count)
 
-    def _forget(self) -> None:
-        """Let go of policies that were deleted."""
-        for memory in (self._written, self._failed):
-            for name in memory.keys() - self._store.policy_versions.keys():
-                memory.pop(name, None)
+    def _forget_deleted(self) -> None:
+        for history in (self._written, self._failed):
+            for name in history.keys() - self._cache.policy_versions.keys():
+                history.pop(name, None)
 
     def _wanted(self, name: str) -> dict[str, Any]:
-        tally = self._tally
-        verdicts = tally.verdicts(name)
+        counters = self._counters
+        verdicts = counters.verdicts(name)
         good, selected = verdicts[Verdict.PASS] + verdicts[Verdict.WARN], sum(verdicts.values())
         return {
-            "observedGeneration": observed(self._store, name),
+            "observedGeneration": observed_generation(self._cache, name),
             "nodes": {
                 "selected": selected,
                 "validated": good,
                 "failing": verdicts[Verdict.FAIL],
                 "unknown": selected - good - verdicts[Verdict.FAIL],
-                "gated": len(tally.gated(name)),
-                "heldBack": len(tally.waiting(name)),
-                "measured": sum(tally.agreements(name).values()),
-                "contradicted": tally.agreements(name)[Agreement.CONTRADICTED],
+                "gated": len(counters.gated(name)),
+                "heldBack": len(counters.waiting(name)),
+                "measured": sum(counters.agreements(name).values()),
+                "contradicted": counters.agreements(name)[Agreement.CONTRADICTED],
             },
-            "conditions": conditions(self._store, self._places, name, now=self._clock()),
+            "conditions": conditions(self._cache, self._budget, name, now=self._clock()),
         }
 
 
@@ -149,7 +158,82 @@ def _same(current: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return all(current.get(key) == value for key, value in wanted.items())
 
 
-def _standing(status: dict[str, Any]) -> tuple[object, ...]:
-    """What a change of counts alone leaves as it is; conditions' messages name counts."""
+def _without_counts(status: dict[str, Any]) -> tuple[object, ...]:
+    """The status without its counts; the conditions' messages contain counts too."""
     kinds = sorted(conditions_by_type(status).items())
     return status.get("observedGeneration"), [(k, c.get("status"), c.get("reason")) for k, c in kinds]
+
+
+def conditions(cache: Cache, budget: GateBudget, name: str, *, now: float) -> list[Condition]:
+    """The conditions of one policy, with the time at which each status last changed."""
+    states: dict[str, State] = {READY: _ready(cache, budget, name)}
+    if name in cache.policies:
+        states[WITHIN_BUDGET] = _within_budget(cache, budget, name)
+    before = conditions_by_type(cache.policy_status.get(name, {}))
+    generation = observed_generation(cache, name)
+    return [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason.value,
+            "message": message,
+            "observedGeneration": generation,
+            "lastTransitionTime": _since(before.get(kind, {}), status, now),
+        }
+        for kind, (status, reason, message) in states.items()
+    ]
+
+
+def observed_generation(cache: Cache, name: str) -> int:
+    """The generation of the policy that was last read, valid or not."""
+    error, policy = cache.policy_errors.get(name), cache.policies.get(name)
+    return error.generation if error else (policy.generation if policy else 0)
+
+
+def conditions_by_type(status: dict[str, Any]) -> dict[str, Condition]:
+    """The conditions in a status."""
+    return {str(condition.get("type")): condition for condition in status.get("conditions") or ()}
+
+
+def _since(before: Condition, status: str, now: float) -> str:
+    at = before.get("lastTransitionTime") if before.get("status") == status else None
+    return str(at or stamp(now))
+
+
+def _ready(cache: Cache, budget: GateBudget, name: str) -> State:
+    policy, error = cache.policies.get(name), cache.policy_errors.get(name)
+    if error is not None:
+        kept = " The last good version stays in force." if policy else " The policy is not in force."
+        return "False", PolicyReason.INVALID, error.message[:800] + "." + kept
+    selected = budget.counters.selected(name)
+    if selected:
+        return "True", PolicyReason.ACTIVE, f"in force on {selected} nodes"
+    if policy and any(matches(policy.spec.node_selector, node.labels) for node in cache.nodes.values()):
+        return "True", PolicyReason.OVERRIDDEN, "every node it selects follows another policy"
+    return "True", PolicyReason.NO_NODES, "spec.nodeSelector selects no node"
+
+
+def _within_budget(cache: Cache, budget: GateBudget, name: str) -> State:
+    setting = cache.policies[name].spec.budget.gated_nodes
+    used, slots, waiting = budget.used(name), budget.slots(name), len(budget.counters.waiting(name))
+    usage = f"{used} of {slots} slots used"
+    if isinstance(setting, str):
+        usage += f" ({setting} of {budget.counters.selected(name)} nodes)"
+    held_back = f", {_nodes(waiting)} held back: {_cause_counts(budget, name)}" if waiting else ""
+    if used > slots:
+        message = f"{usage}{held_back}. Existing taints stay; no taint is added until a slot is free."
+        return "False", BudgetReason.BUDGET_EXCEEDED, message
+    if waiting:
+        message = f"{usage}{held_back}. They are tainted as slots become free; see spec.budget.gatedNodes."
+        return "False", BudgetReason.BUDGET_EXHAUSTED, message
+    return "True", BudgetReason.WITHIN_BUDGET, usage
+
+
+def _cause_counts(budget: GateBudget, name: str) -> str:
+    causes = budget.counters.causes(name).most_common()
+    more = [f"{len(causes) - MAX_CAUSES} more causes"] if len(causes) > MAX_CAUSES else []
+    return ", ".join([f"{cause} {count}" for cause, count in causes[:MAX_CAUSES]] + more)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"

@@ -18,11 +18,11 @@ from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile.cache import Store
+from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Kind
-from nodegauge_operator.reconcile.gate_budget import Places
+from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.peers import Peers
-from nodegauge_operator.reconcile.writer import Applier
+from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
 
 log = logging.getLogger("nodegauge.node")
@@ -52,7 +52,7 @@ class Worker:
         self,
         *,
         client: Client,
-        store: Store,
+        cache: Cache,
         metrics: Metrics,
         settings: Settings,
         clock: Callable[[], float],
@@ -60,21 +60,21 @@ class Worker:
         self.stopping = False
         """Once set, no new pods are made (SIGTERM)."""
         self._client = client
-        self._store = store
+        self._cache = cache
         self._metrics = metrics
         self._defaults = settings.probe
         self._selector = settings.node_label_selector
         self._clock = clock
         self._since = clock()
-        self.places = Places(store, clock=time.monotonic)
+        self.gate_budget = GateBudget(cache, clock=time.monotonic)
         """Who is gated, and may be."""
-        self._peers = Peers(store)
+        self._peers = Peers(cache)
         self._posted: dict[str, tuple[str, str]] = {}
         self._left_at: dict[str, float] = {}
-        self._applier = Applier(
+        self._writer = Writer(
             client=client,
-            store=store,
-            places=self.places,
+            cache=cache,
+            gate_budget=self.gate_budget,
             metrics=metrics,
             namespace=settings.probe.namespace,
             instance=settings.instance,
@@ -90,14 +90,14 @@ class Worker:
         fresh = False
         declined: dict[type, str] = {}
         for _ in range(MAX_STEPS):
-            if name in self._store.suspects:
+            if name in self._cache.suspects:
                 await self._confirm(name)
             situation = self._situation(name, granted=granted, fresh=fresh, declined=declined)
             step = steps.next_step(situation)
             if step is None or (self.stopping and isinstance(step, actions.CreatePod)):
                 return self._settled(name, situation)
             try:
-                done = await self._applier.apply(step, situation)
+                done = await self._writer.write(step, situation)
             except KubeError as error:
                 if not _may_wait(step, error):
                     raise
@@ -117,32 +117,32 @@ class Worker:
 
         One that is there and not in the server-side selection has left it: what we hold there comes off.
         """
-        self._store.suspects.discard(name)  # not after the answer: it may be reported again meanwhile
+        self._cache.suspects.discard(name)  # not after the answer: it may be reported again meanwhile
         try:
             node = await nodes.get(self._client, name)
             if self._selector and not await nodes.selected(self._client, name, self._selector):
-                self._store.outside.add(name)
-            self._store.put_node(node)
+                self._cache.outside_selector.add(name)
+            self._cache.put_node(node)
         except NotFound:
-            self._store.drop_node(name)
+            self._cache.drop_node(name)
         except KubeError:
-            self._store.suspects.add(name)
+            self._cache.suspects.add(name)
             raise
 
     def _situation(
         self, name: str, *, granted: frozenset[Kind], fresh: bool, declined: dict[type, str]
     ) -> steps.Situation:
-        node = self._store.nodes.get(name)
+        node = self._cache.nodes.get(name)
         return steps.Situation(
             node=node,
-            policy=self._store.policy_of(node) if node else None,
-            report=self._store.reports.get(name),
-            pods=self._store.pods_of(name),
+            policy=self._cache.policy_of(node) if node else None,
+            report=self._cache.reports.get(name),
+            pods=self._cache.pods_of(name),
             now=self._clock(),
             granted=Kind.HEALTH in granted,
             nccl_granted=Kind.NCCL in granted,
             peers=partial(self._peers.of, but=name),
-            gate_room=self.places.room(name),
+            gate_room=self.gate_budget.has_slot(name),
             posted=self._posted.get(name, ("", "")),
             fresh=fresh,
             since=self._since,
@@ -153,13 +153,17 @@ class Worker:
 
     def _unselected(self, name: str) -> steps.Unselected:
         """What to do with a node that no policy in force selects."""
-        store = self._store
-        if store.policy_errors.keys() - store.policies.keys():
+        cache = self._cache
+        if cache.policy_errors.keys() - cache.policies.keys():
             return steps.Unselected.FREEZE
-        report = store.reports.get(name)
-        node = store.nodes.get(name)
-        flapped = report is not None and report.status.policy in store.policies and name not in store.outside
-        if node is None or not flapped or store.policy_of(node) is not None:
+        report = cache.reports.get(name)
+        node = cache.nodes.get(name)
+        flapped = (
+            report is not None
+            and report.status.policy in cache.policies
+            and name not in cache.outside_selector
+        )
+        if node is None or not flapped or cache.policy_of(node) is not None:
             self._left_at.pop(name, None)
             return steps.Unselected.RELEASE
         left = self._left_at.setdefault(name, self._clock())
@@ -169,15 +173,15 @@ class Worker:
     def _settled(self, name: str, situation: steps.Situation) -> Settled:
         for pod in situation.pods:
             if pod.gone:
-                self._store.drop_pod(pod)
+                self._cache.drop_pod(pod)
         node, policy, report = situation.node, situation.policy, situation.report
-        if name in self._store.outside and not self._store.pods_of(name):
-            self._store.drop_node(name)  # nothing of ours is left there, and no watch tells of it
+        if name in self._cache.outside_selector and not self._cache.pods_of(name):
+            self._cache.drop_node(name)  # nothing of ours is left there, and no watch tells of it
         if node is None:
-            self._store.reports.pop(name, None)  # the garbage collector removes it with its owner
+            self._cache.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
         wake_at = min(steps.wake_at(situation), self._again_at(name, situation))
-        pods = self._store.pods_of(name)
+        pods = self._cache.pods_of(name)
         if node is None or policy is None or any(pod.in_the_way for pod in pods):
             return Settled(due_since={}, wake_at=wake_at)
         due = {Kind.HEALTH: steps.run_due_at(report, node=node, policy=policy)}
@@ -232,7 +236,7 @@ class Worker:
 
     def _note_held(self, name: str, run: Run) -> None:
         """How long the benchmark held the node's GPUs, where it held them at all."""
-        for pod in self._store.pods_of(name):
+        for pod in self._cache.pods_of(name):
             if pod.uid == run.pod_uid and pod.scheduled_at:
                 told = pod.terminated.finished_at if pod.terminated else 0.0
                 self._metrics.held_seconds.observe(max(0.0, (told or self._clock()) - pod.scheduled_at))

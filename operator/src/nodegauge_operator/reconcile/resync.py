@@ -1,135 +1,175 @@
-"""Full lists: how the store is filled at the start, and mended after a gap.
+"""Full lists: when the next one is due, and how it fills the cache.
 
-A watch never reports what was deleted while it was away, so lists are the truth and watches the speed.
+A watch does not report what was deleted while it was interrupted, so lists are the truth and watches the
+speed.  A full list costs the API server dozens of pages, and interruptions come in crowds exactly when it is
+busiest: each list after an interruption, and each that fails, makes the next one wait longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodegauge_operator.api.policy import PolicyInvalid, parse
 from nodegauge_operator.kube import nodes, pods, policies, reports
 from nodegauge_operator.kube.client import Client
-from nodegauge_operator.reconcile.cache import PolicyError, Store, version_of
+from nodegauge_operator.reconcile.cache import Cache
+
+SHORTEST, LONGEST = 5.0, 300.0
+SPREAD = 0.25
+"""Jitter adds up to this part: operators that the same outage hit do not return at the same moment."""
+GATHER_SECONDS = 20.0
+"""kopf's own list after an interruption arrives as one event per object; a full list waits this long for its
+end."""
+CALM_SECONDS = 2 * LONGEST
+"""After so long without an interruption, the delay starts again from the shortest."""
+
+Jitter = Callable[[], float]
+"""A number from 0 to 1, another one at each call: `random.random`."""
 
 
-def take_policy(store: Store, body: dict[str, object]) -> bool:
-    """Keep one policy unless a newer one is known; a bad one is remembered as such while the last good one
-    stays in force.
+def backoff(tries: int, jitter: Jitter) -> float:
+    """Seconds to wait after so many `tries` (from 0) that did not help: 5, 10, 20 ... 300, and the jitter."""
+    wait: float = min(LONGEST, SHORTEST * 2 ** min(tries, 10))
+    return wait * (1 + SPREAD * jitter())
 
-    Returns whether the set of policies in force changed.
+
+class ListSchedule:
+    """When the next full list is due.  Call `begin` when it starts, then say how it ended.
+
+    Times are monotonic seconds: a clock that is set must not stop the lists.
     """
-    metadata: dict[str, object] = body["metadata"]  # type: ignore[assignment]
-    name, version = str(metadata["name"]), version_of(str(metadata.get("resourceVersion", "")))
-    if version and version <= store.policy_versions.get(name, 0):
-        return False
-    store.policy_versions[name] = version
-    store.policy_status[name] = body.get("status") or {}  # type: ignore[assignment]
-    try:
-        policy = parse(body)
-    except PolicyInvalid as error:
-        generation = int(str(metadata.get("generation", 0)))
-        store.policy_errors[name] = PolicyError(generation=generation, message=str(error))
-        return False
-    store.policy_errors.pop(name, None)
-    changed = store.policies.get(name) != policy
-    store.policies[name] = policy
-    if changed:
-        store.policies_changed()
-    return changed
 
+    def __init__(self, *, interval: float, jitter: Jitter) -> None:
+        self._interval = interval
+        self._jitter = jitter
+        self._regular_at = 0.0
+        self._gap: tuple[float, float] | None = None
+        """When the interruption was first and last noticed."""
+        self._repairing: tuple[float, float] | None = None
+        """The interruption that the list under way repairs."""
+        self._failures = 0
+        self._gap_lists = 0
+        """Lists after interruptions, since the last calm period."""
+        self._gap_list_at = -CALM_SECONDS
+        self._not_before = 0.0
 
-def drop_policy(store: Store, name: str, *, version: str) -> bool:
-    """Forget a policy that was deleted at that resourceVersion; whether it was in force.
+    def gap(self, now: float) -> None:
+        """Watch events may have been missed: only a list that begins after `now` repairs that."""
+        self._gap = (self._gap[0] if self._gap else now, now)
 
-    One that was made under the same name since is kept.
-    """
-    if version_of(version) < store.policy_versions.get(name, 0):
-        return False
-    store.policy_versions.pop(name, None)
-    store.policy_errors.pop(name, None)
-    store.policy_status.pop(name, None)
-    known = store.policies.pop(name, None) is not None
-    store.policies_changed()
-    return known
+    def due_at(self) -> float:
+        """When the next list is due."""
+        if self._gap is None or self._failures:
+            return self._regular_at
+        first, last = self._gap
+        gathered_at = min(last + SHORTEST, first + GATHER_SECONDS)
+        return min(self._regular_at, max(gathered_at, self._not_before))
+
+    def begin(self) -> None:
+        """A list starts now."""
+        self._repairing, self._gap = self._gap, None
+
+    def done(self, now: float) -> None:
+        """The list is complete."""
+        self._failures = 0
+        self._regular_at = now + self._interval
+        if self._repairing is not None:
+            self._gap_lists = 0 if now - self._gap_list_at >= CALM_SECONDS else self._gap_lists
+            self._gap_lists, self._gap_list_at = self._gap_lists + 1, now
+            self._not_before = now + backoff(self._gap_lists, self._jitter)
+        self._repairing = None
+
+    def failed(self, now: float) -> None:
+        """The API server did not return the whole list."""
+        self._retry_at(now + backoff(self._failures, self._jitter))
+
+    def missing(self, now: float) -> None:
+        """Our CRDs are not installed: asking is cheap, and somebody is waiting for them to be seen."""
+        self._retry_at(now + SHORTEST)
+
+    def _retry_at(self, at: float) -> None:
+        self._failures += 1
+        self._regular_at = at
+        self._gap, self._repairing = self._repairing or self._gap, None
 
 
 async def list_all(
     client: Client,
-    store: Store,
+    cache: Cache,
     *,
     namespace: str,
     node_selector: str,
     beat: Callable[[], None] = lambda: None,
     wake: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """List everything into the store.  Raises `KubeError`; what came in until then is kept.
+    """List everything into the cache.  Raises `KubeError`; what arrived until then is kept.
 
-    `beat` is called as objects come in: a slow list of a large cluster is progress all the same.  `wake` is
-    called at once with each node about which something changed: nobody will hear of that again.  Watches and
-    workers go on meanwhile, and a page shows the cluster as it was at the list's begin.
+    `beat` is called as objects arrive: a slow list of a large cluster is still progress.  `wake` is called at
+    once with each node about which something changed, because no watch reports that again.  Watches and
+    reconcilers continue meanwhile, and every page shows the cluster as it was when the list began.
     """
-    store.gone = set()
+    cache.dropped_while_listing = set()
     try:
         since = await _current_version(client)
         beat()
-        await _policies(client, store, since=since, wake=wake)
+        await _policies(client, cache, since=since, wake=wake)
         beat()
-        seen_reports = await _reports(client, store, beat=beat, wake=wake)
+        listed_reports = await _reports(client, cache, beat=beat, wake=wake)
         beat()
-        seen_nodes, seen_pods = set(), set()
+        listed_nodes, listed_pods = set(), set()
         async for pod in pods.each(client, namespace=namespace):
-            if not store.buried(pod.uid) and store.put_pod(pod):
+            if not cache.was_dropped(pod.uid) and cache.put_pod(pod):
                 wake(pod.node)
-            seen_pods.add(pod.uid)
+            listed_pods.add(pod.uid)
             beat()
         beat()
         async for node in nodes.each(client, label_selector=node_selector):
             beat()
-            if store.buried(node.uid):
-                continue  # one that came since under its name is asked after like any that no list shows
-            if store.see_node(node):
+            if cache.was_dropped(node.uid):
+                continue  # a newer node of this name is a suspect, like any that no list shows
+            if cache.put_selected_node(node):
                 wake(node.name)
-            seen_nodes.add(node.name)
-        touched = store.keep_only(nodes=seen_nodes, reports=seen_reports, pods=seen_pods, since=since)
+            listed_nodes.add(node.name)
+        affected = cache.drop_unlisted(
+            nodes=listed_nodes, reports=listed_reports, pods=listed_pods, since=since
+        )
     finally:
-        store.gone = None
-    # A report or a pod of a node that no list holds: the node is gone, or left the server-side selection.
-    strays = store.known_names() - seen_nodes
-    store.suspects |= strays
-    for name in touched | strays:
+        cache.dropped_while_listing = None
+    # A report or a pod of a node that no list shows: the node is gone, or left the server-side selector.
+    unlisted = cache.known_names() - listed_nodes
+    cache.suspects |= unlisted
+    for name in affected | unlisted:
         wake(name)
 
 
-async def _policies(client: Client, store: Store, *, since: int, wake: Callable[[str], None]) -> None:
-    """List the policies; another set of them is news to every node."""
-    epoch = store.epoch
+async def _policies(client: Client, cache: Cache, *, since: int, wake: Callable[[str], None]) -> None:
+    """List the policies; if any in force changed, every node is looked at."""
+    epoch = cache.epoch
     listed = set()
     async for body in policies.each(client):
-        take_policy(store, body)
+        cache.put_policy(body)
         listed.add(str(body["metadata"]["name"]))
-    for name in [n for n in store.policy_versions if n not in listed]:
-        drop_policy(store, name, version=str(since))
-    if store.epoch != epoch:
-        for name in store.known_names():
+    for name in [n for n in cache.policy_versions if n not in listed]:
+        cache.drop_policy(name, version=str(since))
+    if cache.epoch != epoch:
+        for name in cache.known_names():
             wake(name)
 
 
 async def _reports(
-    client: Client, store: Store, *, beat: Callable[[], None], wake: Callable[[str], None]
+    client: Client, cache: Cache, *, beat: Callable[[], None], wake: Callable[[str], None]
 ) -> set[str]:
-    """List the reports; the names of all that the pages show."""
-    seen = set()
+    """List the reports; the names on all pages."""
+    listed = set()
     async for report in reports.each(client):
-        if not store.buried(report.uid) and store.put_report(report):
+        if not cache.was_dropped(report.uid) and cache.put_report(report):
             wake(report.name)
-        seen.add(report.name)
+        listed.add(report.name)
         beat()
-    return seen
+    return listed
 
 
 async def _current_version(client: Client) -> int:
-    """The resourceVersion before the lists: what is newer came after them and is not gone."""
+    """The resourceVersion before the lists: a newer object missing from them has not been deleted."""
     page = await client.call("GET", policies.PATH, query={"limit": 1})
     version = (page.get("metadata") or {}).get("resourceVersion", "")
     return int(version) if version.isdigit() else 0

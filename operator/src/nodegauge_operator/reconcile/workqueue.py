@@ -1,7 +1,7 @@
-"""Which nodes to look at, now and when: woken names in two queues, and a heap of timers, one per node.
+"""Which nodes to reconcile, and when: woken names in two queues, and a heap of timers, one per node.
 
-Names with news that somebody waits for go before those that only want a look: a full list or another policy
-wakes thousands of the latter.
+Nodes with news go before nodes that only have to be checked: a full list or a changed policy wakes thousands
+of the latter.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from itertools import chain
 
 NEVER = float("inf")
 STALE_ENTRIES = 64
-"""So many replaced timers may lie in the heap beside as many again as are set."""
+"""The heap may hold so many replaced timers, plus as many as there are timers, before it is rebuilt."""
 
 
-class Turn(Enum):
-    """Whose turn it is: those who are `FIRST` go before all that are `LATER`."""
+class Priority(Enum):
+    """All nodes of `HIGH` go before those of `LOW`."""
 
-    FIRST = auto()
-    LATER = auto()
+    HIGH = auto()
+    LOW = auto()
 
 
-class Agenda:
-    """Names to look at.  Times of timers are epoch seconds."""
+class WorkQueue:
+    """Names of nodes to reconcile.  Times of timers are epoch seconds."""
 
     def __init__(self) -> None:
-        self._first: dict[str, None] = {}
-        self._later: dict[str, None] = {}
+        self._high: dict[str, None] = {}
+        self._low: dict[str, None] = {}
         self._heap: list[tuple[float, str]] = []
         self._timer_of: dict[str, float] = {}
 
-    def wake(self, name: str, *, turn: Turn = Turn.LATER) -> None:
-        """Look at the node soon; who is woken twice keeps the earlier place."""
-        if turn is Turn.FIRST:
-            self._later.pop(name, None)
-            self._first.setdefault(name)
-        elif name not in self._first:
-            self._later.setdefault(name)
+    def wake(self, name: str, *, priority: Priority = Priority.LOW) -> None:
+        """Reconcile the node soon; a node that is woken twice keeps its position."""
+        if priority is Priority.HIGH:
+            self._low.pop(name, None)
+            self._high.setdefault(name)
+        elif name not in self._high:
+            self._low.setdefault(name)
 
     def set_timer(self, name: str, at: float) -> None:
-        """Wake the node at `at`; replaces its earlier timer; infinity for none."""
+        """Wake the node at `at`, instead of at its earlier timer; infinity for no timer."""
         if self._timer_of.get(name, NEVER) == at:
             return
         self._timer_of.pop(name, None)
@@ -48,11 +48,11 @@ class Agenda:
             self._timer_of[name] = at
             heapq.heappush(self._heap, (at, name))
         if len(self._heap) > 2 * len(self._timer_of) + STALE_ENTRIES:
-            self._heap = [(when, whose) for whose, when in self._timer_of.items()]
+            self._heap = [(when, name) for name, when in self._timer_of.items()]
             heapq.heapify(self._heap)
 
     def fire(self, now: float) -> list[str]:
-        """The names whose timers are due at `now`; they are gone from the timers."""
+        """Remove the timers that are due at `now`; the names of their nodes."""
         fired = []
         while self._heap and self._heap[0][0] <= now:
             at, name = heapq.heappop(self._heap)
@@ -62,22 +62,22 @@ class Agenda:
         return fired
 
     def next_timer(self) -> float:
-        """When the earliest timer is due; infinity for none.  A replaced one may still be named."""
+        """When the earliest timer is due; infinity for none.  A replaced timer may still count."""
         return self._heap[0][0] if self._heap else NEVER
 
-    def take(self, places: int, *, busy: frozenset[str]) -> list[str]:
-        """Up to `places` woken names that nobody is `busy` with, whose turn is first at the front."""
+    def take(self, count: int, *, busy: frozenset[str]) -> list[str]:
+        """Remove up to `count` woken names that are not `busy`, those of high priority first."""
         chosen: list[str] = []
-        for name in chain(self._first, self._later):
-            if len(chosen) >= places:
+        for name in chain(self._high, self._low):
+            if len(chosen) >= count:
                 break
             if name not in busy:
                 chosen.append(name)
         for name in chosen:
-            self._first.pop(name, None)
-            self._later.pop(name, None)
+            self._high.pop(name, None)
+            self._low.pop(name, None)
         return chosen
 
     def pending(self, *, busy: frozenset[str]) -> bool:
-        """Whether `take` would give anything."""
-        return any(name not in busy for name in chain(self._first, self._later))
+        """Whether `take` would return a name."""
+        return any(name not in busy for name in chain(self._high, self._low))

@@ -1,7 +1,7 @@
-"""Make one step's write, and fold the API server's answer into the store.
+"""Make one write, and put the API server's answer into the cache.
 
-Every branch is one call of `kube`.  A `Conflict` is no error: the object is read again and the question is
-asked anew.
+Every branch is one call of `kube`.  A `Conflict` is not an error: the object is read again and the next write
+is planned anew.
 """
 
 from __future__ import annotations
@@ -18,101 +18,101 @@ from nodegauge_operator.kube import events, nodes, pods, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused, Unavailable
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile.cache import Store
-from nodegauge_operator.reconcile.gate_budget import Places
+from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.gate_budget import GateBudget
 
 
-class NoPlace(Exception):
-    """A report would gate a node for which the budget has no place: a mistake of ours, never written."""
+class NoSlot(Exception):
+    """A report would gate a node without a free slot in the budget: a bug, and never written."""
 
 
-class Applier(Struct, kw_only=True):
-    """Where to write, and where to note what came of it."""
+class Writer(Struct, kw_only=True):
+    """Makes the planned writes; keeps the cache and the budget of gated nodes up to date."""
 
     client: Client
-    store: Store
-    places: Places
+    cache: Cache
+    gate_budget: GateBudget
     metrics: Metrics
     namespace: str
     instance: str
 
-    async def apply(self, step: actions.Step, situation: steps.Situation) -> actions.Step | None:
-        """Make the write; the step that was made, or None where the object was another by then.
+    async def write(self, step: actions.Step, situation: steps.Situation) -> actions.Step | None:
+        """Make the write; the step that was made, or None if the object had changed or was gone.
 
-        It is another step where the API server refused a pod.  Raises `KubeError` for what another try,
-        later, has to solve.
+        If the API server refuses a pod, the step that records the refusal.  Raises `KubeError` if the write
+        has to be tried again later.
         """
         try:
             if isinstance(step, actions.CreatePod):
                 return await self._create(step, situation)
-            await self._write(step)
+            await self._call(step)
         except Conflict:
             await self._read_again(step)
         except NotFound:
-            if not await self._vanished(step):
+            if not await self._is_gone(step):
                 raise
         else:
             return step
         return None
 
-    async def _write(self, step: actions.Step) -> None:
+    async def _call(self, step: actions.Step) -> None:
         match step:
             case actions.CreateReport(node):
                 created = await reports.create(self.client, node)
                 if created is not None:
-                    self.store.put_report(created)
+                    self.cache.put_report(created)
             case actions.DeleteReport(report):
                 await reports.delete(self.client, report)
-                self.store.drop_report(report.name, report.uid)
+                self.cache.drop_report(report.name, report.uid)
             case actions.PatchReport(report, status):
                 await self._patch_report(report, status)
             case actions.PatchNode(node, labels, taints):
                 patched = await nodes.patch(self.client, node, labels=labels, taints=taints)
-                self.store.put_node(patched)
+                self.cache.put_node(patched)
             case actions.SetCondition(node, condition):
-                self.store.put_node(await nodes.patch_condition(self.client, node, condition))
+                self.cache.put_node(await nodes.patch_condition(self.client, node, condition))
             case actions.PostEvent(node, change):
                 await events.post(self.client, node, change, instance=self.instance)
             case actions.DeletePod(pod, grace):
-                left = await pods.delete(self.client, pod, namespace=self.namespace, grace=grace)
-                if left is None:
-                    self.store.drop_pod(pod)
+                terminating = await pods.delete(self.client, pod, namespace=self.namespace, grace=grace)
+                if terminating is None:
+                    self.cache.drop_pod(pod)
                 else:
-                    self.store.put_pod(left)
+                    self.cache.put_pod(terminating)
             case actions.RefreshReport(name):
                 await self._refresh(name)
 
     async def _patch_report(self, report: Report, status: ReportStatus) -> None:
-        """Write the status; one that gates the node takes its place first, before anybody else can."""
+        """Write the status; one that gates the node reserves a slot first."""
         if not is_gated(replace(report, status=status)):
-            self.store.put_report(await reports.patch_status(self.client, report, status))
+            self.cache.put_report(await reports.patch_status(self.client, report, status))
             return
-        if not self.places.take(report.name):
-            raise NoPlace(f"report {report.name} would gate its node without a place in the budget")
+        if not self.gate_budget.reserve(report.name):
+            raise NoSlot(f"report {report.name} would gate its node without a slot in the budget")
         try:
-            self.store.put_report(await reports.patch_status(self.client, report, status))
+            self.cache.put_report(await reports.patch_status(self.client, report, status))
         except Unavailable:
-            self.places.unanswered(report.name)
+            self.gate_budget.unanswered(report.name)
             raise
         except BaseException:
-            self.places.written(report.name)
+            self.gate_budget.confirm(report.name)
             raise
-        self.places.written(report.name)
+        self.gate_budget.confirm(report.name)
 
     async def _create(self, step: actions.CreatePod, situation: steps.Situation) -> actions.Step | None:
-        """Create or adopt the pod; a refusal is written down as a run without a result, and backs off."""
+        """Create or adopt the pod; a refusal is recorded as a run without a result, and backs off."""
         try:
-            self.store.put_pod(await pods.create(self.client, step.manifest))
+            self.cache.put_pod(await pods.create(self.client, step.manifest))
             return step
         except (Refused, Forbidden) as error:
             self.metrics.refused.inc()
-            room = self.places.room(situation.node.name) if situation.node else False
+            room = self.gate_budget.has_slot(situation.node.name) if situation.node else False
             asked = replace(situation, gate_room=room)
-            words = f"pod not created: {error}"
-            noted = steps.refused(
-                asked, number=step.number, reason="CreateRefused", message=words, probe=step.probe
+            message = f"pod not created: {error}"
+            refusal = steps.refused(
+                asked, number=step.number, reason="CreateRefused", message=message, probe=step.probe
             )
-            return await self.apply(noted, situation)
+            return await self.write(refusal, situation)
 
     async def _read_again(self, step: actions.Step) -> None:
         match step:
@@ -123,8 +123,8 @@ class Applier(Struct, kw_only=True):
             case _:
                 pass
 
-    async def _vanished(self, step: actions.Step) -> bool:
-        """A 404 on a write: find out what is gone; False when it is the resource itself (CRD missing)."""
+    async def _is_gone(self, step: actions.Step) -> bool:
+        """After a 404: read the object again; False if the resource itself is missing (no CRD)."""
         match step:
             case actions.PatchNode(node) | actions.SetCondition(node):
                 await self._refresh_node(node)
@@ -139,14 +139,14 @@ class Applier(Struct, kw_only=True):
         try:
             fresh = await nodes.get(self.client, node.name)
         except NotFound:
-            self.store.drop_node(node.name)
+            self.cache.drop_node(node.name)
             return
-        self.store.put_node(fresh)
+        self.cache.put_node(fresh)
 
     async def _refresh(self, name: str) -> None:
         fresh = await reports.get(self.client, name)
-        known = self.store.reports.get(name)
+        known = self.cache.reports.get(name)
         if fresh is not None:
-            self.store.put_report(fresh)
+            self.cache.put_report(fresh)
         elif known is not None:
-            self.store.drop_report(name, known.uid)
+            self.cache.drop_report(name, known.uid)

@@ -1,0 +1,63 @@
+"""Watch events of nodes, probe pods, policies and reports: each goes into the cache and wakes the sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+
+from nodegauge_operator import names
+from nodegauge_operator.api.report import parse_report
+from nodegauge_operator.core.model import node_view, pod_view
+from nodegauge_operator.reconcile.sweep import Sweep
+
+
+def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
+    """Bind every watch to one sweep."""
+
+    def is_deletion(event: kopf.RawEvent) -> bool:
+        """Whether the object was deleted; an object of kopf's own list is reported to the sweep first."""
+        if event["type"] is None:
+            sweep.listed_by_watch(event["object"]["metadata"]["uid"])
+        return event["type"] == "DELETED"
+
+    @kopf.on.event("", "v1", "nodes", registry=registry, id="node")
+    async def node(event: kopf.RawEvent, **_: Any) -> None:
+        """A deletion is only a suspicion: behind a server-side selector a lost label looks the same."""
+        deleted = is_deletion(event)
+        view = node_view(event["object"])
+        if deleted:
+            sweep.cache.suspects.add(view.name)
+        if deleted or sweep.cache.put_selected_node(view):
+            sweep.wake(view.name)
+
+    @kopf.on.event("", "v1", "pods", labels={names.POD_PROBE: kopf.PRESENT}, registry=registry, id="pod")
+    async def pod(event: kopf.RawEvent, **_: Any) -> None:
+        """A deleted pod is kept until its run has been judged: a preempted pod is soon gone."""
+        deleted = is_deletion(event)
+        view = pod_view(event["object"], gone=deleted)
+        if view is None or (deleted and not sweep.cache.knows_pod(view)):
+            return
+        if sweep.cache.put_pod(view):
+            sweep.pod_seen(view)
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.POLICY_PLURAL, registry=registry, id="policy")
+    async def policy(event: kopf.RawEvent, **_: Any) -> None:
+        deleted = is_deletion(event)
+        body: dict[str, Any] = dict(event["object"])
+        metadata = body["metadata"]
+        if deleted:
+            version = metadata.get("resourceVersion", "")
+            changed = sweep.cache.drop_policy(metadata["name"], version=version)
+        else:
+            changed = sweep.cache.put_policy(body)
+        sweep.policies_seen(changed=changed)
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.REPORT_PLURAL, registry=registry, id="report")
+    async def report(event: kopf.RawEvent, **_: Any) -> None:
+        """Somebody asked for a run, or removed a report."""
+        deleted = is_deletion(event)
+        view = parse_report(event["object"])
+        changed = sweep.cache.drop_report(view.name, view.uid) if deleted else sweep.cache.put_report(view)
+        if changed:
+            sweep.wake(view.name)
