@@ -134,7 +134,7 @@ def causes() -> Iterator[tuple[str, ...]]:
         for entry in CATALOGUE.values():
             gate = entry.gate
             if gate is not None and gate.cause is cause:
-                finding = f"`{entry.code.value}`: {entry.title}"
+                finding = f"`{entry.code}`: {entry.title}"
                 judged = "under load" if gate.judged is Judged.UNDER_LOAD else "always"
                 yield f"`{gate.kind.value}={cause.value}`", finding, str(gate.runs), judged
 

@@ -17,7 +17,7 @@ from nodegauge_contract import Ecc, Problem, Repair, Temperature, Xids, encode, 
 from nodegauge_contract import Result as Document
 from nodegauge_contract.model import MAJOR, MINOR
 from nodegauge_contract.wire.codec import PREFIX
-from nodegauge_judge import CATALOGUE, Code, Judgement, judge_health
+from nodegauge_judge import CATALOGUE, Judgement, judge_health
 
 HOT = made.with_gpu(made.titan(), 0, temperature=Temperature(gpu=78, gpu_max=85), window=None)
 REFUSED = made.with_pair(made.h100(), 0, 1, read=5)
@@ -87,7 +87,7 @@ def test_the_text_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     flat = " ".join(output.split())
     assert "no class (P2pRefused)" in flat
     assert "fail p2p-refused GPU 0 (0000:0f:00.0) - GPU 1 (0000:10:00.0)" in flat
-    for number, step in enumerate(CATALOGUE[Code.P2P_REFUSED].way_out, 1):
+    for number, step in enumerate(CATALOGUE["p2p-refused"].way_out, 1):
         assert f"{number}. {step}" in flat
     assert "Next:" not in output
     assert "GPU7  NV18" in output

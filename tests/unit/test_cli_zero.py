@@ -15,7 +15,7 @@ from nodegauge_cli import zero as command
 from nodegauge_cli.__main__ import main
 from nodegauge_contract import Arm, ArmName, Cell, Gpu, NcclResult, encode
 from nodegauge_contract import Result as Document
-from nodegauge_judge.history.node_history import History
+from nodegauge_judge.history.model import History
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_operator import names
 from nodegauge_operator.api.report import (

@@ -18,7 +18,7 @@ from msgspec import inspect
 from nodegauge_contract.model import MAX_GPUS
 from nodegauge_judge import Cause
 from nodegauge_judge.findings import CATALOGUE
-from nodegauge_judge.history import node_history
+from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
@@ -157,7 +157,7 @@ def test_columns_show_fields_that_exist(plural: str) -> None:
 def test_reports_fit_their_bounds() -> None:
     """What the operator cuts its texts and lists to is not more than the CRD takes."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
-    assert status["status.probes[].history"]["maxLength"] >= node_history.LIMIT
+    assert status["status.probes[].history"]["maxLength"] >= LIMIT
     assert status["status.probes[].findings"]["maxItems"] >= readings.MAX_FINDINGS
     assert status["status.matrix"]["maxLength"] >= report_update.MAX_MATRIX
     assert status["status.desired.message"]["maxLength"] >= gate.MESSAGE_LIMIT

@@ -1,4 +1,4 @@
-"""The findings catalogue: complete, consistent, and equal to the reference page in the repository."""
+"""The rules: each one complete, all of them consistent, and the reference page generated from them."""
 
 from __future__ import annotations
 
@@ -10,70 +10,105 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from nodegauge_judge import CATALOGUE, Code, Effect, Entry, Judged, Probe, Severity, Thresholds
-from nodegauge_judge.answers import PER_GPU, READABLE
-from nodegauge_judge.history.gpu_history import LOAD_ROWS
+from nodegauge_judge import CATALOGUE, Answer, Effect, Gate, Judged, Severity, Thresholds
+from nodegauge_judge.model import Cause, GateKind
 from nodegauge_judge.reference import page
+from nodegauge_judge.rules import HEALTH_RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "findings.md"
+HISTORY_BITS = {
+    "hot": 0,
+    "memory-hot": 1,
+    "sw-thermal-slowdown": 2,
+    "hw-slowdown": 3,
+    "slow-clock": 4,
+    "pcie-narrow": 5,
+}
+"""Reports in a cluster store these numbers."""
 
 
-def test_the_committed_page_is_what_the_catalogue_says() -> None:
-    """Regenerate with `make reference`."""
+def test_the_committed_page_is_generated_from_the_rules() -> None:
+    """Run `make reference` after a change."""
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-def test_the_page_is_printed_by_the_module() -> None:
-    """`python -m nodegauge_judge.reference` needs nothing but the judge."""
+def test_the_reference_module_prints_the_page() -> None:
+    """`python -m nodegauge_judge.reference` needs only the judge."""
     made = subprocess.run(
         [sys.executable, "-X", "utf8", "-m", "nodegauge_judge.reference"], capture_output=True, check=True
     )
     assert made.stdout.decode() == page()
 
 
-def test_every_code_has_exactly_one_row() -> None:
-    """A code without a row could be reported and never explained."""
-    assert set(CATALOGUE) == set(Code)
-    assert all(CATALOGUE[code].code is code for code in Code)
-
-
-@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=lambda entry: entry.code.value)
-def test_a_row_tells_what_it_means_when_it_comes_and_what_to_do(entry: Entry) -> None:
-    """Title, meaning, at least one severity, a next step that reads after "Next: ", and a way out."""
-    assert entry.when
-    assert entry.title[0].islower() or entry.title.startswith(("NVLink", "GPU", "PCIe", "NCCL", "12 V"))
-    assert not entry.title.endswith(".")
-    assert entry.meaning.endswith(".")
-    assert entry.next_step.endswith(".")
-    assert entry.way_out
-    assert all(not words.endswith(".") for words in entry.when.values())
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", entry.code.value)
-    assert "  " not in entry.meaning + entry.next_step + "".join(entry.way_out)
-
-
-@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=lambda entry: entry.code.value)
-def test_what_leaves_a_node_unjudged_never_gates_it(entry: Entry) -> None:
-    """No data decides nothing: such rows warn, and hold nothing on the node."""
-    if entry.effect is Effect.UNJUDGED:
-        assert set(entry.when) == {Severity.WARN}
-        assert entry.gate is None
+@pytest.mark.parametrize("rule", CATALOGUE.values(), ids=lambda rule: rule.code)
+def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: object) -> None:
+    """Title, meaning, at least one severity, a next step that reads well after "Next: ", and a way out."""
+    rule = CATALOGUE[rule.code]  # type: ignore[attr-defined]
+    assert rule.when
+    assert rule.title[0].islower() or rule.title.startswith(("NVLink", "GPU", "PCIe", "NCCL", "12 V"))
+    assert not rule.title.endswith(".")
+    assert rule.meaning.endswith(".")
+    assert rule.next_step.endswith(".")
+    assert rule.way_out
+    assert all(not text.endswith(".") for text in rule.when.values())
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.code)
+    assert "  " not in rule.meaning + rule.next_step + "".join(rule.way_out)
+    if rule.effect is Effect.UNJUDGED:
+        assert set(rule.when) == {Severity.WARN}
     else:
-        assert Severity.FAIL not in entry.when or entry.gate is not None
+        assert Severity.FAIL not in rule.when or rule.gate is not None
 
 
-def test_thresholds_named_in_the_catalogue_exist_with_the_defaults_that_it_gives() -> None:
-    """A field that was renamed, or a default that was changed, must change the words too."""
+def test_every_code_has_one_rule() -> None:
+    """Two rules with one code would hide each other in the catalogue."""
+    codes = [rule.code for rule in HEALTH_RULES]
+    assert len(codes) == len(set(codes))
+    assert set(codes) <= set(CATALOGUE)
+
+
+def test_the_number_of_a_rule_in_a_stored_history_never_changes() -> None:
+    """A report that an earlier version wrote must keep its meaning."""
+    bits = {rule.code: rule.history_bit for rule in HEALTH_RULES if rule.history_bit is not None}
+    assert bits == HISTORY_BITS
+
+
+def test_a_rule_whose_gate_cannot_be_left_is_refused() -> None:
+    """Without a way to answer good, a taint would leave only by probation."""
+    rule = next(rule for rule in HEALTH_RULES if rule.code == "hot")
+    gate = Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD)
+    for broken in (
+        {"answer_per_gpu": None},
+        {"gate": None},
+        {"gate": replace(gate, judged=Judged.ALWAYS)},
+        {"history_bit": None},
+        {"answer": lambda _: Answer.GOOD},
+        {"gate": None, "answer_per_gpu": None},
+    ):
+        with pytest.raises(ValueError, match="hot: a gate"):
+            replace(rule, **broken)
+
+
+def test_a_rule_that_leaves_a_node_unjudged_has_no_gate() -> None:
+    """Missing data never changes a verdict, so it cannot taint a node."""
+    rule = next(rule for rule in HEALTH_RULES if rule.code == "ecc")
+    with pytest.raises(ValueError, match="no gate"):
+        replace(rule, effect=Effect.UNJUDGED)
+
+
+def test_thresholds_in_the_sentences_exist_with_the_defaults_that_they_give() -> None:
+    """A renamed field or a changed default must change the sentence too."""
     fields = {field.encode_name: field.default for field in msgspec.structs.fields(Thresholds)}
-    words = " ".join(text for entry in CATALOGUE.values() for text in (entry.meaning, *entry.when.values()))
-    named = re.findall(r"`([a-z]+[A-Z]\w*)` \((?:default )?([\d.]+)\)", words)
-    assert set(re.findall(r"`([a-z]+[A-Z]\w*)`", words)) <= set(fields)
+    text = " ".join(text for rule in CATALOGUE.values() for text in (rule.meaning, *rule.when.values()))
+    named = re.findall(r"`([a-z]+[A-Z]\w*)` \((?:default )?([\d.]+)\)", text)
+    assert set(re.findall(r"`([a-z]+[A-Z]\w*)`", text)) <= set(fields)
     assert len(named) > 30
     assert all(float(number) == fields[name] for name, number in named)
 
 
-def test_every_threshold_is_used_by_the_judge_and_explained_on_the_page() -> None:
-    """A number of the policy that nothing compares with would be a promise that is not kept."""
+def test_the_judge_uses_every_threshold_and_the_page_explains_it() -> None:
+    """A number of the policy that no rule compares with would be a broken promise."""
     source = Path(inspect.getfile(Thresholds)).parent
     code = " ".join(
         path.read_text(encoding="utf-8") for path in source.rglob("*.py") if path.name != "thresholds.py"
@@ -84,15 +119,3 @@ def test_every_threshold_is_used_by_the_judge_and_explained_on_the_page() -> Non
         assert row is not None
         assert f"Default {field.default:g}." in row[1]
         assert re.search(r"Own[.:]|Source: ", row[1])
-
-
-def test_a_gated_row_says_what_good_needs() -> None:
-    """A row with a gate and no way to answer good could only be left by probation."""
-    gated = {
-        entry.code: entry.gate.judged
-        for entry in CATALOGUE.values()
-        if entry.gate is not None and entry.probe is Probe.HEALTH
-    }
-    assert {code for code, judged in gated.items() if judged is Judged.UNDER_LOAD} == set(PER_GPU)
-    assert {code for code, judged in gated.items() if judged is Judged.ALWAYS} == set(READABLE)
-    assert {code.value for code in PER_GPU} == set(LOAD_ROWS)

@@ -11,9 +11,9 @@ from nodegauge_judge import CATALOGUE, Answer, History, Judged, Probe, Psu, Seve
 from support.judge_results import every, judge, later, node, resting, span, working
 
 UNDER_LOAD = sorted(
-    code.value for code, entry in CATALOGUE.items() if entry.gate and entry.gate.judged is Judged.UNDER_LOAD
+    code for code, entry in CATALOGUE.items() if entry.gate and entry.gate.judged is Judged.UNDER_LOAD
 )
-GATED = {code.value for code, e in CATALOGUE.items() if e.gate and e.probe is Probe.HEALTH}
+GATED = {code for code, e in CATALOGUE.items() if e.gate and e.probe is Probe.HEALTH}
 LOST = Problem(kind="gpu-lost", code=15)
 BAD, GOOD, NO_LOAD, UNSURE = Answer.BAD, Answer.GOOD, Answer.NO_LOAD, Answer.UNSURE
 

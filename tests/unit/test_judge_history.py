@@ -9,21 +9,20 @@ import support.results as made
 from nodegauge_contract import Problem, Result, Unavailable
 from nodegauge_judge import History, judge_health
 from nodegauge_judge.history import growth
-from nodegauge_judge.history.gpu_history import (
-    LOAD_ROWS,
+from nodegauge_judge.history.model import (
+    LIMIT,
     Counts,
-    GpuMemory,
-    LinkMemory,
-    PortMemory,
+    GpuHistory,
+    LinkHistory,
+    PortHistory,
 )
-from nodegauge_judge.history.node_history import LIMIT
 
 BOOT = "c0ffee00-0000-4000-8000-000000000000"
 
 
-def remembered(readings: list[int]) -> LinkMemory:
+def remembered(readings: list[int]) -> LinkHistory:
     """The memory after these readings of one GPU."""
-    memory = LinkMemory(readings[0])
+    memory = LinkHistory(readings[0])
     for reading in readings[1:]:
         memory = memory.after(reading)
     return memory
@@ -75,7 +74,7 @@ def test_memory_rises_on_two_readings_and_falls_only_while_unconfirmed(
 
 def test_the_same_reading_twice_confirms_and_clears_what_differed() -> None:
     """After it, nothing of an earlier rival is left to add up with a later one."""
-    assert remembered([6, 6]) == remembered([6, 5, 6]) == remembered([6, 9, 6]) == LinkMemory(6, True)
+    assert remembered([6, 6]) == remembered([6, 5, 6]) == remembered([6, 9, 6]) == LinkHistory(6, True)
 
 
 def test_a_lost_link_is_reported_again_and_again() -> None:
@@ -155,15 +154,15 @@ def full(gpus: int, *, ports: int) -> History:
         }
     )
     counts = replace(counts, energy_cj=31_536_000 * 700 * 100)
-    memory = GpuMemory(
-        links=LinkMemory(18, True, 36, 1), counts=counts, idle_dw=1234, bad=LOAD_ROWS, warm="10110111"
+    memory = GpuHistory(
+        links=LinkHistory(18, True, 36, 1), counts=counts, idle_dw=1234, bad=0b111111, warm="10110111"
     )
     return History(
         boot=BOOT,
         driver="580.105.08",
         boottime_ms=31_536_000_000,
         gpus={f"{place:08x}": memory for place in range(gpus)},
-        ports={f"mlx5_{place}/1": PortMemory(46_656, 4000) for place in range(ports)},
+        ports={f"mlx5_{place}/1": PortHistory(46_656, 4000) for place in range(ports)},
     )
 
 

@@ -16,7 +16,7 @@ from nodegauge_judge import (
     Thresholds,
     judge_health,
 )
-from nodegauge_judge.history.gpu_history import GpuMemory, LinkMemory
+from nodegauge_judge.history.model import GpuHistory, LinkHistory
 from nodegauge_judge.interconnect.classify import snapped
 from nodegauge_judge.interconnect.ring import Ring, ring
 
@@ -296,5 +296,5 @@ def test_a_swapped_gpu_is_compared_with_nothing_but_its_neighbour_is() -> None:
 
 def test_history_of_a_stranger_changes_nothing() -> None:
     """Memory of GPUs that are not here is not compared with those that are."""
-    history = History(gpus={key: GpuMemory(links=LinkMemory(18, True)) for key in ("a", "b")})
+    history = History(gpus={key: GpuHistory(links=LinkHistory(18, True)) for key in ("a", "b")})
     assert joined(made.titan(), history=history).klass is NVLINK

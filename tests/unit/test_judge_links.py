@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Fabric, Unavailable
-from nodegauge_judge import CATALOGUE, Code, Severity, judge_health
+from nodegauge_judge import CATALOGUE, Severity, judge_health
 from support.judge_results import codes, only
 
 
@@ -17,7 +17,7 @@ def test_refused_p2p_fails_and_names_pair_status_and_way_out() -> None:
     assert finding.subject == "GPU 0 (0000:0f:00.0) - GPU 1 (0000:10:00.0)"
     assert "2 NVLinks up" in finding.message
     assert "READ (NS: not supported), NVLINK (DR: disabled by a registry key)" in finding.message
-    assert finding.message.endswith(f"Next: {CATALOGUE[Code.P2P_REFUSED].next_step}")
+    assert finding.message.endswith(f"Next: {CATALOGUE['p2p-refused'].next_step}")
     assert "WRITE" not in finding.message
 
 

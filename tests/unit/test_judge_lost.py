@@ -46,7 +46,7 @@ def test_a_gpu_that_fell_off_the_bus_is_lost(result: Result, place: str) -> None
     assert (finding.code, judgement.verdict) == ("gpu-lost", Verdict.FAIL)
     assert judgement.answers["gpu-lost"] is Answer.BAD
     assert finding.subject == made.uuid(7)[:12]
-    assert f"its place on the PCI bus {place}" in finding.message
+    assert f"Its place on the PCI bus {place}" in finding.message
     assert judgement.interconnect.klass is None
     assert "1 GPU" not in judgement.interconnect.message
     assert "fell off the bus" in judgement.interconnect.message

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Problem, Result, Unavailable
 from nodegauge_judge import History, Judgement, judge_health
-from nodegauge_judge.history.gpu_history import PortMemory
+from nodegauge_judge.history.model import PortHistory
 from support.judge_results import codes, only
 
 UP, DOWN = "ACTIVE", "DOWN"
@@ -213,10 +213,10 @@ def test_ports_that_nobody_wrote_cost_the_memory_and_nothing_else(ports: str) ->
 
 def test_ports_survive_a_report() -> None:
     """Errors, rates and what is not known; a name that cannot be written is forgotten alone."""
-    ports = {"mlx5_0/1": PortMemory(7, 25), "mlx 5/2": PortMemory(None, 0), "a,b/1": PortMemory(1, 1)}
+    ports = {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0), "a,b/1": PortHistory(1, 1)}
     kept = History.decode(History(boot="b", ports=ports).encode())
     assert kept is not None
-    assert kept.ports == {"mlx5_0/1": PortMemory(7, 25), "mlx 5/2": PortMemory(None, 0)}
+    assert kept.ports == {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0)}
 
 
 # -- what was not read is not gone
@@ -274,7 +274,7 @@ def test_lost_links_of_another_time_are_not_told_again() -> None:
 
 def test_a_port_is_remembered_as_an_earlier_version_wrote_it() -> None:
     """Without its lost links; longer than any version wrote it, it is not read at all."""
-    assert PortMemory.unpacked("7.25") == PortMemory(7, 2 * 64 + 5)
-    assert PortMemory.unpacked("7.25.3").downs == 3
+    assert PortHistory.unpacked("7.25") == PortHistory(7, 2 * 64 + 5)
+    assert PortHistory.unpacked("7.25.3").downs == 3
     with pytest.raises(ValueError, match="more than a port has"):
-        PortMemory.unpacked("7.25.3.1")
+        PortHistory.unpacked("7.25.3.1")

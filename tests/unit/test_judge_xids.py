@@ -8,8 +8,8 @@ import pytest
 
 import support.results as made
 from nodegauge_contract import Result, Unavailable, Xids
-from nodegauge_judge import CATALOGUE, Answer, Code, Severity, judge_health
-from nodegauge_judge.checks.xids import FATAL, WARNING
+from nodegauge_judge import CATALOGUE, Answer, Severity, judge_health
+from nodegauge_judge.rules.xids import FATAL, WARNING
 from support.judge_results import codes
 
 
@@ -65,6 +65,6 @@ def test_only_a_window_that_was_watched_on_every_gpu_is_good() -> None:
 
 def test_the_reference_page_lists_the_codes_that_are_used() -> None:
     """The words of the catalogue and the lists of the check are one."""
-    when = CATALOGUE[Code.XID].when
+    when = CATALOGUE["xid"].when
     for severity, known in ((Severity.FAIL, FATAL), (Severity.WARN, WARNING)):
         assert [int(number) for number in re.findall(r"\d+", when[severity])] == sorted(known)

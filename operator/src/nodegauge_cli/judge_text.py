@@ -16,7 +16,6 @@ from nodegauge_contract import Result
 from nodegauge_judge import (
     CATALOGUE,
     Answer,
-    Code,
     Finding,
     Gate,
     Interconnect,
@@ -117,7 +116,7 @@ def _heat(judgement: Judgement) -> str:
 def gates(answers: Mapping[str, Answer]) -> Iterator[str]:
     """The taints that a policy with the default effects would come to, row by row."""
     bad = [code for code, answer in answers.items() if answer is Answer.BAD]
-    rows = [(code, CATALOGUE[Code(code)].gate) for code in bad]
+    rows = [(code, CATALOGUE[code].gate) for code in bad]
     said = [f"{_taint(gate)} ({code})" for code, gate in rows if gate is not None]
     yield from said or ["none would follow from this result"]
 
@@ -130,7 +129,7 @@ def _taint(gate: Gate) -> str:
 
 def finding_table(finding: Finding, *, again: bool) -> Table:
     """`again`: what to do about this code has been said above."""
-    entry = CATALOGUE[Code(finding.code)]
+    entry = CATALOGUE[finding.code]
     table = grid()
     title = Text.assemble((finding.code, "bold"), "  ", printable(finding.subject))
     table.add_row(Text(finding.severity.value, _SEVERITIES[finding.severity]), title)

@@ -13,7 +13,7 @@ from statistics import median
 
 from nodegauge_cli.zero_text import Place
 from nodegauge_contract import ArmName, Collective, Result
-from nodegauge_judge.history.node_history import History
+from nodegauge_judge.history.model import History
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.measurement import Measured
 from nodegauge_judge.nccl.model import Expectation

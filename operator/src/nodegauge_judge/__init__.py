@@ -8,7 +8,7 @@ so that an old result can be judged again and a person can judge a file without 
 
 from nodegauge_judge.findings import CATALOGUE, Code, Effect, Entry, Probe
 from nodegauge_judge.health import judge_health
-from nodegauge_judge.history.node_history import History
+from nodegauge_judge.history.model import History
 from nodegauge_judge.model import (
     Answer,
     Cause,

@@ -1,35 +1,32 @@
-"""What a check may look at, and how it says what it found.
-
-`Case` holds the inputs of one judgement and nothing else.  A check yields `Hit`s, one per place; `gather`
-makes of them one finding per severity, so that a node with sixteen hot GPUs still fits into a report.
-"""
+"""What a health rule looks at, and the names that messages use for what it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from nodegauge_contract import Gpu, Result
+from nodegauge_contract import Gpu, Result, Unavailable
 from nodegauge_contract.nvlink import Lanes, lanes
-from nodegauge_judge.findings import CATALOGUE, Code
 from nodegauge_judge.history import growth
-from nodegauge_judge.history.gpu_history import GpuMemory
-from nodegauge_judge.history.node_history import History, keys
+from nodegauge_judge.history.model import GpuHistory, History, keys
 from nodegauge_judge.model import Finding, NodeFacts, Scalar, Severity
+from nodegauge_judge.rule import Observation, Rule, findings_of
 from nodegauge_judge.thresholds import Thresholds
 
+_NO_SUCH_VALUE = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT")
+"""How NVML says that a GPU or its driver has no such value (the last one for unknown field
+ids).  Source: nvml.h, nvmlReturn_t."""
 TEXT_LIMIT = 200
 """Characters of foreign text (an NVML error, a GPU's name) that a message quotes."""
-NAMES_LIMIT = 16
-"""Places beside the worst that the evidence lists by name; the rest is a number."""
 
 
 class Case(Struct, frozen=True, kw_only=True):
     """One judgement's inputs; `history` is empty on a first run.
 
-    `growth`: how much counters grew since then.  `keys`: by position, under which a GPU is remembered; null
-    for one without a UUID.  `busy` is what `load` has worked out so far.
+    A `gpu_index` here and in the rules is a position in `result.gpus` (NVML's own index is `Gpu.index`).
+    `growth`: how much each counter grew since the last run.  `keys`: the key of each GPU in `history.gpus`;
+    None for one without a UUID.  `busy` caches what `load` has computed.
     """
 
     result: Result
@@ -57,43 +54,22 @@ class Case(Struct, frozen=True, kw_only=True):
             keys=tuple(key[gpu.uuid] if isinstance(gpu.uuid, str) else None for gpu in result.gpus),
         )
 
-    def past(self, place: int) -> GpuMemory | None:
-        """What is remembered of the GPU in that position."""
-        key = self.keys[place]
+    def past(self, gpu_index: int) -> GpuHistory | None:
+        """The history of one GPU; None for a GPU that is new or has no UUID."""
+        key = self.keys[gpu_index]
         return self.history.gpus.get(key) if key is not None else None
 
 
-class Hit(Struct, frozen=True, kw_only=True):
-    """One place where a finding applies: `place` in full, `short` for lists, `weight` larger for worse."""
-
-    severity: Severity
-    place: str
-    short: str
-    message: str
-    evidence: dict[str, Scalar]
-    weight: float = 0.0
+Hit = Observation
+HealthRule = Rule[Case]
+"""A rule about what a health run read."""
 
 
-def gather(code: Code, hits: Iterable[Hit]) -> Iterator[Finding]:
-    """One finding per severity that occurs, worst first: the worst place speaks, the others are named."""
-    hits = list(hits)
-    for severity in (Severity.FAIL, Severity.WARN, Severity.INFO):
-        alike = sorted((h for h in hits if h.severity is severity), key=lambda hit: -hit.weight)
-        if alike:
-            worst = alike[0]
-            others = [hit.short for hit in hits if hit.severity is severity and hit is not worst]
-            yield Finding(
-                code=code.value,
-                severity=severity,
-                subject=worst.place + (f" and {len(others)} more" if others else ""),
-                message=f"{worst.message} Next: {CATALOGUE[code].next_step}",
-                evidence=worst.evidence | ({"also": _names(others)} if others else {}),
-            )
+def gather(code: str, hits: Iterable[Observation]) -> Iterator[Finding]:
+    from nodegauge_judge.findings import CATALOGUE
 
-
-def _names(names: Sequence[str]) -> str:
-    rest = len(names) - NAMES_LIMIT
-    return ", ".join(names[:NAMES_LIMIT]) + (f" and {rest} more" if rest > 0 else "")
+    entry = CATALOGUE[code]
+    return findings_of(hits, code=str(code), next_step=entry.next_step)
 
 
 def short_name(gpu: Gpu) -> str:
@@ -111,6 +87,20 @@ def links_in_words(count: int) -> str:
     return f"{count} NVLink{'' if count == 1 else 's'}"
 
 
+def of_gpu(
+    gpu: Gpu, severity: Severity, message: str, evidence: dict[str, Scalar], *, weight: float = 0.0
+) -> Observation:
+    """An observation about one GPU."""
+    return Observation(
+        severity=severity,
+        location=full_name(gpu),
+        short=short_name(gpu),
+        message=message,
+        evidence=evidence,
+        weight=weight,
+    )
+
+
 def clip(text: str) -> str:
     """Foreign text on one line, of bounded length, and with nothing a terminal would obey."""
     line = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
@@ -125,3 +115,16 @@ def number(value: object) -> float | None:
 def text(value: object) -> str:
     """The value where it is a text that was read, clipped, else an empty one."""
     return clip(value) if isinstance(value, str) else ""
+
+
+def is_not_supported(value: object) -> bool:
+    """Whether the hardware or its driver has no such value, as a GPU without ECC has no ECC errors.  That is
+    an answer; a timeout is not."""
+    return isinstance(value, Unavailable) and value.unavailable.endswith(_NO_SUCH_VALUE)
+
+
+def all_answered(values: Iterable[object]) -> bool:
+    """Whether at least one value was read, and every other one does not exist."""
+    values = list(values)
+    unread = [value for value in values if isinstance(value, Unavailable)]
+    return len(unread) < len(values) and all(is_not_supported(value) for value in unread)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from nodegauge_judge.entry import DRIVER_LOG, OWN_RUN, REPORT, VENDOR, Code, Entry, Probe
+from nodegauge_judge.entry import Code, Entry
 from nodegauge_judge.model import Cause, Gate, GateKind, Severity
+from nodegauge_judge.rule import Probe
+from nodegauge_judge.rules.steps import DRIVER_LOG, OWN_RUN, REPORT, VENDOR
 
 BANDWIDTH_ENTRIES = (
     Entry(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from nodegauge_judge.entry import DRAIN, DRIVER_LOG, OWN_RUN, REBOOT, VENDOR, Code, Entry, Probe
+from nodegauge_judge.entry import Code, Entry
 from nodegauge_judge.model import Cause, Gate, GateKind, Severity
+from nodegauge_judge.rule import Probe
+from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, OWN_RUN, REBOOT, VENDOR
 
 _PEER = (
     "In the BIOS switch ACS off on the PCIe bridges above the GPUs and set the IOMMU off or to pass-through "

@@ -9,21 +9,40 @@ from collections import Counter
 
 from nodegauge_contract import Gpu, Result
 from nodegauge_contract.matrix import render
-from nodegauge_judge import answers, load, supply
-from nodegauge_judge.case import Case, text
-from nodegauge_judge.checks import CHECKS, thermal
-from nodegauge_judge.findings import CATALOGUE, Code, Effect
-from nodegauge_judge.history.node_history import History
+from nodegauge_judge import gate_answers, load
+from nodegauge_judge.case import Case, HealthRule, text
+from nodegauge_judge.history.model import History
 from nodegauge_judge.history.update import remember
 from nodegauge_judge.interconnect import classify
-from nodegauge_judge.model import Answer, Finding, GpuBrief, Judgement, NodeFacts, Severity, Verdict
-from nodegauge_judge.summary import summarise
+from nodegauge_judge.model import (
+    Answer,
+    Finding,
+    GpuBrief,
+    Interconnect,
+    InterconnectClass,
+    Judgement,
+    NodeFacts,
+    Psu,
+    Severity,
+    Verdict,
+)
+from nodegauge_judge.rule import Effect
+from nodegauge_judge.rules import HEALTH_RULES, sensors, thermal
 from nodegauge_judge.thresholds import Thresholds
 
 MATRIX_LIMIT = 8192
 """Bytes of the matrix in a judgement: 16 GPUs and 10 NICs need 5 KiB, and a report narrows it to half."""
 INTERVAL = 900.0
 """Seconds between two runs where no policy says otherwise (design: 15 minutes)."""
+_RULES: dict[str, HealthRule] = {rule.code: rule for rule in HEALTH_RULES}
+_SUPPLY_FAULTS = frozenset({"insufficient-power", "power-brake", "psu-fault", "rail"})
+"""Failures of the power supply: GPUs without power, a held power brake (nvml.h: "e.g. by the system power
+supply"), a supply's own alarm or an undersized source, a rail that does not hold its voltage."""
+_INTERCONNECT = {
+    InterconnectClass.NVLINK: "NVLink joins all GPUs",
+    InterconnectClass.NVLINK_PAIRS: "NVLink joins some pairs only",
+    InterconnectClass.PCIE: "no NVLink, GPUs talk over PCIe",
+}
 _WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 
 
@@ -47,44 +66,91 @@ def judge_health(
         node=node or NodeFacts(),
         interval=interval,
     )
-    found = [finding for check in CHECKS for finding in check(case)]
-    findings = sorted(found, key=lambda finding: _WORST_FIRST[finding.severity])
+    observed = [finding for rule in HEALTH_RULES for finding in rule.findings(case)]
+    findings = sorted(observed, key=lambda finding: _WORST_FIRST[finding.severity])
     verdict = _verdict(case, findings)
     readable = verdict is not Verdict.UNKNOWN
-    joined = classify.decide(case)
+    interconnect = classify.decide(case)
     product = _product(result)
-    answered, history = _outcome(case, findings) if readable else ({}, case.history)
+    answers, history = _outcome(case, findings) if readable else ({}, case.history)
     return Judgement(
         verdict=verdict,
         readable=readable,
-        summary=summarise(verdict, count=len(result.gpus), product=product, findings=findings, joined=joined),
+        summary=_summary(verdict, case=case, product=product, findings=findings, interconnect=interconnect),
         findings=findings,
-        interconnect=joined,
+        interconnect=interconnect,
         gpus=[_brief(gpu, case.thresholds) for gpu in result.gpus],
         product=product,
         driver=text(result.system.driver),
         history=history,
         matrix=_matrix(result),
-        answers=answered,
+        answers=answers,
         load=load.of_node(case),
-        psu=supply.state(case, findings) if readable else None,
+        psu=_power_supply(case, findings) if readable else None,
     )
 
 
 def _outcome(case: Case, findings: list[Finding]) -> tuple[dict[str, Answer], History]:
-    gpus = answers.per_gpu(case)
-    return answers.decide(case, findings, gpus), remember(case, gpus)
+    gpus = gate_answers.per_gpu(case)
+    return gate_answers.decide(case, findings, gpus), remember(case, gpus)
 
 
 def _verdict(case: Case, findings: list[Finding]) -> Verdict:
-    """The worst finding; unknown where the node could not be judged and nothing is proven broken."""
+    """The worst finding; unknown if the node could not be judged and nothing is proven broken."""
     severities = {finding.severity for finding in findings}
     if Severity.FAIL in severities:
         return Verdict.FAIL
-    unjudged = any(CATALOGUE[Code(finding.code)].effect is Effect.UNJUDGED for finding in findings)
+    unjudged = any(_RULES[finding.code].effect is Effect.UNJUDGED for finding in findings)
     if unjudged or not any(isinstance(gpu.uuid, str) for gpu in case.result.gpus):
         return Verdict.UNKNOWN
     return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
+
+
+def _power_supply(case: Case, findings: list[Finding]) -> Psu | None:
+    """The power supply in one word; None (not known) for a node whose supplies no sensor shows."""
+    if any(finding.code in _SUPPLY_FAULTS and finding.severity is Severity.FAIL for finding in findings):
+        return Psu.FAULT
+    return Psu.OK if sensors.supply_is_fine(case) else None
+
+
+def _summary(
+    verdict: Verdict, *, case: Case, product: str, findings: list[Finding], interconnect: Interconnect
+) -> str:
+    """One sentence for a table or an event: what the node is, its worst finding, and how many more."""
+    count = len(case.result.gpus)
+    node = f"{count}x {product or 'GPU'}: " if count else ""
+    listed = [finding for finding in findings if finding.severity is not Severity.INFO]
+    if verdict is Verdict.UNKNOWN:
+        return _sentence(f"{node}could not be judged: {_why_unjudged(listed)}")
+    if not listed:
+        return _sentence(f"{node}healthy{_interconnect_text(interconnect)}")
+    first, rest = listed[0], len(listed) - 1
+    location = "" if first.subject == "node" else f": {first.subject}"
+    more = f"; {rest} more finding{'s' if rest > 1 else ''}" if rest else ""
+    return _sentence(f"{node}{_RULES[first.code].title}{location} [{first.code}]{more}")
+
+
+def _why_unjudged(findings: list[Finding]) -> str:
+    """The message of the first finding that leaves the node unjudged: the driver's own words help most."""
+    for finding in findings:
+        rule = _RULES[finding.code]
+        if rule.effect is Effect.UNJUDGED:
+            message = finding.message.removesuffix(f" Next: {rule.next_step}").removesuffix(".")
+            location = "" if finding.subject == "node" else f"{finding.subject}: "
+            return f"{location}{message[0].lower()}{message[1:]} [{finding.code}]"
+    return "nothing was readable"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _interconnect_text(interconnect: Interconnect) -> str:
+    if interconnect.klass is None:
+        return f"; {interconnect.message}"
+    gbps = interconnect.nvlink_gbps
+    speed = f", {gbps} GB/s per GPU one way" if gbps is not None else ""
+    return f"; {_INTERCONNECT[interconnect.klass]}{speed}"
 
 
 def _matrix(result: Result) -> str:

@@ -14,101 +14,103 @@ GPU_IDLE = 0x1
 """nvmlClocksEventReasonGpuIdle."""
 
 
-def busy_seconds(case: Case, place: int) -> float | None:
+def busy_seconds(case: Case, gpu_index: int) -> float | None:
     """Seconds of the interval in which the GPU was busy; null where there is no interval or no telling.
 
     The interval less the growth of LOW_UTILIZATION (field 78), where the driver counts that; else by mean
     power: none at idle watts, all of it from `busyPowerShare` of the way to the power limit on.  A GPU that
     was never seen idle counts as busy all the time at that share of the limit itself; below it nobody knows.
     """
-    if place not in case.busy:
-        case.busy[place] = _busy(case, place)
-    return case.busy[place]
+    if gpu_index not in case.busy:
+        case.busy[gpu_index] = _busy(case, gpu_index)
+    return case.busy[gpu_index]
 
 
-def _busy(case: Case, place: int) -> float | None:
-    seconds, grown = case.growth.interval.seconds, case.growth.gpus[place]
+def _busy(case: Case, gpu_index: int) -> float | None:
+    seconds, grown = case.growth.interval.seconds, case.growth.gpus[gpu_index]
     if grown.reason or seconds is None:
         return None
-    if grown.low_utilization is not None and _counts_idleness(case, place):
+    if grown.low_utilization is not None and _counts_idleness(case, gpu_index):
         return max(0.0, seconds - grown.low_utilization)
-    share = _power_share(case, place, seconds=seconds)
+    share = _power_share(case, gpu_index, seconds=seconds)
     return None if share is None else seconds * share
 
 
-def of_interval(case: Case, place: int) -> Load:
+def of_interval(case: Case, gpu_index: int) -> Load:
     """Load as the rows need it that are judged by counters: over the interval, else in the window alone."""
-    busy = busy_seconds(case, place)
+    busy = busy_seconds(case, gpu_index)
     if busy is not None:
         return Load.LOADED if busy >= case.thresholds.busy_floor else Load.IDLE
-    return _window(case, place)
+    return _window(case, gpu_index)
 
 
-def of_window(case: Case, place: int) -> Load:
+def of_window(case: Case, gpu_index: int) -> Load:
     """Load as the rows need it that are judged by what the window saw.
 
     A job that ended before the window leaves a busy interval and cool GPUs, which prove nothing: so the
     median of the window must be busy as well.
     """
-    busy = busy_seconds(case, place)
+    busy = busy_seconds(case, gpu_index)
     if busy is None:
-        return _window(case, place)
+        return _window(case, gpu_index)
     if busy < case.thresholds.busy_floor:
         return Load.IDLE
-    window = case.result.gpus[place].window
+    window = case.result.gpus[gpu_index].window
     median = number(window.utilization.median) if window and window.utilization else None
     return Load.LOADED if median is None or median >= case.thresholds.busy_utilization else Load.IDLE
 
 
 def of_node(case: Case) -> Load:
     """Loaded where any GPU was; idle where none of them was and all could be told."""
-    loads = {of_interval(case, place) for place in range(len(case.result.gpus))}
+    loads = {of_interval(case, gpu_index) for gpu_index in range(len(case.result.gpus))}
     if Load.LOADED in loads:
         return Load.LOADED
     return Load.IDLE if loads == {Load.IDLE} else Load.UNKNOWN
 
 
-def idle_watts(case: Case, place: int) -> float | None:
+def idle_watts(case: Case, gpu_index: int) -> float | None:
     """The lowest mean power over a window in which the GPU was idle all the time, this one included."""
-    past, now = case.past(place), _idle_now(case, place)
+    past, now = case.past(gpu_index), _idle_now(case, gpu_index)
     if past is None or past.idle_dw is None:
         return now
     return past.idle_dw / 10 if now is None else min(past.idle_dw / 10, now)
 
 
-def _window(case: Case, place: int) -> Load:
-    window = case.result.gpus[place].window
+def _window(case: Case, gpu_index: int) -> Load:
+    window = case.result.gpus[gpu_index].window
     lowest = number(window.utilization.min) if window and window.utilization else None
     if lowest is None:
-        return _window_by_power(case, place)
+        return _window_by_power(case, gpu_index)
     return Load.LOADED if lowest >= case.thresholds.busy_utilization else Load.IDLE
 
 
-def _window_by_power(case: Case, place: int) -> Load:
+def _window_by_power(case: Case, gpu_index: int) -> Load:
     """Where the driver tells no utilisation, as with MIG on: every sample well on the way to the limit, or
     the idle bit in every sample."""
-    window, limit = case.result.gpus[place].window, _limit_watts(case, place)
+    window, limit = case.result.gpus[gpu_index].window, _limit_watts(case, gpu_index)
     lowest = number(window.power_mw.min) if window and window.power_mw else None
     if lowest is not None and limit and lowest / 1000 >= case.thresholds.busy_power_share * limit:
         return Load.LOADED
-    return Load.IDLE if _is_idle(case, place) else Load.UNKNOWN
+    return Load.IDLE if _is_idle(case, gpu_index) else Load.UNKNOWN
 
 
-def _limit_watts(case: Case, place: int) -> float | None:
-    limit = number(case.result.gpus[place].power.enforced_limit_mw)
+def _limit_watts(case: Case, gpu_index: int) -> float | None:
+    limit = number(case.result.gpus[gpu_index].power.enforced_limit_mw)
     return None if limit is None or limit <= 0 else limit / 1000
 
 
-def _counts_idleness(case: Case, place: int) -> bool:
+def _counts_idleness(case: Case, gpu_index: int) -> bool:
     """Whether LOW_UTILIZATION can be believed: one that has never counted anything, or that stood still while
     the window saw an idle GPU, would make every idle GPU a busy one."""
-    stands = case.growth.counts[place].low_utilization_ms
-    return bool(stands) and (bool(case.growth.gpus[place].low_utilization) or not _is_idle(case, place))
+    stands = case.growth.counts[gpu_index].low_utilization_ms
+    return bool(stands) and (
+        bool(case.growth.gpus[gpu_index].low_utilization) or not _is_idle(case, gpu_index)
+    )
 
 
-def _power_share(case: Case, place: int, *, seconds: float) -> float | None:
-    energy, idle = case.growth.gpus[place].energy_cj, idle_watts(case, place)
-    limit, share = _limit_watts(case, place), case.thresholds.busy_power_share
+def _power_share(case: Case, gpu_index: int, *, seconds: float) -> float | None:
+    energy, idle = case.growth.gpus[gpu_index].energy_cj, idle_watts(case, gpu_index)
+    limit, share = _limit_watts(case, gpu_index), case.thresholds.busy_power_share
     if energy is None or limit is None:
         return None
     watts = energy / 100 / seconds
@@ -117,17 +119,17 @@ def _power_share(case: Case, place: int, *, seconds: float) -> float | None:
     return None if limit <= idle else min(1.0, max(0.0, (watts - idle) / (share * (limit - idle))))
 
 
-def _is_idle(case: Case, place: int) -> bool:
+def _is_idle(case: Case, gpu_index: int) -> bool:
     """The driver called the GPU idle in every sample."""
-    events = case.result.gpus[place].events
+    events = case.result.gpus[gpu_index].events
     read = number(events.read)
     return bool(read) and any(seen.bit == GPU_IDLE and seen.samples == read for seen in events.seen)
 
 
-def _idle_now(case: Case, place: int) -> float | None:
+def _idle_now(case: Case, gpu_index: int) -> float | None:
     """Mean watts of this window, where the GPU was idle: out of its energy, else the samples' median."""
-    window = case.result.gpus[place].window
-    if window is None or not _is_idle(case, place):
+    window = case.result.gpus[gpu_index].window
+    if window is None or not _is_idle(case, gpu_index):
         return None
     energy = number(window.growth.energy_mj) if window.growth else None
     elapsed = number(window.growth.elapsed_ms) if window.growth else None

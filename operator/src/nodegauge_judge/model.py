@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from nodegauge_judge.history.node_history import History
+from nodegauge_judge.history.model import History
 
 Scalar = str | int | float | bool
 

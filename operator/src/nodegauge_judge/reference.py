@@ -11,6 +11,7 @@ import inspect
 
 import msgspec
 
+from nodegauge_judge.case import HealthRule
 from nodegauge_judge.findings import CATALOGUE, Effect, Entry
 from nodegauge_judge.model import Judged
 from nodegauge_judge.thresholds import Thresholds
@@ -64,10 +65,10 @@ def page() -> str:
     return "\n".join([_HEAD, table, *(_section(entry) for entry in CATALOGUE.values()), _thresholds()])
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: HealthRule | Entry) -> str:
     severities = ", ".join(severity.value for severity in entry.when)
     verdict = "unknown" if entry.effect is Effect.UNJUDGED else "the worst"
-    link = f"[`{entry.code.value}`](#{entry.code.value}) | {entry.probe.value}"
+    link = f"[`{entry.code}`](#{entry.code}) | {entry.probe.value}"
     gate = entry.gate
     if gate is None:
         return f"| {link} | {severities} | {verdict} | none | - |"
@@ -75,11 +76,11 @@ def _row(entry: Entry) -> str:
     return f"| {link} | {severities} | {verdict} | {gate.kind}={gate.cause} | {gate.runs}{load} |"
 
 
-def _section(entry: Entry) -> str:
+def _section(entry: HealthRule | Entry) -> str:
     when = "\n".join(f"- **{severity.value}**: {words}." for severity, words in entry.when.items())
     steps = "\n".join(f"{number}. {step}" for number, step in enumerate(entry.way_out, 1))
     title = entry.title[0].upper() + entry.title[1:]
-    return f"## {entry.code.value}\n\n{title}. {entry.meaning}\n\n{when}\n\nWhat to do:\n\n{steps}\n"
+    return f"## {entry.code}\n\n{title}. {entry.meaning}\n\n{when}\n\nWhat to do:\n\n{steps}\n"
 
 
 def _thresholds() -> str:

@@ -3,8 +3,8 @@
 A container runtime that shows a probe four of eight GPUs gives no error anywhere, and every number that
 follows would be true of those four only.  `nvidia.com/gpu` is compared only where it counts whole GPUs.
 
-A missing GPU is lost when it was there in this boot with this driver, and its place on the PCI bus is empty
-or silent.  Nothing remembers which place was whose, so it is told by counting (`lost`).
+A missing GPU is lost when it was there in this boot with this driver, and its PCI function is gone or
+silent.  The history does not hold PCI addresses, so lost GPUs are counted, not named (`lost`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from nodegauge_contract import ProblemKind
 from nodegauge_contract.nvlink import Doubt
 from nodegauge_judge.case import Case, clip
-from nodegauge_judge.history.node_history import uuid_start
+from nodegauge_judge.history.model import uuid_start
 from nodegauge_judge.model import Sharing
 
 
@@ -48,10 +48,9 @@ def gone_uuids(case: Case) -> list[str]:
 def lost(case: Case) -> int:
     """How many GPUs have fallen off the bus since the last run of the same boot and driver.
 
-    Each GPU that NVML no longer lists is still on the PCI bus without being in the document, or its place
-    there is silent or gone.  So of those that are missing, as many are lost as there are too few functions
-    that still answer.  A virtual machine that hides the PCI tree, or a part of it, proves nothing; neither
-    does a document that was cut off.
+    A GPU that NVML no longer lists either still answers on the PCI bus, or its function there is silent or
+    gone.  So the missing GPUs, less the unlisted functions that still answer, are lost.  A virtual machine
+    that hides the PCI tree or a part of it proves nothing; neither does a document that was cut off.
     """
     unclaimed = _unclaimed(case)
     if unclaimed is None or case.result.problem is not None or not same_boot_and_driver(case):
@@ -60,7 +59,7 @@ def lost(case: Case) -> int:
     return max(0, len(case.history.gpus) - len(case.result.gpus) - answering)
 
 
-def silent_places(case: Case) -> list[str]:
+def silent_addresses(case: Case) -> list[str]:
     """PCI addresses of GPUs that NVML does not list and that answer nothing, sorted."""
     return sorted(_silent(case) & (_unclaimed(case) or set()))
 
@@ -118,7 +117,7 @@ def _seen_before(case: Case) -> str:
 
 def _on_the_bus(case: Case) -> str:
     """GPUs of the PCI bus that NVML does not show.  The places of lost GPUs are left out, and as many as
-    there are GPUs with an error that name no place."""
+    there are GPUs with an error that give no address."""
     unclaimed = _unclaimed(case) or set()
     places = sorted(unclaimed - _silent(case) if lost(case) else unclaimed)
     nameless = sum(not isinstance(gpu.pci, str) for gpu in case.result.gpus)

@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nodegauge_contract import Gpu, LinkErrors, Port, Result
-from nodegauge_judge.history.gpu_history import Counts, PortMemory
-from nodegauge_judge.history.node_history import History, keys
+from nodegauge_judge.history.model import Counts, History, PortHistory, keys
 from nodegauge_judge.thresholds import Thresholds
 
 TIMES = tuple(name for name in Counts.__struct_fields__ if name.endswith("_ms"))
@@ -128,7 +127,7 @@ def counts(gpu: Gpu) -> Counts:
     )
 
 
-def ports_up(result: Result) -> dict[str, PortMemory]:
+def ports_up(result: Result) -> dict[str, PortHistory]:
     """Where each NIC port stands that is up, by `device/port`.
 
     Whether a port has been seen up is what `History.ports` is also asked, so one that is down is not in it.
@@ -138,7 +137,7 @@ def ports_up(result: Result) -> dict[str, PortMemory]:
         if port.nic < len(names) and is_up(port):
             total = _total((port.link_downed, port.symbol_errors, port.receive_errors))
             key, rate = f"{names[port.nic]}/{port.port}", _tenths(port.rate_gbps)
-            found[key] = PortMemory(total, rate, _whole(port.link_downed))
+            found[key] = PortHistory(total, rate, _whole(port.link_downed))
     return found
 
 
@@ -147,7 +146,7 @@ def _tenths(gbps: object) -> int:
     return round(gbps * 10) if known else 0  # type: ignore[operator]
 
 
-def _port_growth(now: Mapping[str, PortMemory], then: Mapping[str, PortMemory]) -> dict[str, int]:
+def _port_growth(now: Mapping[str, PortHistory], then: Mapping[str, PortHistory]) -> dict[str, int]:
     pairs = [(key, port.errors, then[key].errors) for key, port in now.items() if key in then]
     return {
         key: value - before

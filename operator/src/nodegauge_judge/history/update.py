@@ -8,26 +8,19 @@ Errors of a GPU that could not be read are counted on from when it last could: i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import ceil
 
 from msgspec.structs import replace
 
 from nodegauge_judge import load, visibility
-from nodegauge_judge.answers import GpuAnswers, was_bad
 from nodegauge_judge.case import Case, text
-from nodegauge_judge.checks import thermal
+from nodegauge_judge.gate_answers import GATED, GpuAnswers, was_bad
 from nodegauge_judge.history import growth
-from nodegauge_judge.history.gpu_history import (
-    LOAD_ROWS,
-    Counts,
-    GpuMemory,
-    LinkMemory,
-    PortMemory,
-)
-from nodegauge_judge.history.node_history import History
+from nodegauge_judge.history.model import Counts, GpuHistory, History, LinkHistory, PortHistory
 from nodegauge_judge.interconnect import link_counts
 from nodegauge_judge.model import Answer
+from nodegauge_judge.rules import thermal
 
 _PORTS = frozenset({"nics", "nics.ports"})
 """Names in `omitted` of a document that does not have all ports."""
@@ -57,7 +50,7 @@ def remember(case: Case, answers: GpuAnswers) -> History:
     ).trimmed()
 
 
-def _ports(case: Case) -> dict[str, PortMemory]:
+def _ports(case: Case) -> dict[str, PortHistory]:
     """Ports that are up, and those that were: a port that went down is not forgotten while it is there, and
     one that became slower goes on being known by its highest rate.  Errors are those of this run or none."""
     names, known = case.result.nics.names, case.history.ports
@@ -73,36 +66,40 @@ def _ports(case: Case) -> dict[str, PortMemory]:
     return kept | up
 
 
-def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str, GpuMemory]]:
+def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str, GpuHistory]]:
     doubtful = link_counts.uncertain(case)
     clean = not case.lanes.mig and visibility.is_complete(case)
-    for place, key in enumerate(case.keys):
+    for gpu_index, key in enumerate(case.keys):
         if key is None:
             continue
-        past = case.past(place)
-        before = past or GpuMemory()
+        past = case.past(gpu_index)
+        before = past or GpuHistory()
         links = before.links
-        if clean and place not in doubtful:
-            links = past.links.after(case.lanes.sums[place]) if past else LinkMemory(case.lanes.sums[place])
-        idle = load.idle_watts(case, place)
+        if clean and gpu_index not in doubtful:
+            links = (
+                past.links.after(case.lanes.sums[gpu_index])
+                if past
+                else LinkHistory(case.lanes.sums[gpu_index])
+            )
+        idle = load.idle_watts(case, gpu_index)
         yield (
             key,
-            GpuMemory(
+            GpuHistory(
                 links=links,
-                counts=_counts(case, place, early=early),
+                counts=_counts(case, gpu_index, early=early),
                 idle_dw=None if idle is None else max(1, ceil(idle * 10)),
-                bad=_bad(case, place, key=key, answers=answers),
-                warm=thermal.warm(case, place),
+                bad=_bad(case, gpu_index, key=key, answers=answers),
+                warm=thermal.warm(case, gpu_index),
             ),
         )
 
 
-def _counts(case: Case, place: int, *, early: bool) -> Counts:
-    gpu, past = case.result.gpus[place], case.past(place)
+def _counts(case: Case, gpu_index: int, *, early: bool) -> Counts:
+    gpu, past = case.result.gpus[gpu_index], case.past(gpu_index)
     before = past.counts if past is not None else Counts()
     if gpu.error is not None:
         return _waiting(before, early=early)
-    now = case.growth.counts[place]
+    now = case.growth.counts[gpu_index]
     if not early:
         return now
     return Counts() if growth.went_back(now, before) else before
@@ -116,15 +113,20 @@ def _waiting(before: Counts, *, early: bool) -> Counts:
     return Counts(ecc_uncorrected=before.ecc_uncorrected, link_recovery_failed=before.link_recovery_failed)
 
 
-def _bad(case: Case, place: int, *, key: str, answers: GpuAnswers) -> tuple[str, ...]:
-    """A row's bad GPUs: those of its last bad run, and those that were not good then since an earlier one."""
-    return tuple(
-        row for row in LOAD_ROWS if row in answers and _stays_bad(case, place, key, row=row, gpus=answers)
+def _bad(case: Case, gpu_index: int, *, key: str, answers: GpuAnswers) -> int:
+    """One bit for each rule on which this GPU is bad."""
+    bad = (
+        rule.history_bit
+        for rule in GATED
+        if rule.history_bit is not None
+        and _stays_bad(answers[rule.code], gpu_index=gpu_index, before=key in was_bad(case, rule))
     )
+    return sum(1 << bit for bit in bad)
 
 
-def _stays_bad(case: Case, place: int, key: str, *, row: str, gpus: Mapping[str, tuple[Answer, ...]]) -> bool:
-    answer, before = gpus[row][place], key in was_bad(case, row)
-    if Answer.BAD not in gpus[row]:
+def _stays_bad(gpus: tuple[Answer, ...], *, gpu_index: int, before: bool) -> bool:
+    """Bad in this run; or bad before, unless this run was bad for another GPU and good for this one."""
+    if Answer.BAD not in gpus:
         return before
+    answer = gpus[gpu_index]
     return answer is Answer.BAD or (before and answer is not Answer.GOOD)

@@ -180,7 +180,7 @@ def _degraded(case: Case) -> Objection:
     short = min(link_counts.failed(case), key=lambda s: s.ratio, default=None)
     if short is None:
         return None
-    name = short_name(case.result.gpus[short.place])
+    name = short_name(case.result.gpus[short.gpu_index])
     return Reason.LINKS_DEGRADED, f"{name} has {short.have} of {short.expected} NVLinks"
 
 

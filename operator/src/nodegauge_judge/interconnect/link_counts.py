@@ -24,9 +24,9 @@ class Against(StrEnum):
 
 
 class Shortfall(Struct, frozen=True, kw_only=True):
-    """GPU `place` (position) has `have` active links instead of `expected`."""
+    """GPU `gpu_index` (position) has `have` active links instead of `expected`."""
 
-    place: int
+    gpu_index: int
     have: int
     expected: int
     against: Against
@@ -41,7 +41,11 @@ def shortfalls(case: Case) -> list[Shortfall]:
     """Every GPU with fewer links than expected; none while MIG is on or where links could not be told."""
     if case.lanes.mig:
         return []
-    return [short for place in range(len(case.lanes.sums)) if (short := _shortfall(case, place)) is not None]
+    return [
+        short
+        for gpu_index in range(len(case.lanes.sums))
+        if (short := _shortfall(case, gpu_index)) is not None
+    ]
 
 
 def failed(case: Case) -> list[Shortfall]:
@@ -57,27 +61,31 @@ def uncertain(case: Case) -> frozenset[int]:
     return frozenset(doubt.gpu for doubt in case.lanes.unresolved if doubt.doubt is not Doubt.SILENT)
 
 
-def _shortfall(case: Case, place: int) -> Shortfall | None:
-    gpu, have = case.result.gpus[place], case.lanes.sums[place]
-    if gpu.error is not None or case.result.problem is not None or place in uncertain(case):
+def _shortfall(case: Case, gpu_index: int) -> Shortfall | None:
+    gpu, have = case.result.gpus[gpu_index], case.lanes.sums[gpu_index]
+    if gpu.error is not None or case.result.problem is not None or gpu_index in uncertain(case):
         return None
-    siblings, remembered = _siblings(case, place), _remembered(case, place)
+    siblings, remembered = _siblings(case, gpu_index), _remembered(case, gpu_index)
     expected, against = max((siblings, Against.SIBLINGS), (remembered, Against.HISTORY), key=lambda e: e[0])
-    return Shortfall(place=place, have=have, expected=expected, against=against) if have < expected else None
+    return (
+        Shortfall(gpu_index=gpu_index, have=have, expected=expected, against=against)
+        if have < expected
+        else None
+    )
 
 
-def _siblings(case: Case, place: int) -> int:
+def _siblings(case: Case, gpu_index: int) -> int:
     """The largest sum among GPUs of the same model; 0 where there are no switches to make them equal."""
     if not case.lanes.switched:
         return 0
-    name = case.result.gpus[place].name
+    name = case.result.gpus[gpu_index].name
     alike = (i for i, gpu in enumerate(case.result.gpus) if isinstance(name, str) and gpu.name == name)
     return max((case.lanes.sums[i] for i in alike), default=0)
 
 
-def _remembered(case: Case, place: int) -> int:
+def _remembered(case: Case, gpu_index: int) -> int:
     """What this GPU has been seen with; 0 where its peers are not all there (their links went with them)."""
-    memory = case.past(place)
+    memory = case.past(gpu_index)
     if memory is None or not (case.lanes.switched or is_complete(case)):
         return 0
     return memory.links.sum

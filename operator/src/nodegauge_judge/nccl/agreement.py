@@ -231,5 +231,5 @@ def _one_per_pair(hits: list[Hit]) -> Iterator[Hit]:
     """The slower direction of each pair."""
     worst: dict[str, Hit] = {}
     for hit in sorted(hits, key=lambda hit: -hit.weight):
-        worst.setdefault(hit.place, hit)
+        worst.setdefault(hit.location, hit)
     yield from worst.values()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Arm, ArmName, Bus, Cell, Collective, Gpu, NcclResult, Result, Unavailable
 from nodegauge_judge.case import Case, clip, full_name, number, text
-from nodegauge_judge.history.node_history import History, uuid_start
+from nodegauge_judge.history.model import History, uuid_start
 from nodegauge_judge.interconnect import classify
 from nodegauge_judge.model import NodeFacts
 from nodegauge_judge.nccl.measurement import (

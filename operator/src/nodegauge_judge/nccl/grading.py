@@ -66,4 +66,6 @@ def of_node(
     severity: Severity, message: str, *, evidence: dict[str, Scalar], place: str = NODE, weight: float = 0.0
 ) -> Hit:
     """A hit about the whole node, or about `place` of it."""
-    return Hit(severity=severity, place=place, short=place, message=message, evidence=evidence, weight=weight)
+    return Hit(
+        severity=severity, location=place, short=place, message=message, evidence=evidence, weight=weight
+    )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Result, Skip
 from nodegauge_judge.case import clip
 from nodegauge_judge.findings import CATALOGUE, Code
-from nodegauge_judge.history.node_history import History
+from nodegauge_judge.history.model import History
 from nodegauge_judge.model import Answer, Finding, NodeFacts, Severity, Verdict
 from nodegauge_judge.nccl import agreement, arm_outcomes, bandwidth, coverage
 from nodegauge_judge.nccl.expectations import Expectations

@@ -16,7 +16,6 @@ from nodegauge_judge import (
     CATALOGUE,
     Answer,
     Cause,
-    Code,
     Finding,
     Gate,
     GateKind,
@@ -33,14 +32,14 @@ from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import ENTERED, Rule
 from nodegauge_operator.core.texts import cut
 
-GATES: dict[str, Gate] = {entry.code.value: entry.gate for entry in CATALOGUE.values() if entry.gate}
+GATES: dict[str, Gate] = {entry.code: entry.gate for entry in CATALOGUE.values() if entry.gate}
 """The rows that have a gate, in the catalogue's order."""
-PROBES: dict[str, Probe] = {entry.code.value: entry.probe for entry in CATALOGUE.values()}
+PROBES: dict[str, Probe] = {entry.code: entry.probe for entry in CATALOGUE.values()}
 """Whose runs tell of a row: no other's count for it."""
 GATES_OF_NCCL = frozenset(code for code in GATES if PROBES[code] is Probe.NCCL)
-TITLES: dict[str, str] = {entry.code.value: entry.title for entry in CATALOGUE.values()}
+TITLES: dict[str, str] = {entry.code: entry.title for entry in CATALOGUE.values()}
 KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
-TEMPERATURES = (Code.HOT.value, Code.MEMORY_HOT.value)
+TEMPERATURES = ("hot", "memory-hot")
 """Rows of throttling that watch its cause, not slowing down itself."""
 WORST_FIRST = {cause: place for place, cause in enumerate(Cause)}
 NO_THROTTLING = "none"

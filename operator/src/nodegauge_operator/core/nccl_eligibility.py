@@ -10,7 +10,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from nodegauge_judge import Code
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus, whole
 from nodegauge_operator.core.model import NodeView, PodView
@@ -22,7 +21,7 @@ FEWEST = 2
 SHARING = names.GPU_LABEL + ".sharing-strategy"
 REPLICAS = names.GPU_LABEL + ".replicas"
 PRODUCT = names.GPU_LABEL + ".product"
-NOT_WORKING = (Code.GPU_LOST.value, Code.RESET_REQUIRED.value)
+NOT_WORKING = ("gpu-lost", "reset-required")
 
 
 class Why(StrEnum):

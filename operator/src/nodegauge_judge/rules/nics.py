@@ -9,16 +9,16 @@ and slower on purpose).  Few siblings prove nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from statistics import median
 
 from msgspec import Struct
 
 from nodegauge_contract import Nics, Port
-from nodegauge_judge.case import Case, Hit, clip, gather, number, text
-from nodegauge_judge.findings import Code
+from nodegauge_judge.case import Case, HealthRule, clip, number, text
 from nodegauge_judge.history.growth import is_up
-from nodegauge_judge.model import Finding, Scalar, Severity
+from nodegauge_judge.model import Scalar, Severity
+from nodegauge_judge.rule import Observation
 
 SWITCHED_OFF = "disabled"
 SIBLINGS = 3
@@ -35,19 +35,18 @@ class _Seen(Struct, frozen=True, kw_only=True):
     kind: tuple[str, int, str, str]
 
 
-def nic_down(case: Case) -> Iterator[Finding]:
+def nic_down(case: Case) -> Iterable[Observation]:
     """Ports that are not ACTIVE, and those that were not for a while."""
     ports = _ports(case)
-    hits = [hit for seen in ports if (hit := _down(case, seen, ports) or _was_down(case, seen)) is not None]
-    yield from gather(Code.NIC_DOWN, hits)
+    return [hit for seen in ports if (hit := _down(case, seen, ports) or _was_down(case, seen)) is not None]
 
 
-def nic_slow(case: Case) -> Iterator[Finding]:
+def nic_slow(case: Case) -> Iterable[Observation]:
     """Ports below the rate that they had or that their kind has, and ports whose errors grow."""
     ports = _ports(case)
     hits = [hit for seen in ports if (hit := _slow(case, seen, ports)) is not None]
     hits += [hit for seen in ports if (hit := _errors(case, seen)) is not None]
-    yield from gather(Code.NIC_SLOW, hits)
+    return hits
 
 
 def _ports(case: Case) -> list[_Seen]:
@@ -70,7 +69,7 @@ def _siblings(seen: _Seen, ports: list[_Seen]) -> list[_Seen]:
     return [other for other in ports if other is not seen and other.kind == seen.kind]
 
 
-def _down(case: Case, seen: _Seen, ports: list[_Seen]) -> Hit | None:
+def _down(case: Case, seen: _Seen, ports: list[_Seen]) -> Observation | None:
     port = seen.port
     if not isinstance(port.state, str) or is_up(port):
         return None
@@ -92,7 +91,7 @@ def _down(case: Case, seen: _Seen, ports: list[_Seen]) -> Hit | None:
     )
 
 
-def _was_down(case: Case, seen: _Seen) -> Hit | None:
+def _was_down(case: Case, seen: _Seen) -> Observation | None:
     """A port that is up, and lost its link between two runs that both saw it up."""
     past, now = case.history.ports.get(seen.key), seen.port.link_downed
     if not isinstance(now, int) or not is_up(seen.port) or not case.growth.interval.counts:
@@ -128,7 +127,7 @@ def _expected_up(case: Case, seen: _Seen, siblings: list[_Seen]) -> tuple[Severi
     return Severity.WARN, f"{words}, and nothing is known of its past"
 
 
-def _slow(case: Case, seen: _Seen, ports: list[_Seen]) -> Hit | None:
+def _slow(case: Case, seen: _Seen, ports: list[_Seen]) -> Observation | None:
     rate = number(seen.port.rate_gbps)
     if not rate or not is_up(seen.port):
         return None
@@ -157,7 +156,7 @@ def _before(case: Case, seen: _Seen) -> tuple[float, str]:
     return (past.rate / 10 if past is not None else 0), "it was seen with"
 
 
-def _errors(case: Case, seen: _Seen) -> Hit | None:
+def _errors(case: Case, seen: _Seen) -> Observation | None:
     grown, seconds = case.growth.ports.get(seen.key), case.growth.interval.seconds
     limit = case.thresholds.nic_errors_per_hour
     if not grown or not seconds:
@@ -177,13 +176,75 @@ def _errors(case: Case, seen: _Seen) -> Hit | None:
     )
 
 
-def _hit(seen: _Seen, severity: Severity, *, message: str, evidence: dict[str, Scalar], weight: float) -> Hit:
+def _hit(
+    seen: _Seen, severity: Severity, *, message: str, evidence: dict[str, Scalar], weight: float
+) -> Observation:
     name = clip(seen.key)
-    return Hit(
+    return Observation(
         severity=severity,
-        place=f"port {name}",
+        location=f"port {name}",
         short=name,
         message=message,
         evidence=evidence,
         weight=weight,
     )
+
+
+NIC_DOWN = HealthRule(
+    code="nic-down",
+    title="a network port is down",
+    meaning=(
+        "A port of an RDMA device is not ACTIVE although it should be: it was up before, or it lost its "
+        "link since its driver was loaded. Jobs that span nodes fall back to fewer or slower ports. A "
+        "port that was never seen up may be a spare without a cable: beside three or more ports of its "
+        "kind that are all up it warns once, when the node is first seen, and is only mentioned later."
+    ),
+    when={
+        Severity.INFO: (
+            "a port that has never been seen up, while three or more of its kind are up; or one that is "
+            "switched off (Disabled)"
+        ),
+        Severity.WARN: (
+            "a port that was up in the last reading, or that counts lost links, is not ACTIVE; a port "
+            "lost its link since the last run and came back; on a first run, the only port of four or "
+            "more of its kind that is not ACTIVE"
+        ),
+    },
+    next_step="check cable, transceiver and switch port; InfiniBand also needs a subnet manager.",
+    way_out=(
+        "`ibstat` or `rdma link` on the node: Polling means no signal (cable, transceiver, switch port); "
+        "Initializing means no subnet manager has seen it.",
+        "`mlxlink -d DEVICE -m` reads the transceiver.",
+        "If the port is not meant to be used: `kubectl delete nodereport NODE` forgets that it was up.",
+    ),
+    check=nic_down,
+)
+NIC_SLOW = HealthRule(
+    code="nic-slow",
+    title="a network port is slow or makes errors",
+    meaning=(
+        "A port negotiated a lower rate than it has been seen with, or than the ports of its kind beside "
+        "it (same link layer, same PCI function, as near to a GPU), or its error counters grow. The "
+        "slowest port sets the pace of a job that spans nodes."
+    ),
+    when={
+        Severity.WARN: (
+            "the rate is below what the port has been seen with, or below that of three or more of its "
+            "kind that agree; or errors (symbol, receive, lost links) grew by more than "
+            "`nicErrorsPerHour` (default 100) an hour"
+        )
+    },
+    next_step="check cable and transceiver; a bent or dirty one negotiates fewer lanes.",
+    way_out=(
+        "`ibstat DEVICE` or `ethtool INTERFACE` on the node; `mlxlink -d DEVICE -e -c` shows lanes and "
+        "errors.",
+        "Reseat or replace the cable, then the transceiver; try another switch port.",
+        "If the lower rate is meant: `kubectl delete nodereport NODE` forgets the higher one.",
+    ),
+    check=nic_slow,
+)
+
+RULES = (
+    NIC_DOWN,
+    NIC_SLOW,
+)

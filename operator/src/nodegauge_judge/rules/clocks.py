@@ -7,17 +7,18 @@ row of its own explains, is not judged.  The slowest GPU sets the pace of a job 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from statistics import median
 
 from msgspec import Struct
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
-from nodegauge_judge.case import Case, Hit, full_name, gather, number, short_name
-from nodegauge_judge.checks.power import is_capped
-from nodegauge_judge.findings import Code
-from nodegauge_judge.model import Answer, Finding, Load, Severity
+from nodegauge_judge.case import Case, HealthRule, number, of_gpu
+from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Severity
+from nodegauge_judge.rule import Observation
+from nodegauge_judge.rules.power import is_capped
+from nodegauge_judge.rules.steps import REPORT, VENDOR
 from nodegauge_judge.throttle import Bit
 
 SET_BY_SOMEBODY = (0x2, 0x10, 0x100)
@@ -38,12 +39,12 @@ class Pace(Struct, frozen=True, kw_only=True):
         return self.own / self.siblings
 
 
-def slow_clock(case: Case) -> Iterator[Finding]:
+def slow_clock(case: Case) -> Iterable[Observation]:
     """Busy GPUs whose clock is well below that of their identical siblings."""
     limits = case.thresholds
-    hits: list[Hit] = []
-    for place, gpu in enumerate(case.result.gpus):
-        pace = _pace(case, place)
+    hits: list[Observation] = []
+    for gpu_index, gpu in enumerate(case.result.gpus):
+        pace = _pace(case, gpu_index)
         if pace is None or pace.share >= limits.slow_clock_warn:
             continue
         failed = pace.share < limits.slow_clock_fail
@@ -52,21 +53,20 @@ def slow_clock(case: Case) -> Iterator[Finding]:
             f"{pace.siblings:g} MHz of {pace.count} identical GPU{'' if pace.count == 1 else 's'} at work"
         )
         hits.append(
-            Hit(
-                severity=Severity.FAIL if failed else Severity.WARN,
-                place=full_name(gpu),
-                short=short_name(gpu),
+            of_gpu(
+                gpu,
+                Severity.FAIL if failed else Severity.WARN,
                 message=f"{pace.own:g} MHz against {against} ({pace.share:.0%}, below {limit:.0%}).",
                 evidence={"sm_mhz": pace.own, "siblings_mhz": pace.siblings, "limit": limit},
                 weight=1 - pace.share,
             )
         )
-    yield from gather(Code.SLOW_CLOCK, hits)
+    return hits
 
 
-def answer_slow_clock(case: Case, place: int) -> Answer:
+def answer_slow_clock(case: Case, gpu_index: int) -> Answer:
     """What the run says of one GPU's clock."""
-    loaded, pace = load.of_window(case, place), _pace(case, place)
+    loaded, pace = load.of_window(case, gpu_index), _pace(case, gpu_index)
     if loaded is Load.IDLE:
         return Answer.NO_LOAD
     if loaded is Load.UNKNOWN or pace is None:
@@ -74,28 +74,28 @@ def answer_slow_clock(case: Case, place: int) -> Answer:
     return Answer.BAD if pace.share < case.thresholds.slow_clock_fail else Answer.GOOD
 
 
-def _pace(case: Case, place: int) -> Pace | None:
+def _pace(case: Case, gpu_index: int) -> Pace | None:
     """None where there is nobody to compare with, or nothing to compare."""
     gpus = case.result.gpus
-    own = _clock(case, place)
-    if own is None or _stands(gpus[place], (*SET_BY_SOMEBODY, *EXPLAINED)):
+    own = _clock(case, gpu_index)
+    if own is None or _stands(gpus[gpu_index], (*SET_BY_SOMEBODY, *EXPLAINED)):
         return None
     others = [
         clock
         for other in range(len(gpus))
-        if other != place
-        and _alike(gpus[place], gpus[other])
+        if other != gpu_index
+        and _alike(gpus[gpu_index], gpus[other])
         and not _stands(gpus[other], SET_BY_SOMEBODY)
         and (clock := _clock(case, other)) is not None
     ]
     return Pace(own=own, siblings=median(others), count=len(others)) if others else None
 
 
-def _clock(case: Case, place: int) -> float | None:
+def _clock(case: Case, gpu_index: int) -> float | None:
     """The median SM clock of a window in which the GPU worked; None for any other."""
-    window = case.result.gpus[place].window
+    window = case.result.gpus[gpu_index].window
     clock = number(window.sm_mhz.median) if window is not None and window.sm_mhz is not None else None
-    worked = load.of_window(case, place) is Load.LOADED
+    worked = load.of_window(case, gpu_index) is Load.LOADED
     return clock if worked and clock is not None and clock > 0 else None
 
 
@@ -111,3 +111,31 @@ def _alike(one: Gpu, other: Gpu) -> bool:
 
 def _stands(gpu: Gpu, bits: tuple[int, ...]) -> bool:
     return any(throttle.seen(gpu, bit).samples for bit in bits)
+
+
+SLOW_CLOCK = HealthRule(
+    code="slow-clock",
+    title="a GPU runs slower than its siblings",
+    meaning=(
+        "At work in the same window, a GPU's SM clock is well below the median of the node's identical "
+        "GPUs (same model, maximum clock and power limit, both or neither held by the power cap), and no "
+        "slowdown with a row of its own explains it. A job over all GPUs runs at the pace of the slowest."
+    ),
+    when={
+        Severity.WARN: "under load, below `slowClockWarn` (0.93) of its siblings' median SM clock",
+        Severity.FAIL: "under load, below `slowClockFail` (0.8) of its siblings' median SM clock",
+    },
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.SLOW_GPU, judged=Judged.UNDER_LOAD),
+    next_step="compare `nvidia-smi -q -d CLOCK,PERFORMANCE -i INDEX` with a sibling's.",
+    way_out=(
+        "`nvidia-smi -q -d CLOCK,PERFORMANCE` on the node: clocks, limits and reasons side by side.",
+        "Locked clocks: `nvidia-smi -rgc -i INDEX` and `nvidia-smi -rac -i INDEX` set them free.",
+        REPORT,
+        VENDOR,
+    ),
+    check=slow_clock,
+    answer_per_gpu=answer_slow_clock,
+    history_bit=4,
+)
+
+RULES = (SLOW_CLOCK,)

@@ -9,16 +9,16 @@ load: a job that ended, or a sensor of an idle card, gates nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
-from nodegauge_judge.case import Case, Hit, full_name, gather, number, short_name
-from nodegauge_judge.findings import Code
-from nodegauge_judge.history.gpu_history import WARM_LIMIT
-from nodegauge_judge.model import Answer, Finding, Load, Scalar, Severity
+from nodegauge_judge.case import Case, HealthRule, number, of_gpu
+from nodegauge_judge.history.model import WARM_LIMIT
+from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
+from nodegauge_judge.rule import Observation
 from nodegauge_judge.thresholds import Thresholds
 
 PLAUSIBLE_LIMIT = range(50, 131)
@@ -49,45 +49,45 @@ class Heat(Struct, frozen=True, kw_only=True):
         return Severity.WARN if self.left <= self.warns_at else None
 
 
-def hot(case: Case) -> Iterator[Finding]:
+def hot(case: Case) -> Iterable[Observation]:
     """GPUs near the temperature at which they slow down, or beyond it."""
-    yield from gather(Code.HOT, _hits(case, [core(case, place) for place in _places(case)]))
+    return _hits(case, [core(case, gpu_index) for gpu_index in _places(case)])
 
 
-def memory_hot(case: Case) -> Iterator[Finding]:
+def memory_hot(case: Case) -> Iterable[Observation]:
     """GPUs whose memory is near its limit, or beyond it; 0 °C is what cards without a sensor report."""
-    yield from gather(Code.MEMORY_HOT, _hits(case, [memory(case, place) for place in _places(case)]))
+    return _hits(case, [memory(case, gpu_index) for gpu_index in _places(case)])
 
 
-def hot_for_long(case: Case) -> Iterator[Finding]:
+def hot_for_long(case: Case) -> Iterable[Observation]:
     """GPUs that keep a temperature at which throttling is likely, run by run under load."""
     limits = case.thresholds
-    hits: list[Hit] = []
-    for place, gpu in enumerate(case.result.gpus):
-        lately = warm(case, place)[-limits.hot_for_long_of :]
-        if load.of_window(case, place) is Load.LOADED and lately.count("1") >= limits.hot_for_long_runs:
+    hits: list[Observation] = []
+    for gpu_index, gpu in enumerate(case.result.gpus):
+        lately = warm(case, gpu_index)[-limits.hot_for_long_of :]
+        if load.of_window(case, gpu_index) is Load.LOADED and lately.count("1") >= limits.hot_for_long_runs:
             often = f"{lately.count('1')} of the last {len(lately)} runs under load"
             message = f"At {limits.throttling_likely} °C or above in {often}; throttling is likely there."
             evidence: dict[str, Scalar] = {"runs": lately.count("1"), "of_runs": len(lately)}
-            hits.append(_hit(gpu, Severity.INFO, message, evidence, weight=lately.count("1")))
-    yield from gather(Code.HOT_FOR_LONG, hits)
+            hits.append(of_gpu(gpu, Severity.INFO, message, evidence, weight=lately.count("1")))
+    return hits
 
 
-def answer_hot(case: Case, place: int) -> Answer:
+def answer_hot(case: Case, gpu_index: int) -> Answer:
     """What the run says of one GPU's core temperature."""
-    return _answer(case, place, core(case, place))
+    return _answer(case, gpu_index, core(case, gpu_index))
 
 
-def answer_memory_hot(case: Case, place: int) -> Answer:
+def answer_memory_hot(case: Case, gpu_index: int) -> Answer:
     """What the run says of one GPU's memory temperature."""
-    return _answer(case, place, memory(case, place))
+    return _answer(case, gpu_index, memory(case, gpu_index))
 
 
-def core(case: Case, place: int) -> Heat | None:
+def core(case: Case, gpu_index: int) -> Heat | None:
     """The core by the vendor's nearest limit, else by the policy's; None where nothing can be told."""
-    gpu, limits = case.result.gpus[place], case.thresholds
+    gpu, limits = case.result.gpus[gpu_index], case.thresholds
     celsius, limit = hottest(gpu), _limit(gpu.temperature.gpu_max)
-    grew = throttle.heat_grew(case, place)
+    grew = throttle.heat_grew(case, gpu_index)
     heats: list[Heat] = []
     if limit is not None and celsius is not None:
         heats.append(_by_limit(celsius, limit, margin=limits.hot_margin, grew=grew))
@@ -100,9 +100,9 @@ def core(case: Case, place: int) -> Heat | None:
     return _by_policy(celsius, limits) if limit is None and celsius is not None else None
 
 
-def memory(case: Case, place: int) -> Heat | None:
+def memory(case: Case, gpu_index: int) -> Heat | None:
     """The memory by the vendor's limit; None where there is no sensor or no limit."""
-    gpu = case.result.gpus[place]
+    gpu = case.result.gpus[gpu_index]
     span = gpu.window.memory_temperature if gpu.window is not None else None
     sampled = _reading(span.max) if span is not None else None
     celsius = sampled if sampled is not None else _reading(gpu.temperature.memory)
@@ -114,7 +114,7 @@ def memory(case: Case, place: int) -> Heat | None:
     return Heat(
         left=limit - celsius,
         warns_at=margin,
-        grew=throttle.software_heat_grew(case, place),
+        grew=throttle.software_heat_grew(case, gpu_index),
         words=f"{words} (warns from {limit - margin:g} °C)",
         evidence={"memory_celsius": celsius, "limit_celsius": limit},
     )
@@ -136,12 +136,12 @@ def band(celsius: float, thresholds: Thresholds) -> str:
     return "warm" if celsius < thresholds.throttling_likely else "throttling-likely"
 
 
-def warm(case: Case, place: int) -> str:
-    """The GPU's last runs under load with this one, where it was one: see `GpuMemory.warm`."""
-    past = case.past(place)
+def warm(case: Case, gpu_index: int) -> str:
+    """The GPU's last runs under load with this one, where it was one: see `GpuHistory.warm`."""
+    past = case.past(gpu_index)
     before = past.warm if past is not None else ""
-    celsius = hottest(case.result.gpus[place])
-    if celsius is None or load.of_window(case, place) is not Load.LOADED:
+    celsius = hottest(case.result.gpus[gpu_index])
+    if celsius is None or load.of_window(case, gpu_index) is not Load.LOADED:
         return before
     return (before + ("1" if celsius >= case.thresholds.throttling_likely else "0"))[-WARM_LIMIT:]
 
@@ -184,9 +184,9 @@ def _by_policy(celsius: float, limits: Thresholds) -> Heat:
     )
 
 
-def _answer(case: Case, place: int, heat: Heat | None) -> Answer:
+def _answer(case: Case, gpu_index: int, heat: Heat | None) -> Answer:
     """Bad beyond the limit, good `hotLeaveMargin` below it; between them it neither enters nor leaves."""
-    loaded = load.of_window(case, place)
+    loaded = load.of_window(case, gpu_index)
     if loaded is Load.IDLE:
         return Answer.NO_LOAD
     if loaded is Load.UNKNOWN or heat is None:
@@ -196,30 +196,19 @@ def _answer(case: Case, place: int, heat: Heat | None) -> Answer:
     return Answer.GOOD if heat.left >= case.thresholds.hot_leave_margin else Answer.UNSURE
 
 
-def _hits(case: Case, heats: list[Heat | None]) -> Iterator[Hit]:
-    for place, heat in enumerate(heats):
+def _hits(case: Case, heats: list[Heat | None]) -> Iterator[Observation]:
+    for gpu_index, heat in enumerate(heats):
         if heat is None or heat.severity is None:
             continue
-        failed = heat.severity is Severity.FAIL and load.of_window(case, place) is Load.LOADED
+        failed = heat.severity is Severity.FAIL and load.of_window(case, gpu_index) is Load.LOADED
         slowed = ", and a counter says that heat slowed it down" if failed and heat.grew else ""
-        yield _hit(
-            case.result.gpus[place],
+        yield of_gpu(
+            case.result.gpus[gpu_index],
             Severity.FAIL if failed else Severity.WARN,
             f"{heat.words}{slowed}.",
             heat.evidence,
             weight=-heat.left,
         )
-
-
-def _hit(gpu: Gpu, severity: Severity, message: str, evidence: dict[str, Scalar], *, weight: float) -> Hit:
-    return Hit(
-        severity=severity,
-        place=full_name(gpu),
-        short=short_name(gpu),
-        message=message,
-        evidence=evidence,
-        weight=weight,
-    )
 
 
 def _reading(value: object) -> float | None:
@@ -235,3 +224,85 @@ def _limit(value: object) -> float | None:
 def _offset(value: object) -> float:
     found = number(value)
     return found if found is not None and PLAUSIBLE_OFFSET[0] <= found <= PLAUSIBLE_OFFSET[-1] else 0
+
+
+_AIR = (
+    "`nvidia-smi -q -d TEMPERATURE` on the node: one GPU hot means its heat sink, fan or slot; all of them "
+    "mean air flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`)."
+)
+
+HOT = HealthRule(
+    code="hot",
+    title="a GPU is hot",
+    meaning=(
+        "A GPU is close to the temperature at which its driver starts to slow it down, or beyond it. "
+        "Reaching the vendor's limit fails only together with a counter that says that heat slowed the "
+        "GPU down; a margin of 0 alone never does, for some GPUs report it for no reason. To count as "
+        "cool again it must be `hotLeaveMargin` (5) °C below the limit. Bands, as information: excellent "
+        "up to `bandExcellent` (75), good below `bandGood` (80), throttling likely from "
+        "`throttlingLikely` (84)."
+    ),
+    when={
+        Severity.WARN: (
+            "within `hotMargin` (5) °C of the vendor's limit; with no vendor limit at or above `hotWarn` "
+            "(80) °C"
+        ),
+        Severity.FAIL: (
+            "under load, at or above the vendor's limit while a counter of thermal slowdown grew; with "
+            "no vendor limit, at or above `hotFail` (90) °C"
+        ),
+    },
+    gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
+    next_step="check fans, air flow and inlet temperature of the node.",
+    way_out=(
+        _AIR,
+        "Until it is cool: `nvidia-smi -pl WATTS` lowers the power limit (this is reported as "
+        "power-cap-low).",
+    ),
+    check=hot,
+    answer_per_gpu=answer_hot,
+    history_bit=0,
+)
+MEMORY_HOT = HealthRule(
+    code="memory-hot",
+    title="GPU memory is hot",
+    meaning="A GPU's memory (HBM, GDDR) is close to its limit or beyond it; the core may still be cool.",
+    when={
+        Severity.WARN: "within `memoryHotMargin` (5) °C of the vendor's limit for memory",
+        Severity.FAIL: (
+            "under load, at or above that limit while the counter of software thermal slowdown grew"
+        ),
+    },
+    gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
+    next_step="check air flow; on one GPU alone suspect its heat sink or thermal pads.",
+    way_out=(
+        "`nvidia-smi -q -d TEMPERATURE` on the node shows memory temperature and limit.",
+        "One GPU alone: heat sink or thermal pads, hand the board to your vendor. All: air flow and inlet.",
+    ),
+    check=memory_hot,
+    answer_per_gpu=answer_memory_hot,
+    history_bit=1,
+)
+HOT_FOR_LONG = HealthRule(
+    code="hot-for-long",
+    title="a GPU stays hot",
+    meaning=(
+        "Run after run under load the GPU is as hot as GPUs are when they start to slow down. Nothing is "
+        "wrong yet; clocks fall with heat long before a limit is reached."
+    ),
+    when={
+        Severity.INFO: (
+            "at `throttlingLikely` (84) °C or above in `hotForLongRuns` (3) of the last `hotForLongOf` "
+            "(4) runs under load"
+        )
+    },
+    next_step="look at air flow and dust when you are next at the rack.",
+    way_out=(_AIR,),
+    check=hot_for_long,
+)
+
+RULES = (
+    HOT,
+    MEMORY_HOT,
+    HOT_FOR_LONG,
+)

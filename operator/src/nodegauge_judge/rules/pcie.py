@@ -7,27 +7,27 @@ how the node was built, and only mentioned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from statistics import median
 
 from nodegauge_contract import Gpu
-from nodegauge_judge.case import Case, Hit, full_name, gather, number, short_name, text
-from nodegauge_judge.findings import Code
-from nodegauge_judge.model import Answer, Finding, Scalar, Severity
+from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
+from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Scalar, Severity
+from nodegauge_judge.rule import Observation
+from nodegauge_judge.rules.steps import DRAIN, VENDOR
 
 SECONDS_PER_HOUR = 3600
 
 
-def pcie_narrow(case: Case) -> Iterator[Finding]:
+def pcie_narrow(case: Case) -> Iterable[Observation]:
     """GPUs at work whose link is below what card and slot can do; and slots older than their card."""
-    hits = [hit for gpu in case.result.gpus if (hit := _narrow(case, gpu) or _old_slot(gpu)) is not None]
-    yield from gather(Code.PCIE_NARROW, hits)
+    return [hit for gpu in case.result.gpus if (hit := _narrow(case, gpu) or _old_slot(gpu)) is not None]
 
 
-def pcie_errors(case: Case) -> Iterator[Finding]:
+def pcie_errors(case: Case) -> Iterable[Observation]:
     """GPUs whose PCIe link makes more errors an hour than a sound one does."""
     seconds, limit = case.growth.interval.seconds, case.thresholds.pcie_errors_per_hour
-    hits: list[Hit] = []
+    hits: list[Observation] = []
     for gpu, grown in zip(case.result.gpus, case.growth.gpus, strict=True):
         counts = {"replays": grown.pcie_replays or 0, "correctable errors": grown.pcie_correctable or 0}
         words, worst = max(counts.items(), key=lambda item: item[1])
@@ -35,10 +35,9 @@ def pcie_errors(case: Case) -> Iterator[Finding]:
             continue
         rate = worst * SECONDS_PER_HOUR / seconds
         hits.append(
-            Hit(
-                severity=Severity.WARN,
-                place=full_name(gpu),
-                short=short_name(gpu),
+            of_gpu(
+                gpu,
+                Severity.WARN,
                 message=(
                     f"{worst} {words} in {seconds:.0f} s since the last run, {rate:.0f} an hour; more than "
                     f"{limit} an hour is a finding."
@@ -53,12 +52,12 @@ def pcie_errors(case: Case) -> Iterator[Finding]:
                 weight=rate,
             )
         )
-    yield from gather(Code.PCIE_ERRORS, hits)
+    return hits
 
 
-def width_of(case: Case, place: int) -> Answer:
+def width_of(case: Case, gpu_index: int) -> Answer:
     """What the run says of the GPU's link: good only at the most that card and slot can do."""
-    gpu = case.result.gpus[place]
+    gpu = case.result.gpus[gpu_index]
     if not _worked(case, gpu):
         return Answer.NO_LOAD
     if not _known(gpu):
@@ -79,7 +78,7 @@ def _worked(case: Case, gpu: Gpu) -> bool:
     return utilization is not None and utilization >= case.thresholds.busy_utilization
 
 
-def _narrow(case: Case, gpu: Gpu) -> Hit | None:
+def _narrow(case: Case, gpu: Gpu) -> Observation | None:
     """The width counts for more than the generation: lanes are lost by contacts, generations by settings."""
     pcie = gpu.pcie
     if not _worked(case, gpu) or not _known(gpu):
@@ -105,10 +104,9 @@ def _narrow(case: Case, gpu: Gpu) -> Hit | None:
     against = f"; the node's other GPUs have x{others:g}" if failed and others is not None else ""
     if others is not None:
         evidence["others_width"] = others
-    return Hit(
-        severity=Severity.FAIL if failed else Severity.WARN,
-        place=full_name(gpu),
-        short=short_name(gpu),
+    return of_gpu(
+        gpu,
+        Severity.FAIL if failed else Severity.WARN,
         message=(
             f"Generation {now[0]:g} x{now[1]:g} at {evidence['utilization_percent']:g} % utilisation; card "
             f"and slot can do {most[0]:g} x{most[1]:g}{against}."
@@ -130,15 +128,74 @@ def _others_width(case: Case, gpu: Gpu) -> float | None:
     return median(widths) if widths else None
 
 
-def _old_slot(gpu: Gpu) -> Hit | None:
+def _old_slot(gpu: Gpu) -> Observation | None:
     card, both = number(gpu.pcie.card_generation), number(gpu.pcie.max_generation)
     if not card or not both or both >= card:
         return None
-    return Hit(
-        severity=Severity.INFO,
-        place=full_name(gpu),
-        short=short_name(gpu),
+    return of_gpu(
+        gpu,
+        Severity.INFO,
         message=f"The card could do generation {card:g}, its slot allows {both:g}.",
         evidence={"card_generation": card, "max_generation": both},
         weight=card - both,
     )
+
+
+PCIE_NARROW = HealthRule(
+    code="pcie-narrow",
+    title="a PCIe link is slower than it should be",
+    meaning=(
+        "Under load a GPU's PCIe link runs with fewer lanes or at a lower generation than card and slot "
+        "can do: dirty or loose contacts, a riser, a BIOS setting. Idle links slow down on purpose, so "
+        "only readings taken at work count. A slot that is older than the card is no fault."
+    ),
+    when={
+        Severity.INFO: "the slot allows a lower generation than the card could do",
+        Severity.WARN: (
+            "at `busyUtilization` or more, generation or width is below the most that card and slot can "
+            "do together"
+        ),
+        Severity.FAIL: (
+            "width is also below `pcieWidthRatio` (default 0.5) of the median of the node's other GPUs "
+            "of the same model, all read under load"
+        ),
+    },
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PCIE, judged=Judged.UNDER_LOAD),
+    next_step="reseat the card and its riser, then check the slot's settings in the BIOS.",
+    way_out=(
+        "`nvidia-smi -q -i INDEX | grep -A 20 'GPU Link Info'` while it works; `lspci -vv -s ADDRESS | "
+        "grep -E 'LnkCap|LnkSta'` says what the slot negotiated.",
+        DRAIN,
+        "Power off; reseat card and riser, clean the contacts; BIOS: link speed Auto, bifurcation x16.",
+        "Another slot tells card from slot. " + VENDOR,
+    ),
+    check=pcie_narrow,
+    answer_per_gpu=width_of,
+    history_bit=5,
+)
+PCIE_ERRORS = HealthRule(
+    code="pcie-errors",
+    title="PCIe errors",
+    meaning=(
+        "A GPU's PCIe link had to send again more often than a sound link does. Nothing is lost, but "
+        "transfers stutter, and such a link may fall off the bus later."
+    ),
+    when={
+        Severity.WARN: (
+            "replays or correctable errors grew by more than `pcieErrorsPerHour` (default 100) an hour "
+            "since the last run"
+        )
+    },
+    next_step="watch it; if it goes on, reseat the card and its riser at the next maintenance.",
+    way_out=(
+        "`nvidia-smi -q -i INDEX | grep -i replay`; `dmesg | grep -iE 'AER|pcieport'` on the node.",
+        "Reseat card and riser; a riser cable outside its rating is the usual cause.",
+        VENDOR,
+    ),
+    check=pcie_errors,
+)
+
+RULES = (
+    PCIE_NARROW,
+    PCIE_ERRORS,
+)

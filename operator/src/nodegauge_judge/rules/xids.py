@@ -7,13 +7,13 @@ new drivers bring new codes, and most of them are harmless.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nodegauge_contract import Gpu
-from nodegauge_judge.absent import all_told
-from nodegauge_judge.case import Case, Hit, full_name, gather, short_name
-from nodegauge_judge.findings import Code
-from nodegauge_judge.model import Finding, Severity
+from nodegauge_judge.case import Case, HealthRule, all_answered, of_gpu
+from nodegauge_judge.model import Cause, Gate, GateKind, Severity
+from nodegauge_judge.rule import Observation
+from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, REBOOT, RESET
 
 FATAL = {
     48: "double bit ECC error",
@@ -52,19 +52,18 @@ WARNING = {
 NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors)."""
 
 
-def xid(case: Case) -> Iterator[Finding]:
+def xid(case: Case) -> Iterable[Observation]:
     """GPUs that reported an Xid in the window, by severity; the worst code speaks for its GPU."""
-    hits = [hit for gpu in case.result.gpus for hit in _hits(gpu)]
-    yield from gather(Code.XID, hits)
+    return [hit for gpu in case.result.gpus for hit in _hits(gpu)]
 
 
 def watched(case: Case) -> bool:
     """Whether the driver would have told of an Xid on every GPU that has such events."""
     registered = [gpu.xids.registered for gpu in case.result.gpus]
-    return all_told(registered) and False not in registered
+    return all_answered(registered) and False not in registered
 
 
-def _hits(gpu: Gpu) -> Iterator[Hit]:
+def _hits(gpu: Gpu) -> Iterator[Observation]:
     codes = sorted(set(gpu.xids.seen))
     groups = (
         (Severity.FAIL, [code for code in codes if code in FATAL]),
@@ -74,10 +73,9 @@ def _hits(gpu: Gpu) -> Iterator[Hit]:
     for severity, found in groups:
         if found:
             words = ", ".join(_words(code) for code in found)
-            yield Hit(
-                severity=severity,
-                place=full_name(gpu),
-                short=short_name(gpu),
+            yield of_gpu(
+                gpu,
+                severity,
                 message=f"Xid {words}, seen while the probe watched.",
                 evidence={"xids": ", ".join(map(str, found)), "window_seconds": _seconds(gpu)},
                 weight=len(found),
@@ -91,3 +89,35 @@ def _words(code: int) -> str:
 
 def _seconds(gpu: Gpu) -> float:
     return gpu.window.seconds if gpu.window is not None else 0.0
+
+
+XID = HealthRule(
+    code="xid",
+    title="the driver reported an error (Xid)",
+    meaning=(
+        "An Xid event came while the node was watched. Health probes watch for seconds every few "
+        "minutes, so most Xids are never seen here: their lasting marks (gpu-lost, reset-required, "
+        "recovery-action, ecc, row-remap) are, and the kernel log has them all. Some Xids come from a "
+        "broken program rather than from broken hardware (31, 43); those only warn."
+    ),
+    when={
+        Severity.INFO: "an Xid that is on neither list",
+        Severity.WARN: (
+            "one of 31, 32, 38, 39, 42, 43, 54, 56, 57, 58, 60, 61, 62, 63, 64, 67, 73, 78, 93, 121, 137"
+        ),
+        Severity.FAIL: "one of 48, 74, 79, 94, 95, 119, 120, 140",
+    },
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.XID, runs=1),
+    next_step="read the kernel log for it: `dmesg | grep -i xid` on the node.",
+    way_out=(
+        DRIVER_LOG + " It names the process, and other Xids beside it.",
+        "What it means and what NVIDIA advises: https://docs.nvidia.com/deploy/xid-errors/",
+        "For those that fail: " + DRAIN[0].lower() + DRAIN[1:],
+        RESET,
+        REBOOT,
+    ),
+    check=xid,
+    readable=watched,
+)
+
+RULES = (XID,)

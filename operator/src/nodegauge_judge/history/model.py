@@ -1,0 +1,252 @@
+"""What a report keeps of earlier runs: links, counters and bad rules of each GPU, and ports that were up.
+
+A report stores it as text, so it must be small (`LIMIT`) and must survive being cut, edited or written by
+another version: what cannot be read counts as nothing, and what does not fit is dropped in a fixed order
+(`trimmed`).  GPUs are keyed by the start of their UUID, since NVML's index may change at a reboot.  A
+replaced GPU has a new UUID and starts with an empty history.  Deleting the NodeReport deletes the history.
+
+`update` decides what is kept, `growth` compares counters; nothing here judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import astuple, replace
+
+LIMIT = 2048
+"""Bytes of JSON that a report keeps for this (design: 2 KiB); 16 GPUs need about 1.8 KB."""
+SHORT = 8
+"""Characters of a UUID that tell GPUs of one node apart; where they do not, the whole UUID is the key."""
+_PREFIX = "GPU-"
+_Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+GIVE_UP_AFTER = 3
+"""Lower readings in a row that replace a sum which was seen only once.  Own."""
+WARM_LIMIT = 8
+"""Loaded runs that `warm` can hold."""
+
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
+_MOST = 2**63 - 1
+
+
+class LinkHistory(Struct, frozen=True, array_like=True):
+    """The link sum to compare with, whether two readings confirmed it, and the readings that differ from it:
+    `rival` was seen `times` in a row (0 for none).
+
+    - A lower reading never lowers a confirmed sum: that would forget the fault.
+    - A higher reading raises it only when it comes twice in a row: one bad reading must not degrade for good.
+    - The very first reading counts at once, but only a second confirms it; three lower ones replace it.
+    """
+
+    sum: int
+    confirmed: bool = False
+    rival: int = 0
+    times: int = 0
+
+    def after(self, reading: int) -> LinkHistory:
+        """The memory once `reading` has been seen as well."""
+        if reading == self.sum:
+            return LinkHistory(self.sum, True)
+        above = reading > self.sum
+        repeated = self.times > 0 and (self.rival > self.sum) == above
+        if above and repeated:
+            return LinkHistory(min(self.rival, reading), True)
+        if above:
+            return LinkHistory(self.sum, True, reading, 1)
+        if self.confirmed:
+            return LinkHistory(self.sum, True)
+        times = self.times + 1 if repeated else 1
+        rival = max(self.rival, reading) if repeated else reading
+        return (
+            LinkHistory(rival, True) if times >= GIVE_UP_AFTER else LinkHistory(self.sum, False, rival, times)
+        )
+
+
+class PortHistory(Struct, frozen=True):
+    """A network port when it was last up: its error counters added up and how often it lost its link, null
+    where that is not known, and the highest rate that it has been seen with in tenths of Gb/s, 0 for none (a
+    lower one does not lower it: that would forget the fault)."""
+
+    errors: int | None = None
+    rate: int = 0
+    downs: int | None = None
+
+    def packed(self) -> str:
+        """As `GpuHistory.packed`."""
+        return f"{_digits(self.errors)}.{_digits(self.rate)}.{_digits(self.downs)}".rstrip(".")
+
+    @classmethod
+    def unpacked(cls, text: str) -> PortHistory:
+        """The memory that `packed` wrote; ValueError for anything else."""
+        errors, rate, *downs = text.split(".")  # what an earlier version wrote ends there
+        if len(downs) > 1:
+            raise ValueError(f"more than a port has: {text[:20]}")
+        return cls(_number(errors), _number(rate) or 0, _number("".join(downs)))
+
+
+class Counts(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where a GPU's counters stood, null for what could not be read; units in the names.
+
+    Milliseconds for nanoseconds and centijoules for millijoules: no rule looks closer, and a report has room
+    for this.  `link_errors`: NVLink CRC (flit and data), replay and recovery errors, added up.
+    """
+
+    energy_cj: int | None = None
+    sw_power_cap_ms: int | None = None
+    sync_boost_ms: int | None = None
+    sw_thermal_ms: int | None = None
+    hw_thermal_ms: int | None = None
+    power_brake_ms: int | None = None
+    thermal_violation_ms: int | None = None
+    low_utilization_ms: int | None = None
+    ecc_uncorrected: int | None = None
+    ecc_corrected: int | None = None
+    pcie_replays: int | None = None
+    pcie_correctable: int | None = None
+    link_errors: int | None = None
+    link_recovery_failed: int | None = None
+
+
+class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One GPU's past.
+
+    `idle_dw`: tenths of a watt, the lowest mean over a window in which the driver called it idle.  `bad`: one
+    bit (`Rule.history_bit`) per rule on which it was bad when it was last judged under load.  `warm`: its
+    last runs under load, newest last, "1" for one at a temperature at which throttling is likely, else "0".
+    """
+
+    links: LinkHistory = LinkHistory(0)
+    counts: Counts = Counts()
+    idle_dw: int | None = None
+    bad: int = 0
+    warm: str = ""
+
+    def packed(self) -> str:
+        """Numbers in base 64 (`_DIGITS`) with dots between them, nothing for null."""
+        links = (self.links.sum, int(self.links.confirmed), self.links.rival, self.links.times)
+        head = (*(number or None for number in links), self.idle_dw, self.bad or None)
+        warm = int("1" + self.warm, 2) if self.warm else None
+        return ".".join(_digits(number) for number in (*head, warm, *astuple(self.counts))).rstrip(".")
+
+    @classmethod
+    def unpacked(cls, text: str) -> GpuHistory:
+        """The memory that `packed` wrote; ValueError for anything else."""
+        numbers: list[int | None] = [_number(part) for part in text.split(".")]
+        numbers += [None] * (7 + len(Counts.__struct_fields__) - len(numbers))
+        total, confirmed, rival, times, idle, bad, warm = numbers[:7]
+        counts: Sequence[int | None] = numbers[7:]
+        return cls(
+            links=LinkHistory(total or 0, bool(confirmed), rival or 0, times or 0),
+            counts=Counts(**dict(zip(Counts.__struct_fields__, counts, strict=True))),
+            idle_dw=idle,
+            bad=bad or 0,
+            warm=f"{warm:b}"[1:][-WARM_LIMIT:] if warm else "",
+        )
+
+
+class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The form in a report."""
+
+    boot: str = ""
+    driver: str = ""
+    at: _Whole | None = None
+    gpus: dict[str, str] = {}
+    ports: str = ""
+
+
+class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Raw inputs kept for the next judgement.
+
+    `boot` and `driver`: of the last clean reading, `boottime_ms` its CLOCK_BOOTTIME: the counters of `gpus`
+    and `ports` are of that moment.  The keys of `gpus` (see `keys`) are also the set of GPUs that the node is
+    known to have.  `ports`: NIC ports that have been up, by `device/port`.
+    """
+
+    boot: str = ""
+    driver: str = ""
+    boottime_ms: int | None = None
+    gpus: dict[str, GpuHistory] = {}
+    ports: dict[str, PortHistory] = {}
+
+    def encode(self) -> str:
+        """JSON of at most `LIMIT` bytes."""
+        return self.trimmed()._written().decode()
+
+    @classmethod
+    def decode(cls, text: str) -> History | None:
+        """The history in `text`; None when there is none or it cannot be read, which costs only memory."""
+        try:
+            found = msgspec.json.decode(text, type=_Written) if text else None
+            gpus = {key: GpuHistory.unpacked(packed) for key, packed in found.gpus.items()} if found else {}
+            ports = dict(_ports(found.ports)) if found else {}
+        except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
+            return None
+        if found is None:
+            return None
+        return cls(boot=found.boot, driver=found.driver, boottime_ms=found.at, gpus=gpus, ports=ports)
+
+    def trimmed(self) -> History:
+        """As much of it as a report keeps.  Forgotten first are ports, then counters, then what was bad and
+        warm, last the links."""
+        return next((history for history in self._less() if len(history._written()) <= LIMIT), History())
+
+    def _less(self) -> Iterator[History]:
+        yield self
+        without = replace(self, ports={})
+        yield without
+        counts = {key: replace(gpu, counts=Counts(), idle_dw=None) for key, gpu in self.gpus.items()}
+        yield replace(without, boottime_ms=None, gpus=counts)
+        links = {key: GpuHistory(links=gpu.links) for key, gpu in self.gpus.items()}
+        yield replace(without, boottime_ms=None, gpus=links)
+        yield History(boot=self.boot, driver=self.driver)
+
+    def _written(self) -> bytes:
+        packed = {key: gpu.packed() for key, gpu in self.gpus.items()}
+        ports = ",".join(f"{key} {port.packed()}" for key, port in self.ports.items() if "," not in key)
+        return msgspec.json.encode(
+            _Written(boot=self.boot, driver=self.driver, at=self.boottime_ms, gpus=packed, ports=ports)
+        )
+
+
+def _ports(text: str) -> Iterator[tuple[str, PortHistory]]:
+    """Ports as `_written` leaves them: `mlx5_0/1 bp0.-0,mlx5_1/1 bp0.-0`; ValueError for anything else."""
+    for port in text.split(",") if text else ():
+        key, packed = port.rsplit(" ", 1)
+        yield key, PortHistory.unpacked(packed)
+
+
+def keys(uuids: Iterable[str]) -> Mapping[str, str]:
+    """The key in `History.gpus` of each of a node's UUIDs."""
+    every = set(uuids)
+    short = {uuid: uuid.removeprefix(_PREFIX)[:SHORT] for uuid in every}
+    return short if len(set(short.values())) == len(every) else {uuid: uuid for uuid in every}
+
+
+def uuid_start(key: str) -> str:
+    """The UUID, or the start of it, that a key stands for."""
+    return key if key.startswith(_PREFIX) else _PREFIX + key
+
+
+def _digits(number: int | None) -> str:
+    if number is None:
+        return ""
+    digits = ""
+    while number or not digits:
+        number, rest = divmod(number, len(_DIGITS))
+        digits = _DIGITS[rest] + digits
+    return digits
+
+
+def _number(text: str) -> int | None:
+    """The number that `_digits` wrote; ValueError for one that no counter can have."""
+    if not text:
+        return None
+    number = 0
+    for digit in text:
+        number = number * len(_DIGITS) + _DIGITS.index(digit)
+        if number > _MOST:
+            raise ValueError(f"more than any counter says: {text[:20]}...")
+    return number

@@ -1,0 +1,115 @@
+"""A rule: everything that nodegauge knows about one finding, as one object.
+
+Its code, its sentences, the check that raises it, the taint that a failure may set, and how that taint's gate
+reads a run.  The catalogue, the order of findings, the reference page and what is remembered per GPU all
+follow from the rules in `rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from nodegauge_judge.model import Answer, Finding, Gate, Judged, Scalar, Severity
+
+NAMES_LIMIT = 16
+"""Locations after the worst that the evidence lists by name; the rest is a number."""
+
+Input = TypeVar("Input")
+
+
+class Probe(StrEnum):
+    """Whose results a rule judges, and whose runs its gate counts."""
+
+    HEALTH = "health"
+    NCCL = "nccl"
+
+
+class Effect(StrEnum):
+    """What a finding does to the verdict: its `severity` counts, or the node stays `unjudged` (the verdict is
+    unknown unless another finding fails)."""
+
+    SEVERITY = "severity"
+    UNJUDGED = "unjudged"
+
+
+class Observation(Struct, frozen=True, kw_only=True):
+    """One location where a rule applies: `location` in full, `short` for lists; the largest `weight` is the
+    worst."""
+
+    severity: Severity
+    location: str
+    short: str
+    message: str
+    evidence: dict[str, Scalar]
+    weight: float = 0.0
+
+
+class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
+    """One finding.  `Input` is what its check looks at: a `Case` (health) or a `Grading` (NCCL).
+
+    `code` is stable: reports, metrics and alerts contain it.  `title` says what is wrong in a few words,
+    `when` what raises each severity, `next_step` the first thing to do, `way_out` every step in order
+    (commands in backquotes).  A code that no rule has cannot be reported.
+
+    A rule with a `gate` has one of three ways to say what a run without a failure means for it:
+    `readable` (was enough read to call the node good?), `answer_per_gpu` (for a rule that needs load: the
+    answer of one GPU, no-load while it was idle), or `answer` (the whole answer).  `history_bit` numbers the
+    rules with `answer_per_gpu` in a stored history; never reuse or renumber one.
+    """
+
+    code: str
+    title: str
+    meaning: str
+    when: dict[Severity, str]
+    next_step: str
+    way_out: tuple[str, ...]
+    check: Callable[[Input], Iterable[Observation]]
+    probe: Probe = Probe.HEALTH
+    effect: Effect = Effect.SEVERITY
+    gate: Gate | None = None
+    readable: Callable[[Input], bool] | None = None
+    answer_per_gpu: Callable[[Input, int], Answer] | None = None
+    history_bit: int | None = None
+    answer: Callable[[Input], Answer] | None = None
+
+    def __post_init__(self) -> None:
+        ways = [way for way in (self.readable, self.answer_per_gpu, self.answer) if way is not None]
+        if len(ways) != (self.gate is not None):
+            raise ValueError(f"{self.code}: a gate needs exactly one of readable, answer_per_gpu and answer")
+        under_load = self.gate is not None and self.gate.judged is Judged.UNDER_LOAD
+        if under_load != (self.answer_per_gpu is not None) or under_load != (self.history_bit is not None):
+            raise ValueError(f"{self.code}: a gate under load needs answer_per_gpu and history_bit")
+        if self.effect is Effect.UNJUDGED and self.gate is not None:
+            raise ValueError(f"{self.code}: missing data never changes a verdict, so it has no gate")
+
+    def findings(self, judged: Input) -> Iterator[Finding]:
+        """What the check observed, as findings."""
+        return findings_of(self.check(judged), code=self.code, next_step=self.next_step)
+
+
+def findings_of(observations: Iterable[Observation], *, code: str, next_step: str) -> Iterator[Finding]:
+    """One finding per severity that occurs, worst first: it describes the worst location and names the
+    others, so that a node with sixteen hot GPUs still fits into a report."""
+    observations = list(observations)
+    for severity in (Severity.FAIL, Severity.WARN, Severity.INFO):
+        alike = [one for one in observations if one.severity is severity]
+        if not alike:
+            continue
+        worst = max(alike, key=lambda one: one.weight)
+        others = [one.short for one in alike if one is not worst]
+        yield Finding(
+            code=code,
+            severity=severity,
+            subject=worst.location + (f" and {len(others)} more" if others else ""),
+            message=f"{worst.message} Next: {next_step}",
+            evidence=worst.evidence | ({"also": _names(others)} if others else {}),
+        )
+
+
+def _names(names: Sequence[str]) -> str:
+    rest = len(names) - NAMES_LIMIT
+    return ", ".join(names[:NAMES_LIMIT]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,40 @@
+"""Every rule, in the order in which findings of the same severity are listed; one module per subject.
+
+To add a finding, write its check and its `Rule` in the module of its subject and put it into that module's
+`RULES`.  A new subject is a new module and one line here.
+"""
+
+from __future__ import annotations
+
+from nodegauge_judge.case import HealthRule
+from nodegauge_judge.rules import (
+    clocks,
+    inventory,
+    memory,
+    nics,
+    nvlink,
+    pcie,
+    power,
+    reading,
+    recovery,
+    sensors,
+    thermal,
+    throttling,
+    xids,
+)
+
+HEALTH_RULES: tuple[HealthRule, ...] = (
+    *reading.RULES,
+    *nvlink.RULES,
+    *throttling.RULES,
+    *thermal.RULES,
+    *clocks.RULES,
+    *power.RULES,
+    *recovery.RULES,
+    *xids.RULES,
+    *memory.RULES,
+    *pcie.RULES,
+    *nics.RULES,
+    *sensors.RULES,
+    *inventory.RULES,
+)

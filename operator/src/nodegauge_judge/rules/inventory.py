@@ -1,0 +1,49 @@
+"""Findings about what the node is made of: GPUs that are not alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from nodegauge_contract import Gpu
+from nodegauge_judge.case import Case, HealthRule, clip, number, text
+from nodegauge_judge.model import Scalar, Severity
+from nodegauge_judge.rule import Observation
+
+
+def mixed_gpus(case: Case) -> Iterable[Observation]:
+    """Models that differ; else VBIOS or enforced power limits that differ (they may, between models)."""
+    gpus = case.result.gpus
+    models = Counter(name for gpu in gpus if (name := text(gpu.name)))
+    vbios = Counter(version for gpu in gpus if (version := text(gpu.vbios)))
+    limits = Counter(watts for gpu in gpus if (watts := _watts(gpu)))
+    if len(models) > 1:
+        return [_mixed("models", models)]
+    named = (("VBIOS versions", vbios), ("power limits", limits))
+    return [_mixed(what, counts) for what, counts in named if len(counts) > 1]
+
+
+def _watts(gpu: Gpu) -> str:
+    milliwatts = number(gpu.power.enforced_limit_mw)
+    return f"{milliwatts / 1000:g} W" if milliwatts else ""
+
+
+def _mixed(what: str, counts: Mapping[str, int]) -> Observation:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    words = ", ".join(f"{count}x {name}" for name, count in ordered)
+    evidence: dict[str, Scalar] = {"differs": what, "values": clip(words)}
+    message = f"The GPUs have different {what}: {clip(words)}."
+    return Observation(severity=Severity.INFO, location=what, short=what, message=message, evidence=evidence)
+
+
+MIXED_GPUS = HealthRule(
+    code="mixed-gpus",
+    title="the GPUs are not alike",
+    meaning="GPUs of one node differ in model, VBIOS or power limit: the slowest sets the pace of a job.",
+    when={Severity.INFO: "the model differs, or VBIOS or enforced power limit differ within a model"},
+    next_step="nothing to repair; select nodes by GPU model where it matters.",
+    way_out=("`nvidia-smi --query-gpu=index,name,vbios_version,enforced.power.limit --format=csv`.",),
+    check=mixed_gpus,
+)
+
+RULES = (MIXED_GPUS,)

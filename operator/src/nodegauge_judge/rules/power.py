@@ -1,0 +1,110 @@
+"""Findings about power limits.  A cap is somebody's decision: worth a look, never throttling, never a
+fault.
+
+The software power cap's bit says nothing by itself: it stands on every busy GPU that draws what it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nodegauge_contract import Gpu
+from nodegauge_judge import load, throttle
+from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
+from nodegauge_judge.model import Load, Severity
+from nodegauge_judge.rule import Observation
+
+SW_POWER_CAP = 0x4
+"""nvmlClocksEventReasonSwPowerCap."""
+BASE_MHZ: dict[str, int] = {
+    "A100-SXM4-40GB": 1095,  # techpowerup.com/gpu-specs/a100-sxm4-40-gb.c3506
+    "A100-SXM4-80GB": 1275,  # sysrqmts.com, nvidia-a100-sxm4-80-gb
+    "A100-PCIE-40GB": 765,  # sysrqmts.com, nvidia-a100-pcie
+    "A30": 930,  # sysrqmts.com, nvidia-a30-pcie
+    "H100 PCIe": 1095,  # cputronic.com, nvidia-h100-pcie-80-gb
+    "Tesla V100-PCIE-16GB": 1245,  # sysrqmts.com, nvidia-tesla-v100-pcie-16-gb
+    "Tesla T4": 585,  # sysrqmts.com, nvidia tesla t4
+    "RTX A5000": 1170,  # sysrqmts.com, nvidia-rtx-a5000
+    "GeForce RTX 3090": 1395,  # chipversus.com, geforce-rtx-3090
+    "GeForce RTX 4090": 2235,  # topcpu.net, geforce-rtx-4090
+}
+"""Base SM clocks in MHz, which NVML does not report, by NVML's name without "NVIDIA " (read November 2026).
+A model that is missing here is not judged; where sources differ, the lower number is taken."""
+
+
+def power_cap_low(case: Case) -> Iterable[Observation]:
+    """GPUs whose enforced limit (the real cap, out-of-band included) is well below their default limit, and
+    busy ones that their cap keeps below the clock that their maker calls the base."""
+    ratio = case.thresholds.power_cap_ratio
+    hits: list[Observation] = []
+    for gpu_index, gpu in enumerate(case.result.gpus):
+        hit = _below_default(gpu, ratio) or _below_base(case, gpu_index)
+        if hit is not None:
+            hits.append(hit)
+    return hits
+
+
+def is_capped(gpu: Gpu) -> bool:
+    """Whether the software power cap's bit stood in most samples of the window."""
+    read = number(gpu.events.read)
+    return bool(read) and throttle.seen(gpu, SW_POWER_CAP).samples * 2 > (read or 0)
+
+
+def _below_default(gpu: Gpu, ratio: float) -> Observation | None:
+    enforced, default = number(gpu.power.enforced_limit_mw), number(gpu.power.default_limit_mw)
+    if enforced is None or default is None or not 0 < enforced < ratio * default:
+        return None
+    watts, usual = enforced / 1000, default / 1000
+    share = f"{watts / usual:.0%}, warns below {ratio:.0%}"
+    return of_gpu(
+        gpu,
+        Severity.WARN,
+        message=f"Capped at {watts:g} W of {usual:g} W by default ({share}).",
+        evidence={"enforced_watts": watts, "default_watts": usual, "limit": ratio},
+        weight=1 - watts / usual,
+    )
+
+
+def _below_base(case: Case, gpu_index: int) -> Observation | None:
+    gpu = case.result.gpus[gpu_index]
+    base, window = BASE_MHZ.get(text(gpu.name).removeprefix("NVIDIA ")), gpu.window
+    median = number(window.sm_mhz.median) if window is not None and window.sm_mhz is not None else None
+    if base is None or median is None or median >= base or not is_capped(gpu):
+        return None
+    if load.of_window(case, gpu_index) is not Load.LOADED:
+        return None
+    return of_gpu(
+        gpu,
+        Severity.WARN,
+        message=f"The power cap keeps it at {median:g} MHz, below the model's base clock of {base} MHz.",
+        evidence={"sm_mhz": median, "base_mhz": base},
+        weight=1 - median / base,
+    )
+
+
+POWER_CAP_LOW = HealthRule(
+    code="power-cap-low",
+    title="the power limit is set low",
+    meaning=(
+        "Somebody or something (an administrator, a BMC) capped the GPU below its default power limit, "
+        "or the cap keeps a busy GPU below the clock that its maker calls the base. It runs as told, "
+        "only slower than its siblings elsewhere: a setting, not throttling and not a fault. The "
+        "software power cap alone is normal on every busy GPU and no finding."
+    ),
+    when={
+        Severity.WARN: (
+            "the enforced limit is below `powerCapRatio` (default 0.9) of the default limit; or, under "
+            "load and capped in most samples, the median SM clock is below the model's base clock, where "
+            "that is known"
+        )
+    },
+    next_step="if nobody wants it: `nvidia-smi -pl DEFAULT_WATTS -i INDEX` on the node.",
+    way_out=(
+        "`nvidia-smi -q -d POWER` shows current, requested, default and maximum limit.",
+        "`nvidia-smi -pl DEFAULT_WATTS -i INDEX` sets it back; if it does not hold, the BMC caps it.",
+        "If it is on purpose, lower `spec.thresholds.powerCapRatio` of the policy.",
+    ),
+    check=power_cap_low,
+)
+
+RULES = (POWER_CAP_LOW,)

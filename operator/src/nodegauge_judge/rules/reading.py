@@ -1,0 +1,369 @@
+"""Rules about the reading itself: a probe that did not finish, GPUs with errors, GPUs that are missing.
+
+A sick GPU (lost, without power) fails the node at once.  Everything else here leaves the node unjudged: the
+verdict is unknown, and nothing on the node changes.
+Source for the meaning of each NVML error: nvml.h, nvmlReturn_t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nodegauge_contract import Gpu, Problem, ProblemKind
+from nodegauge_judge import visibility
+from nodegauge_judge.case import Case, HealthRule, clip, full_name, short_name
+from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
+from nodegauge_judge.rule import Effect, Observation
+from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, POD_LOG, REBOOT, REPORT, RESET, VENDOR
+
+_SICK_GPU = {
+    ProblemKind.GPU_LOST: "gpu-lost",
+    ProblemKind.RESET_REQUIRED: "reset-required",
+    ProblemKind.INSUFFICIENT_POWER: "insufficient-power",
+    ProblemKind.IRQ_ISSUE: "gpu-fault",
+    ProblemKind.CORRUPTED_INFOROM: "gpu-fault",
+}
+_CODE_OF_NODE_PROBLEM = _SICK_GPU | {
+    ProblemKind.LIBRARY_NOT_FOUND: "library-not-found",
+    ProblemKind.DRIVER_NOT_LOADED: "driver-not-loaded",
+    ProblemKind.DRIVER_MISMATCH: "driver-mismatch",
+    ProblemKind.CALL_HUNG: "call-hung",
+    ProblemKind.DEADLINE: "probe-deadline",
+    ProblemKind.TERMINATED: "probe-terminated",
+    ProblemKind.CRASHED: "probe-crashed",
+    ProblemKind.TOO_LARGE: "result-too-large",
+}
+_CODE_OF_GPU_ERROR = _SICK_GPU | {ProblemKind.CALL_HUNG: "call-hung"}
+
+
+def gpus_not_visible(case: Case) -> Iterator[Observation]:
+    """GPUs that the node must have and that the document lacks."""
+    reasons = visibility.missing(case)
+    if reasons:
+        evidence: dict[str, Scalar] = {
+            "gpus_seen": len(case.result.gpus),
+            "gpus_known": len(case.history.gpus),
+        }
+        if case.node.gpu_capacity is not None:
+            evidence["gpu_capacity"] = case.node.gpu_capacity
+        message = f"The probe was not shown all GPUs: {'; '.join(reasons)}."
+        yield Observation(
+            severity=Severity.WARN, location="node", short="node", message=message, evidence=evidence
+        )
+
+
+def _problem_check(code: str, title: str, severity: Severity) -> Callable[[Case], Iterator[Observation]]:
+    """A check for the problems with this code: the one that ended the run, and each GPU's own."""
+
+    def check(case: Case) -> Iterator[Observation]:
+        def observation(problem: Problem, *, location: str, short: str) -> Observation:
+            return _of_problem(problem, title=title, severity=severity, location=location, short=short)
+
+        problem = case.result.problem
+        if problem is not None and _code(_CODE_OF_NODE_PROBLEM, problem, other="probe-problem") == code:
+            yield observation(problem, location="node", short="node")
+        if code == "gpu-lost" and visibility.lost(case):
+            yield _fell_off_the_bus(case)
+        for gpu in case.result.gpus:
+            if gpu.error is not None and _code_of_gpu(case, gpu, gpu.error) == code:
+                observed = observation(gpu.error, location=full_name(gpu), short=short_name(gpu))
+                if not isinstance(gpu.uuid, str) and (gone := visibility.gone_uuids(case)):
+                    observed.evidence["missing_uuids"] = clip(", ".join(gone))
+                yield observed
+
+    return check
+
+
+def _code_of_gpu(case: Case, gpu: Gpu, error: Problem) -> str:
+    """A GPU without permission belongs to `gpus-not-visible`; one that cannot be read on a node that could be
+    read earlier in this boot, and whose driver asks for a recovery action, is lost."""
+    if error.kind == ProblemKind.NO_PERMISSION:
+        return ""
+    code = _code(_CODE_OF_GPU_ERROR, error, other="gpu-unreadable")
+    action = gpu.repair.action
+    wants_recovery = isinstance(action, int) and action != 0 and visibility.same_boot_and_driver(case)
+    return "gpu-lost" if code == "gpu-unreadable" and wants_recovery else code
+
+
+def _code(codes: dict[ProblemKind, str], problem: Problem, *, other: str) -> str:
+    """The code of a problem's kind; `other` for the kinds of a newer probe."""
+    return next((code for kind, code in codes.items() if kind == problem.kind), other)
+
+
+def _of_problem(
+    problem: Problem, *, title: str, severity: Severity, location: str, short: str
+) -> Observation:
+    text = clip(problem.message) or f"problem {clip(problem.kind)}"
+    evidence: dict[str, Scalar] = {"kind": clip(problem.kind)}
+    if problem.call:
+        evidence["call"] = clip(problem.call)
+    if problem.code is not None:
+        evidence["nvml_return"] = problem.code
+    call = f" (in {clip(problem.call)})" if problem.call else ""
+    return Observation(
+        severity=severity,
+        location=location,
+        short=short,
+        message=f"{title[0].upper()}{title[1:]}: {text}{call}.",
+        evidence=evidence,
+    )
+
+
+def _fell_off_the_bus(case: Case) -> Observation:
+    """All GPUs that NVML no longer lists and whose PCI function is silent or gone, as one location."""
+    count, gone = visibility.lost(case), visibility.gone_uuids(case)
+    silent = visibility.silent_addresses(case)
+    names = clip(", ".join(gone[:4]) + (f" and {len(gone) - 4} more" if len(gone) > 4 else ""))
+    which = names if len(gone) == count else f"{count} of {names}"
+    state = f"silent ({clip(', '.join(silent))})" if len(silent) >= count else "empty"
+    if silent and len(silent) < count:
+        state = f"silent ({clip(', '.join(silent))}) or empty"
+    evidence: dict[str, Scalar] = {
+        "lost": count,
+        "missing_uuids": clip(", ".join(gone)),
+        "gpus_seen": len(case.result.gpus),
+        "gpus_known": len(case.history.gpus),
+    }
+    return Observation(
+        severity=Severity.FAIL,
+        location=which,
+        short=which,
+        message=f"Seen earlier in this boot; NVML no longer lists it. Its place on the PCI bus is {state}.",
+        evidence=evidence | ({"silent": clip(", ".join(silent))} if silent else {}),
+        weight=count,
+    )
+
+
+def _unjudged(
+    *, code: str, title: str, meaning: str, when: str, next_step: str, way_out: tuple[str, ...]
+) -> HealthRule:
+    return HealthRule(
+        code=code,
+        title=title,
+        meaning=meaning,
+        when={Severity.WARN: when},
+        next_step=next_step,
+        way_out=way_out,
+        check=_problem_check(code, title, Severity.WARN),
+        effect=Effect.UNJUDGED,
+    )
+
+
+def _sick(
+    *, code: str, cause: Cause, title: str, meaning: str, when: str, next_step: str, way_out: tuple[str, ...]
+) -> HealthRule:
+    return HealthRule(
+        code=code,
+        title=title,
+        meaning=meaning,
+        when={Severity.FAIL: when},
+        next_step=next_step,
+        way_out=way_out,
+        check=_problem_check(code, title, Severity.FAIL),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=cause, runs=1),
+        readable=visibility.is_complete,
+    )
+
+
+RULES = (
+    _unjudged(
+        code="library-not-found",
+        title="the probe found no NVIDIA driver library",
+        meaning=(
+            "libnvidia-ml.so.1 is not in the probe's container. Either the node has no driver, or its "
+            "container runtime does not add the library."
+        ),
+        when="NVML cannot be loaded (LIBRARY_NOT_FOUND, 12)",
+        next_step="set `spec.podTemplate.runtimeClassName: nvidia` in the policy, or install the driver.",
+        way_out=(
+            "Run `nvidia-smi` on the node: if it works, the container runtime is the cause.",
+            "Install the NVIDIA container toolkit. If its runtime is not the default one, set "
+            "`spec.podTemplate.runtimeClassName` in the policy (usually `nvidia`; `kubectl get "
+            "runtimeclass` lists them).",
+            "If the policy selects nodes without GPUs, narrow its `spec.nodeSelector`.",
+        ),
+    ),
+    _unjudged(
+        code="driver-not-loaded",
+        title="the NVIDIA kernel driver is not loaded",
+        meaning=(
+            "The library is there, but the kernel module is not: it is not built for this kernel, or it is "
+            "being replaced."
+        ),
+        when="NVML answers DRIVER_NOT_LOADED (9)",
+        next_step="run `lsmod | grep nvidia` and `modprobe nvidia` on the node.",
+        way_out=(
+            "`lsmod | grep nvidia`, then `modprobe nvidia` on the node; `dmesg | tail` says why it fails.",
+            "After a kernel update: rebuild the module (`dkms status`), or wait for the GPU operator's "
+            "driver pod.",
+        ),
+    ),
+    _unjudged(
+        code="driver-mismatch",
+        title="driver library and kernel module differ",
+        meaning=(
+            "The driver was upgraded while the old kernel module stayed loaded. New jobs fail; running jobs "
+            "continue."
+        ),
+        when="NVML answers LIB_RM_VERSION_MISMATCH (18)",
+        next_step="drain the node and reboot it (or reload the nvidia modules).",
+        way_out=(
+            "Compare `cat /proc/driver/nvidia/version` (module) with `nvidia-smi` or the installed package "
+            "(library).",
+            DRAIN,
+            "Reboot, or stop every GPU client and reload the modules: `rmmod nvidia_uvm nvidia && modprobe "
+            "nvidia`.",
+        ),
+    ),
+    _unjudged(
+        code="probe-deadline",
+        title="the probe ran out of time",
+        meaning="The probe reached its deadline before it had read everything. What it had read is kept.",
+        when="the run's deadline passed",
+        next_step="if it repeats, raise `spec.probes.health.deadline`, or find out what slows the driver.",
+        way_out=(
+            "With persistence off, the first NVML call takes seconds per GPU: `nvidia-smi -pm 1`.",
+            "Raise `spec.probes.health.deadline` of the policy.",
+            POD_LOG,
+        ),
+    ),
+    _unjudged(
+        code="probe-terminated",
+        title="the probe was stopped",
+        meaning="The probe was told to stop before it finished: preemption, eviction or a node shutdown.",
+        when="the probe received SIGTERM",
+        next_step="none; the probe runs again.",
+        way_out=(
+            "Nothing to do for a single run. If every run ends like this, find what evicts the pod: "
+            "`kubectl get events -n NAMESPACE`.",
+        ),
+    ),
+    _unjudged(
+        code="probe-crashed",
+        title="the probe crashed",
+        meaning="The probe failed in its own code. This says nothing about the node.",
+        when="an unexpected error in the probe",
+        next_step="report it as a bug with the pod's log.",
+        way_out=(POD_LOG, "Report it with that log, the driver version and the GPU model."),
+    ),
+    _unjudged(
+        code="result-too-large",
+        title="the result did not fit",
+        meaning="Even compressed, the document exceeded the limit of a termination message (4,096 bytes).",
+        when="the probe had to drop the document",
+        next_step="report it as a bug with the number of GPUs and NICs; the pod's log holds the document.",
+        way_out=(POD_LOG, "`kubectl logs ... | nodegauge judge -` judges it by hand."),
+    ),
+    _unjudged(
+        code="probe-problem",
+        title="the probe could not measure",
+        meaning="The probe reports a problem that this version has no code for.",
+        when="any other problem",
+        next_step="read the message; the pod's log has more.",
+        way_out=(POD_LOG, DRIVER_LOG),
+    ),
+    _unjudged(
+        code="call-hung",
+        title="an NVML call did not return",
+        meaning="The driver did not answer a call in time. Often a GPU is in trouble; sometimes it is busy.",
+        when="a call exceeded the probe's limit; the message names the call",
+        next_step="try `timeout 30 nvidia-smi` on the node; if it hangs too, drain and reboot.",
+        way_out=(
+            "`timeout 30 nvidia-smi` on the node.",
+            DRIVER_LOG + " Xid 119 and 120 are firmware errors.",
+            DRAIN,
+            "Reboot.",
+        ),
+    ),
+    _sick(
+        code="gpu-lost",
+        cause=Cause.GPU_LOST,
+        title="a GPU is lost",
+        meaning=(
+            "The driver cannot reach the GPU: it fell off the bus, or its firmware died. A GPU that is "
+            "missing without an error counts as lost only if the last run of the same boot and driver saw "
+            "it and its place on the PCI bus is now empty or silent. Otherwise it may only be hidden "
+            "(gpus-not-visible)."
+        ),
+        when=(
+            "NVML answers GPU_IS_LOST (15) for it; or NVML no longer lists it in the same boot and its PCI "
+            "function is gone or reads as all ones; or it became unreadable in the same boot and its driver "
+            "asks for a recovery action"
+        ),
+        next_step="drain the node and reboot it; look for Xid 79 in its kernel log.",
+        way_out=(
+            DRIVER_LOG + " Xid 79 means that it fell off the bus.",
+            DRAIN,
+            "Reboot, or power-cycle it.",
+            VENDOR,
+        ),
+    ),
+    _sick(
+        code="reset-required",
+        cause=Cause.RESET_REQUIRED,
+        title="a GPU needs a reset",
+        meaning="The driver took the GPU out of service until it is reset.",
+        when="NVML answers RESET_REQUIRED (16) for it",
+        next_step="drain the node, then `nvidia-smi --gpu-reset -i INDEX`.",
+        way_out=(DRAIN, RESET, REBOOT),
+    ),
+    _sick(
+        code="insufficient-power",
+        cause=Cause.POWER_CABLE,
+        title="a GPU has no external power",
+        meaning="The GPU's external power cables are missing or loose. It does not work at all.",
+        when="NVML answers INSUFFICIENT_POWER (8) for it",
+        next_step="power the node off and reseat the GPU's power cables.",
+        way_out=(
+            DRAIN,
+            "Power off. Reseat the cables, one cable per socket and no pigtails. Check the power supply's "
+            "rating.",
+        ),
+    ),
+    _sick(
+        code="gpu-fault",
+        cause=Cause.GPU_FAULT,
+        title="a GPU reports a fault",
+        meaning="The driver cannot use the GPU: its interrupts do not arrive, or its InfoROM is corrupted.",
+        when="NVML answers IRQ_ISSUE (11) or CORRUPTED_INFOROM (14) for it",
+        next_step="drain the node and reboot it; read its kernel log for the GPU's PCI address.",
+        way_out=(DRIVER_LOG, DRAIN, "Reboot the node.", VENDOR),
+    ),
+    _unjudged(
+        code="gpu-unreadable",
+        title="a GPU could not be read",
+        meaning="NVML lists the GPU, but answers with an error that tells neither healthy nor broken.",
+        when="an NVML error that no other code covers",
+        next_step="run `nvidia-smi -q -i INDEX` on the node; if it fails too, read the kernel log.",
+        way_out=("`nvidia-smi -q -i INDEX` on the node.", DRIVER_LOG, REPORT),
+    ),
+    HealthRule(
+        code="gpus-not-visible",
+        title="the probe was not shown all GPUs",
+        meaning=(
+            "The node has, or had, GPUs that are missing without an error: the container runtime did not "
+            "give them to the probe. A node that is only partly visible cannot be judged."
+        ),
+        when={
+            Severity.WARN: (
+                "the probe sees no GPU, or fewer than `nvidia.com/gpu` says (checked only if GPUs are not "
+                "shared and MIG is off), than earlier runs saw or than the PCI bus has; it has no "
+                "permission for one; or an NVLink leads to a GPU that it was not shown"
+            )
+        },
+        next_step="let the probe see all GPUs: `runtimeClassName: nvidia`, or CDI.",
+        way_out=(
+            "Set `spec.podTemplate.runtimeClassName: nvidia` in the policy (the probe asks for all GPUs "
+            "with NVIDIA_VISIBLE_DEVICES=all).",
+            "Some distributions (Bottlerocket) ignore that variable in unprivileged containers. Set "
+            "`accept-nvidia-visible-devices-envvar-when-unprivileged = true` in the container toolkit's "
+            "configuration, or use CDI.",
+            "If someone removed a GPU on purpose: `kubectl delete nodereport NODE` forgets it.",
+            "A card on the bus that this driver does not serve (an old display card, one bound to vfio-pci) "
+            "looks like a hidden GPU. Exclude such nodes from the policy's selector.",
+            "If no one removed it: " + DRIVER_LOG[0].lower() + DRIVER_LOG[1:],
+        ),
+        check=gpus_not_visible,
+        effect=Effect.UNJUDGED,
+    ),
+)

@@ -1,0 +1,354 @@
+"""Findings about power supplies, 12 V rails and fans: what hwmon and NVML show without any privilege.
+
+Most of what hwmon lists cannot be trusted (see `hwmon`).  So only a supply's own alarms count, and a rail is
+a reading that a supply's chip, or a label of the kernel, calls 12 V.  Absence proves nothing.
+
+Source of the tolerance of 12 V at the connectors: Intel's ATX 3.0 design guide (336521), table 3-5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nodegauge_contract import Fan, Gpu, Sensor
+from nodegauge_judge.case import Case, HealthRule, all_answered, clip, full_name, number, of_gpu, short_name
+from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
+from nodegauge_judge.rule import Observation
+from nodegauge_judge.rules.steps import DRAIN, REPORT
+from nodegauge_judge.thresholds import Thresholds
+
+NOMINAL = 12.0
+PLAUSIBLE = (9.0, 15.0)
+"""Volts that a 12 V rail can read on a machine that runs; anything else is another rail or a wrong scale."""
+TOLERANCE = (10.2, 13.8)
+"""Volts within which a chip's own limits are a tolerance (15 % off 12 V).  Wider ones are where a supply
+protects itself by switching off (corsair-psu: 8.41 and 15.59) and say nothing about quality.  Own."""
+SENSORS = "sensors"
+"""The name in `omitted` of a document that does not have all sensors."""
+UNDERSIZED = 2
+"""NVML_POWER_SOURCE_UNDERSIZED."""
+_TWELVE = re.compile(r"(?<![\d.])\+?p?12(\.0)?[ _]?v(?![a-z])", re.IGNORECASE)
+_STATUS = re.compile(r"\b(pg|pgood|power.?good|ok)\b", re.IGNORECASE)
+
+_SUPPLIES = (
+    "acbel_fsg032",
+    "aps_379",
+    "bpa_rs600",
+    "bpd_rs600",
+    "cffps",
+    "corsairpsu",
+    "crps",
+    "d1u74t",
+    "dps920ab",
+    "hac300s",
+    "ibm_cffps",
+    "intel_crps",
+    "ipsps",
+    "lineage_pem",
+    "pfe1100",
+    "pfe3000",
+    "yh5151e",
+    "ym2151e",
+)
+"""How the names of chips begin whose kernel driver is one for power supplies."""
+_MAINBOARD = ("nct6", "it86", "it87", "f71", "f8000", "w83", "sch5", "smsc", "dme1737", "pc87", "vt1211")
+"""How the names of SuperIO chips begin: their inputs need a multiplier that only the board's maker knows, and
+their alarms compare with limits that nobody set."""
+_UNITS = (
+    ("in", 1000, 2, "V"),
+    ("curr", 1000, 1, "A"),
+    ("power", 1_000_000, 1, "W"),
+    ("temp", 1000, 1, "°C"),
+    ("fan", 1, 0, "rpm"),
+)
+"""hwmon's naming: prefix, how many of its units make one of ours, digits, our unit."""
+
+
+def psu_fault(case: Case) -> Iterable[Observation]:
+    """Supplies that raise an alarm, and GPUs whose power source is undersized."""
+    hits = [
+        _alarm(sensor, Severity.FAIL, whose="The power supply")
+        for sensor in _supply_sensors(case)
+        if sensor.alarm == 1
+    ]
+    hits += [_undersized(gpu) for gpu in case.result.gpus if gpu.power.source == UNDERSIZED]
+    return hits
+
+
+def rail(case: Case) -> Iterable[Observation]:
+    """12 V rails outside their tolerance."""
+    return [hit for sensor in _rails(case) if (hit := _off(sensor, case.thresholds)) is not None]
+
+
+def fan_stopped(case: Case) -> Iterable[Observation]:
+    """Fans that are told to turn and do not."""
+    target = case.thresholds.fan_target
+    hits = [
+        _stopped(gpu, gpu_index, fan)
+        for gpu in case.result.gpus
+        for gpu_index, fan in enumerate(gpu.fans)
+        if fan.rpm == 0 and isinstance(fan.target, int) and fan.target >= target
+    ]
+    hits += [
+        _alarm(sensor, Severity.WARN, whose="The chip that watches the fan")
+        for sensor in case.result.sensors
+        if _is_fan_alarm(sensor)
+    ]
+    return hits
+
+
+def supply_is_fine(case: Case) -> bool:
+    """Whether every sensor of the power supplies was read, one at least, and neither a supply nor a rail says
+    anything bad.  A supply without input often answers no more."""
+    supplies = _supply_sensors(case)
+    read = bool(supplies) and _all_listed(case) and not any(_is_mute(sensor) for sensor in supplies)
+    return read and not any(True for check in (psu_fault, rail) for _ in check(case))
+
+
+def supply_answers(case: Case) -> bool:
+    """Whether a fault would have been seen: no sensor of a supply is mute, or, where there is no such chip,
+    every GPU that knows its power source names it."""
+    if not _all_listed(case):
+        return False
+    supplies = _supply_sensors(case)
+    if supplies:
+        return not any(_is_mute(sensor) for sensor in supplies)
+    return all_answered(gpu.power.source for gpu in case.result.gpus)
+
+
+def rail_read(case: Case) -> bool:
+    """Whether there is a 12 V rail, and none that could not be read."""
+    mute = any(_is_called_rail(s) and number(s.value) is None for s in case.result.sensors)
+    return bool(_rails(case)) and not mute and _all_listed(case)
+
+
+def _all_listed(case: Case) -> bool:
+    """Whether the document has all sensors, as far as anything rests on them."""
+    return case.result.problem is None and SENSORS not in case.result.omitted
+
+
+def _supply_sensors(case: Case) -> list[Sensor]:
+    return [sensor for sensor in case.result.sensors if _is_supply(sensor)]
+
+
+def _rails(case: Case) -> list[Sensor]:
+    return [sensor for sensor in case.result.sensors if _is_rail(sensor)]
+
+
+def _is_rail(sensor: Sensor) -> bool:
+    millivolts = number(sensor.value)
+    plausible = millivolts is not None and PLAUSIBLE[0] <= millivolts / 1000 <= PLAUSIBLE[1]
+    return plausible and _is_called_rail(sensor)
+
+
+def _is_called_rail(sensor: Sensor) -> bool:
+    """A voltage that the kernel calls 12 V, or an output of a supply."""
+    label = sensor.label.strip().lower()
+    if not sensor.name.startswith("in") or _STATUS.search(label):
+        return False
+    output = _is_supply(sensor) and (not label or label.startswith("vout"))
+    return output or _TWELVE.search(label) is not None
+
+
+def _is_mute(sensor: Sensor) -> bool:
+    return number(sensor.value) is None and not isinstance(sensor.alarm, int)
+
+
+def _off(sensor: Sensor, thresholds: Thresholds) -> Observation | None:
+    volts = (number(sensor.value) or 0.0) / 1000
+    own = _own_limits(sensor)
+    fails = _limits(own, low=thresholds.rail_low, high=thresholds.rail_high)
+    if not fails[0] <= volts <= fails[1]:
+        return _rail_hit(sensor, Severity.FAIL, volts=volts, limits=fails)
+    warns = _limits(own, low=thresholds.rail_warn, high=thresholds.rail_warn)
+    if not warns[0] <= volts <= warns[1]:
+        return _rail_hit(sensor, Severity.WARN, volts=volts, limits=warns)
+    return None
+
+
+def _own_limits(sensor: Sensor) -> tuple[float | None, float | None]:
+    """The chip's lower and upper limit in volts, each where it is tight enough to be a tolerance."""
+    low, high = number(sensor.low), number(sensor.high)
+    return (
+        low / 1000 if low is not None and TOLERANCE[0] <= low / 1000 < NOMINAL else None,
+        high / 1000 if high is not None and NOMINAL < high / 1000 <= TOLERANCE[1] else None,
+    )
+
+
+def _limits(own: tuple[float | None, float | None], *, low: float, high: float) -> tuple[float, float]:
+    """Volts, to the millivolt: the chip's own limits, and else the policy's shares of 12 V."""
+    return (
+        own[0] if own[0] is not None else round(NOMINAL * (1 - low), 3),
+        own[1] if own[1] is not None else round(NOMINAL * (1 + high), 3),
+    )
+
+
+def _rail_hit(
+    sensor: Sensor, severity: Severity, *, volts: float, limits: tuple[float, float]
+) -> Observation:
+    low, high = limits
+    return Observation(
+        severity=severity,
+        location=_full_location(sensor),
+        short=_short_location(sensor),
+        message=f"{volts:.2f} V; should be {low:.2f} to {high:.2f} V.",
+        evidence={"volts": round(volts, 3), "low_volts": round(low, 3), "high_volts": round(high, 3)},
+        weight=abs(volts - NOMINAL),
+    )
+
+
+def _alarm(sensor: Sensor, severity: Severity, *, whose: str) -> Observation:
+    value = number(sensor.value)
+    reads = "" if value is None else f"; it reads {_with_unit(sensor, value)}"
+    evidence: dict[str, Scalar] = {"alarm": 1}
+    if value is not None:
+        evidence["reading"] = _with_unit(sensor, value)
+    return Observation(
+        severity=severity,
+        location=_full_location(sensor),
+        short=_short_location(sensor),
+        message=f"{whose} raises an alarm{reads}.",
+        evidence=evidence,
+    )
+
+
+def _undersized(gpu: Gpu) -> Observation:
+    return of_gpu(
+        gpu,
+        Severity.FAIL,
+        message="The driver calls the GPU's power source undersized (NVML power source 2).",
+        evidence={"power_source": UNDERSIZED},
+    )
+
+
+def _stopped(gpu: Gpu, gpu_index: int, fan: Fan) -> Observation:
+    target = fan.target if isinstance(fan.target, int) else 0
+    return Observation(
+        severity=Severity.WARN,
+        location=f"{full_name(gpu)} fan {gpu_index}",
+        short=f"{short_name(gpu)} fan {gpu_index}",
+        message=f"0 rpm at a target of {target} %.",
+        evidence={"rpm": 0, "target_percent": target},
+        weight=target,
+    )
+
+
+def _is_fan_alarm(sensor: Sensor) -> bool:
+    """Mainboard chips raise alarms for headers without a fan; a name says that there is one."""
+    trusted = bool(sensor.label.strip()) or not _is_mainboard(sensor)
+    return sensor.name.startswith("fan") and sensor.alarm == 1 and trusted and not _is_supply(sensor)
+
+
+def _is_supply(sensor: Sensor) -> bool:
+    """Whether the chip is a power supply."""
+    chip = _normal(sensor.chip)
+    return chip.startswith(_SUPPLIES) or "psu" in chip
+
+
+def _is_mainboard(sensor: Sensor) -> bool:
+    """Whether the chip is a SuperIO, whose bare numbers mean nothing here."""
+    return _normal(sensor.chip).startswith(_MAINBOARD)
+
+
+def _short_location(sensor: Sensor) -> str:
+    """`corsairpsu in1`."""
+    return clip(f"{sensor.chip} {sensor.name}")
+
+
+def _full_location(sensor: Sensor) -> str:
+    """`corsairpsu in1 (v_out +12v)`, or without the label where there is none."""
+    label = sensor.label.strip()
+    return f"{_short_location(sensor)} ({clip(label)})" if label else _short_location(sensor)
+
+
+def _with_unit(sensor: Sensor, value: float) -> str:
+    """A value of the sensor with its unit: `11.52 V`."""
+    for prefix, scale, digits, unit in _UNITS:
+        if sensor.name.startswith(prefix):
+            return f"{value / scale:.{digits}f} {unit}"
+    return f"{value:g}"
+
+
+def _normal(chip: str) -> str:
+    return chip.strip().lower().replace("-", "_").replace(" ", "_")
+
+
+PSU_FAULT = HealthRule(
+    code="psu-fault",
+    title="the power supply reports a fault",
+    meaning=(
+        "A power supply raises an alarm on one of its own sensors (input lost, output, current, "
+        "temperature, its fan), or the driver says that a GPU's power source is undersized. Under load "
+        "GPUs are slowed down by the power brake next, or the node goes off."
+    ),
+    when={
+        Severity.FAIL: (
+            "a supply's own sensor raises an alarm (hwmon), or NVML's power source is undersized (2)"
+        )
+    },
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PSU),
+    next_step="check supply, power cord and feed; the BMC's event log says more.",
+    way_out=(
+        "`sensors` on the node shows the alarm; `ipmitool sdr type 'Power Supply'` and `ipmitool sel "
+        "list` what the BMC says.",
+        "Check the power cord and the feed (PDU, breaker); swap supplies to tell supply from slot.",
+        DRAIN,
+        "Replace the supply, or fit one of the rating that the GPUs need.",
+    ),
+    check=psu_fault,
+    readable=supply_answers,
+)
+RAIL = HealthRule(
+    code="rail",
+    title="12 V is out of range",
+    meaning=(
+        "A 12 V rail that GPUs are fed from reads too low or too high. Only sensors that can be trusted "
+        "count: those of power supplies, and those that the kernel labels as 12 V. Unlabelled inputs of "
+        "mainboard chips need a multiplier that nobody here knows, and are never taken for a rail."
+    ),
+    when={
+        Severity.WARN: "more than `railWarn` (default 0.05) off 12 V, as a share of it",
+        Severity.FAIL: (
+            "more than `railHigh` (default 0.05) above or `railLow` (default 0.08) below 12 V; where the "
+            "chip has tolerances of its own, outside of those instead"
+        ),
+    },
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PSU),
+    next_step="measure the rail under load; reseat the power cables, one cable per socket.",
+    way_out=(
+        "`sensors` on the node, idle and under load: a sag that follows the load is the supply or its "
+        "cables, one that does not is the sensor.",
+        DRAIN,
+        "Reseat the cables, one per socket and no pigtails; replace the supply if it stays low.",
+    ),
+    check=rail,
+    readable=rail_read,
+)
+FAN_STOPPED = HealthRule(
+    code="fan-stopped",
+    title="a fan stands still",
+    meaning=(
+        "A fan is told to turn and does not. Cards without fans and fans that rest while it is cool are "
+        "not meant: the target must be high, or the chip that watches the fan must raise an alarm."
+    ),
+    when={
+        Severity.WARN: (
+            "0 rpm at a target of `fanTarget` (default 60) per cent or more, or a fan alarm (hwmon; on "
+            "mainboard chips only for fans that have a name)"
+        )
+    },
+    next_step="look at the fan: blocked, unplugged or worn out.",
+    way_out=(
+        "`nvidia-smi -q -d FAN_SPEED` or `sensors` on the node shows which fan.",
+        "Free it from cables, check its plug, replace it; the GPU slows down by heat before it is hurt.",
+        REPORT,
+    ),
+    check=fan_stopped,
+)
+
+RULES = (
+    PSU_FAULT,
+    RAIL,
+    FAN_STOPPED,
+)
