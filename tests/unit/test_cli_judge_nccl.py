@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from nodegauge_cli.__main__ import main
 from nodegauge_contract import Arm, ArmName, Cell, Gpu, NcclResult, encode, encode_message
 from nodegauge_contract import Result as Document
-from nodegauge_judge.nccl import judge_nccl
+from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus
 
@@ -65,7 +65,7 @@ def report(raw: str) -> str:
 @pytest.mark.parametrize(
     ("path", "code", "words"),
     [
-        (ALL_REDUCE, 0, "PASS 8x A100-SXM4-40GB: collectives are as fast as they should be"),
+        (ALL_REDUCE, 0, "PASS 8x A100-SXM4-40GB: collectives reach their expected bandwidth"),
         (ALL_REDUCE, 0, "busbw all_reduce 229 GB/s"),
         (ALL_GATHER, 0, "busbw all_gather 220 GB/s"),
         (TWO_NODES, 3, "UNKNOWN not-gradable: 2 nodes"),
@@ -135,7 +135,7 @@ def test_an_earlier_result_tells_whether_runs_agree(tmp_path: Path) -> None:
 
 def test_a_report_is_graded_again(tmp_path: Path) -> None:
     """The same numbers: as before by default, and otherwise by a policy that came since."""
-    text = report(judge_nccl(document()).memory)
+    text = report(judge_nccl(document()).record)
     assert judge("-", stdin=text).output.startswith("PASS")
     policy = tmp_path / "policy.yaml"
     policy.write_text(STRICT)
@@ -160,7 +160,7 @@ def test_json_is_the_whole_judgement() -> None:
         (
             ("--collective", "all_gather"),
             ALL_REDUCE.read_text(),
-            "the table is not of all_gather, but all_reduce",
+            "the table is of all_reduce, not of all_gather",
         ),
         ((), report(""), "the NodeReport of n1 holds no benchmark to grade again"),
         ((), report("x").replace("name: n1", "nom: n1"), "a NodeReport without metadata.name"),

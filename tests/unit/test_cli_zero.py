@@ -85,10 +85,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing answers."""
 
-    def nobody(_: str | None) -> list[Report]:
+    def no_peers(_: str | None) -> list[Report]:
         raise command.NoCluster("no access to a cluster")
 
-    monkeypatch.setattr(command, "_reports", nobody)
+    monkeypatch.setattr(command, "_reports", no_peers)
 
 
 def test_nodes_of_one_class_are_one_block(cluster: list[Report]) -> None:
@@ -136,7 +136,7 @@ def test_what_was_measured_gives_a_report_its_curve(cluster: list[Report]) -> No
         *SEVEN, "--report", "-", "--format", "json", "--bucket", "64KiB", stdin=json.dumps(document)
     )
     [place] = json.loads(outcome.output)["places"]
-    [points] = [curve["points"] for curve in place["speeds"]["curves"]]
+    [points] = [curve["points"] for curve in place["bandwidths"]["curves"]]
     assert [size for size, _ in points] == [65536, 2**30]
     assert place["costs"][3]["seconds"] > 10 * 36.75e9 / 348e9
 

@@ -12,7 +12,7 @@ import pytest
 from nodegauge_contract import ArmOutcome, Collective, Unavailable, decode, encode
 from nodegauge_contract.nccl_tests.document import result
 from nodegauge_contract.nccl_tests.log import MAX_CHARS, NcclTestsError, looks_like, parse
-from nodegauge_judge.nccl.formulas import busbw_gbps
+from nodegauge_judge.nccl.measurement import busbw_gbps
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = {

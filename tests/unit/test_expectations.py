@@ -5,36 +5,33 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from nodegauge_contract import ArmName, Collective
 from nodegauge_judge import Thresholds
-from nodegauge_judge.nccl import Expectation, Expectations, floors
-from nodegauge_judge.nccl.expectations import is_model
-from nodegauge_judge.nccl.formulas import busbw_factor
-from nodegauge_judge.nccl.measurement import GIB, ArmSeen, CellSeen, Measured
+from nodegauge_judge.nccl import floors
+from nodegauge_judge.nccl.expectations import Expectation, Expectations, is_model
+from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement, busbw_factor
 from nodegauge_judge.nccl.reference import page
 
 ROOT = Path(__file__).parents[2]
-ROWS = tuple(Expectations.default().rows())
-ASKED = floors.Asked(expectations=Expectations.default(), thresholds=Thresholds())
-SXM = {"klass": "nvlink", "switched": True}
-MACHINES: dict[str, tuple[str, dict[str, object]]] = {
-    "*A100-SXM4*": ("NVIDIA A100-SXM4-80GB", SXM | {"wire": 300.0, "sm": 80}),
-    "*H100*HBM3*": ("NVIDIA H100 80GB HBM3", SXM | {"wire": 450.0, "sm": 90}),
-    "NVIDIA H200*": ("NVIDIA H200", SXM | {"wire": 450.0, "sm": 90}),
-    "NVIDIA B200*": ("NVIDIA B200", SXM | {"wire": 900.0, "sm": 100}),
-    "*V100-SXM2*": ("Tesla V100-SXM2-32GB", {"klass": "nvlink", "wire": 150.0, "sm": 70}),
-    "*A100*PCIe*": ("NVIDIA A100 80GB PCIe", {"klass": "nvlink", "wire": 300.0, "sm": 80, "pcie": 31.5}),
-    "*H100 NVL*": ("NVIDIA H100 NVL", {"klass": "nvlink", "wire": 300.0, "sm": 90, "pcie": 63.0}),
-    "*H100 PCIe*": ("NVIDIA H100 PCIe", {"klass": "nvlink", "wire": 300.0, "sm": 90, "pcie": 63.0}),
-    "*RTX 5090*": ("NVIDIA GeForce RTX 5090", {"klass": "pcie", "sm": 120, "pcie": 63.0}),
-    "*2080 Ti*": ("NVIDIA GeForce RTX 2080 Ti", {"klass": "nvlink", "wire": 50.0, "sm": 75, "pcie": 15.75}),
-    "*TITAN RTX*": ("TITAN RTX", {"klass": "nvlink", "wire": 50.0, "sm": 75, "pcie": 15.75}),
+ROWS = tuple(Expectations.default())
+CRITERIA = floors.Criteria(expectations=Expectations.default(), thresholds=Thresholds())
+MACHINES: dict[str, tuple[str, str, float | None, int, float | None]] = {
+    "*A100-SXM4*": ("NVIDIA A100-SXM4-80GB", "nvswitch", 300.0, 80, None),
+    "*H100*HBM3*": ("NVIDIA H100 80GB HBM3", "nvswitch", 450.0, 90, None),
+    "NVIDIA H200*": ("NVIDIA H200", "nvswitch", 450.0, 90, None),
+    "NVIDIA B200*": ("NVIDIA B200", "nvswitch", 900.0, 100, None),
+    "*V100-SXM2*": ("Tesla V100-SXM2-32GB", "nvlink", 150.0, 70, None),
+    "*A100*PCIe*": ("NVIDIA A100 80GB PCIe", "nvlink", 300.0, 80, 31.5),
+    "*H100 NVL*": ("NVIDIA H100 NVL", "nvlink", 300.0, 90, 63.0),
+    "*H100 PCIe*": ("NVIDIA H100 PCIe", "nvlink", 300.0, 90, 63.0),
+    "*RTX 5090*": ("NVIDIA GeForce RTX 5090", "pcie", None, 120, 63.0),
+    "*2080 Ti*": ("NVIDIA GeForce RTX 2080 Ti", "nvlink", 50.0, 75, 15.75),
+    "*TITAN RTX*": ("TITAN RTX", "nvlink", 50.0, 75, 15.75),
 }
-"""By the rows' own globs: NVML's name of such a GPU, and what NVML reports of such a machine (links, rates
-and compute capability as NVIDIA's data sheets have them)."""
+"""By the glob of an expectation: NVML's name of such a GPU, how the GPUs are joined, NVLink rate, compute
+capability and PCIe rate, from NVIDIA's data sheets."""
 
 
 def name(row: Expectation) -> str:
@@ -42,21 +39,29 @@ def name(row: Expectation) -> str:
     return f"{row.gpu} x{row.count} {row.collective} {row.bytes >> 20} MiB {row.kind} {row.nvls}"
 
 
-def machine(row: Expectation) -> Measured:
-    """The machine that the row is about."""
-    gpu, facts = MACHINES[row.gpu]
+def machine(row: Expectation) -> Measurement:
+    """The machine that the expectation is about."""
+    gpu, joined, nvlink, sm, pcie = MACHINES[row.gpu]
     if row.link == "pcie":
-        facts = facts | {"klass": "pcie" if row.kind == "reference" else "nvlink-pairs", "wire": None}
-    return msgspec.convert({"v": 1, "gpu": gpu, "ranks": row.count} | facts, Measured)
+        joined, nvlink = "pcie" if row.kind == "reference" else "nvlink-pairs", None
+    return Measurement(
+        gpu=gpu,
+        ranks=row.count,
+        interconnect=joined.replace("nvswitch", "nvlink"),
+        nvswitch=joined == "nvswitch",
+        nvlink_gbps=nvlink,
+        sm=sm,
+        pcie_gbps=pcie,
+    )
 
 
-def seen(row: Expectation, *, size: int) -> tuple[CellSeen, ArmSeen]:
+def seen(row: Expectation, *, size: int) -> tuple[MeasuredCell, MeasuredArm]:
     """The row's number as a cell of that size, through host memory for what was measured so."""
     us = size * busbw_factor(row.collective, row.count) / row.busbw / 1e3
     algorithm = "NVLS" if row.nvls else "RING"
-    cell = CellSeen(Collective(row.collective), size, us, 0, algorithm)
+    cell = MeasuredCell(Collective(row.collective), size, us, 0, algorithm)
     way = "SHM/direct/direct" if row.link == "pcie" else "P2P/direct pointer"
-    return cell, ArmSeen(name=ArmName.DEFAULT, transport=way, nvls=row.nvls, cells=(cell,))
+    return cell, MeasuredArm(name=ArmName.DEFAULT, transport=way, nvls=row.nvls, cells=(cell,))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
@@ -64,12 +69,12 @@ def test_what_was_measured_is_above_its_floor_and_a_complaint_is_below(row: Expe
     """A floor that healthy machines of the record miss would taint them; one that complaints pass is none."""
     where = machine(row)
     cell, arm = seen(row, size=max(row.bytes, GIB) if row.kind == "complaint" else row.bytes)
-    rule = floors.by_rule(where, cell, arm, thresholds=ASKED.thresholds)
+    rule = floors.by_link_rate(where, cell, arm, thresholds=CRITERIA.thresholds)
     if row.kind == "complaint":
         assert rule is not None
         assert row.busbw < rule.gbps
         return
-    applying = floors.by_row(where, cell, arm, asked=ASKED)
+    applying = floors.by_expectation(where, cell, arm, criteria=CRITERIA)
     assert (applying is not None) == (row.kind in ("measured", "accept-floor"))
     mine = applying if row.kind == "measured" else None  # an accept floor is no measurement
     assert all(row.busbw >= floor.gbps for floor in (mine, rule) if floor is not None)
@@ -80,7 +85,7 @@ def test_each_row_names_its_source_and_a_gpu_that_there_is(row: Expectation) -> 
     """A number without a source is an opinion, and a glob that fits no name a row that is never used."""
     assert row.source
     assert is_model(MACHINES[row.gpu][0], row.gpu)
-    assert [glob for glob, (gpu, _) in MACHINES.items() if is_model(gpu, row.gpu)] == [row.gpu]
+    assert [glob for glob, machine in MACHINES.items() if is_model(machine[0], row.gpu)] == [row.gpu]
 
 
 def test_every_row_can_be_reached() -> None:
@@ -93,7 +98,7 @@ def test_every_row_can_be_reached() -> None:
 def find(expectations: Expectations, **asked: object) -> Expectation | None:
     """The row for 8 H100 with NVLS at 1 GiB, but for what is asked otherwise."""
     known = {"gpu": "NVIDIA H100 80GB HBM3", "count": 8, "collective": "all_reduce", "bytes": GIB}
-    return expectations.floor_row(**(known | {"nvls": True, "link": "nvlink"} | asked))  # type: ignore[arg-type]
+    return expectations.find(**(known | {"nvls": True, "link": "nvlink"} | asked))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -125,10 +130,10 @@ def test_rows_of_the_policy_come_first_and_change_the_digest() -> None:
     """A user's number beats ours, even where it is lower, and old results are to be graded anew."""
     default = Expectations.default()
     own = Expectation(gpu="*h100*", count=8, collective="all_reduce", bytes=GIB, busbw=300)
-    with_own = default.with_rows([own])
+    with_own = default.with_policy([own])
     assert find(with_own) == own
-    assert find(with_own, own=True) == own
-    assert find(default, own=True) is None
+    assert find(with_own, policy_only=True) == own
+    assert find(default, policy_only=True) is None
     assert with_own.digest() != default.digest() == Expectations.default().digest()
 
 

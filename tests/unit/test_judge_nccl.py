@@ -21,8 +21,9 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
-from nodegauge_judge.nccl import Agreement, Expectation, Expectations, judge_nccl
-from nodegauge_judge.nccl.judge import ANSWERS
+from nodegauge_judge.nccl.expectations import Expectation, Expectations
+from nodegauge_judge.nccl.judge import ANSWERS, judge_nccl
+from nodegauge_judge.nccl.model import Agreement
 from support.nccl_results import GIB, MIB, codes, finding
 
 # -- a node as it should be
@@ -61,7 +62,7 @@ def test_a_row_of_its_own_size_gives_the_floor_and_is_named() -> None:
     assert judge_nccl(nccl.h100(416)).verdict is Verdict.PASS
     low = finding(judge_nccl(nccl.h100(415)), Code.BUSBW_LOW)
     assert low.evidence["floor_gbps"] == 415.8
-    assert low.evidence["row"] == "published report, 8x H100 SXM with NVLS"
+    assert low.evidence["source"] == "published report, 8x H100 SXM with NVLS"
     assert "published report" in low.message
 
 
@@ -78,7 +79,7 @@ def test_which_rule_applies_is_read_from_what_nccl_chose(algorithm: str, floor: 
     slow = nccl.default_arm(100, gather=350, ranks=7, algorithm=algorithm)
     low = finding(judge_nccl(nccl.node(machine, slow)), Code.BUSBW_LOW)
     assert low.evidence["floor_gbps"] == floor
-    assert "no row fits" in low.message
+    assert "no expectation applies" in low.message
 
 
 def test_an_algorithm_that_nccl_did_not_say_gets_the_lower_rule() -> None:
@@ -119,18 +120,18 @@ def test_a_row_of_the_policy_beats_ours_at_every_size_that_it_names() -> None:
     slow = nccl.h100(340)
     assert codes(judge_nccl(slow)) == {"busbw-low/warn"}
     own = Expectation(gpu="*H100*", count=8, collective="all_reduce", bytes=GIB, busbw=350, source="ours")
-    assert judge_nccl(slow, expectations=default.with_rows([own])).verdict is Verdict.PASS
+    assert judge_nccl(slow, expectations=default.with_policy([own])).verdict is Verdict.PASS
     small = replace(own, bytes=64 * MIB, floor=300.0)
-    low = judge_nccl(nccl.h100(), expectations=default.with_rows([small]))
+    low = judge_nccl(nccl.h100(), expectations=default.with_policy([small]))
     assert finding(low, Code.BUSBW_LOW).evidence["bytes"] == 64 * MIB
-    assert judge_nccl(nccl.h100(600), expectations=default.with_rows([small])).verdict is Verdict.PASS
+    assert judge_nccl(nccl.h100(600), expectations=default.with_policy([small])).verdict is Verdict.PASS
 
 
 def test_a_row_for_nvls_off_is_held_against_that_arm_and_others_are_not() -> None:
     """352 GB/s without SHARP is below 0.9 of 400; a row for whichever state is about what NCCL chooses."""
     row = Expectation(gpu="*H100*", count=8, collective="all_reduce", bytes=GIB, busbw=400)
     for nvls, found in ((None, set()), (False, {"busbw-low/warn"})):
-        rows = Expectations.default().with_rows([replace(row, nvls=nvls)])
+        rows = Expectations.default().with_policy([replace(row, nvls=nvls)])
         assert codes(judge_nccl(nccl.h100(), expectations=rows)) == found
 
 
@@ -191,7 +192,7 @@ def test_less_than_256_mib_makes_no_label() -> None:
     """64 MiB runs at some 60 %: whoever asked for a number would be told the wrong one."""
     said = judge_nccl(cut(nccl.h100(), below=256 * MIB))
     assert (said.busbw, said.verdict, said.readable) == ({}, Verdict.UNKNOWN, False)
-    assert "there is no label" in finding(said, Code.NCCL_INCOMPLETE).message
+    assert "no label" in finding(said, Code.NCCL_INCOMPLETE).message
 
 
 # -- how much was measured
@@ -237,10 +238,10 @@ def test_several_nodes_are_not_gradable() -> None:
 )
 def test_a_run_that_was_skipped_decides_nothing_and_forgets_nothing(skipped: str, reason: str) -> None:
     """The old result stays, and so does its memory."""
-    before = judge_nccl(nccl.h100()).memory
+    before = judge_nccl(nccl.h100()).record
     busy = nccl.changed(nccl.h100(), arms=[], skipped=skipped, message="pid 4711 works on GPU 3")
-    said = judge_nccl(busy, before=before)
-    assert (said.verdict, said.reason, said.memory) == (Verdict.SKIPPED, reason, before)
+    said = judge_nccl(busy, previous=before)
+    assert (said.verdict, said.reason, said.record) == (Verdict.SKIPPED, reason, before)
     assert (said.readable, said.answers, said.findings, said.busbw) == (False, {}, [], {})
     assert "4711" in said.summary
 
@@ -255,8 +256,8 @@ def test_an_image_without_an_engine_says_which_image_has_one() -> None:
 
 def test_a_document_without_a_benchmark_is_unknown() -> None:
     """A probe that never got there decides nothing."""
-    said = judge_nccl(replace(made.h100(), problem=Problem(kind="driver-not-loaded")), before="old")
-    assert (said.verdict, said.reason, said.memory) == (Verdict.UNKNOWN, "DriverNotLoaded", "old")
+    said = judge_nccl(replace(made.h100(), problem=Problem(kind="driver-not-loaded")), previous="old")
+    assert (said.verdict, said.reason, said.record) == (Verdict.UNKNOWN, "DriverNotLoaded", "old")
 
 
 # -- peers

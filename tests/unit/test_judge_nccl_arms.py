@@ -10,7 +10,8 @@ from msgspec.structs import replace
 import support.nccl_results as nccl
 from nodegauge_contract import NOT_READ, Arm, ArmName, ArmOutcome, Phase, Problem, Result
 from nodegauge_judge import Answer, Code, Severity, Verdict
-from nodegauge_judge.nccl import Agreement, judge_nccl
+from nodegauge_judge.nccl.judge import judge_nccl
+from nodegauge_judge.nccl.model import Agreement
 from support.nccl_results import GIB, MIB, SHM, codes, finding
 
 DEFAULT, NVLS_OFF, P2P_OFF = ArmName.DEFAULT, ArmName.NVLS_OFF, ArmName.P2P_OFF
@@ -94,7 +95,7 @@ def test_what_a_hung_arm_had_measured_still_counts() -> None:
 def test_the_second_hang_asks_for_no_third() -> None:
     """Two runs are what the row needs."""
     hung = ended(nccl.titan(), DEFAULT, "hung")
-    assert judge_nccl(hung, before=judge_nccl(hung).memory).again is False
+    assert judge_nccl(hung, previous=judge_nccl(hung).record).again is False
 
 
 # -- NVLS
@@ -130,7 +131,7 @@ def test_a_hang_while_measuring_with_nvls_stays_a_hang_and_says_what_was_fine() 
     """Nothing is proven then, but the other arms are worth a word."""
     said = judge_nccl(ended(nccl.h100(), DEFAULT, "hung", phase=Phase.MEASURE))
     assert codes(said) == {"nccl-hang/fail"}
-    assert "NVLS off" in finding(said, Code.NCCL_HANG).message
+    assert "NVLS disabled" in finding(said, Code.NCCL_HANG).message
 
 
 # -- wrong data
@@ -150,21 +151,21 @@ def test_places_of_wrong_data_are_told_apart() -> None:
     evidence = finding(judge_nccl(wrong(nccl.titan(), DEFAULT, P2P_OFF)), Code.NCCL_WRONG_DATA).evidence
     places = str(evidence["also"]).split("), ")
     assert len(places) == len(set(places)) > 1
-    assert any("all_reduce at 64 MiB (peer access off" in place for place in places)
+    assert any("all_reduce at 64 MiB (P2P disabled" in place for place in places)
 
 
 def test_wrong_data_with_peer_access_alone_is_both() -> None:
     """One run suffices for the data, and peer access is what to look at."""
     said = judge_nccl(wrong(nccl.titan(), DEFAULT))
     assert codes(said) == {"nccl-wrong-data/fail", "p2p-broken/fail"}
-    assert "peer access off" in finding(said, Code.NCCL_WRONG_DATA).message
+    assert "P2P disabled" in finding(said, Code.NCCL_WRONG_DATA).message
 
 
 def test_wrong_data_that_nvls_alone_makes_is_not_laid_to_peer_access() -> None:
     """With NVLS off and peer access on all was well."""
     said = judge_nccl(wrong(nccl.h100(), DEFAULT))
     assert codes(said) == {"nccl-wrong-data/fail"}
-    assert "NVLS off" in finding(said, Code.NCCL_WRONG_DATA).message
+    assert "NVLS disabled" in finding(said, Code.NCCL_WRONG_DATA).message
 
 
 def test_an_arm_whose_data_nobody_checked_clears_nobody() -> None:
@@ -251,7 +252,7 @@ def test_latencies_are_not_kept_where_the_cpu_limit_stalled_launches() -> None:
     said = judge_nccl(nccl.changed(nccl.h100(), throttled_periods=7))
     assert codes(said) == {"nccl-incomplete/info"}
     assert said.busbw["all_reduce"] == 462
-    assert "4096" not in said.memory
+    assert "4096" not in said.record
 
 
 @pytest.mark.parametrize(("periods", "answer"), [(44, BAD), (45, UNSURE)])
@@ -264,7 +265,7 @@ def test_a_low_number_is_not_held_against_a_node_that_was_stalled_half_of_the_ti
     low = finding(said, Code.BUSBW_LOW)
     assert low.severity is Severity.WARN
     again = judge_nccl(
-        nccl.changed(nccl.h100(100), throttled_periods=periods), before=judge_nccl(nccl.h100(100)).memory
+        nccl.changed(nccl.h100(100), throttled_periods=periods), previous=judge_nccl(nccl.h100(100)).record
     )
     assert finding(again, Code.BUSBW_LOW).severity is (Severity.WARN if answer is UNSURE else Severity.FAIL)
     assert ("CPU limit" in low.message) is (answer is UNSURE)

@@ -11,7 +11,7 @@ import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import Gpu, Result, Unavailable
 from nodegauge_judge import Answer, Code, Verdict
-from nodegauge_judge.nccl import judge_nccl
+from nodegauge_judge.nccl.judge import judge_nccl
 from support.nccl_results import codes, finding
 
 

@@ -11,7 +11,9 @@ import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import NOT_READ, ArmName, Problem
 from nodegauge_judge import Code, Verdict
-from nodegauge_judge.nccl import Agreement, Expectation, Expectations, judge_nccl
+from nodegauge_judge.nccl.expectations import Expectation, Expectations
+from nodegauge_judge.nccl.judge import judge_nccl
+from nodegauge_judge.nccl.model import Agreement
 from support.nccl_results import SHM, codes, finding
 
 # -- agreement with what NVML reports
@@ -69,7 +71,7 @@ def test_no_published_row_is_held_against_peer_access_that_is_off() -> None:
     assert codes(judge_nccl(slow)) >= {"busbw-low/warn"}
     assert judge_nccl(slow, environment=off).findings == []
     own = Expectation(gpu="*A100*", count=8, collective="all_reduce", bytes=1 << 30, busbw=25)
-    said = judge_nccl(slow, environment=off, expectations=Expectations.default().with_rows([own]))
+    said = judge_nccl(slow, environment=off, expectations=Expectations.default().with_policy([own]))
     assert codes(said) == {"busbw-low/warn"}
 
 
@@ -126,7 +128,7 @@ def test_one_bad_link_is_named_by_its_two_gpus() -> None:
 def test_pairs_that_are_all_slow_are_not_taken_for_a_few() -> None:
     """A report keeps the slowest by name; who reads six must not go and change six links."""
     all_slow = finding(judge_nccl(nccl.with_pairs(nccl.h100(28), 20)), Code.PAIR_SLOW)
-    assert "Half of the 56 ways" in all_slow.message
+    assert "Half of the 56 measured directions" in all_slow.message
     one = judge_nccl(nccl.with_pairs(nccl.h100(), 396, slow={(2, 5): 60}))
     assert "Half of" not in finding(one, Code.PAIR_SLOW).message
 

@@ -11,16 +11,18 @@ import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import ArmName, Result
 from nodegauge_judge import Answer, Severity, Thresholds, Verdict
-from nodegauge_judge.nccl import Expectation, Expectations, Measured, NcclJudgement, judge_nccl, regrade
-from nodegauge_judge.nccl.model import MEMORY_LIMIT
+from nodegauge_judge.nccl.expectations import Expectation, Expectations
+from nodegauge_judge.nccl.judge import judge_nccl, regrade
+from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Measurement
+from nodegauge_judge.nccl.model import NcclJudgement
 from support.nccl_results import GIB, codes
 
 
 def run(*values: float, before: str = "") -> NcclJudgement:
     """The last of several runs on one node of 8 H100, each all_reduce at so many GB/s."""
-    said = judge_nccl(nccl.h100(values[0]), before=before)
+    said = judge_nccl(nccl.h100(values[0]), previous=before)
     for gbps in values[1:]:
-        said = judge_nccl(nccl.h100(gbps), before=said.memory)
+        said = judge_nccl(nccl.h100(gbps), previous=said.record)
     return said
 
 
@@ -78,7 +80,7 @@ def test_one_slow_run_of_three_is_forgiven_and_two_are_not() -> None:
 )
 def test_another_set_of_gpus_or_another_nccl_does_not_disagree(other: Result) -> None:
     """It is another machine then, and its first number."""
-    said = judge_nccl(other, before=run(462).memory)
+    said = judge_nccl(other, previous=run(462).record)
     assert "busbw-disagrees/info" not in codes(said)
 
 
@@ -92,17 +94,17 @@ def test_the_memory_alone_gives_the_same_judgement() -> None:
     several = nccl.changed(nccl.h100(), nodes=2)
     for result in (nccl.h100(), nccl.titan(12), nccl.phb(), hung, pairs, several, nccl.h100(300, count=7)):
         said = judge_nccl(result)
-        assert regrade(said.memory) == said
+        assert regrade(said.record) == said
 
 
 def test_other_expectations_thresholds_and_peers_grade_old_numbers_anew() -> None:
     """Without a new run: a floor that was wrong lifts its finding within one sweep."""
-    memory = run(400, 400).memory
+    memory = run(400, 400).record
     assert regrade(memory).verdict is Verdict.FAIL
     own = Expectation(gpu="*H100*", count=8, collective="all_reduce", bytes=GIB, busbw=400)
-    assert regrade(memory, expectations=Expectations.default().with_rows([own])).verdict is Verdict.PASS
+    assert regrade(memory, expectations=Expectations.default().with_policy([own])).verdict is Verdict.PASS
     assert regrade(memory, thresholds=Thresholds(busbw_expected_share=0.8)).verdict is Verdict.PASS
-    good = run(462).memory
+    good = run(462).record
     assert codes(regrade(good, peers=lambda _: (600.0, 610.0))) == {"busbw-below-peers/warn"}
 
 
@@ -125,27 +127,27 @@ def test_other_expectations_thresholds_and_peers_grade_old_numbers_anew() -> Non
 def test_text_that_cannot_be_read_is_no_measurement(text: str) -> None:
     """Cut, edited, or written by another version: unknown, and a first run for the next one."""
     said = regrade(text)
-    assert (said.verdict, said.readable, said.reason) == (Verdict.UNKNOWN, False, "NoMemory")
-    assert judge_nccl(nccl.h100(), before=text) == judge_nccl(nccl.h100())
+    assert (said.verdict, said.readable, said.reason) == (Verdict.UNKNOWN, False, "NoRecord")
+    assert judge_nccl(nccl.h100(), previous=text) == judge_nccl(nccl.h100())
 
 
 def test_a_text_cut_anywhere_is_refused_and_none_raises() -> None:
     """A report that was edited by hand must not stop the operator."""
-    memory = run(462, 300).memory
+    memory = run(462, 300).record
     for end in range(0, len(memory), 7):
         assert regrade(memory[:end]).verdict is Verdict.UNKNOWN
 
 
 def test_text_that_would_move_a_terminal_is_refused() -> None:
     """Whoever may edit a report shall not paint on the screen of who reads it."""
-    told = json.loads(run(462).memory)
+    told = json.loads(run(462).record)
     told["gpu"] = "H100 \x1b[2J"
-    assert regrade(json.dumps(told)).reason == "NoMemory"
+    assert regrade(json.dumps(told)).reason == "NoRecord"
 
 
 def test_numbers_edited_by_hand_cannot_make_a_bandwidth_of_nonsense() -> None:
     """Times of nothing, and ranks of one."""
-    told = json.loads(run(462).memory)
+    told = json.loads(run(462).record)
     told["arms"][0]["cells"][0][2] = 1e-300
     assert regrade(json.dumps(told)).busbw.get("all_reduce") != 462
     told["ranks"] = 1
@@ -178,8 +180,8 @@ def large(count: int, *, words: str) -> Result:
 def test_the_memory_fits_whatever_a_run_says(count: int, words: str) -> None:
     """2 KiB of a report, and what labels and floors are made of is never what is left out."""
     said = judge_nccl(large(count, words=words))
-    assert len(said.memory.encode()) <= MEMORY_LIMIT
-    assert regrade(said.memory) == said
+    assert len(said.record.encode()) <= RECORD_LIMIT
+    assert regrade(said.record) == said
     assert said.busbw == {"all_reduce": 123, "all_gather": 111, "reduce_scatter": 111}
     assert said.p2p_off is not None
 
@@ -187,15 +189,15 @@ def test_the_memory_fits_whatever_a_run_says(count: int, words: str) -> None:
 def test_a_usual_run_is_remembered_whole() -> None:
     """Nothing is left out of what 8 or 16 GPUs measure when all goes well."""
     for result in (nccl.with_pairs(nccl.h100(), 390.0), nccl.with_pairs(nccl.h100(count=16), 390.0)):
-        memory = judge_nccl(result).memory
-        found = Measured.decode(memory)
+        memory = judge_nccl(result).record
+        found = Measurement.decode(memory)
         assert found is not None
         assert [len(arm.cells) for arm in found.arms] == [10, 1, 4]
         assert found.pairs
-        assert len(memory) <= MEMORY_LIMIT
+        assert len(memory) <= RECORD_LIMIT
 
 
 def test_severities_of_a_second_run_do_not_depend_on_who_asks() -> None:
     """What was bad before is part of the memory, so grading again does not soften it."""
     said = run(300, 300)
-    assert {finding.severity for finding in regrade(said.memory).findings} == {Severity.FAIL}
+    assert {finding.severity for finding in regrade(said.record).findings} == {Severity.FAIL}

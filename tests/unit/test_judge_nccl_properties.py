@@ -11,8 +11,9 @@ import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import NOT_READ, ArmName, Phase, Result
 from nodegauge_judge import Answer, NodeFacts, Sharing, Verdict
-from nodegauge_judge.nccl import Agreement, Measured, NcclJudgement, judge_nccl, regrade
-from nodegauge_judge.nccl.model import MEMORY_LIMIT
+from nodegauge_judge.nccl.judge import judge_nccl, regrade
+from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Measurement
+from nodegauge_judge.nccl.model import Agreement, NcclJudgement
 from support.disturbing import disturbed
 
 HUNG = nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="init", cells=[])
@@ -31,7 +32,7 @@ OUTCOMES = ["done", "hung", "crashed", "failed", "out-of-memory", "garbage", "pa
 WORSE = [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 results = st.sampled_from(RESULTS)
-memories = st.sampled_from(["", "{}", *(judge_nccl(result).memory for result in RESULTS)])
+memories = st.sampled_from(["", "{}", *(judge_nccl(result).record for result in RESULTS)])
 nodes = st.builds(NodeFacts, gpu_capacity=st.integers(0, 16), sharing=st.sampled_from(Sharing))
 
 
@@ -53,7 +54,7 @@ def endings(draw: st.DrawFn) -> Result:
 
 def holds(said: NcclJudgement) -> None:
     """What is true of every judgement."""
-    assert len(said.memory.encode()) <= MEMORY_LIMIT
+    assert len(said.record.encode()) <= RECORD_LIMIT
     assert said.readable is (said.verdict in WORSE)
     assert bool(said.answers) is said.readable
     assert said.summary.isprintable()
@@ -70,20 +71,20 @@ def test_no_document_stops_the_judge(
     result: Result, seed: int, times: int, before: str, node: NodeFacts
 ) -> None:
     """Whatever decodes is judged, and what is remembered of it gives the same grade."""
-    said = judge_nccl(disturbed(result, seed=seed, times=times), before=before, node=node)
+    said = judge_nccl(disturbed(result, seed=seed, times=times), previous=before, node=node)
     holds(said)
     if said.readable:
-        assert regrade(said.memory, node=node) == said
+        assert regrade(said.record, node=node) == said
 
 
 @given(endings(), memories)
 @quickly
 def test_any_end_of_any_arm_is_judged_and_remembered(result: Result, before: str) -> None:
     """Each combination of arms, ends and cells has an answer, and the same one from memory."""
-    said = judge_nccl(result, before=before)
+    said = judge_nccl(result, previous=before)
     holds(said)
     if said.readable:
-        assert regrade(said.memory) == said
+        assert regrade(said.record) == said
     hung = result.nccl is not None and any(arm.outcome == "hung" for arm in result.nccl.arms)
     if said.readable and not hung:
         assert said.answers["nccl-hang"] is not Answer.BAD
@@ -100,13 +101,13 @@ def test_no_text_stops_a_grading(text: str) -> None:
 @quickly
 def test_a_memory_edited_by_hand_is_graded_or_refused(result: Result, seed: int, times: int) -> None:
     """Numbers may be anybody's; nothing of it moves a terminal, and it is graded alike again."""
-    found = Measured.decode(judge_nccl(result).memory)
+    found = Measurement.decode(judge_nccl(result).record)
     if found is None:
         return
     said = regrade(msgspec.json.encode(disturbed(found, seed=seed, times=times)).decode())
     holds(said)
     if said.readable:
-        assert regrade(said.memory) == said
+        assert regrade(said.record) == said
 
 
 @given(endings())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodegauge_judge.nccl.formulas import busbw_factor, busbw_gbps
+from nodegauge_judge.nccl.measurement import busbw_factor, busbw_gbps
 
 
 @pytest.mark.parametrize(

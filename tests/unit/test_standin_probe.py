@@ -14,7 +14,7 @@ import pytest
 
 from nodegauge_contract import MESSAGE_LIMIT, Arm, ArmName, ArmOutcome, Result, Skip, decode
 from nodegauge_judge import Thresholds
-from nodegauge_judge.nccl import judge_nccl
+from nodegauge_judge.nccl.judge import judge_nccl
 from testbed import profiles
 from testbed.hardware import FAULTS, plug
 from testbed.kubelet.devices import Devices
@@ -222,7 +222,7 @@ def test_runs_that_disagree_ask_for_a_third(tmp_path: Path) -> None:
     assert busbw(run(hardware, name=slow).result, ArmName.DEFAULT) == by_speed[slow]
     first = judge_nccl(found[fast])
     assert not first.again
-    assert judge_nccl(found[slow], before=first.memory).again
+    assert judge_nccl(found[slow], previous=first.record).again
 
 
 @pytest.mark.parametrize(

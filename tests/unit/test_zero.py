@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nodegauge_contract import Collective
 from nodegauge_judge.nccl.expectations import Expectations, is_model
-from nodegauge_judge.nccl.zero import Cost, Curve, Job, Scheme, Speeds, costs
+from nodegauge_judge.nccl.zero import Bandwidths, Cost, Curve, Job, Scheme, costs
 
 GIB = 2**30
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER
@@ -16,7 +16,7 @@ AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCA
 
 def curve(of: Collective, *points: tuple[int, float]) -> Curve:
     """A curve of eight GPUs."""
-    return Curve(of=of, points=points, ranks=8)
+    return Curve(collective=of, points=points, ranks=8)
 
 
 def flat(of: Collective, gbps: float) -> Curve:
@@ -24,22 +24,22 @@ def flat(of: Collective, gbps: float) -> Curve:
     return curve(of, (GIB, gbps))
 
 
-ALL = Speeds(curves=(flat(AR, 480.0), flat(AG, 360.0), flat(RS, 240.0)), nvls=True)
+ALL = Bandwidths(curves=(flat(AR, 480.0), flat(AG, 360.0), flat(RS, 240.0)), nvls=True)
 
 
-def by_scheme(job: Job, speeds: Speeds = ALL) -> dict[Scheme, Cost]:
+def by_scheme(job: Job, bandwidths: Bandwidths = ALL) -> dict[Scheme, Cost]:
     """The costs by scheme."""
-    return {cost.scheme: cost for cost in costs(job, speeds)}
+    return {cost.scheme: cost for cost in costs(job, bandwidths)}
 
 
 def published(model: str, link: str) -> Curve:
     """The row of the expectations for two such GPUs, as a curve."""
     [row] = [
         row
-        for row in Expectations.default().rows()
+        for row in Expectations.default()
         if is_model(model, row.gpu) and (row.count, row.link, row.kind) == (2, link, "reference")
     ]
-    return Curve(of=Collective(row.collective), points=((row.bytes, row.busbw),), ranks=2)
+    return Curve(collective=Collective(row.collective), points=((row.bytes, row.busbw),), ranks=2)
 
 
 def test_the_published_gap_between_nvlink_and_no_p2p_comes_out() -> None:
@@ -51,12 +51,12 @@ def test_the_published_gap_between_nvlink_and_no_p2p_comes_out() -> None:
     PCIe: hence a factor of 1.5, and not a per cent.
     """
     job = Job(params=124.44e6, width=4, ranks=2)
-    speeds = Speeds(
+    bandwidths = Bandwidths(
         curves=(published("NVIDIA TITAN RTX", "nvlink"),),
         p2p_off=(published("NVIDIA GeForce RTX 2080 Ti", "pcie"),),
         nvls=False,
     )
-    lost = by_scheme(job, speeds)[Scheme.DDP].lost_without_p2p
+    lost = by_scheme(job, bandwidths)[Scheme.DDP].lost_without_p2p
     assert lost is not None
     gap = 131.4367 - 101.9003
     assert gap / 1.5 < 200 * lost < gap * 1.5
@@ -89,18 +89,18 @@ def test_an_all_reduce_with_nvls_stands_in_for_nothing() -> None:
     """Without other figures ZeRO is not known; where all_reduce is a ring it stands in, and that is said."""
     job = Job(params=4e9)
     for nvls in (True, None):
-        fast = by_scheme(job, Speeds(curves=(flat(AR, 480.0),), nvls=nvls))
+        fast = by_scheme(job, Bandwidths(curves=(flat(AR, 480.0),), nvls=nvls))
         assert fast[Scheme.DDP].seconds is not None
         assert (fast[Scheme.ZERO_3].seconds, fast[Scheme.ZERO_3].lost_without_p2p) == (None, None)
-    ring = by_scheme(job, Speeds(curves=(flat(AR, 230.0),), nvls=False))
+    ring = by_scheme(job, Bandwidths(curves=(flat(AR, 230.0),), nvls=False))
     assert ring[Scheme.ZERO_3].seconds == pytest.approx(21 / 230)
-    assert ring[Scheme.ZERO_3].stand_ins == ("all_gather as all_reduce", "reduce_scatter as all_reduce")
+    assert ring[Scheme.ZERO_3].substitutes == ("all_gather as all_reduce", "reduce_scatter as all_reduce")
 
 
 def test_without_p2p_rings_stand_in_for_each_other() -> None:
     """Over host memory nothing runs NVLS, so one figure is enough."""
-    speeds = Speeds(curves=ALL.curves, p2p_off=(flat(AR, 9.0),), nvls=True)
-    lost = by_scheme(Job(params=4e9), speeds)[Scheme.ZERO_3].lost_without_p2p
+    bandwidths = Bandwidths(curves=ALL.curves, p2p_off=(flat(AR, 9.0),), nvls=True)
+    lost = by_scheme(Job(params=4e9), bandwidths)[Scheme.ZERO_3].lost_without_p2p
     assert lost == pytest.approx(21 / 9 - (14 / 360 + 7 / 240))
 
 
@@ -116,11 +116,11 @@ def test_the_range_is_from_all_hidden_to_nothing_hidden() -> None:
 def test_small_calls_cost_what_the_curve_says() -> None:
     """40 calls of 25 MB at the bandwidth measured at 25 MB, not at that of 1 GiB."""
     size = 25 * 10**6
-    speeds = Speeds(curves=(curve(AR, (65536, 1.0), (size, 100.0), (GIB, 230.0)),), nvls=False)
+    bandwidths = Bandwidths(curves=(curve(AR, (65536, 1.0), (size, 100.0), (GIB, 230.0)),), nvls=False)
     job = Job(params=1e9, width=1, ranks=8, bucket=size)
-    assert by_scheme(job, speeds)[Scheme.DDP].seconds == pytest.approx(1.75 / 100)
+    assert by_scheme(job, bandwidths)[Scheme.DDP].seconds == pytest.approx(1.75 / 100)
     rounded = Job(params=1e9 + 1, width=1, ranks=8, bucket=size)
-    assert by_scheme(rounded, speeds)[Scheme.DDP].seconds == pytest.approx(41 / 40 * 1.75 / 100)
+    assert by_scheme(rounded, bandwidths)[Scheme.DDP].seconds == pytest.approx(41 / 40 * 1.75 / 100)
 
 
 SIZES = st.integers(min_value=1, max_value=2**34)

@@ -22,7 +22,9 @@ from nodegauge_cli.judge_nccl_text import show_nccl
 from nodegauge_cli.judge_text import show
 from nodegauge_contract import Collective, Result
 from nodegauge_judge import Judgement, Thresholds, ThresholdsInvalid, Verdict, judge_health
-from nodegauge_judge.nccl import Expectation, Expectations, NcclJudgement, judge_nccl, regrade
+from nodegauge_judge.nccl.expectations import Expectation, Expectations
+from nodegauge_judge.nccl.judge import judge_nccl, regrade
+from nodegauge_judge.nccl.model import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
 
@@ -118,8 +120,8 @@ def _nccl(name: str, found: Result, *, earlier: BinaryIO | None, asked: _Asked) 
         raise BadInput(f"{name}: a result of probe {found.probe!r}; `health` and `nccl` can be judged")
     before = ""
     if earlier is not None:
-        before = judge_nccl(_alike(earlier, "nccl"), **asked._asdict()).memory
-    return judge_nccl(found, before=before, **asked._asdict())
+        before = judge_nccl(_alike(earlier, "nccl"), **asked._asdict()).record
+    return judge_nccl(found, previous=before, **asked._asdict())
 
 
 def _regraded(name: str, report: Report, asked: _Asked) -> NcclJudgement:
@@ -172,4 +174,4 @@ def _expectations(path: Path | None, spec: dict[str, Any]) -> Expectations:
         own = msgspec.convert(spec.get("expectations") or [], list[Expectation])
     except msgspec.ValidationError as error:
         raise BadInput(f"{path}: spec.expectations: {error}") from None
-    return Expectations.default().with_rows(own)
+    return Expectations.default().with_policy(own)

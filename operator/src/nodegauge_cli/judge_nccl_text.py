@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nodegauge_cli.judge_text import VERDICTS, gates, grid, print_findings, printable, write
-from nodegauge_judge.nccl import Measured, NcclJudgement
-from nodegauge_judge.nccl.measurement import ArmSeen, CellSeen
+from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement
+from nodegauge_judge.nccl.model import NcclJudgement
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
@@ -21,7 +21,7 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 def show_nccl(judgement: NcclJudgement, *, node: str = "", console: Console | None = None) -> None:
     """Print it; `node`: what the benchmark was run on, as the document says."""
     console = console or Console(highlight=False, markup=False, emoji=False)
-    measured = Measured.decode(judgement.memory)
+    measured = Measurement.decode(judgement.record)
     with console.capture() as captured:
         console.print(_head(judgement, measured, node))
         print_findings(console, judgement.findings)
@@ -31,7 +31,7 @@ def show_nccl(judgement: NcclJudgement, *, node: str = "", console: Console | No
     write(console, captured.get())
 
 
-def _head(judgement: NcclJudgement, measured: Measured | None, node: str) -> Table:
+def _head(judgement: NcclJudgement, measured: Measurement | None, node: str) -> Table:
     table = grid()
     verdict = judgement.verdict
     table.add_row(
@@ -52,10 +52,10 @@ def _head(judgement: NcclJudgement, measured: Measured | None, node: str) -> Tab
     return table
 
 
-def _facts(judgement: NcclJudgement, measured: Measured, node: str) -> Iterator[str]:
+def _facts(judgement: NcclJudgement, measured: Measurement, node: str) -> Iterator[str]:
     gpus = f"{judgement.ranks} of {judgement.expected}" if judgement.expected else f"{judgement.ranks}"
     yield f"{gpus} GPUs"
-    joined = measured.klass if measured.driver else ""  # a log of nccl-tests names no links
+    joined = measured.interconnect if measured.driver else ""  # a log of nccl-tests names no links
     yield from (words for words in (measured.gpu, joined) if words)
     if measured.engine:
         yield f"engine {measured.engine}"
@@ -67,7 +67,7 @@ def _facts(judgement: NcclJudgement, measured: Measured, node: str) -> Iterator[
         yield f"node {node}"
 
 
-def _cells(measured: Measured) -> Table:
+def _cells(measured: Measurement) -> Table:
     table = Table.grid(padding=(0, 2))
     for column in ("arm", "collective", "size", "time", "busbw", "algorithm"):
         table.add_column(justify="right" if column in ("size", "time", "busbw") else "left", no_wrap=True)
@@ -78,7 +78,7 @@ def _cells(measured: Measured) -> Table:
     return table
 
 
-def _row(measured: Measured, arm: ArmSeen, cell: CellSeen) -> tuple[str, ...]:
+def _row(measured: Measurement, arm: MeasuredArm, cell: MeasuredCell) -> tuple[str, ...]:
     gbps = measured.busbw(cell)
     algorithm = cell.algorithm + (f" {cell.wrong} wrong" if cell.wrong else "")
     return (

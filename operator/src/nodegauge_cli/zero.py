@@ -82,7 +82,7 @@ def zero(
       all_gather_perf -b 1G -e 1G -g 8 | nodegauge zero --params 7e9 --report -
 
     Only the GPUs of one node are considered. ZeRO is computed with the bandwidth of all_gather and
-    reduce_scatter, not with an all_reduce that NVLS speeds up.
+    reduce_scatter, not with an all_reduce that NVLS bandwidths up.
     """
     lines: list[str] = []
     asked = _Asked(node=node, file=file, busbw=busbw, p2p_off=p2p_off, reference=reference, gpus=gpus)
@@ -134,7 +134,7 @@ def _json(job: Job, places: Sequence[Place], lines: Sequence[str]) -> None:
             **msgspec.to_builtins(place),
             "costs": [
                 {**msgspec.to_builtins(cost), "lost_without_p2p": cost.lost_without_p2p}
-                for cost in (costs(place.job(job), place.speeds) if place.speeds is not None else ())
+                for cost in (costs(place.job(job), place.bandwidths) if place.bandwidths is not None else ())
             ],
         }
         for place in places
@@ -145,12 +145,12 @@ def _json(job: Job, places: Sequence[Place], lines: Sequence[str]) -> None:
 
 def _with_ranks(place: Place, gpus: int | None) -> Place:
     """The place with so many ranks, and what is wrong with asking it for them."""
-    if place.speeds is None:
+    if place.bandwidths is None:
         return place
-    ranks, measured = gpus or place.gpus, place.speeds.curves[0].ranks
+    ranks, measured = gpus or place.gpus, place.bandwidths.curves[0].ranks
     if ranks > place.gpus:
         note = f"Has {place.gpus} GPUs: {ranks} ranks span nodes, where the network decides. Not computed."
-        return replace(place, ranks=ranks, speeds=None, notes=(note,))
+        return replace(place, ranks=ranks, bandwidths=None, notes=(note,))
     if ranks != measured:
         note = f"Measured with {measured} GPUs and computed for {ranks}: they may be joined better or worse."
         return replace(place, ranks=ranks, notes=(*place.notes, note))
@@ -216,7 +216,7 @@ def _reports(node: str | None) -> list[Report]:
 
 def _published(lines: list[str]) -> list[Place]:
     lines.append("Published figures follow, of other people's machines: nothing here was measured.")
-    return sources.reference(Expectations.default().rows())
+    return sources.reference(Expectations.default())
 
 
 def _busbw(said: Sequence[str]) -> dict[Collective, float]:

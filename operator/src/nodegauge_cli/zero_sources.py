@@ -14,10 +14,10 @@ from statistics import median
 from nodegauge_cli.zero_text import Place
 from nodegauge_contract import ArmName, Collective, Result
 from nodegauge_judge.history.model import History
+from nodegauge_judge.nccl.expectations import Expectation
 from nodegauge_judge.nccl.extract import measure
-from nodegauge_judge.nccl.measurement import Measured
-from nodegauge_judge.nccl.model import Expectation
-from nodegauge_judge.nccl.zero import Curve, Speeds
+from nodegauge_judge.nccl.measurement import Measurement
+from nodegauge_judge.nccl.zero import Bandwidths, Curve
 from nodegauge_operator import names
 from nodegauge_operator.api.report import BandwidthStatus, Report
 
@@ -41,7 +41,7 @@ def given(busbw: dict[Collective, float], *, p2p_off: float | None, gpus: int) -
         title="As given",
         source="--busbw",
         gpus=gpus,
-        speeds=Speeds(curves=_flat(busbw, gpus), p2p_off=_off(p2p_off, gpus), nvls=False),
+        bandwidths=Bandwidths(curves=_flat(busbw, gpus), p2p_off=_off(p2p_off, gpus), nvls=False),
     )
 
 
@@ -50,10 +50,12 @@ def of_result(result: Result) -> Place:
     assert result.nccl is not None
     measured = measure(result, history=History(), environment={})
     title = f"{measured.ranks}x {measured.gpu or 'unknown GPUs'}"
-    title += f", {measured.klass}" if measured.klass and result.nccl.uuids else ""  # a log names no links
+    title += (
+        f", {measured.interconnect}" if measured.interconnect and result.nccl.uuids else ""
+    )  # a log names no links
     title += f", node {result.node}" if result.node else ""
-    speeds = _speeds([measured])
-    if not speeds.curves:
+    bandwidths = _bandwidths([measured])
+    if not bandwidths.curves:
         words = result.nccl.message or "no collective ran to its end"
         return Place(
             title=title,
@@ -61,21 +63,23 @@ def of_result(result: Result) -> Place:
             gpus=measured.ranks,
             notes=(f"Nothing was measured: {words}.",),
         )
-    return Place(title=title, source=f"measured by {measured.engine}", gpus=measured.ranks, speeds=speeds)
+    return Place(
+        title=title, source=f"measured by {measured.engine}", gpus=measured.ranks, bandwidths=bandwidths
+    )
 
 
-def _speeds(nodes: Sequence[Measured]) -> Speeds:
+def _bandwidths(nodes: Sequence[Measurement]) -> Bandwidths:
     """Medians over the nodes, size by size."""
     ranks = min(node.ranks for node in nodes)
     ring = {_ring(node) for node in nodes}
-    return Speeds(
+    return Bandwidths(
         curves=_curves(nodes, ArmName.DEFAULT, ranks),
         p2p_off=_curves(nodes, ArmName.P2P_OFF, ranks),
         nvls=None if None in ring else ring != {True},
     )
 
 
-def _ring(node: Measured) -> bool | None:
+def _ring(node: Measurement) -> bool | None:
     """Whether its all_reduce was no NVLS: by NCCL's own word, else by GPU and number; null for not known."""
     arm = node.arm(ArmName.DEFAULT)
     reduced = [c for c in arm.cells if c.collective is Collective.ALL_REDUCE] if arm is not None else []
@@ -91,7 +95,7 @@ def _always_ring(gpu: str, ranks: int) -> bool:
     return ranks < NVLS_RANKS or NO_NVLS.search(gpu) is not None
 
 
-def _curves(nodes: Sequence[Measured], name: ArmName, ranks: int) -> tuple[Curve, ...]:
+def _curves(nodes: Sequence[Measurement], name: ArmName, ranks: int) -> tuple[Curve, ...]:
     seen: dict[Collective, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for node in nodes:
         arm = node.arm(name)
@@ -100,7 +104,7 @@ def _curves(nodes: Sequence[Measured], name: ArmName, ranks: int) -> tuple[Curve
                 seen[cell.collective][cell.bytes].append(gbps)
     return tuple(
         Curve(
-            of=collective,
+            collective=collective,
             points=tuple((size, median(some)) for size, some in sorted(seen[collective].items())),
             ranks=ranks,
         )
@@ -116,7 +120,7 @@ def of_report(report: Report) -> Place:
         title=f"{report.name}: {place.title}",
         source=place.source,
         gpus=place.gpus,
-        speeds=place.speeds,
+        bandwidths=place.bandwidths,
         notes=place.notes,
     )
 
@@ -133,7 +137,7 @@ def classes(reports: Iterable[Report]) -> list[Place]:
 
 
 def _fastest(place: Place) -> float:
-    return max((curve.gbps for curve in place.speeds.curves), default=0.0) if place.speeds else 0.0
+    return max((curve.gbps for curve in place.bandwidths.curves), default=0.0) if place.bandwidths else 0.0
 
 
 def _class(reports: Sequence[Report]) -> Place:
@@ -149,27 +153,27 @@ def _class(reports: Sequence[Report]) -> Place:
         note = f"Not measured yet: {some}. What NVML reports of links is no bandwidth."
         return Place(title=title, source="not measured", gpus=status.gpus.count, nodes=nodes, notes=(note,))
     figures = {name: _figures(measured, name) for name in Collective}
-    kept = [Measured.decode(report.status.probe(names.PROBE_NCCL).history) for report in measured]
+    kept = [Measurement.decode(report.status.probe(names.PROBE_NCCL).history) for report in measured]
     whole = [one for one in kept if one is not None]
-    speeds = _speeds(whole) if len(whole) == len(measured) else _labelled(measured)
+    bandwidths = _bandwidths(whole) if len(whole) == len(measured) else _labelled(measured)
     source = f"measured, {len(measured)} of {len(reports)} nodes" if len(reports) > 1 else "measured"
     return Place(
         title=title,
         source=source,
         gpus=status.gpus.count,
-        speeds=speeds,
+        bandwidths=bandwidths,
         nodes=nodes,
         notes=(*_apart(figures), *((f"Nodes: {some}.",) if len(reports) > 1 else ()), *_fewer(measured)),
     )
 
 
-def _labelled(reports: Sequence[Report]) -> Speeds:
+def _labelled(reports: Sequence[Report]) -> Bandwidths:
     """By the whole numbers of the status, where what was measured is not kept in a form that can be read."""
     status = reports[0].status
     ranks = min(report.status.bandwidth.gpus or report.status.gpus.count for report in reports)
     off = [report.status.bandwidth.p2p_off for report in reports if report.status.bandwidth.p2p_off]
     figures = {name: _figures(reports, name) for name in Collective}
-    return Speeds(
+    return Bandwidths(
         curves=_flat({name: median(some) for name, some in figures.items() if some}, ranks),
         p2p_off=_off(median(off) if off else None, ranks),
         nvls=False if _always_ring(status.gpus.product, ranks) else None,
@@ -228,7 +232,9 @@ def _published(rows: Sequence[Expectation]) -> Place:
             notes.append(f"{name} as all_reduce without NVLS, which is a ring too.")
     curves = tuple(
         Curve(
-            of=name, points=tuple(sorted({row.bytes: row.busbw for row in some}.items())), ranks=first.count
+            collective=name,
+            points=tuple(sorted({row.bytes: row.busbw for row in some}.items())),
+            ranks=first.count,
         )
         for name, some in best.items()
     )
@@ -241,14 +247,14 @@ def _published(rows: Sequence[Expectation]) -> Place:
         title=f"{first.count}x {model}" + (f", {first.link}" if first.link else ""),
         source="published",
         gpus=first.count,
-        speeds=Speeds(curves=curves, nvls=nvls if known else None),
+        bandwidths=Bandwidths(curves=curves, nvls=nvls if known else None),
         notes=tuple(notes),
     )
 
 
 def _flat(busbw: dict[Collective, float], ranks: int) -> tuple[Curve, ...]:
     return tuple(
-        Curve(of=name, points=((AT_ONE_SIZE, busbw[name]),), ranks=ranks)
+        Curve(collective=name, points=((AT_ONE_SIZE, busbw[name]),), ranks=ranks)
         for name in Collective
         if busbw.get(name)
     )

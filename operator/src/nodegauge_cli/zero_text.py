@@ -12,7 +12,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Collective
-from nodegauge_judge.nccl.zero import MATTERS, PASSES, Cost, Curve, Job, Scheme, Speeds, costs
+from nodegauge_judge.nccl.zero import (
+    SIGNIFICANT_SHARE,
+    TRANSFERS,
+    Bandwidths,
+    Cost,
+    Curve,
+    Job,
+    Scheme,
+    costs,
+)
 
 NOISE = 0.05
 """Share of the time by which runs of one path may differ.  Own."""
@@ -24,14 +33,14 @@ class Place(Struct, frozen=True, kw_only=True):
     """Something to compute for: a node class, a node, a report, a published figure.
 
     `source`: where its figures are from; `notes`: what to know about them; `gpus` a node has, `ranks` of them
-    take part (0 for all); `speeds`: null where there are none, with the reason in `notes`.
+    take part (0 for all); `bandwidths`: null where there are none, with the reason in `notes`.
     """
 
     title: str
     source: str
     gpus: int
     ranks: int = 0
-    speeds: Speeds | None = None
+    bandwidths: Bandwidths | None = None
     nodes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -47,7 +56,7 @@ def text(job: Job, places: Sequence[Place], *, lines: Sequence[str] = ()) -> Ite
     for place in places:
         yield ""
         yield from _block(job, place)
-    if any(place.speeds for place in places):
+    if any(place.bandwidths for place in places):
         yield ""
         yield from _wrapped(_legend(job), indent="")
 
@@ -63,9 +72,9 @@ def heading(job: Job) -> str:
 
 def _block(job: Job, place: Place) -> Iterator[str]:
     yield f"{place.title}  [{place.source}]"
-    if place.speeds is not None:
-        yield from _wrapped([f"busbw: {_speeds(place.speeds)}"])
-        found = costs(place.job(job), place.speeds)
+    if place.bandwidths is not None:
+        yield from _wrapped([f"busbw: {_bandwidths(place.bandwidths)}"])
+        found = costs(place.job(job), place.bandwidths)
         rows = [_row(job, cost, names) for names, cost in _merged(job, found)]
         table = [_head(job), *rows]
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
@@ -75,7 +84,7 @@ def _block(job: Job, place: Place) -> Iterator[str]:
                 for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
             yield "  " + "  ".join(cells).rstrip()
-        yield from _wrapped(_stand_ins(found))
+        yield from _wrapped(_substitutes(found))
     yield from _wrapped(place.notes)
 
 
@@ -133,7 +142,7 @@ _SHORT = {Collective.ALL_REDUCE: "AR", Collective.ALL_GATHER: "AG", Collective.R
 
 
 def _passes(job: Job, scheme: Scheme) -> str:
-    counts = [(p.per_step + p.per_micro_batch * job.micro_batches, p.collective) for p in PASSES[scheme]]
+    counts = [(p.per_step + p.per_micro_batch * job.micro_batches, p.collective) for p in TRANSFERS[scheme]]
     return " + ".join(f"{times}x {_SHORT[name]}" if times > 1 else _SHORT[name] for times, name in counts)
 
 
@@ -153,8 +162,8 @@ def _share(job: Job, cost: Cost) -> str:
     return f"{100 * low:.0f} .. {100 * high:.0f}"
 
 
-def _stand_ins(found: Sequence[Cost]) -> list[str]:
-    said = sorted({words for cost in found for words in cost.stand_ins})
+def _substitutes(found: Sequence[Cost]) -> list[str]:
+    said = sorted({words for cost in found for words in cost.substitutes})
     missing = any(cost.seconds is None for cost in found)
     notes = [f"Not measured, so taken from another ring: {', '.join(said)}."] if said else []
     if missing:
@@ -162,26 +171,26 @@ def _stand_ins(found: Sequence[Cost]) -> list[str]:
     return notes
 
 
-def _speeds(speeds: Speeds) -> str:
-    said = [_curve(curve) + (" (NVLS)" if _nvls(speeds, curve) else "") for curve in speeds.curves]
-    off = next((c for c in speeds.p2p_off if c.of == Collective.ALL_REDUCE), None)
+def _bandwidths(bandwidths: Bandwidths) -> str:
+    said = [_curve(curve) + (" (NVLS)" if _nvls(bandwidths, curve) else "") for curve in bandwidths.curves]
+    off = next((c for c in bandwidths.p2p_off if c.collective == Collective.ALL_REDUCE), None)
     return ", ".join([*said, *([f"all_reduce without P2P {off.gbps:.3g}"] if off else [])]) + " GB/s"
 
 
-def _nvls(speeds: Speeds, curve: Curve) -> bool:
-    return speeds.nvls is True and curve.of == Collective.ALL_REDUCE
+def _nvls(bandwidths: Bandwidths, curve: Curve) -> bool:
+    return bandwidths.nvls is True and curve.collective == Collective.ALL_REDUCE
 
 
 def _curve(curve: Curve) -> str:
-    return f"{curve.of} {curve.gbps:.3g}"
+    return f"{curve.collective} {curve.gbps:.3g}"
 
 
 def _legend(job: Job) -> Iterator[str]:
     yield "AR all-reduce, AG all-gather, RS reduce-scatter, each over all parameters or gradients."
     if job.compute:
         yield (
-            f"Not hidden: with all hidden that the backward pass (2/3 of {job.compute:g} s) can hide, and "
-            f"with nothing hidden. Above {100 * MATTERS:.0f} % of the step the choice of node matters."
+            f"Not hidden: the range from what the backward pass (2/3 of {job.compute:g} s) cannot hide to no "
+            f"overlap. Above {100 * SIGNIFICANT_SHARE:.0f} % of the step the choice of node matters."
         )
     else:
         yield "Not hidden: 0 where the backward pass hides it all; --compute SECONDS says how much it can."

@@ -1,7 +1,7 @@
-"""Does bandwidth agree with the interconnect that NVML reports, and is any single link slow?
+"""Does the bandwidth agree with the interconnect that NVML reports, and is any single link slow?
 
-Contradictions are sought only where they can be told from a box that is right: equality of the arms means
-nothing where the ring crosses PCIe, since NCCL uses peer access only up to a PCIe switch (PXB) by default.
+Equal bandwidth with and without P2P contradicts NVLink only for a ring of NVLinks.  A ring that crosses PCIe
+may be equal in both, because NCCL by default uses P2P only up to a PCIe switch (PXB).
 """
 
 from __future__ import annotations
@@ -12,218 +12,230 @@ from nodegauge_contract import ArmName, Collective
 from nodegauge_judge.case import Hit, gather, links_in_words
 from nodegauge_judge.findings import Code
 from nodegauge_judge.model import Finding, InterconnectClass, Scalar, Severity
-from nodegauge_judge.nccl.bandwidth import Graded, graded
-from nodegauge_judge.nccl.grading import Grading, cell_in_words, gbps, of_node, size_in_words
-from nodegauge_judge.nccl.headline import Figure, p2p_off, same_size, speaking
-from nodegauge_judge.nccl.measurement import PairKind, PairSeen
+from nodegauge_judge.nccl.bandwidth import GradedCell, graded_cells
+from nodegauge_judge.nccl.grading import (
+    Grading,
+    Headline,
+    busbw_at_size_of,
+    cell_text,
+    gbps_text,
+    headline_arm,
+    node_hit,
+    p2p_off_busbw,
+    size_text,
+)
+from nodegauge_judge.nccl.measurement import MeasuredPair, PairGroup
 from nodegauge_judge.nccl.model import Agreement
 
-Said = tuple[Agreement, str]
-_UNSURE = Agreement.UNSURE
-_LABEL = {
+Assessment = tuple[Agreement, str]
+"""The agreement, and one sentence with the numbers behind it."""
+_REPORTED = {
     InterconnectClass.NVLINK.value: "a ring of NVLinks",
     InterconnectClass.NVLINK_PAIRS.value: "NVLinks between some pairs",
     InterconnectClass.PCIE.value: "no NVLink",
 }
 
 
-def agreement(grading: Grading) -> Said:
-    """Whether bandwidth confirms or contradicts what NVML reports, and the sentence that says by which
-    numbers."""
-    measured = grading.measured
-    ask = _BY_CLASS.get(measured.klass)
-    figure = grading.figures.get(Collective.ALL_REDUCE)
-    if ask is None:
-        return _UNSURE, "NVML reports no interconnect class that bandwidth could confirm"
-    if measured.told_off:
-        return _UNSURE, "peer access is switched off by the policy's environment"
-    if figure is None:
-        return _UNSURE, "all_reduce was not measured at a size that tells"
-    return ask(grading, figure)
+def assess(grading: Grading) -> Assessment:
+    """Whether bandwidth confirms or contradicts the interconnect class that NVML reports."""
+    measurement = grading.measurement
+    assess_class = _BY_CLASS.get(measurement.interconnect)
+    headline = grading.headlines.get(Collective.ALL_REDUCE)
+    if assess_class is None:
+        return Agreement.UNSURE, "NVML reports no interconnect class to confirm"
+    if measurement.p2p_disabled:
+        return Agreement.UNSURE, "the policy's environment disables P2P"
+    if headline is None:
+        return Agreement.UNSURE, "all_reduce has no valid result at 256 MiB or more"
+    return assess_class(grading, headline)
 
 
 def contradicted(grading: Grading) -> Iterator[Finding]:
-    """The finding that goes with a contradiction."""
-    said, message = agreement(grading)
-    if said is Agreement.CONTRADICTED:
-        figure = grading.figures[Collective.ALL_REDUCE]
+    """The finding for a contradiction."""
+    agreement, message = assess(grading)
+    if agreement is Agreement.CONTRADICTED:
+        headline = grading.headlines[Collective.ALL_REDUCE]
         evidence: dict[str, Scalar] = {
-            "reported": grading.measured.klass,
-            "busbw_gbps": float(f"{figure.gbps:.4g}"),
-            "nvlink_gbps": grading.measured.wire or 0.0,
-            "pcie_gbps": grading.measured.pcie or 0.0,
+            "reported": grading.measurement.interconnect,
+            "busbw_gbps": float(f"{headline.gbps:.4g}"),
+            "nvlink_gbps": grading.measurement.nvlink_gbps or 0.0,
+            "pcie_gbps": grading.measurement.pcie_gbps or 0.0,
         }
-        without = p2p_off(grading.measured)
-        if without is not None:
-            evidence["p2p_off_gbps"] = float(f"{without[1]:.4g}")
-        hit = of_node(Severity.WARN, f"Measured: {message}.", evidence=evidence)
+        p2p_off = p2p_off_busbw(grading.measurement)
+        if p2p_off is not None:
+            evidence["p2p_off_gbps"] = float(f"{p2p_off[1]:.4g}")
+        hit = node_hit(Severity.WARN, f"Measured: {message}.", evidence=evidence)
         yield from gather(Code.INTERCONNECT_CONTRADICTED, [hit])
 
 
 def slow_pairs(grading: Grading) -> Iterator[Finding]:
-    """Pairs whose copies are slower than those of pairs with as many NVLinks, or than their NVLinks."""
+    """Pairs that copy slower than other pairs with as many NVLinks, or than their NVLinks carry."""
     slow = [
-        (kind, pair, floor, words)
-        for kind in grading.measured.pairs
-        if kind.nvlinks
-        for pair in kind.slowest
-        for floor, words in [_pair_floor(kind, grading)]
-        if pair.gbps < floor
+        (group, pair)
+        for group in grading.measurement.pairs
+        if group.nvlinks
+        for pair in group.slowest
+        if pair.gbps < _pair_floor(group, grading)[0]
     ]
-    shared = _in_all([pair for _, pair, _, _ in slow])
-    hits = [_slow(kind, pair, words=words, shared=shared, floor=floor) for kind, pair, floor, words in slow]
+    common = _common_gpu([pair for _, pair in slow])
+    hits = [_slow_pair(grading, group, pair, common=common) for group, pair in slow]
     yield from gather(Code.PAIR_SLOW, _one_per_pair(hits))
 
 
-def _nvlink(grading: Grading, figure: Figure) -> Said:
-    for objection in (_at_pcie_speed, _no_better_without, _pairs_at_pcie_speed):
-        words = objection(grading, figure)
-        if words:
-            return Agreement.CONTRADICTED, words
-    own = _graded(grading, figure)
-    if own is None:
-        return _UNSURE, f"{_reached(figure)}; no row and no rule says what NVLink should reach here"
-    if own.below:
-        return (
-            _UNSURE,
-            f"{_reached(figure)}: below its floor of {gbps(own.floor.gbps)}, yet more than PCIe explains",
-        )
-    source = f" ({own.floor.source})" if own.floor.source else ""
-    floor = f"the floor is {gbps(own.floor.gbps)}, {own.floor.words}{source}"
-    return Agreement.CONFIRMED, f"{_reached(figure)} and confirms NVLink: {floor}"
+def _nvlink(grading: Grading, headline: Headline) -> Assessment:
+    for objection in (_at_pcie_speed, _no_gain_from_p2p, _pairs_at_pcie_speed):
+        message = objection(grading, headline)
+        if message:
+            return Agreement.CONTRADICTED, message
+    graded = _graded_headline(grading, headline)
+    reaches = _reaches(headline)
+    if graded is None:
+        return Agreement.UNSURE, f"{reaches}; no floor is known for NVLink on this machine"
+    floor = graded.floor
+    if graded.below:
+        below = f"below its floor of {gbps_text(floor.gbps)}, but more than PCIe can explain"
+        return Agreement.UNSURE, f"{reaches}: {below}"
+    source = f" ({floor.source})" if floor.source else ""
+    basis = f"the floor is {gbps_text(floor.gbps)}, {floor.basis}{source}"
+    return Agreement.CONFIRMED, f"{reaches} and confirms NVLink: {basis}"
 
 
-def _pcie(grading: Grading, figure: Figure) -> Said:
-    rate = grading.measured.pcie
+def _pcie(grading: Grading, headline: Headline) -> Assessment:
+    rate, reaches = grading.measurement.pcie_gbps, _reaches(headline)
     if rate is None:
-        return _UNSURE, f"{_reached(figure)}; the rate of the PCIe links could not be read"
-    if figure.gbps > rate:
+        return Agreement.UNSURE, f"{reaches}; the rate of the PCIe links could not be read"
+    if headline.gbps > rate:
         return (
             Agreement.CONTRADICTED,
-            f"{_reached(figure)}, more than the slowest PCIe link carries ({gbps(rate)}), though NVML "
-            f"reports {_LABEL[grading.measured.klass]}",
+            f"{reaches}, more than the slowest PCIe link carries ({gbps_text(rate)}), but NVML reports "
+            f"{_REPORTED[grading.measurement.interconnect]}",
         )
-    own = _graded(grading, figure)
-    if own is not None and own.below:
-        return _UNSURE, f"{_reached(figure)}: below its floor of {gbps(own.floor.gbps)}"
-    return Agreement.CONFIRMED, f"{_reached(figure)}, which PCIe carries ({gbps(rate)} at most)"
+    graded = _graded_headline(grading, headline)
+    if graded is not None and graded.below:
+        return Agreement.UNSURE, f"{reaches}: below its floor of {gbps_text(graded.floor.gbps)}"
+    return Agreement.CONFIRMED, f"{reaches}, within what PCIe carries ({gbps_text(rate)})"
 
 
-def _some_pairs(grading: Grading, figure: Figure) -> Said:
-    words = _pairs_at_pcie_speed(grading, figure)
-    if words:
-        return Agreement.CONTRADICTED, words
-    kinds = [kind for kind in grading.measured.pairs if kind.nvlinks]
-    if not kinds:
-        return _UNSURE, f"{_reached(figure)}; copies between pairs were not measured"
-    slowest = min(kinds, key=lambda kind: kind.typical)
+def _nvlink_pairs(grading: Grading, headline: Headline) -> Assessment:
+    message = _pairs_at_pcie_speed(grading, headline)
+    if message:
+        return Agreement.CONTRADICTED, message
+    groups = [group for group in grading.measurement.pairs if group.nvlinks]
+    if not groups:
+        return Agreement.UNSURE, f"{_reaches(headline)}; copies between pairs were not measured"
+    slowest = min(groups, key=lambda group: group.median_gbps)
     floor, _ = _pair_floor(slowest, grading)
-    if slowest.typical < floor or (grading.measured.pcie or 0.0) >= slowest.typical:
-        return _UNSURE, f"copies over {links_in_words(slowest.nvlinks)} reach {gbps(slowest.typical)}"
-    reached = f"copies over {links_in_words(slowest.nvlinks)} reach {gbps(slowest.typical)}"
-    return Agreement.CONFIRMED, f"{reached}, more than PCIe carries"
+    reaches = f"copies over {links_in_words(slowest.nvlinks)} reach {gbps_text(slowest.median_gbps)}"
+    if slowest.median_gbps < floor or (grading.measurement.pcie_gbps or 0.0) >= slowest.median_gbps:
+        return Agreement.UNSURE, reaches
+    return Agreement.CONFIRMED, f"{reaches}, more than PCIe carries"
 
 
-_BY_CLASS: dict[str, Callable[[Grading, Figure], Said]] = {
+_BY_CLASS: dict[str, Callable[[Grading, Headline], Assessment]] = {
     InterconnectClass.NVLINK.value: _nvlink,
-    InterconnectClass.NVLINK_PAIRS.value: _some_pairs,
+    InterconnectClass.NVLINK_PAIRS.value: _nvlink_pairs,
     InterconnectClass.PCIE.value: _pcie,
 }
 
 
-def _at_pcie_speed(grading: Grading, figure: Figure) -> str:
-    """all_reduce at no more than a share of NVLink's rate, which PCIe could carry as well."""
-    limit = _pcie_speed(grading, wire=grading.measured.wire)
-    if limit is None or figure.gbps >= limit:
+def _at_pcie_speed(grading: Grading, headline: Headline) -> str:
+    """Set if all_reduce reaches only a small share of NVLink's rate, which PCIe carries too."""
+    rate = grading.measurement.nvlink_gbps
+    limit = _pcie_limit(grading, nvlink_gbps=rate)
+    if limit is None or headline.gbps >= limit:
         return ""
+    reported = _REPORTED[grading.measurement.interconnect]
     return (
-        f"{_reached(figure)}, which is PCIe's speed: NVML reports {_LABEL[grading.measured.klass]} with "
-        f"{gbps(grading.measured.wire or 0)} per GPU"
+        f"{_reaches(headline)}, which is PCIe speed, but NVML reports {reported} with "
+        f"{gbps_text(rate or 0)} per GPU"
     )
 
 
-def _no_better_without(grading: Grading, figure: Figure) -> str:
-    """all_reduce about as fast with peer access switched off."""
-    measured, arm = grading.measured, grading.measured.arm(ArmName.P2P_OFF)
-    without = p2p_off(measured)
-    if without is None or arm is None or "P2P" in arm.transport.upper():
+def _no_gain_from_p2p(grading: Grading, _: Headline) -> str:
+    """Set if all_reduce is about as fast with P2P disabled."""
+    measurement, arm = grading.measurement, grading.measurement.arm(ArmName.P2P_OFF)
+    p2p_off = p2p_off_busbw(measurement)
+    if p2p_off is None or arm is None or "P2P" in arm.transport.upper():
         return ""
-    cell, off = without
-    on = same_size(measured, cell)
+    cell, off = p2p_off
+    on = busbw_at_size_of(measurement, cell)
     if on is None or on > (1 + grading.thresholds.p2p_min_gain) * off:
         return ""
-    where = f"all_reduce at {size_in_words(cell.bytes)}"
     return (
-        f"{where} reaches {gbps(on)}, and {gbps(off)} with peer access switched off: NVML reports "
-        f"{_LABEL[measured.klass]}, and NCCL gains nothing from it"
+        f"all_reduce at {size_text(cell.bytes)} reaches {gbps_text(on)}, and {gbps_text(off)} with P2P "
+        f"disabled: NVML reports {_REPORTED[measurement.interconnect]}, but NCCL gains nothing from it"
     )
 
 
-def _pairs_at_pcie_speed(grading: Grading, _: Figure) -> str:
-    """Every pair with NVLinks copies at no more than PCIe's speed."""
-    kinds = [kind for kind in grading.measured.pairs if kind.nvlinks]
-    for kind in kinds:
-        limit = _pcie_speed(grading, wire=kind.wire)
-        if limit is None or kind.typical >= limit:
+def _pairs_at_pcie_speed(grading: Grading, _: Headline) -> str:
+    """Set if every pair with NVLinks copies no faster than PCIe."""
+    groups = [group for group in grading.measurement.pairs if group.nvlinks]
+    for group in groups:
+        limit = _pcie_limit(grading, nvlink_gbps=group.nvlink_gbps)
+        if limit is None or group.median_gbps >= limit:
             return ""
-    if not kinds:
+    if not groups:
         return ""
-    best = max(kinds, key=lambda kind: kind.typical)
+    best = max(groups, key=lambda group: group.median_gbps)
     return (
-        f"copies over {links_in_words(best.nvlinks)} reach {gbps(best.typical)}, which is PCIe's speed: NVML "
-        f"reports {gbps(best.wire or 0)}"
+        f"copies over {links_in_words(best.nvlinks)} reach {gbps_text(best.median_gbps)}, which is PCIe "
+        f"speed, but NVML reports {gbps_text(best.nvlink_gbps or 0)}"
     )
 
 
-def _pcie_speed(grading: Grading, *, wire: float | None) -> float | None:
-    """GB/s below which a number may as well be PCIe's; None where a rate is not known."""
-    if not wire or grading.measured.pcie is None:
+def _pcie_limit(grading: Grading, *, nvlink_gbps: float | None) -> float | None:
+    """GB/s below which PCIe alone could explain a number; None if a rate is unknown."""
+    if not nvlink_gbps or grading.measurement.pcie_gbps is None:
         return None
-    return min(grading.thresholds.contradicted_share * wire, grading.measured.pcie)
+    return min(grading.thresholds.contradicted_share * nvlink_gbps, grading.measurement.pcie_gbps)
 
 
-def _graded(grading: Grading, figure: Figure) -> Graded | None:
-    """The figure beside its floor."""
-    arm = speaking(grading.measured)
-    return next((one for one in graded(grading) if one.arm is arm and one.cell == figure.cell), None)
+def _graded_headline(grading: Grading, headline: Headline) -> GradedCell | None:
+    """The headline's cell with its floor."""
+    arm = headline_arm(grading.measurement)
+    cells = graded_cells(grading)
+    return next((graded for graded in cells if graded.arm is arm and graded.cell == headline.cell), None)
 
 
-def _reached(figure: Figure) -> str:
-    return f"{cell_in_words(figure.cell)} reaches {gbps(figure.gbps)}"
+def _reaches(headline: Headline) -> str:
+    return f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)}"
 
 
-def _pair_floor(kind: PairKind, grading: Grading) -> tuple[float, str]:
-    """GB/s below which a pair of this kind is slow, and in words what that is."""
-    limits = [(grading.thresholds.pair_share * kind.typical, f"pairs like it reach {gbps(kind.typical)}")]
-    if kind.wire:
-        words = f"its NVLinks carry {gbps(kind.wire)}"
-        limits.append((grading.thresholds.pair_link_share * kind.wire, words))
-    return max(limits)
+def _pair_floor(group: PairGroup, grading: Grading) -> tuple[float, str]:
+    """GB/s below which a pair of this group is slow, and the reason for that number."""
+    typical = f"similar pairs reach {gbps_text(group.median_gbps)}"
+    floors = [(grading.thresholds.pair_share * group.median_gbps, typical)]
+    if group.nvlink_gbps:
+        carried = f"its NVLinks carry {gbps_text(group.nvlink_gbps)}"
+        floors.append((grading.thresholds.pair_link_share * group.nvlink_gbps, carried))
+    return max(floors)
 
 
-def _in_all(pairs: list[PairSeen]) -> str:
-    """The GPU that every one of several slow pairs has in common; empty for none."""
+def _common_gpu(pairs: list[MeasuredPair]) -> str:
+    """The one GPU that is in all of several slow pairs; empty if there is none."""
     common = set.intersection(*({pair.source, pair.target} for pair in pairs)) if pairs else set()
     several = len({frozenset((pair.source, pair.target)) for pair in pairs}) > 1
     return next(iter(common)) if several and len(common) == 1 else ""
 
 
-def _slow(kind: PairKind, pair: PairSeen, *, words: str, shared: str, floor: float) -> Hit:
-    both = f" {shared} is in every slow pair." if shared else ""
-    if kind.typical < floor:
-        both += f" Half of the {kind.count} ways between such pairs reach {gbps(kind.typical)} or less."
-    return of_node(
+def _slow_pair(grading: Grading, group: PairGroup, pair: MeasuredPair, *, common: str) -> Hit:
+    floor, reason = _pair_floor(group, grading)
+    scope = f" {common} is in every slow pair." if common else ""
+    if group.median_gbps < floor:
+        scope += f" Half of the {group.count} measured directions reach at most "
+        scope += f"{gbps_text(group.median_gbps)}."
+    return node_hit(
         Severity.WARN,
-        f"Copies from {pair.source} to {pair.target} reach {gbps(pair.gbps)} over "
-        f"{links_in_words(kind.nvlinks)}; {words}.{both}",
+        f"Copies from {pair.source} to {pair.target} reach {gbps_text(pair.gbps)} over "
+        f"{links_in_words(group.nvlinks)}; {reason}.{scope}",
         evidence={
             "gbps": pair.gbps,
-            "typical_gbps": kind.typical,
-            "nvlinks": kind.nvlinks,
-            "wire_gbps": kind.wire or 0.0,
+            "typical_gbps": group.median_gbps,
+            "nvlinks": group.nvlinks,
+            "nvlink_gbps": group.nvlink_gbps or 0.0,
         },
-        place=" and ".join(sorted((pair.source, pair.target))),
-        weight=kind.typical - pair.gbps,
+        location=" and ".join(sorted((pair.source, pair.target))),
+        weight=group.median_gbps - pair.gbps,
     )
 
 

@@ -1,7 +1,7 @@
 """How the arms ended: hangs, wrong data, errors, and which of them a comparison of arms explains.
 
-An arm differs from the default one in a single thing (peer access, NVLS), so what is broken in the default
-arm and fine in another is that thing.
+An arm differs from the default arm in one setting (P2P or NVLS).  If the default arm is broken and the other
+succeeds, that setting is the cause.
 """
 
 from __future__ import annotations
@@ -12,52 +12,51 @@ from nodegauge_contract import ArmName, ArmOutcome, Phase
 from nodegauge_judge.case import clip, gather
 from nodegauge_judge.findings import Code
 from nodegauge_judge.model import Answer, Finding, Scalar, Severity
-from nodegauge_judge.nccl.floors import uses_peer_access
-from nodegauge_judge.nccl.grading import Grading, of_node, size_in_words
-from nodegauge_judge.nccl.headline import fine, nvls_broken
-from nodegauge_judge.nccl.measurement import ArmSeen, Measured
+from nodegauge_judge.nccl.floors import uses_p2p
+from nodegauge_judge.nccl.grading import Grading, node_hit, nvls_broken, size_text, succeeded
+from nodegauge_judge.nccl.measurement import MeasuredArm, Measurement
 
 ARMS = {
-    ArmName.DEFAULT.value: "NCCL as it chooses",
-    ArmName.P2P_OFF.value: "peer access off",
-    ArmName.NVLS_OFF.value: "NVLS off",
+    ArmName.DEFAULT.value: "NCCL defaults",
+    ArmName.P2P_OFF.value: "P2P disabled",
+    ArmName.NVLS_OFF.value: "NVLS disabled",
 }
 PHASES = {
     Phase.SPAWN.value: "starting",
-    Phase.INIT.value: "making communicators",
+    Phase.INIT.value: "creating communicators",
     Phase.LOAD.value: "loading kernels",
     Phase.MEASURE.value: "measuring",
     Phase.CHECK.value: "checking data",
     Phase.PAIRS.value: "copying between pairs",
-    Phase.TEARDOWN.value: "ending",
+    Phase.TEARDOWN.value: "shutting down",
 }
 _OUTCOMES = {
     ArmOutcome.CRASHED.value: "crashed",
     ArmOutcome.FAILED.value: "failed",
     ArmOutcome.OUT_OF_MEMORY.value: "ran out of memory",
-    ArmOutcome.GARBAGE.value: "said what cannot be read",
-    ArmOutcome.PARTIAL.value: "ended without saying that it was done,",
+    ArmOutcome.GARBAGE.value: "returned invalid output",
+    ArmOutcome.PARTIAL.value: "exited before it finished",
 }
-NO_FAILURES = (ArmOutcome.DONE, ArmOutcome.HUNG, ArmOutcome.CUT)
+NOT_FAILED = (ArmOutcome.DONE, ArmOutcome.HUNG, ArmOutcome.CUT)
 
 
 def wrong_data(grading: Grading) -> Iterator[Finding]:
     """Collectives that returned wrong data."""
     hits = [
-        of_node(
+        node_hit(
             Severity.FAIL,
-            f"{cell.collective.value} at {size_in_words(cell.bytes)} ({_arm(arm)}) returned {cell.wrong} "
-            f"wrong elements.{_only_there(grading.measured, arm)}",
+            f"{cell.collective.value} at {size_text(cell.bytes)} ({_arm(arm)}) returned {cell.wrong} wrong "
+            f"elements.{_other_arms(grading.measurement, arm)}",
             evidence={
                 "arm": arm.name,
                 "collective": cell.collective.value,
                 "bytes": cell.bytes,
                 "wrong": cell.wrong or 0,
             },
-            place=f"{cell.collective.value} at {size_in_words(cell.bytes)} ({_arm(arm)})",
+            location=f"{cell.collective.value} at {size_text(cell.bytes)} ({_arm(arm)})",
             weight=float(cell.wrong or 0),
         )
-        for arm in grading.measured.arms
+        for arm in grading.measurement.arms
         for cell in arm.cells
         if cell.wrong
     ]
@@ -65,167 +64,175 @@ def wrong_data(grading: Grading) -> Iterator[Finding]:
 
 
 def hangs(grading: Grading) -> Iterator[Finding]:
-    """Arms that were killed in silence, unless peer access or NVLS explains it."""
-    measured = grading.measured
+    """Arms that hung, unless P2P or NVLS explains it."""
+    measurement = grading.measurement
     hits = [
-        of_node(
+        node_hit(
             Severity.FAIL,
-            f"The arm with {_arm(arm)} hung while {_phase(arm)}.{_only_there(measured, arm)}",
+            f"The run with {_arm(arm)} hung while {_phase(arm)}.{_other_arms(measurement, arm)}",
             evidence=_evidence(arm),
-            place=arm.name,
+            location=arm.name,
             weight=float(arm.name == ArmName.DEFAULT),
         )
-        for arm in measured.arms
-        if arm.outcome == ArmOutcome.HUNG and not _explained(measured, arm)
+        for arm in measurement.arms
+        if arm.outcome == ArmOutcome.HUNG and not _is_explained(measurement, arm)
     ]
     yield from gather(Code.NCCL_HANG, hits)
 
 
 def failures(grading: Grading) -> Iterator[Finding]:
-    """Arms that ended badly without hanging, unless NVLS explains it; and a run that was cut off."""
-    measured = grading.measured
+    """Arms that failed in another way, unless NVLS explains it; and a probe that was stopped early."""
+    measurement = grading.measurement
     hits = [
-        of_node(
+        node_hit(
             Severity.WARN,
-            f"The arm with {_arm(arm)} {_OUTCOMES.get(arm.outcome, f'ended as {clip(arm.outcome)}')} while "
-            f"{_phase(arm)}{': ' + clip(arm.message) if arm.message else ''}.",
+            f"The run with {_arm(arm)} {_outcome(arm)} while {_phase(arm)}{_quoted(arm)}.",
             evidence=_evidence(arm),
-            place=arm.name,
+            location=arm.name,
             weight=float(arm.name == ArmName.DEFAULT),
         )
-        for arm in measured.arms
-        if arm.outcome not in NO_FAILURES and not _explained(measured, arm)
+        for arm in measurement.arms
+        if arm.outcome not in NOT_FAILED and not _is_explained(measurement, arm)
     ]
-    if measured.problem:
-        words = f"The run did not come to its end: {measured.problem}."
-        hits.append(of_node(Severity.WARN, words, evidence={"problem": measured.problem}, weight=-1.0))
+    if measurement.problem:
+        message = f"The NCCL probe was stopped before it finished: {measurement.problem}."
+        hits.append(node_hit(Severity.WARN, message, evidence={"problem": measurement.problem}, weight=-1.0))
     yield from gather(Code.NCCL_FAILED, hits)
 
 
 def broken_p2p(grading: Grading) -> Iterator[Finding]:
-    """Peer access that hangs or corrupts."""
-    measured = grading.measured
-    arm = measured.arm(ArmName.DEFAULT)
-    if arm is None or not p2p_broken(measured):
+    """P2P that hangs or corrupts data."""
+    measurement = grading.measurement
+    arm = measurement.arm(ArmName.DEFAULT)
+    if arm is None or not p2p_broken(measurement):
         return
-    what = f"hung while {_phase(arm)}" if arm.outcome == ArmOutcome.HUNG else "returned wrong data"
+    symptom = f"hung while {_phase(arm)}" if arm.outcome == ArmOutcome.HUNG else "returned wrong data"
     message = (
-        f"With peer access NCCL {what}; without it all went well. ACS on the PCIe bridges or an IOMMU that "
-        "translates does this."
+        f"NCCL {symptom} with P2P and worked with P2P disabled. ACS on the PCIe bridges or an IOMMU that "
+        "translates addresses causes this."
     )
-    yield from gather(Code.P2P_BROKEN, [of_node(Severity.FAIL, message, evidence=_evidence(arm))])
+    yield from gather(Code.P2P_BROKEN, [node_hit(Severity.FAIL, message, evidence=_evidence(arm))])
 
 
 def broken_nvls(grading: Grading) -> Iterator[Finding]:
     """NVLS that NCCL cannot start with."""
-    measured = grading.measured
-    arm = measured.arm(ArmName.DEFAULT)
-    if arm is None or not nvls_broken(measured):
+    measurement = grading.measurement
+    arm = measurement.arm(ArmName.DEFAULT)
+    if arm is None or not nvls_broken(measurement):
         return
-    what = "hung" if arm.outcome == ArmOutcome.HUNG else _OUTCOMES.get(arm.outcome, "failed")
-    words = f": {clip(arm.message)}" if arm.message else ""
-    message = f"With NVLS NCCL {what} while {_phase(arm)}{words}; with NVLS off all went well."
-    yield from gather(Code.NVLS_BROKEN, [of_node(Severity.WARN, message, evidence=_evidence(arm))])
+    symptom = "hung" if arm.outcome == ArmOutcome.HUNG else _outcome(arm)
+    message = f"NCCL {symptom} with NVLS while {_phase(arm)}{_quoted(arm)}; it worked with NVLS disabled."
+    yield from gather(Code.NVLS_BROKEN, [node_hit(Severity.WARN, message, evidence=_evidence(arm))])
 
 
 def slow_init(grading: Grading) -> Iterator[Finding]:
-    """NCCL that takes long to start; the first start of a cold image is only mentioned."""
+    """NCCL that starts slowly; a slow first start alone is only mentioned, as the image was cold."""
     limit = grading.thresholds.slow_init_seconds
-    times = {arm.name: arm.start_ms / 1000 for arm in grading.measured.arms if arm.start_ms is not None}
+    times = {arm.name: arm.start_ms / 1000 for arm in grading.measurement.arms if arm.start_ms is not None}
     slow = {name: seconds for name, seconds in times.items() if seconds > limit}
     if not slow:
         return
     name, seconds = max(slow.items(), key=lambda item: item[1])
-    once = len(slow) < len(times)
-    why = " A later arm started faster: the first loads everything from disk." if once else ""
-    hit = of_node(
-        Severity.INFO if once else Severity.WARN,
-        f"Communicators and kernels took {seconds:.0f} s ({ARMS.get(name, clip(name))}); more than "
-        f"{limit:g} s is slow.{why}",
+    cold = len(slow) < len(times)
+    excuse = " Another run started faster, so the first one probably loaded from disk." if cold else ""
+    hit = node_hit(
+        Severity.INFO if cold else Severity.WARN,
+        f"Creating communicators and loading kernels took {seconds:.0f} s ({ARMS.get(name, clip(name))}); "
+        f"the limit is {limit:g} s.{excuse}",
         evidence={"arm": name, "seconds": round(seconds, 1), "limit": limit},
     )
     yield from gather(Code.SLOW_INIT, [hit])
 
 
-def p2p_broken(measured: Measured) -> bool:
-    """Whether the default arm hung or returned wrong data, and peer access is what made the difference."""
-    default, without = measured.arm(ArmName.DEFAULT), measured.arm(ArmName.P2P_OFF)
-    if default is None or without is None or not fine(without) or fine(measured.arm(ArmName.NVLS_OFF)):
+def p2p_broken(measurement: Measurement) -> bool:
+    """Whether the default arm hung or returned wrong data because of P2P."""
+    default, p2p_off = measurement.arm(ArmName.DEFAULT), measurement.arm(ArmName.P2P_OFF)
+    if default is None or p2p_off is None or not succeeded(p2p_off):
         return False
-    if uses_no_peer_access(default) or measured.told_off:
+    if succeeded(measurement.arm(ArmName.NVLS_OFF)):  # it used P2P, so NVLS is the cause
+        return False
+    if _uses_no_p2p(default) or measurement.p2p_disabled:
         return False
     wrong = any(cell.wrong for cell in default.cells)
-    checked = any(cell.wrong == 0 for cell in without.cells)
+    checked = any(cell.wrong == 0 for cell in p2p_off.cells)
     return default.outcome == ArmOutcome.HUNG or (wrong and checked)
 
 
-def uses_no_peer_access(arm: ArmSeen) -> bool:
-    """Whether NCCL said that no pair of ranks is joined by peer access."""
-    return uses_peer_access(arm) is False and "P2P" not in arm.transport.upper()
+def _uses_no_p2p(arm: MeasuredArm) -> bool:
+    """Whether NCCL logged that no pair of ranks uses P2P."""
+    return uses_p2p(arm) is False and "P2P" not in arm.transport.upper()
 
 
-def answer_wrong(grading: Grading) -> Answer:
-    """Bad for any wrong element; good where data was checked in what the node is judged by."""
-    arms = grading.measured.arms
+def answer_wrong_data(grading: Grading) -> Answer:
+    """Bad for any wrong element; good if the data of an arm with P2P was checked."""
+    arms = grading.measurement.arms
     if any(cell.wrong for arm in arms for cell in arm.cells):
         return Answer.BAD
-    checked = any(cell.wrong == 0 for arm in _peers_arms(grading.measured) for cell in arm.cells)
+    checked = any(cell.wrong == 0 for arm in _p2p_arms(grading.measurement) for cell in arm.cells)
     return Answer.GOOD if checked else Answer.UNSURE
 
 
 def answer_hang(grading: Grading) -> Answer:
-    """Bad for any hang that NVLS does not explain; good where every arm came to its end."""
-    measured = grading.measured
-    hung = [arm for arm in measured.arms if arm.outcome == ArmOutcome.HUNG]
-    if any(not (arm.name == ArmName.DEFAULT and nvls_broken(measured)) for arm in hung):
+    """Bad for any hang that NVLS does not explain; good if no arm hung and none was left out."""
+    measurement = grading.measurement
+    hung = [arm for arm in measurement.arms if arm.outcome == ArmOutcome.HUNG]
+    if any(not (arm.name == ArmName.DEFAULT and nvls_broken(measurement)) for arm in hung):
         return Answer.BAD
-    ended = [arm for arm in measured.arms if arm.outcome == ArmOutcome.DONE or _did_not_hang(measured, arm)]
-    whole = measured.arm(ArmName.DEFAULT) is not None and len(ended) == len(measured.arms)
-    return Answer.GOOD if whole and not measured.problem else Answer.UNSURE
+    ended = [
+        arm
+        for arm in measurement.arms
+        if arm.outcome == ArmOutcome.DONE
+        or (arm.outcome != ArmOutcome.HUNG and _is_explained(measurement, arm))
+    ]
+    complete = measurement.arm(ArmName.DEFAULT) is not None and len(ended) == len(measurement.arms)
+    return Answer.GOOD if complete and not measurement.problem else Answer.UNSURE
 
 
 def answer_p2p(grading: Grading) -> Answer:
-    """Bad where peer access is broken; good where an arm that may use it came to its end with right data."""
-    measured = grading.measured
-    if p2p_broken(measured):
+    """Bad if P2P is broken; good if an arm that may use it finished with data that was checked."""
+    measurement = grading.measurement
+    if p2p_broken(measurement):
         return Answer.BAD
-    arms = [arm for arm in _peers_arms(measured) if fine(arm)]
-    return Answer.GOOD if any(c.wrong == 0 for arm in arms for c in arm.cells) else Answer.UNSURE
+    arms = [arm for arm in _p2p_arms(measurement) if succeeded(arm)]
+    return Answer.GOOD if any(cell.wrong == 0 for arm in arms for cell in arm.cells) else Answer.UNSURE
 
 
-def _peers_arms(measured: Measured) -> list[ArmSeen]:
-    """The arms that may use peer access."""
-    return [arm for arm in measured.arms if arm.name in (ArmName.DEFAULT, ArmName.NVLS_OFF)]
+def _p2p_arms(measurement: Measurement) -> list[MeasuredArm]:
+    """The arms that may use P2P."""
+    return [arm for arm in measurement.arms if arm.name in (ArmName.DEFAULT, ArmName.NVLS_OFF)]
 
 
-def _explained(measured: Measured, arm: ArmSeen) -> bool:
-    """Whether another finding says why this arm ended as it did."""
+def _is_explained(measurement: Measurement, arm: MeasuredArm) -> bool:
+    """Whether another finding explains the outcome of this arm."""
     if arm.name != ArmName.DEFAULT:
         return False
-    return nvls_broken(measured) or (arm.outcome == ArmOutcome.HUNG and p2p_broken(measured))
+    return nvls_broken(measurement) or (arm.outcome == ArmOutcome.HUNG and p2p_broken(measurement))
 
 
-def _did_not_hang(measured: Measured, arm: ArmSeen) -> bool:
-    """Whether the arm failed for a reason that is known and is no hang."""
-    return arm.outcome != ArmOutcome.HUNG and _explained(measured, arm)
+def _other_arms(measurement: Measurement, arm: MeasuredArm) -> str:
+    """The other arms that worked: a hint at the cause."""
+    others = [_arm(other) for other in measurement.arms if other is not arm and succeeded(other)]
+    return f" These runs worked: {', '.join(others)}." if others else ""
 
 
-def _only_there(measured: Measured, arm: ArmSeen) -> str:
-    """The other arms that were fine: what to suspect."""
-    others = [_arm(other) for other in measured.arms if other is not arm and fine(other)]
-    return f" Fine with: {', '.join(others)}." if others else ""
-
-
-def _arm(arm: ArmSeen) -> str:
+def _arm(arm: MeasuredArm) -> str:
     return ARMS.get(arm.name, clip(arm.name))
 
 
-def _phase(arm: ArmSeen) -> str:
-    return PHASES.get(arm.phase, clip(arm.phase) or "at work")
+def _phase(arm: MeasuredArm) -> str:
+    return PHASES.get(arm.phase, clip(arm.phase) or "running")
 
 
-def _evidence(arm: ArmSeen) -> dict[str, Scalar]:
-    found: dict[str, Scalar] = {"arm": arm.name, "outcome": arm.outcome, "phase": arm.phase}
+def _outcome(arm: MeasuredArm) -> str:
+    return _OUTCOMES.get(arm.outcome, f"ended with outcome {clip(arm.outcome)}")
+
+
+def _quoted(arm: MeasuredArm) -> str:
+    return f": {clip(arm.message)}" if arm.message else ""
+
+
+def _evidence(arm: MeasuredArm) -> dict[str, Scalar]:
+    evidence: dict[str, Scalar] = {"arm": arm.name, "outcome": arm.outcome, "phase": arm.phase}
     if arm.message:
-        found["said"] = clip(arm.message)
-    return found
+        evidence["message"] = clip(arm.message)
+    return evidence

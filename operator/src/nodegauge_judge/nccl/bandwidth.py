@@ -1,7 +1,7 @@
-"""Is it fast enough: against its floor, against nodes like it, against its own run before?
+"""Is a node fast enough: compared with its floor, with similar nodes, and with its own previous run?
 
-A cell of 1 GiB has a floor by a row or by the rule; where that size is missing, the largest size that has a
-row of its own speaks.  A policy's rows hold at every size that they name.
+A cell of 1 GiB has a floor from an expectation or from its link rates.  Without that size, the largest size
+with an expectation is graded.  The policy's expectations are graded at every size that they name.
 """
 
 from __future__ import annotations
@@ -17,24 +17,31 @@ from nodegauge_judge.findings import Code
 from nodegauge_judge.model import Answer, Finding, InterconnectClass, Scalar, Severity
 from nodegauge_judge.nccl import floors
 from nodegauge_judge.nccl.floors import Floor
-from nodegauge_judge.nccl.grading import Grading, cell_in_words, gbps, of_node
-from nodegauge_judge.nccl.headline import key, settled, speaking
-from nodegauge_judge.nccl.measurement import GIB, ArmSeen, CellSeen, Measured
+from nodegauge_judge.nccl.grading import (
+    Grading,
+    cell_text,
+    effective_gbps,
+    gbps_text,
+    headline_arm,
+    node_hit,
+    run_key,
+)
+from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
 
 CFS_PERIOD_MS = 100
-"""What one throttled period can cost.  Source: the kernel's default cpu.cfs_period_us."""
+"""The most that one throttled period costs.  Source: the kernel's default cpu.cfs_period_us."""
 PEERS_NEEDED = 3
-"""Nodes of a kind, this one among them, from which a median means something."""
+"""Comparable nodes, including this one, below which a median says little.  Chosen by this project."""
+_WITHOUT_NVLINK_RING = (InterconnectClass.PCIE.value, InterconnectClass.NVLINK_PAIRS.value)
+
+Candidate = tuple[MeasuredArm, MeasuredCell, Floor]
 
 
-Found = tuple[ArmSeen, CellSeen, Floor]
-
-
-class Graded(Struct, frozen=True, kw_only=True):
+class GradedCell(Struct, frozen=True, kw_only=True):
     """One cell and its floor."""
 
-    cell: CellSeen
-    arm: ArmSeen
+    cell: MeasuredCell
+    arm: MeasuredArm
     gbps: float
     floor: Floor
 
@@ -44,154 +51,155 @@ class Graded(Struct, frozen=True, kw_only=True):
         return self.gbps < self.floor.gbps
 
 
-def graded(grading: Grading) -> list[Graded]:
-    """Every cell that has a floor, the farthest below it first."""
-    found: dict[tuple[str, str], Graded] = {}
-    for arm, cell, floor in (*_by_own_rows(grading), *_by_worth(grading)):
-        reached = _counts(grading.measured, arm, cell)
-        if reached is not None:
-            found.setdefault((arm.name, key(cell)), Graded(cell=cell, arm=arm, gbps=reached, floor=floor))
-    return sorted(found.values(), key=lambda one: one.gbps / one.floor.gbps)
+def graded_cells(grading: Grading) -> list[GradedCell]:
+    """Every cell with a floor, the farthest below it first."""
+    graded: dict[tuple[str, str], GradedCell] = {}
+    for arm, cell, floor in (*_policy_candidates(grading), *_headline_candidates(grading)):
+        gbps = _effective_busbw(grading.measurement, arm, cell)
+        if gbps is not None:
+            key = (arm.name, run_key(cell))
+            graded.setdefault(key, GradedCell(cell=cell, arm=arm, gbps=gbps, floor=floor))
+    return sorted(graded.values(), key=lambda one: one.gbps / one.floor.gbps)
 
 
 def busbw_low(grading: Grading) -> Iterator[Finding]:
     """Collectives below their floor."""
-    yield from gather(Code.BUSBW_LOW, [_low(grading, one) for one in graded(grading) if one.below])
+    yield from gather(Code.BUSBW_LOW, [_low(grading, one) for one in graded_cells(grading) if one.below])
 
 
 def answer_busbw(grading: Grading) -> Answer:
-    """Bad below a floor; good where all that has one is above it, or where there can be none."""
-    found = graded(grading)
-    if any(one.below for one in found):
-        return Answer.UNSURE if _stalled(found[0].arm, grading.measured) else Answer.BAD
-    if any(one.cell.collective is Collective.ALL_REDUCE for one in found):
+    """Bad below a floor; good if all_reduce is above its floor, or if no floor can exist."""
+    graded = graded_cells(grading)
+    if any(one.below for one in graded):
+        return Answer.UNSURE if _cpu_throttled(graded[0].arm, grading.measurement) else Answer.BAD
+    if any(one.cell.collective is Collective.ALL_REDUCE for one in graded):
         return Answer.GOOD
     return Answer.GOOD if has_no_floor(grading) else Answer.UNSURE
 
 
 def has_no_floor(grading: Grading) -> bool:
-    """Whether there is no floor by rule: GPUs that talk through the host are as fast as that is."""
-    measured, arm = grading.measured, speaking(grading.measured)
-    if Collective.ALL_REDUCE not in grading.figures or arm is None:
+    """Whether link rates give no floor: GPUs that communicate through the host depend on its CPUs."""
+    measurement, arm = grading.measurement, headline_arm(grading.measurement)
+    if Collective.ALL_REDUCE not in grading.headlines or arm is None:
         return False
-    by_peers = floors.uses_peer_access(arm)
-    through_host = by_peers is False or (by_peers is True and measured.through_cpu)
-    return measured.told_off or (through_host and measured.klass in (*_PCIE,))
+    p2p = floors.uses_p2p(arm)
+    through_host = p2p is False or (p2p is True and measurement.through_cpu)
+    return measurement.p2p_disabled or (through_host and measurement.interconnect in _WITHOUT_NVLINK_RING)
 
 
 def below_peers(grading: Grading) -> Iterator[Finding]:
-    """Slower than nodes of its kind."""
-    figure = grading.figures.get(Collective.ALL_REDUCE)
-    if figure is None or figure.cell.bytes != GIB:
+    """Slower than comparable nodes."""
+    headline = grading.headlines.get(Collective.ALL_REDUCE)
+    if headline is None or headline.cell.bytes != GIB:
         return
-    others = [value for value in grading.peers(grading.measured.fingerprint) if 0 < value < float("inf")]
-    if len(others) + 1 < PEERS_NEEDED:
+    others = [gbps for gbps in grading.peers(grading.measurement.fingerprint) if 0 < gbps < float("inf")]
+    nodes = len(others) + 1
+    if nodes < PEERS_NEEDED:
         return
-    middle, share = median([*others, figure.gbps]), grading.thresholds.busbw_peers_share
-    if figure.gbps >= share * middle:
+    middle, share = median([*others, headline.gbps]), grading.thresholds.busbw_peers_share
+    if headline.gbps >= share * middle:
         return
-    hit = of_node(
+    hit = node_hit(
         Severity.WARN,
-        f"{cell_in_words(figure.cell)} reaches {gbps(figure.gbps)}; the median of {len(others) + 1} nodes "
-        f"like it is {gbps(middle)}, and below {share:g} of that is a finding.",
+        f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)}; the median of {nodes} comparable "
+        f"nodes is {gbps_text(middle)}, and the limit is {share:g} of it.",
         evidence={
-            "busbw_gbps": _rounded(figure.gbps),
+            "busbw_gbps": _rounded(headline.gbps),
             "median_gbps": _rounded(middle),
-            "nodes": len(others) + 1,
+            "nodes": nodes,
         },
     )
     yield from gather(Code.BUSBW_BELOW_PEERS, [hit])
 
 
-def disagrees(grading: Grading) -> Iterator[Finding]:
+def runs_disagree(grading: Grading) -> Iterator[Finding]:
     """Collectives whose last two runs disagree."""
     hits = [
-        of_node(
+        node_hit(
             Severity.INFO,
-            f"{cell_in_words(figure.cell)}: {gbps(figure.runs[0])} the run before, {gbps(figure.runs[1])} "
-            "now; a third run decides.",
-            evidence={"before_gbps": _rounded(figure.runs[0]), "now_gbps": _rounded(figure.runs[1])},
-            place=collective.value,
-            weight=abs(figure.runs[0] - figure.runs[1]),
+            f"{cell_text(headline.cell)}: {gbps_text(headline.runs[0])} in the previous run, "
+            f"{gbps_text(headline.runs[1])} now; a third run will decide.",
+            evidence={"before_gbps": _rounded(headline.runs[0]), "now_gbps": _rounded(headline.runs[1])},
+            location=collective.value,
+            weight=abs(headline.runs[0] - headline.runs[1]),
         )
-        for collective, figure in grading.figures.items()
-        if figure.unsettled
+        for collective, headline in grading.headlines.items()
+        if headline.runs_disagree
     ]
     yield from gather(Code.BUSBW_DISAGREES, hits)
 
 
-_PCIE = (InterconnectClass.PCIE.value, InterconnectClass.NVLINK_PAIRS.value)
+def _effective_busbw(measurement: Measurement, arm: MeasuredArm, cell: MeasuredCell) -> float | None:
+    """GB/s that count for the cell, over several runs if there were some; None in an arm with wrong data."""
+    now = None if any(other.wrong for other in arm.cells) else measurement.busbw(cell)
+    runs = measurement.runs.get(run_key(cell)) if arm is headline_arm(measurement) else None
+    return effective_gbps(runs) if runs and now is not None else now
 
 
-def _counts(measured: Measured, arm: ArmSeen, cell: CellSeen) -> float | None:
-    """GB/s that count for the cell, of several runs where there were some; None next to wrong data."""
-    now = None if any(c.wrong for c in arm.cells) else measured.busbw(cell)
-    runs = measured.runs.get(key(cell)) if arm is speaking(measured) else None
-    return settled(runs) if runs and now is not None else now
+def _policy_candidates(grading: Grading) -> Iterator[Candidate]:
+    """Cells that the policy has an expectation for.
 
-
-def _by_own_rows(grading: Grading) -> Iterator[Found]:
-    """Cells that the policy has a row for.  In the arm with NVLS off only rows that say so fit: others are
-    about what NCCL chooses."""
-    spoken = speaking(grading.measured)
-    for arm in grading.measured.arms:
-        for cell in arm.cells if arm is spoken or arm.name == ArmName.NVLS_OFF else ():
-            floor = floors.by_row(grading.measured, cell, arm, asked=grading.asked, own=True)
-            if floor is not None and (arm is spoken or floor.nvls is False):
+    The arm with NVLS disabled is held only to expectations for `nvls: false`; others describe what NCCL
+    reaches by default.
+    """
+    measurement = grading.measurement
+    default = headline_arm(measurement)
+    for arm in measurement.arms:
+        for cell in arm.cells if arm is default or arm.name == ArmName.NVLS_OFF else ():
+            floor = floors.by_expectation(measurement, cell, arm, criteria=grading.criteria, policy_only=True)
+            if floor is not None and (arm is default or floor.nvls is False):
                 yield arm, cell, floor
 
 
-def _by_worth(grading: Grading) -> Iterator[Found]:
-    """Of each collective 1 GiB, or else the largest size that has a floor."""
-    arm = speaking(grading.measured)
+def _headline_candidates(grading: Grading) -> Iterator[Candidate]:
+    """For each collective 1 GiB, or else the largest size with a floor."""
+    measurement = grading.measurement
+    arm = headline_arm(measurement)
     if arm is None:
         return
     for collective in Collective:
         cells = [cell for cell in arm.cells if cell.collective is collective]
         for cell in sorted(cells, key=lambda cell: (cell.bytes != GIB, -cell.bytes)):
-            floor = _floor(grading, cell, arm)
+            floor = floors.by_expectation(
+                measurement, cell, arm, criteria=grading.criteria
+            ) or floors.by_link_rate(measurement, cell, arm, thresholds=grading.thresholds)
             if floor is not None:
                 yield arm, cell, floor
                 break
 
 
-def _floor(grading: Grading, cell: CellSeen, arm: ArmSeen) -> Floor | None:
-    by_row = floors.by_row(grading.measured, cell, arm, asked=grading.asked)
-    return by_row or floors.by_rule(grading.measured, cell, arm, thresholds=grading.thresholds)
+def _cpu_throttled(arm: MeasuredArm, measurement: Measurement) -> bool:
+    """Whether the CPU limit throttled the pod during at least half of the arm, which moves the median."""
+    throttled_ms = measurement.throttled * CFS_PERIOD_MS
+    return throttled_ms > 0 and throttled_ms * 2 >= (arm.measure_ms or 0)
 
 
-def _stalled(arm: ArmSeen, measured: Measured) -> bool:
-    """Whether the CPU limit held the pod back for so long that half of the batches, and so the median, may
-    have felt it."""
-    return measured.throttled * CFS_PERIOD_MS * 2 >= (arm.measure_ms or 0) and measured.throttled > 0
-
-
-def _low(grading: Grading, one: Graded) -> Hit:
-    measured = grading.measured
-    stalled = _stalled(one.arm, measured)
-    again = Code.BUSBW_LOW.value in measured.bad
-    floor, source = one.floor, f" ({one.floor.source})" if one.floor.source else ""
-    why = f" Its CPU limit held the pod back {measured.throttled} times meanwhile." if stalled else ""
+def _low(grading: Grading, graded: GradedCell) -> Hit:
+    measurement, floor = grading.measurement, graded.floor
+    throttled = _cpu_throttled(graded.arm, measurement)
+    repeated = Code.BUSBW_LOW.value in measurement.bad_codes
+    source = f" ({floor.source})" if floor.source else ""
+    excuse = f" The CPU limit throttled the pod {measurement.throttled} times meanwhile." if throttled else ""
     evidence: dict[str, Scalar] = {
-        "collective": one.cell.collective.value,
-        "bytes": one.cell.bytes,
-        "ranks": measured.ranks,
-        "busbw_gbps": _rounded(one.gbps),
+        "collective": graded.cell.collective.value,
+        "bytes": graded.cell.bytes,
+        "ranks": measurement.ranks,
+        "busbw_gbps": _rounded(graded.gbps),
         "floor_gbps": _rounded(floor.gbps),
-        "floor": floor.words,
-        "arm": one.arm.name,
+        "floor": floor.basis,
+        "arm": graded.arm.name,
     }
-    if one.cell.algorithm:
-        evidence["algorithm"] = one.cell.algorithm
+    if graded.cell.algorithm:
+        evidence["algorithm"] = graded.cell.algorithm
     if floor.source:
-        evidence["row"] = floor.source
-    return of_node(
-        Severity.FAIL if again and not stalled else Severity.WARN,
-        f"{cell_in_words(one.cell)} reaches {gbps(one.gbps)} on {measured.ranks} GPUs; the floor is "
-        f"{gbps(floor.gbps)}: {floor.words}{source}.{why}",
+        evidence["source"] = floor.source
+    return node_hit(
+        Severity.FAIL if repeated and not throttled else Severity.WARN,
+        f"{cell_text(graded.cell)} reaches {gbps_text(graded.gbps)} on {measurement.ranks} GPUs; the floor "
+        f"is {gbps_text(floor.gbps)}: {floor.basis}{source}.{excuse}",
         evidence=evidence,
-        weight=floor.gbps / max(one.gbps, 1e-9),
-        place=one.cell.collective.value,
+        weight=floor.gbps / max(graded.gbps, 1e-9),
+        location=graded.cell.collective.value,
     )
 
 

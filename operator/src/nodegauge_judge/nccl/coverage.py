@@ -9,126 +9,123 @@ from nodegauge_judge.case import Hit, clip, gather
 from nodegauge_judge.findings import Code
 from nodegauge_judge.model import Finding, Scalar, Severity
 from nodegauge_judge.nccl import floors
-from nodegauge_judge.nccl.bandwidth import graded, has_no_floor
-from nodegauge_judge.nccl.grading import Grading, of_node, size_in_words
-from nodegauge_judge.nccl.headline import SMALLEST, speaking
+from nodegauge_judge.nccl.bandwidth import graded_cells, has_no_floor
+from nodegauge_judge.nccl.grading import SMALLEST_LABEL_SIZE, Grading, headline_arm, node_hit, size_text
 from nodegauge_judge.nccl.measurement import GIB
 
-LISTED = 8
+NAMES_LISTED = 8
 """Names that a message lists."""
 
 
 def fewer_gpus(grading: Grading) -> Iterator[Finding]:
-    """Ranks below what the node should have."""
-    measured, expected = grading.measured, grading.expected
-    if not 0 < measured.ranks < expected:
+    """Fewer GPUs took part than the node should have."""
+    measurement, expected = grading.measurement, grading.expected
+    if not 0 < measurement.ranks < expected:
         return
-    named = f" Not among them: {', '.join(measured.missing[:LISTED])}." if measured.missing else ""
-    evidence: dict[str, Scalar] = {"measured": measured.ranks, "expected": expected}
-    if measured.missing:
-        evidence["missing"] = ", ".join(measured.missing[:LISTED])
-    message = f"{measured.ranks} of {expected} GPUs took part.{named}"
-    yield from gather(Code.FEWER_GPUS, [of_node(Severity.WARN, message, evidence=evidence)])
+    missing = ", ".join(measurement.missing[:NAMES_LISTED])
+    evidence: dict[str, Scalar] = {"measured": measurement.ranks, "expected": expected}
+    if missing:
+        evidence["missing"] = missing
+    message = f"{measurement.ranks} of {expected} GPUs took part.{f' Missing: {missing}.' if missing else ''}"
+    yield from gather(Code.FEWER_GPUS, [node_hit(Severity.WARN, message, evidence=evidence)])
 
 
 def incomplete(grading: Grading) -> Iterator[Finding]:
-    """Sizes, arms or the matrix that are missing, and latencies that are not believed."""
-    measured = grading.measured
-    parts = [
-        *([f"cut for lack of time: {', '.join(measured.cut[:LISTED])}"] if measured.cut else ()),
-        *(
-            f"the arm {clip(arm.name)} was cut short"
-            for arm in measured.arms
-            if arm.outcome == ArmOutcome.CUT
-        ),
-        *([f"left out of the message: {', '.join(measured.omitted)}"] if measured.omitted else ()),
-        *(
-            [f"the CPU limit held the pod back {measured.throttled} times, so latencies are not kept"]
-            if measured.throttled
-            else ()
-        ),
-    ]
-    evidence: dict[str, Scalar] = {"cut": ", ".join(measured.cut[:LISTED]), "throttled": measured.throttled}
-    hits = [of_node(Severity.INFO, f"{_sentence(parts)}.", evidence=evidence)] if parts else []
-    if _ended_well(grading) and not _has_gibibyte(grading):
+    """Missing sizes, arms or pairs, and latencies that throttling made worthless."""
+    measurement = grading.measurement
+    cut_arms = [arm for arm in measurement.arms if arm.outcome == ArmOutcome.CUT]
+    parts = [f"the run with {clip(arm.name)} was cut short" for arm in cut_arms]
+    if measurement.cut:
+        parts.append(f"time ran out before: {', '.join(measurement.cut[:NAMES_LISTED])}")
+    if measurement.omitted:
+        parts.append(f"the result message had no space for: {', '.join(measurement.omitted)}")
+    if measurement.throttled:
+        throttled = f"the CPU limit throttled the pod {measurement.throttled} times"
+        parts.append(f"{throttled}, so latencies were discarded")
+    evidence: dict[str, Scalar] = {
+        "cut": ", ".join(measurement.cut[:NAMES_LISTED]),
+        "throttled": measurement.throttled,
+    }
+    message = "; ".join(parts)
+    hits = (
+        [node_hit(Severity.INFO, f"{message[0].upper()}{message[1:]}.", evidence=evidence)] if parts else []
+    )
+    headline = grading.headlines.get(Collective.ALL_REDUCE)
+    if _ended_well(grading) and (headline is None or headline.cell.bytes != GIB):
         hits.append(_no_gibibyte(grading))
     yield from gather(Code.NCCL_INCOMPLETE, hits)
 
 
 def not_gradable(grading: Grading) -> Iterator[Finding]:
-    """Numbers of several nodes, and such as no row and no rule fits."""
-    measured = grading.measured
-    if measured.nodes > 1:
-        message = f"not-gradable: {measured.nodes} nodes took part, and expectations are for one."
-    elif grading.figures and not graded(grading) and not has_no_floor(grading):
-        what = f"{measured.ranks}x {measured.gpu or 'an unnamed GPU'}"
-        if _waits_for_nvls(grading):
+    """Numbers of several nodes, and numbers without any floor."""
+    measurement = grading.measurement
+    if measurement.nodes > 1:
+        message = f"not-gradable: {measurement.nodes} nodes took part, and expectations are for one node."
+    elif grading.headlines and not graded_cells(grading) and not has_no_floor(grading):
+        machine = f"{measurement.ranks}x {measurement.gpu or 'unnamed GPUs'}"
+        if _needs_nvls_state(grading):
             message = (
-                f"Rows for {what} depend on whether NVLS ran, and NCCL did not say it: with NCCL_DEBUG=INFO "
-                "and NCCL_DEBUG_SUBSYS=INIT,TUNING it does."
+                f"The expectations for {machine} depend on whether NVLS ran, which NCCL did not log. Set "
+                "NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,TUNING to log it."
             )
         else:
-            message = f"No row is for {what}, and no rule fits: {_why(grading)}."
+            message = f"There is no expectation for {machine}, and no floor from link rates: {_why(grading)}."
     else:
         return
-    evidence: dict[str, Scalar] = {"nodes": measured.nodes, "ranks": measured.ranks, "gpu": measured.gpu}
-    yield from gather(Code.NOT_GRADABLE, [of_node(Severity.INFO, message, evidence=evidence)])
+    evidence: dict[str, Scalar] = {
+        "nodes": measurement.nodes,
+        "ranks": measurement.ranks,
+        "gpu": measurement.gpu,
+    }
+    yield from gather(Code.NOT_GRADABLE, [node_hit(Severity.INFO, message, evidence=evidence)])
 
 
-def _waits_for_nvls(grading: Grading) -> bool:
-    """Whether a row would fit if it were known whether NVLS ran."""
-    measured = grading.measured
+def _needs_nvls_state(grading: Grading) -> bool:
+    """Whether an expectation would apply if the NVLS state were known."""
+    measurement = grading.measurement
     return any(
-        grading.asked.expectations.floor_row(
-            gpu=measured.gpu,
-            count=measured.ranks,
+        grading.criteria.expectations.find(
+            gpu=measurement.gpu,
+            count=measurement.ranks,
             collective=collective.value,
-            bytes=figure.cell.bytes,
+            bytes=headline.cell.bytes,
             nvls=state,
-            link=floors.link_of(measured),
+            link=floors.link_of(measurement),
         )
-        for collective, figure in grading.figures.items()
+        for collective, headline in grading.headlines.items()
         for state in (True, False)
-        if floors.nvls_of(figure.cell, figure.arm) is None
+        if floors.ran_nvls(headline.cell, headline.arm) is None
     )
 
 
 def _ended_well(grading: Grading) -> bool:
-    """Whether only time or memory can be why a size is missing; how an arm ended is another finding."""
-    arm = speaking(grading.measured)
+    """Whether only time or memory explains a missing size; other outcomes have findings of their own."""
+    arm = headline_arm(grading.measurement)
     if arm is None or arm.outcome not in (ArmOutcome.DONE, ArmOutcome.CUT):
         return False
     return not any(cell.wrong for cell in arm.cells)
 
 
-def _has_gibibyte(grading: Grading) -> bool:
-    figure = grading.figures.get(Collective.ALL_REDUCE)
-    return figure is not None and figure.cell.bytes == GIB
-
-
 def _no_gibibyte(grading: Grading) -> Hit:
-    figure = grading.figures.get(Collective.ALL_REDUCE)
-    if figure is None:
-        message = f"all_reduce was not measured from {size_in_words(SMALLEST)} on: there is no label for it."
-        return of_node(Severity.WARN, message, evidence={"bytes": 0})
+    headline = grading.headlines.get(Collective.ALL_REDUCE)
+    if headline is None:
+        message = (
+            f"all_reduce was not measured at {size_text(SMALLEST_LABEL_SIZE)} or more, so it has no label."
+        )
+        return node_hit(Severity.WARN, message, evidence={"bytes": 0})
     message = (
-        f"all_reduce was not measured at 1 GiB; {size_in_words(figure.cell.bytes)} stands in for it, which "
-        "claims too little."
+        f"all_reduce was not measured at 1 GiB; the label uses {size_text(headline.cell.bytes)}, which "
+        "understates the bandwidth."
     )
-    return of_node(Severity.WARN, message, evidence={"bytes": figure.cell.bytes})
+    return node_hit(Severity.WARN, message, evidence={"bytes": headline.cell.bytes})
 
 
 def _why(grading: Grading) -> str:
-    measured = grading.measured
-    if not measured.klass:
-        return "the interconnect could not be told"
-    if not measured.wire and measured.klass == "nvlink":
-        return "the NVLinks' rate could not be read"
-    if not measured.pcie and measured.klass != "nvlink":
-        return "the PCIe links' rate could not be read"
-    return "nothing of 1 GiB was measured, or NCCL did not say by what way"
-
-
-def _sentence(parts: list[str]) -> str:
-    words = "; ".join(parts)
-    return words[:1].upper() + words[1:]
+    measurement = grading.measurement
+    if not measurement.interconnect:
+        return "the interconnect class is unknown"
+    if not measurement.nvlink_gbps and measurement.interconnect == "nvlink":
+        return "the rate of the NVLinks could not be read"
+    if not measurement.pcie_gbps and measurement.interconnect != "nvlink":
+        return "the rate of the PCIe links could not be read"
+    return "1 GiB was not measured, or NCCL did not log its transport"

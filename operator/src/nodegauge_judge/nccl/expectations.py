@@ -1,7 +1,7 @@
-"""What is expected of collectives: published rows as data, a policy's own rows before them.
+"""Expected bandwidth of collectives: published measurements, after the policy's own expectations.
 
-A row is used only for its own model, GPU count, collective, size and NVLS state: bandwidth depends on each of
-them too much for anything to be carried over.  Where no row fits, `floors` has a rule.
+An expectation applies only to its own GPU model, GPU count, collective, size and NVLS state: bandwidth
+depends too much on each of them to extrapolate.  If none applies, `floors` derives a floor from link rates.
 """
 
 from __future__ import annotations
@@ -11,41 +11,62 @@ from fnmatch import fnmatchcase
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from nodegauge_judge.nccl.model import Expectation
-
-_FLOORS = ("measured", "accept-floor")
+_KINDS_WITH_FLOOR = ("measured", "accept-floor")
 _DATA = "expectations.yaml"
 
 
-class Expectations(Struct, frozen=True, kw_only=True):
-    """All rows in the order in which they are tried: `own` are the policy's, `published` are built in."""
+class Expectation(Struct, frozen=True, rename="camel", kw_only=True):
+    """What a number of GPUs of one model reach in one collective at one size.
 
-    own: tuple[Expectation, ...] = ()
+    `gpu`: a case-insensitive glob over NVML's product name ("*H100*HBM3*"); `count`: GPUs that take part;
+    `bytes`: message size; `nvls`: whether NCCL ran NVLS, null for either; `link`: nvlink, pcie, or empty for
+    either; `busbw`: GB/s (1e9) as nccl-tests defines it; `floor`: GB/s below which bandwidth is too low, 0
+    for `busbwExpectedShare` of `busbw`; `source`: where the number comes from.  `kind`: measured;
+    accept-floor (`busbw` is itself the floor); or a kind without a floor: complaint (somebody measured it
+    and asked why it is so low) and reference (through host memory or computed, for comparison).
+    """
+
+    gpu: Annotated[str, Meta(min_length=1, max_length=128)]
+    count: Annotated[int, Meta(ge=2, le=64)]
+    collective: Annotated[str, Meta(pattern="^(all_reduce|all_gather|reduce_scatter)$")]
+    bytes: Annotated[int, Meta(ge=1, le=2**40)]
+    busbw: Annotated[float, Meta(gt=0, le=100_000)]
+    nvls: bool | None = None
+    link: Annotated[str, Meta(pattern="^(nvlink|pcie)?$")] = ""
+    floor: Annotated[float, Meta(ge=0, le=100_000)] = 0.0
+    kind: Annotated[str, Meta(pattern="^(measured|accept-floor|complaint|reference)$")] = "measured"
+    source: Annotated[str, Meta(max_length=512)] = ""
+
+
+class Expectations(Struct, frozen=True, kw_only=True):
+    """All expectations in the order in which they are tried: the policy's, then the published ones."""
+
+    policy: tuple[Expectation, ...] = ()
     published: tuple[Expectation, ...] = ()
 
     @classmethod
     def default(cls) -> Expectations:
-        """The built-in rows alone."""
-        return cls(published=_built_in())
+        """The published ones alone."""
+        return cls(published=_published())
 
-    def with_rows(self, rows: Iterable[Expectation]) -> Expectations:
-        """These, with `rows` before all others."""
-        return Expectations(own=(*rows, *self.own), published=self.published)
+    def with_policy(self, expectations: Iterable[Expectation]) -> Expectations:
+        """These, with the policy's `expectations` first."""
+        return Expectations(policy=(*expectations, *self.policy), published=self.published)
 
     def digest(self) -> str:
-        """Twelve characters that change with any row."""
-        return sha256(msgspec.json.encode((self.own, self.published))).hexdigest()[:12]
+        """Twelve characters that change with any expectation."""
+        return sha256(msgspec.json.encode((self.policy, self.published))).hexdigest()[:12]
 
-    def rows(self) -> Iterator[Expectation]:
-        """Every row, in order."""
-        yield from self.own
+    def __iter__(self) -> Iterator[Expectation]:
+        yield from self.policy
         yield from self.published
 
-    def floor_row(
+    def find(
         self,
         *,
         gpu: str,
@@ -54,31 +75,32 @@ class Expectations(Struct, frozen=True, kw_only=True):
         bytes: int,
         nvls: bool | None,
         link: str,
-        own: bool = False,
+        policy_only: bool = False,
     ) -> Expectation | None:
-        """The first row that gives a floor for this, or None.
+        """The first expectation with a floor that applies, or None.
 
-        `nvls` null: NCCL did not say whether it ran NVLS, so rows that depend on it do not fit; `link` empty:
-        not known, likewise.  With `own` only the policy's rows are asked.
+        An unknown value (`nvls` null: NCCL did not log it; `link` empty) matches only expectations that do
+        not depend on it.  With `policy_only` the published ones are ignored.
         """
-        for row in self.own if own else self.rows():
+        for expectation in self.policy if policy_only else self:
             if (
-                row.kind in _FLOORS
-                and (row.count, row.collective, row.bytes) == (count, collective, bytes)
-                and row.nvls in (None, nvls)
-                and row.link in ("", link)
-                and is_model(gpu, row.gpu)
+                expectation.kind in _KINDS_WITH_FLOOR
+                and (expectation.count, expectation.collective, expectation.bytes)
+                == (count, collective, bytes)
+                and expectation.nvls in (None, nvls)
+                and expectation.link in ("", link)
+                and is_model(gpu, expectation.gpu)
             ):
-                return row
+                return expectation
         return None
 
 
 def is_model(name: str, pattern: str) -> bool:
-    """Whether NVML's product name fits the glob, case left aside."""
+    """Whether NVML's product name matches the glob, ignoring case."""
     return fnmatchcase(name.lower(), pattern.lower())
 
 
 @cache
-def _built_in() -> tuple[Expectation, ...]:
+def _published() -> tuple[Expectation, ...]:
     data = files(__package__).joinpath(_DATA).read_bytes()
     return msgspec.yaml.decode(data, type=tuple[Expectation, ...], strict=True)

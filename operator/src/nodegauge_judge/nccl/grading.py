@@ -1,49 +1,174 @@
-"""What one grading looks at, and the words that its findings share."""
+"""What a grading works with: the headline bandwidth of each collective, the policy's criteria, the peers.
+
+Labels are for 1 GiB.  A smaller size can replace it down to 256 MiB, which understates the bandwidth (83 and
+90 % of full speed have been published there); a larger size never does.  Where NVLS is broken, the headline
+comes from the arm without it.
+"""
 
 from __future__ import annotations
 
+from statistics import median
+
 from msgspec import Struct
 
-from nodegauge_contract import Collective
+from nodegauge_contract import ArmName, ArmOutcome, Collective, Phase
 from nodegauge_judge.case import Hit, clip
 from nodegauge_judge.model import NodeFacts, Scalar, Severity, Sharing
-from nodegauge_judge.nccl.floors import Asked
-from nodegauge_judge.nccl.headline import Figure, figures
-from nodegauge_judge.nccl.measurement import CellSeen, Measured
+from nodegauge_judge.nccl.floors import Criteria
+from nodegauge_judge.nccl.measurement import GIB, MIB, MeasuredArm, MeasuredCell, Measurement
 from nodegauge_judge.nccl.model import Peers
 from nodegauge_judge.thresholds import Thresholds
 
 NODE = "node"
+SMALLEST_LABEL_SIZE = 256 * MIB
+"""Smallest size in bytes that a label may use in place of 1 GiB.  Chosen by this project from the payload
+curves of A100 and H200: below it bandwidth falls steeply."""
+SMALLEST_COMPARED_SIZE = 64 * MIB
+"""Size in bytes from which two arms are compared.  Chosen by this project: below it latency dominates."""
+BROKEN_OUTCOMES = (ArmOutcome.HUNG, ArmOutcome.CRASHED, ArmOutcome.FAILED, ArmOutcome.OUT_OF_MEMORY)
+_BEFORE_MEASURING = ("", Phase.SPAWN, Phase.INIT, Phase.LOAD)
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-class Grading(Struct, frozen=True, kw_only=True):
-    """One grading's inputs, and the figures that follow from them."""
+class Headline(Struct, frozen=True, kw_only=True):
+    """The cell that represents a collective, its arm, the GB/s that count, and the runs behind them."""
 
-    measured: Measured
-    asked: Asked
+    cell: MeasuredCell
+    arm: MeasuredArm
+    gbps: float
+    runs: tuple[float, ...]
+
+    @property
+    def runs_disagree(self) -> bool:
+        """Whether the last two runs disagree and a third is needed."""
+        return len(self.runs) == 2
+
+
+class Grading(Struct, frozen=True, kw_only=True):
+    """The inputs of one grading, and the headlines that follow from them."""
+
+    measurement: Measurement
+    criteria: Criteria
     node: NodeFacts
     peers: Peers
-    figures: dict[Collective, Figure]
+    headlines: dict[Collective, Headline]
 
     @classmethod
-    def of(cls, measured: Measured, *, asked: Asked, node: NodeFacts, peers: Peers) -> Grading:
-        """The grading of one `Measured`."""
-        return cls(measured=measured, asked=asked, node=node, peers=peers, figures=figures(measured))
+    def of(cls, measurement: Measurement, *, criteria: Criteria, node: NodeFacts, peers: Peers) -> Grading:
+        """The grading of one measurement."""
+        return cls(
+            measurement=measurement,
+            criteria=criteria,
+            node=node,
+            peers=peers,
+            headlines=headlines(measurement),
+        )
 
     @property
     def thresholds(self) -> Thresholds:
-        """The policy's numbers."""
-        return self.asked.thresholds
+        """The policy's thresholds."""
+        return self.criteria.thresholds
 
     @property
     def expected(self) -> int:
-        """GPUs that the node should have; 0 where nobody knows."""
-        told = self.node.gpu_capacity if self.node.sharing is Sharing.EXCLUSIVE else None
-        return max(self.measured.expected, told or 0)
+        """GPUs that the node should have; 0 if unknown."""
+        capacity = self.node.gpu_capacity if self.node.sharing is Sharing.EXCLUSIVE else None
+        return max(self.measurement.expected, capacity or 0)
 
 
-def size_in_words(size: int) -> str:
+def run_key(cell: MeasuredCell) -> str:
+    """The key of a cell in `Measurement.runs`."""
+    return f"{cell.collective.value}/{cell.bytes}"
+
+
+def effective_gbps(runs: tuple[float, ...]) -> float:
+    """The value that counts: the median of three runs, else the newest."""
+    return median(runs) if len(runs) == 3 else runs[-1]
+
+
+def updated_runs(previous: tuple[float, ...] | None, gbps: float, *, limit: float) -> tuple[float, ...]:
+    """The runs to keep after one of `gbps`; runs that differ by more than the share `limit` disagree."""
+    if previous is None:
+        return (gbps,)
+    if len(previous) == 2:
+        return (*previous, gbps)
+    last = effective_gbps(previous)
+    return (last, gbps) if abs(gbps - last) > limit * max(gbps, last) else (gbps,)
+
+
+def succeeded(arm: MeasuredArm | None) -> bool:
+    """Whether the arm finished with numbers and without wrong data."""
+    if arm is None or arm.outcome != ArmOutcome.DONE or not arm.cells:
+        return False
+    return not any(cell.wrong for cell in arm.cells)
+
+
+def nvls_broken(measurement: Measurement) -> bool:
+    """Whether NCCL cannot start with NVLS and works without it."""
+    default = measurement.arm(ArmName.DEFAULT)
+    if default is None or default.outcome not in BROKEN_OUTCOMES or default.nvls is False:
+        return False
+    early = default.phase in _BEFORE_MEASURING and not default.cells
+    return early and succeeded(measurement.arm(ArmName.NVLS_OFF))
+
+
+def headline_arm(measurement: Measurement) -> MeasuredArm | None:
+    """The arm that the node's numbers come from."""
+    return measurement.arm(ArmName.NVLS_OFF if nvls_broken(measurement) else ArmName.DEFAULT)
+
+
+def headlines(measurement: Measurement) -> dict[Collective, Headline]:
+    """By collective, for those with a correct cell of a size that labels accept."""
+    every = ((collective, _headline(measurement, collective)) for collective in Collective)
+    return {collective: headline for collective, headline in every if headline is not None}
+
+
+def _headline(measurement: Measurement, collective: Collective) -> Headline | None:
+    arm = headline_arm(measurement)
+    sizes = [
+        cell
+        for cell in _correct_cells(arm)
+        if cell.collective is collective and SMALLEST_LABEL_SIZE <= cell.bytes <= GIB
+    ]
+    cell = max(sizes, key=lambda cell: cell.bytes, default=None)
+    now = measurement.busbw(cell) if cell is not None else None
+    if arm is None or cell is None or now is None:
+        return None
+    runs = measurement.runs.get(run_key(cell), (now,))
+    return Headline(cell=cell, arm=arm, gbps=effective_gbps(runs), runs=runs)
+
+
+def p2p_off_busbw(measurement: Measurement) -> tuple[MeasuredCell, float] | None:
+    """all_reduce with P2P disabled: the largest cell and its GB/s."""
+    sizes = [
+        cell
+        for cell in _correct_cells(measurement.arm(ArmName.P2P_OFF))
+        if cell.collective is Collective.ALL_REDUCE and cell.bytes >= SMALLEST_COMPARED_SIZE
+    ]
+    cell = max(sizes, key=lambda cell: cell.bytes, default=None)
+    gbps = measurement.busbw(cell) if cell is not None else None
+    return (cell, gbps) if cell is not None and gbps is not None else None
+
+
+def busbw_at_size_of(measurement: Measurement, cell: MeasuredCell) -> float | None:
+    """GB/s of the headline arm in the same collective at the same size."""
+    same = (
+        other
+        for other in _correct_cells(headline_arm(measurement))
+        if (other.collective, other.bytes) == (cell.collective, cell.bytes)
+    )
+    match = next(same, None)
+    return measurement.busbw(match) if match is not None else None
+
+
+def _correct_cells(arm: MeasuredArm | None) -> list[MeasuredCell]:
+    """The arm's cells; none if any of them has wrong data, whose time means nothing."""
+    if arm is None or any(cell.wrong for cell in arm.cells):
+        return []
+    return list(arm.cells)
+
+
+def size_text(size: int) -> str:
     """`1 GiB`, `64 KiB`, `12 bytes`."""
     for unit, name in _UNITS:
         if size >= unit and size % unit == 0:
@@ -51,21 +176,31 @@ def size_in_words(size: int) -> str:
     return f"{size} bytes"
 
 
-def gbps(value: float) -> str:
+def gbps_text(value: float) -> str:
     """`462 GB/s`, `4.03 GB/s`."""
     return f"{value:.0f} GB/s" if value >= 100 else f"{value:.3g} GB/s"
 
 
-def cell_in_words(cell: CellSeen) -> str:
+def cell_text(cell: MeasuredCell) -> str:
     """`all_reduce at 1 GiB (NVLS)`."""
-    how = f" ({clip(cell.algorithm)})" if cell.algorithm else ""
-    return f"{cell.collective.value} at {size_in_words(cell.bytes)}{how}"
+    algorithm = f" ({clip(cell.algorithm)})" if cell.algorithm else ""
+    return f"{cell.collective.value} at {size_text(cell.bytes)}{algorithm}"
 
 
-def of_node(
-    severity: Severity, message: str, *, evidence: dict[str, Scalar], place: str = NODE, weight: float = 0.0
+def node_hit(
+    severity: Severity,
+    message: str,
+    *,
+    evidence: dict[str, Scalar],
+    location: str = NODE,
+    weight: float = 0.0,
 ) -> Hit:
-    """A hit about the whole node, or about `place` of it."""
+    """A hit about the whole node, or about the part of it named in `location`."""
     return Hit(
-        severity=severity, location=place, short=place, message=message, evidence=evidence, weight=weight
+        severity=severity,
+        location=location,
+        short=location,
+        message=message,
+        evidence=evidence,
+        weight=weight,
     )

@@ -1,8 +1,8 @@
-"""The judgement of a benchmark: measure, remember, grade.
+"""The judgement of an NCCL run: measure, compare with earlier runs, grade.
 
-`judge_nccl` is for a new result, `regrade` for what a report kept of an old one; both end in the same
-grading, so that other expectations, thresholds or peers grade the same numbers anew.  Neither raises on a
-decoded document or on any text, whatever it says.
+`judge_nccl` judges a new result, `regrade` the record that a report kept.  Both end in the same grading, so
+changed expectations, thresholds or peers regrade old numbers without a new run.  Neither raises, whatever
+the result or the text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from nodegauge_judge.model import Answer, Finding, NodeFacts, Severity, Verdict
 from nodegauge_judge.nccl import agreement, arm_outcomes, bandwidth, coverage
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
-from nodegauge_judge.nccl.floors import Asked
-from nodegauge_judge.nccl.grading import Grading, gbps
-from nodegauge_judge.nccl.headline import figures, following, key, p2p_off
-from nodegauge_judge.nccl.measurement import Measured, fitting
-from nodegauge_judge.nccl.model import Agreement, NcclJudgement, Peers, nobody
+from nodegauge_judge.nccl.floors import Criteria
+from nodegauge_judge.nccl.grading import (
+    Grading,
+    gbps_text,
+    headlines,
+    p2p_off_busbw,
+    run_key,
+    updated_runs,
+)
+from nodegauge_judge.nccl.measurement import Measurement, trimmed
+from nodegauge_judge.nccl.model import Agreement, NcclJudgement, Peers, no_peers
 from nodegauge_judge.thresholds import Thresholds
 
 CHECKS: tuple[Callable[[Grading], Iterator[Finding]], ...] = (
@@ -40,17 +46,17 @@ CHECKS: tuple[Callable[[Grading], Iterator[Finding]], ...] = (
     coverage.fewer_gpus,
     arm_outcomes.slow_init,
     coverage.incomplete,
-    bandwidth.disagrees,
+    bandwidth.runs_disagree,
     coverage.not_gradable,
 )
 ANSWERS: dict[Code, Callable[[Grading], Answer]] = {
     Code.BUSBW_LOW: bandwidth.answer_busbw,
-    Code.NCCL_WRONG_DATA: arm_outcomes.answer_wrong,
+    Code.NCCL_WRONG_DATA: arm_outcomes.answer_wrong_data,
     Code.NCCL_HANG: arm_outcomes.answer_hang,
     Code.P2P_BROKEN: arm_outcomes.answer_p2p,
 }
-"""For every row of the catalogue that has a gate and whose probe is nccl: what one run says about it."""
-_WITH_ENGINE = "an image for benchmarks has it: `make images NCCL=1`, `images.nccl` of the chart"
+"""For every gated finding of the NCCL probe: what one run says about it."""
+_WITH_ENGINE = "use an image with NCCL: `make images NCCL=1`, `images.nccl` of the chart"
 _WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 
 
@@ -59,185 +65,191 @@ def judge_nccl(
     *,
     expectations: Expectations | None = None,
     thresholds: Thresholds | None = None,
-    before: str = "",
+    previous: str = "",
     history: History | None = None,
     node: NodeFacts | None = None,
-    peers: Peers = nobody,
+    peers: Peers = no_peers,
     environment: Mapping[str, str] | None = None,
 ) -> NcclJudgement:
-    """What the benchmark in `result` says of its node.
+    """The judgement of the NCCL run in `result`.
 
-    `before`: `memory` of the judgement before this one; `history`: that of health, which knows GPUs that are
-    missing here; `environment`: the policy's NCCL variables (peer access that it switches off is no fault).
-    A run that was skipped or brought nothing keeps `before` as its memory.
+    `previous`: `record` of the previous judgement, kept if this run was skipped or has no result; `history`:
+    the health probe's, which knows GPUs that are missing here; `environment`: the policy's NCCL variables
+    (P2P that they disable is no fault).
     """
-    asked = Asked(expectations=expectations or Expectations.default(), thresholds=thresholds or Thresholds())
-    node = node or NodeFacts()
-    why = _nothing(result)
-    if why is not None:
-        return replace(why, memory=before)
-    found = measure(result, history=history or History(), environment=environment or {})
-    past = Measured.decode(before)
-    if past is not None:
-        was = _grade(Grading.of(past, asked=asked, node=node, peers=peers))
-        found = replace(found, bad=_bad(was))
-    kin = past is not None and (past.fingerprint, past.set) == (found.fingerprint, found.set)
-    found = replace(
-        found, runs=_runs(found, past if kin else None, limit=asked.thresholds.busbw_disagreement)
+    criteria = Criteria(
+        expectations=expectations or Expectations.default(), thresholds=thresholds or Thresholds()
     )
-    return _grade(Grading.of(fitting(found), asked=asked, node=node, peers=peers))
+    node = node or NodeFacts()
+    unreadable = _without_measurement(result)
+    if unreadable is not None:
+        return replace(unreadable, record=previous)
+    measurement = measure(result, history=history or History(), environment=environment or {})
+    last = Measurement.decode(previous)
+    if last is not None:
+        last_judgement = _grade(Grading.of(last, criteria=criteria, node=node, peers=peers))
+        measurement = replace(measurement, bad_codes=_bad_codes(last_judgement))
+        if (last.fingerprint, last.gpu_set) != (measurement.fingerprint, measurement.gpu_set):
+            last = None  # other GPUs or another NCCL: their runs are not comparable
+    runs = _runs(measurement, last, limit=criteria.thresholds.busbw_disagreement)
+    measurement = trimmed(replace(measurement, runs=runs))
+    return _grade(Grading.of(measurement, criteria=criteria, node=node, peers=peers))
 
 
 def regrade(
-    memory: str,
+    record: str,
     *,
     expectations: Expectations | None = None,
     thresholds: Thresholds | None = None,
     node: NodeFacts | None = None,
-    peers: Peers = nobody,
+    peers: Peers = no_peers,
 ) -> NcclJudgement:
-    """The grade of numbers that a report kept; unknown where the text cannot be read."""
-    measured = Measured.decode(memory)
-    if measured is None:
-        return _unread(Verdict.UNKNOWN, "NoMemory", "no benchmark is remembered that this version can read")
-    asked = Asked(expectations=expectations or Expectations.default(), thresholds=thresholds or Thresholds())
-    return _grade(Grading.of(fitting(measured), asked=asked, node=node or NodeFacts(), peers=peers))
+    """The judgement of a record from a report; unknown if the text cannot be read."""
+    measurement = Measurement.decode(record)
+    if measurement is None:
+        return _unreadable(
+            Verdict.UNKNOWN, "NoRecord", "there is no record of an NCCL run that this version can read"
+        )
+    criteria = Criteria(
+        expectations=expectations or Expectations.default(), thresholds=thresholds or Thresholds()
+    )
+    return _grade(Grading.of(trimmed(measurement), criteria=criteria, node=node or NodeFacts(), peers=peers))
 
 
-def _nothing(result: Result) -> NcclJudgement | None:
-    """The judgement of a run that measured nothing; None for any other."""
-    nccl = result.nccl
+def _without_measurement(result: Result) -> NcclJudgement | None:
+    """The judgement of a run that measured nothing; None for any other run."""
+    nccl, problem = result.nccl, result.problem
     if nccl is None:
-        problem = result.problem
-        words = clip(problem.message or problem.kind) if problem is not None else "it holds no benchmark"
+        cause = clip(problem.message or problem.kind) if problem is not None else "it has no NCCL run"
         reason = pascal(problem.kind) if problem is not None else "NoResult"
-        return _unread(Verdict.UNKNOWN, reason, f"the benchmark brought no result: {words}")
+        return _unreadable(Verdict.UNKNOWN, reason, f"the NCCL probe returned no result: {cause}")
     if nccl.skipped:
-        words = clip(nccl.message) or clip(nccl.skipped)
+        cause = clip(nccl.message) or clip(nccl.skipped)
         if nccl.skipped == Skip.NO_ENGINE:
-            words = f"the image cannot load {clip(nccl.engine) or 'an engine'} ({words}); {_WITH_ENGINE}"
-        return _unread(Verdict.SKIPPED, pascal(nccl.skipped), f"the benchmark was skipped: {words}")
+            cause = f"the image cannot load {clip(nccl.engine) or 'an engine'} ({cause}); {_WITH_ENGINE}"
+        return _unreadable(Verdict.SKIPPED, pascal(nccl.skipped), f"the NCCL run was skipped: {cause}")
     if max(nccl.ranks, len(nccl.uuids)) < 2 and not nccl.arms:
-        return _unread(Verdict.UNKNOWN, "NoResult", "the benchmark ran on no two GPUs")
+        return _unreadable(Verdict.UNKNOWN, "NoResult", "the NCCL run had fewer than two GPUs")
     return None
 
 
-def _runs(found: Measured, past: Measured | None, *, limit: float) -> dict[str, tuple[float, ...]]:
-    """By collective and size, what is kept of this run and the ones before."""
-    known = past.runs if past is not None else {}
+def _runs(
+    measurement: Measurement, last: Measurement | None, *, limit: float
+) -> dict[str, tuple[float, ...]]:
+    """By collective and size: this run and the earlier ones to keep."""
+    earlier = last.runs if last is not None else {}
     return {
-        key(one.cell): tuple(
-            float(f"{run:.6g}") for run in following(known.get(key(one.cell)), one.gbps, limit=limit)
-        )
-        for one in figures(found).values()
+        key: tuple(float(f"{run:.6g}") for run in updated_runs(earlier.get(key), one.gbps, limit=limit))
+        for one in headlines(measurement).values()
+        for key in [run_key(one.cell)]
     }
 
 
 def _grade(grading: Grading) -> NcclJudgement:
-    measured = grading.measured
-    several = measured.nodes > 1
+    measurement = grading.measurement
+    several = measurement.nodes > 1
     checks = (coverage.not_gradable,) if several else CHECKS
     findings = sorted(
         (finding for check in checks for finding in check(grading)), key=lambda f: _WORST_FIRST[f.severity]
     )
     verdict = _verdict(grading, findings)
     readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
-    said, message = (Agreement.UNSURE, "more than one node") if several else agreement.agreement(grading)
-    answers = {code.value: ask(grading) for code, ask in ANSWERS.items()} if readable else {}
-    off = p2p_off(measured)
+    agrees, message = (Agreement.UNSURE, "more than one node") if several else agreement.assess(grading)
+    answers = {code.value: answer(grading) for code, answer in ANSWERS.items()} if readable else {}
+    p2p_off = p2p_off_busbw(measurement)
     return NcclJudgement(
         verdict=verdict,
         readable=readable,
         summary=_summary(grading, verdict, findings),
         findings=findings,
         answers=answers,
-        agreement=said,
+        agreement=agrees,
         message=message,
-        busbw={} if several else {c.value: floor(round(f.gbps, 2)) for c, f in grading.figures.items()},
-        p2p_off=float(f"{off[1]:.4g}") if off is not None else None,
-        ranks=measured.ranks,
+        busbw={} if several else {c.value: floor(round(h.gbps, 2)) for c, h in grading.headlines.items()},
+        p2p_off=float(f"{p2p_off[1]:.4g}") if p2p_off is not None else None,
+        ranks=measurement.ranks,
         expected=grading.expected,
-        again=_again(grading, answers, findings),
-        memory=measured.encode(),
-        fingerprint=measured.fingerprint,
+        again=_needs_another_run(grading, answers, findings),
+        record=measurement.encode(),
+        fingerprint=measurement.fingerprint,
         reason="" if readable else "NotGradable" if several else "NothingMeasured",
     )
 
 
 def _verdict(grading: Grading, findings: list[Finding]) -> Verdict:
-    """The worst finding; unknown for several nodes, and where nothing is broken and nothing was measured."""
+    """The worst finding; unknown for several nodes, and if nothing was measured and nothing failed."""
     severities = {finding.severity for finding in findings}
-    if grading.measured.nodes > 1:
+    if grading.measurement.nodes > 1:
         return Verdict.UNKNOWN
     if Severity.FAIL in severities:
         return Verdict.FAIL
-    if not grading.figures and not bandwidth.graded(grading):
+    if not grading.headlines and not bandwidth.graded_cells(grading):
         return Verdict.UNKNOWN
     return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
 
 
-def _bad(judgement: NcclJudgement) -> tuple[str, ...]:
-    """Codes that the judgement holds against the node."""
+def _bad_codes(judgement: NcclJudgement) -> tuple[str, ...]:
+    """Codes that count against the node if the next run answers them alike."""
     codes = [code for code, answer in judgement.answers.items() if answer is Answer.BAD]
     return tuple(codes + [f.code for f in judgement.findings if f.code == Code.NCCL_FAILED.value])
 
 
-def _again(grading: Grading, answers: Mapping[str, Answer], findings: list[Finding]) -> bool:
-    """Whether another run is wanted soon: runs that disagree, or what is bad for the first time and needs a
-    second run to count (one that counts at once needs none)."""
-    if any(one.unsettled for one in grading.figures.values()):
+def _needs_another_run(grading: Grading, answers: Mapping[str, Answer], findings: list[Finding]) -> bool:
+    """Whether another run should follow soon: runs disagree, or something is bad for the first time and
+    counts only after a second bad run."""
+    if any(headline.runs_disagree for headline in grading.headlines.values()):
         return True
-    first = {code for code, answer in answers.items() if answer is Answer.BAD and _needs_two(code)}
-    first |= {finding.code for finding in findings if finding.code == Code.NCCL_FAILED.value}
-    return bool(first - set(grading.measured.bad))
+    bad = {code for code, answer in answers.items() if answer is Answer.BAD and _needs_two_runs(code)}
+    bad |= {finding.code for finding in findings if finding.code == Code.NCCL_FAILED.value}
+    return bool(bad - set(grading.measurement.bad_codes))
 
 
-def _needs_two(code: str) -> bool:
+def _needs_two_runs(code: str) -> bool:
     gate = CATALOGUE[Code(code)].gate
     return gate is not None and gate.runs > 1
 
 
 def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str:
-    measured = grading.measured
-    if measured.nodes > 1:
-        return f"not-gradable: {measured.nodes} nodes"
-    what = f"{measured.ranks}x {measured.gpu or 'GPU'}"
-    noted = [finding for finding in findings if finding.severity is not Severity.INFO]
-    if noted:
-        first = noted[0]
-        where = "" if first.subject == "node" else f": {first.subject}"
-        more = f"; {len(noted) - 1} more finding{'s' if len(noted) > 2 else ''}" if len(noted) > 1 else ""
-        return f"{what}: {CATALOGUE[Code(first.code)].title}{where} [{first.code}]{more}."
+    measurement = grading.measurement
+    if measurement.nodes > 1:
+        return f"not-gradable: {measurement.nodes} nodes"
+    machine = f"{measurement.ranks}x {measurement.gpu or 'GPU'}"
+    serious = [finding for finding in findings if finding.severity is not Severity.INFO]
+    if serious:
+        first, others = serious[0], len(serious) - 1
+        subject = "" if first.subject == "node" else f": {first.subject}"
+        more = f"; {others} more finding{'s' if others > 1 else ''}" if others else ""
+        return f"{machine}: {CATALOGUE[Code(first.code)].title}{subject} [{first.code}]{more}."
     if verdict is Verdict.UNKNOWN:
-        return f"{what}: nothing was measured that could be graded."
-    numbers = ", ".join(f"{c.value} {gbps(one.gbps)}" for c, one in grading.figures.items())
-    if bandwidth.graded(grading):
-        return f"{what}: collectives are as fast as they should be; {numbers}."
-    why = "through the host, which has no floor" if bandwidth.has_no_floor(grading) else "not graded"
-    return f"{what}: {numbers}; {why}."
+        return f"{machine}: nothing was measured that could be graded."
+    numbers = ", ".join(f"{c.value} {gbps_text(one.gbps)}" for c, one in grading.headlines.items())
+    if bandwidth.graded_cells(grading):
+        return f"{machine}: collectives reach their expected bandwidth; {numbers}."
+    why = "through the host, so there is no floor" if bandwidth.has_no_floor(grading) else "not graded"
+    return f"{machine}: {numbers}; {why}."
 
 
-def _unread(verdict: Verdict, reason: str, words: str) -> NcclJudgement:
+def _unreadable(verdict: Verdict, reason: str, message: str) -> NcclJudgement:
     return NcclJudgement(
         verdict=verdict,
         readable=False,
-        summary=f"{words[0].upper()}{words[1:].rstrip('.')}.",
+        summary=f"{message[0].upper()}{message[1:].rstrip('.')}.",
         findings=[],
         answers={},
         agreement=Agreement.UNSURE,
-        message=words,
+        message=message,
         busbw={},
         p2p_off=None,
         ranks=0,
         expected=0,
         again=False,
-        memory="",
+        record="",
         fingerprint="",
         reason=reason,
     )
 
 
-def pascal(words: str) -> str:
-    """`single-gpu` as SingleGpu: a reason of a condition may hold nothing else."""
-    parts = "".join(char if char.isascii() and char.isalnum() else " " for char in words).split()
+def pascal(text: str) -> str:
+    """`single-gpu` as SingleGpu: a condition's reason allows letters and digits only."""
+    parts = "".join(char if char.isascii() and char.isalnum() else " " for char in text).split()
     return "".join(part[:1].upper() + part[1:] for part in parts)[:64] or "Unknown"

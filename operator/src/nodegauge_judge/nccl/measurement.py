@@ -1,9 +1,9 @@
-"""What is kept of a benchmark: enough to grade it again, small enough for a report.
+"""What a report keeps of one NCCL run: enough to grade it again in at most 2 KiB of text.
 
-A report keeps it as text, so it must survive being cut, edited or written by another version: what cannot be
-read counts as nothing.  What does not fit is left out in a fixed order (`fitting`): words first, then small
-sizes, then pairs; what labels and floors are made of goes last.  No rules here: `measure` fills it, `grade`
-reads it.
+People and other versions of nodegauge can edit that text, so `Measurement.decode` returns None for anything
+that it cannot trust.  What does not fit is dropped in a fixed order (`trimmed`): messages first, then small
+sizes, then pairs.  The numbers behind labels and floors go last.  There are no rules here: `extract` fills a
+Measurement, `judge` grades it.
 """
 
 from __future__ import annotations
@@ -17,143 +17,173 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import ArmName, Collective
-from nodegauge_judge.nccl.formulas import busbw_gbps
-from nodegauge_judge.nccl.model import MEMORY_LIMIT
 
 VERSION = 1
 GIB = 1 << 30
 MIB = 1 << 20
-MOST_GBPS = 1e6
-"""GB/s above which a number is no bandwidth: a thousand times what anything carries."""
-_READ_LIMIT = 4 * MEMORY_LIMIT
+RECORD_LIMIT = 2048
+"""Bytes of JSON of a `Measurement` (design: a report keeps raw inputs of at most 2 KiB)."""
+MAX_GBPS = 1e6
+"""GB/s above which a number is an error: a thousand times what any link carries."""
+_READ_LIMIT = 4 * RECORD_LIMIT
 
-_Word = Annotated[str, Meta(max_length=128)]
+_Text = Annotated[str, Meta(max_length=128)]
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
-_Small = Annotated[int, Meta(ge=0, le=4096)]
-_Gbps = Annotated[float, Meta(ge=0, le=MOST_GBPS)]
+_SmallCount = Annotated[int, Meta(ge=0, le=4096)]
+_Gbps = Annotated[float, Meta(ge=0, le=MAX_GBPS)]
 
 
-class CellSeen(Struct, frozen=True, array_like=True):
-    """One collective at one size: microseconds a call (above 0), wrong elements (null: not checked), and the
-    algorithm that NCCL named (empty: it did not say)."""
+def busbw_factor(collective: str, ranks: int) -> float:
+    """The factor from algbw to busbw: all_reduce 2(n-1)/n, all_gather and reduce_scatter (n-1)/n.
+
+    It is 0 for one rank, which sends nothing.  Raises ValueError for another collective and for fewer than
+    one rank.  Source: nccl-tests, doc/PERFORMANCE.md ("Bandwidth", summary of correction factors).
+    """
+    if ranks < 1:
+        raise ValueError(f"{ranks} ranks: at least one takes part")
+    shares = {Collective.ALL_REDUCE: 2, Collective.ALL_GATHER: 1, Collective.REDUCE_SCATTER: 1}
+    return shares[Collective(collective)] * (ranks - 1) / ranks
+
+
+def busbw_gbps(collective: str, *, bytes: int, us: float, ranks: int) -> float:
+    """Bus bandwidth in GB/s (1e9 bytes a second) of one call of `us` microseconds.
+
+    `bytes` is the size that nccl-tests prints: the buffer for all_reduce, the total over all ranks for
+    all_gather and reduce_scatter.  Raises ValueError unless `us` is positive.
+    """
+    if not us > 0:
+        raise ValueError(f"{us} us: a call takes time")
+    return bytes / us / 1e3 * busbw_factor(collective, ranks)
+
+
+class MeasuredCell(Struct, frozen=True, array_like=True):
+    """One collective at one size: microseconds per call, wrong elements (null: not checked), and the
+    algorithm that NCCL logged (empty: not logged)."""
 
     collective: Collective
     bytes: Annotated[int, Meta(ge=1, le=2**53)]
     us: Annotated[float, Meta(gt=0, le=1e12)]
     wrong: _Count | None = None
-    algorithm: _Word = ""
+    algorithm: _Text = ""
 
 
-class ArmSeen(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One NCCL configuration and how its process ended; null or empty is what could not be read."""
+class MeasuredArm(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One NCCL configuration and how its process ended; null or empty where a value could not be read.
 
-    name: _Word
-    outcome: _Word = "done"
-    phase: _Word = ""
+    `start_ms`: time for communicators and kernels.
+    """
+
+    name: _Text
+    outcome: _Text = "done"
+    phase: _Text = ""
     message: Annotated[str, Meta(max_length=512)] = ""
     start_ms: _Count | None = None
-    """Communicators and kernels."""
     measure_ms: _Count | None = None
-    transport: _Word = ""
+    transport: _Text = ""
     nvls: bool | None = None
-    cells: Annotated[tuple[CellSeen, ...], Meta(max_length=64)] = ()
+    cells: Annotated[tuple[MeasuredCell, ...], Meta(max_length=64)] = ()
 
 
-class PairSeen(Struct, frozen=True, array_like=True):
+class MeasuredPair(Struct, frozen=True, array_like=True):
     """Copies from one GPU to another, GB/s."""
 
-    source: _Word
-    target: _Word
+    source: _Text
+    target: _Text
     gbps: _Gbps
 
 
-class PairKind(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """All pairs with `nvlinks` NVLinks: `count` directions read, their `typical` GB/s (the median), the
-    `slowest` of them, and what such a pair's NVLinks carry one way (GB/s, null for a rate not read)."""
+class PairGroup(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """All pairs with the same number of NVLinks.
 
-    nvlinks: _Small
-    count: _Small
-    typical: _Gbps
-    wire: _Gbps | None = None
-    slowest: Annotated[tuple[PairSeen, ...], Meta(max_length=16)] = ()
+    `count`: directions measured; `median_gbps`: their median; `slowest`: the slowest of them;
+    `nvlink_gbps`: what the NVLinks of such a pair carry one way, null where the rate could not be read.
+    """
+
+    nvlinks: _SmallCount
+    count: _SmallCount
+    median_gbps: _Gbps
+    nvlink_gbps: _Gbps | None = None
+    slowest: Annotated[tuple[MeasuredPair, ...], Meta(max_length=16)] = ()
 
 
-class Measured(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One benchmark on one node.
+class Measurement(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One NCCL run on one node.
 
-    `gpu`: the product name, `count` GPUs were in the document, `ranks` took part; `sm`: compute capability as
-    NCCL counts it (90 is 9.0).  `klass`, `wire`: the interconnect class and `nvlink-gbps` that NVML reported
-    beside the benchmark; `links`: histogram of link sums ("18x8": eight GPUs with 18); `pcie`: GB/s one way
-    of the slowest GPU's PCIe link; `through_cpu`: two of the GPUs are joined by no PCIe switch, or nobody
-    knows what joins them.  `told_off`: the policy's own environment switches peer access off.
-    `missing`: names of GPUs that did not take part; `set`: digest of those that did.  `runs`: by
-    "collective/bytes" bus bandwidths in GB/s: one that stands, two that disagree, or three whose median
-    counts.  `bad`: codes that the run before answered bad.
+    `gpu`: the product name; `ranks`: GPUs that took part; `gpu_set`: a digest of them; `missing`: names of
+    GPUs that took no part; `sm`: compute capability as NCCL counts it (90 is 9.0).  `interconnect`,
+    `nvlink_gbps`: the class and the rate per GPU that NVML reported in the same result; `link_counts`: a
+    histogram of links per GPU ("18x8": eight GPUs with 18); `pcie_gbps`: one-way rate of the slowest GPU's
+    PCIe link; `through_cpu`: traffic between some GPUs leaves the PCIe switches, or the topology is unknown.
+    `p2p_disabled`: the policy's environment disables P2P.  `runs`: busbw in GB/s by "collective/bytes": one
+    accepted value, two that disagree, or three whose median counts.  `bad_codes`: codes that the previous run
+    answered with "bad".
     """
 
     version: int = msgspec.field(default=0, name="v")
-    engine: _Word = ""
-    nccl: _Word = ""
-    driver: _Word = ""
-    gpu: _Word = ""
-    set: _Word = ""
-    sm: _Small | None = None
-    ranks: _Small = 0
-    expected: _Small = 0
+    engine: _Text = ""
+    nccl: _Text = ""
+    driver: _Text = ""
+    gpu: _Text = ""
+    gpu_set: _Text = ""
+    sm: _SmallCount | None = None
+    ranks: _SmallCount = 0
+    expected: _SmallCount = 0
     nodes: _Count = 1
-    klass: _Word = ""
-    wire: _Gbps | None = None
-    links: _Word = ""
-    switched: bool = False
-    pcie: _Gbps | None = None
+    interconnect: _Text = ""
+    nvlink_gbps: _Gbps | None = None
+    link_counts: _Text = ""
+    nvswitch: bool = False
+    pcie_gbps: _Gbps | None = None
     through_cpu: bool = False
-    told_off: bool = False
-    missing: Annotated[tuple[_Word, ...], Meta(max_length=64)] = ()
-    arms: Annotated[tuple[ArmSeen, ...], Meta(max_length=8)] = ()
-    pairs: Annotated[tuple[PairKind, ...], Meta(max_length=64)] = ()
-    omitted: Annotated[tuple[_Word, ...], Meta(max_length=16)] = ()
-    cut: Annotated[tuple[_Word, ...], Meta(max_length=64)] = ()
+    p2p_disabled: bool = False
+    missing: Annotated[tuple[_Text, ...], Meta(max_length=64)] = ()
+    arms: Annotated[tuple[MeasuredArm, ...], Meta(max_length=8)] = ()
+    pairs: Annotated[tuple[PairGroup, ...], Meta(max_length=64)] = ()
+    omitted: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
+    cut: Annotated[tuple[_Text, ...], Meta(max_length=64)] = ()
     throttled: _Count = 0
     problem: Annotated[str, Meta(max_length=512)] = ""
     runs: Annotated[
         dict[str, Annotated[tuple[_Gbps, ...], Meta(min_length=1, max_length=3)]], Meta(max_length=16)
     ] = {}
-    bad: Annotated[tuple[_Word, ...], Meta(max_length=16)] = ()
+    bad_codes: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
 
-    def arm(self, name: ArmName) -> ArmSeen | None:
-        """The arm of that name, where it ran."""
+    def arm(self, name: ArmName) -> MeasuredArm | None:
+        """The arm of that name; None if it did not run."""
         return next((arm for arm in self.arms if arm.name == name), None)
 
-    def busbw(self, cell: CellSeen) -> float | None:
-        """GB/s of bus bandwidth; None where the numbers cannot be true."""
+    def busbw(self, cell: MeasuredCell) -> float | None:
+        """Bus bandwidth in GB/s; None for impossible numbers."""
         if self.ranks < 2:
             return None
-        found = busbw_gbps(cell.collective, bytes=cell.bytes, us=cell.us, ranks=self.ranks)
-        return found if isfinite(found) and found <= MOST_GBPS else None
+        gbps = busbw_gbps(cell.collective, bytes=cell.bytes, us=cell.us, ranks=self.ranks)
+        return gbps if isfinite(gbps) and gbps <= MAX_GBPS else None
 
     @property
     def fingerprint(self) -> str:
-        """What makes nodes comparable: GPU, count, link sums, driver branch, NCCL."""
-        return "|".join((self.gpu, str(self.ranks), self.links, self.driver, self.nccl))
+        """Nodes with the same fingerprint are comparable: GPU, count, links, driver branch, NCCL version."""
+        return "|".join((self.gpu, str(self.ranks), self.link_counts, self.driver, self.nccl))
 
     def encode(self) -> str:
-        """JSON of at most `MEMORY_LIMIT` bytes."""
-        return msgspec.json.encode(fitting(self)).decode()
+        """JSON of at most `RECORD_LIMIT` bytes."""
+        return msgspec.json.encode(trimmed(self)).decode()
 
     @classmethod
-    def decode(cls, text: str) -> Measured | None:
-        """What `encode` wrote; None for anything else, which is then as if nothing had been measured."""
+    def decode(cls, text: str) -> Measurement | None:
+        """What `encode` wrote; None for anything else, which then counts as no earlier run."""
         try:
             if not text or len(text.encode()) > _READ_LIMIT:
                 return None
-            found = msgspec.json.decode(text, type=cls)
+            measurement = msgspec.json.decode(text, type=cls)
         except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
             return None
-        return found if found.version == VERSION and _printable(msgspec.to_builtins(found)) else None
+        if measurement.version != VERSION or not _printable(msgspec.to_builtins(measurement)):
+            return None
+        return measurement
 
 
 def _printable(value: object) -> bool:
-    """Whether no text in it could speak to a terminal: what we write never could."""
+    """Whether all text is printable: an edited report must not send control characters to a terminal."""
     if isinstance(value, str):
         return value.isprintable()
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
@@ -161,40 +191,40 @@ def _printable(value: object) -> bool:
     return all(_printable(part) for part in (*keys, *inner))
 
 
-def fitting(measured: Measured) -> Measured:
+def trimmed(measurement: Measurement) -> Measurement:
     """As much of it as a report keeps."""
-    for less in _less(measured):
-        if len(msgspec.json.encode(less)) <= MEMORY_LIMIT:
-            return less
-    return Measured(version=VERSION)
+    for smaller in _shrinking(measurement):
+        if len(msgspec.json.encode(smaller)) <= RECORD_LIMIT:
+            return smaller
+    return Measurement(version=VERSION)
 
 
-def _less(whole: Measured) -> Iterator[Measured]:
-    """Ever less of it."""
-    yield whole
-    for room in (96, 32):
-        arms = tuple(replace(arm, message=arm.message[:room]) for arm in whole.arms)
-        whole = replace(whole, arms=arms, problem=whole.problem[: 2 * room])
-        yield whole
-    whole = _without_cells_below(whole, MIB)
-    yield replace(whole, cut=whole.cut[:4], missing=whole.missing[:4])
-    whole = replace(whole, cut=whole.cut[:4], missing=whole.missing[:4])
-    for keep in (3, 1):
-        kinds = tuple(replace(kind, slowest=kind.slowest[:keep]) for kind in whole.pairs)
-        whole = replace(whole, pairs=kinds)
-        yield whole
-    yield replace(whole, pairs=whole.pairs[:2])
-    whole = replace(
-        _without_cells_below(whole, 64 * MIB), pairs=(), cut=(), missing=(), problem="", omitted=()
-    )
-    yield whole
-    yield replace(whole, arms=tuple(replace(arm, message="", cells=arm.cells[:4]) for arm in whole.arms))
+def _shrinking(measurement: Measurement) -> Iterator[Measurement]:
+    """The measurement, then ever smaller versions of it."""
+    yield measurement
+    for limit in (96, 32):
+        arms = tuple(replace(arm, message=arm.message[:limit]) for arm in measurement.arms)
+        measurement = replace(measurement, arms=arms, problem=measurement.problem[: 2 * limit])
+        yield measurement
+    measurement = _without_cells_below(measurement, MIB)
+    measurement = replace(measurement, cut=measurement.cut[:4], missing=measurement.missing[:4])
+    yield measurement
+    for limit in (3, 1):
+        groups = tuple(replace(group, slowest=group.slowest[:limit]) for group in measurement.pairs)
+        measurement = replace(measurement, pairs=groups)
+        yield measurement
+    yield replace(measurement, pairs=measurement.pairs[:2])
+    measurement = _without_cells_below(measurement, 64 * MIB)
+    measurement = replace(measurement, pairs=(), cut=(), missing=(), problem="", omitted=())
+    yield measurement
+    arms = tuple(replace(arm, message="", cells=arm.cells[:4]) for arm in measurement.arms)
+    yield replace(measurement, arms=arms)
 
 
-def _without_cells_below(whole: Measured, size: int) -> Measured:
-    """Small sizes tell of latency, which nothing grades; a cell with wrong data stays whatever its size."""
+def _without_cells_below(measurement: Measurement, size: int) -> Measurement:
+    """Drop small sizes, which measure latency and are never graded; cells with wrong data always stay."""
     arms = (
         replace(arm, cells=tuple(cell for cell in arm.cells if cell.bytes >= size or cell.wrong))
-        for arm in whole.arms
+        for arm in measurement.arms
     )
-    return replace(whole, arms=tuple(arms))
+    return replace(measurement, arms=tuple(arms))

@@ -1,9 +1,9 @@
-"""What data parallelism costs in communication: bytes from the scheme, time from measured bus bandwidth.
+"""Communication cost of data parallelism: bytes from the scheme, time from measured bus bandwidth.
 
-Arithmetic only, for ranks on one node.  A scheme is a list of collectives over S = parameters x bytes; busbw
-already holds their factors 2(n-1)/n and (n-1)/n, so time is bytes through each GPU over busbw.  all_gather
-and reduce_scatter are taken at their own bandwidth, never at an all_reduce that NVLS speeds up: on 8x H200
-that is 361 against 480 GB/s (stas00/ml-engineering, network benchmarks).
+This is arithmetic for the ranks of one node.  A scheme is a list of collectives over S = parameters x bytes.
+busbw already includes their factors 2(n-1)/n and (n-1)/n, so the time is the bytes through each GPU divided
+by busbw.  all_gather and reduce_scatter use their own bandwidth, because only all_reduce gains from NVLS:
+on 8x H200 they reach 361 GB/s and it reaches 480 (stas00/ml-engineering, network benchmarks).
 
 Sources of the volumes: ZeRO, arXiv 1910.02054, section 7 (2, 2 and 3 times the parameters); DeepSpeed's
 ZeRO-1 and PyTorch's DDP under no_sync communicate once per step, ZeRO-2 reduces gradients and ZeRO-3 gathers
@@ -20,16 +20,17 @@ from math import ceil
 from msgspec import Struct
 
 from nodegauge_contract import Collective
-from nodegauge_judge.nccl.formulas import busbw_factor
+from nodegauge_judge.nccl.measurement import busbw_factor
 
 BACKWARD_SHARE = 2 / 3
-"""Of the time of forward and backward, what the backward pass takes: it multiplies twice as much."""
-MATTERS = 0.1
-"""From this share of a step on, communication decides which node to take.  Own rule of thumb."""
+"""The backward pass's share of the compute time: it does twice the multiplications of the forward pass."""
+SIGNIFICANT_SHARE = 0.1
+"""Share of a step from which communication should decide the choice of node.  Chosen by this project: a rule
+of thumb."""
 
 
 class Scheme(StrEnum):
-    """Ways to split the training state over data-parallel ranks."""
+    """How the training state is split over data-parallel ranks."""
 
     DDP = "DDP"
     ZERO_1 = "ZeRO-1"
@@ -37,38 +38,38 @@ class Scheme(StrEnum):
     ZERO_3 = "ZeRO-3"
 
 
-class Pass(Struct, frozen=True, kw_only=True):
-    """One collective over all parameters (or their gradients): so often per step and per micro-batch."""
+class Transfer(Struct, frozen=True, kw_only=True):
+    """One collective over all parameters or gradients, and how often a step and a micro-batch runs it."""
 
     collective: Collective
     per_step: int = 0
     per_micro_batch: int = 0
 
 
-PASSES: dict[Scheme, tuple[Pass, ...]] = {
-    Scheme.DDP: (Pass(collective=Collective.ALL_REDUCE, per_step=1),),
+TRANSFERS: dict[Scheme, tuple[Transfer, ...]] = {
+    Scheme.DDP: (Transfer(collective=Collective.ALL_REDUCE, per_step=1),),
     Scheme.ZERO_1: (
-        Pass(collective=Collective.REDUCE_SCATTER, per_step=1),
-        Pass(collective=Collective.ALL_GATHER, per_step=1),
+        Transfer(collective=Collective.REDUCE_SCATTER, per_step=1),
+        Transfer(collective=Collective.ALL_GATHER, per_step=1),
     ),
     Scheme.ZERO_2: (
-        Pass(collective=Collective.REDUCE_SCATTER, per_micro_batch=1),
-        Pass(collective=Collective.ALL_GATHER, per_step=1),
+        Transfer(collective=Collective.REDUCE_SCATTER, per_micro_batch=1),
+        Transfer(collective=Collective.ALL_GATHER, per_step=1),
     ),
     Scheme.ZERO_3: (
-        Pass(collective=Collective.ALL_GATHER, per_micro_batch=2),
-        Pass(collective=Collective.REDUCE_SCATTER, per_micro_batch=1),
+        Transfer(collective=Collective.ALL_GATHER, per_micro_batch=2),
+        Transfer(collective=Collective.REDUCE_SCATTER, per_micro_batch=1),
     ),
 }
 """ZeRO-3 (FSDP, full sharding) gathers in the forward and again in the backward pass."""
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """A training job on one node: parameters, bytes of one on the wire, ranks, micro-batches per step.
+    """A training job on one node.
 
-    `bucket`: bytes of one call (DDP's default is 25 MiB, ZeRO-3 gathers layer by layer), null for calls so
-    large that latency does not count.  `compute`: seconds that forward and backward of a whole step take,
-    null where nobody said.
+    `width`: bytes per parameter that are sent; `bucket`: bytes per call (25 MiB is DDP's default, ZeRO-3
+    gathers layer by layer), null for calls large enough to ignore latency; `compute`: seconds of forward and
+    backward pass per step, null if unknown.
     """
 
     params: float
@@ -85,24 +86,22 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Curve(Struct, frozen=True, kw_only=True):
-    """One collective's bus bandwidth: (message bytes, GB/s) by rising size, measured with `ranks` GPUs.
+    """Bus bandwidth of one collective: (message bytes, GB/s) by rising size, measured with `ranks` GPUs."""
 
-    `of`: the collective that was measured; another than asked for where it stands in.
-    """
-
-    of: Collective
+    collective: Collective
     points: tuple[tuple[int, float], ...]
     ranks: int
 
     @property
     def gbps(self) -> float:
-        """At the largest size."""
+        """GB/s at the largest size."""
         return self.points[-1][1]
 
     def at(self, bytes: int) -> float:
-        """GB/s at a message size: time is taken as linear in size between two measured sizes.
+        """GB/s at a message size.
 
-        Below the smallest a call takes as long as the smallest does; above the largest bandwidth stays.
+        Between two measured sizes time is linear in size.  Smaller calls take as long as the smallest
+        measured one; larger calls have the bandwidth of the largest.
         """
         if bytes >= self.points[-1][0]:
             return self.gbps
@@ -115,10 +114,10 @@ class Curve(Struct, frozen=True, kw_only=True):
         raise AssertionError("sizes rise")
 
 
-class Speeds(Struct, frozen=True, kw_only=True):
-    """What one node, or a class of nodes, reaches: curves by collective, with P2P and without.
+class Bandwidths(Struct, frozen=True, kw_only=True):
+    """The measured curves of one node or of a class of nodes, with P2P and without.
 
-    `nvls`: whether its all_reduce ran NVLS (then it says nothing of the others); null for not known.
+    `nvls`: whether all_reduce ran NVLS (then it says nothing about the others); null if unknown.
     """
 
     curves: tuple[Curve, ...]
@@ -126,30 +125,29 @@ class Speeds(Struct, frozen=True, kw_only=True):
     nvls: bool | None = None
 
     def curve(self, collective: Collective) -> Curve | None:
-        """The collective's own curve, or one that may stand in for it; null for none."""
+        """The collective's own curve or a valid substitute; None if there is neither."""
         return _choose(self.curves, collective, rings=self.nvls is False)
 
     def without_p2p(self, collective: Collective) -> Curve | None:
-        """The same over the host's memory, where NVLS never runs."""
+        """The same with P2P disabled, where NVLS never runs."""
         return _choose(self.p2p_off, collective, rings=True)
 
 
 def _choose(curves: Sequence[Curve], wanted: Collective, *, rings: bool) -> Curve | None:
-    """Rings move the same bytes over the same links whatever they compute."""
+    """The wanted curve or a substitute: every ring moves the same bytes over the same links."""
     halves = [Collective.ALL_GATHER, Collective.REDUCE_SCATTER]
     allowed = [wanted, *halves] if wanted in halves or rings else [wanted]
     allowed += [Collective.ALL_REDUCE] if rings else []
-    by_name = {curve.of: curve for curve in curves}
-    return next((by_name[name] for name in allowed if name in by_name), None)
+    by_collective = {curve.collective: curve for curve in curves}
+    return next((by_collective[one] for one in allowed if one in by_collective), None)
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """One scheme on one node: seconds per optimizer step.
+    """Communication of one scheme on one node, per optimizer step.
 
-    `gigabytes`: through each GPU; `seconds`: of communication, null where a figure is missing; `exposed`: of
-    it what is left when all is hidden behind the backward pass that can be (0 where nobody said how long it
-    takes); `p2p_off`: `seconds` with P2P off.  `stand_ins`: "all_gather as all_reduce", for figures taken
-    from another collective.
+    `gigabytes`: through each GPU; `seconds`: null if a bandwidth is missing; `exposed`: what remains after
+    the backward pass hides all it can (0 if the compute time is unknown); `p2p_off`: `seconds` with P2P
+    disabled; `substitutes`: "all_gather as all_reduce" for bandwidths taken from another collective.
     """
 
     scheme: Scheme
@@ -157,54 +155,53 @@ class Cost(Struct, frozen=True, kw_only=True):
     seconds: float | None
     exposed: float | None
     p2p_off: float | None
-    stand_ins: tuple[str, ...] = ()
+    substitutes: tuple[str, ...] = ()
 
     @property
     def lost_without_p2p(self) -> float | None:
-        """Seconds per step that switching P2P off adds."""
+        """Seconds per step that disabling P2P adds."""
         return self.p2p_off - self.seconds if self.p2p_off is not None and self.seconds is not None else None
 
 
-def costs(job: Job, speeds: Speeds) -> list[Cost]:
-    """Every scheme on a node that is that fast."""
-    return [_cost(job, scheme, speeds) for scheme in Scheme]
+def costs(job: Job, bandwidths: Bandwidths) -> list[Cost]:
+    """The cost of every scheme with these bandwidths."""
+    return [_cost(job, scheme, bandwidths) for scheme in Scheme]
 
 
-def _cost(job: Job, scheme: Scheme, speeds: Speeds) -> Cost:
-    passes = PASSES[scheme]
-    used = [speeds.curve(step.collective) for step in passes]
-    seconds = _seconds(job, passes, used)
+def _cost(job: Job, scheme: Scheme, bandwidths: Bandwidths) -> Cost:
+    transfers = TRANSFERS[scheme]
+    collectives = [transfer.collective for transfer in transfers]
+    used = [bandwidths.curve(collective) for collective in collectives]
+    seconds = _seconds(job, transfers, used)
     backward = (job.compute or 0.0) * BACKWARD_SHARE
     exposed = None if seconds is None else max(0.0, seconds - backward) if job.compute else 0.0
+    moved = (_times(job, one) * job.bytes * busbw_factor(one.collective, job.ranks) for one in transfers)
     return Cost(
         scheme=scheme,
-        gigabytes=sum(
-            _times(job, step) * job.bytes * busbw_factor(step.collective, job.ranks) for step in passes
-        )
-        / 1e9,
+        gigabytes=sum(moved) / 1e9,
         seconds=seconds,
         exposed=exposed,
-        p2p_off=_seconds(job, passes, [speeds.without_p2p(step.collective) for step in passes]),
-        stand_ins=tuple(
-            f"{step.collective} as {curve.of}"
-            for step, curve in zip(passes, used, strict=True)
-            if curve is not None and curve.of != step.collective
+        p2p_off=_seconds(job, transfers, [bandwidths.without_p2p(one) for one in collectives]),
+        substitutes=tuple(
+            f"{wanted} as {curve.collective}"
+            for wanted, curve in zip(collectives, used, strict=True)
+            if curve is not None and curve.collective != wanted
         ),
     )
 
 
-def _seconds(job: Job, passes: Sequence[Pass], curves: Sequence[Curve | None]) -> float | None:
-    """Null where the curve of any of the passes is missing."""
+def _seconds(job: Job, transfers: Sequence[Transfer], curves: Sequence[Curve | None]) -> float | None:
+    """None if the curve of any transfer is missing."""
     total = 0.0
-    for step, curve in zip(passes, curves, strict=True):
+    for transfer, curve in zip(transfers, curves, strict=True):
         if curve is None:
             return None
-        total += _times(job, step) * _once(job, step.collective, curve)
+        total += _times(job, transfer) * _once(job, transfer.collective, curve)
     return total
 
 
 def _once(job: Job, collective: Collective, curve: Curve) -> float:
-    """One pass over all parameters, in whole buckets where there are any."""
+    """One transfer of all parameters, in whole buckets if the job has any."""
     factor = busbw_factor(collective, job.ranks)
     if job.bucket is None:
         return job.bytes * factor / (curve.gbps * 1e9)
@@ -212,5 +209,5 @@ def _once(job: Job, collective: Collective, curve: Curve) -> float:
     return ceil(job.bytes / size) * size * factor / (curve.at(size) * 1e9)
 
 
-def _times(job: Job, step: Pass) -> int:
-    return step.per_step + step.per_micro_batch * job.micro_batches
+def _times(job: Job, transfer: Transfer) -> int:
+    return transfer.per_step + transfer.per_micro_batch * job.micro_batches

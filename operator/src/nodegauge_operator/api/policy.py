@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from nodegauge_judge import Cause, Thresholds
-from nodegauge_judge.nccl.model import Expectation
+from nodegauge_judge.nccl.expectations import Expectation
 from nodegauge_operator import names
 
 DURATION = r"^([0-9]+(ms|s|m|h))+$"

@@ -6,7 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from nodegauge_judge.nccl.model import Peers, nobody
+from nodegauge_judge.nccl.model import Peers, no_peers
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Report
 from nodegauge_operator.core.model import NodeView, PodView
@@ -44,7 +44,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     now: float
     granted: bool = False
     nccl_granted: bool = False
-    peers: Peers = nobody
+    peers: Peers = no_peers
     gate_room: bool = False
     posted: tuple[str, str] = ("", "")
     fresh: bool = False

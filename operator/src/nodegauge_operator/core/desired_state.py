@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_judge import Probe, Verdict
-from nodegauge_judge.nccl.model import Peers, nobody
+from nodegauge_judge.nccl.model import Peers, no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy, Until
 from nodegauge_operator.api.report import DesiredNode, Report, ReportStatus
@@ -35,7 +35,7 @@ class Ground(Struct, frozen=True, kw_only=True):
     since: float = 0.0
     room: bool = False
     nccl_image: str = ""
-    peers: Peers = nobody
+    peers: Peers = no_peers
 
     @property
     def benchmarks(self) -> bool:

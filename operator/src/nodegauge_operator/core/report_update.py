@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nodegauge_judge import History, Judgement, NodeFacts, Verdict, judge_health
-from nodegauge_judge.nccl.model import Peers, nobody
+from nodegauge_judge.nccl.model import Peers, no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, Until
 from nodegauge_operator.api.report import (
@@ -44,7 +44,7 @@ def advance(
     now: float,
     probe: str = names.PROBE_HEALTH,
     image: str = "",
-    peers: Peers = nobody,
+    peers: Peers = no_peers,
 ) -> ReportStatus:
     """The status after `end` of a run of `probe`.
 

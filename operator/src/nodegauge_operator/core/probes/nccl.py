@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result
 from nodegauge_judge import Code, History, NodeFacts, Probe, Verdict
-from nodegauge_judge.nccl import Agreement, NcclJudgement, Peers, judge_nccl, nobody, regrade
+from nodegauge_judge.nccl.judge import judge_nccl, regrade
+from nodegauge_judge.nccl.model import Agreement, NcclJudgement, Peers, no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import BandwidthStatus, Outcome, ReportStatus, Run
@@ -33,7 +34,7 @@ class Met(Struct, frozen=True, kw_only=True):
     node: NodeView
     policy: Policy
     now: float
-    peers: Peers = nobody
+    peers: Peers = no_peers
 
 
 def after_run(status: ReportStatus, *, run: Run, end: RunEnd, met: Met, request: str) -> ReportStatus:
@@ -114,7 +115,7 @@ def _judged(result: Result, status: ReportStatus, met: Met) -> NcclJudgement:
         result,
         expectations=rules.expectations,
         thresholds=rules.thresholds,
-        before=status.probe(names.PROBE_NCCL).history,
+        previous=status.probe(names.PROBE_NCCL).history,
         history=History.decode(status.probe(names.PROBE_HEALTH).history),
         node=_facts(met.node),
         peers=met.peers,
@@ -136,7 +137,7 @@ def _reading(judgement: NcclJudgement) -> Reading:
         verdict=judgement.verdict,
         summary=judgement.summary,
         findings=judgement.findings,
-        history=judgement.memory,
+        history=judgement.record,
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from nodegauge_judge import Thresholds
-from nodegauge_judge.nccl import Expectation, Expectations
+from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 
@@ -31,6 +31,6 @@ def rules_of(policy: Policy) -> Rules:
 def _rules(own: bytes) -> Rules:
     """Asked for at every look at every node that was measured: most share a few policies."""
     rows, thresholds = msgspec.json.decode(own, type=tuple[list[Expectation], Thresholds])
-    expectations = Expectations.default().with_rows(rows)
+    expectations = Expectations.default().with_policy(rows)
     grade = names.digest(f"{expectations.digest()}{msgspec.json.encode(thresholds).decode()}")
     return Rules(expectations=expectations, thresholds=thresholds, grade=grade)
