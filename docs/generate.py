@@ -1,10 +1,10 @@
-"""Write the pages of docs/reference from the code, so that they cannot say something else than it does.
+"""Write the pages of docs/reference from the code, so that the two cannot differ.
 
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 and name each page that differs
 
-It only formats: words and numbers come from the catalogue of findings, the rows of expectations, `names.py`,
-`reasons.py`, `metrics.py` and the states of `api/report.py`.
+It only formats: texts and numbers come from the catalogue of findings, the expectations, `names.py`,
+`reasons.py`, `metrics.py` and the gate states of `api/report.py`.
 """
 
 from __future__ import annotations
@@ -32,47 +32,48 @@ LABELS = f"""# Labels, taints, conditions and events
 
 {GENERATED}
 
-nodegauge writes these and nothing else on a node; in mode `Observe` none of them. What a node should carry is
-a function of its NodeReport, which holds the evidence; a label that no reading justifies is absent.
+These are the only things that nodegauge writes on a node; in mode `Observe` it writes none of them. All
+of them follow from the node's NodeReport, which contains the evidence. A label is set only while a reading
+supports it.
 
 ## Labels on nodes
 {{labels}}
 
-The value of `{names.LABEL_INTERCONNECT}` also stands under the short key `interconnect`, unless a policy
-names another (`spec.labels.interconnectKey`) or none. A value there that is not known to be ours is left
-alone and reported.
+The short key `interconnect` has the same value as `{names.LABEL_INTERCONNECT}`. A policy can choose another
+short key, or none (`spec.labels.interconnectKey`). If another owner has set the short key, nodegauge leaves
+it alone and reports a conflict.
 
 ## Taints on nodes
 {{taints}}
 
-What each value means, and what to do about it at night, is in [the runbook](../runbook.md). A cause is
-the value of the taint; several findings may have the same one:
+[The runbook](../runbook.md) explains each value and what to do about it. The value of a taint is its cause;
+several findings can have the same cause:
 
 {{causes}}
 
-The effect is the policy's: `spec.taints.effect`, and `spec.taints.causes` for single causes; `None` sets
-no taint, and labels, condition and report still say what was found. Labels and taints are written in one
-patch with the node's `resourceVersion`; taints of others, their order and their times, are written back
-as they were.
+The policy sets the effect: `spec.taints.effect`, and `spec.taints.causes` for single causes. `None` sets no
+taint; labels, condition and report still show the fault. Labels and taints are written in one patch with the
+node's `resourceVersion`. Taints of other owners keep their order and times.
 
-A taint is set after so many bad runs in a row (`spec.hysteresis.enterRuns` where the table says 2) and
-lifted after `leaveRuns` good ones and `dwell`. A run that could not be read counts for neither, nor does
-a run without load for what only shows under load: the taint keeps the load away, so an idle run proves
-nothing. Such a taint also goes on trial after `probationAfter`. At most `spec.budget.gatedNodes` nodes of
-a policy carry a taint for a fault at a time; what would exceed that is held back, longest first when a
-place falls free, and the policy's condition `GatesWithinBudget` counts it.
+A taint is set after this many bad runs in a row (`spec.hysteresis.enterRuns` where the table says 2). It is
+removed after `leaveRuns` good runs in a row, and not before `dwell` has passed. Unreadable runs count neither
+as good nor as bad. For findings that are judged under load, neither do idle runs: the taint keeps the load
+away, so an idle run proves nothing. Such a taint is removed on probation after `probationAfter`. At most
+`spec.budget.gatedNodes` nodes of a policy carry a taint for a fault at a time. Further nodes are held back,
+and the policy's condition `GatesWithinBudget` counts them. When a slot becomes free, the node that has
+waited longest gets it.
 
-## States of a fault in a NodeReport
-`status.gates` of the report holds one row for each finding that may taint the node and is, or was lately,
-bad.
+## States of a gate in a NodeReport
+`status.gates` of the report has one gate for each finding that may taint the node and is bad now, or was bad
+recently.
 
 {{states}}
 
 ## Condition on nodes
-`{names.CONDITION}`: True for `pass` and `warn`, False for `fail`, Unknown for what could not be read or is
-stale.
+`{names.CONDITION}`: True for `pass` and `warn`, False for `fail`, Unknown while there is no result, or only
+an expired one.
 
-## Reasons on the condition and on events regarding a node
+## Reasons of that condition, and of events about a node
 {{node_reasons}}
 
 ## Reasons of the condition Ready of a GPUValidationPolicy
@@ -86,8 +87,8 @@ METRICS = f"""# Metrics
 
 {GENERATED}
 
-Served on `/metrics` of the operator. No metric carries the name of a node: for one node, ask its NodeReport.
-Beside these stand the usual `process_*` and `python_gc_*` of the Prometheus client.
+The operator serves these on `/metrics`. No metric has a node's name as a label: for one node, read its
+NodeReport. The usual `process_*` and `python_gc_*` metrics of the Prometheus client are served as well.
 
 {{metrics}}
 """
@@ -168,7 +169,7 @@ def main(arguments: list[str]) -> int:
         ]
         if stale:
             print(
-                f"docs/reference: {', '.join(stale)} not what the code says: run make reference",
+                f"docs/reference: {', '.join(stale)} differ from the code: run make reference",
                 file=sys.stderr,
             )
         return 1 if stale else 0

@@ -44,11 +44,11 @@ def test_the_table_has_the_labels_key(helm: Helm, labels: Object, column: str) -
         ({}, "At most 20% of the nodes"),
         ({"budget": {"gatedNodes": 3}}, "At most 3 of the nodes"),
         ({"budget": {"gatedNodes": 0}}, "At most 0 of the nodes"),
-        ({"taints": {"effect": "None"}}, "No node is tainted"),
+        ({"taints": {"effect": "None"}}, "no node is tainted"),
         ({"taints": {"effect": "NoExecute"}}, "power-brake|hw-slowdown:NoExecute"),
-        ({"taints": {"causes": {"thermal": "None"}}}, "Other effects by cause: thermal:None."),
+        ({"taints": {"causes": {"thermal": "None"}}}, "Effects of single causes: thermal:None."),
         ({"taints": {"unvalidated": "Set"}}, "carry nodegauge.dev/unvalidated:NoSchedule"),
-        ({"mode": "Observe"}, "It only observes"),
+        ({"mode": "Observe"}, "Mode is Observe"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -61,7 +61,7 @@ def test_what_follows_for_the_nodes(helm: Helm, spec: Object, words: str) -> Non
     ("values", "words"),
     [
         ({"operator": {"nodeLabelSelector": "gpu=yes"}}, "match operator.nodeLabelSelector: gpu=yes"),
-        ({"policy": {"create": False}}, "nothing is measured until there is a GPUValidationPolicy"),
+        ({"policy": {"create": False}}, "nothing is measured until you create a GPUValidationPolicy"),
         ({"cleanup": {"enabled": False}}, "`helm uninstall` leaves labels, taints, conditions and reports"),
     ],
     ids=["selector", "no policy", "no clean-up"],

@@ -242,7 +242,7 @@ def test_test_is_a_hook_without_rights_of_its_own(helm: Helm) -> None:
 @pytest.mark.parametrize("component", ["operator", "probe"])
 def test_an_account_is_made_or_named(helm: Helm, component: str) -> None:
     """An account that is neither made nor named would be one that nobody makes: refused, naming the value."""
-    with pytest.raises(HelmFailed, match=rf"{component}\.serviceAccount\.name is needed"):
+    with pytest.raises(HelmFailed, match=rf"{component}\.serviceAccount\.name is required"):
         helm.template({component: {"serviceAccount": {"create": False}}})
 
 

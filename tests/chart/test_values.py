@@ -118,11 +118,11 @@ WRONG: dict[str, tuple[Object, str]] = {
     "no time": ({"metrics": {"serviceMonitor": {"interval": "0s"}}}, "/metrics/serviceMonitor/interval"),
     "long sweep": (
         {"operator": {"sweepInterval": "5m1s"}},
-        "operator.sweepInterval is 5m1s: give 0.1s to 300s",
+        "operator.sweepInterval is 5m1s: set it to 0.1s to 300s",
     ),
     "short relist": (
         {"operator": {"relistInterval": "4999ms"}},
-        "operator.relistInterval is 4999ms: give 5s",
+        "operator.relistInterval is 4999ms: set it to 5s",
     ),
     "prefix with a dot": ({"fullnameOverride": "my.gauge"}, "/fullnameOverride"),
     "prefix with a digit": ({"nameOverride": "8gpus"}, "/nameOverride"),

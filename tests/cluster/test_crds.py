@@ -94,7 +94,7 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
     "cause": (
         {"taints": {"causes": {"thermal": "None", "hot": "None"}}},
         "taints.causes",
-        "knows no hot; write",
+        "unknown cause hot; write",
     ),
     "cause-effect": ({"taints": {"causes": {"xid": "Evict"}}}, "taints.causes.xid", '"NoExecute"'),
     "effect": ({"taints": {"effect": "noschedule"}}, "taints.effect", '"PreferNoSchedule"'),
@@ -168,7 +168,7 @@ MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
         "nccl.environment",
         "must have at most 32",
     ),
-    "benchmarks": ({"budget": {"concurrentNcclProbes": "all"}}, "concurrentNcclProbes", "write 5 or 10%"),
+    "nccl-budget": ({"budget": {"concurrentNcclProbes": "all"}}, "concurrentNcclProbes", "write 5 or 10%"),
     "until": ({"taints": {"unvalidatedUntil": "Tomorrow"}}, "taints.unvalidatedUntil", '"Nccl"'),
     "nccl-image": ({"podTemplate": {"ncclImage": "a b"}}, "podTemplate.ncclImage", "match"),
     "nccl-quantity": ({"podTemplate": {"ncclResources": {"limits": {"cpu": "x"}}}}, "limits.cpu", "match"),
@@ -202,8 +202,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "no-trial": {"hysteresis": {"dwell": "168h", "probationAfter": []}},
     "short-trial": {"hysteresis": {"dwell": "2s", "probationAfter": ["2s", "2s", "1m"], "probation": "1s"}},
     "causes": {"taints": {"effect": "None", "causes": {cause.value: "NoExecute" for cause in Cause}}},
-    "no-benchmarks": {"probes": {"nccl": {"enabled": False}}, "budget": {"concurrentNcclProbes": "0%"}},
-    "short-benchmark": {"probes": {"nccl": {"interval": "20s", "deadline": "15s", "recheck": "1s"}}},
+    "no-nccl": {"probes": {"nccl": {"enabled": False}}, "budget": {"concurrentNcclProbes": "0%"}},
+    "short-nccl": {"probes": {"nccl": {"interval": "20s", "deadline": "15s", "recheck": "1s"}}},
     "expectations": {"expectations": [ROW, ROW | {"nvls": None, "link": "", "floor": 0}] * 32},
     "variables": {"probes": {"nccl": {"environment": {f"NCCL_{n}": "x" * 1024 for n in range(32)}}}},
 }

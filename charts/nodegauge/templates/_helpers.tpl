@@ -3,7 +3,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* Prefix of object names: short enough that every suffix of ours still fits into 63 characters. */}}
+{{/* Prefix of object names: short enough that the longest suffix still fits into 63 characters. */}}
 {{- define "nodegauge.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
@@ -17,12 +17,12 @@
 {{- end -}}
 {{- end }}
 
-{{/* Where everything lives that has a namespace. */}}
+{{/* Namespace of all namespaced objects. */}}
 {{- define "nodegauge.namespace" -}}
 {{- default .Release.Namespace .Values.namespaceOverride -}}
 {{- end }}
 
-{{/* Labels that select the operator's pods: never changed once installed. */}}
+{{/* Labels that select the operator's pods. A Deployment's selector cannot change after the install. */}}
 {{- define "nodegauge.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "nodegauge.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -48,7 +48,7 @@ app.kubernetes.io/component: {{ .component }}
 {{/* An image reference. Call with (dict "root" $ "of" "operator" "image" .Values.operator.image). */}}
 {{- define "nodegauge.image" -}}
 {{- if eq .image.tag "latest" -}}
-{{- fail (printf "%s.image.tag must not be latest, which names no version: give a version, or a digest" .of) -}}
+{{- fail (printf "%s.image.tag must not be latest, because it names no version: set a version or a digest" .of) -}}
 {{- end -}}
 {{- $name := .image.repository -}}
 {{- if .image.registry -}}{{- $name = printf "%s/%s" .image.registry .image.repository -}}{{- end -}}
@@ -61,20 +61,20 @@ app.kubernetes.io/component: {{ .component }}
 
 {{- define "nodegauge.serviceAccountName" -}}
 {{- if not (or .Values.operator.serviceAccount.create .Values.operator.serviceAccount.name) -}}
-{{- fail "operator.serviceAccount.name is needed with operator.serviceAccount.create false: name one that exists" -}}
+{{- fail "operator.serviceAccount.name is required when operator.serviceAccount.create is false: set it to an existing account" -}}
 {{- end -}}
 {{- default (include "nodegauge.fullname" .) .Values.operator.serviceAccount.name -}}
 {{- end }}
 
 {{- define "nodegauge.probeServiceAccountName" -}}
 {{- if not (or .Values.probe.serviceAccount.create .Values.probe.serviceAccount.name) -}}
-{{- fail "probe.serviceAccount.name is needed with probe.serviceAccount.create false: name one that exists" -}}
+{{- fail "probe.serviceAccount.name is required when probe.serviceAccount.create is false: set it to an existing account" -}}
 {{- end -}}
 {{- default (printf "%s-probe" (include "nodegauge.fullname" .)) .Values.probe.serviceAccount.name -}}
 {{- end }}
 
 {{/*
-A PriorityClass' name; empty when the chart makes none and none is named: pods then have the cluster's default. Call
+Name of a PriorityClass; empty if the chart creates none and none is named: pods then have the cluster's default. Call
 with (dict "root" $ "class" .Values.probe.priorityClass "for" "probe").
 */}}
 {{- define "nodegauge.priorityClassName" -}}
@@ -86,8 +86,8 @@ with (dict "root" $ "class" .Values.probe.priorityClass "for" "probe").
 {{- end }}
 
 {{/*
-A duration that the operator takes, or a failure that names the value. Call with (dict "of" "operator.sweepInterval"
-"value" .Values.operator.sweepInterval "low" 0.1 "high" 300): seconds, as in the operator's settings.py.
+A duration within the operator's bounds, or a failure that names the value. Call with (dict "of" "operator.sweepInterval"
+"value" .Values.operator.sweepInterval "low" 0.1 "high" 300); the bounds are seconds, as in the operator's settings.py.
 */}}
 {{- define "nodegauge.duration" -}}
 {{- $factors := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
@@ -96,12 +96,12 @@ A duration that the operator takes, or a failure that names the value. Call with
 {{- $total = addf $total (mulf (regexFind "^[0-9]+" . | float64) (get $factors (regexFind "[a-z]+$" .))) -}}
 {{- end -}}
 {{- if or (lt $total (float64 .low)) (gt $total (float64 .high)) -}}
-{{- fail (printf "%s is %s: give %vs to %vs" .of .value .low .high) -}}
+{{- fail (printf "%s is %s: set it to %vs to %vs" .of .value .low .high) -}}
 {{- end -}}
 {{- .value -}}
 {{- end }}
 
-{{/* What makes a pod pass the Pod Security level "restricted"; the container's half is below. */}}
+{{/* Pod half of what the Pod Security level "restricted" requires; the container half is below. */}}
 {{- define "nodegauge.podSecurityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -119,7 +119,7 @@ capabilities:
 
 {{/*
 Metadata of pods that run the operator's image. Call with (dict "root" $ "component" "operator"). Only the operator
-may have a sidecar: a pod that has to end would never do so beside one.
+may have a sidecar: with one, a hook's pod would never complete.
 */}}
 {{- define "nodegauge.podMetadata" -}}
 {{- $labels := dict }}
@@ -141,7 +141,7 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Where, how urgently and with what pull secrets pods of the operator's image run. */}}
+{{/* Priority, pull secrets and placement of pods that run the operator's image. */}}
 {{- define "nodegauge.placement" -}}
 {{- with .Values.operator.priorityClassName }}
 priorityClassName: {{ . }}
@@ -166,7 +166,7 @@ affinity:
 {{- end }}
 {{- end }}
 
-{{/* The default policy's spec: the values', with a node selector where they have none. */}}
+{{/* The default policy's spec: that of the values, plus a node selector if they have none. */}}
 {{- define "nodegauge.policySpec" -}}
 {{- if not (hasKey .Values.policy.spec "nodeSelector") }}
 nodeSelector:
@@ -178,7 +178,7 @@ nodeSelector:
 {{- end }}
 {{- end }}
 
-{{/* The default policy as a whole, without Helm's marks. */}}
+{{/* The whole default policy, without Helm's ownership annotations. */}}
 {{- define "nodegauge.policy" -}}
 apiVersion: nodegauge.dev/v1alpha1
 kind: GPUValidationPolicy
@@ -192,29 +192,29 @@ spec:
   {{- include "nodegauge.policySpec" . | nindent 2 }}
 {{- end }}
 
-{{/* Not empty where the API server serves policies, as Helm saw it before it wrote anything. */}}
+{{/* Not empty if the API server served policies before Helm wrote anything. */}}
 {{- define "nodegauge.policyKnown" -}}
 {{- if .Capabilities.APIVersions.Has "nodegauge.dev/v1alpha1/GPUValidationPolicy" }}known{{ end -}}
 {{- end }}
 
-{{/* A text for a container's arguments and environment, in which the kubelet replaces $(NAME) and $$. */}}
+{{/* Escapes text for a container's arguments and environment, in which the kubelet expands $(NAME) and $$. */}}
 {{- define "nodegauge.literal" -}}
 {{- replace "$" "$$" . -}}
 {{- end }}
 
-{{/* A container's environment as JSON, for what is more than one word; empty for nothing. */}}
+{{/* A list or map as JSON for a container's environment; empty if it is empty. */}}
 {{- define "nodegauge.json" -}}
 {{- if . -}}{{- include "nodegauge.literal" (toJson .) | quote -}}{{- else -}}""{{- end -}}
 {{- end }}
 
-{{/* Annotations of the clean-up hook's objects; the argument is the weight. Helm deletes them when all is done. */}}
+{{/* Annotations of the clean-up hook's objects; the argument is the weight. Helm deletes them when the hook succeeds. */}}
 {{- define "nodegauge.cleanupHook" -}}
 helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
-{{/* Annotations of the objects that write the first policy; the argument is the weight. */}}
+{{/* Annotations of the objects that create the first policy; the argument is the weight. */}}
 {{- define "nodegauge.policyHook" -}}
 helm.sh/hook: post-install,post-upgrade
 helm.sh/hook-weight: {{ . | quote }}
