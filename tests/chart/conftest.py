@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.chart_cluster import clear
-from support.chart_pods import ChartPods
-from support.chart_tools import NAMESPACE, Helm
+from support.chart import NAMESPACE, ChartPods, Helm, Installed, clear, install
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
 from testbed.rest import Rest
@@ -50,7 +48,18 @@ def chart_pods(empty_plane: ControlPlane, tmp_path: Path) -> Iterator[ChartPods]
 
 @pytest.fixture
 def cluster(helm: Helm, empty_plane: ControlPlane, chart_pods: ChartPods) -> Iterator[Helm]:
-    """helm on a cluster without anything of ours; whatever a test installs is gone after it."""
+    """helm on an empty cluster; what a test installs is removed after it."""
     on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
     yield on_cluster
     clear(on_cluster, empty_plane.rest())
+
+
+@pytest.fixture(scope="module")
+def installed(
+    helm: Helm, empty_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installed]:
+    """One install with the defaults, shared by the tests of a module that only look at it."""
+    on_cluster = replace(helm, kubeconfig=empty_plane.kubeconfig)
+    with ChartPods(empty_plane, directory=tmp_path_factory.mktemp("hooks")):
+        yield Installed(helm=on_cluster, notes=install(on_cluster))
+        clear(on_cluster, empty_plane.rest())

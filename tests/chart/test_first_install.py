@@ -1,4 +1,4 @@
-"""The first install, also where the API server is late: the policy is written, or its fault is named.
+"""The first install creates the policy, even on a slow API server, or names what is wrong with it.
 
 Helm and the chart's pods reach the API server through a fault proxy; there is no kubelet (`chart_pods`).
 """
@@ -13,9 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from support.chart_cluster import PLACES, clear, eventually, install, left_behind, policies, upgrade
-from support.chart_pods import ChartPods
-from support.chart_tools import NAMESPACE, Helm, HelmFailed, Object
+from support.chart import (
+    PODS,
+    ChartPods,
+    Helm,
+    HelmFailed,
+    Object,
+    clear,
+    install,
+    policies,
+    upgrade,
+)
 from testbed.controlplane import ControlPlane
 from testbed.proxy import FaultProxy
 from testbed.proxy_rules import Refuse, Replace, RequestInfo, ResponseInfo, When
@@ -29,7 +37,7 @@ LATE_SECONDS = 6.0
 
 
 class Late:
-    """An API server that serves a new CRD only seconds after it was created, in discovery and in fact."""
+    """Makes the API server serve a new CRD only seconds after its creation, in discovery and in requests."""
 
     def __init__(self, proxy: FaultProxy) -> None:
         self._until = 0.0
@@ -52,8 +60,8 @@ class Late:
     def _refuse(self, _request: RequestInfo, _response: ResponseInfo | None) -> Refuse | None:
         if time.monotonic() > self._until:
             return None
-        words = "the server could not find the requested resource"
-        return Refuse(status=404, reason="NotFound", message=words)
+        message = "the server could not find the requested resource"
+        return Refuse(status=404, reason="NotFound", message=message)
 
 
 def one_name(group: Object) -> str:
@@ -63,45 +71,36 @@ def one_name(group: Object) -> str:
 
 @pytest.fixture
 def proxy(empty_plane: ControlPlane) -> Iterator[FaultProxy]:
-    """A way to the API server on which things go wrong."""
+    """A proxy in front of the API server that injects faults."""
     with FaultProxy(empty_plane) as proxy:
         yield proxy
 
 
-def test_a_late_crd_does_not_stop_the_install(
+def test_the_install_waits_for_a_crd_that_is_served_late(
     helm: Helm, empty_plane: ControlPlane, proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    """One `helm install` is enough where the API server serves the CRD only seconds after Helm made it."""
+    """One `helm install` is enough if the API server serves the CRD only seconds after Helm created it."""
     late = Late(proxy)
     on_cluster = replace(helm, kubeconfig=proxy.kubeconfig())
     with ChartPods(empty_plane, directory=tmp_path, server=proxy.server) as running:
         install(on_cluster)
         assert late.hidden.fired, "Helm never looked"
         assert late.refused.fired, "the CRD was served at once"
-        assert "not yet: " in running.ran["policy-writer"]
-        assert "written" in running.ran["policy-writer"]
+        assert "not yet: " in running.output["policy-writer"]
+        assert "written" in running.output["policy-writer"]
         assert set(policies(empty_plane.rest())) == {"default"}
         clear(on_cluster, empty_plane.rest())
 
 
-def test_the_writer_leaves_nothing(cluster: Helm, rest: Rest) -> None:
-    """Job, account and rights that wrote the first policy are gone when `helm install` returns."""
-    install(cluster)
-    assert [name for kind, name in left_behind(rest) if name.endswith("-policy")] == []
-    eventually(lambda: rest.get(PLACES["Job"].format(NAMESPACE))["items"] == [])
-
-
-def test_a_bad_first_policy_is_named(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
-    """What only CEL sees fails the install; the pod's last words name the field, an upgrade mends it."""
+def test_an_invalid_first_policy_fails_the_install(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
+    """A policy that CEL refuses fails the install; the pod names the field, and an upgrade repairs it."""
     bad: Object = {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}}
     began = time.monotonic()
     with pytest.raises(HelmFailed, match="ng-nodegauge-policy"):
         install(cluster, bad)
     assert time.monotonic() - began < 60, "Helm waited for its timeout"
-    assert "spec.probes.health.deadline" in chart_pods.ran["policy-writer"]
-    (pod,) = [
-        p for p in rest.get(PLACES["Pod"].format(NAMESPACE))["items"] if "policy" in p["metadata"]["name"]
-    ]
+    assert "spec.probes.health.deadline" in chart_pods.output["policy-writer"]
+    (pod,) = [p for p in rest.get(PODS)["items"] if "policy" in p["metadata"]["name"]]
     (status,) = pod["status"]["containerStatuses"]
     assert "spec.probes.health.deadline" in status["state"]["terminated"]["message"]
     assert policies(rest) == {}
@@ -109,8 +108,8 @@ def test_a_bad_first_policy_is_named(cluster: Helm, rest: Rest, chart_pods: Char
     assert set(policies(rest)) == {"default"}
 
 
-def test_what_the_writer_wrote_is_helms(cluster: Helm, rest: Rest) -> None:
-    """A field of the first values that later values no longer name goes back to the CRD's default."""
+def test_helm_owns_the_first_policy(cluster: Helm, rest: Rest) -> None:
+    """A field that later values no longer set gets the CRD's default again."""
     install(cluster, {"policy": {"spec": {"mode": "Observe"}}})
     before = policies(rest)["default"]
     assert before["spec"]["mode"] == "Observe"
@@ -121,8 +120,8 @@ def test_what_the_writer_wrote_is_helms(cluster: Helm, rest: Rest) -> None:
     assert (after["spec"]["mode"], after["spec"].get("priority")) == ("Enforce", 0)
 
 
-def test_awkward_texts_arrive(cluster: Helm, rest: Rest) -> None:
-    """Quotes, dollars and what looks like a container's variable arrive in the first policy as written."""
+def test_special_characters_reach_the_first_policy(cluster: Helm, rest: Rest) -> None:
+    """Quotes, dollar signs and variable references are unchanged in the first policy."""
     annotations = {"example.com/json": '{"a": "<b> & $(HOME) $$ \'c\' \\"d\\""}'}
     install(cluster, {"policy": {"spec": {"podTemplate": {"annotations": annotations}}}})
     assert policies(rest)["default"]["spec"]["podTemplate"]["annotations"] == annotations

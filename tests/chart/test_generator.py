@@ -1,4 +1,4 @@
-"""charts/generate.py: what it writes is up to date, and follows from comments and from the CRD's rules."""
+"""charts/generate.py: its files are up to date, and follow from comments and from the CRD's rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from support.chart_tools import ROOT
+from support.chart import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -22,28 +22,28 @@ def generator() -> ModuleType:
 
 
 def test_generated_files_are_up_to_date(generator: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    """Copies of the CRDs, the policy's schema and docs/reference/values.md are what they are made from."""
+    """The CRD copies, the policy's schema and docs/reference/values.md match their sources."""
     assert generator.main(["--check"]) == 0, capsys.readouterr().err
 
 
-def test_generator_tells_what_differs(
+def test_check_names_a_file_that_differs(
     generator: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With --check a file that is not up to date is named, and the exit code is 1."""
+    """With --check a file that differs from its source is named, and the exit code is 1."""
     monkeypatch.setattr(generator, "values_page", lambda text: "something else")
     assert generator.main(["--check"]) == 1
     assert "docs/reference/values.md" in capsys.readouterr().err
 
 
-def test_generator_wants_comments(generator: ModuleType) -> None:
-    """A value without a comment is an error that names it."""
+def test_a_value_without_a_comment_is_an_error(generator: ModuleType) -> None:
+    """A value without a comment is an error that names the value."""
     text = "a:\n  # Said.\n  b: 1\n  c: 2\n"
     with pytest.raises(SystemExit, match=r"a\.c has no comment"):
         list(generator.documented(text))
 
 
-def test_generator_reads_comments(generator: ModuleType) -> None:
-    """Comments over several lines, maps as values, and lists come out as rows of path, default and words."""
+def test_comments_become_rows_of_the_page(generator: ModuleType) -> None:
+    """Comments over several lines, maps and lists become path, default and description."""
     text = (
         "# Top | line,\n# and more.\na:\n  x: 1\n  y: {}\ngroup:\n  # A list.\n  b: []\n  # Empty.\n  c: ''\n"
     )
@@ -54,8 +54,8 @@ def test_generator_reads_comments(generator: ModuleType) -> None:
     ]
 
 
-def test_generator_takes_rules_of_patterns(generator: ModuleType) -> None:
-    """CEL rules about patterns of texts and keys are said again in JSON schema, others are left out."""
+def test_cel_rules_about_patterns_become_json_schema(generator: ModuleType) -> None:
+    """CEL rules about patterns of strings and keys become JSON schema; other rules are left out."""
     text = {"type": "string"} | {
         "x-kubernetes-validations": [
             {"rule": "self == '' || self.matches('^a$')"},

@@ -1,7 +1,7 @@
-"""`helm test` on a real API server: its pod's own command, with the rights of the operator's account.
+"""`helm test` on a real API server: the command of its pod, with the rights of the operator's account.
 
-There is no kubelet here: the pod's command is run by `chart_pods`, which gives the operator's pod an address,
-at which the operator's own HTTP server listens.
+There is no kubelet: `chart_pods` runs the pod's command and gives the operator's pod an address, at which the
+operator's HTTP server listens.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ import pytest
 
 from nodegauge_operator.http import HttpServer
 from nodegauge_operator.metrics import Metrics
-from support.chart_cluster import eventually, install
-from support.chart_pods import LOOPBACK, PODS, ChartPods
-from support.chart_tools import NAMESPACE, RELEASE, Helm, HelmFailed
+from support.chart import (
+    LOOPBACK,
+    NAMESPACE,
+    PODS,
+    RELEASE,
+    ChartPods,
+    Helm,
+    HelmFailed,
+    eventually,
+    install,
+)
 from testbed.rest import Rest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -39,27 +47,29 @@ def operator(*, ready: bool) -> Iterator[int]:
         loop.close()
 
 
-def names_of_pods(rest: Rest) -> list[str]:
-    """The pods in the release's namespace, but for the operator's."""
+def helm_test_pods(rest: Rest) -> list[str]:
+    """Names of the test's pods in the release's namespace."""
     return [p["metadata"]["name"] for p in rest.get(PODS)["items"] if "-test" in p["metadata"]["name"]]
 
 
-def test_helm_test_passes(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
-    """With an operator that lives the test passes under the operator's account, and leaves no pod."""
+def test_helm_test_passes_with_a_healthy_operator(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
+    """With a healthy operator the test passes under the operator's account and leaves no pod."""
     with operator(ready=True) as port:
         install(cluster, {"operator": {"httpPort": port}})
         cluster.run("test", RELEASE, "--namespace", NAMESPACE)
-    assert "answers /healthz: ok" in chart_pods.ran["test"]
-    assert "answers /readyz: ok" in chart_pods.ran["test"]
-    eventually(lambda: names_of_pods(rest) == [])
+    assert "answers /healthz: ok" in chart_pods.output["test"]
+    assert "answers /readyz: ok" in chart_pods.output["test"]
+    eventually(lambda: helm_test_pods(rest) == [])
 
 
-def test_helm_test_fails(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
-    """With an operator that is not ready the test fails, and its pod stays to be read."""
+def test_helm_test_fails_while_the_operator_is_not_ready(
+    cluster: Helm, rest: Rest, chart_pods: ChartPods
+) -> None:
+    """With an operator that is not ready the test fails and keeps its pod for the log."""
     with operator(ready=False) as port:
         install(cluster, {"operator": {"httpPort": port}, "test": {"timeout": "2s"}})
         with pytest.raises(HelmFailed):
             cluster.run("test", RELEASE, "--namespace", NAMESPACE)
-    assert "answers /readyz with 503: waiting for the first full list" in chart_pods.ran["test"]
-    assert names_of_pods(rest) == ["ng-nodegauge-test"]
+    assert "answers /readyz with 503: waiting for the first full list" in chart_pods.output["test"]
+    assert helm_test_pods(rest) == ["ng-nodegauge-test"]
     rest.delete(f"{PODS}/ng-nodegauge-test", {"gracePeriodSeconds": 0})

@@ -1,7 +1,6 @@
-"""The chart on a real API server: one install on an empty cluster, upgrades that keep, uninstalls that clean.
+"""Upgrades keep what they should, uninstalls remove the rest: the chart on a real API server.
 
-There is no kubelet here: hooks are run by `chart_pods`, the operator is not.  The objects are looked at, and
-what the API server makes of them.
+There is no kubelet: `chart_pods` runs the hooks' pods, and nothing runs the operator.
 """
 
 from __future__ import annotations
@@ -10,10 +9,17 @@ import itertools
 
 import pytest
 
-from support.chart_cluster import (
+from support.chart import (
+    ALL,
+    CHART,
     CRDS,
-    PLACES,
+    NAMESPACE,
     POLICIES,
+    RELEASE,
+    ChartPods,
+    Helm,
+    HelmFailed,
+    Object,
     eventually,
     install,
     installed_crds,
@@ -22,71 +28,20 @@ from support.chart_cluster import (
     policies,
     upgrade,
 )
-from support.chart_pods import ChartPods
-from support.chart_tools import (
-    ALL,
-    CHART,
-    KNOWN,
-    NAMESPACE,
-    RELEASE,
-    VARIANTS,
-    Helm,
-    HelmFailed,
-    Object,
-    events,
-)
-from testbed.errors import ApiError
 from testbed.rest import Rest
 
 pytestmark = pytest.mark.cluster
 
 NO_JOB: Object = {"cleanup": {"enabled": False}}
-"""Values for an uninstall with hooks where no kubelet runs the clean-up's Job."""
+"""Values for an uninstall whose hooks include no Job."""
 
 
-def test_one_install_is_enough(cluster: Helm, rest: Rest) -> None:
-    """On an empty cluster one `helm install` makes everything that the chart renders, the policy included."""
-    words = install(cluster)
-    assert "kubectl get nodes -L interconnect" in words
-    assert "kubectl get nodereports" in words
-    wanted = {(o["kind"], o["metadata"]["name"]) for o in cluster.objects({}, *KNOWN) if not events(o)}
-    assert wanted == left_behind(rest)
-    spec = policies(rest)["default"]["spec"]
-    assert spec["nodeSelector"] == {"matchLabels": {"nvidia.com/gpu.present": "true"}}
-    assert spec["probes"]["health"]["interval"] == "15m"
+def test_upgrades_and_rollbacks_keep_the_policy(cluster: Helm, rest: Rest) -> None:
+    """An upgrade merges changed values into the policy and keeps fields that people have set.
 
-
-def test_api_server_takes_every_object(cluster: Helm, rest: Rest) -> None:
-    """The API server takes each object of each set of values, unknown fields refused (but ServiceMonitor)."""
-    install(cluster)
-    for variant, values in VARIANTS.items():
-        rendered = [cluster.objects(values, *options, release="other") for options in ((), KNOWN)]
-        for o in itertools.chain(*rendered):
-            if o["kind"] in ("ServiceMonitor", "CustomResourceDefinition"):
-                continue
-            if o["kind"] == "Pod":
-                o["spec"]["serviceAccountName"] = "default"  # a dry run makes no account for it
-            body = o | {"metadata": o["metadata"] | {"name": f"try-{o['metadata']['name']}"}}
-            place = PLACES[o["kind"]].format(o["metadata"].get("namespace", ""))
-            made = rest.create(f"{place}?dryRun=All&fieldValidation=Strict", body)
-            assert made["metadata"]["name"] == body["metadata"]["name"], variant
-
-
-def test_pods_pass_pod_security(cluster: Helm, rest: Rest) -> None:
-    """Pods of operator, clean-up and test are admitted where Pod Security enforces `restricted`."""
-    for o in cluster.objects():
-        if o["kind"] in ("Deployment", "Job", "Pod"):
-            pod = o if o["kind"] == "Pod" else o["spec"]["template"]
-            pod["metadata"]["name"] = "try"
-            pod["spec"]["serviceAccountName"] = "default"
-            rest.create(f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", pod)
-    pod["spec"]["securityContext"]["runAsNonRoot"] = False
-    with pytest.raises(ApiError, match="violates PodSecurity"):
-        rest.create(f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", pod)
-
-
-def test_upgrade_keeps_what_people_set(cluster: Helm, rest: Rest) -> None:
-    """An upgrade brings changed values into the policy, keeps it, and keeps what people set beside them."""
+    An upgrade with a policy that CEL refuses names the field and changes nothing.  A rollback to the first
+    revision, which does not contain the policy, keeps it.
+    """
     install(cluster)
     before = policies(rest)["default"]["metadata"]["uid"]
     rest.patch(f"{POLICIES}/default", {"spec": {"mode": "Observe"}})
@@ -96,20 +51,16 @@ def test_upgrade_keeps_what_people_set(cluster: Helm, rest: Rest) -> None:
         assert policy["metadata"]["uid"] == before
         assert policy["spec"]["mode"] == "Observe"
         assert policy["spec"]["probes"]["health"]["interval"] == interval
-
-
-def test_rollback_keeps_the_policy(cluster: Helm, rest: Rest) -> None:
-    """A rollback to the first revision, which does not hold the policy, never takes it away."""
-    install(cluster)
-    before = policies(rest)["default"]["metadata"]["uid"]
-    upgrade(cluster)
+    with pytest.raises(HelmFailed, match=r"spec\.probes\.health\.deadline"):
+        upgrade(cluster, {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}})
+    assert policies(rest)["default"]["spec"] == policy["spec"]
     cluster.run("rollback", RELEASE, "1", "--namespace", NAMESPACE)
     assert policies(rest)["default"]["metadata"]["uid"] == before
 
 
 @pytest.mark.parametrize("policy", [{"create": False}, {"name": "other"}], ids=["left out", "renamed"])
-def test_upgrade_removes_what_values_no_longer_name(cluster: Helm, rest: Rest, policy: Object) -> None:
-    """A policy that the values no longer name goes; one that somebody else made stays."""
+def test_upgrade_deletes_a_policy_without_values(cluster: Helm, rest: Rest, policy: Object) -> None:
+    """An upgrade deletes a policy that the values no longer name, and keeps policies of others."""
     install(cluster)
     upgrade(cluster)
     foreign = {
@@ -122,16 +73,8 @@ def test_upgrade_removes_what_values_no_longer_name(cluster: Helm, rest: Rest, p
     assert set(policies(rest)) == {"foreign"} | ({policy["name"]} if "name" in policy else set())
 
 
-def test_bad_policy_stops_an_upgrade(cluster: Helm, rest: Rest) -> None:
-    """What only CEL sees fails the upgrade with the field named, and the policy stays as it was."""
-    install(cluster)
-    with pytest.raises(HelmFailed, match=r"spec\.probes\.health\.deadline"):
-        upgrade(cluster, {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}})
-    assert policies(rest)["default"]["spec"]["probes"]["health"]["interval"] == "15m"
-
-
 def test_upgrade_upgrades_the_crds(cluster: Helm, rest: Rest) -> None:
-    """`helm upgrade` mends a CRD that is not the chart's."""
+    """`helm upgrade` restores a CRD that was changed."""
     install(cluster)
     name = "nodereports.nodegauge.dev"
     rest.patch(f"{CRDS}/{name}", {"spec": {"names": {"categories": []}}})
@@ -142,8 +85,8 @@ def test_upgrade_upgrades_the_crds(cluster: Helm, rest: Rest) -> None:
 
 @pytest.mark.parametrize("upgrades", [0, 1])
 @pytest.mark.parametrize("keep", [True, False], ids=["keep", "remove"])
-def test_uninstall_leaves_what_keep_says(cluster: Helm, rest: Rest, keep: bool, upgrades: int) -> None:
-    """An uninstall leaves the CRDs with `crds.keep`, nothing without; never a policy of the chart's."""
+def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, keep: bool, upgrades: int) -> None:
+    """An uninstall keeps the CRDs with `crds.keep`, and always deletes the chart's policy."""
     values = NO_JOB | {"crds": {"keep": keep}}
     install(cluster, values)
     for _ in range(upgrades):
@@ -154,20 +97,20 @@ def test_uninstall_leaves_what_keep_says(cluster: Helm, rest: Rest, keep: bool, 
     eventually(lambda: left_behind(rest) == kept)
 
 
-def test_uninstall_does_not_need_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
-    """Where somebody has removed the CRDs before, the clean-up's Job still runs, and nothing stops Helm."""
+def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
+    """An uninstall after somebody has removed the CRDs still runs the clean-up Job and succeeds."""
     install(cluster)
     upgrade(cluster)
     for name in installed_crds(rest):
         rest.delete(f"{CRDS}/{name}")
     eventually(lambda: not installed_crds(rest) and not is_served(rest))
     cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
-    assert "reports: gone already" in chart_pods.ran["cleanup"]
+    assert "reports: gone already" in chart_pods.output["cleanup"]
     eventually(lambda: left_behind(rest) == set())
 
 
-def test_uninstall_without_hooks_keeps_the_objects_of_kept_crds(cluster: Helm, rest: Rest) -> None:
-    """Without hooks only the kept CRDs and their policy stay, and the next install takes both over."""
+def test_uninstall_without_hooks_keeps_crds_and_policy(cluster: Helm, rest: Rest) -> None:
+    """An uninstall without hooks keeps the CRDs and the policy, and the next install adopts both."""
     install(cluster)
     cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
     assert {kind for kind, _ in left_behind(rest)} == {"CustomResourceDefinition", "GPUValidationPolicy"}
@@ -176,8 +119,8 @@ def test_uninstall_without_hooks_keeps_the_objects_of_kept_crds(cluster: Helm, r
     assert policies(rest)["default"]["metadata"]["uid"] == before
 
 
-def test_upgrade_replaces_what_is_renamed(cluster: Helm, rest: Rest) -> None:
-    """A release can go from the defaults to nearly every value set; objects under their old names go."""
+def test_upgrade_removes_renamed_objects(cluster: Helm, rest: Rest) -> None:
+    """An upgrade from the defaults to nearly every value set removes objects with their old names."""
     install(cluster)
     values = {key: value for key, value in ALL.items() if key not in ("fullnameOverride", "metrics", "crds")}
     upgrade(cluster, values)

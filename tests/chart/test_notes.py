@@ -1,27 +1,27 @@
-"""What `helm install` says in the end: commands that fit these values, and what they mean for the nodes."""
+"""The notes after `helm install` fit the values: commands to run, and what happens to the nodes."""
 
 from __future__ import annotations
 
 import pytest
 
-from support.chart_tools import CHART, NAMESPACE, RELEASE, Helm, Object, variants
+from support.chart import CHART, NAMESPACE, RELEASE, Helm, Object, variants
 
 
 def notes(helm: Helm, values: Object | None = None) -> str:
     """The notes of a first install."""
-    words = ["install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=client"]
-    return helm.run(*words, values=values).partition("NOTES:\n")[2]
+    arguments = ["install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--dry-run=client"]
+    return helm.run(*arguments, values=values).partition("NOTES:\n")[2]
 
 
 @variants
-def test_notes_are_whole(helm: Helm, values: Object) -> None:
-    """With each set of values there is text, without a value that is missing and without two empty lines."""
-    said = notes(helm, values)
-    assert said.startswith("nodegauge ")
-    assert "<no value>" not in said
-    assert "<nil>" not in said
-    assert "map[" not in said
-    assert "\n\n\n" not in said
+def test_notes_are_complete(helm: Helm, values: Object) -> None:
+    """With each set of values the notes have no missing value and no double empty line."""
+    text = notes(helm, values)
+    assert text.startswith("nodegauge ")
+    assert "<no value>" not in text
+    assert "<nil>" not in text
+    assert "map[" not in text
+    assert "\n\n\n" not in text
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def test_notes_are_whole(helm: Helm, values: Object) -> None:
     ],
     ids=["default", "renamed", "switched off"],
 )
-def test_the_table_has_the_labels_key(helm: Helm, labels: Object, column: str) -> None:
-    """The command that shows the nodes asks for the key that these values give the label."""
+def test_the_command_shows_the_short_key(helm: Helm, labels: Object, column: str) -> None:
+    """The command that lists the nodes has the short key that the values set."""
     assert column in notes(helm, {"policy": {"spec": {"labels": labels}}})
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "text"),
     [
         ({}, "At most 20% of the nodes"),
         ({"budget": {"gatedNodes": 3}}, "At most 3 of the nodes"),
@@ -52,13 +52,13 @@ def test_the_table_has_the_labels_key(helm: Helm, labels: Object, column: str) -
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_follows_for_the_nodes(helm: Helm, spec: Object, words: str) -> None:
-    """Mode, taints and budget of these values stand in the text."""
-    assert words in notes(helm, {"policy": {"spec": spec}})
+def test_notes_say_what_happens_to_the_nodes(helm: Helm, spec: Object, text: str) -> None:
+    """The notes contain mode, taints and budget of the values."""
+    assert text in notes(helm, {"policy": {"spec": spec}})
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "text"),
     [
         ({"operator": {"nodeLabelSelector": "gpu=yes"}}, "match operator.nodeLabelSelector: gpu=yes"),
         ({"policy": {"create": False}}, "nothing is measured until you create a GPUValidationPolicy"),
@@ -66,6 +66,6 @@ def test_what_follows_for_the_nodes(helm: Helm, spec: Object, words: str) -> Non
     ],
     ids=["selector", "no policy", "no clean-up"],
 )
-def test_what_else_one_has_to_know(helm: Helm, values: Object, words: str) -> None:
-    """What is left out, or narrower than one may think, is said."""
-    assert words in notes(helm, values)
+def test_notes_warn_about_what_is_switched_off(helm: Helm, values: Object, text: str) -> None:
+    """The notes mention what is switched off or limited."""
+    assert text in notes(helm, values)

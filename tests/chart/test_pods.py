@@ -1,4 +1,4 @@
-"""The pods of the chart: restricted, of a version, and handed values in words that the operator reads."""
+"""The chart's pods are restricted, have versioned images, and pass every value to the operator."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from nodegauge_operator.api.policy import parse as parse_policy
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.settings import Settings, parse
-from support.chart_tools import (
+from support.chart import (
     ALL,
-    FILES,
+    CLUSTERS,
     KNOWN,
     NAMESPACE,
     RELEASE,
     Helm,
-    HelmFailed,
     Object,
     of_kind,
     only,
@@ -27,7 +26,7 @@ from support.chart_tools import (
 
 
 def violations(pod: Object) -> list[str]:
-    """What keeps a pod from being as restricted as ours must be: Pod Security "restricted", and more."""
+    """What a pod violates of Pod Security "restricted" and of this project's stricter rules."""
     spec = pod["spec"]
     own = spec.get("securityContext", {})
     found = []
@@ -36,7 +35,7 @@ def violations(pod: Object) -> list[str]:
     if own.get("seccompProfile") != {"type": "RuntimeDefault"}:
         found.append("seccomp RuntimeDefault")
     if {"hostNetwork", "hostPID", "hostIPC", "volumes", "initContainers"} & spec.keys():
-        found.append("nothing of the host, no volumes")
+        found.append("no host access, no volumes")
     for container in spec["containers"]:
         restricted = {
             "allowPrivilegeEscalation": False,
@@ -50,52 +49,52 @@ def violations(pod: Object) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("which", ["operator", "probe", "nccl"])
+@pytest.mark.parametrize(
+    ("image", "reference"),
+    [
+        ({}, "nodegauge/{}:0.1.0"),
+        (
+            {"registry": "registry.example.com:5000", "repository": "gpu/x", "tag": "2.0"},
+            "registry.example.com:5000/gpu/x:2.0",
+        ),
+        ({"tag": "2.0", "digest": f"sha256:{'0' * 64}"}, f"nodegauge/{{}}@sha256:{'0' * 64}"),
+    ],
+    ids=["default", "registry and tag", "digest"],
+)
+def test_image_references(helm: Helm, which: str, image: Object, reference: str) -> None:
+    """Every image has the chart's version or a tag, or a digest, which wins; all pods run the operator's."""
+    objects = helm.objects({name: {"image": image} for name in ("operator", "probe", "nccl")})
+    variables = environment(objects)
+    (own,) = {c["image"] for pod in pods(objects).values() for c in pod["spec"]["containers"]}
+    images = {"operator": own} | {x: variables[f"NODEGAUGE_{x.upper()}_IMAGE"] for x in ("probe", "nccl")}
+    assert images[which] == reference.format(which)
+
+
+def test_without_nccl_there_is_no_nccl_image(helm: Helm) -> None:
+    """With `nccl.enabled` false the operator gets no NCCL image, so the NCCL probe does not run."""
+    values = {"nccl": {"enabled": False, "image": {"repository": "gpu/nccl"}}}
+    assert environment(helm.objects(values))["NODEGAUGE_NCCL_IMAGE"] == ""
+
+
 @variants
 def test_pods_are_restricted(helm: Helm, values: Object) -> None:
-    """No pod of ours has root, capabilities, a writable root, anything of the host or unbounded memory."""
+    """No pod has root, capabilities, a writable root file system, host access or unlimited memory."""
     found = pods(helm.objects(values))
     assert found
     assert {name: violations(pod) for name, pod in found.items()} == {name: [] for name in found}
 
 
-def test_violations_are_seen(helm: Helm) -> None:
-    """The check above sees a pod that is not restricted."""
+def test_the_check_detects_violations(helm: Helm) -> None:
+    """The check above detects a pod that is not restricted."""
     pod = pods(helm.objects())["Deployment/ng-nodegauge"]
     del pod["spec"]["securityContext"]["runAsNonRoot"]
     pod["spec"]["containers"][0]["securityContext"]["capabilities"] = {}
     assert len(violations(pod)) == 2
 
 
-@variants
-def test_images_name_a_version(helm: Helm, values: Object) -> None:
-    """Every image has a tag or a digest, the probe's too."""
-    objects = helm.objects(values)
-    images = [c["image"] for pod in pods(objects).values() for c in pod["spec"]["containers"]]
-    images.append(environment(objects)["NODEGAUGE_PROBE_IMAGE"])
-    for image in images:
-        name, _, version = image.replace("@sha256:", "@").rpartition("@" if "@" in image else ":")
-        assert name
-        assert version not in ("", "latest")
-        assert "/" not in version
-
-
-@pytest.mark.parametrize("which", ["operator", "probe"])
-def test_latest_is_refused(helm: Helm, which: str) -> None:
-    """The tag `latest` is refused, with the value named."""
-    with pytest.raises(HelmFailed, match=rf"{which}\.image\.tag must not be latest"):
-        helm.template({which: {"image": {"tag": "latest"}}})
-
-
-def test_image_parts_are_put_together(helm: Helm) -> None:
-    """Registry, repository, tag and digest end up in the reference, the digest winning over the tag."""
-    objects = helm.objects(ALL)
-    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "registry.example.com:5000/op:9.9"
-    assert environment(objects)["NODEGAUGE_PROBE_IMAGE"] == f"pr@sha256:{'0' * 64}"
-
-
 def environment(objects: list[Object]) -> dict[str, str]:
-    """The operator's environment, as a kubelet would make it, in which `$$` is a dollar."""
+    """The operator's environment as a kubelet expands it: `$$` is a dollar sign."""
     (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert not re.search(r"(^|[^$])([$][$])*[$][(]", "\n".join(e.get("value", "") for e in container["env"]))
     fields = {"metadata.namespace": NAMESPACE, "metadata.name": "a-pod"}
@@ -108,33 +107,33 @@ def environment(objects: list[Object]) -> dict[str, str]:
 
 
 class Recorder(dict[str, str]):
-    """An environment that remembers what it was asked for."""
+    """An environment that records which variables are read."""
 
     def __init__(self, variables: dict[str, str]) -> None:
         super().__init__(variables)
         self.asked: set[str] = set()
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
-        """The variable, noted."""
+        """The variable; its name is recorded."""
         self.asked.add(name)
         return super().get(name, default)
 
 
 def test_operator_reads_what_the_chart_writes(helm: Helm) -> None:
-    """Each variable of the chart is one that the operator's settings read: no value is lost on a name."""
+    """The operator's settings read every variable that the chart sets."""
     recorder = Recorder(environment(helm.objects(ALL)))
     parse(recorder)
     assert set(recorder) - recorder.asked == set()
 
 
-def test_defaults_are_the_operators(helm: Helm) -> None:
-    """With default values the chart asks for the operator's own defaults."""
+def test_defaults_are_those_of_the_operator(helm: Helm) -> None:
+    """With default values the chart sets the operator's own defaults."""
     found = parse(environment(helm.objects()))
     assert found == Settings(probe=found.probe, instance="a-pod")
 
 
 def test_values_reach_the_operator(helm: Helm) -> None:
-    """Every value of the operator and its probes arrives in its settings."""
+    """Every value for the operator and its probes reaches its settings."""
     found = parse(environment(helm.objects(ALL)))
     assert (found.log_level, found.log_format, found.http_port) == ("debug", "text", 9090)
     assert found.node_label_selector == "nvidia.com/gpu.present=true"
@@ -149,29 +148,32 @@ def test_values_reach_the_operator(helm: Helm) -> None:
     )
 
 
-def test_free_values_reach_the_probes(helm: Helm) -> None:
-    """Labels, annotations, tolerations and resources for probe pods arrive as they were written."""
+def test_free_form_values_reach_the_probes(helm: Helm) -> None:
+    """Labels, annotations, tolerations and resources for probe pods are passed on unchanged."""
     probe = parse(environment(helm.objects(ALL))).probe
     given = ALL["probe"]
+    assert probe.nccl_resources == ALL["nccl"]["resources"]
     assert (probe.labels, probe.annotations) == (given["podLabels"], given["podAnnotations"])
     assert (probe.tolerations, probe.resources) == (given["tolerations"], given["resources"])
     awkward = {"podAnnotations": {"example.com/json": '{"a": "<b> & \'c\' \\"d\\" $(POD_NAME) $$"}'}}
     assert parse(environment(helm.objects({"probe": awkward}))).probe.annotations == awkward["podAnnotations"]
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_probe_on_each_kind_of_cluster(helm: Helm, name: str) -> None:
-    """With the values of a kind of cluster, the probe pod has what they say of it, and stays restricted."""
-    objects = helm.objects(FILES[name], *KNOWN)
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> None:
+    """The probe pod has what a typical cluster's values set for it, and is restricted."""
+    objects = helm.objects(CLUSTERS[name], *KNOWN)
     probe = parse(environment(objects)).probe
     (body,) = of_kind(objects, "GPUValidationPolicy")
     node = NodeView(name="gpu-1", uid="u", resource_version="1", labels={})
     pod = probe_pod(node=node, policy=parse_policy(body), number=1, request="", defaults=probe)
-    given = FILES[name].get("probe", {})
+    given = CLUSTERS[name].get("probe", {})
     spec = pod["spec"]
     assert violations(pod) == []
     assert spec.get("runtimeClassName", "") == given.get("runtimeClassName", "")
-    assert spec.get("imagePullSecrets", []) == [{"name": n} for n in FILES[name].get("imagePullSecrets", [])]
+    assert spec.get("imagePullSecrets", []) == [
+        {"name": n} for n in CLUSTERS[name].get("imagePullSecrets", [])
+    ]
     assert given.get("podLabels", {}).items() <= pod["metadata"]["labels"].items()
     assert given.get("podAnnotations", {}).items() <= pod["metadata"]["annotations"].items()
     tolerated = [t.get("key", "everything") for t in spec["tolerations"]]
@@ -179,9 +181,9 @@ def test_a_probe_on_each_kind_of_cluster(helm: Helm, name: str) -> None:
     assert tolerated[: len(wanted)] == wanted
 
 
-def test_sidecars_stay_off_pods_that_end(helm: Helm) -> None:
-    """Values may put a sidecar beside the operator; never beside the pods that have to end."""
-    found = pods(helm.objects(FILES["locked-down"]))
+def test_hook_pods_have_no_sidecar(helm: Helm) -> None:
+    """Values may add a sidecar to the operator, but never to hook pods, which must complete."""
+    found = pods(helm.objects(CLUSTERS["locked-down"]))
     assert len(found) == 4
     for name, pod in found.items():
         lives = name.startswith("Deployment/")
@@ -192,18 +194,8 @@ def test_sidecars_stay_off_pods_that_end(helm: Helm) -> None:
         assert metadata["annotations"]["example.com/exempt"] == "yes"
 
 
-def test_probe_names_exist(helm: Helm) -> None:
-    """The account and the class that probe pods ask for are those that the chart makes."""
-    objects = helm.objects()
-    variables = environment(objects)
-    accounts = [o["metadata"]["name"] for o in objects if o["kind"] == "ServiceAccount"]
-    assert variables["NODEGAUGE_PROBE_SERVICE_ACCOUNT"] in accounts
-    classes = [o["metadata"]["name"] for o in objects if o["kind"] == "PriorityClass"]
-    assert variables["NODEGAUGE_PROBE_PRIORITY_CLASS"] in classes
-
-
-def test_placement_reaches_every_pod(helm: Helm) -> None:
-    """Node selector, tolerations, affinity, priority and pull secrets are on every pod of the chart."""
+def test_every_pod_has_the_placement_values(helm: Helm) -> None:
+    """Every pod has the node selector, tolerations, affinity, priority and pull secrets of the values."""
     for pod in pods(helm.objects(ALL)).values():
         spec = pod["spec"]
         assert spec["nodeSelector"] == ALL["operator"]["nodeSelector"]
@@ -213,8 +205,8 @@ def test_placement_reaches_every_pod(helm: Helm) -> None:
         assert spec["imagePullSecrets"] == [{"name": "registry-a"}, {"name": "registry-b"}]
 
 
-def test_operator_runs_once(helm: Helm) -> None:
-    """There is one operator at a time, upgrades included, and its health is asked for on its own port."""
+def test_one_operator_runs_at_a_time(helm: Helm) -> None:
+    """One operator runs at a time, even during upgrades, and its port serves the health checks."""
     spec = only(helm.objects(ALL), "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     (container,) = spec["template"]["spec"]["containers"]
@@ -222,3 +214,14 @@ def test_operator_runs_once(helm: Helm) -> None:
     assert container["ports"] == [{"name": "http", "containerPort": 9090}]
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+
+
+@pytest.mark.parametrize("values", [{}, ALL], ids=["defaults", "all"])
+def test_probe_pods_use_an_account_and_classes_of_the_chart(helm: Helm, values: Object) -> None:
+    """The chart creates the service account and the PriorityClasses that probe pods ask for."""
+    objects = helm.objects(values)
+    probe = parse(environment(objects)).probe
+    created = {(o["kind"], o["metadata"]["name"]) for o in objects}
+    assert ("ServiceAccount", probe.service_account_name) in created
+    assert ("PriorityClass", probe.priority_class_name) in created
+    assert ("PriorityClass", probe.nccl_priority_class_name) in created

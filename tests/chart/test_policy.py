@@ -1,4 +1,4 @@
-"""The default policy: written once its CRD is served, merged on upgrade, never deleted to be made anew."""
+"""The default policy is created once its CRD is served, merged on upgrade, and never recreated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nodegauge_operator.api.policy import Mode, PolicySpec, parse
-from support.chart_tools import KNOWN, Helm, Object, events, of_kind, pods
+from support.chart import KNOWN, Helm, Object, events, of_kind, pods
 
 
 def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[str, Object]:
@@ -17,7 +17,7 @@ def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[st
 
 
 def first(helm: Helm, values: Object | None = None) -> Object:
-    """The policy that the first install's Job is told to write."""
+    """The policy in the arguments of the first install's Job."""
     (pod,) = [pod for name, pod in pods(helm.objects(values)).items() if name == "Job/ng-nodegauge-policy"]
     (container,) = pod["spec"]["containers"]
     (text,) = [word for word in container["args"] if word.startswith("--policy=")]
@@ -25,8 +25,8 @@ def first(helm: Helm, values: Object | None = None) -> Object:
     return found
 
 
-def test_first_install_has_a_job_write_it(helm: Helm) -> None:
-    """Where the CRD is not known, Helm is asked for no object of it; the Job's bears its marks."""
+def test_the_first_install_creates_it_with_a_job(helm: Helm) -> None:
+    """Without the CRD, Helm renders no policy; the Job's policy has Helm's ownership annotations."""
     assert policies(helm) == {}
     annotations = first(helm)["metadata"]["annotations"]
     assert annotations["meta.helm.sh/release-name"] == "ng"
@@ -34,7 +34,7 @@ def test_first_install_has_a_job_write_it(helm: Helm) -> None:
 
 
 def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
-    """What the Job writes is what the upgrade has as an object, but for the marks that Helm adds itself."""
+    """The Job's policy equals the upgrade's object, except for annotations that Helm adds itself."""
     values = {"policy": {"spec": {"priority": 1000000, "thresholds": {"powerCapRatio": 0.5}}}}
     written, later = first(helm, values), policies(helm, values, *KNOWN)["object"]
     for mark in ("name", "namespace"):
@@ -43,8 +43,8 @@ def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
     assert isinstance(later["spec"]["priority"], int)
 
 
-def test_the_writer_is_a_hook_as_a_whole(helm: Helm) -> None:
-    """Job, account and rights exist only around the first install, rights before the Job."""
+def test_everything_around_the_job_is_a_hook(helm: Helm) -> None:
+    """Job, account and roles are hooks of the first install; the Job comes last."""
     mark = "policy-writer"
     objects = [o for o in helm.objects() if o["metadata"]["labels"]["app.kubernetes.io/component"] == mark]
     weight = {o["kind"]: int(o["metadata"]["annotations"]["helm.sh/hook-weight"]) for o in objects}
@@ -58,16 +58,16 @@ def test_the_writer_is_a_hook_as_a_whole(helm: Helm) -> None:
     assert mark not in known
 
 
-def test_upgrade_takes_it_as_an_object(helm: Helm) -> None:
-    """Where the API server knows the CRD, the policy is an ordinary object that a rollback does not prune."""
+def test_an_upgrade_has_it_as_an_ordinary_object(helm: Helm) -> None:
+    """With the CRD, the policy is an ordinary object, and a rollback does not prune it."""
     found = policies(helm, None, *KNOWN)
     assert set(found) == {"object"}
     assert found["object"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 @pytest.mark.parametrize("options", [(), KNOWN], ids=["install", "upgrade"])
-def test_uninstall_without_a_cleanup_removes_it(helm: Helm, options: tuple[str, ...]) -> None:
-    """Without the clean-up a hook has Helm delete the policy; what it makes in between selects nothing."""
+def test_an_uninstall_without_clean_up_deletes_it(helm: Helm, options: tuple[str, ...]) -> None:
+    """Without the clean-up a hook lets Helm delete the policy; meanwhile the policy selects no node."""
     values = {"policy": {"name": "mine"}, "cleanup": {"enabled": False}}
     hook = policies(helm, values, *options)["pre-delete"]
     assert hook["metadata"]["name"] == "mine"
@@ -78,21 +78,21 @@ def test_uninstall_without_a_cleanup_removes_it(helm: Helm, options: tuple[str, 
 
 
 def test_default_selects_gpu_nodes(helm: Helm) -> None:
-    """Without values the policy is for nodes that have GPUs by their label, with the CRD's defaults."""
+    """By default the policy selects nodes labelled as GPU nodes and has the CRD's defaults."""
     spec = parse(first(helm)).spec
     assert spec == PolicySpec(node_selector=spec.node_selector)
     assert spec.node_selector.match_labels == {"nvidia.com/gpu.present": "true"}
 
 
-def test_selector_is_replaced_not_merged(helm: Helm) -> None:
-    """A node selector in values replaces the default one, and the rest of the spec is passed on."""
+def test_a_selector_replaces_the_default_one(helm: Helm) -> None:
+    """A node selector in the values replaces the default one; the rest of the spec is passed on."""
     spec = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "probes": {"health": {"interval": "5m"}}}
     values = {"policy": {"spec": spec}}
     assert first(helm, values)["spec"] == policies(helm, values, *KNOWN)["object"]["spec"] == spec
 
 
-def test_it_can_be_left_out(helm: Helm) -> None:
-    """With `policy.create` false there is no policy, and no hook about one."""
+def test_it_can_be_switched_off(helm: Helm) -> None:
+    """With `policy.create` false there is neither a policy nor a hook for one."""
     values = {"policy": {"create": False}}
     assert policies(helm, values) == policies(helm, values, *KNOWN) == {}
     assert "Job/ng-nodegauge-policy" not in pods(helm.objects(values))

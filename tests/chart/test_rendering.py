@@ -1,4 +1,4 @@
-"""What the chart renders is sound: names, labels and namespaces of every object, and the CRDs as they are."""
+"""Rendered objects have valid names, labels and namespaces; hooks and CRDs are as they should be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from nodegauge_operator.kube.workloads import OPERATOR
-from support.chart_tools import (
+from support.chart import (
     ALL,
     CHART,
     KNOWN,
@@ -16,15 +16,15 @@ from support.chart_tools import (
     RELEASE,
     VARIANTS,
     Helm,
-    HelmFailed,
     Object,
+    component,
     events,
     of_kind,
     only,
     pods,
     variants,
 )
-from support.crd_schema import CRDS
+from support.crds import CRDS
 
 CLUSTER_WIDE = {
     "CustomResourceDefinition",
@@ -39,14 +39,14 @@ RECOMMENDED = ("name", "instance", "version", "managed-by", "part-of", "componen
 
 
 @variants
-def test_lint_is_silent(helm: Helm, values: Object) -> None:
-    """`helm lint --strict` finds nothing to complain about."""
+def test_lint_passes(helm: Helm, values: Object) -> None:
+    """`helm lint --strict` passes."""
     assert "0 chart(s) failed" in helm.run("lint", "--strict", str(CHART), values=values)
 
 
 @variants
 def test_every_object_is_named_and_labelled(helm: Helm, values: Object) -> None:
-    """Each object has a valid name, the recommended labels, and a namespace exactly where it needs one."""
+    """Each object has a valid name and the recommended labels; namespaced objects have a namespace."""
     for o in helm.objects(values):
         metadata = o["metadata"]
         labels = metadata["labels"]
@@ -59,7 +59,7 @@ def test_every_object_is_named_and_labelled(helm: Helm, values: Object) -> None:
 
 @variants
 def test_no_two_objects_share_a_name(helm: Helm, values: Object) -> None:
-    """No object is rendered twice, but for the policy, which one hook makes and another removes."""
+    """No object is rendered twice, except the policy: one hook creates it, another deletes it."""
     found = [
         (o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"], "pre-delete" in events(o))
         for o in helm.objects(values)
@@ -68,14 +68,14 @@ def test_no_two_objects_share_a_name(helm: Helm, values: Object) -> None:
 
 
 def test_long_release_names_fit(helm: Helm) -> None:
-    """The longest release name that helm takes gives names that Kubernetes takes."""
+    """The longest release name that helm allows results in valid object names."""
     for o in helm.objects(release="r" * 53):
         if o["kind"] != "CustomResourceDefinition":
             assert NAME.fullmatch(o["metadata"]["name"]), o["metadata"]["name"]
 
 
 def test_common_labels_are_on_everything(helm: Helm) -> None:
-    """Labels of `commonLabels` are on each object and pod, and win over `podLabels`."""
+    """Every object and pod has the `commonLabels`, which win over `podLabels`."""
     objects = helm.objects(ALL)
     labelled = [o["metadata"]["labels"] for o in objects] + [
         p["metadata"]["labels"] for p in pods(objects).values()
@@ -85,8 +85,8 @@ def test_common_labels_are_on_everything(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_crds_are_the_projects(helm: Helm, keep: bool) -> None:
-    """The CRDs of the chart are those of `crds/`, with labels and, with `crds.keep`, Helm's mark to keep."""
+def test_crds_are_those_of_the_project(helm: Helm, keep: bool) -> None:
+    """The chart's CRDs are those of `crds/`, plus labels and, with `crds.keep`, Helm's keep annotation."""
     rendered = {
         o["metadata"]["name"]: o for o in helm.objects({"crds": {"keep": keep}}) if "crds" in component(o)
     }
@@ -98,25 +98,15 @@ def test_crds_are_the_projects(helm: Helm, keep: bool) -> None:
         assert metadata.get("annotations", {}) == ({"helm.sh/resource-policy": "keep"} if keep else {})
 
 
-def component(o: Object) -> str:
-    """The object's component label."""
-    return str(o["metadata"]["labels"]["app.kubernetes.io/component"])
-
-
-def test_crds_can_be_left_out(helm: Helm) -> None:
-    """With `crds.enabled` false no CRD is rendered."""
-    assert of_kind(helm.objects({"crds": {"enabled": False}}), "CustomResourceDefinition") == []
-
-
 def test_what_is_off_is_not_rendered(helm: Helm) -> None:
-    """With everything switched off, the operator's Deployment and its rights remain."""
+    """With everything switched off, only the operator's Deployment and roles remain."""
     kinds = sorted(o["kind"] for o in helm.objects(VARIANTS["off"]))
     roles = ["ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "Role", "RoleBinding", "RoleBinding"]
     assert kinds == roles
 
 
-def test_service_finds_operator_and_monitor_finds_service(helm: Helm) -> None:
-    """The Service selects the operator's pod alone, on a port that it has; the monitor the Service."""
+def test_service_selects_operator_and_monitor_selects_service(helm: Helm) -> None:
+    """The Service selects only the operator's pod, on an existing port; the monitor selects the Service."""
     objects = helm.objects(ALL)
     service, monitor = only(objects, "Service"), only(objects, "ServiceMonitor")
     wanted = service["spec"]["selector"].items()
@@ -128,15 +118,8 @@ def test_service_finds_operator_and_monitor_finds_service(helm: Helm) -> None:
     assert monitor["spec"]["endpoints"][0]["port"] in [port["name"] for port in service["spec"]["ports"]]
 
 
-def test_monitor_needs_service(helm: Helm) -> None:
-    """A ServiceMonitor without a Service is refused, naming both values."""
-    metrics = {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}
-    with pytest.raises(HelmFailed, match=r"metrics\.serviceMonitor\.enabled needs metrics\.service\.enabled"):
-        helm.template({"metrics": metrics})
-
-
 def test_priority_classes_give_way(helm: Helm) -> None:
-    """Our pods come after every ordinary pod, preempt none, and are expendable for the cluster autoscaler."""
+    """Probe pods yield to ordinary pods, preempt none, and are expendable for the cluster autoscaler."""
     found = of_kind(helm.objects(release="nodegauge"), "PriorityClass")
     assert {o["metadata"]["name"] for o in found} == {"nodegauge-nccl", "nodegauge-probe"}
     for o in found:
@@ -155,23 +138,23 @@ def test_priority_classes_give_way(helm: Helm) -> None:
     ids=["named", "one that exists", "none"],
 )
 @pytest.mark.parametrize("of", ["probe", "nccl"])
-def test_priority_classes_are_made_or_named(
+def test_priority_classes_are_created_or_named(
     helm: Helm, of: str, values: Object, wanted: dict[str, int]
 ) -> None:
-    """A class has the name and value that it is given, large ones too; none is made where one is named."""
+    """A class has the given name and value, even a large one; with `create` false none is created."""
     found = of_kind(helm.objects({of: {"priorityClass": values}}), "PriorityClass")
     other = {"probe": "ng-nodegauge-nccl", "nccl": "ng-nodegauge-probe"}[of]
     assert {o["metadata"]["name"]: o["value"] for o in found if o["metadata"]["name"] != other} == wanted
 
 
-def test_selectors_of_a_release_never_change(helm: Helm) -> None:
-    """A Deployment's selector holds nothing that an upgrade changes: no version, no label of the user's."""
+def test_the_selector_of_a_release_never_changes(helm: Helm) -> None:
+    """A Deployment's selector has no label that an upgrade could change: no version, no user label."""
     selector = only(helm.objects(ALL), "Deployment")["spec"]["selector"]["matchLabels"]
     assert set(selector) == {f"app.kubernetes.io/{word}" for word in ("name", "instance", "component")}
 
 
-def test_cleanup_is_a_hook_as_a_whole(helm: Helm) -> None:
-    """Job, account and rights of the clean-up exist only around an uninstall, rights before the Job."""
+def test_the_whole_cleanup_is_a_hook(helm: Helm) -> None:
+    """Job, account and roles of the clean-up are hooks of the uninstall; the Job comes last."""
     objects = [o for o in helm.objects() if component(o) == "cleanup"]
     assert {o["kind"] for o in objects} >= {"Job", "ServiceAccount", "ClusterRole", "Role"}
     assert {tuple(events(o)) for o in objects} == {("pre-delete",)}
@@ -181,33 +164,33 @@ def test_cleanup_is_a_hook_as_a_whole(helm: Helm) -> None:
     assert policies == {"before-hook-creation,hook-succeeded"}
 
 
-def test_cleanup_is_tried_again(helm: Helm) -> None:
-    """A Job whose pod was drained or whose node went is tried a few times within Helm's five minutes."""
+def test_the_cleanup_is_retried(helm: Helm) -> None:
+    """The clean-up Job is retried after a drain or a lost node, within Helm's five minutes."""
     spec = only(helm.objects(None, *KNOWN), "Job")["spec"]
     assert spec["backoffLimit"] == 4
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_uninstall_asks_for_no_object_of_our_crds(helm: Helm) -> None:
-    """With the clean-up, no pre-delete hook is of a kind that may be gone by then, which would stop Helm."""
+def test_uninstall_hooks_do_not_need_the_crds(helm: Helm) -> None:
+    """With the clean-up, no pre-delete hook is a custom resource: Helm would fail if its CRD is gone."""
     hooks = [o for o in helm.objects({}, *KNOWN) if "pre-delete" in events(o)]
     assert hooks
     assert [o for o in hooks if o["apiVersion"].startswith("nodegauge.dev/")] == []
 
 
-def test_another_namespace(helm: Helm) -> None:
-    """`namespaceOverride` moves all that has a namespace, subjects and arguments too, but for events."""
-    text = helm.template({"namespaceOverride": "elsewhere", "cleanup": {"enabled": True}})
-    objects = [o for o in yaml.safe_load_all(text) if o]
-    places = {o["metadata"]["namespace"] for o in objects if "namespace" in o["metadata"]}
-    assert places == {"elsewhere", "default"}
+def test_namespace_override(helm: Helm) -> None:
+    """`namespaceOverride` moves every namespaced object, subject and argument, except the role for events."""
+    values = {"namespaceOverride": "elsewhere"}
+    text, objects = helm.template(values), helm.objects(values)
+    namespaces = {o["metadata"]["namespace"] for o in objects if "namespace" in o["metadata"]}
+    assert namespaces == {"elsewhere", "default"}
     mark = rf"\"meta.helm.sh/release-namespace\":\"{NAMESPACE}\""
     assert NAMESPACE not in text.replace(mark, "")
 
 
 @variants
-def test_every_file_of_templates_is_rendered(helm: Helm, values: Object) -> None:
-    """No template is empty with any set of values, on clusters old and new, unless those switch it off."""
+def test_every_template_renders_something(helm: Helm, values: Object) -> None:
+    """Every template renders an object, on new and existing clusters, unless the values switch it off."""
     text = helm.template(values) + helm.template(values, *KNOWN)
     sources = set(re.findall(r"# Source: nodegauge/templates/(\S+)", text))
     templates = {path.name for path in (CHART / "templates").glob("*.yaml")}
@@ -224,8 +207,8 @@ def test_every_file_of_templates_is_rendered(helm: Helm, values: Object) -> None
     assert templates - sources == {name for name, on in switches.items() if on is False}
 
 
-def test_test_is_a_hook_without_rights_of_its_own(helm: Helm) -> None:
-    """`helm test` runs one pod of the operator's image and account, and brings nothing else."""
+def test_helm_test_needs_no_extra_rights(helm: Helm) -> None:
+    """`helm test` is one pod with the operator's image and account, and no other object."""
     objects = helm.objects(ALL)
     (pod,) = [o for o in objects if "test" in events(o)]
     deployment = only(objects, "Deployment")["spec"]["template"]["spec"]
@@ -239,16 +222,9 @@ def test_test_is_a_hook_without_rights_of_its_own(helm: Helm) -> None:
     assert [o["kind"] for o in objects if component(o) == "test"] == ["Pod"]
 
 
-@pytest.mark.parametrize("component", ["operator", "probe"])
-def test_an_account_is_made_or_named(helm: Helm, component: str) -> None:
-    """An account that is neither made nor named would be one that nobody makes: refused, naming the value."""
-    with pytest.raises(HelmFailed, match=rf"{component}\.serviceAccount\.name is required"):
-        helm.template({component: {"serviceAccount": {"create": False}}})
-
-
 @variants
 def test_operators_are_found_by_their_labels(helm: Helm, values: Object) -> None:
-    """`nodegauge cleanup` finds the operator's pods, and its pods alone, by labels that no value changes."""
+    """`nodegauge cleanup` finds the operator's pods, and no others, by labels that no value changes."""
     wanted = dict(word.split("=") for word in OPERATOR.split(",")).items()
     objects = helm.objects(values)
     deployment = only(objects, "Deployment")
@@ -258,7 +234,7 @@ def test_operators_are_found_by_their_labels(helm: Helm, values: Object) -> None
 
 
 def test_cleanup_stops_this_operator(helm: Helm) -> None:
-    """The clean-up names the release's Deployment, and its own pod is none of the Deployment's."""
+    """The clean-up stops the release's Deployment, which does not select the clean-up's own pod."""
     objects = helm.objects(ALL, *KNOWN)
     job, deployment = only(objects, "Job"), only(objects, "Deployment")
     (container,) = job["spec"]["template"]["spec"]["containers"]

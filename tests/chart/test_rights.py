@@ -1,4 +1,4 @@
-"""The rights of operator, clean-up and probes: each rule has its reason, none is too wide or misplaced."""
+"""Each RBAC rule of the chart has a reason, and none is wider than it must be."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 import pytest
 import yaml
 
-from support.chart_tools import NAMESPACE, Helm, Object, of_kind, only, pods, variants
+from support.chart import NAMESPACE, Helm, Object, of_kind, only, pods, variants
 
 RULE = re.compile(r"^( *)- apiGroups:")
 ROLES = ("ClusterRole", "Role")
 
 
 def documents(text: str) -> list[str]:
-    """The rendered documents that are roles, as text, comments included."""
+    """The rendered roles as text, with comments."""
     found = [
         d
         for d in re.split(r"^---$", text, flags=re.MULTILINE)
@@ -46,7 +46,7 @@ def roles(objects: list[Object]) -> dict[tuple[str, str, str], list[Object]]:
 
 @variants
 def test_every_rule_has_its_reason(helm: Helm, values: Object) -> None:
-    """Above each rule stands a sentence that says what it is for."""
+    """Each rule has a comment directly above it: a sentence that says what the rule is for."""
     for document in documents(helm.template(values)):
         rules = yaml.safe_load(document)["rules"]
         found = reasons(document)
@@ -54,8 +54,8 @@ def test_every_rule_has_its_reason(helm: Helm, values: Object) -> None:
         assert [r for r in found if not re.fullmatch(r"[A-Za-z].{20,}\.", r)] == []
 
 
-def test_missing_reasons_are_seen(helm: Helm) -> None:
-    """The check above sees a rule without a comment."""
+def test_the_check_detects_missing_reasons(helm: Helm) -> None:
+    """The check above detects a rule without a comment."""
     document = documents(helm.template())[0]
     bare = "\n".join(line for line in document.splitlines() if not line.strip().startswith("#"))
     assert set(reasons(bare)) == {""}
@@ -63,7 +63,7 @@ def test_missing_reasons_are_seen(helm: Helm) -> None:
 
 @variants
 def test_no_wildcards(helm: Helm, values: Object) -> None:
-    """No rule holds a star."""
+    """No rule contains an asterisk."""
     for rules in roles(helm.objects(values)).values():
         assert "*" not in yaml.safe_dump(rules)
 
@@ -84,11 +84,11 @@ WRITES = {
     ("cleanup", "nodegauge.dev", "nodereports"): {"delete"},
     ("cleanup", "nodegauge.dev", "gpuvalidationpolicies"): {"delete"},
 }
-"""All that may be written: component, group, resource, verbs.  A new line here needs a reason in review."""
+"""Everything that may be written: component, group, resource, verbs.  A new line needs a reason in review."""
 
 
-def test_writes_are_these_alone(helm: Helm) -> None:
-    """Nothing can be written but what is listed here; policies above all are people's to write."""
+def test_only_the_listed_writes_are_allowed(helm: Helm) -> None:
+    """The roles allow exactly the listed writes; the operator, above all, cannot change policies."""
     found: dict[tuple[str, str, str], set[str]] = {}
     for o in helm.objects():
         if o["kind"] not in ROLES:
@@ -103,8 +103,8 @@ def test_writes_are_these_alone(helm: Helm) -> None:
     assert found == WRITES
 
 
-def test_pods_are_touched_in_one_namespace(helm: Helm) -> None:
-    """Rights on pods, Deployments and events are given in a namespace, never in the whole cluster."""
+def test_rights_on_pods_are_namespaced(helm: Helm) -> None:
+    """Rights on pods, Deployments and events are limited to a namespace."""
     for (kind, namespace, name), rules in roles(helm.objects()).items():
         resources = {r for rule in rules for r in rule["resources"]}
         if kind == "ClusterRole":
@@ -122,8 +122,8 @@ def test_pods_are_touched_in_one_namespace(helm: Helm) -> None:
         ("gpuvalidationpolicies", "patch", "default"),
     ],
 )
-def test_hooks_touch_their_own_alone(helm: Helm, resource: str, verb: str, name: str) -> None:
-    """The rights to scale a Deployment, to write and to delete a policy name the release's own alone."""
+def test_hooks_may_change_only_their_own_objects(helm: Helm, resource: str, verb: str, name: str) -> None:
+    """The rights to scale a Deployment and to write or delete a policy name only the release's objects."""
     (rule,) = [
         rule
         for rules in roles(helm.objects()).values()
@@ -133,8 +133,8 @@ def test_hooks_touch_their_own_alone(helm: Helm, resource: str, verb: str, name:
     assert rule["resourceNames"] == [name]
 
 
-def test_cleanup_may_delete_no_policy_where_the_chart_makes_none(helm: Helm) -> None:
-    """With `policy.create` false neither its rights nor its arguments name one."""
+def test_without_a_policy_the_cleanup_may_delete_none(helm: Helm) -> None:
+    """With `policy.create` false neither the clean-up's rights nor its arguments name a policy."""
     objects = helm.objects({"policy": {"create": False}})
     writable = [
         rule
@@ -148,8 +148,8 @@ def test_cleanup_may_delete_no_policy_where_the_chart_makes_none(helm: Helm) -> 
 
 
 @variants
-def test_bindings_fit(helm: Helm, values: Object) -> None:
-    """Each binding binds a role of the chart to its component's own account, and each role is bound once."""
+def test_each_role_is_bound_once(helm: Helm, values: Object) -> None:
+    """Each role is bound once, to the account of its own component."""
     objects = helm.objects(values)
     accounts = {o["metadata"]["name"] for o in of_kind(objects, "ServiceAccount")} | {"someone"}
     bound = []
@@ -165,8 +165,8 @@ def test_bindings_fit(helm: Helm, values: Object) -> None:
 
 
 @variants
-def test_tokens_are_mounted_where_asked_for(helm: Helm, values: Object) -> None:
-    """No service account hands out its token by itself; the pods that need one ask for it."""
+def test_only_pods_that_need_a_token_mount_one(helm: Helm, values: Object) -> None:
+    """No service account mounts its token by default; pods that need it ask for it."""
     objects = helm.objects(values)
     assert [
         o for o in of_kind(objects, "ServiceAccount") if o["automountServiceAccountToken"] is not False

@@ -1,4 +1,4 @@
-"""The report's CRD on a real API server: a full status comes back as written, an odd one is refused."""
+"""The report's CRD on a real API server: a full status is stored unchanged, an invalid one is refused."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import yaml
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus, parse_report
-from support.crd_api import REPORTS, install_crds, manifest, tried
-from support.crd_schema import nodes_of, part
+from support.crds import REPORTS, dry_run, install_crds, manifest, nodes_of, part
 from testbed.controlplane import ControlPlane
 from testbed.kubelet.api import MERGE, Api
 from testbed.kubelet.errors import ApiError
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    """A session with an API server that has our CRDs."""
+    """A session with an API server that has nodegauge's CRDs."""
     async with await Api.connect(control_plane.kubeconfig, agent="tests") as session:
         await install_crds(session, control_plane.kubeconfig)
         yield session
@@ -37,7 +36,7 @@ async def api(control_plane: ControlPlane) -> AsyncIterator[Api]:
 
 @asynccontextmanager
 async def report(api: Api) -> AsyncIterator[str]:
-    """The path of a report that exists until the end."""
+    """The path of a report that exists during the block."""
     created = await api.create(REPORTS, manifest(REPORTS, {}))
     path = f"{REPORTS}/{created['metadata']['name']}"
     try:
@@ -47,7 +46,7 @@ async def report(api: Api) -> AsyncIterator[str]:
 
 
 def full_status() -> ReportStatus:
-    """A status in which every field holds something."""
+    """A status in which every field has a value."""
     return msgspec.convert(yaml.safe_load(FULL.read_text("utf-8")), ReportStatus)
 
 
@@ -61,7 +60,7 @@ def paths(value: Any, path: str = "") -> set[str]:
 
 
 async def test_full_status_round_trips(api: Api) -> None:
-    """A status with every field set comes back from the API server as it was written."""
+    """The API server stores a status with every field set unchanged."""
     status = full_status()
     written = msgspec.to_builtins(status)
     described = nodes_of(part(names.REPORT_PLURAL, "status"), "status")
@@ -73,8 +72,8 @@ async def test_full_status_round_trips(api: Api) -> None:
         assert read["status"] == written
 
 
-async def test_the_table_shows_what_was_measured(api: Api, control_plane: ControlPlane) -> None:
-    """The column of `kubectl get nr` shows all_reduce, and nothing where no benchmark was read."""
+async def test_the_table_shows_measured_bandwidth(api: Api, control_plane: ControlPlane) -> None:
+    """The bandwidth column of `kubectl get nr` shows all_reduce, and is empty without an NCCL run."""
     async with report(api) as path:
         for status, shown in ((full_status(), 476), (ReportStatus(), None)):
             bandwidth = msgspec.to_builtins(status.bandwidth) or None
@@ -85,20 +84,20 @@ async def test_the_table_shows_what_was_measured(api: Api, control_plane: Contro
             assert table["rows"][0]["cells"][columns.index("all-reduce GB/s")] == shown
 
 
-async def test_the_table_says_why_a_node_is_tainted(api: Api, control_plane: ControlPlane) -> None:
-    """The column Taints of `kubectl get nr` shows the cause, and nothing where there is none."""
+async def test_the_table_shows_causes_of_taints(api: Api, control_plane: ControlPlane) -> None:
+    """The column Taints of `kubectl get nr` shows the cause, and is empty without a taint."""
     async with report(api) as path:
         for status, shown in ((full_status(), "thermal"), (ReportStatus(), None)):
             written = msgspec.to_builtins(status) | ({} if shown else {"desired": {"taints": []}})
             await api.patch(f"{path}/status", {"status": written}, kind=MERGE)
             rest = control_plane.rest()
             table = await asyncio.to_thread(rest.call, "GET", path, headers={"Accept": TABLE})
-            (place,) = [i for i, c in enumerate(table["columnDefinitions"]) if c["name"] == "Taints"]
-            assert table["rows"][0]["cells"][place] == shown
+            (column,) = [i for i, c in enumerate(table["columnDefinitions"]) if c["name"] == "Taints"]
+            assert table["rows"][0]["cells"][column] == shown
 
 
-async def test_empty_status_is_taken(api: Api) -> None:
-    """The status of a node of which nothing is known yet is taken as well, its nulls included."""
+async def test_an_empty_status_is_accepted(api: Api) -> None:
+    """The status of a node without results is accepted, including its nulls."""
     async with report(api) as path:
         written = msgspec.to_builtins(ReportStatus(probes=[ProbeStatus(name="health")]))
         await api.patch(f"{path}/status", {"status": written}, kind=MERGE)
@@ -124,14 +123,14 @@ async def test_empty_status_is_taken(api: Api) -> None:
         ({"probes": [{"name": "h", "findings": [{"code": "hot"}]}]}, "status.probes[0].findings[0].severity"),
     ],
 )
-async def test_odd_statuses_are_refused(api: Api, change: dict[str, Any], field: str) -> None:
-    """A status that is not what the schema says is refused, with the field named."""
+async def test_invalid_statuses_are_refused(api: Api, change: dict[str, Any], field: str) -> None:
+    """A status that violates the schema is refused, and the error names the field."""
     await _refused(api, change, field)
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, "x" * 3000], ids=["list", "object", "long"])
 async def test_evidence_is_scalar(api: Api, value: object) -> None:
-    """Evidence takes texts, numbers and truth values, and neither lists nor objects nor long texts."""
+    """Evidence refuses lists, objects and long strings."""
     finding = {
         "code": "hot",
         "severity": "warn",
@@ -151,7 +150,7 @@ async def _refused(api: Api, status: dict[str, Any], field: str) -> None:
 
 
 async def test_requested_at_is_a_time(api: Api) -> None:
-    """`spec.requestedAt` takes a time, and refuses anything else."""
-    assert await tried(api, REPORTS, manifest(REPORTS, {"requestedAt": "2026-01-31T12:00:00Z"}))
+    """`spec.requestedAt` accepts only a time."""
+    assert await dry_run(api, REPORTS, manifest(REPORTS, {"requestedAt": "2026-01-31T12:00:00Z"}))
     with pytest.raises(ApiError, match=r"spec\.requestedAt"):
-        await tried(api, REPORTS, manifest(REPORTS, {"requestedAt": "now"}))
+        await dry_run(api, REPORTS, manifest(REPORTS, {"requestedAt": "now"}))

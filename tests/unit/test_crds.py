@@ -1,7 +1,7 @@
-"""The CRDs say what the operator's types say: same fields, defaults, bounds and words.
+"""The CRDs and the operator's types agree: same fields, defaults, bounds and enums.
 
-The schema in `crds/` is written by hand, the types in `nodegauge_operator.api` too; a field that only one of
-them has is lost on its way without an error, so every difference is an error here.
+Both `crds/` and the types in `nodegauge_operator.api` are written by hand.  A field that only one of them has
+would be lost without an error, so every difference is an error here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
 from nodegauge_operator.core import gate, gates, readings, report_update
 from nodegauge_operator.reasons import BudgetReason, PolicyReason
-from support.crd_schema import CRDS, Schema, crd, differences, nodes_of, part, version
+from support.crds import CRDS, Schema, crd, differences, nodes_of, part, version
 
 POLICY, REPORT = "gpuvalidationpolicies", "nodereports"
 
@@ -44,7 +44,7 @@ def test_schema_and_type_agree(plural: str, name: str, struct: type[msgspec.Stru
 
 
 @pytest.mark.parametrize(
-    ("path", "change", "said"),
+    ("path", "change", "difference"),
     [
         ("probes.health.interval", {"default": "10m"}, "spec.probes.health.interval: default"),
         ("priority", {"maximum": 5}, "spec.priority: le"),
@@ -59,33 +59,33 @@ def test_schema_and_type_agree(plural: str, name: str, struct: type[msgspec.Stru
         ("hysteresis.dwell", {"nullable": True}, "spec.hysteresis.dwell: nullable"),
     ],
 )
-def test_comparison_sees_differences(path: str, change: Schema, said: str) -> None:
-    """A schema that was changed in one place alone is told apart, with the place named."""
+def test_the_comparison_finds_differences(path: str, change: Schema, difference: str) -> None:
+    """The comparison finds a single change in the schema, and names the field."""
     schema = spec = part(POLICY, "spec")
     for name in path.split("."):
         schema = schema["properties"][name]
     schema.update(change)
     found = differences(spec, inspect.type_info(PolicySpec), "spec")
-    assert any(line.startswith(said) for line in found), found
+    assert any(line.startswith(difference) for line in found), found
 
 
-def test_report_spec_holds_what_the_operator_reads() -> None:
-    """`spec.requestedAt` is the whole of a report's spec, and `Report` has it."""
+def test_report_spec_is_what_the_operator_reads() -> None:
+    """A report's spec has only `requestedAt`, and `Report` reads it."""
     assert set(part(REPORT, "spec")["properties"]) == {"requestedAt"}
     assert "requested_at" in Report.__struct_fields__
 
 
 @pytest.mark.parametrize("schema", ALL_NODES)
 def test_everything_is_described(schema: Schema, request: pytest.FixtureRequest) -> None:
-    """Each field has a description, for `kubectl explain`; items and values may leave it to their parent."""
+    """Each field has a description for `kubectl explain`; items and map values may rely on their parent's."""
     name = request.node.callspec.id
     if not name.endswith(("[]", "{}")):
-        assert schema.get("description", "").endswith((".", ".)")), f"{name}: describe it in a sentence"
+        assert schema.get("description", "").endswith((".", ".)")), f"{name}: describe it in a full sentence"
 
 
 @pytest.mark.parametrize("schema", ALL_NODES)
 def test_everything_is_bounded(schema: Schema) -> None:
-    """No field can grow without end: texts, lists, maps and numbers each have a bound."""
+    """Every string, list, map and number has a bound."""
     match schema.get("type"):
         case "string":
             assert {"maxLength", "enum", "format"} & schema.keys()
@@ -102,8 +102,8 @@ def test_everything_is_bounded(schema: Schema) -> None:
             assert "maxLength" in schema
 
 
-def test_free_fields_are_evidence_alone() -> None:
-    """Only the values of a finding's evidence are free, and those are scalars."""
+def test_only_evidence_has_free_fields() -> None:
+    """Only the values of a finding's evidence have no fixed type, and they are scalars."""
     free = [
         path
         for plural, name in ((POLICY, "spec"), (POLICY, "status"), (REPORT, "spec"), (REPORT, "status"))
@@ -114,8 +114,8 @@ def test_free_fields_are_evidence_alone() -> None:
 
 
 @pytest.mark.parametrize("plural", [POLICY, REPORT])
-def test_rules_name_field_and_way_out(plural: str) -> None:
-    """Each CEL rule has a message that names a field of its object, or itself, and says what to write."""
+def test_rule_messages_name_the_field_and_the_fix(plural: str) -> None:
+    """The message of each CEL rule names the field and says what to write."""
     for path, schema in nodes_of(version(plural)["schema"]["openAPIV3Schema"]):
         for rule in schema.get("x-kubernetes-validations", []):
             own = path.rstrip("[]").rpartition(".")[2]
@@ -128,8 +128,8 @@ def test_rules_name_field_and_way_out(plural: str) -> None:
     ("plural", "kind", "short"),
     [(names.POLICY_PLURAL, names.POLICY_KIND, "gvp"), (names.REPORT_PLURAL, names.REPORT_KIND, "nr")],
 )
-def test_names_are_the_operators(plural: str, kind: str, short: str) -> None:
-    """Group, version, kind, plural and scope are those that the operator asks for."""
+def test_names_are_those_of_the_operator(plural: str, kind: str, short: str) -> None:
+    """Group, version, kind, plural and scope are those that the operator uses."""
     found = crd(plural)
     assert found["metadata"]["name"] in names.CRD_NAMES
     assert found["spec"]["group"] == names.GROUP
@@ -142,7 +142,7 @@ def test_names_are_the_operators(plural: str, kind: str, short: str) -> None:
 
 @pytest.mark.parametrize("plural", [POLICY, REPORT])
 def test_columns_show_fields_that_exist(plural: str) -> None:
-    """Each printer column's path leads to a field of the schema, of the column's type."""
+    """Each printer column shows an existing field of the column's type."""
     properties = version(plural)["schema"]["openAPIV3Schema"]
     for column in version(plural)["additionalPrinterColumns"]:
         if column["jsonPath"].startswith(".metadata."):
@@ -154,8 +154,8 @@ def test_columns_show_fields_that_exist(plural: str) -> None:
         assert schema["type"] == column["type"].replace("date", "string"), column["name"]
 
 
-def test_reports_fit_their_bounds() -> None:
-    """What the operator cuts its texts and lists to is not more than the CRD takes."""
+def test_the_operator_s_limits_fit_the_crd() -> None:
+    """The operator's limits on texts and lists do not exceed those of the CRD."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     assert status["status.probes[].history"]["maxLength"] >= LIMIT
     assert status["status.probes[].findings"]["maxItems"] >= readings.MAX_FINDINGS
@@ -169,8 +169,8 @@ def test_reports_fit_their_bounds() -> None:
     assert status["status.gates[].subject"]["maxLength"] >= gates.MAX_SUBJECT
 
 
-def test_causes_are_the_judge_s() -> None:
-    """What the policy's rule takes as a cause, and what its words offer, is what the judge can find."""
+def test_causes_are_those_of_the_judge() -> None:
+    """The policy's rule and its messages list exactly the causes of the judge."""
     causes = part(POLICY, "spec")["properties"]["taints"]["properties"]["causes"]
     (rule,) = causes["x-kubernetes-validations"]
     for text in (rule["rule"], rule["messageExpression"]):
@@ -180,8 +180,8 @@ def test_causes_are_the_judge_s() -> None:
     assert {cause.value for cause in Cause} <= set(listed)
 
 
-def test_texts_of_the_code_match_their_patterns() -> None:
-    """Time stamps, finding codes and reasons as the code writes them pass the CRD's patterns."""
+def test_values_of_the_code_match_the_patterns() -> None:
+    """Timestamps, finding codes and reasons of the code match the CRD's patterns."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     time = status["status.probes[].readAt"]["pattern"]
     assert re.search(time, stamp(1_800_000_000))
@@ -194,8 +194,8 @@ def test_texts_of_the_code_match_their_patterns() -> None:
 
 
 @pytest.mark.parametrize("name", ["15m", "1h30m", "500ms", "90s"])
-def test_duration_pattern_is_the_parsers(name: str) -> None:
-    """What the CRD's pattern takes as a duration the operator can read."""
+def test_the_duration_pattern_is_that_of_the_parser(name: str) -> None:
+    """The operator can parse durations that match the CRD's pattern."""
     pattern = part(POLICY, "spec")["properties"]["limits"]["properties"]["notGone"]["pattern"]
     assert pattern == DURATION
     assert re.search(pattern, name)
@@ -203,8 +203,8 @@ def test_duration_pattern_is_the_parsers(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((CRDS / "examples").glob("*.yaml")), ids=lambda path: path.name)
-def test_examples_can_be_read(path: Path) -> None:
-    """Each example is a policy that the operator reads, with a comment that says what it is for."""
+def test_examples_are_valid_policies(path: Path) -> None:
+    """The operator can parse each example, and a comment says what the example is for."""
     text = path.read_text(encoding="utf-8")
     body = yaml.safe_load(text)
     assert text.startswith("# ")
@@ -213,7 +213,7 @@ def test_examples_can_be_read(path: Path) -> None:
 
 
 def test_full_example_names_every_field() -> None:
-    """crds/examples/full.yaml holds each field of spec, so that people can copy from it."""
+    """crds/examples/full.yaml has every field of spec."""
     spec = yaml.safe_load((CRDS / "examples" / "full.yaml").read_text(encoding="utf-8"))["spec"]
     missing = []
 

@@ -1,17 +1,24 @@
-"""The CRDs as tests read them, and their comparison with the operator's types.
+"""The CRDs in tests: their schemas, their comparison with the operator's types, an API server that has them.
 
-`differences` walks a CRD's schema beside a msgspec type and lists what the two say differently.  The schema
-may be stricter than the type (a length, an enum), never laxer; what has no rule here is a difference, too.
+`differences` compares a CRD's schema with a msgspec type.  The schema may be stricter than the type (a
+length, an enum), but not laxer; a type that this module does not know is a difference too.  Tests that share
+an API server only add CRDs and never delete them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 from msgspec import inspect
+
+from nodegauge_operator import names
+from testbed.kubelet.api import Api
+from testbed.kubelet.errors import ApiError
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 SCALARS = {inspect.StrType, inspect.IntType, inspect.FloatType, inspect.BoolType}
@@ -20,7 +27,7 @@ Schema = dict[str, Any]
 
 
 def crd(plural: str) -> Schema:
-    """One CRD as YAML reads it."""
+    """One CRD as a dictionary."""
     loaded: Schema = yaml.safe_load((CRDS / f"{plural}.yaml").read_text(encoding="utf-8"))
     return loaded
 
@@ -51,7 +58,7 @@ def nodes_of(schema: Schema, path: str = "") -> list[tuple[str, Schema]]:
 
 
 def differences(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
-    """What a schema and a msgspec type say differently about one value, and about all below it."""
+    """Differences between a schema and a msgspec type, including all nested values."""
     nullable = (
         [f"{path}: nullable"] if "nullable" in schema and not isinstance(kind, inspect.UnionType) else []
     )
@@ -97,7 +104,7 @@ def _struct(schema: Schema, fields: tuple[inspect.Field, ...], path: str) -> lis
 
 
 def _default(field: inspect.Field) -> object:
-    """The default as a CRD spells it: `{}` for a struct, nothing for what is empty anyway."""
+    """The default as a CRD writes it: `{}` for a struct, None for empty values."""
     factory = field.default_factory
     value = field.default if factory is msgspec.NODEFAULT else factory()
     if value is msgspec.NODEFAULT or value is None or value in ("", [], {}, ()):
@@ -111,14 +118,14 @@ def _union(schema: Schema, types: tuple[inspect.Type, ...], path: str) -> list[s
     kinds = {type(kind) for kind in types}
     if inspect.NoneType in kinds:
         (other,) = [kind for kind in types if not isinstance(kind, inspect.NoneType)]
-        bare = {word: value for word, value in schema.items() if word != "nullable"}
+        bare = {key: value for key, value in schema.items() if key != "nullable"}
         return _same(path, "nullable", schema.get("nullable"), True) + differences(bare, other, path)
     if kinds == {inspect.IntType, inspect.StrType}:
         wrong = _same(path, "int-or-string", schema.get("x-kubernetes-int-or-string"), True)
         return wrong + [d for kind in types for d in _bounds(schema, kind, path)]
     if kinds == SCALARS:
-        words = ("x-kubernetes-preserve-unknown-fields", "maxItems", "maxProperties")
-        return _same(path, "scalars only", [schema.get(word) for word in words], [True, 0, 0])
+        keys = ("x-kubernetes-preserve-unknown-fields", "maxItems", "maxProperties")
+        return _same(path, "scalars only", [schema.get(key) for key in keys], [True, 0, 0])
     return [f"{path}: no rule for a union of {kinds}"]
 
 
@@ -133,7 +140,7 @@ def _scalar(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
 
 
 def _bounds(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
-    """Bounds that the type has must be the schema's; the schema may have more."""
+    """The schema must have the bounds of the type; it may have more."""
     above = schema.get("minimum") if schema.get("exclusiveMinimum") else None
     found = {
         "ge": schema.get("minimum"),
@@ -161,3 +168,54 @@ def _type(schema: Schema, wanted: str, path: str) -> list[str]:
 
 def _same(path: str, what: str, found: object, wanted: object) -> list[str]:
     return [] if found == wanted else [f"{path}: {what} is {found!r} in the CRD and {wanted!r} in the type"]
+
+
+APPLY = "application/apply-patch+yaml"
+CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
+REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
+KINDS = {POLICIES: names.POLICY_KIND, REPORTS: names.REPORT_KIND}
+
+_applied: set[Path] = set()
+
+
+async def install_crds(api: Api, kubeconfig: Path) -> None:
+    """Install this checkout's CRDs and wait until they are served; `TimeoutError` after 20 s."""
+    if kubeconfig in _applied and await served(api):
+        return
+    for plural in (names.POLICY_PLURAL, names.REPORT_PLURAL):
+        body = crd(plural)
+        await api.patch(f"{CRD_PATH}/{body['metadata']['name']}?force=true", body, kind=APPLY)
+    async with asyncio.timeout(20):
+        while True:
+            if await served(api):
+                break
+            await asyncio.sleep(0.05)
+    _applied.add(kubeconfig)
+
+
+async def served(api: Api) -> bool:
+    """Whether the API server serves both resources."""
+    try:
+        await api.get(POLICIES, limit="1")
+        await api.get(REPORTS, limit="1")
+    except ApiError as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def manifest(path: str, spec: object) -> dict[str, Any]:
+    """A policy or a report with a unique name."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": KINDS[path],
+        "metadata": {"name": f"test-{uuid.uuid4().hex[:8]}"},
+        "spec": spec,
+    }
+
+
+async def dry_run(api: Api, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The object as the API server would store it, without storing it; unknown fields are errors."""
+    return await api.create(f"{path}?dryRun=All&fieldValidation=Strict", body)

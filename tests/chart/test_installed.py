@@ -1,0 +1,130 @@
+"""One default install on a real API server: its objects, its rights, and what the API server accepts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.chart import (
+    COLLECTIONS,
+    JOBS,
+    KNOWN,
+    NAMESPACE,
+    VARIANTS,
+    Helm,
+    Installed,
+    events,
+    eventually,
+    left_behind,
+    pods,
+    policies,
+)
+from testbed.errors import ApiError
+from testbed.rest import Rest
+
+pytestmark = pytest.mark.cluster
+
+RIGHTS = [
+    ("list", "", "nodes", "", True),
+    ("patch", "", "nodes", "", True),
+    ("patch", "", "nodes/status", "", True),
+    ("watch", "nodegauge.dev", "gpuvalidationpolicies", "", True),
+    ("patch", "nodegauge.dev", "gpuvalidationpolicies/status", "", True),
+    ("patch", "nodegauge.dev", "nodereports/status", "", True),
+    ("create", "nodegauge.dev", "nodereports", "", True),
+    ("watch", "apiextensions.k8s.io", "customresourcedefinitions", "", True),
+    ("create", "", "pods", NAMESPACE, True),
+    ("delete", "", "pods", NAMESPACE, True),
+    ("create", "events.k8s.io", "events", "default", True),
+    ("patch", "nodegauge.dev", "nodereports", "", False),
+    ("patch", "events.k8s.io", "events", "default", False),
+    ("list", "", "pods", "default", False),
+    ("create", "", "pods", "kube-system", False),
+    ("create", "", "pods/exec", NAMESPACE, False),
+    ("get", "", "secrets", NAMESPACE, False),
+    ("delete", "", "nodes", "", False),
+    ("update", "", "nodes", "", False),
+    ("patch", "nodegauge.dev", "gpuvalidationpolicies", "", False),
+    ("create", "", "serviceaccounts/token", NAMESPACE, False),
+    ("patch", "apps", "deployments", NAMESPACE, False),
+]
+"""Verb, group, resource, namespace, and whether the operator may do it."""
+
+
+def allowed(rest: Rest, account: str, question: tuple[str, str, str, str]) -> bool:
+    """Whether the API server lets a service account of the release do that."""
+    verb, group, resource, namespace = question
+    kind, _, below = resource.partition("/")
+    asked = {"verb": verb, "group": group, "resource": kind, "subresource": below, "namespace": namespace}
+    spec = {
+        "user": f"system:serviceaccount:{NAMESPACE}:{account}",
+        "groups": ["system:serviceaccounts", "system:authenticated"],
+        "resourceAttributes": asked,
+    }
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = rest.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+    return bool(answer["status"]["allowed"])
+
+
+def test_one_install_creates_every_object(helm: Helm, installed: Installed, rest: Rest) -> None:
+    """On an empty cluster one `helm install` creates all rendered objects, including the policy."""
+    assert "kubectl get nodes -L interconnect" in installed.notes
+    assert "kubectl get nodereports" in installed.notes
+    wanted = {(o["kind"], o["metadata"]["name"]) for o in helm.objects({}, *KNOWN) if not events(o)}
+    assert wanted == left_behind(rest)
+    spec = policies(rest)["default"]["spec"]
+    assert spec["nodeSelector"] == {"matchLabels": {"nvidia.com/gpu.present": "true"}}
+    assert spec["probes"]["health"]["interval"] == "15m"
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_policy_hook_leaves_nothing_behind(rest: Rest) -> None:
+    """Job, account and rights that created the first policy are gone after `helm install`."""
+    assert [name for kind, name in left_behind(rest) if name.endswith("-policy")] == []
+    eventually(lambda: rest.get(JOBS)["items"] == [])
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_api_server_accepts_every_object(helm: Helm, rest: Rest) -> None:
+    """The API server accepts each object of each set of values, except ServiceMonitors (no CRD here)."""
+    tried = set()
+    for variant, values in VARIANTS.items():
+        for o in [*helm.objects(values), *helm.objects(values, *KNOWN)]:
+            if o["kind"] in ("ServiceMonitor", "CustomResourceDefinition"):
+                continue
+            if o["kind"] == "Pod":
+                o["spec"]["serviceAccountName"] = "default"  # a dry run creates no account for it
+            o["metadata"]["name"] = f"try-{o['metadata']['name']}"
+            if (body := json.dumps(o, sort_keys=True)) in tried:
+                continue
+            tried.add(body)
+            path = COLLECTIONS[o["kind"]].format(o["metadata"].get("namespace", ""))
+            made = rest.create(f"{path}?dryRun=All&fieldValidation=Strict", o)
+            assert made["metadata"]["name"] == o["metadata"]["name"], variant
+
+
+def test_pods_pass_pod_security(helm: Helm, rest: Rest) -> None:
+    """Every pod of the chart is admitted to a namespace that enforces Pod Security level `restricted`."""
+    for pod in pods(helm.objects()).values():
+        body = {"apiVersion": "v1", "kind": "Pod"} | pod
+        body["metadata"]["name"] = "try"
+        body["spec"]["serviceAccountName"] = "default"
+        rest.create(f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", body)
+    body["spec"]["securityContext"]["runAsNonRoot"] = False
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        rest.create(f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", body)
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_operator_has_the_rights_that_it_needs_and_no_others(rest: Rest) -> None:
+    """The operator's account may do its work, and nothing that an attacker would want."""
+    for *question, wanted in RIGHTS:
+        eventually(lambda q=question, w=wanted: allowed(rest, "ng-nodegauge", tuple(q)) is w)  # type: ignore[misc]
+
+
+@pytest.mark.usefixtures("installed")
+def test_probes_have_no_rights(rest: Rest) -> None:
+    """The probes' account may do nothing beyond what every account may do."""
+    for *question, _ in RIGHTS:
+        assert not allowed(rest, "ng-nodegauge-probe", tuple(question))  # type: ignore[arg-type]

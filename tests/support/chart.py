@@ -1,0 +1,291 @@
+"""The chart in tests: rendered by helm without a cluster, or installed on a control plane without a kubelet.
+
+`VARIANTS` are sets of values that together switch every value on, off and to something else
+(tests/chart/variants), plus the values of typical clusters (tests/chart/values).  Parsing what helm renders
+takes most of the time, so every render is cached for the session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.controlplane import ControlPlane
+from testbed.errors import ApiError
+from testbed.rest import STRATEGIC, Rest
+from testbed.scripted import ScriptedKubelet, create_node
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "nodegauge"
+VALUES = [ROOT / "tests/chart" / folder for folder in ("variants", "values")]
+RELEASE, NAMESPACE = "ng", "gpu-tools"
+KNOWN = ("--api-versions", "nodegauge.dev/v1alpha1/GPUValidationPolicy")
+"""helm's options for a cluster that serves nodegauge's CRDs."""
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Object = dict[str, Any]
+
+VARIANTS: dict[str, Object] = {"defaults": {}} | {
+    path.stem: yaml.safe_load(path.read_text("utf-8"))
+    for folder in VALUES
+    for path in sorted(folder.glob("*.yaml"))
+}
+ALL = VARIANTS["all"]
+"""Sets every value to something else than its default."""
+CLUSTERS = {name: values for name, values in VARIANTS.items() if name not in ("defaults", "off", "all")}
+"""Values of typical clusters."""
+
+variants = pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
+"""Marks a test that must hold for every set of values."""
+
+
+class HelmFailed(Exception):
+    """helm failed; the text is its output."""
+
+
+@dataclass(frozen=True)
+class Helm:
+    """helm with its caches and configuration below `home`, and a cluster if `kubeconfig` is given."""
+
+    program: Path
+    home: Path
+    kubeconfig: Path | None = None
+
+    def run(self, *arguments: str, values: Object | None = None) -> str:
+        """Standard output of helm; raises `HelmFailed`."""
+        command = [str(self.program), *arguments, *(["--values", "-"] if values else [])]
+        homes = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+        kubeconfig = str(self.kubeconfig or self.home / "no-cluster")
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "KUBECONFIG": kubeconfig, **homes}
+        text = None if values is None else json.dumps(values)
+        done = subprocess.run(command, input=text, env=env, capture_output=True, text=True, timeout=100)
+        if done.returncode != 0:
+            raise HelmFailed(done.stdout + done.stderr)
+        return done.stdout
+
+    def template(self, values: Object | None = None, *options: str, release: str = RELEASE) -> str:
+        """The rendered manifests, including hooks, as text."""
+        return _rendered(self, json.dumps(values or {}), options, release)
+
+    def objects(self, values: Object | None = None, *options: str, release: str = RELEASE) -> list[Object]:
+        """The rendered manifests."""
+        return deepcopy(_objects(self.template(values, *options, release=release)))
+
+
+@cache
+def _rendered(helm: Helm, values: str, options: tuple[str, ...], release: str) -> str:
+    arguments = ("template", release, str(CHART), "--namespace", NAMESPACE, *options)
+    return helm.run(*arguments, values=json.loads(values))
+
+
+@cache
+def _objects(text: str) -> list[Object]:
+    return [o for o in yaml.load_all(text, Loader=YAML_LOADER) if o]
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    """The objects of one kind."""
+    return [o for o in objects if o["kind"] == kind]
+
+
+def only(objects: list[Object], kind: str) -> Object:
+    """The only object of a kind."""
+    (found,) = of_kind(objects, kind)
+    return found
+
+
+def pods(objects: list[Object]) -> dict[str, Object]:
+    """Pods, and the pod templates of Deployments and Jobs, by kind and name."""
+    return {
+        f"{o['kind']}/{o['metadata']['name']}": o if o["kind"] == "Pod" else o["spec"]["template"]
+        for o in objects
+        if o["kind"] in ("Deployment", "Job", "Pod")
+    }
+
+
+def events(o: Object) -> list[str]:
+    """The hook events of an object; empty for an ordinary object."""
+    hook = o["metadata"].get("annotations", {}).get("helm.sh/hook", "")
+    return [event for event in hook.split(",") if event]
+
+
+def component(o: Object) -> str:
+    """The component label of an object."""
+    return str(o["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POLICIES = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+COLLECTIONS = {
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Service": "/api/v1/namespaces/{}/services",
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "Role": f"{RBAC}/namespaces/{{}}/roles",
+    "RoleBinding": f"{RBAC}/namespaces/{{}}/rolebindings",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "CustomResourceDefinition": CRDS,
+    "GPUValidationPolicy": POLICIES,
+}
+"""API path of each kind; {} is the namespace."""
+PART_OF = "app.kubernetes.io/part-of"
+
+
+def eventually(condition: Callable[[], bool], *, seconds: float = 20) -> None:
+    """Poll until the condition holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"not within {seconds:g} s"
+        time.sleep(0.05)
+
+
+def installed_crds(rest: Rest) -> list[str]:
+    """Names of nodegauge's CRDs."""
+    return [o["metadata"]["name"] for o in rest.get(CRDS)["items"] if o["spec"]["group"] == "nodegauge.dev"]
+
+
+def is_served(rest: Rest) -> bool:
+    """Whether the API server still serves nodegauge's group."""
+    return "nodegauge.dev" in [group["name"] for group in rest.get("/apis")["groups"]]
+
+
+def clear(helm: Helm, rest: Rest) -> None:
+    """Remove the release and its CRDs, and wait until both are gone."""
+    if helm.run("list", "--namespace", NAMESPACE, "--short").strip():
+        helm.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--no-hooks")
+    for name in installed_crds(rest):
+        rest.delete(f"{CRDS}/{name}")
+    for job in rest.get(JOBS)["items"]:
+        rest.delete(f"{JOBS}/{job['metadata']['name']}", {"propagationPolicy": "Foreground"})
+    eventually(lambda: not (installed_crds(rest) or is_served(rest) or rest.get(PODS)["items"]))
+
+
+def install(helm: Helm, values: Object | None = None) -> str:
+    """Output of `helm install`."""
+    return helm.run("install", RELEASE, str(CHART), "--namespace", NAMESPACE, values=values)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An installed release: helm on its cluster, and the notes of the install."""
+
+    helm: Helm
+    notes: str
+
+
+def upgrade(helm: Helm, values: Object | None = None) -> str:
+    """Output of `helm upgrade` to exactly these values."""
+    return helm.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--reset-values", values=values)
+
+
+def policies(rest: Rest) -> dict[str, Object]:
+    """Policies by name."""
+    return {o["metadata"]["name"]: o for o in rest.get(POLICIES)["items"]}
+
+
+def left_behind(rest: Rest) -> set[tuple[str, str]]:
+    """Kind and name of every object of the release that still exists, except pods."""
+    found = set()
+    for kind, collection in COLLECTIONS.items():
+        if kind == "Pod":
+            continue  # a Deployment's pods come and go with it
+        for namespace in (NAMESPACE, "default") if "{}" in collection else ("",):
+            try:
+                items = rest.get(collection.format(namespace))["items"]
+            except ApiError:
+                continue  # the CRD is gone
+            ours = [o for o in items if o["metadata"].get("labels", {}).get(PART_OF) == "nodegauge"]
+            found |= {(kind, o["metadata"]["name"]) for o in ours}
+    return found
+
+
+NODE = "hooks"
+LOOPBACK = "127.0.0.1"
+TERMINATION_MESSAGE_BYTES = 2048
+"""Bytes of a container's log that a kubelet keeps with FallbackToLogsOnError."""
+
+
+class ChartPods(ScriptedKubelet):
+    """Runs the release's pods as processes of this machine, with the rights of their service accounts.
+
+    Only hooks run; the operator's pod gets an address.  `output`: what each component's last pod printed.
+    """
+
+    def __init__(self, plane: ControlPlane, *, directory: Path, server: str | None = None) -> None:
+        """`server`: another address of the API server, for the pods."""
+        super().__init__(plane.rest(), namespace=NAMESPACE, answer=self._look_at)
+        self._plane, self._rest, self._directory, self._server = plane, plane.rest(), directory, server
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self.output: dict[str, str] = {}
+
+    def __enter__(self) -> ChartPods:
+        create_node(self._rest, NODE)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *arguments: object) -> None:
+        try:
+            super().__exit__(*arguments)
+        finally:
+            for process in self._processes.values():
+                process.kill()
+                process.communicate()
+            self._rest.delete(f"/api/v1/nodes/{NODE}")
+
+    def _look_at(self, pod: Object) -> str | None:
+        """Start or finish a pod that is scheduled and has not ended."""
+        if component(pod) == "operator":
+            running = {"phase": "Running", "podIP": LOOPBACK, "podIPs": [{"ip": LOOPBACK}]}
+            path = f"{PODS}/{pod['metadata']['name']}/status"
+            self._rest.patch(path, {"status": running}, content_type=STRATEGIC)
+            return None
+        uid = pod["metadata"]["uid"]
+        process = self._processes.get(uid)
+        if process is None:
+            self._processes[uid] = self._start(pod)
+        elif process.poll() is not None:
+            output, _ = self._processes.pop(uid).communicate()
+            self.output[component(pod)] = output
+            code = process.returncode
+            reason = "Error" if code else "Completed"
+            message = output[-TERMINATION_MESSAGE_BYTES:] if code else ""
+            self.finish(pod, message, exit_code=code, reason=reason)
+        return None
+
+    def _start(self, pod: Object) -> subprocess.Popen[str]:
+        (container,) = pod["spec"]["containers"]
+        assert container["command"][0] == "python"
+        arguments = [re.sub(r"\$\$", "$", argument) for argument in container["args"]]  # as a kubelet does
+        kubeconfig = self._plane.user_kubeconfig(
+            f"pod-{pod['metadata']['uid']}",
+            token=self._plane.service_account_token(NAMESPACE, pod["spec"]["serviceAccountName"]),
+            server=self._server,
+        )
+        paths = os.pathsep.join([str(ROOT / "operator/src"), str(ROOT / "probes/src")])
+        return subprocess.Popen(
+            [sys.executable, *container["command"][1:], *arguments],
+            env=os.environ | {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": paths},
+            cwd=self._directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
