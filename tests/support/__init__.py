@@ -5,7 +5,7 @@ Nothing here is a mock of the operator: the code under test is always the operat
 
 from hypothesis import HealthCheck, Phase, settings
 
-from support.views import (
+from support.objects import (
     DEFAULTS,
     INTERVAL,
     MINUTE,

@@ -13,9 +13,10 @@ from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import KubeError, NotFound
 from nodegauge_operator.kube.workloads import OPERATOR
+from support.api_server import NAMESPACE, NODES, PODS, REPORTS, Body
 from support.client import FakeClient, unavailable
-from support.cluster import NAMESPACE, NODES, PODS, REPORTS, Body, Cluster
-from support.virtual import run
+from support.cluster import FakeCluster
+from support.virtual_time import run
 
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 TAINTS = [
@@ -34,7 +35,7 @@ class Scene(FakeClient):
     """A cluster on which an operator has worked, and what the clean-up sees and does of the operator."""
 
     def __init__(self, *, nodes: int = 3) -> None:
-        super().__init__(Cluster(lambda: 1_800_000_000.0))
+        super().__init__(FakeCluster(lambda: 1_800_000_000.0))
         self.deployments: list[str] = []
         self.operators: dict[str, Body] = {}
         """The operator's pods by name."""

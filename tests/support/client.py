@@ -1,26 +1,80 @@
-"""The operator's client on a cluster in memory: every call is a turn that a test can watch, refuse or cut.
+"""The operator's client without a connection: a test or a cluster in memory answers its calls.
 
-What is refused, cut or killed is said by the test; what is answered, by `support.cluster`.
+Only `Client.call` is replaced, so everything above it is the operator's own code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from nodegauge_operator.kube.client import STRATEGIC
+from nodegauge_operator.kube.client import CALL_TIMEOUT, STRATEGIC, Client
 from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
-from support.answering import Call, LocalClient
-from support.cluster import COLLECTIONS, NODES, ApiError, Body, Cluster
+from support.api_server import COLLECTIONS, NODES, ApiError, Body, FakeApiServer
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request."""
+
+    method: str
+    path: str
+    query: Mapping[str, Any]
+    body: Any
+    content_type: str
+
+
+class LocalClient(Client, ABC):
+    """A client without a connection."""
+
+    @abstractmethod
+    async def take(self, call: Call) -> Object:
+        """The object for a call; or raises a `KubeError`."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        within: float = CALL_TIMEOUT,
+    ) -> Object:
+        """One call, answered here."""
+        return await self.take(
+            Call(method=method, path=path, query=query or {}, body=body, content_type=content_type)
+        )
+
+
+class AnsweringClient(LocalClient):
+    """`answer` returns the object for a call or raises a `KubeError`; every call is kept."""
+
+    def __init__(self, answer: Callable[[Call], Object]) -> None:
+        self.calls: list[Call] = []
+        self._answer = answer
+
+    async def take(self, call: Call) -> Object:
+        """Kept and answered."""
+        self.calls.append(call)
+        return self._answer(call)
 
 
 class Killed(BaseException):
-    """SIGKILL: nothing after it runs."""
+    """SIGKILL: no code runs after it."""
 
 
 class FakeClient(LocalClient):
     """`log` holds what was written, as "VERB resource"; `turn` is awaited before each call."""
 
-    def __init__(self, cluster: Cluster, *, turn: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, cluster: FakeApiServer, *, turn: Callable[[], Awaitable[None]] | None = None) -> None:
         self.cluster = cluster
         self.log: list[str] = []
         self.calls = 0
@@ -30,7 +84,7 @@ class FakeClient(LocalClient):
         self.refuse: Callable[[str, str], KubeError | None] = lambda _verb, _path: None
         """Asked before each call with the verb and the path; what it returns is raised."""
         self.answered: Callable[[str, str], None] = lambda _verb, _path: None
-        """Told after the cluster has answered, before the operator hears of it."""
+        """Called after the cluster has answered, before the operator gets the answer."""
         self._turn = turn
 
     async def take(self, call: Call) -> Body:
@@ -52,7 +106,7 @@ class FakeClient(LocalClient):
         self.answered(call.method, call.path)
         if call.method != "GET":
             self._maybe_die("after")
-            self.log.append(f"{call.method} {_words(call.path)}")
+            self.log.append(f"{call.method} {_resource(call.path)}")
         return answer
 
     def _maybe_die(self, when: str) -> None:
@@ -101,6 +155,6 @@ def _split(path: str) -> tuple[str, str, str]:
     return collection, name, sub
 
 
-def _words(path: str) -> str:
+def _resource(path: str) -> str:
     collection, _, sub = _split(path)
     return collection.rsplit("/", 1)[1] + (f"/{sub}" if sub else "")

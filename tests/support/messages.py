@@ -13,7 +13,7 @@ import support.results as made
 from nodegauge_contract import encode
 from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_operator.core.model import PodView
-from support.views import addressed, document
+from support.objects import addressed, document
 
 
 def packed(data: bytes) -> str:

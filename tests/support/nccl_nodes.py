@@ -14,7 +14,7 @@ from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.pod import ProbeDefaults
-from support.views import DEFAULTS, NOW, ANode, AReport, make_node, make_report
+from support.objects import DEFAULTS, NOW, ANode, AReport, make_node, make_report
 
 IMAGE = "nccl:1"
 INSTALLED: ProbeDefaults = replace(DEFAULTS, nccl_image=IMAGE, nccl_priority_class_name="nodegauge-nccl")

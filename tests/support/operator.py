@@ -1,6 +1,7 @@
-"""One operator process without its loop: store, handlers and worker on a cluster in memory.
+"""One operator process without its loop: cache, watch handlers and reconciler on a cluster in memory.
 
-`settle` runs the real worker with the real adapter; `World` adds the scheduler and the kubelets.
+Nothing happens until a test says so: watch events arrive at `deliver`, and a node is reconciled at
+`reconcile`, by the operator's own code.  With its loop: `support.virtual_operator`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,10 @@ from typing import Any, cast
 import kopf
 from msgspec.structs import replace
 
-import support.nccl_results as nccl
-import support.results as made
-from nodegauge_contract import NcclResult, Result
 from nodegauge_operator import names
-from nodegauge_operator.api.report import stamp
-from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.probes.pod import ProbeDefaults
 from nodegauge_operator.handlers import watches
+from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile import resync
 from nodegauge_operator.reconcile.cache import Cache
@@ -28,28 +25,28 @@ from nodegauge_operator.reconcile.concurrency import Kind
 from nodegauge_operator.reconcile.reconciler import Settled, Worker
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
+from support.api_server import EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, copied
 from support.client import FakeClient
-from support.cluster import EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, Cluster, copied
-from support.views import NOW, addressed
-from support.virtual import drive
+from support.cluster import FakeCluster
+from support.virtual_time import drive
 
 SETTINGS = Settings(probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"))
 MEASURING = replace(SETTINGS, probe=replace(SETTINGS.probe, nccl_image="nccl:1"))
-"""An installation that names a nccl image."""
+"""An installation with an NCCL image."""
 NOTHING: frozenset[Kind] = frozenset()
 HEALTH, NCCL = frozenset({Kind.HEALTH}), frozenset({Kind.NCCL})
-"""What a place is kept for on a node."""
+"""The budgets in which a slot is kept for the node."""
 HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS}
 
 
-class Feed:
-    """The real watch handlers around one store, called as kopf calls them."""
+class Watches:
+    """The operator's own watch handlers, called as kopf calls them."""
 
     def __init__(self, sweep: object) -> None:
         registry = kopf.OperatorRegistry()
         watches.register(registry, cast(Sweep, sweep))
-        found = registry._watching.get_all_handlers()
-        self._by_path: dict[str, Callable[..., Any]] = {HANDLERS[str(h.id)]: h.fn for h in found}
+        handlers = registry._watching.get_all_handlers()
+        self._by_path: dict[str, Callable[..., Any]] = {HANDLERS[str(h.id)]: h.fn for h in handlers}
 
     def give(self, path: str, kind: str | None, body: Body) -> None:
         """One watch event; kind None is an object of kopf's own list."""
@@ -61,26 +58,32 @@ class Feed:
                 drive(answer)
 
 
-class Operator:
-    """A process that was just started: it has listed, and gets watch events only when told to."""
+class SteppedOperator:
+    """A process that was just started.  `client` can refuse calls, and kill the process at a write."""
 
     def __init__(
-        self, cluster: Cluster, *, turn: Callable[[], Awaitable[None]] | None = None, selector: str = ""
+        self, cluster: FakeCluster, *, turn: Callable[[], Awaitable[None]] | None = None, selector: str = ""
     ) -> None:
-        self.selector = selector
-        self.client = FakeClient(cluster, turn=turn)
+        self.cluster = cluster
+        self._turn = turn
+        self._selector = selector
+        self._start()
+
+    def _start(self) -> None:
+        self.client = FakeClient(self.cluster, turn=self._turn)
         self.cache = Cache()
         self.woken: list[str] = []
         self.inbox: list[tuple[str, str, Body]] = []
+        """Watch events that have not been delivered."""
         self.metrics = Metrics()
         self.worker = Worker(
             client=self.client,
             cache=self.cache,
             metrics=self.metrics,
-            settings=replace(SETTINGS, node_label_selector=selector),
-            clock=cluster.clock,
+            settings=replace(SETTINGS, node_label_selector=self._selector),
+            clock=self.cluster.clock,
         )
-        self._feed = Feed(
+        self._watches = Watches(
             SimpleNamespace(
                 cache=self.cache,
                 wake=lambda *names: self.woken.extend(names),
@@ -89,36 +92,83 @@ class Operator:
                 policies_seen=lambda changed: None,
             )
         )
-        cluster.subscribers.append(self._receive)
-        self.cluster = cluster
-
-    def _shown(self, uid: str) -> None:
-        """kopf's own lists come at the start only here."""
+        self.cluster.subscribers.append(self._receive)
 
     def _receive(self, path: str, kind: str, body: Body) -> None:
         self.inbox.append((path, kind, copied(body)))
 
     def die(self) -> None:
-        """No more watch events; its memory goes with it."""
+        """The process ends: no more watch events."""
         self.cluster.subscribers.remove(self._receive)
+
+    def restart(self) -> None:
+        """Another process, which knows only what the cluster holds."""
+        self.die()
+        self._start()
+        self.list()
 
     def list(self) -> None:
         """A full list."""
-        drive(resync.list_all(self.client, self.cache, namespace=NAMESPACE, node_selector=self.selector))
+        drive(resync.list_all(self.client, self.cache, namespace=NAMESPACE, node_selector=self._selector))
 
     def deliver(self, count: int | None = None) -> None:
         """Handle the oldest `count` watch events, or all."""
         now, self.inbox = self.inbox[:count], self.inbox[count:] if count is not None else []
         for event in now:
-            self._feed.give(*event)
+            self._watches.give(*event)
 
-    def settle(self, name: str = "node-1", *, granted: bool = True, benchmark: bool = False) -> Settled:
-        """Write what has to be written for a node, with places for a health run, a benchmark, or none."""
-        kinds = (HEALTH if granted else NOTHING) | (NCCL if benchmark else NOTHING)
+    def reconcile(self, name: str = "node-1", *, granted: bool = True, nccl: bool = False) -> Settled:
+        """Write what has to be written for a node, with a slot for a health run, an NCCL run, or none."""
+        kinds = (HEALTH if granted else NOTHING) | (NCCL if nccl else NOTHING)
         return drive(self.worker.settle(name, granted=kinds, since=0.0))
 
+    def catch_up(self, name: str = "node-1", *, granted: bool = True) -> Settled:
+        """Deliver every watch event, reconcile the node, and deliver what that caused."""
+        self.deliver()
+        result = self.reconcile(name, granted=granted)
+        self.deliver()
+        return result
+
+    def run(self, message: str | None = None) -> None:
+        """One whole run on node-1; the probe leaves `message`, or its node's result."""
+        self.reconcile()
+        (pod,) = self.cluster.pods()
+        self.cluster.end(pod, self.cluster.result(pod) if message is None else message)
+        self.catch_up()
+
+    def refuse(self, method: str, path: str, error: KubeError) -> None:
+        """The API server answers this call with an error, until `heal`."""
+        self.client.refuse = lambda verb, asked: error if (verb, asked) == (method, path) else None
+
+    def heal(self) -> None:
+        """The API server answers every call again."""
+        self.client.refuse = lambda verb, path: None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of node-1."""
+        labels: dict[str, str] = self.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
+        return labels
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Status of node-1's report."""
+        status: dict[str, Any] = self.cluster.objects[REPORTS]["node-1"]["status"]
+        return status
+
+    @property
+    def probe(self) -> dict[str, Any]:
+        """The health probe in that report."""
+        probe: dict[str, Any] = self.status["probes"][0]
+        return probe
+
+    @property
+    def events(self) -> list[tuple[str, str]]:
+        """Reason and message of every event, in order."""
+        return [(body["reason"], body["note"]) for body in self.cluster.objects[EVENTS].values()]
+
     def runs_counted(self) -> float:
-        """What the metric of finished runs says."""
+        """The value of the metric of finished runs."""
         return sum(
             sample.value
             for metric in self.metrics.runs.collect()
@@ -127,102 +177,11 @@ class Operator:
         )
 
 
-class World:
-    """A cluster with a clock that stands still until told, and kubelets that do as told."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-        self.cluster = Cluster(lambda: self.now)
-        self.machines: dict[str, Result] = {}
-        """The document that each node's probe brings home; a bridged pair of TITANs where nothing is said."""
-        self.benchmarks: dict[str, Result] = {}
-        """The same of each node's benchmark."""
-
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += seconds
-
-    def result(self, pod: Body) -> str:
-        """The termination message of this pod's probe."""
-        view = pod_view(pod)
-        assert view is not None
-        found = {
-            names.PROBE_HEALTH: self.machines.get(view.node, made.titan()),
-            names.PROBE_PULL: Result(probe=names.PROBE_PULL, nccl=NcclResult(engine="nccl4py")),
-            names.PROBE_NCCL: self.benchmarks.get(view.node, nccl.titan()),
-        }
-        return addressed(found[view.probe], view)
-
-    def schedule(self, pod: Body) -> None:
-        """The scheduler places a pod, and its container starts."""
-        self.cluster.pod_status(
-            pod["metadata"]["name"],
-            {
-                "phase": "Running",
-                "containerStatuses": [_container({"running": {"startedAt": stamp(self.now)}})],
-            },
-            node=pod["metadata"]["annotations"][names.POD_NODE],
-        )
-
-    def end(self, pod: Body, message: str, *, code: int = 0) -> None:
-        """The container of a pod ends with this message."""
-        ended = {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}
-        self.cluster.pod_status(
-            pod["metadata"]["name"],
-            {
-                "phase": "Failed" if code else "Succeeded",
-                "containerStatuses": [_container({"terminated": ended})],
-            },
-            node=pod["metadata"]["annotations"][names.POD_NODE],
-        )
-
-    def kubelets(self) -> bool:
-        """Every kubelet and the scheduler do their work; whether there was any."""
-        worked = False
-        for pod in self.cluster.pods():
-            if pod["metadata"].get("deletionTimestamp"):
-                self.cluster.remove(PODS, pod["metadata"]["name"])
-            elif pod["status"]["phase"] in ("Succeeded", "Failed"):
-                continue
-            else:
-                self.end(pod, self.result(pod))
-            worked = True
-        return worked
-
-    def state(self) -> dict[str, Any]:
-        """All that counts at the end: labels, condition, report, events, pods; no revisions."""
-        objects = self.cluster.objects
-        return {
-            "nodes": {n: _node_state(b) for n, b in objects[NODES].items()},
-            "reports": {n: _report_state(b) for n, b in objects[REPORTS].items()},
-            "events": sorted(
-                (b["regarding"]["name"], b["reason"], b["note"]) for b in self.cluster_events().values()
-            ),
-            "pods": sorted(objects[PODS]),
-        }
-
-    def cluster_events(self) -> dict[str, Body]:
-        """The events that were posted, by name."""
-        return self.cluster.objects[EVENTS]
-
-
-def _container(state: Body) -> Body:
-    return {"name": names.PROBE_CONTAINER, "state": state}
-
-
-def _node_state(body: Body) -> Body:
-    conditions = {
-        c["type"]: {k: v for k, v in c.items() if k not in ("lastHeartbeatTime", "lastTransitionTime")}
-        for c in body["status"]["conditions"]
-    }
-    taints = (body.get("spec") or {}).get("taints") or []
-    return {"labels": body["metadata"]["labels"], "taints": taints, "conditions": conditions}
-
-
-def _report_state(body: Body) -> Body:
-    status = copied(body.get("status", {}))
-    for probe in status.get("probes", ()):
-        probe["lastRun"].pop("podUID")
-    if status.get("change"):
-        status["change"].pop("run")
-    return status
+def one_node(**labels: str) -> SteppedOperator:
+    """An operator that has listed one node and one policy; no run has been made."""
+    cluster = FakeCluster()
+    cluster.add_node(**labels)
+    cluster.add_policy()
+    operator = SteppedOperator(cluster)
+    operator.list()
+    return operator

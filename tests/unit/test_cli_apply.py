@@ -19,7 +19,7 @@ from nodegauge_operator.kube.errors import (
     Unavailable,
     Unreachable,
 )
-from support.answering import AnsweringClient, Call
+from support.client import AnsweringClient, Call
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -17,7 +17,7 @@ from nodegauge_operator.http import HttpServer
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
 from nodegauge_operator.kube.workloads import OPERATOR
 from nodegauge_operator.metrics import Metrics
-from support.answering import AnsweringClient, Call
+from support.client import AnsweringClient, Call
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -13,9 +13,9 @@ import pytest
 from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
+from support.api_server import NAMESPACE, NODES, PODS, POLICIES, REPORTS
 from support.cleaning import CLEAN, FOREIGN, MARKS, TAINTS, Scene, failing
-from support.cluster import NAMESPACE, NODES, PODS, POLICIES, REPORTS
-from support.virtual import run
+from support.virtual_time import run
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from nodegauge_cli.cleanup import command
 from nodegauge_operator.kube.errors import Forbidden, KubeError, Refused
+from support.api_server import NAMESPACE, NODES, PODS, REPORTS
 from support.cleaning import CLEAN, DEPLOYMENTS, Scene, failing
-from support.cluster import NAMESPACE, NODES, PODS, REPORTS
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -1,7 +1,7 @@
-"""What no order of events may end in: a taint without evidence, a gate beyond the budget, a foreign key lost.
+"""Promises about taints and the budget hold in any order of events.
 
-Runs good, bad, idle and unreadable; deaths at any write; several nodes in flight at once; policies edited,
-deleted and made anew; nodes and labels coming and going; strangers and their races.  `support.fleet` checks
+Runs are good, bad, idle or unreadable; the operator dies at any write; several nodes are reconciled at once;
+policies, nodes and labels come, change and go; others write at the worst moment.  `support.promises` checks
 after every write of the operator.
 """
 
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from nodegauge_operator import names
 from support import tried
-from support.cluster import NODES, REPORTS
-from support.fleet import GARBAGE, Fleet
+from support.api_server import NODES, REPORTS
 from support.judging import listening
+from support.promises import GARBAGE, InterleavedOperator
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -81,7 +81,7 @@ ACTIONS = st.sampled_from([kind for kind, (weight, _) in KINDS.items() for _ in 
 )
 
 
-def act(fleet: Fleet, action: tuple[Any, ...]) -> None:
+def act(fleet: InterleavedOperator, action: tuple[Any, ...]) -> None:
     """One thing happens."""
     match action:
         case ("measure", name, words):
@@ -99,7 +99,7 @@ def act(fleet: Fleet, action: tuple[Any, ...]) -> None:
         case ("deliver",):
             fleet.deliver()
         case ("wait", seconds):
-            fleet.world.pass_time(seconds)
+            fleet.cluster.pass_time(seconds)
         case ("policy", spec):
             fleet.write_policy(spec)
         case ("stranger", name, taint):
@@ -125,9 +125,9 @@ def act(fleet: Fleet, action: tuple[Any, ...]) -> None:
             raise AssertionError(action)
 
 
-def played(actions: list[tuple[Any, ...]], **spec: Any) -> Fleet:
+def played(actions: list[tuple[Any, ...]], **spec: Any) -> InterleavedOperator:
     """A fleet after all that, at rest."""
-    fleet = Fleet(COUNT, **({"budget": {"gatedNodes": 1}} | spec))
+    fleet = InterleavedOperator(COUNT, **({"budget": {"gatedNodes": 1}} | spec))
     for action in actions:
         act(fleet, action)
     fleet.rest()
@@ -181,7 +181,7 @@ def test_whatever_happened_a_deleted_policy_leaves_nothing(actions: list[tuple[A
         fleet = played(actions)
         fleet.write_policy(None)
         fleet.rest()
-        fleet.world.kubelets()
+        fleet.cluster.kubelets()
         fleet.rest()
         assert fleet.cluster.objects[REPORTS] == {}
         assert list(fleet.cluster.pods()) == []
@@ -205,7 +205,7 @@ def test_the_stories_reach_what_they_are_about() -> None:
 def test_a_place_is_free_only_once_the_taint_is_off_the_node(calls: int) -> None:
     """One node heals, another waits: it is looked at after every single call made for the first."""
     with listening():
-        fleet = Fleet(2, budget={"gatedNodes": 1})
+        fleet = InterleavedOperator(2, budget={"gatedNodes": 1})
         for name in ("node-0", "node-1"):
             fleet.measure(name, "gpu-lost=b")
             fleet.finish(name)

@@ -21,8 +21,8 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from support import make_policy, tried
 from support.nccl_nodes import FAST, SLOW, STRICT, skipping
-from support.scene import Scene
-from support.views import APod
+from support.objects import APod
+from support.planner_loop import PlannerLoop
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -99,7 +99,7 @@ def ended(pod: APod, how: str, *, at: float) -> APod:
     return running.preempted().with_result(replace(GOOD[pod.probe], problem=words))
 
 
-def act(scene: Scene, action: tuple[Any, ...]) -> None:
+def act(scene: PlannerLoop, action: tuple[Any, ...]) -> None:
     """One thing happens."""
     pod = scene.pod()
     match action:
@@ -131,10 +131,10 @@ def act(scene: Scene, action: tuple[Any, ...]) -> None:
             scene.room = room
 
 
-def played(actions: list[tuple[Any, ...]]) -> Scene:
+def played(actions: list[tuple[Any, ...]]) -> PlannerLoop:
     """A node after all that.  It is brought to rest before each thing that happens, so that what a run
     changes is the run's doing, and not that of the time before it."""
-    scene = Scene()
+    scene = PlannerLoop()
     for action in actions:
         if action[0] != "die":
             scene.go()
@@ -176,7 +176,7 @@ def test_no_order_of_runs_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
     assert well(scene), (scene.status.gates, scene.status.bandwidth, scene.status.desired)
 
 
-def well(scene: Scene) -> bool:
+def well(scene: PlannerLoop) -> bool:
     """Measured, confirmed, and tainted for nothing."""
     evidence = scene.node.labels.get(names.LABEL_EVIDENCE)
     tainted = [taint.key for taint in scene.node.taints if taint.key in names.NODE_TAINTS]
@@ -185,7 +185,7 @@ def well(scene: Scene) -> bool:
 
 def test_the_stories_reach_what_they_are_about() -> None:
     """The properties would be empty if no benchmark ever ran, contradicted or tainted."""
-    scene = Scene()
+    scene = PlannerLoop()
     for _ in range(3):  # health, pull, benchmark
         scene.go()
         act(scene, ("good",))
@@ -206,7 +206,7 @@ def test_the_stories_reach_what_they_are_about() -> None:
 
 def test_a_steady_day_costs_three_writes_a_run() -> None:
     """A pod, a report, the pod deleted: nothing on the node, and no event, for health runs and benchmarks."""
-    scene = Scene()
+    scene = PlannerLoop()
     for _ in range(3):
         scene.go()
         act(scene, ("good",))

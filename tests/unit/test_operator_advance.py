@@ -13,7 +13,7 @@ from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, stamp
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.reasons import Reason
 from support import INTERVAL, NOW, make_node, make_policy, make_report
-from support.views import AReport
+from support.objects import AReport
 
 pytestmark = pytest.mark.timeout(5)
 

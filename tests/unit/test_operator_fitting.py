@@ -20,7 +20,7 @@ from support import INTERVAL, NOW, make_node, make_policy, make_report, tried
 from support.judging import MARK, listening
 from support.nccl_nodes import IMAGE, nccl_node
 from support.nccl_nodes import NODE as MEASURED_BY_NCCL
-from support.views import AReport
+from support.objects import AReport
 
 pytestmark = pytest.mark.timeout(20)
 

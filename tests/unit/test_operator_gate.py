@@ -15,7 +15,7 @@ from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.reasons import Reason
 from support import INTERVAL, NOW, STALE, make_node, make_policy, make_report
-from support.views import AReport
+from support.objects import AReport
 
 pytestmark = pytest.mark.timeout(5)
 

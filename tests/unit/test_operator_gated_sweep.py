@@ -11,10 +11,10 @@ import pytest
 from nodegauge_operator import names
 from nodegauge_operator.api.report import unstamp
 from nodegauge_operator.kube.errors import KubeError
+from support.api_server import NODES, POLICIES, REPORTS
 from support.client import unavailable
-from support.cluster import NODES, POLICIES, REPORTS
 from support.judging import listening, saying
-from support.stage import Stage, staged
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -33,24 +33,24 @@ def _told() -> Iterator[None]:
 
 
 class Watched:
-    """A stage on which every single change is looked at: how many nodes are gated at that moment."""
+    """A operator on which every single change is looked at: how many nodes are gated at that moment."""
 
-    def __init__(self, stage: Stage, *, places: int = PLACES) -> None:
-        self.stage = stage
+    def __init__(self, operator: VirtualTimeOperator, *, places: int = PLACES) -> None:
+        self.operator = operator
         self.gate_budget = places
         self.most = (0, 0)
         self.over: list[tuple[int, int]] = []
         self.entered: list[str] = []
-        stage.cluster.subscribers.append(self._look)
+        operator.cluster.subscribers.append(self._look)
 
     def tainted(self) -> set[str]:
         """Nodes that carry a taint for a fault."""
-        found = self.stage.cluster.objects[NODES].items()
+        found = self.operator.cluster.objects[NODES].items()
         return {n for n, body in found if any(t["key"] in names.TAINTS_OF_FAULTS for t in _taints(body))}
 
     def reserved(self) -> set[str]:
         """Nodes whose report holds one."""
-        reports = self.stage.cluster.objects[REPORTS].items()
+        reports = self.operator.cluster.objects[REPORTS].items()
         return {n for n, body in reports if _held(body)}
 
     def _look(self, path: str, kind: str, body: dict[str, Any]) -> None:
@@ -66,12 +66,12 @@ class Watched:
 
     def all(self, words: str, *, load: bool = True) -> None:
         """Every node's next run ends like this."""
-        for name in self.stage.cluster.objects[NODES]:
-            self.stage.world.machines[name] = saying(words, load=load)
+        for name in self.operator.cluster.objects[NODES]:
+            self.operator.cluster.results[name] = saying(words, load=load)
 
     def condition(self) -> dict[str, Any]:
         """The policy's condition about its budget."""
-        status = self.stage.cluster.objects[POLICIES]["default"]["status"]
+        status = self.operator.cluster.objects[POLICIES]["default"]["status"]
         found: dict[str, Any]
         (found,) = [c for c in status["conditions"] if c["type"] == "GatesWithinBudget"]
         return found
@@ -90,62 +90,62 @@ def test_fifty_hot_nodes_never_gate_more_than_the_budget() -> None:
     """At no moment, in reports and on nodes together; the policy says how many are held back, and why; as the
     first ones cool down, those that waited longest come next, until nobody is hot."""
 
-    async def play(stage: Stage) -> None:
-        watched = Watched(stage)
-        stage.nodes(COUNT)
-        stage.cluster.add_policy(**SPEC)
+    async def play(operator: VirtualTimeOperator) -> None:
+        watched = Watched(operator)
+        operator.nodes(COUNT)
+        operator.cluster.add_policy(**SPEC)
         watched.all("hot=b")
-        stage.start()
-        await stage.after(400)
+        operator.start()
+        await operator.after(400)
         assert len(watched.tainted()) == PLACES
         condition = watched.condition()
         assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
         assert condition["message"].startswith("10 of 10 slots used, 40 nodes held back: thermal 40.")
-        counts = stage.cluster.objects[POLICIES]["default"]["status"]["nodes"]
+        counts = operator.cluster.objects[POLICIES]["default"]["status"]["nodes"]
         assert (counts["gated"], counts["heldBack"]) == (PLACES, COUNT - PLACES)
-        shown = stage.metrics.render().decode()
+        shown = operator.metrics.render().decode()
         assert 'nodegauge_gated_nodes{cause="thermal",policy="default",taint="throttled"} 10.0' in shown
         assert 'nodegauge_held_back_nodes{policy="default"} 40.0' in shown
         first = set(watched.entered)
         for name in first:
-            stage.world.machines[name] = saying("")
-        await stage.after(400)
+            operator.cluster.results[name] = saying("")
+        await operator.after(400)
         assert len(watched.tainted()) == PLACES
         assert not watched.tainted() & first
         watched.all("")
-        await stage.after(1500)
+        await operator.after(1500)
         assert watched.tainted() == set()
         assert watched.condition()["reason"] == "WithinBudget"
         assert watched.over == []
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_who_was_hot_first_is_gated_first() -> None:
     """A place that falls free goes to the node that has waited longest, whoever asks first."""
 
-    async def play(stage: Stage) -> None:
-        watched = Watched(stage, places=1)
-        stage.nodes(3)
-        stage.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 1}}))
-        stage.start()
+    async def play(operator: VirtualTimeOperator) -> None:
+        watched = Watched(operator, places=1)
+        operator.nodes(3)
+        operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 1}}))
+        operator.start()
         for name in ("node-2", "node-0", "node-1"):
-            stage.world.machines[name] = saying("gpu-lost=b")
-            await stage.after(150)
+            operator.cluster.results[name] = saying("gpu-lost=b")
+            await operator.after(150)
         assert watched.entered == ["node-2"]
-        waiting = {n: _row(stage, n)["since"] for n in ("node-0", "node-1")}
+        waiting = {n: _row(operator, n)["since"] for n in ("node-0", "node-1")}
         assert unstamp(waiting["node-0"]) < unstamp(waiting["node-1"])
-        stage.world.machines["node-2"] = saying("")
-        await stage.after(200)
+        operator.cluster.results["node-2"] = saying("")
+        await operator.after(200)
         assert watched.entered == ["node-2", "node-0"]
         assert watched.over == []
 
-    staged(play)
+    on_virtual_time(play)
 
 
-def _row(stage: Stage, name: str) -> dict[str, Any]:
+def _row(operator: VirtualTimeOperator, name: str) -> dict[str, Any]:
     found: dict[str, Any]
-    (found,) = stage.cluster.objects[REPORTS][name]["status"]["gates"]
+    (found,) = operator.cluster.objects[REPORTS][name]["status"]["gates"]
     assert found["state"] == "held-back"
     return found
 
@@ -156,10 +156,10 @@ def test_answers_that_are_lost_lose_no_place(seed: int) -> None:
     and in the end as many nodes are gated as there are places."""
     dice = random.Random(seed)
 
-    async def play(stage: Stage) -> None:
-        watched = Watched(stage)
-        stage.nodes(COUNT)
-        stage.cluster.add_policy(**SPEC)
+    async def play(operator: VirtualTimeOperator) -> None:
+        watched = Watched(operator)
+        operator.nodes(COUNT)
+        operator.cluster.add_policy(**SPEC)
         watched.all("gpu-lost=b")
 
         def lost(verb: str, path: str) -> KubeError | None:
@@ -171,32 +171,32 @@ def test_answers_that_are_lost_lose_no_place(seed: int) -> None:
             if error is not None:
                 raise error
 
-        stage.client.refuse, stage.client.answered = lost, unheard
-        stage.start()
-        await stage.after(300)
+        operator.client.refuse, operator.client.answered = lost, unheard
+        operator.start()
+        await operator.after(300)
         assert watched.over == []
         assert len(watched.tainted()) == PLACES
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_a_restart_counts_what_it_finds() -> None:
     """A new process lists first: what its predecessor gated keeps its places, also if no watch ever tells."""
 
-    async def play(stage: Stage) -> None:
-        watched = Watched(stage, places=2)
-        stage.nodes(6)
-        stage.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 2}}))
+    async def play(operator: VirtualTimeOperator) -> None:
+        watched = Watched(operator, places=2)
+        operator.nodes(6)
+        operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 2}}))
         watched.all("gpu-lost=b")
-        stage.start()
-        await stage.after(100)
+        operator.start()
+        await operator.after(100)
         before = watched.tainted()
         assert len(before) == 2
-        again = Stage(stage.loop)
-        again.cluster.objects = stage.cluster.objects
-        again.cluster._version, again.cluster._uids = stage.cluster._version, stage.cluster._uids
-        assert stage.task is not None
-        stage.task.cancel()
+        again = VirtualTimeOperator(operator.loop)
+        again.cluster.objects = operator.cluster.objects
+        again.cluster._version, again.cluster._uids = operator.cluster._version, operator.cluster._uids
+        assert operator.task is not None
+        operator.task.cancel()
         after = Watched(again, places=2)
         after.all("gpu-lost=b")
         again.start()
@@ -205,23 +205,23 @@ def test_a_restart_counts_what_it_finds() -> None:
         assert again.task is not None
         again.task.cancel()
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_nothing_is_gated_before_the_first_full_list() -> None:
     """Watches may show a hot node before the reports of those that are gated already have been listed."""
 
-    async def play(stage: Stage) -> None:
-        stage.slow("GET", NODES, 20)
-        watched = Watched(stage)
-        stage.nodes(3)
-        stage.cluster.add_policy(**SPEC)
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.slow("GET", NODES, 20)
+        watched = Watched(operator)
+        operator.nodes(3)
+        operator.cluster.add_policy(**SPEC)
         watched.all("gpu-lost=b")
-        stage.start()
-        await stage.after(15)
-        assert not stage.sweep.listed
-        assert stage.client.log == []
-        await stage.after(60)
+        operator.start()
+        await operator.after(15)
+        assert not operator.sweep.listed
+        assert operator.client.log == []
+        await operator.after(60)
         assert len(watched.tainted()) == 3
 
-    staged(play)
+    on_virtual_time(play)

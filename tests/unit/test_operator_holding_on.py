@@ -7,9 +7,9 @@ import pytest
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, Refused, Unavailable, error_of
 from support import INTERVAL, MINUTE
+from support.api_server import EVENTS, NODES, POLICIES, REPORTS
 from support.client import unavailable
-from support.cluster import EVENTS, NODES, POLICIES, REPORTS
-from support.onenode import OneNode
+from support.operator import SteppedOperator, one_node
 
 pytestmark = pytest.mark.timeout(5)
 
@@ -17,109 +17,109 @@ NODE = f"{NODES}/node-1"
 
 
 @pytest.fixture
-def scene() -> OneNode:
+def operator() -> SteppedOperator:
     """Everything there, nothing run."""
-    return OneNode()
+    return one_node()
 
 
 @pytest.mark.parametrize("error", [Refused("denied by webhook x"), Forbidden("denied by policy x")])
 def test_a_node_patch_that_is_refused_holds_no_pod_and_is_said_in_the_report(
-    scene: OneNode, error: KubeError
+    operator: SteppedOperator, error: KubeError
 ) -> None:
     """An admission webhook that denies our label costs the label, not the policy's only place."""
-    scene.refuse("PATCH", NODE, error)
-    scene.run()
-    assert not list(scene.cluster.pods())
-    assert names.LABEL_INTERCONNECT not in scene.labels
-    assert "denied by" in scene.status["desired"]["refusal"]
-    scene.world.pass_time(INTERVAL)
-    scene.run()
-    assert scene.status["probes"][0]["lastRun"]["number"] == 2
-    scene.heal()
-    scene.world.pass_time(MINUTE)
-    scene.settle()
-    assert scene.labels[names.LABEL_INTERCONNECT] == "nvlink"
-    assert not scene.status["desired"].get("refusal")
+    operator.refuse("PATCH", NODE, error)
+    operator.run()
+    assert not list(operator.cluster.pods())
+    assert names.LABEL_INTERCONNECT not in operator.labels
+    assert "denied by" in operator.status["desired"]["refusal"]
+    operator.cluster.pass_time(INTERVAL)
+    operator.run()
+    assert operator.status["probes"][0]["lastRun"]["number"] == 2
+    operator.heal()
+    operator.cluster.pass_time(MINUTE)
+    operator.catch_up()
+    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
+    assert not operator.status["desired"].get("refusal")
 
 
-def test_a_refused_write_is_tried_again_within_a_minute(scene: OneNode) -> None:
+def test_a_refused_write_is_tried_again_within_a_minute(operator: SteppedOperator) -> None:
     """Somebody mends the webhook: nobody has to restart the operator."""
-    scene.refuse("PATCH", NODE, Refused("denied"))
-    scene.run()
-    settled = scene.operator.settle()
-    now = scene.cluster.clock()
+    operator.refuse("PATCH", NODE, Refused("denied"))
+    operator.run()
+    settled = operator.reconcile()
+    now = operator.cluster.clock()
     assert now < settled.wake_at <= now + MINUTE
 
 
-def test_a_store_of_events_that_is_down_holds_no_pod_up(scene: OneNode) -> None:
+def test_a_store_of_events_that_is_down_holds_no_pod_up(operator: SteppedOperator) -> None:
     """Events may live in an etcd of their own."""
-    scene.refuse("POST", EVENTS, unavailable(503))
-    scene.run()
-    assert not list(scene.cluster.pods())
-    assert scene.labels[names.LABEL_INTERCONNECT] == "nvlink"
+    operator.refuse("POST", EVENTS, unavailable(503))
+    operator.run()
+    assert not list(operator.cluster.pods())
+    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
-def test_an_unreadable_policy_after_a_restart_strips_nothing(scene: OneNode) -> None:
+def test_an_unreadable_policy_after_a_restart_strips_nothing(operator: SteppedOperator) -> None:
     """The last good version lived in the process that is gone: until someone mends the policy, hands off."""
-    scene.run()
-    before = dict(scene.labels)
-    name = next(iter(scene.cluster.objects[POLICIES]))
-    scene.cluster.objects[POLICIES][name]["spec"]["probes"] = {"health": {"interval": "soon"}}
-    scene.restart()
-    scene.settle()
-    assert scene.labels == before
-    assert "node-1" in scene.cluster.objects[REPORTS]
-    del scene.cluster.objects[POLICIES][name]["spec"]["probes"]
-    scene.restart()
-    scene.settle()
-    assert scene.labels == before
+    operator.run()
+    before = dict(operator.labels)
+    name = next(iter(operator.cluster.objects[POLICIES]))
+    operator.cluster.objects[POLICIES][name]["spec"]["probes"] = {"health": {"interval": "soon"}}
+    operator.restart()
+    operator.catch_up()
+    assert operator.labels == before
+    assert "node-1" in operator.cluster.objects[REPORTS]
+    del operator.cluster.objects[POLICIES][name]["spec"]["probes"]
+    operator.restart()
+    operator.catch_up()
+    assert operator.labels == before
 
 
 def test_a_flapping_label_takes_the_labels_and_keeps_the_report() -> None:
     """GPU feature discovery restarts: what was measured comes back without a run; after a while it goes."""
-    scene = OneNode(gpu="true")
-    name = next(iter(scene.cluster.objects[POLICIES]))
-    scene.cluster.change(POLICIES, name, {"spec": {"nodeSelector": {"matchLabels": {"gpu": "true"}}}})
-    scene.restart()
-    scene.run()
-    scene.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
-    scene.settle()
-    assert names.LABEL_INTERCONNECT not in scene.labels
-    assert "node-1" in scene.cluster.objects[REPORTS]
-    scene.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": "true"}}})
-    scene.settle()
-    assert scene.labels[names.LABEL_INTERCONNECT] == "nvlink"
-    assert not list(scene.cluster.pods())
-    scene.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
-    scene.settle()
-    scene.world.pass_time(11 * MINUTE)
-    scene.settle()
-    assert "node-1" not in scene.cluster.objects[REPORTS]
+    operator = one_node(gpu="true")
+    name = next(iter(operator.cluster.objects[POLICIES]))
+    operator.cluster.change(POLICIES, name, {"spec": {"nodeSelector": {"matchLabels": {"gpu": "true"}}}})
+    operator.restart()
+    operator.run()
+    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
+    operator.catch_up()
+    assert names.LABEL_INTERCONNECT not in operator.labels
+    assert "node-1" in operator.cluster.objects[REPORTS]
+    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": "true"}}})
+    operator.catch_up()
+    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
+    assert not list(operator.cluster.pods())
+    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
+    operator.catch_up()
+    operator.cluster.pass_time(11 * MINUTE)
+    operator.catch_up()
+    assert "node-1" not in operator.cluster.objects[REPORTS]
 
 
-def test_a_deleted_report_takes_its_labels_with_it(scene: OneNode) -> None:
+def test_a_deleted_report_takes_its_labels_with_it(operator: SteppedOperator) -> None:
     """A label that no reading justifies is absent; the next run brings it back."""
-    scene.run()
-    del scene.cluster.objects[REPORTS]["node-1"]
-    scene.restart()
-    scene.operator.settle()
-    assert names.LABEL_INTERCONNECT not in scene.labels
-    scene.run()
-    assert scene.labels[names.LABEL_INTERCONNECT] == "nvlink"
+    operator.run()
+    del operator.cluster.objects[REPORTS]["node-1"]
+    operator.restart()
+    operator.reconcile()
+    assert names.LABEL_INTERCONNECT not in operator.labels
+    operator.run()
+    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
-def test_a_reboot_is_measured_at_once_also_after_failures(scene: OneNode) -> None:
+def test_a_reboot_is_measured_at_once_also_after_failures(operator: SteppedOperator) -> None:
     """The driver was broken and the reboot cured it: nobody waits for the backoff."""
-    scene.run()
+    operator.run()
     for _ in range(6):
-        scene.world.pass_time(INTERVAL)
-        scene.run("garbage")
-    scene.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-9"}}})
-    scene.settle()
-    assert len(list(scene.cluster.pods())) == 1
-    scene.run("garbage")
-    scene.settle()
-    assert not list(scene.cluster.pods()), "a failure of the same boot backs off again"
+        operator.cluster.pass_time(INTERVAL)
+        operator.run("garbage")
+    operator.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-9"}}})
+    operator.catch_up()
+    assert len(list(operator.cluster.pods())) == 1
+    operator.run("garbage")
+    operator.catch_up()
+    assert not list(operator.cluster.pods()), "a failure of the same boot backs off again"
 
 
 @pytest.mark.parametrize(

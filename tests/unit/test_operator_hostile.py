@@ -23,8 +23,8 @@ from nodegauge_operator.api.report import Outcome, ReportStatus
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.kube.merge_patch import without_nulls
 from support import make_node, make_report, schema, tried
-from support.cluster import copied
-from support.views import AReport
+from support.api_server import copied
+from support.objects import AReport
 
 pytestmark = pytest.mark.timeout(60)
 

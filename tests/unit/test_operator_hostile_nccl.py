@@ -23,9 +23,9 @@ from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.kube.merge_patch import without_nulls
 from support import MINUTE, NOW, make_pod, make_policy, schema, tried
-from support.cluster import copied
+from support.api_server import copied
 from support.nccl_nodes import FAST, IMAGE, NODE, NcclNode, nccl_node
-from support.views import APolicy
+from support.objects import APolicy
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -12,7 +12,7 @@ from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core import gate
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support import NOW, make_node, make_policy, make_report, tried
-from support.views import ANode, APolicy
+from support.objects import ANode, APolicy
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -8,7 +8,7 @@ import pytest
 
 from nodegauge_operator.kube import limiter as limiter_module
 from nodegauge_operator.kube.limiter import Limiter
-from support.virtual import VirtualLoop, run
+from support.virtual_time import VirtualLoop, run
 
 pytestmark = pytest.mark.timeout(5)
 

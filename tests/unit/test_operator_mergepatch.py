@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nodegauge_operator.kube.merge_patch import difference, without_nulls
 from support import tried
-from support.cluster import merged
+from support.api_server import merged
 
 pytestmark = pytest.mark.timeout(20)
 

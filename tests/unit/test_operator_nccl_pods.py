@@ -14,7 +14,7 @@ from nodegauge_probes.nccl.probe import ENGINES
 from nodegauge_probes.settings import parse
 from support import make_policy
 from support.nccl_nodes import IMAGE, INSTALLED, NODE
-from support.views import ANode
+from support.objects import ANode
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -32,7 +32,7 @@ from support.nccl_nodes import (
     nccl_node,
     skipping,
 )
-from support.views import ANode
+from support.objects import ANode
 
 pytestmark = pytest.mark.timeout(10)
 

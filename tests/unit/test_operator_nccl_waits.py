@@ -11,56 +11,58 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
-from support.cluster import PODS, Body
+from support.api_server import PODS, Body
 from support.operator import MEASURING
-from support.stage import Stage, staged
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 pytestmark = pytest.mark.timeout(60)
 
 HOUR = 3600.0
 
 
-def play(story: Any) -> Stage:
+def play(story: Any) -> VirtualTimeOperator:
     """With a nccl image."""
-    return staged(story, settings=MEASURING)
+    return on_virtual_time(story, settings=MEASURING)
 
 
-def never_ending(stage: Stage, *probes: str) -> None:
+def never_ending(operator: VirtualTimeOperator, *probes: str) -> None:
     """Pods of these probes never end by themselves, and health runs do as usual."""
-    end = stage._end
+    end = operator._end
 
     def ending(name: str) -> None:
-        pod = stage.cluster.objects[PODS].get(name)
+        pod = operator.cluster.objects[PODS].get(name)
         if pod is not None and pod["metadata"]["labels"][names.POD_PROBE] not in probes:
             end(name)
 
-    stage._end = ending  # type: ignore[method-assign]
+    operator._end = ending  # type: ignore[method-assign]
 
 
-def stuck(stage: Stage, path: str, kind: str, body: Body) -> None:
+def stuck(operator: VirtualTimeOperator, path: str, kind: str, body: Body) -> None:
     """The kubelet cannot get the nccl image."""
     if path != PODS or kind != "ADDED" or body["metadata"]["labels"][names.POD_PROBE] != names.PROBE_PULL:
         return
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     status = {"containerStatuses": [{"name": names.PROBE_CONTAINER, "state": waiting}]}
     node = body["metadata"]["annotations"][names.POD_NODE]
-    stage.loop.call_later(0.5, lambda: stage.cluster.pod_status(body["metadata"]["name"], status, node=node))
+    operator.loop.call_later(
+        0.5, lambda: operator.cluster.pod_status(body["metadata"]["name"], status, node=node)
+    )
 
 
 def test_an_image_that_does_not_come_delays_no_health_run() -> None:
     """A pull may take half an hour, and holds no GPU: health is read meanwhile, on time."""
 
-    async def story(stage: Stage) -> None:
-        stage.nodes(3, gpus=2)
-        stage.cluster.add_policy(budget={"concurrentNcclProbes": "100%", "concurrentProbes": "100%"})
-        never_ending(stage, names.PROBE_PULL)
-        stage.cluster.subscribers.append(lambda path, kind, body: stuck(stage, path, kind, body))
-        stage.start()
-        await stage.after(60)
+    async def story(operator: VirtualTimeOperator) -> None:
+        operator.nodes(3, gpus=2)
+        operator.cluster.add_policy(budget={"concurrentNcclProbes": "100%", "concurrentProbes": "100%"})
+        never_ending(operator, names.PROBE_PULL)
+        operator.cluster.subscribers.append(lambda path, kind, body: stuck(operator, path, kind, body))
+        operator.start()
+        await operator.after(60)
         for _ in range(48):
-            await stage.after(HOUR / 6)
-            assert len(stage.read()) == 3, "no health label is stale"
-        runs = Counter(stage.begun)
+            await operator.after(HOUR / 6)
+            assert len(operator.read()) == 3, "no health label is stale"
+        runs = Counter(operator.begun)
         for n in range(3):
             assert 32 <= runs[names.PROBE_HEALTH, f"node-{n}"] <= 34
             assert 5 <= runs[names.PROBE_PULL, f"node-{n}"] <= 6, "after 10, 20, 40 ... minutes"
@@ -73,23 +75,23 @@ def test_a_busy_cluster_is_asked_ever_less() -> None:
     """Each try is one pod that waits for a minute: pod, report, delete, and nothing on the node."""
     count = 3
 
-    async def story(stage: Stage) -> None:
-        stage.nodes(count, gpus=2)
-        stage.cluster.add_policy(
+    async def story(operator: VirtualTimeOperator) -> None:
+        operator.nodes(count, gpus=2)
+        operator.cluster.add_policy(
             budget={"concurrentNcclProbes": 1, "concurrentProbes": "100%"},
             probes={"health": {"interval": "24h"}},
         )
-        never_ending(stage, names.PROBE_NCCL)
-        stage.start()
+        never_ending(operator, names.PROBE_NCCL)
+        operator.start()
         tries = []
         for _ in range(3):
-            before = len(benchmarks(stage))
-            await stage.after(24 * HOUR)
-            tries.append(len(benchmarks(stage)) - before)
-        assert stage.most[names.PROBE_NCCL] == 1
+            before = len(benchmarks(operator))
+            await operator.after(24 * HOUR)
+            tries.append(len(benchmarks(operator)) - before)
+        assert operator.most[names.PROBE_NCCL] == 1
         assert tries[0] in range(6 * count, 9 * count), "after 10, 20, 40 ... minutes"
         assert tries[1:] == [count, count], "once a day and node in the end"
-        assert set(benchmarks(stage)[-count:]) == {f"node-{n}" for n in range(count)}, "nobody is left out"
+        assert set(benchmarks(operator)[-count:]) == {f"node-{n}" for n in range(count)}, "nobody is left out"
 
     play(story)
 
@@ -97,17 +99,17 @@ def test_a_busy_cluster_is_asked_ever_less() -> None:
 def test_a_try_on_a_busy_node_is_three_writes() -> None:
     """Make the pod, say in the report how it ended, delete it: no label, condition or event each time."""
 
-    async def story(stage: Stage) -> None:
-        stage.nodes(1, gpus=2)
-        stage.cluster.add_policy(probes={"health": {"interval": "24h"}})
-        never_ending(stage, names.PROBE_NCCL)
-        stage.start()
-        await stage.after(5 * 60)
-        assert len(benchmarks(stage)) == 1
-        stage.client.log.clear()
-        await stage.after(3 * HOUR)
-        made = len(benchmarks(stage)) - 1
-        words = Counter(word for word in stage.client.log if "polic" not in word)
+    async def story(operator: VirtualTimeOperator) -> None:
+        operator.nodes(1, gpus=2)
+        operator.cluster.add_policy(probes={"health": {"interval": "24h"}})
+        never_ending(operator, names.PROBE_NCCL)
+        operator.start()
+        await operator.after(5 * 60)
+        assert len(benchmarks(operator)) == 1
+        operator.client.log.clear()
+        await operator.after(3 * HOUR)
+        made = len(benchmarks(operator)) - 1
+        words = Counter(word for word in operator.client.log if "polic" not in word)
         assert made >= 3
         assert set(words.values()) == {made}, words
         assert len(words) == 3, words
@@ -115,6 +117,6 @@ def test_a_try_on_a_busy_node_is_three_writes() -> None:
     play(story)
 
 
-def benchmarks(stage: Stage) -> list[str]:
+def benchmarks(operator: VirtualTimeOperator) -> list[str]:
     """The nodes that benchmarks were made for, in that order."""
-    return [node for probe, node in stage.begun if probe == names.PROBE_NCCL]
+    return [node for probe, node in operator.begun if probe == names.PROBE_NCCL]

@@ -31,7 +31,7 @@ from support.nccl_nodes import (
     nccl_node,
     skipping,
 )
-from support.views import ANode, APolicy
+from support.objects import ANode, APolicy
 
 pytestmark = pytest.mark.timeout(10)
 

@@ -13,7 +13,7 @@ from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.probes.pod import ProbeDefaults, probe_pod
 from support import DEFAULTS, make_node, make_policy, tried
-from support.views import APolicy
+from support.objects import APolicy
 
 pytestmark = pytest.mark.timeout(10)
 

@@ -14,7 +14,7 @@ from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.reasons import Reason
 from support import INTERVAL, NOW, STALE, make_node, make_policy, make_report
 from support.judging import listening, saying
-from support.views import APolicy, AReport
+from support.objects import APolicy, AReport
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -12,7 +12,7 @@ from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd, ending, wake_at
 from support import NOW, make_node, make_pod
 from support.messages import hostile
-from support.views import APod
+from support.objects import APod
 
 pytestmark = pytest.mark.timeout(5)
 

@@ -11,7 +11,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Selector
 from nodegauge_operator.core.selection import matches, may_run, ranked
 from support import make_node, make_policy, tried
-from support.views import ANode
+from support.objects import ANode
 
 pytestmark = pytest.mark.timeout(10)
 

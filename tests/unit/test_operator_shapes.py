@@ -11,7 +11,7 @@ from nodegauge_operator.core.model import node_view
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import MERGE, Client
 from nodegauge_operator.kube.decoding import decoded
-from support.virtual import drive
+from support.virtual_time import drive
 
 pytestmark = pytest.mark.timeout(2)
 

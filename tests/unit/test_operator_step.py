@@ -14,7 +14,7 @@ from nodegauge_operator.core.model import ConditionView
 from nodegauge_operator.core.planner import Situation, next_step, run_due_at, wake_at
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support import DEFAULTS, INTERVAL, MINUTE, NOW, STALE, make_node, make_pod, make_policy, make_report
-from support.views import AReport
+from support.objects import AReport
 
 pytestmark = pytest.mark.timeout(5)
 

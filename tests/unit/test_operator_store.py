@@ -16,9 +16,10 @@ from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.cache import Cache
 from support import INTERVAL, NOW, make_node, make_pod, make_policy, make_report
+from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
 from support.client import unavailable
-from support.cluster import NODES, PODS, POLICIES, REPORTS, Body
-from support.operator import Operator, World
+from support.cluster import FakeCluster
+from support.operator import SteppedOperator
 
 pytestmark = pytest.mark.timeout(5)
 
@@ -213,20 +214,20 @@ def test_a_late_event_of_a_policy_undoes_nothing(cache: Cache) -> None:
 
 def test_a_policy_made_while_the_list_was_under_way_stays() -> None:
     """helm makes the policy and the operator at the same time: no policy would mean no labels for 10 min."""
-    world = World()
-    world.cluster.add_node()
-    operator = Operator(world.cluster)
+    cluster = FakeCluster()
+    cluster.add_node()
+    operator = SteppedOperator(cluster)
     made_late = iter([False, True])  # at the second answer: the first only asks for the revision
 
     def make_it(verb: str, path: str) -> None:
-        if path == POLICIES and not world.cluster.objects[POLICIES] and next(made_late, False):
-            world.cluster.add_policy()
+        if path == POLICIES and not cluster.objects[POLICIES] and next(made_late, False):
+            cluster.add_policy()
             operator.deliver()
 
     operator.client.answered = make_it
     operator.list()
     assert operator.cache.policies.keys() == {"default"}
-    world.cluster.remove(POLICIES, "default")
+    cluster.remove(POLICIES, "default")
     operator.inbox.clear()
     operator.list()
     assert operator.cache.policies == {}
@@ -234,11 +235,11 @@ def test_a_policy_made_while_the_list_was_under_way_stays() -> None:
 
 def test_a_list_that_breaks_off_drops_nothing() -> None:
     """A timed-out LIST once removed every label of a large cluster: no data decides nothing."""
-    world = World()
-    world.cluster.add_policy()
+    cluster = FakeCluster()
+    cluster.add_policy()
     for n in range(5):
-        world.cluster.add_node(f"node-{n}")
-    operator = Operator(world.cluster)
+        cluster.add_node(f"node-{n}")
+    operator = SteppedOperator(cluster)
     operator.list()
     known = operator.cache.known_names()
     for broken in (POLICIES, REPORTS, PODS, NODES):
@@ -253,10 +254,10 @@ def test_a_list_that_breaks_off_drops_nothing() -> None:
 def test_lists_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page counts: an object of the last one is not taken for deleted."""
     monkeypatch.setattr("nodegauge_operator.kube.client.PAGE", 3)
-    world = World()
+    cluster = FakeCluster()
     for n in range(10):
-        world.cluster.add_node(f"node-{n}")
-    operator = Operator(world.cluster)
+        cluster.add_node(f"node-{n}")
+    operator = SteppedOperator(cluster)
     for _ in range(2):
         operator.list()
         assert len(operator.cache.nodes) == 10
@@ -265,24 +266,24 @@ def test_lists_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_list_mends_what_a_watch_missed() -> None:
     """Deleted during a gap: node, report and pod are gone after the list and one question about the node."""
-    world = World()
-    world.cluster.add_policy()
-    world.cluster.add_node()
-    operator = Operator(world.cluster)
+    cluster = FakeCluster()
+    cluster.add_policy()
+    cluster.add_node()
+    operator = SteppedOperator(cluster)
     operator.list()
-    operator.settle()
-    world.kubelets()
+    operator.reconcile()
+    cluster.kubelets()
     operator.deliver()
-    operator.settle()
-    world.pass_time(INTERVAL)
-    operator.settle()
-    (pod,) = world.cluster.pods()
-    world.cluster.remove(NODES, "node-1")
-    world.cluster.remove(PODS, pod["metadata"]["name"])
+    operator.reconcile()
+    cluster.pass_time(INTERVAL)
+    operator.reconcile()
+    (pod,) = cluster.pods()
+    cluster.remove(NODES, "node-1")
+    cluster.remove(PODS, pod["metadata"]["name"])
     operator.inbox.clear()
     operator.list()
     assert operator.cache.suspects == {"node-1"}
-    operator.settle()
+    operator.reconcile()
     assert operator.cache.known_names() == set()
 
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from nodegauge_operator.kube.errors import Refused
 from nodegauge_operator.reconcile.resync import SHORTEST
 from support import INTERVAL
+from support.api_server import NODES, PODS, POLICIES, REPORTS
 from support.client import unavailable, unreachable
-from support.cluster import NODES, PODS, POLICIES, REPORTS
 from support.operator import SETTINGS
-from support.stage import Stage, refusing, staged
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -21,151 +21,151 @@ pytestmark = pytest.mark.timeout(20)
 def test_a_list_that_fails_later_decides_nothing_and_is_repeated() -> None:
     """The API server answers 500 to lists for ten minutes: every label stays."""
 
-    async def play(stage: Stage) -> None:
-        stage.nodes(2)
-        stage.cluster.add_policy()
-        stage.start()
-        await stage.after(30)
-        before = stage.world.state()["nodes"]
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.nodes(2)
+        operator.cluster.add_policy()
+        operator.start()
+        await operator.after(30)
+        before = operator.cluster.state()["nodes"]
         for path in (POLICIES, REPORTS, PODS, NODES):
-            stage.client.refuse = refusing(unavailable(500), "GET", path)
-            stage.sweep._list_schedule._regular_at = 0.0
-            stage.sweep.wake("node-0")
-            await stage.after(20)
-            assert stage.world.state()["nodes"] == before
-        lists = stage.lists()
-        stage.client.refuse = lambda verb, path: None
-        await stage.after(300)
-        assert stage.lists() > lists
+            operator.client.refuse = refusing(unavailable(500), "GET", path)
+            operator.sweep._list_schedule._regular_at = 0.0
+            operator.sweep.wake("node-0")
+            await operator.after(20)
+            assert operator.cluster.state()["nodes"] == before
+        lists = operator.lists()
+        operator.client.refuse = lambda verb, path: None
+        await operator.after(300)
+        assert operator.lists() > lists
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_a_lost_connection_has_everything_listed_anew() -> None:
     """No answer may mean that the API server restarted: what was deleted meanwhile is in no watch."""
 
-    async def play(stage: Stage) -> None:
-        stage.nodes(1)
-        stage.cluster.add_policy()
-        stage.start()
-        await stage.after(30)
-        lists = stage.lists()
-        stage.client.refuse = refusing(unreachable(), "POST", PODS)
-        await stage.after(INTERVAL + 5)
-        stage.client.refuse = lambda verb, path: None
-        await stage.after(60)
-        assert stage.lists() > lists + 1
-        assert stage.cluster.judged[-1][1] == 2
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.nodes(1)
+        operator.cluster.add_policy()
+        operator.start()
+        await operator.after(30)
+        lists = operator.lists()
+        operator.client.refuse = refusing(unreachable(), "POST", PODS)
+        await operator.after(INTERVAL + 5)
+        operator.client.refuse = lambda verb, path: None
+        await operator.after(60)
+        assert operator.lists() > lists + 1
+        assert operator.cluster.judged[-1][1] == 2
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_a_webhook_that_is_down_is_asked_ever_more_seldom() -> None:
     """HTTP 500 on every create, for hours: a few calls per node and hour, and no list for each of them."""
 
-    async def play(stage: Stage) -> None:
-        stage.nodes(4)
-        stage.cluster.add_policy(budget={"concurrentProbes": 4})
-        stage.client.refuse = refusing(unavailable(500), "POST", PODS)
-        stage.start()
-        await stage.after(60)
-        calls, lists = stage.client.calls, stage.lists()
-        await stage.after(3600)
-        assert stage.lists() - lists <= 7  # one every ten minutes
-        assert stage.client.calls - calls <= 4 * 130
-        stage.client.refuse = lambda verb, path: None
-        await stage.after(90)
-        assert len(stage.read()) == 4
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.nodes(4)
+        operator.cluster.add_policy(budget={"concurrentProbes": 4})
+        operator.client.refuse = refusing(unavailable(500), "POST", PODS)
+        operator.start()
+        await operator.after(60)
+        calls, lists = operator.client.calls, operator.lists()
+        await operator.after(3600)
+        assert operator.lists() - lists <= 7  # one every ten minutes
+        assert operator.client.calls - calls <= 4 * 130
+        operator.client.refuse = lambda verb, path: None
+        await operator.after(90)
+        assert len(operator.read()) == 4
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_one_node_s_trouble_stops_nobody_else() -> None:
     """Refused writes and plain bugs on one node: the others are measured, and it is tried again."""
 
-    async def play(stage: Stage) -> None:
-        stage.nodes(3)
-        stage.cluster.add_policy(budget={"concurrentProbes": 3})
-        settle = stage.sweep._worker.settle
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.nodes(3)
+        operator.cluster.add_policy(budget={"concurrentProbes": 3})
+        settle = operator.sweep._worker.settle
 
         async def sometimes(name: str, **how: Any) -> Any:
             if name == "node-0":
                 raise ZeroDivisionError("a bug")
             return await settle(name, **how)
 
-        stage.sweep._worker.settle = sometimes  # type: ignore[method-assign]
-        stage.client.refuse = refusing(Refused("denied by policy"), "PATCH", f"{NODES}/node-1")
-        stage.start()
-        await stage.after(120)
-        assert stage.read() == ["node-2"]
+        operator.sweep._worker.settle = sometimes  # type: ignore[method-assign]
+        operator.client.refuse = refusing(Refused("denied by policy"), "PATCH", f"{NODES}/node-1")
+        operator.start()
+        await operator.after(120)
+        assert operator.read() == ["node-2"]
         failures = {
             s.labels["kind"]: s.value
-            for m in stage.metrics.failures.collect()
+            for m in operator.metrics.failures.collect()
             for s in m.samples
             if s.name.endswith("_total")
         }
         assert failures.keys() == {"Unexpected", "Refused"}
         assert all(3 <= count <= 15 for count in failures.values())
-        stage.sweep._worker.settle = settle  # type: ignore[method-assign]
-        stage.client.refuse = lambda verb, path: None
-        await stage.after(120)
-        assert len(stage.read()) == 3
+        operator.sweep._worker.settle = settle  # type: ignore[method-assign]
+        operator.client.refuse = lambda verb, path: None
+        await operator.after(120)
+        assert len(operator.read()) == 3
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_an_error_in_the_loop_itself_ends_the_task() -> None:
     """And with it the process: a loop that is broken must not look alive."""
 
-    async def play(stage: Stage) -> None:
-        stage.sweep._grant = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
-        stage.start()
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.sweep._grant = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+        operator.start()
         with pytest.raises(ZeroDivisionError):
-            await stage.after(10)
+            await operator.after(10)
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_what_a_watch_missed_is_found_by_the_next_full_list() -> None:
     """A node deleted while the watch was away, and a node that came: both within the relist interval."""
 
-    async def play(stage: Stage) -> None:
-        stage.nodes(2)
-        stage.cluster.add_policy()
-        stage.start()
-        await stage.after(30)
-        subscribers, stage.cluster.subscribers = stage.cluster.subscribers, []
-        stage.cluster.remove(NODES, "node-0")
-        stage.cluster.add_node("node-9")
-        stage.cluster.subscribers = subscribers
-        await stage.after(30)
-        assert "node-0" in stage.sweep.cache.nodes
-        await stage.after(SETTINGS.relist_interval)
-        assert "node-0" not in stage.sweep.cache.nodes
-        assert stage.read() == ["node-1", "node-9"]
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.nodes(2)
+        operator.cluster.add_policy()
+        operator.start()
+        await operator.after(30)
+        subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
+        operator.cluster.remove(NODES, "node-0")
+        operator.cluster.add_node("node-9")
+        operator.cluster.subscribers = subscribers
+        await operator.after(30)
+        assert "node-0" in operator.sweep.cache.nodes
+        await operator.after(SETTINGS.relist_interval)
+        assert "node-0" not in operator.sweep.cache.nodes
+        assert operator.read() == ["node-1", "node-9"]
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_a_gap_in_a_watch_has_everything_listed_within_seconds() -> None:
     """kopf lists anew after an interruption (type None) and never says what was deleted."""
 
-    async def play(stage: Stage) -> None:
-        stage.nodes(1)
-        stage.cluster.add_policy()
-        stage.start()
-        await stage.after(2)
-        body = stage.cluster.get(NODES, "node-0")
-        lists = stage.lists()
-        stage.feed.give(NODES, None, body)
-        await stage.after(10)
-        assert stage.lists() == lists, "the watches' own first lists are no gap"
-        await stage.after(60)
-        stage.feed.give(NODES, None, body)
-        await stage.after(10)
-        assert stage.lists() == lists + 1
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.nodes(1)
+        operator.cluster.add_policy()
+        operator.start()
+        await operator.after(2)
+        body = operator.cluster.get(NODES, "node-0")
+        lists = operator.lists()
+        operator.watches.give(NODES, None, body)
+        await operator.after(10)
+        assert operator.lists() == lists, "the watches' own first lists are no gap"
+        await operator.after(60)
+        operator.watches.give(NODES, None, body)
+        await operator.after(10)
+        assert operator.lists() == lists + 1
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_a_gap_is_not_slept_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,40 +175,40 @@ def test_a_gap_is_not_slept_over(monkeypatch: pytest.MonkeyPatch) -> None:
         slow := replace(SETTINGS, sweep_interval=300.0, relist_interval=86_400.0),
     )
 
-    async def play(stage: Stage) -> None:
-        stage.sweep._settings = slow
-        stage.nodes(1)
-        stage.cluster.add_policy()
-        stage.start()
-        await stage.after(60)
-        stage.sweep.listed_by_watch("a")
-        stage.sweep.listed_by_watch("b")
-        lists = stage.lists()
-        await stage.after(SHORTEST + 1)
-        assert stage.lists() == lists + 1
-        stage.sweep.listed_by_watch("a")
-        await stage.after(2 * SHORTEST + 1)
-        assert stage.lists() == lists + 2
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.sweep._settings = slow
+        operator.nodes(1)
+        operator.cluster.add_policy()
+        operator.start()
+        await operator.after(60)
+        operator.sweep.listed_by_watch("a")
+        operator.sweep.listed_by_watch("b")
+        lists = operator.lists()
+        await operator.after(SHORTEST + 1)
+        assert operator.lists() == lists + 1
+        operator.sweep.listed_by_watch("a")
+        await operator.after(2 * SHORTEST + 1)
+        assert operator.lists() == lists + 2
 
-    staged(play)
+    on_virtual_time(play)
 
 
 def test_a_sweep_that_hangs_is_not_alive_and_a_slow_api_server_does_not_kill() -> None:
     """Liveness fails for a loop that is stuck, not for a list that takes its minute."""
 
-    async def play(stage: Stage) -> None:
-        stage.nodes(1)
-        stage.start()
-        await stage.after(30)
-        stage.latency = 55.0
-        stage.sweep._list_schedule._regular_at = 0.0
-        stage.sweep.wake("node-0")
+    async def play(operator: VirtualTimeOperator) -> None:
+        operator.nodes(1)
+        operator.start()
+        await operator.after(30)
+        operator.latency = 55.0
+        operator.sweep._list_schedule._regular_at = 0.0
+        operator.sweep.wake("node-0")
         for _ in range(30):
-            await stage.after(10)
-            assert stage.sweep.alive()
-        stage.latency = 10_000.0
-        stage.sweep._list_schedule._regular_at = 0.0
-        await stage.after(1000)
-        assert not stage.sweep.alive()
+            await operator.after(10)
+            assert operator.sweep.alive()
+        operator.latency = 10_000.0
+        operator.sweep._list_schedule._regular_at = 0.0
+        await operator.after(1000)
+        assert not operator.sweep.alive()
 
-    staged(play)
+    on_virtual_time(play)

@@ -12,7 +12,7 @@ from nodegauge_operator.api.report import DesiredTaint
 from nodegauge_operator.core.model import Taint
 from nodegauge_operator.core.taints import UNVALIDATED, taint_patch
 from support import make_node, tried
-from support.views import ANode, taint
+from support.objects import ANode, taint
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -19,10 +19,11 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState
 from nodegauge_operator.kube.errors import KubeError
 from support import INTERVAL, tried
-from support.cluster import NODES, PODS, REPORTS
+from support.api_server import NODES, PODS, REPORTS
+from support.cluster import FakeCluster
 from support.judging import listening, saying
-from support.operator import HEALTH, Operator, World
-from support.virtual import Turn
+from support.operator import HEALTH, SteppedOperator
+from support.virtual_time import Turn
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -35,19 +36,19 @@ async def turn() -> None:
 class Racer:
     """One operator, whose settling of the node can be stopped before each call."""
 
-    def __init__(self, world: World) -> None:
-        self.operator = Operator(world.cluster)
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.operator = SteppedOperator(cluster)
         self.operator.list()
         self.operator.client._turn = turn
         self._work: Coroutine[Any, Any, Any] | None = None
 
     @property
     def idle(self) -> bool:
-        """Whether it settles nothing now."""
+        """Whether it reconciles nothing now."""
         return self._work is None
 
     def go(self) -> None:
-        """Begin to settle, or go on up to the next call."""
+        """Begin to reconcile, or go on up to the next call."""
         if self._work is None:
             self._work = self.operator.worker.settle("node-1", granted=HEALTH, since=0.0)
         try:
@@ -58,19 +59,19 @@ class Racer:
             self._work = None  # tried again, later
 
     def finish(self) -> None:
-        """Go on until nothing is being settled."""
+        """Go on until the reconcile has ended."""
         while self._work is not None:
             self.go()
 
 
 class Race:
-    """Two racers on one world."""
+    """Two racers on one cluster."""
 
     def __init__(self) -> None:
-        self.world = World()
-        self.world.cluster.add_node(team="a")
-        self.world.cluster.add_policy()
-        self.racers = [Racer(self.world), Racer(self.world)]
+        self.cluster = FakeCluster()
+        self.cluster.add_node(team="a")
+        self.cluster.add_policy()
+        self.racers = [Racer(self.cluster), Racer(self.cluster)]
 
     def act(self, action: str) -> None:
         """One thing happens."""
@@ -86,15 +87,15 @@ class Race:
                     racer.operator.list()
                     racer.operator.client._turn = turn
             case "kubelets":
-                self.world.kubelets()
+                self.cluster.kubelets()
             case "stranger":
-                self.world.cluster.change(NODES, "node-1", {"metadata": {"labels": {"foreign": "1"}}})
+                self.cluster.change(NODES, "node-1", {"metadata": {"labels": {"foreign": "1"}}})
             case "person":
-                if "node-1" in self.world.cluster.objects[REPORTS]:
+                if "node-1" in self.cluster.objects[REPORTS]:
                     asked = {"spec": {"requestedAt": "2027-01-15T08:00:01Z"}}
-                    self.world.cluster.change(REPORTS, "node-1", asked)
+                    self.cluster.change(REPORTS, "node-1", asked)
             case "time":
-                self.world.pass_time(20)
+                self.cluster.pass_time(20)
 
     def rest(self) -> None:
         """Everybody sees everything and works until there is nothing left to do."""
@@ -105,7 +106,7 @@ class Race:
                 racer.operator.deliver()
                 racer.go()
                 racer.finish()
-            worked = self.world.kubelets()
+            worked = self.cluster.kubelets()
             after = sum(len(r.operator.client.log) for r in self.racers)
             if not worked and before == after and not any(r.operator.inbox for r in self.racers):
                 return
@@ -128,14 +129,14 @@ def test_whoever_goes_next_the_end_is_the_same(actions: list[str]) -> None:
     for action in actions:
         race.act(action)
     race.rest()
-    race.world.pass_time(INTERVAL)
-    race.world.machines["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
+    race.cluster.pass_time(INTERVAL)
+    race.cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
     race.rest()
-    judged = [(node, number) for node, number, _ in race.world.cluster.judged]
+    judged = [(node, number) for node, number, _ in race.cluster.judged]
     assert max(Counter(judged).values()) == 1, judged
     numbers = [number for _, number in judged]
     assert numbers == sorted(numbers)
-    state = race.world.state()
+    state = race.cluster.state()
     assert state["pods"] == []
     labels = state["nodes"]["node-1"]["labels"]
     assert labels["team"] == "a"
@@ -159,40 +160,40 @@ def test_a_run_is_counted_where_it_was_written(actions: list[str]) -> None:
         race.act(action)
     race.rest()
     counted = sum(racer.operator.runs_counted() for racer in race.racers)
-    assert counted == len(race.world.cluster.judged)
+    assert counted == len(race.cluster.judged)
 
 
 def test_two_that_do_not_hear_of_each_other_exceed_the_budget_by_what_each_entered_and_say_so() -> None:
     """One place; each gates a node before it has seen the other's report. Once they have, neither adds one,
     and both count what there is."""
     with listening():
-        world = World()
+        cluster = FakeCluster()
         for n in range(3):
-            world.cluster.add_node(f"node-{n}")
-            world.machines[f"node-{n}"] = saying("gpu-lost=b")
-        world.cluster.add_policy(budget={"concurrentProbes": "100%", "gatedNodes": 1})
-        both = [Operator(world.cluster) for _ in range(2)]
+            cluster.add_node(f"node-{n}")
+            cluster.results[f"node-{n}"] = saying("gpu-lost=b")
+        cluster.add_policy(budget={"concurrentProbes": "100%", "gatedNodes": 1})
+        both = [SteppedOperator(cluster) for _ in range(2)]
         for operator in both:
             operator.list()
         for n, operator in enumerate(both):
-            operator.settle(f"node-{n}")
-            world.kubelets()
+            operator.reconcile(f"node-{n}")
+            cluster.kubelets()
             operator.inbox = [event for event in operator.inbox if event[0] == PODS]
             operator.deliver()
-            operator.settle(f"node-{n}")
-        assert [tainted(world, f"node-{n}") for n in range(3)] == [True, True, False]
+            operator.reconcile(f"node-{n}")
+        assert [tainted(cluster, f"node-{n}") for n in range(3)] == [True, True, False]
         for operator in both:
             operator.list()
             assert list(operator.worker.gate_budget.exceeded()) == [("default", 2, 1)]
-        both[0].settle("node-2")
-        world.kubelets()
+        both[0].reconcile("node-2")
+        cluster.kubelets()
         both[0].deliver()
-        both[0].settle("node-2")
+        both[0].reconcile("node-2")
         assert both[0].cache.reports["node-2"].status.gates[0].state is GateState.HELD_BACK
-        assert [tainted(world, f"node-{n}") for n in range(3)] == [True, True, False]
+        assert [tainted(cluster, f"node-{n}") for n in range(3)] == [True, True, False]
 
 
-def tainted(world: World, name: str) -> bool:
+def tainted(cluster: FakeCluster, name: str) -> bool:
     """Whether the node carries a taint for a fault."""
-    taints = (world.cluster.objects[NODES][name].get("spec") or {}).get("taints") or []
+    taints = (cluster.objects[NODES][name].get("spec") or {}).get("taints") or []
     return any(taint["key"] in names.TAINTS_OF_FAULTS for taint in taints)

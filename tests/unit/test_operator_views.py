@@ -16,7 +16,7 @@ from nodegauge_operator.api.report import Outcome, ReportStatus, parse_report, s
 from nodegauge_operator.core.model import node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support import NOW, make_node, make_report, tried
-from support.cluster import Body
+from support.api_server import Body
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -1,6 +1,6 @@
-"""The sweep on a stage: the real loop on a cluster in memory and on virtual time.
+"""The operator with its loop, on a cluster in memory and on virtual time.
 
-Watch events arrive late and calls take time; the scheduler and the kubelets are tasks beside it.
+Watch events arrive late and calls take time; pods end by themselves.
 """
 
 from __future__ import annotations
@@ -16,30 +16,29 @@ import pytest
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile import reconciler as worker_module
+from nodegauge_operator.reconcile import reconciler as reconciler_module
 from nodegauge_operator.reconcile import sweep as sweep_module
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
+from support.api_server import NODES, PODS, Body
 from support.client import FakeClient
-from support.cluster import NODES, PODS, Body, Cluster
-from support.operator import SETTINGS, Feed, World
-from support.views import NOW
-from support.virtual import VirtualLoop, run
+from support.cluster import FakeCluster
+from support.objects import NOW
+from support.operator import SETTINGS, Watches
+from support.virtual_time import VirtualLoop, run
 
 LATENCY, LAG = 0.004, 0.02
 RUN_SECONDS = 5.0
 
 
-class Stage:
-    """A cluster, a sweep and virtual time; `start` begins the sweep, `after` lets time pass."""
+class VirtualTimeOperator:
+    """An operator on a cluster in memory; `start` begins its loop, `after` lets time pass."""
 
     def __init__(self, loop: VirtualLoop, *, latency: float = LATENCY, settings: Settings = SETTINGS) -> None:
         self.loop = loop
         self.latency = latency
-        self.world = World()
-        self.cluster = Cluster(lambda: NOW + loop.time())
-        self.world.cluster = self.cluster
+        self.cluster = FakeCluster(lambda: NOW + loop.time())
         self.client = FakeClient(self.cluster, turn=self._wait)
         self.metrics = Metrics()
         self.sweep = Sweep(
@@ -50,7 +49,7 @@ class Stage:
             clock=self.cluster.clock,
             jitter=lambda: 0.0,
         )
-        self.feed = Feed(self.sweep)
+        self.watches = Watches(self.sweep)
         self.most_pods = 0
         self.most: Counter[str] = Counter()
         """Pods at a time, by probe."""
@@ -64,7 +63,7 @@ class Stage:
         await asyncio.sleep(self.latency)
 
     def _watch(self, path: str, kind: str, body: Body) -> None:
-        self.loop.call_later(LAG, self.feed.give, path, kind, body)
+        self.loop.call_later(LAG, self.watches.give, path, kind, body)
         if path == PODS:
             pods = self.cluster.objects[PODS]
             self.most_pods = max(self.most_pods, len(pods))
@@ -78,7 +77,7 @@ class Stage:
     def _end(self, name: str) -> None:
         pod = self.cluster.objects[PODS].get(name)
         if pod and not pod["metadata"].get("deletionTimestamp"):
-            self.world.end(pod, self.world.result(pod))
+            self.cluster.end(pod, self.cluster.result(pod))
 
     def nodes(self, count: int, *, gpus: int = 0) -> None:
         """So many nodes register, each of which offers so many GPUs."""
@@ -91,17 +90,17 @@ class Stage:
         """Begin to sweep."""
         self.task = asyncio.create_task(self.sweep.run())
 
-    def settled(self) -> list[str]:
-        """The names that are settled from now on, in the order in which that begins."""
-        seen: list[str] = []
+    def reconciled(self) -> list[str]:
+        """The nodes that are reconciled from now on, in the order in which that begins."""
+        names_seen: list[str] = []
         settle = self.sweep._worker.settle
 
         async def noting(name: str, **how: Any) -> Any:
-            seen.append(name)
+            names_seen.append(name)
             return await settle(name, **how)
 
         self.sweep._worker.settle = noting  # type: ignore[method-assign]
-        return seen
+        return names_seen
 
     def slow(self, verb: str, path: str, seconds: float) -> None:
         """The API server takes so long for one kind of call."""
@@ -134,22 +133,24 @@ class Stage:
         )
 
 
-def staged(play: Callable[[Stage], Awaitable[None]], **how: Any) -> Stage:
+def on_virtual_time(
+    play: Callable[[VirtualTimeOperator], Awaitable[None]], **how: Any
+) -> VirtualTimeOperator:
     """Play on a virtual loop; the clocks that the operator reads are the loop's."""
 
-    async def main() -> Stage:
+    async def main() -> VirtualTimeOperator:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         clock = SimpleNamespace(monotonic=loop.time, time=lambda: NOW + loop.time())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sweep_module, "time", clock)
-            patch.setattr(worker_module, "time", clock)
-            stage = Stage(loop, **how)
-            await play(stage)
-            if stage.task is not None and not stage.task.done():
-                stage.task.cancel()
-                await asyncio.gather(stage.task, return_exceptions=True)
-            return stage
+            patch.setattr(reconciler_module, "time", clock)
+            operator = VirtualTimeOperator(loop, **how)
+            await play(operator)
+            if operator.task is not None and not operator.task.done():
+                operator.task.cancel()
+                await asyncio.gather(operator.task, return_exceptions=True)
+            return operator
 
     return run(main())
 

@@ -1,7 +1,7 @@
-"""One node and an operator that is nothing but `next_step`: for stories of three probes on one node.
+"""One node, its three probes, and the planner in a loop without an API server.
 
-Writes always succeed (`support.fleet` has conflicts, deaths in the middle of a call and other nodes).  What
-must hold after every write is checked here, after each of them.
+Every write succeeds (for conflicts, crashes within a call and other nodes see `support.promises`).  After
+each write the promises that concern the three probes are checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.nccl_eligibility import SEEN_BY_THE_PROBE
 from nodegauge_operator.core.planner import Situation, next_step, wake_at
 from support.nccl_nodes import INSTALLED, NODE
-from support.views import NOW, ANode, APod, APolicy, make_policy
+from support.objects import NOW, ANode, APod, APolicy, make_policy
 
 MOST_WRITES = 30
 TOPOLOGY = {
@@ -33,7 +33,7 @@ TOPOLOGY = {
 }
 
 
-class Scene:
+class PlannerLoop:
     """A node, its report and its pods; `go` makes the writes that come next."""
 
     def __init__(self) -> None:

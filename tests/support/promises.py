@@ -16,11 +16,12 @@ from nodegauge_operator.api.report import GateState, parse_report
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.budget import gated_places, is_gated
 from nodegauge_operator.kube.errors import KubeError
+from support.api_server import NODES, POLICIES, REPORTS, Body
 from support.client import Killed
-from support.cluster import NODES, POLICIES, REPORTS, Body
+from support.cluster import FakeCluster
 from support.judging import SHORT, saying
-from support.operator import HEALTH, NOTHING, Operator, World
-from support.virtual import Turn
+from support.operator import HEALTH, NOTHING, SteppedOperator
+from support.virtual_time import Turn
 
 SELECTED = {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
 STRANGE = "x"
@@ -36,12 +37,11 @@ async def _turn() -> None:
     await Turn()
 
 
-class Fleet:
+class InterleavedOperator:
     """`act` lets one thing happen; `rest` lets the operator finish all that it would do by itself."""
 
     def __init__(self, count: int, **spec: Any) -> None:
-        self.world = World()
-        self.cluster = self.world.cluster
+        self.cluster = FakeCluster()
         self.said: dict[str, list[str]] = {}
         """By report UID: what the judge said in each readable run of it, in order."""
         self.foreign: dict[str, tuple[dict[str, str], list[Body]]] = {}
@@ -77,15 +77,15 @@ class Fleet:
         self.finish(name)
         self.settle(name)  # the run before this one, if nobody has looked at it yet
         self.deliver()
-        self.world.pass_time(15 * 60)
-        self.world.machines[name] = saying(words, load=load)
+        self.cluster.pass_time(15 * 60)
+        self.cluster.results[name] = saying(words, load=load)
         self.settle(name, granted=True)
         for pod in self.cluster.pods():
             mine = pod["metadata"]["annotations"][names.POD_NODE] == name
             if mine and pod["status"]["phase"] == "Pending" and not pod["metadata"].get("deletionTimestamp"):
                 number = int(pod["metadata"]["annotations"][names.POD_RUN])
                 self._words[pod["metadata"]["uid"], number] = words
-                self.world.end(pod, GARBAGE if words == GARBAGE else self.world.result(pod))
+                self.cluster.end(pod, GARBAGE if words == GARBAGE else self.cluster.result(pod))
         self.deliver()
 
     def write_policy(self, spec: Body | None) -> None:
@@ -172,7 +172,7 @@ class Fleet:
     # -- inside -------------------------------------------------------------------------------------------
 
     def _born(self) -> None:
-        self.operator = Operator(self.cluster)
+        self.operator = SteppedOperator(self.cluster)
         self.operator.list()
         self.operator.client._turn = _turn
         self.operator.client.refuse = self._before

@@ -1,0 +1,263 @@
+"""An API server in memory: as much of one as the operator's adapter can tell from the real one.
+
+Objects are kept as JSON, with one revision counter; merge patches, resourceVersion and UID preconditions,
+graceful deletion, managedFields of labels, status subresources and our CRDs' schemas follow the real API
+server; tests/cluster checks the same behaviour on a real one.  Subscribers get the watch events.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
+from support import schema
+
+Body = dict[str, Any]
+NAMESPACE = "nodegauge"
+NODES = "/api/v1/nodes"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
+REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
+COLLECTIONS = (NODES, PODS, EVENTS, POLICIES, REPORTS)
+EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
+CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL}
+
+
+class ApiError(Exception):
+    """An answer other than success."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message = status, reason, message
+
+
+def copied(body: Any) -> Any:
+    """A copy of a JSON document; several times as fast as copy.deepcopy."""
+    return msgspec.json.decode(msgspec.json.encode(body))
+
+
+def not_found(name: str) -> ApiError:
+    """404."""
+    return ApiError(404, "NotFound", f"{name} not found")
+
+
+def conflict(message: str) -> ApiError:
+    """409 with reason Conflict."""
+    return ApiError(409, "Conflict", message)
+
+
+class FakeApiServer:
+    """All objects, by collection and name.  `clock` gives epoch seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.objects: dict[str, dict[str, Body]] = {path: {} for path in COLLECTIONS}
+        self.subscribers: list[Callable[[str, str, Body], None]] = []
+        self.created: Counter[str] = Counter()
+        """How often a pod of that name has been created."""
+        self.judged: list[tuple[str, int, str]] = []
+        """Node, number and pod UID of each run that was written to a report, in order."""
+        self._version = 100
+        self._uids = 0
+
+    def get(self, path: str, name: str) -> Body:
+        """One object."""
+        if name not in self.objects[path]:
+            raise not_found(name)
+        return copied(self.objects[path][name])
+
+    def list(self, path: str, *, selector: str = "", only: str = "", limit: int = 0, start: str = "") -> Body:
+        """A page of a list; `only` is a name, `start` the token of the page before."""
+        terms = [term.partition("=") for term in selector.split(",") if term]
+        matching = sorted(
+            name
+            for name, body in self.objects[path].items()
+            if (not only or name == only)
+            and all(k in _labels(body) and (not v or _labels(body)[k] == v) for k, _, v in terms)
+        )
+        rest = [name for name in matching if name > start]
+        page = rest[:limit] if limit else rest
+        metadata: Body = {"resourceVersion": str(self._version)}
+        if len(page) < len(rest):
+            metadata["continue"] = page[-1]
+        return {"metadata": metadata, "items": [copied(self.objects[path][n]) for n in page]}
+
+    def create(self, path: str, body: Body) -> Body:
+        """Make an object; the status of a custom resource is dropped, as the API server does."""
+        body = copied(body)
+        name = body["metadata"]["name"]
+        if name in self.objects[path]:
+            raise ApiError(409, "AlreadyExists", f"{name} already exists")
+        if path in CUSTOM:
+            body.pop("status", None)
+        self._uids += 1
+        body["metadata"] |= {"uid": f"uid-{self._uids}", "creationTimestamp": stamp(self.clock())}
+        if path == PODS:
+            self.created[name] += 1
+            body["status"] = {"phase": "Pending"}
+        self._check(path, body)
+        return self._store(path, body, "ADDED")
+
+    def patch(self, path: str, name: str, patch: Body, *, sub: str = "", manager: str = "") -> Body:
+        """A merge patch; to `status` or to all but the status of a custom resource."""
+        before = self.objects[path].get(name)
+        if before is None:
+            raise not_found(name)
+        metadata = patch.get("metadata", {})
+        self._preconditions(before, version=metadata.get("resourceVersion"), uid=metadata.get("uid"))
+        after = merged(before, patch)
+        after["metadata"] |= {key: before["metadata"][key] for key in ("resourceVersion", "uid")}
+        if path in CUSTOM:
+            kept, taken = ("status", before) if not sub else ("spec", before)
+            after = {k: v for k, v in after.items() if k != kept} | (
+                {kept: taken[kept]} if kept in taken else {}
+            )
+            after = schema.prune(after, schema.schema(CUSTOM[path]) | {"metadata": {}}) | {
+                "metadata": after["metadata"]
+            }
+        if path == NODES:
+            _own_labels(before, after, manager)
+        self._check(path, after)
+        if _same(before, after):
+            return copied(before)
+        if path == REPORTS:
+            self._note_run(before, after)
+        return self._store(path, after, "MODIFIED")
+
+    def patch_conditions(self, name: str, patch: Body) -> Body:
+        """A strategic patch of a node's conditions: merged by type."""
+        before = self.objects[NODES].get(name)
+        if before is None:
+            raise not_found(name)
+        self._preconditions(before, version=None, uid=patch.get("metadata", {}).get("uid"))
+        after = copied(before)
+        conditions = {c["type"]: c for c in after["status"]["conditions"]}
+        for entry in patch["status"]["conditions"]:
+            if entry.get("$patch") == "delete":
+                conditions.pop(entry["type"], None)
+            else:
+                conditions[entry["type"]] = conditions.get(entry["type"], {}) | entry
+        after["status"]["conditions"] = list(conditions.values())
+        return copied(before) if _same(before, after) else self._store(NODES, after, "MODIFIED")
+
+    def delete(self, path: str, name: str, options: Body) -> Body:
+        """Delete now, or, for a pod on a node, once its kubelet confirms."""
+        body = self.objects[path].get(name)
+        if body is None:
+            raise not_found(name)
+        self._preconditions(body, version=None, uid=options.get("preconditions", {}).get("uid"))
+        grace = options.get("gracePeriodSeconds", body["spec"].get("terminationGracePeriodSeconds", 0))
+        finished = body.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        if path != PODS or grace == 0 or finished or not body["spec"].get("nodeName"):
+            self._remove(path, name)
+            return body if path == PODS else {"kind": "Status", "status": "Success"}
+        if "deletionTimestamp" not in body["metadata"]:
+            body = copied(body)
+            body["metadata"]["deletionTimestamp"] = stamp(self.clock() + grace)
+            body["metadata"]["deletionGracePeriodSeconds"] = grace
+            self._store(path, body, "MODIFIED")
+        return copied(self.objects[path][name])
+
+    def _preconditions(self, body: Body, *, version: str | None, uid: str | None) -> None:
+        metadata = body["metadata"]
+        if uid is not None and uid != metadata["uid"]:
+            raise conflict(f"Precondition failed: UID {uid}, is {metadata['uid']}")
+        if version is not None and version != metadata["resourceVersion"]:
+            raise conflict(f"the object has been modified: {version}, is {metadata['resourceVersion']}")
+
+    def _check(self, path: str, body: Body) -> None:
+        json.dumps(body)
+        if path in CUSTOM:
+            wrong = schema.errors(body | {"metadata": {}}, schema.schema(CUSTOM[path]))
+            if wrong:
+                raise ApiError(422, "Invalid", "; ".join(wrong))
+        if path == NODES:
+            _check_taints(body)
+        note = body.get("note", "")
+        if path == EVENTS and len(note.encode()) > 1024:
+            raise ApiError(422, "Invalid", "note: can have at most 1024 bytes")
+
+    def _store(self, path: str, body: Body, kind: str) -> Body:
+        self._version += 1
+        body["metadata"]["resourceVersion"] = str(self._version)
+        self.objects[path][body["metadata"]["name"]] = body
+        self._notify(path, kind, body)
+        return copied(body)
+
+    def _remove(self, path: str, name: str) -> None:
+        body = self.objects[path].pop(name)
+        self._version += 1
+        body = copied(body)
+        body["metadata"]["resourceVersion"] = str(self._version)
+        self._notify(path, "DELETED", body)
+
+    def _notify(self, path: str, kind: str, body: Body) -> None:
+        for subscriber in self.subscribers:
+            subscriber(path, kind, copied(body))
+
+    def _note_run(self, before: Body, after: Body) -> None:
+        old, new = _last_run(before), _last_run(after)
+        if new and new != old:
+            self.judged.append((after["metadata"]["name"], new["number"], new["podUID"]))
+
+
+def _check_taints(node: Body) -> None:
+    taints = [(t["key"], t["effect"]) for t in node["spec"].get("taints") or ()]
+    if len(set(taints)) < len(taints) or {effect for _, effect in taints} - EFFECTS:
+        raise ApiError(422, "Invalid", f"spec.taints: {taints}")
+
+
+def merged(before: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return copied(patch)
+    after = copied(before) if isinstance(before, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = merged(after.get(key), value)
+    return after
+
+
+def _labels(body: Body) -> dict[str, str]:
+    return body["metadata"].get("labels") or {}
+
+
+def _same(before: Body, after: Body) -> bool:
+    return json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True)
+
+
+def _last_run(report: Body) -> Body | None:
+    probes = report.get("status", {}).get("probes") or [{}]
+    run: Body | None = probes[0].get("lastRun")
+    return run
+
+
+def _own_labels(before: Body, after: Body, manager: str) -> None:
+    """managedFields of labels: a changed value belongs to who changed it, a removed one to nobody."""
+    old, new = _labels(before), _labels(after)
+    fields = {e["manager"]: set(_keys(e)) for e in before["metadata"].get("managedFields", ())}
+    changed = {key for key in new if old.get(key) != new[key]}
+    for owner in {*fields, manager}:
+        kept = fields.get(owner, set()) - (old.keys() - new.keys()) - changed
+        fields[owner] = kept | (changed if owner == manager else set())
+    after["metadata"]["managedFields"] = [
+        {
+            "manager": owner,
+            "fieldsV1": {"f:metadata": {"f:labels": {f"f:{k}": {} for k in sorted(fields[owner])}}},
+        }
+        for owner in sorted(fields)
+        if fields[owner]
+    ]
+
+
+def _keys(entry: Body) -> Iterator[str]:
+    return (key[2:] for key in entry["fieldsV1"]["f:metadata"]["f:labels"])
