@@ -17,8 +17,7 @@ from nodegauge_judge import (
     judge_health,
 )
 from nodegauge_judge.history.model import GpuHistory, LinkHistory
-from nodegauge_judge.interconnect.classify import snapped
-from nodegauge_judge.interconnect.ring import Ring, ring
+from nodegauge_judge.interconnect.classify import Ring, ring, snapped
 
 NVLINK, PAIRS, PCIE = InterconnectClass.NVLINK, InterconnectClass.NVLINK_PAIRS, InterconnectClass.PCIE
 

@@ -52,7 +52,7 @@ def test_a_narrow_slot_is_no_fault() -> None:
     assert codes(judge_health(node(link(width=4, max_width=4), link()))) == []
     old = judge_health(node(link(3, max_generation=3)))
     assert (codes(old), old.verdict) == (["pcie-narrow/info"], Verdict.PASS)
-    assert "The card could do generation 4, its slot allows 3." in only(old).message
+    assert "The card supports generation 4, its slot only 3." in only(old).message
 
 
 def test_without_others_at_work_a_narrow_link_only_warns() -> None:
@@ -67,7 +67,7 @@ def test_a_narrow_link_is_described_with_the_utilisation_at_which_it_was_read() 
     """Now, at most, the others, and how busy."""
     finding = only(judge_health(node(link(width=4), link())))
     assert finding.subject == "GPU 0 (0000:0f:00.0)"
-    assert "Generation 4 x4 at 97 % utilisation; card and slot can do 4 x16" in finding.message
+    assert "Generation 4 x4 at 97 % utilisation; card and slot support 4 x16" in finding.message
     assert "the node's other GPUs have x16" in finding.message
     assert finding.evidence["width"] == 4
     assert finding.evidence["utilization_percent"] == 97
@@ -125,7 +125,7 @@ def test_pcie_errors_are_judged_by_their_rate(counter: str, grown: int, found: l
     assert codes(judgement) == found
     if found:
         assert "26 " in only(judgement).message
-        assert "104 an hour; more than 100 an hour is a finding" in only(judgement).message
+        assert "104 an hour (warns above 100)" in only(judgement).message
 
 
 def test_pcie_errors_need_a_past() -> None:

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise, permutations
 
 import pytest
 
-from nodegauge_judge.interconnect.ring import Ring, ring
+from nodegauge_judge.interconnect.classify import Ring, ring
 
 
 def by_trying(joined: list[list[bool]]) -> bool:

@@ -200,7 +200,7 @@ def test_counters_that_contradict_each_other_gate_nobody() -> None:
     first = node()
     judgement = judge(first, later(first, 900, sw_thermal=400, thermal_violation=0))
     assert codes(judgement) == ["sw-thermal-slowdown/warn"]
-    assert "this is not certain" in judgement.findings[0].message
+    assert "uncertain" in judgement.findings[0].message
     assert judgement.answers["sw-thermal-slowdown"] is Answer.UNSURE
     never = every(first, counters=replace(first.gpus[0].counters, thermal_violation_ns=0))
     silent = judge(never, later(never, 900, sw_thermal=400, thermal_violation=0))

@@ -9,7 +9,7 @@ import pytest
 import support.results as made
 from nodegauge_contract import Result, Unavailable, Xids
 from nodegauge_judge import CATALOGUE, Answer, Severity, judge_health
-from nodegauge_judge.rules.xids import FATAL, WARNING
+from nodegauge_judge.rules.driver_errors import FATAL, WARNING
 from support.judge_results import codes
 
 

@@ -1,12 +1,12 @@
-"""How long was a GPU slowed down, and is that too long?  The throttle rule, per GPU and per kind of slowdown.
+"""How long was a GPU slowed down, and is that too long?  One answer per GPU and kind of slowdown.
 
-Best are the driver's cumulative counters over the interval since the last run.  Where there is no interval
-(first run, reboot, counters restarted, runs missed) the sampling window of a few seconds speaks alone, by the
-counters' growth within it; where there is no counter at all, the samples of the reason's bit do.  Evidence
-says which: `counter`, `window`, `samples`.
+The best source is the growth of the driver's counters since the last run.  Without such an interval (first
+run, reboot, restarted counters, missed runs), it is their growth within the sampling window of a few seconds;
+without a counter, the samples of the clocks event reason.  The evidence names the source: `counter`, `window`
+or `samples`.
 
-Not judged: the software power cap, idle, application clocks, sync boost and display clocks.  They are normal
-(nvml.h, nvmlClocksEventReasons); a healthy card at 8.8 W was recorded with 4,252 s of software power cap.
+Software power cap, idle, application clocks, sync boost and display clocks are normal and not judged (nvml.h,
+nvmlClocksEventReasons): a healthy card at 8.8 W was recorded with 4,252 s of software power cap.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Source(StrEnum):
 
 
 class Slowdown(Struct, frozen=True, kw_only=True):
-    """`amount` out of `span`: seconds (counter, window) or samples.  `severity`: None where it is little.
+    """`amount` out of `span`: seconds (counter, window) or samples.  `severity`: None for a small amount.
 
-    `busy`: seconds of the interval under load, where the rule asks for them.  `why`: why no interval was
-    judged, or what else had to hold of samples.  `disputed`: another counter of the same driver saw nothing.
+    `busy`: seconds of the interval under load, if the rule needs load.  `why`: why there was no interval to
+    judge, or an extra condition on samples.  `disputed`: another counter of the same driver did not grow.
     """
 
     source: Source
@@ -57,73 +57,77 @@ class Slowdown(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Share of the time that counts: the busy time where there is one, never more than all of it."""
+        """Share of the busy time, or of the span where no busy time is given; at most 1."""
         whole = self.span if self.busy is None else max(self.busy, self.amount)
         return self.amount / whole if whole else 0.0
 
 
 def sw_thermal(case: Case, gpu_index: int) -> Slowdown | None:
-    """Software thermal slowdown; None where nothing can be told.  Only means something under load.
+    """Software thermal slowdown; None if unknown.  It is meaningful only under load.
 
-    Field 75 (thermal violation, software and hardware together) stands in before driver 575, unless the
-    window shows that the heat is the hardware's.  It disputes a counter that it has seen nothing of: field
-    ids have moved between drivers.
+    Drivers before 575 have field 75 instead (thermal violation, software and hardware together); it is used
+    unless the window shows hardware slowdown.  With both, a counter that grew while field 75 did not is
+    disputed: field ids have moved between drivers.
     """
     grown, limits, gpu = case.growth.gpus[gpu_index], case.thresholds, case.result.gpus[gpu_index]
     names: tuple[str, ...] = ("sw_thermal", "thermal_violation")
-    if not isinstance(gpu.counters.sw_thermal_ns, int) and _is_of_hardware(gpu):
+    if not isinstance(gpu.counters.sw_thermal_ns, int) and _is_hardware_slowdown(gpu):
         return None
     amount = next((value for name in names if (value := getattr(grown, name)) is not None), None)
     span = case.growth.interval.seconds
     if amount is None or span is None or grown.reason:
         return _window(case, gpu_index, names) or _samples(case, gpu_index, Bit.SW_THERMAL)
-    found = Slowdown(
+    slowdown = Slowdown(
         source=Source.COUNTER,
         amount=amount,
         span=span,
         severity=None,
         busy=min(span, busy) if (busy := load.busy_seconds(case, gpu_index)) is not None else span,
-        disputed=amount >= limits.sw_thermal_warn_seconds and _saw_nothing(case, gpu_index),
+        disputed=amount >= limits.sw_thermal_warn_seconds and _violations_did_not_grow(case, gpu_index),
     )
-    if amount >= limits.sw_thermal_fail_seconds and found.share > limits.sw_thermal_fail_share:
-        return replace(found, severity=Severity.WARN if found.disputed else Severity.FAIL)
-    warns = amount >= limits.sw_thermal_warn_seconds and found.share > limits.sw_thermal_warn_share
-    return replace(found, severity=Severity.WARN) if warns else found
+    if amount >= limits.sw_thermal_fail_seconds and slowdown.share > limits.sw_thermal_fail_share:
+        return replace(slowdown, severity=Severity.WARN if slowdown.disputed else Severity.FAIL)
+    warns = amount >= limits.sw_thermal_warn_seconds and slowdown.share > limits.sw_thermal_warn_share
+    return replace(slowdown, severity=Severity.WARN) if warns else slowdown
 
 
 def hw_thermal(case: Case, gpu_index: int) -> Slowdown | None:
-    """Hardware thermal slowdown (clocks halved or worse); None where nothing can be told."""
+    """Hardware thermal slowdown (clocks halved or worse); None if unknown."""
     limits = case.thresholds
-    found = _counter(case, gpu_index, "hw_thermal")
-    if found is None:
+    slowdown = _counter(case, gpu_index, "hw_thermal")
+    if slowdown is None:
         return _window(case, gpu_index, ("hw_thermal",)) or _samples(case, gpu_index, Bit.HW_THERMAL)
-    if found.amount >= limits.hw_thermal_fail_seconds and found.share > limits.hw_thermal_fail_share:
-        return replace(found, severity=Severity.FAIL)
-    return replace(found, severity=Severity.WARN) if found.amount >= limits.hw_thermal_warn_seconds else found
+    return _graded(
+        slowdown,
+        fails=slowdown.amount >= limits.hw_thermal_fail_seconds
+        and slowdown.share > limits.hw_thermal_fail_share,
+        warns=slowdown.amount >= limits.hw_thermal_warn_seconds,
+    )
 
 
 def power_brake(case: Case, gpu_index: int) -> Slowdown | None:
-    """The external power brake, at work or idle; None where nothing can be told.
+    """The external power brake, under load or idle; None if unknown.
 
-    A bit that stands in every sample fails whatever the counter says: the brake is held right now.
+    A bit that is set in every sample fails whatever the counter says: the brake is on right now.
     """
     limits = case.thresholds
     sampled = _samples(case, gpu_index, Bit.POWER_BRAKE)
     if sampled is not None and sampled.severity is Severity.FAIL:
         return sampled
-    found = _counter(case, gpu_index, "power_brake")
-    if found is None:
+    slowdown = _counter(case, gpu_index, "power_brake")
+    if slowdown is None:
         return _window(case, gpu_index, ("power_brake",)) or sampled
-    if found.amount >= limits.power_brake_fail_seconds and found.share > limits.power_brake_fail_share:
-        return replace(found, severity=Severity.FAIL)
-    return (
-        replace(found, severity=Severity.WARN) if found.amount >= limits.power_brake_warn_seconds else found
+    return _graded(
+        slowdown,
+        fails=slowdown.amount >= limits.power_brake_fail_seconds
+        and slowdown.share > limits.power_brake_fail_share,
+        warns=slowdown.amount >= limits.power_brake_warn_seconds,
     )
 
 
 def hw_slowdown(case: Case, gpu_index: int) -> Slowdown | None:
-    """The umbrella bit, which has no counter; None where nothing can be told or where the bits of its causes
-    (heat, brake) stand in as many samples and have their own rows."""
+    """The umbrella bit, which has no counter.  None if unknown, or if the bits of its causes (heat, brake)
+    are set in as many samples: those have rules of their own."""
     gpu = case.result.gpus[gpu_index]
     umbrella = seen(gpu, Bit.HW_SLOWDOWN)
     causes = max(seen(gpu, bit).samples for bit in (Bit.HW_THERMAL, Bit.POWER_BRAKE))
@@ -133,35 +137,39 @@ def hw_slowdown(case: Case, gpu_index: int) -> Slowdown | None:
 
 
 def heat_grew(case: Case, gpu_index: int) -> bool:
-    """Whether a counter says that heat has slowed this GPU down, software or hardware."""
-    return any(_is_counted(found) for found in (sw_thermal(case, gpu_index), hw_thermal(case, gpu_index)))
+    """Whether a counter shows that heat slowed this GPU down, by software or hardware."""
+    return _is_counted(sw_thermal(case, gpu_index)) or _is_counted(hw_thermal(case, gpu_index))
 
 
 def software_heat_grew(case: Case, gpu_index: int) -> bool:
-    """Whether a counter says that the driver has slowed this GPU down for heat, its memory's included."""
+    """Whether a counter shows that the driver slowed this GPU down for heat, its memory's included."""
     return _is_counted(sw_thermal(case, gpu_index))
 
 
 def seen(gpu: Gpu, bit: int) -> ReasonSeen:
-    """In how many samples of the window a bit stood."""
+    """In how many samples of the window a bit was set."""
     return next((s for s in gpu.events.seen if s.bit == bit), ReasonSeen(bit=bit, samples=0, longest=0))
 
 
-def _is_counted(found: Slowdown | None) -> bool:
-    return found is not None and found.severity is not None and found.source is not Source.SAMPLES
+def _graded(slowdown: Slowdown, *, fails: bool, warns: bool) -> Slowdown:
+    return replace(slowdown, severity=Severity.FAIL if fails else Severity.WARN if warns else None)
 
 
-def _is_of_hardware(gpu: Gpu) -> bool:
-    """The bit of hardware slowdown for heat stands, and not less often than that of software."""
+def _is_counted(slowdown: Slowdown | None) -> bool:
+    return slowdown is not None and slowdown.severity is not None and slowdown.source is not Source.SAMPLES
+
+
+def _is_hardware_slowdown(gpu: Gpu) -> bool:
+    """Whether hardware slowdown for heat is set in at least as many samples as software slowdown."""
     hardware = seen(gpu, Bit.HW_THERMAL).samples
     return hardware > 0 and hardware >= seen(gpu, Bit.SW_THERMAL).samples
 
 
-def _saw_nothing(case: Case, gpu_index: int) -> bool:
-    """Field 75 counts on this GPU, and has not grown by what warns."""
+def _violations_did_not_grow(case: Case, gpu_index: int) -> bool:
+    """Whether field 75 counts on this GPU and grew by less than what warns."""
     violation = case.growth.gpus[gpu_index].thermal_violation
-    stands = case.growth.counts[gpu_index].thermal_violation_ms
-    return violation is not None and bool(stands) and violation < case.thresholds.sw_thermal_warn_seconds
+    total = case.growth.counts[gpu_index].thermal_violation_ms
+    return violation is not None and bool(total) and violation < case.thresholds.sw_thermal_warn_seconds
 
 
 def _counter(case: Case, gpu_index: int, name: str) -> Slowdown | None:
@@ -180,14 +188,14 @@ def _window(case: Case, gpu_index: int, names: tuple[str, ...]) -> Slowdown | No
     for name in names:
         nanoseconds = number(getattr(growth, f"{name}_ns"))
         if nanoseconds is not None and 0 <= nanoseconds <= limits.plausible_growth * elapsed * 1e6:
-            found = Slowdown(
+            slowdown = Slowdown(
                 source=Source.WINDOW,
                 amount=nanoseconds / 1e9,
                 span=elapsed / 1e3,
                 severity=None,
                 why=case.growth.gpus[gpu_index].why(name),
             )
-            return replace(found, severity=_by_share(min(1.0, found.share), limits))
+            return replace(slowdown, severity=_by_share(min(1.0, slowdown.share), limits))
     return None
 
 
@@ -198,10 +206,10 @@ def _by_share(share: float, limits: Thresholds) -> Severity | None:
 
 
 def _samples(case: Case, gpu_index: int, bit: int) -> Slowdown | None:
-    """By the samples of a bit that the driver reports at all.
+    """By the samples of a bit, if the driver supports it.
 
-    Clocks that change raise the umbrella bit for a moment (nvml.h, nvmlClocksEventReasonHwSlowdown), so for
-    that one the P-state must have stood still; those of heat and of the brake mean what they say.
+    A clock change raises the umbrella bit for a moment (nvml.h, nvmlClocksEventReasonHwSlowdown), so for that
+    one bit the P-state must not have changed.
     """
     gpu, limits = case.result.gpus[gpu_index], case.thresholds
     read, supported, window = number(gpu.events.read), gpu.events.supported, gpu.window
@@ -210,19 +218,19 @@ def _samples(case: Case, gpu_index: int, bit: int) -> Slowdown | None:
     unsteady = umbrella and (pstate is None or pstate.min != pstate.max)
     if window is None or not read or (isinstance(supported, int) and not supported & bit):
         return None
-    stood = seen(gpu, bit)
-    if stood.samples and unsteady:
+    bit_seen = seen(gpu, bit)
+    if bit_seen.samples and unsteady:
         return None
-    all_of_them = stood.samples >= read >= limits.bit_fail_samples
+    all_of_them = bit_seen.samples >= read >= limits.bit_fail_samples
     severity = None
     if all_of_them and window.seconds >= limits.bit_fail_seconds:
         severity = Severity.FAIL
-    elif stood.longest >= limits.bit_warn_samples:
+    elif bit_seen.longest >= limits.bit_warn_samples:
         severity = Severity.WARN
     why = "the P-state unchanged" if umbrella else ""
-    return Slowdown(source=Source.SAMPLES, amount=stood.samples, span=read, severity=severity, why=why)
+    return Slowdown(source=Source.SAMPLES, amount=bit_seen.samples, span=read, severity=severity, why=why)
 
 
 def under_load(case: Case, gpu_index: int, *, source: Source) -> Load:
-    """The load that goes with an amount: of the interval for a counter, of the window for the rest."""
+    """The load that belongs to a source: of the interval for a counter, else of the window."""
     return load.of_interval(case, gpu_index) if source is Source.COUNTER else load.of_window(case, gpu_index)

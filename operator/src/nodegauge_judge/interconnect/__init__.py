@@ -1,1 +1,1 @@
-"""The interconnect class: NVLink counts, P2P status, fabric state and the ring, joined into one answer."""
+"""How a node's GPUs are joined: link counts, P2P, and the class that they make."""

@@ -1,28 +1,29 @@
 """The interconnect class and `nvlink-gbps`: the label that schedulers believe.
 
-A pair counts as NVLink only when it has links and P2P READ, WRITE and NVLINK are all OK; the class is
-`nvlink` only when a ring of such pairs joins ALL GPUs, which is what NCCL needs.  Where the sources
-disagree, or one of them could not be read, there is no class: a wrong label costs a job more than an absent
-one.
+A pair counts as NVLink only if it has links and P2P READ, WRITE and NVLINK are all OK.  The class is `nvlink`
+only if a ring of such pairs joins ALL GPUs, which is what NCCL needs.  If the sources disagree or one of them
+is unreadable, there is no class: a wrong label costs a job more than a missing one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from math import floor
 
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, clip, short_name
-from nodegauge_judge.interconnect import fabric, link_counts, p2p
-from nodegauge_judge.interconnect.ring import MAX_GPUS, Ring, ring
+from nodegauge_judge.interconnect import link_counts, p2p
 from nodegauge_judge.model import Evidence, Interconnect, InterconnectClass
 
 RATES = (14.0625, 20.0, 25.0, 50.0)
 """GB/s per link and direction that NVLink generations are sold with: GA102 bridges, 1.0, 2.0 to 4.0, 5.0."""
 RATE_TOLERANCE = 0.08
 """How far a raw signalling rate may be from one of `RATES`.  Drivers report H100 as 26.562 (6.2 % over its
-25) and B200 as 53.125; the nearest two rates are 20 % apart.  Own."""
+25) and B200 as 53.125; the nearest two rates are 20 % apart.  Chosen by this project."""
+
+MAX_GPUS = 16
+"""The most GPUs in one NVLink domain of a single machine (DGX-2, HGX-2); larger nodes get no class."""
 
 
 class Reason(StrEnum):
@@ -64,11 +65,11 @@ def nvlink_gbps(case: Case) -> int | None:
 
 
 def decide(case: Case) -> Interconnect:
-    """The interconnect of a node: the first objection wins, and without any the links decide."""
-    for objection in _OBJECTIONS:
-        found = objection(case)
-        if found is not None:
-            reason, message = found
+    """The interconnect of a node: the first objection wins; without one the links decide."""
+    for object_to in _OBJECTIONS:
+        objection = object_to(case)
+        if objection is not None:
+            reason, message = objection
             return Interconnect(reason=reason.value, message=message)
     return _class(case)
 
@@ -124,8 +125,8 @@ def _not_visible(case: Case) -> Objection:
 
 def _lost(case: Case) -> Objection:
     count = visibility.lost(case)
-    words = "a GPU" if count == 1 else f"{count} GPUs"
-    return (Reason.GPU_UNREADABLE, f"{words} fell off the bus in this boot") if count else None
+    lost = "a GPU" if count == 1 else f"{count} GPUs"
+    return (Reason.GPU_UNREADABLE, f"{lost} fell off the bus in this boot") if count else None
 
 
 def _unreadable(case: Case) -> Objection:
@@ -140,15 +141,14 @@ def _single(case: Case) -> Objection:
 
 
 def _mig(case: Case) -> Objection:
-    on = [short_name(case.result.gpus[place]) for place in case.lanes.mig]
+    on = [short_name(case.result.gpus[gpu_index]) for gpu_index in case.lanes.mig]
     return (Reason.MIG_ENABLED, f"MIG is on ({', '.join(on[:8])}): NVLinks read as down") if on else None
 
 
 def _fabric(case: Case) -> Objection:
     for gpu in case.result.gpus:
-        words = fabric.disagreement(gpu)
-        if words:
-            return Reason.FABRIC_DISAGREES, f"{short_name(gpu)}: {words}"
+        if problem := p2p.fabric_problem(gpu):
+            return Reason.FABRIC_DISAGREES, f"{short_name(gpu)}: {problem}"
     return None
 
 
@@ -195,7 +195,7 @@ def _p2p_unreadable(case: Case) -> Objection:
 def _too_many(case: Case) -> Objection:
     if len(case.result.gpus) <= MAX_GPUS or not any(case.lanes.sums):
         return None
-    return Reason.TOO_MANY_GPUS, f"{len(case.result.gpus)} GPUs: a ring is sought over {MAX_GPUS} at most"
+    return Reason.TOO_MANY_GPUS, f"{len(case.result.gpus)} GPUs: rings are searched for up to {MAX_GPUS} GPUs"
 
 
 _OBJECTIONS: tuple[Callable[[Case], Objection], ...] = (
@@ -212,3 +212,52 @@ _OBJECTIONS: tuple[Callable[[Case], Objection], ...] = (
     _p2p_unreadable,
     _too_many,
 )
+
+
+class Ring(StrEnum):
+    """Whether a cycle over all GPUs exists (for two GPUs: whether the pair is joined)."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+def ring(joined: Sequence[Sequence[bool]]) -> Ring:
+    """Whether the graph (square, symmetric adjacency) has a Hamiltonian cycle: NCCL needs one of NVLinks.
+
+    Exact, so that neither the order of GPUs nor luck in a search decides about a label.  16 GPUs cost about a
+    quarter of a million steps; more are refused.  A graph that joins every GPU to at least half of them, as
+    switches do, always has one (Dirac's theorem, 1952).
+    """
+    size = len(joined)
+    if size > MAX_GPUS:
+        return Ring.UNKNOWN
+    if size < 2:
+        return Ring.NO
+    if size == 2:
+        return Ring.YES if joined[0][1] else Ring.NO
+    edges = [sum(1 << j for j in range(size) if j != i and joined[i][j]) for i in range(size)]
+    if any(edge.bit_count() < 2 for edge in edges):
+        return Ring.NO
+    if all(edge.bit_count() * 2 >= size for edge in edges):
+        return Ring.YES
+    return Ring.YES if _cycle(edges) else Ring.NO
+
+
+def _cycle(edges: list[int]) -> bool:
+    """The Held-Karp table over subsets: `ends[s]` holds the vertices at which a path from vertex 0 through
+    exactly the vertices of s can end."""
+    full = (1 << len(edges)) - 1
+    ends = [0] * (full + 1)
+    ends[1] = 1
+    for subset in range(1, full, 2):
+        here = ends[subset]
+        if not here:
+            continue
+        outside = full & ~subset
+        while outside:
+            bit = outside & -outside
+            outside ^= bit
+            if edges[bit.bit_length() - 1] & here:
+                ends[subset | bit] |= bit
+    return bool(ends[full] & edges[0])

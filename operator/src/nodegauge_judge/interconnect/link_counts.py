@@ -1,8 +1,8 @@
-"""Has a GPU the NVLinks that it should have?
+"""Does each GPU have as many NVLinks as it should?
 
-Behind switches its siblings of the same model must have as many; everywhere the same GPU must have as many as
-it was seen with before (`history`).  Never compared: with the architecture's maximum (A800, H800 and H100 NVL
-have fewer by design), nor pair with pair (healthy meshes are uneven).
+Behind switches, siblings of the same model must have equal counts; on any node, a GPU must keep the count of
+earlier runs.  Two comparisons would mislead: with the architecture's maximum (A800, H800 and H100 NVL have
+fewer links by design), and pair with pair (a healthy mesh is uneven).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Against(StrEnum):
 
 
 class Shortfall(Struct, frozen=True, kw_only=True):
-    """GPU `gpu_index` (position) has `have` active links instead of `expected`."""
+    """GPU `gpu_index` has `have` active links instead of `expected`."""
 
     gpu_index: int
     have: int
@@ -38,7 +38,7 @@ class Shortfall(Struct, frozen=True, kw_only=True):
 
 
 def shortfalls(case: Case) -> list[Shortfall]:
-    """Every GPU with fewer links than expected; none while MIG is on or where links could not be told."""
+    """Every GPU with fewer links than expected; none while MIG is on or its links are unclear."""
     if case.lanes.mig:
         return []
     return [
@@ -54,9 +54,9 @@ def failed(case: Case) -> list[Shortfall]:
 
 
 def uncertain(case: Case) -> frozenset[int]:
-    """Positions of GPUs whose link sum is no fact: some of their links could not be told.
+    """GPUs whose link sum is uncertain, because some of their links could not be resolved.
 
-    A GPU whose links are all down although it is wired to switches is not among them: zero is a fact.
+    A GPU with every link down is certain: zero is a fact.
     """
     return frozenset(doubt.gpu for doubt in case.lanes.unresolved if doubt.doubt is not Doubt.SILENT)
 
@@ -75,7 +75,7 @@ def _shortfall(case: Case, gpu_index: int) -> Shortfall | None:
 
 
 def _siblings(case: Case, gpu_index: int) -> int:
-    """The largest sum among GPUs of the same model; 0 where there are no switches to make them equal."""
+    """The largest sum among GPUs of the same model; 0 without switches, which make them equal."""
     if not case.lanes.switched:
         return 0
     name = case.result.gpus[gpu_index].name
@@ -84,8 +84,8 @@ def _siblings(case: Case, gpu_index: int) -> int:
 
 
 def _remembered(case: Case, gpu_index: int) -> int:
-    """What this GPU has been seen with; 0 where its peers are not all there (their links went with them)."""
-    memory = case.past(gpu_index)
-    if memory is None or not (case.lanes.switched or is_complete(case)):
+    """The link sum of earlier runs; 0 if a peer is missing, since its links are gone with it."""
+    past = case.past(gpu_index)
+    if past is None or not (case.lanes.switched or is_complete(case)):
         return 0
-    return memory.links.sum
+    return past.links.sum

@@ -9,6 +9,7 @@ from __future__ import annotations
 from nodegauge_judge.case import HealthRule
 from nodegauge_judge.rules import (
     clocks,
+    driver_errors,
     inventory,
     memory,
     nics,
@@ -16,11 +17,9 @@ from nodegauge_judge.rules import (
     pcie,
     power,
     reading,
-    recovery,
     sensors,
     thermal,
     throttling,
-    xids,
 )
 
 HEALTH_RULES: tuple[HealthRule, ...] = (
@@ -30,8 +29,7 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *thermal.RULES,
     *clocks.RULES,
     *power.RULES,
-    *recovery.RULES,
-    *xids.RULES,
+    *driver_errors.RULES,
     *memory.RULES,
     *pcie.RULES,
     *nics.RULES,

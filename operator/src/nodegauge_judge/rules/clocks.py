@@ -1,8 +1,7 @@
-"""Findings about clocks: a GPU that runs slower than its identical siblings at the same work.
+"""The rule about clocks: a GPU that runs slower than its identical siblings at the same work.
 
-Only like is compared with like: the same model, the same maximum clock and power limit, at work in the same
-window, and both or neither held by the power cap.  A GPU whose clocks somebody set, or that a slowdown with a
-row of its own explains, is not judged.  The slowest GPU sets the pace of a job over all of them.
+Identical means the same model, maximum clock and power limit, at work in the same window, and both or neither
+held by the power cap.  GPUs with clocks that a user set and slowdowns with a rule of their own are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from nodegauge_judge.rules.power import is_capped
 from nodegauge_judge.rules.steps import REPORT, VENDOR
 from nodegauge_judge.throttle import Bit
 
-SET_BY_SOMEBODY = (0x2, 0x10, 0x100)
+SET_BY_USER = (0x2, 0x10, 0x100)
 """nvmlClocksEventReason: ApplicationsClocksSetting, SyncBoost, DisplayClockSetting."""
 EXPLAINED = (Bit.HW_SLOWDOWN, Bit.SW_THERMAL, Bit.HW_THERMAL, Bit.POWER_BRAKE)
 
@@ -49,14 +48,12 @@ def slow_clock(case: Case) -> Iterable[Observation]:
             continue
         failed = pace.share < limits.slow_clock_fail
         limit = limits.slow_clock_fail if failed else limits.slow_clock_warn
-        against = (
-            f"{pace.siblings:g} MHz of {pace.count} identical GPU{'' if pace.count == 1 else 's'} at work"
-        )
+        against = f"{pace.siblings:g} MHz of {pace.count} identical GPU{'' if pace.count == 1 else 's'}"
         hits.append(
             of_gpu(
                 gpu,
                 Severity.FAIL if failed else Severity.WARN,
-                message=f"{pace.own:g} MHz against {against} ({pace.share:.0%}, below {limit:.0%}).",
+                message=f"{pace.own:g} MHz against {against} at work ({pace.share:.0%}, below {limit:.0%}).",
                 evidence={"sm_mhz": pace.own, "siblings_mhz": pace.siblings, "limit": limit},
                 weight=1 - pace.share,
             )
@@ -65,7 +62,7 @@ def slow_clock(case: Case) -> Iterable[Observation]:
 
 
 def answer_slow_clock(case: Case, gpu_index: int) -> Answer:
-    """What the run says of one GPU's clock."""
+    """What the run says about one GPU's clock."""
     loaded, pace = load.of_window(case, gpu_index), _pace(case, gpu_index)
     if loaded is Load.IDLE:
         return Answer.NO_LOAD
@@ -75,24 +72,24 @@ def answer_slow_clock(case: Case, gpu_index: int) -> Answer:
 
 
 def _pace(case: Case, gpu_index: int) -> Pace | None:
-    """None where there is nobody to compare with, or nothing to compare."""
+    """None without a clock to compare, or without a sibling."""
     gpus = case.result.gpus
     own = _clock(case, gpu_index)
-    if own is None or _stands(gpus[gpu_index], (*SET_BY_SOMEBODY, *EXPLAINED)):
+    if own is None or _is_set(gpus[gpu_index], (*SET_BY_USER, *EXPLAINED)):
         return None
     others = [
         clock
         for other in range(len(gpus))
         if other != gpu_index
         and _alike(gpus[gpu_index], gpus[other])
-        and not _stands(gpus[other], SET_BY_SOMEBODY)
+        and not _is_set(gpus[other], SET_BY_USER)
         and (clock := _clock(case, other)) is not None
     ]
     return Pace(own=own, siblings=median(others), count=len(others)) if others else None
 
 
 def _clock(case: Case, gpu_index: int) -> float | None:
-    """The median SM clock of a window in which the GPU worked; None for any other."""
+    """The median SM clock of a window in which the GPU worked; else None."""
     window = case.result.gpus[gpu_index].window
     clock = number(window.sm_mhz.median) if window is not None and window.sm_mhz is not None else None
     worked = load.of_window(case, gpu_index) is Load.LOADED
@@ -109,33 +106,34 @@ def _alike(one: Gpu, other: Gpu) -> bool:
     return same and is_capped(one) == is_capped(other)
 
 
-def _stands(gpu: Gpu, bits: tuple[int, ...]) -> bool:
+def _is_set(gpu: Gpu, bits: tuple[int, ...]) -> bool:
     return any(throttle.seen(gpu, bit).samples for bit in bits)
 
 
-SLOW_CLOCK = HealthRule(
-    code="slow-clock",
-    title="a GPU runs slower than its siblings",
-    meaning=(
-        "At work in the same window, a GPU's SM clock is well below the median of the node's identical "
-        "GPUs (same model, maximum clock and power limit, both or neither held by the power cap), and no "
-        "slowdown with a row of its own explains it. A job over all GPUs runs at the pace of the slowest."
+RULES = (
+    HealthRule(
+        code="slow-clock",
+        title="a GPU runs slower than its siblings",
+        meaning=(
+            "At work in the same window, the GPU's SM clock is well below the median of the node's identical "
+            "GPUs (same model, maximum clock and power limit, both or neither held by the power cap), and no "
+            "slowdown with a rule of its own explains it. The slowest GPU sets the pace of a job over all of "
+            "them."
+        ),
+        when={
+            Severity.WARN: "under load, below `slowClockWarn` (0.93) of its siblings' median SM clock",
+            Severity.FAIL: "under load, below `slowClockFail` (0.8) of its siblings' median SM clock",
+        },
+        next_step="compare `nvidia-smi -q -d CLOCK,PERFORMANCE -i INDEX` with a sibling's.",
+        way_out=(
+            "`nvidia-smi -q -d CLOCK,PERFORMANCE` on the node: compare clocks, limits and reasons.",
+            "Locked clocks: `nvidia-smi -rgc -i INDEX` and `nvidia-smi -rac -i INDEX` unlock them.",
+            REPORT,
+            VENDOR,
+        ),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.SLOW_GPU, judged=Judged.UNDER_LOAD),
+        check=slow_clock,
+        answer_per_gpu=answer_slow_clock,
+        history_bit=4,
     ),
-    when={
-        Severity.WARN: "under load, below `slowClockWarn` (0.93) of its siblings' median SM clock",
-        Severity.FAIL: "under load, below `slowClockFail` (0.8) of its siblings' median SM clock",
-    },
-    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.SLOW_GPU, judged=Judged.UNDER_LOAD),
-    next_step="compare `nvidia-smi -q -d CLOCK,PERFORMANCE -i INDEX` with a sibling's.",
-    way_out=(
-        "`nvidia-smi -q -d CLOCK,PERFORMANCE` on the node: clocks, limits and reasons side by side.",
-        "Locked clocks: `nvidia-smi -rgc -i INDEX` and `nvidia-smi -rac -i INDEX` set them free.",
-        REPORT,
-        VENDOR,
-    ),
-    check=slow_clock,
-    answer_per_gpu=answer_slow_clock,
-    history_bit=4,
 )
-
-RULES = (SLOW_CLOCK,)

@@ -1,4 +1,4 @@
-"""Findings about what the node is made of: GPUs that are not alike."""
+"""The rule about a node whose GPUs differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodegauge_judge.rule import Observation
 
 
 def mixed_gpus(case: Case) -> Iterable[Observation]:
-    """Models that differ; else VBIOS or enforced power limits that differ (they may, between models)."""
+    """Different models; with one model, different VBIOS versions or enforced power limits."""
     gpus = case.result.gpus
     models = Counter(name for gpu in gpus if (name := text(gpu.name)))
     vbios = Counter(version for gpu in gpus if (version := text(gpu.vbios)))
@@ -30,20 +30,20 @@ def _watts(gpu: Gpu) -> str:
 
 def _mixed(what: str, counts: Mapping[str, int]) -> Observation:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    words = ", ".join(f"{count}x {name}" for name, count in ordered)
-    evidence: dict[str, Scalar] = {"differs": what, "values": clip(words)}
-    message = f"The GPUs have different {what}: {clip(words)}."
+    values = ", ".join(f"{count}x {name}" for name, count in ordered)
+    evidence: dict[str, Scalar] = {"differs": what, "values": clip(values)}
+    message = f"The GPUs have different {what}: {clip(values)}."
     return Observation(severity=Severity.INFO, location=what, short=what, message=message, evidence=evidence)
 
 
-MIXED_GPUS = HealthRule(
-    code="mixed-gpus",
-    title="the GPUs are not alike",
-    meaning="GPUs of one node differ in model, VBIOS or power limit: the slowest sets the pace of a job.",
-    when={Severity.INFO: "the model differs, or VBIOS or enforced power limit differ within a model"},
-    next_step="nothing to repair; select nodes by GPU model where it matters.",
-    way_out=("`nvidia-smi --query-gpu=index,name,vbios_version,enforced.power.limit --format=csv`.",),
-    check=mixed_gpus,
+RULES = (
+    HealthRule(
+        code="mixed-gpus",
+        title="the GPUs are not alike",
+        meaning="The node's GPUs differ in model, VBIOS or power limit. The slowest sets the pace of a job.",
+        when={Severity.INFO: "models differ, or VBIOS or enforced power limit differ within one model"},
+        next_step="nothing to repair; select nodes by GPU model where it matters.",
+        way_out=("`nvidia-smi --query-gpu=index,name,vbios_version,enforced.power.limit --format=csv`.",),
+        check=mixed_gpus,
+    ),
 )
-
-RULES = (MIXED_GPUS,)

@@ -1,13 +1,16 @@
-"""Findings about a GPU's memory: errors that happened, and repairs that wait or failed.
+"""Rules about a GPU's memory: errors, and repairs that wait or failed.
 
-Errors are judged by growth since the last run.  A count alone is no failure: it may be older than anybody's
-interest, and a driver that starts to report it would flip healthy nodes; so without an earlier reading it
-only warns.  What stays marked on a board (rows, pages, thresholds) is judged as it stands.
+Errors are judged by their growth since the last run.  A total may be old, and a driver that starts to report
+it would fail healthy nodes, so without an earlier reading it only warns.  Marks on the board (rows, pages,
+thresholds) are judged as they are.
+
+Both rules have the cause `memory` but need different proof: an uncorrectable error counts at once (one run),
+a mark is read again before the node is tainted (two runs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from nodegauge_contract import Gpu
 from nodegauge_judge.case import Case, HealthRule, is_not_supported, number, of_gpu
@@ -20,76 +23,80 @@ SET = ON = 1
 OFF = 0
 
 
-def ecc(case: Case) -> Iterable[Observation]:
+def ecc(case: Case) -> Iterator[Observation]:
     """GPUs whose memory made errors since the last run, or since the driver was loaded."""
-    gpus = zip(case.result.gpus, case.growth.gpus, strict=True)
-    return [hit for gpu, grown in gpus for hit in _errors(gpu, grown)]
+    for gpu, growth in zip(case.result.gpus, case.growth.gpus, strict=True):
+        yield from _errors(gpu, growth)
 
 
-def row_remap(case: Case) -> Iterable[Observation]:
+def row_remap(case: Case) -> Iterator[Observation]:
     """GPUs whose memory waits for a repair, or can no longer be repaired."""
-    return [hit for gpu in case.result.gpus for hit in _repairs(gpu)]
+    for gpu in case.result.gpus:
+        yield from _repairs(gpu)
 
 
 def ecc_read(case: Case) -> bool:
-    """Whether some GPU counts errors, and for each that does it is known that none came."""
+    """Whether at least one GPU counts errors, and every GPU that does is known to have no new ones."""
     pairs = zip(case.result.gpus, case.growth.gpus, strict=True)
     known = [
-        grown.ecc_uncorrected is not None or gpu.ecc.volatile_uncorrected == 0
-        for gpu, grown in pairs
+        growth.ecc_uncorrected is not None or gpu.ecc.volatile_uncorrected == 0
+        for gpu, growth in pairs
         if gpu.ecc.mode != OFF and not is_not_supported(gpu.ecc.mode)
     ]
     return bool(known) and all(known)
 
 
 def row_remap_read(case: Case) -> bool:
-    """Whether some GPU, and every one that can say so, said that nothing failed."""
+    """Whether at least one GPU reports repairs, and every GPU that supports it answered."""
     gpus = case.result.gpus
-    return any(isinstance(_failed_repair(gpu), int) for gpu in gpus) and all(_told(gpu) for gpu in gpus)
+    return any(isinstance(_failed_repair(gpu), int) for gpu in gpus) and all(
+        _repairs_read(gpu) for gpu in gpus
+    )
 
 
-def _told(gpu: Gpu) -> bool:
-    """With MIG on a GPU has no rows to tell of, whatever it had before: then it has not told."""
+def _repairs_read(gpu: Gpu) -> bool:
+    """With MIG on, a GPU reports no rows although it has them: that is not an answer."""
     repair, others = _failed_repair(gpu), (gpu.repair.unrepairable, gpu.ecc.sram_threshold)
-    told = isinstance(repair, int) or (is_not_supported(repair) and gpu.mig != ON)
-    return told and all(isinstance(value, int) or is_not_supported(value) for value in others)
+    answered = isinstance(repair, int) or (is_not_supported(repair) and gpu.mig != ON)
+    return answered and all(isinstance(value, int) or is_not_supported(value) for value in others)
 
 
 def _failed_repair(gpu: Gpu) -> object:
-    """That of rows where the GPU remaps them, else the pages that older ones retire."""
+    """The flag of a failed row remap; on older GPUs, which retire pages, the pending pages."""
     return gpu.repair.pages_pending if is_not_supported(gpu.repair.rows_failed) else gpu.repair.rows_failed
 
 
-def _errors(gpu: Gpu, grown: GpuGrowth) -> Iterator[Observation]:
+def _errors(gpu: Gpu, growth: GpuGrowth) -> Iterator[Observation]:
     count = number(gpu.ecc.volatile_uncorrected)
-    if grown.ecc_uncorrected:
-        message = f"{_errors_in_words(grown.ecc_uncorrected, 'uncorrectable')} since the last run."
-        yield of_gpu(gpu, Severity.FAIL, message, _evidence(gpu, grown), weight=grown.ecc_uncorrected)
-    elif count and grown.ecc_uncorrected is None:
-        words = _errors_in_words(int(count), "uncorrectable")
-        message = f"{words} since the driver was loaded; whether any is new is not known: {_why(grown)}."
-        yield of_gpu(gpu, Severity.WARN, message, _evidence(gpu, grown), weight=count)
+    if growth.ecc_uncorrected:
+        message = f"{_count(growth.ecc_uncorrected, 'uncorrectable')} since the last run."
+        yield of_gpu(gpu, Severity.FAIL, message, _evidence(gpu, growth), weight=growth.ecc_uncorrected)
+    elif count and growth.ecc_uncorrected is None:
+        errors = _count(int(count), "uncorrectable")
+        message = f"{errors} since the driver was loaded; some may be old: {_why(growth)}."
+        yield of_gpu(gpu, Severity.WARN, message, _evidence(gpu, growth), weight=count)
     elif count:
-        words = _errors_in_words(int(count), "uncorrectable")
-        message = f"{words} since the driver was loaded, none since the last run."
-        yield of_gpu(gpu, Severity.INFO, message, _evidence(gpu, grown), weight=count)
-    if grown.ecc_corrected:
-        message = f"{_errors_in_words(grown.ecc_corrected, 'corrected')} since the last run."
-        yield of_gpu(gpu, Severity.WARN, message, _evidence(gpu, grown), weight=grown.ecc_corrected)
+        message = (
+            f"{_count(int(count), 'uncorrectable')} since the driver was loaded, none since the last run."
+        )
+        yield of_gpu(gpu, Severity.INFO, message, _evidence(gpu, growth), weight=count)
+    if growth.ecc_corrected:
+        message = f"{_count(growth.ecc_corrected, 'corrected')} since the last run."
+        yield of_gpu(gpu, Severity.WARN, message, _evidence(gpu, growth), weight=growth.ecc_corrected)
 
 
-def _why(grown: GpuGrowth) -> str:
-    return grown.why("ecc_uncorrected") or "there is no earlier reading to compare with"
+def _why(growth: GpuGrowth) -> str:
+    return growth.why("ecc_uncorrected") or "there is no earlier reading to compare with"
 
 
-def _errors_in_words(count: int, kind: str) -> str:
+def _count(count: int, kind: str) -> str:
     return f"{count} {kind} memory error{'' if count == 1 else 's'}"
 
 
-def _evidence(gpu: Gpu, grown: GpuGrowth) -> dict[str, Scalar]:
+def _evidence(gpu: Gpu, growth: GpuGrowth) -> dict[str, Scalar]:
     values = {
-        "uncorrected_growth": grown.ecc_uncorrected,
-        "corrected_growth": grown.ecc_corrected,
+        "uncorrected_growth": growth.ecc_uncorrected,
+        "corrected_growth": growth.ecc_corrected,
         "volatile_uncorrected": number(gpu.ecc.volatile_uncorrected),
         "aggregate_uncorrected": number(gpu.ecc.aggregate_uncorrected),
     }
@@ -133,71 +140,65 @@ def _repairs(gpu: Gpu) -> Iterator[Observation]:
 
 
 def _named(flags: Sequence[tuple[str, object]]) -> list[str]:
-    """Words of the flags that are set."""
-    return [words for words, value in flags if value == SET]
+    """Names of the flags that are set."""
+    return [name for name, value in flags if value == SET]
 
-
-ECC = HealthRule(
-    code="ecc",
-    title="memory errors (ECC)",
-    meaning=(
-        "The GPU's memory returned wrong bits. Corrected ones cost nothing but are a sign of wear; "
-        "uncorrectable ones ended or corrupted whatever used that memory. Counts since the driver was "
-        "loaded say little by themselves, so what counts is that they grew since the last run; on a "
-        "first run, or after the counters restarted, a count is only a warning."
-    ),
-    when={
-        Severity.INFO: (
-            "uncorrectable errors since the driver was loaded, but none since the last run (the past is "
-            "not judged again)"
-        ),
-        Severity.WARN: (
-            "correctable errors since the last run; or uncorrectable ones since the driver was loaded "
-            "with no earlier reading to compare with"
-        ),
-        Severity.FAIL: "uncorrectable errors since the last run",
-    },
-    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.MEMORY, runs=1),
-    next_step="drain the node if it failed, then `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT`.",
-    way_out=(
-        "`nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` on the node: which GPU, which memory.",
-        DRIVER_LOG + " Xid 48, 94 and 95 are uncorrectable errors, 92 many correctable ones.",
-        DRAIN,
-        "A reset lets the driver take the bad memory out of use. " + RESET,
-        VENDOR,
-    ),
-    check=ecc,
-    readable=ecc_read,
-)
-ROW_REMAP = HealthRule(
-    code="row-remap",
-    title="GPU memory needs a repair",
-    meaning=(
-        "Bad memory is replaced by spare rows (Ampere and newer) or left out page by page (older), which "
-        "takes effect with the next reset. While that is pending the GPU works with memory that is known "
-        "to be bad. When no spare is left, or errors in on-chip memory (SRAM) passed the driver's own "
-        "limit, no reset helps: the board has to go."
-    ),
-    when={
-        Severity.WARN: "a row remap, page retirement, channel or TPC repair waits for a reset",
-        Severity.FAIL: (
-            "a row remap failed, memory cannot be repaired, or SRAM errors passed the driver's threshold"
-        ),
-    },
-    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.MEMORY),
-    next_step="pending: drain the node and reset the GPU; failed: hand the board to your vendor.",
-    way_out=(
-        "`nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT,ECC` on the node says pending or failed.",
-        DRAIN,
-        "Pending: " + RESET[0].lower() + RESET[1:],
-        "Failed, or over the SRAM threshold: hand the board to your vendor with "
-        "`nvidia-bug-report.sh` output.",
-    ),
-    check=row_remap,
-    readable=row_remap_read,
-)
 
 RULES = (
-    ECC,
-    ROW_REMAP,
+    HealthRule(
+        code="ecc",
+        title="memory errors (ECC)",
+        meaning=(
+            "The GPU's memory returned wrong bits. Corrected errors cost nothing, but they are a sign of "
+            "ageing; uncorrectable errors ended or corrupted whatever used that memory. nodegauge judges "
+            "how much the count grew since the last run, since the total may be old. On a first run, or "
+            "after the counters restarted, a count only warns."
+        ),
+        when={
+            Severity.INFO: "uncorrectable errors since the driver was loaded, but none since the last run",
+            Severity.WARN: (
+                "correctable errors since the last run; or uncorrectable ones since the driver was loaded "
+                "with no earlier reading to compare with"
+            ),
+            Severity.FAIL: "uncorrectable errors since the last run",
+        },
+        next_step="drain the node if it failed, then `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT`.",
+        way_out=(
+            "`nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` on the node: which GPU, which memory.",
+            DRIVER_LOG + " Xid 48, 94 and 95 are uncorrectable errors, 92 is many correctable ones.",
+            DRAIN,
+            "After a reset, the driver no longer uses the bad memory. " + RESET,
+            VENDOR,
+        ),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.MEMORY, runs=1),
+        check=ecc,
+        readable=ecc_read,
+    ),
+    HealthRule(
+        code="row-remap",
+        title="GPU memory needs a repair",
+        meaning=(
+            "Ampere and newer GPUs replace bad memory with spare rows; older ones retire pages. Either takes "
+            "effect at the next reset; until then the GPU works with memory that is known to be bad. A "
+            "reset cannot help when no spare is left or when errors in on-chip memory (SRAM) passed the "
+            "driver's own limit: replace the board."
+        ),
+        when={
+            Severity.WARN: "a row remap, page retirement, channel or TPC repair waits for a reset",
+            Severity.FAIL: (
+                "a row remap failed, memory cannot be repaired, or SRAM errors passed the driver's threshold"
+            ),
+        },
+        next_step="pending: drain the node and reset the GPU; failed: replace the board through your vendor.",
+        way_out=(
+            "`nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT,ECC` on the node says pending or failed.",
+            DRAIN,
+            "Pending: " + RESET[0].lower() + RESET[1:],
+            "Failed, or over the SRAM threshold: send `nvidia-bug-report.sh` output to your vendor and "
+            "replace the board.",
+        ),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.MEMORY),
+        check=row_remap,
+        readable=row_remap_read,
+    ),
 )

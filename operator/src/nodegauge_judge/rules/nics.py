@@ -1,15 +1,15 @@
-"""Findings about network ports (RDMA devices): down, slow, or making errors.
+"""Rules about network ports (RDMA devices): down, slow, or with errors.
 
-Which port should be up is not written anywhere, so it is inferred, with care for spare ports that never had a
-cable: from this node's own past (`History.ports` knows the ports that were up), from the kernel's count of
-lost links, and from siblings.  Siblings are ports of one kind: same link layer, port number and PCI function
-(the second function of a card is often spare), as near to a GPU (storage and management cards are farther off
-and slower on purpose).  Few siblings prove nothing.
+No setting says which ports should be up, and spare ports have no cable, so nodegauge infers it: from the
+node's history (`History.ports` holds the ports that were up), from the kernel's count of lost links, and from
+siblings.  Siblings have the same link layer, port number and PCI function (a card's second function is often
+spare) and are as near to a GPU (storage and management cards are farther away and slower on purpose).  A few
+siblings prove nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from statistics import median
 
 from msgspec import Struct
@@ -22,37 +22,40 @@ from nodegauge_judge.rule import Observation
 
 SWITCHED_OFF = "disabled"
 SIBLINGS = 3
-"""Ports of a kind that must agree before they say anything about one more.  Own."""
+"""Ports of a kind that must agree before they count as a measure for another one.  Chosen by this
+project: two ports may both be spare."""
 SECONDS_PER_HOUR = 3600
 _NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
-class _Seen(Struct, frozen=True, kw_only=True):
-    """A port with what it is called (`mlx5_0/1`, the key of `History.ports`) and the kind it is of."""
+class _NamedPort(Struct, frozen=True, kw_only=True):
+    """A port with its name (`mlx5_0/1`, the key of `History.ports`) and its kind."""
 
     key: str
     port: Port
     kind: tuple[str, int, str, str]
 
 
-def nic_down(case: Case) -> Iterable[Observation]:
-    """Ports that are not ACTIVE, and those that were not for a while."""
+def nic_down(case: Case) -> Iterator[Observation]:
+    """Ports that are not ACTIVE, and ports that lost their link for a while."""
     ports = _ports(case)
-    return [hit for seen in ports if (hit := _down(case, seen, ports) or _was_down(case, seen)) is not None]
+    for named in ports:
+        observation = _down(case, named, ports) or _was_down(case, named)
+        if observation is not None:
+            yield observation
 
 
-def nic_slow(case: Case) -> Iterable[Observation]:
-    """Ports below the rate that they had or that their kind has, and ports whose errors grow."""
+def nic_slow(case: Case) -> Iterator[Observation]:
+    """Ports below their earlier rate or that of their kind, and ports whose errors grow."""
     ports = _ports(case)
-    hits = [hit for seen in ports if (hit := _slow(case, seen, ports)) is not None]
-    hits += [hit for seen in ports if (hit := _errors(case, seen)) is not None]
-    return hits
+    observations = [_slow(case, named, ports) for named in ports] + [_errors(case, named) for named in ports]
+    yield from (observation for observation in observations if observation is not None)
 
 
-def _ports(case: Case) -> list[_Seen]:
+def _ports(case: Case) -> list[_NamedPort]:
     nics = case.result.nics
     return [
-        _Seen(key=f"{nics.names[port.nic]}/{port.port}", port=port, kind=_kind(nics, port))
+        _NamedPort(key=f"{nics.names[port.nic]}/{port.port}", port=port, kind=_kind(nics, port))
         for port in nics.ports
         if port.nic < len(nics.names)
     ]
@@ -65,15 +68,15 @@ def _kind(nics: Nics, port: Port) -> tuple[str, int, str, str]:
     return text(port.link_layer), port.port, address.rpartition(".")[2], nearest
 
 
-def _siblings(seen: _Seen, ports: list[_Seen]) -> list[_Seen]:
-    return [other for other in ports if other is not seen and other.kind == seen.kind]
+def _siblings(named: _NamedPort, ports: list[_NamedPort]) -> list[_NamedPort]:
+    return [other for other in ports if other is not named and other.kind == named.kind]
 
 
-def _down(case: Case, seen: _Seen, ports: list[_Seen]) -> Observation | None:
-    port = seen.port
+def _down(case: Case, named: _NamedPort, ports: list[_NamedPort]) -> Observation | None:
+    port = named.port
     if not isinstance(port.state, str) or is_up(port):
         return None
-    severity, why = _expected_up(case, seen, _siblings(seen, ports))
+    severity, why = _expected_up(case, named, _siblings(named, ports))
     if severity is None:
         return None
     physical = f", {clip(port.physical)}" if isinstance(port.physical, str) else ""
@@ -82,8 +85,8 @@ def _down(case: Case, seen: _Seen, ports: list[_Seen]) -> Observation | None:
         evidence["physical"] = clip(port.physical)
     if isinstance(port.link_downed, int):
         evidence["link_downed"] = port.link_downed
-    return _hit(
-        seen,
+    return _observe(
+        named,
         severity,
         message=f"{clip(port.state)}{physical}; {why}.",
         evidence=evidence,
@@ -91,51 +94,51 @@ def _down(case: Case, seen: _Seen, ports: list[_Seen]) -> Observation | None:
     )
 
 
-def _was_down(case: Case, seen: _Seen) -> Observation | None:
-    """A port that is up, and lost its link between two runs that both saw it up."""
-    past, now = case.history.ports.get(seen.key), seen.port.link_downed
-    if not isinstance(now, int) or not is_up(seen.port) or not case.growth.interval.counts:
+def _was_down(case: Case, named: _NamedPort) -> Observation | None:
+    """A port that was up in both runs and lost its link between them."""
+    past, now = case.history.ports.get(named.key), named.port.link_downed
+    if not isinstance(now, int) or not is_up(named.port) or not case.growth.interval.counts:
         return None
     if past is None or past.downs is None or now <= past.downs:
         return None
     times = now - past.downs
-    words = "once" if times == 1 else f"{times} times"
-    return _hit(
-        seen,
+    often = "once" if times == 1 else f"{times} times"
+    return _observe(
+        named,
         Severity.WARN,
-        message=f"Lost its link {words} since the last run and came back.",
+        message=f"Lost its link {often} since the last run and came back.",
         evidence={"link_downed": now, "link_downed_growth": times},
         weight=0,
     )
 
 
-def _expected_up(case: Case, seen: _Seen, siblings: list[_Seen]) -> tuple[Severity | None, str]:
-    """How bad it is that the port is down, and what says that it should be up."""
-    port = seen.port
+def _expected_up(case: Case, named: _NamedPort, siblings: list[_NamedPort]) -> tuple[Severity | None, str]:
+    """The severity of a port that is down, and why it should be up."""
+    port = named.port
     if isinstance(port.physical, str) and SWITCHED_OFF in port.physical.lower():
         return Severity.INFO, "it is switched off"
-    if seen.key in case.history.ports:
+    if named.key in case.history.ports:
         return Severity.WARN, "it was up before"
     if isinstance(port.link_downed, int) and port.link_downed > 0:
         times = "once" if port.link_downed == 1 else f"{port.link_downed} times"
         return Severity.WARN, f"it lost its link {times} since its driver was loaded"
     if len(siblings) < SIBLINGS or not all(is_up(other.port) for other in siblings):
         return None, ""
-    words = f"all {len(siblings)} ports of its kind are up"
+    siblings_up = f"all {len(siblings)} ports of its kind are up"
     if case.history.boot:
-        return Severity.INFO, f"{words}, nothing says that it ever was: a spare, or never cabled"
-    return Severity.WARN, f"{words}, and nothing is known of its past"
+        return Severity.INFO, f"{siblings_up}; no run ever saw it up: a spare, or without a cable"
+    return Severity.WARN, f"{siblings_up}, and it has no history yet"
 
 
-def _slow(case: Case, seen: _Seen, ports: list[_Seen]) -> Observation | None:
-    rate = number(seen.port.rate_gbps)
-    if not rate or not is_up(seen.port):
+def _slow(case: Case, named: _NamedPort, ports: list[_NamedPort]) -> Observation | None:
+    rate = number(named.port.rate_gbps)
+    if not rate or not is_up(named.port):
         return None
-    usual, why = max(_usual(seen, ports), _before(case, seen), key=lambda measure: measure[0])
+    usual, why = max(_usual(named, ports), _before(case, named), key=lambda measure: measure[0])
     if rate >= usual:
         return None
-    return _hit(
-        seen,
+    return _observe(
+        named,
         Severity.WARN,
         message=f"{rate:g} Gb/s; {why} {usual:g} Gb/s.",
         evidence={"rate_gbps": rate, "expected_gbps": usual},
@@ -143,43 +146,43 @@ def _slow(case: Case, seen: _Seen, ports: list[_Seen]) -> Observation | None:
     )
 
 
-def _usual(seen: _Seen, ports: list[_Seen]) -> tuple[float, str]:
-    """The rate that its kind agrees on; 0 where there are too few of them, or they do not agree."""
-    rates = [number(other.port.rate_gbps) or 0 for other in _siblings(seen, ports) if is_up(other.port)]
+def _usual(named: _NamedPort, ports: list[_NamedPort]) -> tuple[float, str]:
+    """The rate that its kind agrees on; 0 if they are too few or disagree."""
+    rates = [number(other.port.rate_gbps) or 0 for other in _siblings(named, ports) if is_up(other.port)]
     usual = median(rates) if len(rates) >= SIBLINGS else 0
     agree = sum(rate == usual for rate in rates) >= SIBLINGS
     return (usual if agree else 0), f"{len(rates)} ports of its kind have"
 
 
-def _before(case: Case, seen: _Seen) -> tuple[float, str]:
-    past = case.history.ports.get(seen.key)
-    return (past.rate / 10 if past is not None else 0), "it was seen with"
+def _before(case: Case, named: _NamedPort) -> tuple[float, str]:
+    past = case.history.ports.get(named.key)
+    return (past.rate / 10 if past is not None else 0), "earlier runs saw"
 
 
-def _errors(case: Case, seen: _Seen) -> Observation | None:
-    grown, seconds = case.growth.ports.get(seen.key), case.growth.interval.seconds
+def _errors(case: Case, named: _NamedPort) -> Observation | None:
+    growth, seconds = case.growth.ports.get(named.key), case.growth.interval.seconds
     limit = case.thresholds.nic_errors_per_hour
-    if not grown or not seconds:
+    if not growth or not seconds:
         return None
-    rate = grown * SECONDS_PER_HOUR / seconds
+    rate = growth * SECONDS_PER_HOUR / seconds
     if rate <= limit:
         return None
-    return _hit(
-        seen,
+    return _observe(
+        named,
         Severity.WARN,
         message=(
-            f"{grown} errors in {seconds:.0f} s since the last run, {rate:.0f} an hour; more than {limit} an "
-            "hour is a finding."
+            f"{growth} errors in {seconds:.0f} s since the last run: {rate:.0f} an hour "
+            f"(warns above {limit})."
         ),
-        evidence={"errors": grown, "seconds": seconds, "per_hour": round(rate), "limit": limit},
+        evidence={"errors": growth, "seconds": seconds, "per_hour": round(rate), "limit": limit},
         weight=rate,
     )
 
 
-def _hit(
-    seen: _Seen, severity: Severity, *, message: str, evidence: dict[str, Scalar], weight: float
+def _observe(
+    named: _NamedPort, severity: Severity, *, message: str, evidence: dict[str, Scalar], weight: float
 ) -> Observation:
-    name = clip(seen.key)
+    name = clip(named.key)
     return Observation(
         severity=severity,
         location=f"port {name}",
@@ -190,61 +193,58 @@ def _hit(
     )
 
 
-NIC_DOWN = HealthRule(
-    code="nic-down",
-    title="a network port is down",
-    meaning=(
-        "A port of an RDMA device is not ACTIVE although it should be: it was up before, or it lost its "
-        "link since its driver was loaded. Jobs that span nodes fall back to fewer or slower ports. A "
-        "port that was never seen up may be a spare without a cable: beside three or more ports of its "
-        "kind that are all up it warns once, when the node is first seen, and is only mentioned later."
-    ),
-    when={
-        Severity.INFO: (
-            "a port that has never been seen up, while three or more of its kind are up; or one that is "
-            "switched off (Disabled)"
-        ),
-        Severity.WARN: (
-            "a port that was up in the last reading, or that counts lost links, is not ACTIVE; a port "
-            "lost its link since the last run and came back; on a first run, the only port of four or "
-            "more of its kind that is not ACTIVE"
-        ),
-    },
-    next_step="check cable, transceiver and switch port; InfiniBand also needs a subnet manager.",
-    way_out=(
-        "`ibstat` or `rdma link` on the node: Polling means no signal (cable, transceiver, switch port); "
-        "Initializing means no subnet manager has seen it.",
-        "`mlxlink -d DEVICE -m` reads the transceiver.",
-        "If the port is not meant to be used: `kubectl delete nodereport NODE` forgets that it was up.",
-    ),
-    check=nic_down,
-)
-NIC_SLOW = HealthRule(
-    code="nic-slow",
-    title="a network port is slow or makes errors",
-    meaning=(
-        "A port negotiated a lower rate than it has been seen with, or than the ports of its kind beside "
-        "it (same link layer, same PCI function, as near to a GPU), or its error counters grow. The "
-        "slowest port sets the pace of a job that spans nodes."
-    ),
-    when={
-        Severity.WARN: (
-            "the rate is below what the port has been seen with, or below that of three or more of its "
-            "kind that agree; or errors (symbol, receive, lost links) grew by more than "
-            "`nicErrorsPerHour` (default 100) an hour"
-        )
-    },
-    next_step="check cable and transceiver; a bent or dirty one negotiates fewer lanes.",
-    way_out=(
-        "`ibstat DEVICE` or `ethtool INTERFACE` on the node; `mlxlink -d DEVICE -e -c` shows lanes and "
-        "errors.",
-        "Reseat or replace the cable, then the transceiver; try another switch port.",
-        "If the lower rate is meant: `kubectl delete nodereport NODE` forgets the higher one.",
-    ),
-    check=nic_slow,
-)
-
 RULES = (
-    NIC_DOWN,
-    NIC_SLOW,
+    HealthRule(
+        code="nic-down",
+        title="a network port is down",
+        meaning=(
+            "A port of an RDMA device should be ACTIVE and is not: it was up before, or it lost its link "
+            "since its driver was loaded. Jobs that span nodes use fewer or slower ports. A port that was "
+            "never up may be a spare without a cable: if three or more ports of its kind are all up, it "
+            "warns once, when the node is first seen, and is INFO later."
+        ),
+        when={
+            Severity.INFO: (
+                "a port that was never up while three or more of its kind are up; or a port that is switched "
+                "off (Disabled)"
+            ),
+            Severity.WARN: (
+                "a port that was up in the last reading, or that counts lost links, is not ACTIVE; a port "
+                "lost its link since the last run and came back; on a first run, the only port of four or "
+                "more of its kind that is not ACTIVE"
+            ),
+        },
+        next_step="check cable, transceiver and switch port; InfiniBand also needs a subnet manager.",
+        way_out=(
+            "`ibstat` or `rdma link` on the node: Polling means no signal (cable, transceiver, switch port); "
+            "Initializing means that no subnet manager has seen it.",
+            "`mlxlink -d DEVICE -m` reads the transceiver.",
+            "If the port is not in use: `kubectl delete nodereport NODE` forgets that it was up.",
+        ),
+        check=nic_down,
+    ),
+    HealthRule(
+        code="nic-slow",
+        title="a network port is slow or makes errors",
+        meaning=(
+            "The port negotiated a lower rate than in an earlier run or than the node's other ports of its "
+            "kind (same link layer, same PCI function, as near to a GPU), or its error counters grow. The "
+            "slowest port sets the pace of a job that spans nodes."
+        ),
+        when={
+            Severity.WARN: (
+                "the rate is below the port's highest earlier rate, or below that of three or more ports of "
+                "its kind that agree; or errors (symbol, receive, lost links) grew by more than "
+                "`nicErrorsPerHour` (default 100) an hour"
+            )
+        },
+        next_step="check cable and transceiver; a bent or dirty one negotiates fewer lanes.",
+        way_out=(
+            "`ibstat DEVICE` or `ethtool INTERFACE` on the node; `mlxlink -d DEVICE -e -c` shows lanes and "
+            "errors.",
+            "Reseat or replace the cable, then the transceiver; try another switch port.",
+            "If the lower rate is intended: `kubectl delete nodereport NODE` forgets the higher one.",
+        ),
+        check=nic_slow,
+    ),
 )

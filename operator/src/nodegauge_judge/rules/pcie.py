@@ -1,13 +1,13 @@
-"""Findings about PCIe: links that run narrower or slower than they could, and links that make errors.
+"""Rules about PCIe: links that are narrower or slower than they could be, and links that make errors.
 
-An idle link slows down on purpose, so generation and width are judged only with the utilisation at which they
-were read.  What card and slot can do together (`max_*`) is the measure; a slot that is older than its card is
-how the node was built, and only mentioned.
+An idle link slows down on purpose, so generation and width count only if the GPU was busy at that moment.
+The measure is what card and slot support together (`max_*`).  A slot that is older than its card is how the
+node was built, and only worth an INFO.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from statistics import median
 
 from nodegauge_contract import Gpu
@@ -19,46 +19,43 @@ from nodegauge_judge.rules.steps import DRAIN, VENDOR
 SECONDS_PER_HOUR = 3600
 
 
-def pcie_narrow(case: Case) -> Iterable[Observation]:
-    """GPUs at work whose link is below what card and slot can do; and slots older than their card."""
-    return [hit for gpu in case.result.gpus if (hit := _narrow(case, gpu) or _old_slot(gpu)) is not None]
+def pcie_narrow(case: Case) -> Iterator[Observation]:
+    """Busy GPUs whose link is below what card and slot support, and slots that are older than their card."""
+    for gpu in case.result.gpus:
+        observation = _narrow(case, gpu) or _old_slot(gpu)
+        if observation is not None:
+            yield observation
 
 
-def pcie_errors(case: Case) -> Iterable[Observation]:
-    """GPUs whose PCIe link makes more errors an hour than a sound one does."""
+def pcie_errors(case: Case) -> Iterator[Observation]:
+    """GPUs whose PCIe link makes more errors per hour than a sound one does."""
     seconds, limit = case.growth.interval.seconds, case.thresholds.pcie_errors_per_hour
-    hits: list[Observation] = []
-    for gpu, grown in zip(case.result.gpus, case.growth.gpus, strict=True):
-        counts = {"replays": grown.pcie_replays or 0, "correctable errors": grown.pcie_correctable or 0}
-        words, worst = max(counts.items(), key=lambda item: item[1])
+    for gpu, growth in zip(case.result.gpus, case.growth.gpus, strict=True):
+        counts = {"replays": growth.pcie_replays or 0, "correctable errors": growth.pcie_correctable or 0}
+        kind, worst = max(counts.items(), key=lambda item: item[1])
         if not seconds or worst * SECONDS_PER_HOUR / seconds <= limit:
             continue
         rate = worst * SECONDS_PER_HOUR / seconds
-        hits.append(
-            of_gpu(
-                gpu,
-                Severity.WARN,
-                message=(
-                    f"{worst} {words} in {seconds:.0f} s since the last run, {rate:.0f} an hour; more than "
-                    f"{limit} an hour is a finding."
-                ),
-                evidence={
-                    "replays": counts["replays"],
-                    "correctable": counts["correctable errors"],
-                    "seconds": seconds,
-                    "per_hour": round(rate),
-                    "limit": limit,
-                },
-                weight=rate,
-            )
+        yield of_gpu(
+            gpu,
+            Severity.WARN,
+            f"{worst} {kind} in {seconds:.0f} s since the last run: {rate:.0f} an hour "
+            f"(warns above {limit}).",
+            evidence={
+                "replays": counts["replays"],
+                "correctable": counts["correctable errors"],
+                "seconds": seconds,
+                "per_hour": round(rate),
+                "limit": limit,
+            },
+            weight=rate,
         )
-    return hits
 
 
-def width_of(case: Case, gpu_index: int) -> Answer:
-    """What the run says of the GPU's link: good only at the most that card and slot can do."""
+def answer_pcie_narrow(case: Case, gpu_index: int) -> Answer:
+    """What the run says about one GPU's link: good only at the best that card and slot support."""
     gpu = case.result.gpus[gpu_index]
-    if not _worked(case, gpu):
+    if not _was_busy(case, gpu):
         return Answer.NO_LOAD
     if not _known(gpu):
         return Answer.UNSURE
@@ -73,15 +70,15 @@ def _known(gpu: Gpu) -> bool:
     return all(isinstance(v, int) for v in (pcie.generation, pcie.width, pcie.max_generation, pcie.max_width))
 
 
-def _worked(case: Case, gpu: Gpu) -> bool:
+def _was_busy(case: Case, gpu: Gpu) -> bool:
     utilization = number(gpu.pcie.utilization)
     return utilization is not None and utilization >= case.thresholds.busy_utilization
 
 
 def _narrow(case: Case, gpu: Gpu) -> Observation | None:
-    """The width counts for more than the generation: lanes are lost by contacts, generations by settings."""
+    """Width weighs more than generation: bad contacts lose lanes, settings lose generations."""
     pcie = gpu.pcie
-    if not _worked(case, gpu) or not _known(gpu):
+    if not _was_busy(case, gpu) or not _known(gpu):
         return None
     now, most = (
         (number(pcie.generation) or 0, number(pcie.width) or 0),
@@ -109,7 +106,7 @@ def _narrow(case: Case, gpu: Gpu) -> Observation | None:
         Severity.FAIL if failed else Severity.WARN,
         message=(
             f"Generation {now[0]:g} x{now[1]:g} at {evidence['utilization_percent']:g} % utilisation; card "
-            f"and slot can do {most[0]:g} x{most[1]:g}{against}."
+            f"and slot support {most[0]:g} x{most[1]:g}{against}."
         ),
         evidence=evidence,
         weight=(1 - now[1] / most[1] if most[1] else 0) * 10 + (most[0] - now[0]),
@@ -117,12 +114,12 @@ def _narrow(case: Case, gpu: Gpu) -> Observation | None:
 
 
 def _others_width(case: Case, gpu: Gpu) -> float | None:
-    """The median width of the other GPUs of the same model that were read at work; None without any."""
+    """The median width of the other GPUs of the same model that were busy; None without any."""
     name = text(gpu.name)
     widths = [
         width
         for other in case.result.gpus
-        if other is not gpu and name and text(other.name) == name and _worked(case, other)
+        if other is not gpu and name and text(other.name) == name and _was_busy(case, other)
         if (width := number(other.pcie.width))
     ]
     return median(widths) if widths else None
@@ -135,67 +132,64 @@ def _old_slot(gpu: Gpu) -> Observation | None:
     return of_gpu(
         gpu,
         Severity.INFO,
-        message=f"The card could do generation {card:g}, its slot allows {both:g}.",
+        message=f"The card supports generation {card:g}, its slot only {both:g}.",
         evidence={"card_generation": card, "max_generation": both},
         weight=card - both,
     )
 
 
-PCIE_NARROW = HealthRule(
-    code="pcie-narrow",
-    title="a PCIe link is slower than it should be",
-    meaning=(
-        "Under load a GPU's PCIe link runs with fewer lanes or at a lower generation than card and slot "
-        "can do: dirty or loose contacts, a riser, a BIOS setting. Idle links slow down on purpose, so "
-        "only readings taken at work count. A slot that is older than the card is no fault."
-    ),
-    when={
-        Severity.INFO: "the slot allows a lower generation than the card could do",
-        Severity.WARN: (
-            "at `busyUtilization` or more, generation or width is below the most that card and slot can "
-            "do together"
-        ),
-        Severity.FAIL: (
-            "width is also below `pcieWidthRatio` (default 0.5) of the median of the node's other GPUs "
-            "of the same model, all read under load"
-        ),
-    },
-    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PCIE, judged=Judged.UNDER_LOAD),
-    next_step="reseat the card and its riser, then check the slot's settings in the BIOS.",
-    way_out=(
-        "`nvidia-smi -q -i INDEX | grep -A 20 'GPU Link Info'` while it works; `lspci -vv -s ADDRESS | "
-        "grep -E 'LnkCap|LnkSta'` says what the slot negotiated.",
-        DRAIN,
-        "Power off; reseat card and riser, clean the contacts; BIOS: link speed Auto, bifurcation x16.",
-        "Another slot tells card from slot. " + VENDOR,
-    ),
-    check=pcie_narrow,
-    answer_per_gpu=width_of,
-    history_bit=5,
-)
-PCIE_ERRORS = HealthRule(
-    code="pcie-errors",
-    title="PCIe errors",
-    meaning=(
-        "A GPU's PCIe link had to send again more often than a sound link does. Nothing is lost, but "
-        "transfers stutter, and such a link may fall off the bus later."
-    ),
-    when={
-        Severity.WARN: (
-            "replays or correctable errors grew by more than `pcieErrorsPerHour` (default 100) an hour "
-            "since the last run"
-        )
-    },
-    next_step="watch it; if it goes on, reseat the card and its riser at the next maintenance.",
-    way_out=(
-        "`nvidia-smi -q -i INDEX | grep -i replay`; `dmesg | grep -iE 'AER|pcieport'` on the node.",
-        "Reseat card and riser; a riser cable outside its rating is the usual cause.",
-        VENDOR,
-    ),
-    check=pcie_errors,
-)
-
 RULES = (
-    PCIE_NARROW,
-    PCIE_ERRORS,
+    HealthRule(
+        code="pcie-narrow",
+        title="a PCIe link is slower than it should be",
+        meaning=(
+            "Under load, the GPU's PCIe link has fewer lanes or a lower generation than card and slot "
+            "support: dirty or loose contacts, a riser, a BIOS setting. Idle links slow down on purpose, so "
+            "only readings under load count. A slot that is older than the card is not a fault."
+        ),
+        when={
+            Severity.INFO: "the slot has a lower generation than the card supports",
+            Severity.WARN: (
+                "at `busyUtilization` or more, generation or width is below the best that card and slot "
+                "support together"
+            ),
+            Severity.FAIL: (
+                "width is also below `pcieWidthRatio` (default 0.5) of the median of the node's other GPUs "
+                "of the same model, all read under load"
+            ),
+        },
+        next_step="reseat the card and its riser, then check the slot's settings in the BIOS.",
+        way_out=(
+            "`nvidia-smi -q -i INDEX | grep -A 20 'GPU Link Info'` under load; `lspci -vv -s ADDRESS | grep "
+            "-E 'LnkCap|LnkSta'` says what the slot negotiated.",
+            DRAIN,
+            "Power off; reseat card and riser, clean the contacts; BIOS: link speed Auto, bifurcation x16.",
+            "Try another slot to tell a bad card from a bad slot. " + VENDOR,
+        ),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PCIE, judged=Judged.UNDER_LOAD),
+        check=pcie_narrow,
+        answer_per_gpu=answer_pcie_narrow,
+        history_bit=5,
+    ),
+    HealthRule(
+        code="pcie-errors",
+        title="PCIe errors",
+        meaning=(
+            "The GPU's PCIe link repeats transfers more often than a sound link does. No data is lost, but "
+            "transfers stutter, and such a link may fall off the bus later."
+        ),
+        when={
+            Severity.WARN: (
+                "replays or correctable errors grew by more than `pcieErrorsPerHour` (default 100) an hour "
+                "since the last run"
+            )
+        },
+        next_step="watch it; if it continues, reseat the card and its riser at the next maintenance.",
+        way_out=(
+            "`nvidia-smi -q -i INDEX | grep -i replay`; `dmesg | grep -iE 'AER|pcieport'` on the node.",
+            "Reseat card and riser. A riser cable outside its rating is the usual cause.",
+            VENDOR,
+        ),
+        check=pcie_errors,
+    ),
 )

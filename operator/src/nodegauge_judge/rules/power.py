@@ -1,12 +1,11 @@
-"""Findings about power limits.  A cap is somebody's decision: worth a look, never throttling, never a
-fault.
+"""The rule about power limits.  A cap is a setting: it warns, but it is neither throttling nor a fault.
 
-The software power cap's bit says nothing by itself: it stands on every busy GPU that draws what it may.
+The bit of the software power cap alone means nothing: it is set on every busy GPU that draws its full power.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
@@ -32,20 +31,18 @@ BASE_MHZ: dict[str, int] = {
 A model that is missing here is not judged; where sources differ, the lower number is taken."""
 
 
-def power_cap_low(case: Case) -> Iterable[Observation]:
+def power_cap_low(case: Case) -> Iterator[Observation]:
     """GPUs whose enforced limit (the real cap, out-of-band included) is well below their default limit, and
-    busy ones that their cap keeps below the clock that their maker calls the base."""
+    busy GPUs that their cap keeps below the vendor's base clock."""
     ratio = case.thresholds.power_cap_ratio
-    hits: list[Observation] = []
     for gpu_index, gpu in enumerate(case.result.gpus):
-        hit = _below_default(gpu, ratio) or _below_base(case, gpu_index)
-        if hit is not None:
-            hits.append(hit)
-    return hits
+        observation = _below_default(gpu, ratio) or _below_base(case, gpu_index)
+        if observation is not None:
+            yield observation
 
 
 def is_capped(gpu: Gpu) -> bool:
-    """Whether the software power cap's bit stood in most samples of the window."""
+    """Whether the bit of the software power cap was set in most samples of the window."""
     read = number(gpu.events.read)
     return bool(read) and throttle.seen(gpu, SW_POWER_CAP).samples * 2 > (read or 0)
 
@@ -82,29 +79,29 @@ def _below_base(case: Case, gpu_index: int) -> Observation | None:
     )
 
 
-POWER_CAP_LOW = HealthRule(
-    code="power-cap-low",
-    title="the power limit is set low",
-    meaning=(
-        "Somebody or something (an administrator, a BMC) capped the GPU below its default power limit, "
-        "or the cap keeps a busy GPU below the clock that its maker calls the base. It runs as told, "
-        "only slower than its siblings elsewhere: a setting, not throttling and not a fault. The "
-        "software power cap alone is normal on every busy GPU and no finding."
+RULES = (
+    HealthRule(
+        code="power-cap-low",
+        title="the power limit is set low",
+        meaning=(
+            "An administrator or the BMC capped the GPU below its default power limit, or the cap keeps a "
+            "busy GPU below its vendor's base clock. The GPU does what its settings say, only slower than "
+            "the same model elsewhere. This is neither throttling nor a fault. The software power cap "
+            "alone is normal on every busy GPU and raises nothing."
+        ),
+        when={
+            Severity.WARN: (
+                "the enforced limit is below `powerCapRatio` (default 0.9) of the default limit; or, under "
+                "load and capped in most samples, the median SM clock is below the model's base clock, if "
+                "nodegauge knows it"
+            )
+        },
+        next_step="unless it is intended: `nvidia-smi -pl DEFAULT_WATTS -i INDEX` on the node.",
+        way_out=(
+            "`nvidia-smi -q -d POWER` shows current, requested, default and maximum limit.",
+            "`nvidia-smi -pl DEFAULT_WATTS -i INDEX` restores it. If the limit drops again, the BMC sets it.",
+            "If it is intended, lower `spec.thresholds.powerCapRatio` of the policy.",
+        ),
+        check=power_cap_low,
     ),
-    when={
-        Severity.WARN: (
-            "the enforced limit is below `powerCapRatio` (default 0.9) of the default limit; or, under "
-            "load and capped in most samples, the median SM clock is below the model's base clock, where "
-            "that is known"
-        )
-    },
-    next_step="if nobody wants it: `nvidia-smi -pl DEFAULT_WATTS -i INDEX` on the node.",
-    way_out=(
-        "`nvidia-smi -q -d POWER` shows current, requested, default and maximum limit.",
-        "`nvidia-smi -pl DEFAULT_WATTS -i INDEX` sets it back; if it does not hold, the BMC caps it.",
-        "If it is on purpose, lower `spec.thresholds.powerCapRatio` of the policy.",
-    ),
-    check=power_cap_low,
 )
-
-RULES = (POWER_CAP_LOW,)

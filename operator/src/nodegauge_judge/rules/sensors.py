@@ -1,17 +1,19 @@
-"""Findings about power supplies, 12 V rails and fans: what hwmon and NVML show without any privilege.
+"""Rules about power supplies, 12 V rails and fans, from what hwmon and NVML show without privileges.
 
-Most of what hwmon lists cannot be trusted (see `hwmon`).  So only a supply's own alarms count, and a rail is
-a reading that a supply's chip, or a label of the kernel, calls 12 V.  Absence proves nothing.
+Most hwmon inputs cannot be trusted: mainboard chips need a scale that the kernel does not know.  So only a
+supply's own alarms count, and only a reading that a supply's chip or a kernel label calls 12 V is a rail.
+A missing sensor proves nothing.
 
-Source of the tolerance of 12 V at the connectors: Intel's ATX 3.0 design guide (336521), table 3-5.
+Sources: Documentation/hwmon of the kernel and the device names that its drivers register; for the tolerance
+of 12 V at the connectors, Intel's ATX 3.0 design guide (336521), table 3-5.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from nodegauge_contract import Fan, Gpu, Sensor
+from nodegauge_contract import Sensor
 from nodegauge_judge.case import Case, HealthRule, all_answered, clip, full_name, number, of_gpu, short_name
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import Observation
@@ -20,12 +22,12 @@ from nodegauge_judge.thresholds import Thresholds
 
 NOMINAL = 12.0
 PLAUSIBLE = (9.0, 15.0)
-"""Volts that a 12 V rail can read on a machine that runs; anything else is another rail or a wrong scale."""
+"""Volts that a 12 V rail can have on a running machine; anything else is another rail or a wrong scale."""
 TOLERANCE = (10.2, 13.8)
-"""Volts within which a chip's own limits are a tolerance (15 % off 12 V).  Wider ones are where a supply
-protects itself by switching off (corsair-psu: 8.41 and 15.59) and say nothing about quality.  Own."""
+"""Volts within which a chip's own limits are a tolerance (15 % off 12 V).  At wider limits a supply switches
+itself off (corsair-psu: 8.41 and 15.59).  Chosen by this project."""
 SENSORS = "sensors"
-"""The name in `omitted` of a document that does not have all sensors."""
+"""The name in `omitted` of a document that lacks sensors."""
 UNDERSIZED = 2
 """NVML_POWER_SOURCE_UNDERSIZED."""
 _TWELVE = re.compile(r"(?<![\d.])\+?p?12(\.0)?[ _]?v(?![a-z])", re.IGNORECASE)
@@ -51,10 +53,10 @@ _SUPPLIES = (
     "yh5151e",
     "ym2151e",
 )
-"""How the names of chips begin whose kernel driver is one for power supplies."""
+"""Prefixes of the chip names that kernel drivers for power supplies register."""
 _MAINBOARD = ("nct6", "it86", "it87", "f71", "f8000", "w83", "sch5", "smsc", "dme1737", "pc87", "vt1211")
-"""How the names of SuperIO chips begin: their inputs need a multiplier that only the board's maker knows, and
-their alarms compare with limits that nobody set."""
+"""Prefixes of the names of SuperIO chips.  Their inputs need a multiplier that only the board's vendor knows,
+and their alarms compare with limits that are not set."""
 _UNITS = (
     ("in", 1000, 2, "V"),
     ("curr", 1000, 1, "A"),
@@ -62,53 +64,61 @@ _UNITS = (
     ("temp", 1000, 1, "°C"),
     ("fan", 1, 0, "rpm"),
 )
-"""hwmon's naming: prefix, how many of its units make one of ours, digits, our unit."""
+"""By hwmon's prefix: its units per unit that is printed, digits, and the printed unit."""
 
 
-def psu_fault(case: Case) -> Iterable[Observation]:
+def psu_fault(case: Case) -> Iterator[Observation]:
     """Supplies that raise an alarm, and GPUs whose power source is undersized."""
-    hits = [
-        _alarm(sensor, Severity.FAIL, whose="The power supply")
-        for sensor in _supply_sensors(case)
-        if sensor.alarm == 1
-    ]
-    hits += [_undersized(gpu) for gpu in case.result.gpus if gpu.power.source == UNDERSIZED]
-    return hits
+    for sensor in _supply_sensors(case):
+        if sensor.alarm == 1:
+            yield _alarm(sensor, Severity.FAIL, whose="The power supply")
+    for gpu in case.result.gpus:
+        if gpu.power.source == UNDERSIZED:
+            yield of_gpu(
+                gpu,
+                Severity.FAIL,
+                "The driver calls the GPU's power source undersized (NVML power source 2).",
+                evidence={"power_source": UNDERSIZED},
+            )
 
 
-def rail(case: Case) -> Iterable[Observation]:
+def rail(case: Case) -> Iterator[Observation]:
     """12 V rails outside their tolerance."""
-    return [hit for sensor in _rails(case) if (hit := _off(sensor, case.thresholds)) is not None]
+    for sensor in _rails(case):
+        observation = _out_of_range(sensor, case.thresholds)
+        if observation is not None:
+            yield observation
 
 
-def fan_stopped(case: Case) -> Iterable[Observation]:
-    """Fans that are told to turn and do not."""
-    target = case.thresholds.fan_target
-    hits = [
-        _stopped(gpu, gpu_index, fan)
-        for gpu in case.result.gpus
-        for gpu_index, fan in enumerate(gpu.fans)
-        if fan.rpm == 0 and isinstance(fan.target, int) and fan.target >= target
-    ]
-    hits += [
-        _alarm(sensor, Severity.WARN, whose="The chip that watches the fan")
-        for sensor in case.result.sensors
-        if _is_fan_alarm(sensor)
-    ]
-    return hits
+def fan_stopped(case: Case) -> Iterator[Observation]:
+    """Fans with a target speed that do not turn."""
+    for gpu in case.result.gpus:
+        for number_of_fan, fan in enumerate(gpu.fans):
+            if fan.rpm == 0 and isinstance(fan.target, int) and fan.target >= case.thresholds.fan_target:
+                yield Observation(
+                    severity=Severity.WARN,
+                    location=f"{full_name(gpu)} fan {number_of_fan}",
+                    short=f"{short_name(gpu)} fan {number_of_fan}",
+                    message=f"0 rpm at a target of {fan.target} %.",
+                    evidence={"rpm": 0, "target_percent": fan.target},
+                    weight=fan.target,
+                )
+    for sensor in case.result.sensors:
+        if _is_fan_alarm(sensor):
+            yield _alarm(sensor, Severity.WARN, whose="The chip that watches the fan")
 
 
 def supply_is_fine(case: Case) -> bool:
-    """Whether every sensor of the power supplies was read, one at least, and neither a supply nor a rail says
-    anything bad.  A supply without input often answers no more."""
+    """Whether at least one sensor of a supply was read, none is mute, and no supply or rail is bad.  A supply
+    that lost its input often stops answering."""
     supplies = _supply_sensors(case)
     read = bool(supplies) and _all_listed(case) and not any(_is_mute(sensor) for sensor in supplies)
     return read and not any(True for check in (psu_fault, rail) for _ in check(case))
 
 
-def supply_answers(case: Case) -> bool:
-    """Whether a fault would have been seen: no sensor of a supply is mute, or, where there is no such chip,
-    every GPU that knows its power source names it."""
+def supply_read(case: Case) -> bool:
+    """Whether a fault would have been seen: no sensor of a supply is mute; or, without such a chip, every GPU
+    that supports it reports its power source."""
     if not _all_listed(case):
         return False
     supplies = _supply_sensors(case)
@@ -118,13 +128,13 @@ def supply_answers(case: Case) -> bool:
 
 
 def rail_read(case: Case) -> bool:
-    """Whether there is a 12 V rail, and none that could not be read."""
+    """Whether at least one 12 V rail was read and every other one too."""
     mute = any(_is_called_rail(s) and number(s.value) is None for s in case.result.sensors)
     return bool(_rails(case)) and not mute and _all_listed(case)
 
 
 def _all_listed(case: Case) -> bool:
-    """Whether the document has all sensors, as far as anything rests on them."""
+    """Whether the document lists all sensors."""
     return case.result.problem is None and SENSORS not in case.result.omitted
 
 
@@ -143,7 +153,7 @@ def _is_rail(sensor: Sensor) -> bool:
 
 
 def _is_called_rail(sensor: Sensor) -> bool:
-    """A voltage that the kernel calls 12 V, or an output of a supply."""
+    """A voltage that the kernel labels as 12 V, or a supply's output."""
     label = sensor.label.strip().lower()
     if not sensor.name.startswith("in") or _STATUS.search(label):
         return False
@@ -155,7 +165,7 @@ def _is_mute(sensor: Sensor) -> bool:
     return number(sensor.value) is None and not isinstance(sensor.alarm, int)
 
 
-def _off(sensor: Sensor, thresholds: Thresholds) -> Observation | None:
+def _out_of_range(sensor: Sensor, thresholds: Thresholds) -> Observation | None:
     volts = (number(sensor.value) or 0.0) / 1000
     own = _own_limits(sensor)
     fails = _limits(own, low=thresholds.rail_low, high=thresholds.rail_high)
@@ -168,7 +178,7 @@ def _off(sensor: Sensor, thresholds: Thresholds) -> Observation | None:
 
 
 def _own_limits(sensor: Sensor) -> tuple[float | None, float | None]:
-    """The chip's lower and upper limit in volts, each where it is tight enough to be a tolerance."""
+    """The chip's lower and upper limit in volts; None for one that is too wide to be a tolerance."""
     low, high = number(sensor.low), number(sensor.high)
     return (
         low / 1000 if low is not None and TOLERANCE[0] <= low / 1000 < NOMINAL else None,
@@ -177,7 +187,7 @@ def _own_limits(sensor: Sensor) -> tuple[float | None, float | None]:
 
 
 def _limits(own: tuple[float | None, float | None], *, low: float, high: float) -> tuple[float, float]:
-    """Volts, to the millivolt: the chip's own limits, and else the policy's shares of 12 V."""
+    """Volts, to the millivolt: the chip's own limits, else the policy's shares of 12 V."""
     return (
         own[0] if own[0] is not None else round(NOMINAL * (1 - low), 3),
         own[1] if own[1] is not None else round(NOMINAL * (1 + high), 3),
@@ -213,29 +223,8 @@ def _alarm(sensor: Sensor, severity: Severity, *, whose: str) -> Observation:
     )
 
 
-def _undersized(gpu: Gpu) -> Observation:
-    return of_gpu(
-        gpu,
-        Severity.FAIL,
-        message="The driver calls the GPU's power source undersized (NVML power source 2).",
-        evidence={"power_source": UNDERSIZED},
-    )
-
-
-def _stopped(gpu: Gpu, gpu_index: int, fan: Fan) -> Observation:
-    target = fan.target if isinstance(fan.target, int) else 0
-    return Observation(
-        severity=Severity.WARN,
-        location=f"{full_name(gpu)} fan {gpu_index}",
-        short=f"{short_name(gpu)} fan {gpu_index}",
-        message=f"0 rpm at a target of {target} %.",
-        evidence={"rpm": 0, "target_percent": target},
-        weight=target,
-    )
-
-
 def _is_fan_alarm(sensor: Sensor) -> bool:
-    """Mainboard chips raise alarms for headers without a fan; a name says that there is one."""
+    """A mainboard chip also raises alarms for headers without a fan; a label means that there is one."""
     trusted = bool(sensor.label.strip()) or not _is_mainboard(sensor)
     return sensor.name.startswith("fan") and sensor.alarm == 1 and trusted and not _is_supply(sensor)
 
@@ -247,7 +236,7 @@ def _is_supply(sensor: Sensor) -> bool:
 
 
 def _is_mainboard(sensor: Sensor) -> bool:
-    """Whether the chip is a SuperIO, whose bare numbers mean nothing here."""
+    """Whether the chip is a SuperIO."""
     return _normal(sensor.chip).startswith(_MAINBOARD)
 
 
@@ -257,7 +246,7 @@ def _short_location(sensor: Sensor) -> str:
 
 
 def _full_location(sensor: Sensor) -> str:
-    """`corsairpsu in1 (v_out +12v)`, or without the label where there is none."""
+    """`corsairpsu in1 (v_out +12v)`, or without a label."""
     label = sensor.label.strip()
     return f"{_short_location(sensor)} ({clip(label)})" if label else _short_location(sensor)
 
@@ -274,81 +263,79 @@ def _normal(chip: str) -> str:
     return chip.strip().lower().replace("-", "_").replace(" ", "_")
 
 
-PSU_FAULT = HealthRule(
-    code="psu-fault",
-    title="the power supply reports a fault",
-    meaning=(
-        "A power supply raises an alarm on one of its own sensors (input lost, output, current, "
-        "temperature, its fan), or the driver says that a GPU's power source is undersized. Under load "
-        "GPUs are slowed down by the power brake next, or the node goes off."
-    ),
-    when={
-        Severity.FAIL: (
-            "a supply's own sensor raises an alarm (hwmon), or NVML's power source is undersized (2)"
-        )
-    },
-    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PSU),
-    next_step="check supply, power cord and feed; the BMC's event log says more.",
-    way_out=(
-        "`sensors` on the node shows the alarm; `ipmitool sdr type 'Power Supply'` and `ipmitool sel "
-        "list` what the BMC says.",
-        "Check the power cord and the feed (PDU, breaker); swap supplies to tell supply from slot.",
-        DRAIN,
-        "Replace the supply, or fit one of the rating that the GPUs need.",
-    ),
-    check=psu_fault,
-    readable=supply_answers,
-)
-RAIL = HealthRule(
-    code="rail",
-    title="12 V is out of range",
-    meaning=(
-        "A 12 V rail that GPUs are fed from reads too low or too high. Only sensors that can be trusted "
-        "count: those of power supplies, and those that the kernel labels as 12 V. Unlabelled inputs of "
-        "mainboard chips need a multiplier that nobody here knows, and are never taken for a rail."
-    ),
-    when={
-        Severity.WARN: "more than `railWarn` (default 0.05) off 12 V, as a share of it",
-        Severity.FAIL: (
-            "more than `railHigh` (default 0.05) above or `railLow` (default 0.08) below 12 V; where the "
-            "chip has tolerances of its own, outside of those instead"
-        ),
-    },
-    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PSU),
-    next_step="measure the rail under load; reseat the power cables, one cable per socket.",
-    way_out=(
-        "`sensors` on the node, idle and under load: a sag that follows the load is the supply or its "
-        "cables, one that does not is the sensor.",
-        DRAIN,
-        "Reseat the cables, one per socket and no pigtails; replace the supply if it stays low.",
-    ),
-    check=rail,
-    readable=rail_read,
-)
-FAN_STOPPED = HealthRule(
-    code="fan-stopped",
-    title="a fan stands still",
-    meaning=(
-        "A fan is told to turn and does not. Cards without fans and fans that rest while it is cool are "
-        "not meant: the target must be high, or the chip that watches the fan must raise an alarm."
-    ),
-    when={
-        Severity.WARN: (
-            "0 rpm at a target of `fanTarget` (default 60) per cent or more, or a fan alarm (hwmon; on "
-            "mainboard chips only for fans that have a name)"
-        )
-    },
-    next_step="look at the fan: blocked, unplugged or worn out.",
-    way_out=(
-        "`nvidia-smi -q -d FAN_SPEED` or `sensors` on the node shows which fan.",
-        "Free it from cables, check its plug, replace it; the GPU slows down by heat before it is hurt.",
-        REPORT,
-    ),
-    check=fan_stopped,
-)
-
 RULES = (
-    PSU_FAULT,
-    RAIL,
-    FAN_STOPPED,
+    HealthRule(
+        code="psu-fault",
+        title="the power supply reports a fault",
+        meaning=(
+            "A power supply raises an alarm on one of its own sensors (input lost, output, current, "
+            "temperature, its fan), or the driver reports that a GPU's power source is undersized. Under "
+            "load, the power brake will slow GPUs down next, or the node will switch off."
+        ),
+        when={
+            Severity.FAIL: (
+                "a supply's own sensor raises an alarm (hwmon), or NVML's power source is undersized (2)"
+            )
+        },
+        next_step="check supply, power cord and feed; the BMC's event log says more.",
+        way_out=(
+            "`sensors` on the node shows the alarm; `ipmitool sdr type 'Power Supply'` and `ipmitool sel "
+            "list` show what the BMC logged.",
+            "Check the power cord and the feed (PDU, breaker); swap supplies to tell a bad supply from a "
+            "bad slot.",
+            DRAIN,
+            "Replace the supply, or fit one with the rating that the GPUs need.",
+        ),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PSU),
+        check=psu_fault,
+        readable=supply_read,
+    ),
+    HealthRule(
+        code="rail",
+        title="12 V is out of range",
+        meaning=(
+            "A 12 V rail that feeds GPUs reads too low or too high. Only trustworthy sensors count: those of "
+            "power supplies, and those that the kernel labels as 12 V. An unlabelled input of a mainboard "
+            "chip needs a multiplier that only the board's vendor knows, so it never counts as a rail."
+        ),
+        when={
+            Severity.WARN: "more than `railWarn` (default 0.05) off 12 V, as a share of it",
+            Severity.FAIL: (
+                "more than `railHigh` (default 0.05) above or `railLow` (default 0.08) below 12 V; if the "
+                "chip has tolerances of its own, outside of those instead"
+            ),
+        },
+        next_step="measure the rail under load; reseat the power cables, one cable per socket.",
+        way_out=(
+            "`sensors` on the node, idle and under load: a sag that follows the load comes from the supply "
+            "or its cables, a constant one from the sensor.",
+            DRAIN,
+            "Reseat the cables, one per socket and no pigtails; replace the supply if it stays low.",
+        ),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PSU),
+        check=rail,
+        readable=rail_read,
+    ),
+    HealthRule(
+        code="fan-stopped",
+        title="a fan stands still",
+        meaning=(
+            "A fan has a target speed and does not turn. Cards without fans and fans that rest while it is "
+            "cool do not count: the target must be high, or the chip that watches the fan must raise an "
+            "alarm."
+        ),
+        when={
+            Severity.WARN: (
+                "0 rpm at a target of `fanTarget` (default 60) per cent or more, or a fan alarm (hwmon; on "
+                "mainboard chips only for fans with a label)"
+            )
+        },
+        next_step="look at the fan: blocked, unplugged or worn out.",
+        way_out=(
+            "`nvidia-smi -q -d FAN_SPEED` or `sensors` on the node shows which fan.",
+            "Free it from cables, check its plug, replace it. Heat slows the GPU down before it harms it.",
+            REPORT,
+        ),
+        check=fan_stopped,
+    ),
 )

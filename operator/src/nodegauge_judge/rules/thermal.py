@@ -1,15 +1,14 @@
-"""Findings about temperature: near the vendor's limit is a warning, heat that slowed the GPU down a failure.
+"""Rules about temperature: close to the vendor's limit warns; heat that slowed the GPU down fails.
 
-Up to Ampere the driver gives limits in °C; from Ada on a margin (°C left) counts down to `tlimit_gpu_max`.  A
-margin of 0 or less is unreliable on some GPUs (leptonai/gpud skips it), so it needs a temperature that is hot
-by the policy's numbers, or a counter, beside it.  Where the vendor gives a limit, only a counter that grew
-(`throttle`) makes a failure of reaching it; where none is known, the policy's own number does.  Failures need
-load: a job that ended, or a sensor of an idle card, gates nobody.
+Up to Ampere the driver gives limits in °C; from Ada on, a margin (°C left) counts down to `tlimit_gpu_max`.
+A margin of 0 or less is unreliable on some GPUs (leptonai/gpud skips it), so it counts only with a growing
+counter or a temperature that the policy calls hot.  At a vendor's limit, a failure needs a counter that grew
+(`throttle`); without a vendor's limit, the policy's number decides.  Failures need load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
@@ -25,66 +24,64 @@ PLAUSIBLE_LIMIT = range(50, 131)
 """°C that a vendor's limit can be; drivers answer 0 where they have none."""
 PLAUSIBLE_READING = range(1, 151)
 PLAUSIBLE_OFFSET = range(-30, 31)
-"""°C that a T.Limit can be; anything else is no distance (an absolute limit, say)."""
+"""°C that a T.Limit can be; anything else is not a distance (perhaps an absolute limit)."""
 
 
 class Heat(Struct, frozen=True, kw_only=True):
-    """How near a GPU is to a limit: `left` °C, negative beyond it.
+    """How close a GPU is to a limit: `left` °C, negative above it.
 
-    `warns_at`: °C left at which it warns.  `grew`: whether a counter says that heat slowed it down, which a
-    failure at a vendor's limit needs; None where the limit is the policy's and needs no counter.
+    `warns_at`: °C left at which it warns.  `grew`: whether a counter shows that heat slowed it down, which a
+    failure at a vendor's limit needs; None for the policy's limit, which needs no counter.
     """
 
     left: float
     warns_at: float
     grew: bool | None
-    words: str
+    text: str
     evidence: dict[str, Scalar]
 
     @property
     def severity(self) -> Severity | None:
-        """What it comes to under load."""
+        """Its severity under load."""
         if self.left <= 0 and self.grew is not False:
             return Severity.FAIL
         return Severity.WARN if self.left <= self.warns_at else None
 
 
-def hot(case: Case) -> Iterable[Observation]:
-    """GPUs near the temperature at which they slow down, or beyond it."""
-    return _hits(case, [core(case, gpu_index) for gpu_index in _places(case)])
+def hot(case: Case) -> Iterator[Observation]:
+    """GPUs close to the temperature at which they slow down, or above it."""
+    return _observe(case, _core)
 
 
-def memory_hot(case: Case) -> Iterable[Observation]:
-    """GPUs whose memory is near its limit, or beyond it; 0 °C is what cards without a sensor report."""
-    return _hits(case, [memory(case, gpu_index) for gpu_index in _places(case)])
+def memory_hot(case: Case) -> Iterator[Observation]:
+    """GPUs whose memory is close to its limit or above it; cards without a sensor report 0 °C."""
+    return _observe(case, _memory)
 
 
-def hot_for_long(case: Case) -> Iterable[Observation]:
-    """GPUs that keep a temperature at which throttling is likely, run by run under load."""
+def hot_for_long(case: Case) -> Iterator[Observation]:
+    """GPUs at a temperature at which throttling is likely, in most of their last runs under load."""
     limits = case.thresholds
-    hits: list[Observation] = []
     for gpu_index, gpu in enumerate(case.result.gpus):
-        lately = warm(case, gpu_index)[-limits.hot_for_long_of :]
-        if load.of_window(case, gpu_index) is Load.LOADED and lately.count("1") >= limits.hot_for_long_runs:
-            often = f"{lately.count('1')} of the last {len(lately)} runs under load"
+        recent = warm(case, gpu_index)[-limits.hot_for_long_of :]
+        if load.of_window(case, gpu_index) is Load.LOADED and recent.count("1") >= limits.hot_for_long_runs:
+            often = f"{recent.count('1')} of the last {len(recent)} runs under load"
             message = f"At {limits.throttling_likely} °C or above in {often}; throttling is likely there."
-            evidence: dict[str, Scalar] = {"runs": lately.count("1"), "of_runs": len(lately)}
-            hits.append(of_gpu(gpu, Severity.INFO, message, evidence, weight=lately.count("1")))
-    return hits
+            evidence: dict[str, Scalar] = {"runs": recent.count("1"), "of_runs": len(recent)}
+            yield of_gpu(gpu, Severity.INFO, message, evidence, weight=recent.count("1"))
 
 
 def answer_hot(case: Case, gpu_index: int) -> Answer:
-    """What the run says of one GPU's core temperature."""
-    return _answer(case, gpu_index, core(case, gpu_index))
+    """What the run says about one GPU's core temperature."""
+    return _answer(case, gpu_index, _core(case, gpu_index))
 
 
 def answer_memory_hot(case: Case, gpu_index: int) -> Answer:
-    """What the run says of one GPU's memory temperature."""
-    return _answer(case, gpu_index, memory(case, gpu_index))
+    """What the run says about one GPU's memory temperature."""
+    return _answer(case, gpu_index, _memory(case, gpu_index))
 
 
-def core(case: Case, gpu_index: int) -> Heat | None:
-    """The core by the vendor's nearest limit, else by the policy's; None where nothing can be told."""
+def _core(case: Case, gpu_index: int) -> Heat | None:
+    """The core against the vendor's nearest limit, else the policy's; None if unknown."""
     gpu, limits = case.result.gpus[gpu_index], case.thresholds
     celsius, limit = hottest(gpu), _limit(gpu.temperature.gpu_max)
     grew = throttle.heat_grew(case, gpu_index)
@@ -100,8 +97,8 @@ def core(case: Case, gpu_index: int) -> Heat | None:
     return _by_policy(celsius, limits) if limit is None and celsius is not None else None
 
 
-def memory(case: Case, gpu_index: int) -> Heat | None:
-    """The memory by the vendor's limit; None where there is no sensor or no limit."""
+def _memory(case: Case, gpu_index: int) -> Heat | None:
+    """The memory against the vendor's limit; None without a sensor or a limit."""
     gpu = case.result.gpus[gpu_index]
     span = gpu.window.memory_temperature if gpu.window is not None else None
     sampled = _reading(span.max) if span is not None else None
@@ -110,25 +107,25 @@ def memory(case: Case, gpu_index: int) -> Heat | None:
     if celsius is None or limit is None:
         return None
     margin = case.thresholds.memory_hot_margin
-    words = f"Memory is at {celsius:g} °C; the vendor's limit is {limit:g} °C"
+    text = f"Memory is at {celsius:g} °C; the vendor's limit is {limit:g} °C"
     return Heat(
         left=limit - celsius,
         warns_at=margin,
         grew=throttle.software_heat_grew(case, gpu_index),
-        words=f"{words} (warns from {limit - margin:g} °C)",
+        text=f"{text} (warns from {limit - margin:g} °C)",
         evidence={"memory_celsius": celsius, "limit_celsius": limit},
     )
 
 
 def hottest(gpu: Gpu) -> float | None:
-    """The hottest sample of the window, or the single reading where there was no window."""
+    """The hottest sample of the window, or the single reading without a window."""
     span = gpu.window.temperature if gpu.window is not None else None
     sampled = _reading(span.max) if span is not None else None
     return sampled if sampled is not None else _reading(gpu.temperature.gpu)
 
 
 def band(celsius: float, thresholds: Thresholds) -> str:
-    """What people call a temperature: information beside the vendor's limits (source: the field's words)."""
+    """The name of a temperature's band, for information (source: see `hot_warn` in `thresholds`)."""
     if celsius <= thresholds.band_excellent:
         return "excellent"
     if celsius < thresholds.band_good:
@@ -137,7 +134,7 @@ def band(celsius: float, thresholds: Thresholds) -> str:
 
 
 def warm(case: Case, gpu_index: int) -> str:
-    """The GPU's last runs under load with this one, where it was one: see `GpuHistory.warm`."""
+    """The GPU's last runs under load, this one included if it was under load: see `GpuHistory.warm`."""
     past = case.past(gpu_index)
     before = past.warm if past is not None else ""
     celsius = hottest(case.result.gpus[gpu_index])
@@ -146,16 +143,12 @@ def warm(case: Case, gpu_index: int) -> str:
     return (before + ("1" if celsius >= case.thresholds.throttling_likely else "0"))[-WARM_LIMIT:]
 
 
-def _places(case: Case) -> range:
-    return range(len(case.result.gpus))
-
-
 def _by_limit(celsius: float, limit: float, *, margin: float, grew: bool) -> Heat:
     return Heat(
         left=limit - celsius,
         warns_at=margin,
         grew=grew,
-        words=f"{celsius:g} °C; the vendor's limit is {limit:g} °C (warns from {limit - margin:g} °C)",
+        text=f"{celsius:g} °C; the vendor's limit is {limit:g} °C (warns from {limit - margin:g} °C)",
         evidence={"celsius": celsius, "limit_celsius": limit},
     )
 
@@ -167,7 +160,7 @@ def _by_margin(celsius: float | None, left: float, *, margin: float, grew: bool)
         left=left,
         warns_at=margin,
         grew=grew,
-        words=f"{left:g} °C left to the vendor's limit{at} (warns from {margin:g} left)",
+        text=f"{left:g} °C left to the vendor's limit{at} (warns from {margin:g} left)",
         evidence=evidence if celsius is None else evidence | {"celsius": celsius},
     )
 
@@ -179,13 +172,13 @@ def _by_policy(celsius: float, limits: Thresholds) -> Heat:
         left=limits.hot_fail - celsius,
         warns_at=limits.hot_fail - limits.hot_warn,
         grew=None,
-        words=f"{celsius:g} °C; the driver gives no limit, the policy's {name} is {limit} °C",
+        text=f"{celsius:g} °C; the driver gives no limit, the policy's {name} is {limit} °C",
         evidence={"celsius": celsius, "limit_celsius": limit},
     )
 
 
 def _answer(case: Case, gpu_index: int, heat: Heat | None) -> Answer:
-    """Bad beyond the limit, good `hotLeaveMargin` below it; between them it neither enters nor leaves."""
+    """Bad above the limit, good `hotLeaveMargin` below it, unsure between them."""
     loaded = load.of_window(case, gpu_index)
     if loaded is Load.IDLE:
         return Answer.NO_LOAD
@@ -196,113 +189,113 @@ def _answer(case: Case, gpu_index: int, heat: Heat | None) -> Answer:
     return Answer.GOOD if heat.left >= case.thresholds.hot_leave_margin else Answer.UNSURE
 
 
-def _hits(case: Case, heats: list[Heat | None]) -> Iterator[Observation]:
-    for gpu_index, heat in enumerate(heats):
+def _observe(case: Case, measure: Callable[[Case, int], Heat | None]) -> Iterator[Observation]:
+    for gpu_index, gpu in enumerate(case.result.gpus):
+        heat = measure(case, gpu_index)
         if heat is None or heat.severity is None:
             continue
         failed = heat.severity is Severity.FAIL and load.of_window(case, gpu_index) is Load.LOADED
-        slowed = ", and a counter says that heat slowed it down" if failed and heat.grew else ""
+        slowed = ", and a counter shows that heat slowed it down" if failed and heat.grew else ""
         yield of_gpu(
-            case.result.gpus[gpu_index],
+            gpu,
             Severity.FAIL if failed else Severity.WARN,
-            f"{heat.words}{slowed}.",
+            f"{heat.text}{slowed}.",
             heat.evidence,
             weight=-heat.left,
         )
 
 
 def _reading(value: object) -> float | None:
-    found = number(value)
-    return found if found is not None and PLAUSIBLE_READING[0] <= found <= PLAUSIBLE_READING[-1] else None
+    return _within(value, PLAUSIBLE_READING)
 
 
 def _limit(value: object) -> float | None:
-    found = number(value)
-    return found if found is not None and PLAUSIBLE_LIMIT[0] <= found <= PLAUSIBLE_LIMIT[-1] else None
+    return _within(value, PLAUSIBLE_LIMIT)
 
 
 def _offset(value: object) -> float:
-    found = number(value)
-    return found if found is not None and PLAUSIBLE_OFFSET[0] <= found <= PLAUSIBLE_OFFSET[-1] else 0
+    return _within(value, PLAUSIBLE_OFFSET) or 0
+
+
+def _within(value: object, plausible: range) -> float | None:
+    celsius = number(value)
+    return celsius if celsius is not None and plausible[0] <= celsius <= plausible[-1] else None
 
 
 _AIR = (
-    "`nvidia-smi -q -d TEMPERATURE` on the node: one GPU hot means its heat sink, fan or slot; all of them "
-    "mean air flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`)."
-)
-
-HOT = HealthRule(
-    code="hot",
-    title="a GPU is hot",
-    meaning=(
-        "A GPU is close to the temperature at which its driver starts to slow it down, or beyond it. "
-        "Reaching the vendor's limit fails only together with a counter that says that heat slowed the "
-        "GPU down; a margin of 0 alone never does, for some GPUs report it for no reason. To count as "
-        "cool again it must be `hotLeaveMargin` (5) °C below the limit. Bands, as information: excellent "
-        "up to `bandExcellent` (75), good below `bandGood` (80), throttling likely from "
-        "`throttlingLikely` (84)."
-    ),
-    when={
-        Severity.WARN: (
-            "within `hotMargin` (5) °C of the vendor's limit; with no vendor limit at or above `hotWarn` "
-            "(80) °C"
-        ),
-        Severity.FAIL: (
-            "under load, at or above the vendor's limit while a counter of thermal slowdown grew; with "
-            "no vendor limit, at or above `hotFail` (90) °C"
-        ),
-    },
-    gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
-    next_step="check fans, air flow and inlet temperature of the node.",
-    way_out=(
-        _AIR,
-        "Until it is cool: `nvidia-smi -pl WATTS` lowers the power limit (this is reported as "
-        "power-cap-low).",
-    ),
-    check=hot,
-    answer_per_gpu=answer_hot,
-    history_bit=0,
-)
-MEMORY_HOT = HealthRule(
-    code="memory-hot",
-    title="GPU memory is hot",
-    meaning="A GPU's memory (HBM, GDDR) is close to its limit or beyond it; the core may still be cool.",
-    when={
-        Severity.WARN: "within `memoryHotMargin` (5) °C of the vendor's limit for memory",
-        Severity.FAIL: (
-            "under load, at or above that limit while the counter of software thermal slowdown grew"
-        ),
-    },
-    gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
-    next_step="check air flow; on one GPU alone suspect its heat sink or thermal pads.",
-    way_out=(
-        "`nvidia-smi -q -d TEMPERATURE` on the node shows memory temperature and limit.",
-        "One GPU alone: heat sink or thermal pads, hand the board to your vendor. All: air flow and inlet.",
-    ),
-    check=memory_hot,
-    answer_per_gpu=answer_memory_hot,
-    history_bit=1,
-)
-HOT_FOR_LONG = HealthRule(
-    code="hot-for-long",
-    title="a GPU stays hot",
-    meaning=(
-        "Run after run under load the GPU is as hot as GPUs are when they start to slow down. Nothing is "
-        "wrong yet; clocks fall with heat long before a limit is reached."
-    ),
-    when={
-        Severity.INFO: (
-            "at `throttlingLikely` (84) °C or above in `hotForLongRuns` (3) of the last `hotForLongOf` "
-            "(4) runs under load"
-        )
-    },
-    next_step="look at air flow and dust when you are next at the rack.",
-    way_out=(_AIR,),
-    check=hot_for_long,
+    "`nvidia-smi -q -d TEMPERATURE` on the node. One hot GPU: its heat sink, fan or slot. All of them: air "
+    "flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`)."
 )
 
 RULES = (
-    HOT,
-    MEMORY_HOT,
-    HOT_FOR_LONG,
+    HealthRule(
+        code="hot",
+        title="a GPU is hot",
+        meaning=(
+            "The GPU is close to the temperature at which its driver starts to slow it down, or above it. "
+            "Reaching the vendor's limit fails only if a counter also shows that heat slowed the GPU down; "
+            "a margin of 0 alone never fails, since some GPUs report it for no reason. The GPU counts as "
+            "cool again `hotLeaveMargin` (5) °C below the limit. Bands, for information: excellent up to "
+            "`bandExcellent` (75), good below `bandGood` (80), throttling likely from `throttlingLikely` "
+            "(84)."
+        ),
+        when={
+            Severity.WARN: (
+                "within `hotMargin` (5) °C of the vendor's limit; without a vendor limit, at or above "
+                "`hotWarn` (80) °C"
+            ),
+            Severity.FAIL: (
+                "under load, at or above the vendor's limit while a counter of thermal slowdown grew; "
+                "without a vendor limit, at or above `hotFail` (90) °C"
+            ),
+        },
+        next_step="check fans, air flow and inlet temperature of the node.",
+        way_out=(
+            _AIR,
+            "Until it is cool: `nvidia-smi -pl WATTS` lowers the power limit (nodegauge then reports "
+            "power-cap-low).",
+        ),
+        gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
+        check=hot,
+        answer_per_gpu=answer_hot,
+        history_bit=0,
+    ),
+    HealthRule(
+        code="memory-hot",
+        title="GPU memory is hot",
+        meaning="The GPU's memory (HBM, GDDR) is close to its limit or above it. The core may still be cool.",
+        when={
+            Severity.WARN: "within `memoryHotMargin` (5) °C of the vendor's limit for memory",
+            Severity.FAIL: (
+                "under load, at or above that limit while the counter of software thermal slowdown grew"
+            ),
+        },
+        next_step="check air flow; on one GPU alone suspect its heat sink or thermal pads.",
+        way_out=(
+            "`nvidia-smi -q -d TEMPERATURE` on the node shows memory temperature and limit.",
+            "One GPU alone: heat sink or thermal pads; replace the board through your vendor. All of them: "
+            "air flow and inlet.",
+        ),
+        gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
+        check=memory_hot,
+        answer_per_gpu=answer_memory_hot,
+        history_bit=1,
+    ),
+    HealthRule(
+        code="hot-for-long",
+        title="a GPU stays hot",
+        meaning=(
+            "In run after run under load, the GPU is as hot as GPUs are when they start to slow down. "
+            "Nothing is wrong yet, but clocks fall with heat long before a limit is reached."
+        ),
+        when={
+            Severity.INFO: (
+                "at `throttlingLikely` (84) °C or above in `hotForLongRuns` (3) of the last `hotForLongOf` "
+                "(4) runs under load"
+            )
+        },
+        next_step="check air flow and dust on your next visit to the rack.",
+        way_out=(_AIR,),
+        check=hot_for_long,
+    ),
 )

@@ -1,11 +1,11 @@
-"""Findings about slowdown: heat by software, heat by hardware, the power brake, and the umbrella bit.
+"""Rules about slowdown: heat by software, heat by hardware, the power brake, and the umbrella bit.
 
-How much is too much is decided in `throttle`; here stand the words, and which of them need load.
+`throttle` decides how much slowdown is too much; this module writes the messages and asks for load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, HealthRule, of_gpu
@@ -14,109 +14,108 @@ from nodegauge_judge.rule import Observation
 from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, VENDOR
 from nodegauge_judge.throttle import Slowdown, Source
 
-Ask = Callable[[Case, int], Slowdown | None]
+Measure = Callable[[Case, int], Slowdown | None]
 
 
-def sw_thermal_slowdown(case: Case) -> Iterable[Observation]:
-    """GPUs that the driver has slowed down for heat while they worked."""
-    return _hits(case, sw_thermal, what="Slowed down by the driver for heat")
+def sw_thermal_slowdown(case: Case) -> Iterator[Observation]:
+    """GPUs that the driver slowed down for heat while they worked."""
+    return _observe(case, _sw_thermal_under_load, what="Slowed down by the driver for heat")
 
 
-def hw_thermal_slowdown(case: Case) -> Iterable[Observation]:
+def hw_thermal_slowdown(case: Case) -> Iterator[Observation]:
     """GPUs that halved their clocks for heat."""
-    return _hits(case, throttle.hw_thermal, what="Clocks halved or worse for heat")
+    return _observe(case, throttle.hw_thermal, what="Clocks halved or worse for heat")
 
 
-def power_brake(case: Case) -> Iterable[Observation]:
-    """GPUs that were told from outside to draw less."""
-    return _hits(case, throttle.power_brake, what="The external power brake was on")
+def power_brake(case: Case) -> Iterator[Observation]:
+    """GPUs that something outside told to draw less power."""
+    return _observe(case, throttle.power_brake, what="The external power brake was on")
 
 
-def hw_slowdown(case: Case) -> Iterable[Observation]:
-    """GPUs in hardware slowdown for no reason that has a row of its own."""
-    return _hits(case, umbrella, what="In hardware slowdown")
-
-
-def sw_thermal(case: Case, gpu_index: int) -> Slowdown | None:
-    """Software thermal slowdown under load; None where nothing ran or nothing can be told."""
-    found = throttle.sw_thermal(case, gpu_index)
-    loaded = found is not None and throttle.under_load(case, gpu_index, source=found.source) is Load.LOADED
-    return found if loaded else None
-
-
-def umbrella(case: Case, gpu_index: int) -> Slowdown | None:
-    """The umbrella bit under load; None where nothing ran or nothing can be told."""
-    return throttle.hw_slowdown(case, gpu_index) if load.of_window(case, gpu_index) is Load.LOADED else None
+def hw_slowdown(case: Case) -> Iterator[Observation]:
+    """GPUs in hardware slowdown for a reason that no other rule covers."""
+    return _observe(case, _umbrella_under_load, what="In hardware slowdown")
 
 
 def answer_sw_thermal(case: Case, gpu_index: int) -> Answer:
-    """What the run says of one GPU's software thermal slowdown."""
-    found = throttle.sw_thermal(case, gpu_index)
-    source = found.source if found is not None else Source.COUNTER
-    return _answer(case, found, throttle.under_load(case, gpu_index, source=source))
+    """What the run says about one GPU's software thermal slowdown."""
+    slowdown = throttle.sw_thermal(case, gpu_index)
+    source = slowdown.source if slowdown is not None else Source.COUNTER
+    return _answer(case, slowdown, throttle.under_load(case, gpu_index, source=source))
 
 
 def answer_hw_slowdown(case: Case, gpu_index: int) -> Answer:
-    """What the run says of one GPU's umbrella bit."""
+    """What the run says about one GPU's umbrella bit."""
     return _answer(case, throttle.hw_slowdown(case, gpu_index), load.of_window(case, gpu_index))
 
 
 def hw_thermal_read(case: Case) -> bool:
-    """Whether hardware thermal slowdown could be told of every GPU."""
-    return _all_told(case, throttle.hw_thermal)
+    """Whether hardware thermal slowdown is known for every GPU."""
+    return _known_for_all(case, throttle.hw_thermal)
 
 
 def power_brake_read(case: Case) -> bool:
-    """Whether the power brake could be told of every GPU."""
-    return _all_told(case, throttle.power_brake)
+    """Whether the power brake is known for every GPU."""
+    return _known_for_all(case, throttle.power_brake)
 
 
-def _all_told(case: Case, ask: Ask) -> bool:
-    found = [ask(case, gpu_index) for gpu_index in range(len(case.result.gpus))]
-    return bool(found) and not any(one is None or _waits(case, one) for one in found)
+def _sw_thermal_under_load(case: Case, gpu_index: int) -> Slowdown | None:
+    slowdown = throttle.sw_thermal(case, gpu_index)
+    if slowdown is None:
+        return None
+    loaded = throttle.under_load(case, gpu_index, source=slowdown.source) is Load.LOADED
+    return slowdown if loaded else None
 
 
-def _waits(case: Case, found: Slowdown) -> bool:
-    """A run soon after another one: its window of seconds cannot call good what the counters hold, which the
-    next run judges.  Else a run that somebody asked for would begin a row of bad ones anew."""
-    return found.source is Source.WINDOW and case.growth.interval.early
+def _umbrella_under_load(case: Case, gpu_index: int) -> Slowdown | None:
+    return throttle.hw_slowdown(case, gpu_index) if load.of_window(case, gpu_index) is Load.LOADED else None
 
 
-def _answer(case: Case, found: Slowdown | None, loaded: Load) -> Answer:
+def _known_for_all(case: Case, measure: Measure) -> bool:
+    slowdowns = [measure(case, gpu_index) for gpu_index in range(len(case.result.gpus))]
+    return bool(slowdowns) and not any(one is None or _is_early(case, one) for one in slowdowns)
+
+
+def _is_early(case: Case, slowdown: Slowdown) -> bool:
+    """A run too soon after another one: its window of seconds cannot clear what the counters hold, which the
+    next run judges.  Otherwise a run on request would reset a streak of bad runs."""
+    return slowdown.source is Source.WINDOW and case.growth.interval.early
+
+
+def _answer(case: Case, slowdown: Slowdown | None, loaded: Load) -> Answer:
     if loaded is Load.IDLE:
         return Answer.NO_LOAD
-    if loaded is Load.UNKNOWN or found is None or found.disputed:
+    if loaded is Load.UNKNOWN or slowdown is None or slowdown.disputed:
         return Answer.UNSURE
-    if found.severity is Severity.FAIL:
+    if slowdown.severity is Severity.FAIL:
         return Answer.BAD
-    return Answer.UNSURE if _waits(case, found) else Answer.GOOD
+    return Answer.UNSURE if _is_early(case, slowdown) else Answer.GOOD
 
 
-def _hits(case: Case, ask: Ask, *, what: str) -> Iterator[Observation]:
+def _observe(case: Case, measure: Measure, *, what: str) -> Iterator[Observation]:
     for gpu_index, gpu in enumerate(case.result.gpus):
-        found = ask(case, gpu_index)
-        if found is not None and found.severity is not None:
+        slowdown = measure(case, gpu_index)
+        if slowdown is not None and slowdown.severity is not None:
             yield of_gpu(
                 gpu,
-                found.severity,
-                message=f"{what} {_words(found)}",
-                evidence=_evidence(found),
-                weight=found.share,
+                slowdown.severity,
+                f"{what} {_amount(slowdown)}",
+                evidence=_evidence(slowdown),
+                weight=slowdown.share,
             )
 
 
-def _words(found: Slowdown) -> str:
-    if found.source is Source.SAMPLES:
-        condition = f", {found.why}" if found.why else ""
-        return f"in {found.amount:g} of {found.span:g} samples of the window{condition}."
-    share = f"{found.share:.0%}" if found.share >= 0.1 else f"{found.share:.1%}"
-    if found.source is Source.WINDOW:
-        return f"for {found.amount:.2g} s of a window of {found.span:.2g} s ({share}); {found.why}."
-    busy = f", {_seconds(found.busy)} of them busy" if found.busy is not None else ""
-    disputed = "; the counter of thermal violations did not grow, so this is not certain"
-    tail = disputed if found.disputed else ""
-    since = f"of {_seconds(found.span)} since the last run{busy}"
-    return f"for {_seconds(found.amount)} {since} ({share}){tail}."
+def _amount(slowdown: Slowdown) -> str:
+    amount, span = slowdown.amount, slowdown.span
+    if slowdown.source is Source.SAMPLES:
+        condition = f", {slowdown.why}" if slowdown.why else ""
+        return f"in {amount:g} of {span:g} samples of the window{condition}."
+    share = f"{slowdown.share:.0%}" if slowdown.share >= 0.1 else f"{slowdown.share:.1%}"
+    if slowdown.source is Source.WINDOW:
+        return f"for {amount:.2g} s of a window of {span:.2g} s ({share}); {slowdown.why}."
+    busy = f", {_seconds(slowdown.busy)} of them busy" if slowdown.busy is not None else ""
+    doubt = "; uncertain, because the counter of thermal violations did not grow" if slowdown.disputed else ""
+    return f"for {_seconds(amount)} of {_seconds(span)} since the last run{busy} ({share}){doubt}."
 
 
 def _seconds(value: float) -> str:
@@ -124,140 +123,129 @@ def _seconds(value: float) -> str:
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
 
 
-def _evidence(found: Slowdown) -> dict[str, Scalar]:
-    evidence: dict[str, Scalar] = {"evidence": found.source.value, "share": round(found.share, 4)}
-    if found.source is Source.SAMPLES:
-        return evidence | {"samples": int(found.amount), "of_samples": int(found.span)}
-    evidence |= {"seconds": round(found.amount, 3), "elapsed_seconds": round(found.span, 3)}
-    return evidence if found.busy is None else evidence | {"busy_seconds": round(found.busy, 1)}
+def _evidence(slowdown: Slowdown) -> dict[str, Scalar]:
+    evidence: dict[str, Scalar] = {"evidence": slowdown.source.value, "share": round(slowdown.share, 4)}
+    if slowdown.source is Source.SAMPLES:
+        return evidence | {"samples": int(slowdown.amount), "of_samples": int(slowdown.span)}
+    evidence |= {"seconds": round(slowdown.amount, 3), "elapsed_seconds": round(slowdown.span, 3)}
+    return evidence if slowdown.busy is None else evidence | {"busy_seconds": round(slowdown.busy, 1)}
 
-
-_WINDOW = (
-    "without an interval to judge, more than `windowWarnShare` (0.01) of the sampling window; without a "
-    "counter, `bitWarnSamples` (2) samples in a row"
-)
 
 _WINDOW = (
     "without an interval to judge, more than `windowWarnShare` (0.01) of the sampling window; without a "
     "counter, `bitWarnSamples` (2) samples in a row"
 )
 _WINDOW_FAILS = (
-    "without an interval, more than `windowFailShare` (0.5) of the window; without a counter, every one of "
-    "`bitFailSamples` (5) samples or more over `bitFailSeconds` (2) or more"
+    "without an interval, more than `windowFailShare` (0.5) of the window; without a counter, all of "
+    "at least `bitFailSamples` (5) samples over at least `bitFailSeconds` (2)"
 )
 _REASONS = (
-    "`nvidia-smi -q -d PERFORMANCE` on the node shows which clocks event reasons stand, and their counters."
+    "`nvidia-smi -q -d PERFORMANCE` on the node shows the active clocks event reasons and their counters."
 )
-
 _AIR = (
-    "`nvidia-smi -q -d TEMPERATURE` on the node: one GPU hot means its heat sink, fan or slot; all of them "
-    "mean air flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`)."
-)
-
-SW_THERMAL_SLOWDOWN = HealthRule(
-    code="sw-thermal-slowdown",
-    title="a GPU is slowed down by heat",
-    meaning=(
-        "The driver lowers a GPU's clocks because the core or the memory is at its highest operating "
-        "temperature. Told by the growth of the driver's counter since the last run, against the time in "
-        "which the GPU was busy; one job on the node runs slower than it should, and so does every job "
-        "that spans it."
-    ),
-    when={
-        Severity.WARN: (
-            "since the last run, `swThermalWarnSeconds` (5) or more and more than `swThermalWarnShare` "
-            f"(0.01) of the busy time; {_WINDOW}"
-        ),
-        Severity.FAIL: (
-            "since the last run, `swThermalFailSeconds` (60) or more and more than `swThermalFailShare` "
-            f"(0.1) of the busy time; {_WINDOW_FAILS}"
-        ),
-    },
-    gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
-    next_step="check fans, air flow and inlet temperature of the node.",
-    way_out=(
-        _AIR,
-        _REASONS,
-        "Until it is cool: `nvidia-smi -pl WATTS -i INDEX` lowers the power limit.",
-    ),
-    check=sw_thermal_slowdown,
-    answer_per_gpu=answer_sw_thermal,
-    history_bit=2,
-)
-HW_THERMAL_SLOWDOWN = HealthRule(
-    code="hw-thermal-slowdown",
-    title="a GPU halves its clocks for heat",
-    meaning=(
-        "The GPU itself, not the driver, cut its clocks by half or more because it is too hot. This is "
-        "the last step before it switches off; it is judged at work and idle."
-    ),
-    when={
-        Severity.WARN: f"`hwThermalWarnSeconds` (1) or more since the last run; {_WINDOW}",
-        Severity.FAIL: (
-            "`hwThermalFailSeconds` (5) or more and more than `hwThermalFailShare` (0.01) of the time "
-            f"since the last run; {_WINDOW_FAILS}"
-        ),
-    },
-    gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL),
-    next_step="check fans and air flow now; drain the node if it goes on.",
-    way_out=(_AIR, DRAIN, DRIVER_LOG, VENDOR),
-    check=hw_thermal_slowdown,
-    readable=hw_thermal_read,
-)
-POWER_BRAKE = HealthRule(
-    code="power-brake",
-    title="the power brake is on",
-    meaning=(
-        "Something outside the GPU, usually the power supply or the BMC, tells it to draw less: clocks "
-        "are cut by half or more. Short pulses happen at load steps; a brake that is held means a "
-        "supply, a feed or a cable that cannot deliver. Judged at work and idle."
-    ),
-    when={
-        Severity.WARN: f"`powerBrakeWarnSeconds` (1) or more since the last run; {_WINDOW}",
-        Severity.FAIL: (
-            "`powerBrakeFailSeconds` (30) or more and more than `powerBrakeFailShare` (0.05) of the time "
-            f"since the last run; or, whatever the counter says, in every sample of the window; "
-            f"{_WINDOW_FAILS}"
-        ),
-    },
-    gate=Gate(kind=GateKind.THROTTLED, cause=Cause.POWER_BRAKE),
-    next_step="check power supplies and feed: `ipmitool sdr type 'Power Supply'` on the node.",
-    way_out=(
-        _REASONS,
-        "`ipmitool sdr type 'Power Supply'` and `ipmitool sel list`: a supply that failed, lost its "
-        "input or its redundancy.",
-        "Reseat the GPU's power cables, one cable per socket; check the power supplies' rating.",
-        "On many nodes at once: the feed, or a power policy of the BMC or the rack.",
-    ),
-    check=power_brake,
-    readable=power_brake_read,
-)
-HW_SLOWDOWN = HealthRule(
-    code="hw-slowdown",
-    title="a GPU is in hardware slowdown",
-    meaning=(
-        "The GPU cut its clocks by half or more, and neither heat nor the power brake is named as the "
-        "reason: a fast over-power event, or a driver that does not tell them apart. There is no counter "
-        "for it, so only samples of the window count; it stands for a moment whenever clocks change."
-    ),
-    when={
-        Severity.WARN: "`bitWarnSamples` (2) samples in a row with the P-state unchanged",
-        Severity.FAIL: (
-            "every one of `bitFailSamples` (5) samples or more over `bitFailSeconds` (2) or more, with "
-            "the P-state unchanged"
-        ),
-    },
-    gate=Gate(kind=GateKind.THROTTLED, cause=Cause.HW_SLOWDOWN, judged=Judged.UNDER_LOAD),
-    next_step="run `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE` on the node.",
-    way_out=(_REASONS, _AIR, "Check power cables and supplies as for power-brake.", VENDOR),
-    check=hw_slowdown,
-    answer_per_gpu=answer_hw_slowdown,
-    history_bit=3,
+    "`nvidia-smi -q -d TEMPERATURE` on the node. One hot GPU: its heat sink, fan or slot. All of them: air "
+    "flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`)."
 )
 
 RULES = (
-    SW_THERMAL_SLOWDOWN,
-    HW_THERMAL_SLOWDOWN,
-    POWER_BRAKE,
-    HW_SLOWDOWN,
+    HealthRule(
+        code="sw-thermal-slowdown",
+        title="a GPU is slowed down by heat",
+        meaning=(
+            "The driver lowers the GPU's clocks because its core or memory is at its highest operating "
+            "temperature. nodegauge compares the growth of the driver's counter since the last run with the "
+            "time in which the GPU was busy. A job on this node runs slower, and so does every job that "
+            "spans it."
+        ),
+        when={
+            Severity.WARN: (
+                "since the last run, at least `swThermalWarnSeconds` (5) and more than `swThermalWarnShare` "
+                f"(0.01) of the busy time; {_WINDOW}"
+            ),
+            Severity.FAIL: (
+                "since the last run, at least `swThermalFailSeconds` (60) and more than "
+                f"`swThermalFailShare` (0.1) of the busy time; {_WINDOW_FAILS}"
+            ),
+        },
+        next_step="check fans, air flow and inlet temperature of the node.",
+        way_out=(
+            _AIR,
+            _REASONS,
+            "Until it is cool: `nvidia-smi -pl WATTS -i INDEX` lowers the power limit.",
+        ),
+        gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD),
+        check=sw_thermal_slowdown,
+        answer_per_gpu=answer_sw_thermal,
+        history_bit=2,
+    ),
+    HealthRule(
+        code="hw-thermal-slowdown",
+        title="a GPU halves its clocks for heat",
+        meaning=(
+            "The GPU itself, not the driver, cut its clocks by half or more because it is too hot. This is "
+            "its last step before it switches off. It counts under load and idle."
+        ),
+        when={
+            Severity.WARN: f"`hwThermalWarnSeconds` (1) or more since the last run; {_WINDOW}",
+            Severity.FAIL: (
+                "at least `hwThermalFailSeconds` (5) and more than `hwThermalFailShare` (0.01) of the time "
+                f"since the last run; {_WINDOW_FAILS}"
+            ),
+        },
+        next_step="check fans and air flow now; drain the node if it continues.",
+        way_out=(_AIR, DRAIN, DRIVER_LOG, VENDOR),
+        gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL),
+        check=hw_thermal_slowdown,
+        readable=hw_thermal_read,
+    ),
+    HealthRule(
+        code="power-brake",
+        title="the power brake is on",
+        meaning=(
+            "Something outside the GPU, usually the power supply or the BMC, tells it to draw less, and it "
+            "cuts its clocks by half or more. Short pulses are normal at load steps. A brake that stays on "
+            "means a supply, feed or cable that cannot deliver. It counts under load and idle."
+        ),
+        when={
+            Severity.WARN: f"`powerBrakeWarnSeconds` (1) or more since the last run; {_WINDOW}",
+            Severity.FAIL: (
+                "at least `powerBrakeFailSeconds` (30) and more than `powerBrakeFailShare` (0.05) of the "
+                "time since the last run; or, whatever the counter says, in every sample of the window; "
+                f"{_WINDOW_FAILS}"
+            ),
+        },
+        next_step="check power supplies and feed: `ipmitool sdr type 'Power Supply'` on the node.",
+        way_out=(
+            _REASONS,
+            "`ipmitool sdr type 'Power Supply'` and `ipmitool sel list`: look for a supply that failed, or "
+            "that lost its input or its redundancy.",
+            "Reseat the GPU's power cables, one cable per socket; check the power supplies' rating.",
+            "On many nodes at once: check the feed, and power policies of the BMC or the rack.",
+        ),
+        gate=Gate(kind=GateKind.THROTTLED, cause=Cause.POWER_BRAKE),
+        check=power_brake,
+        readable=power_brake_read,
+    ),
+    HealthRule(
+        code="hw-slowdown",
+        title="a GPU is in hardware slowdown",
+        meaning=(
+            "The GPU cut its clocks by half or more, and the driver names neither heat nor the power brake "
+            "as the reason: a fast over-power event, or a driver that cannot tell them apart. No counter "
+            "exists for it, so only samples of the window count. Every clock change also raises it briefly."
+        ),
+        when={
+            Severity.WARN: "`bitWarnSamples` (2) samples in a row with the P-state unchanged",
+            Severity.FAIL: (
+                "all of at least `bitFailSamples` (5) samples over at least `bitFailSeconds` (2), with the "
+                "P-state unchanged"
+            ),
+        },
+        next_step="run `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE` on the node.",
+        way_out=(_REASONS, _AIR, "Check power cables and supplies as for power-brake.", VENDOR),
+        gate=Gate(kind=GateKind.THROTTLED, cause=Cause.HW_SLOWDOWN, judged=Judged.UNDER_LOAD),
+        check=hw_slowdown,
+        answer_per_gpu=answer_hw_slowdown,
+        history_bit=3,
+    ),
 )
