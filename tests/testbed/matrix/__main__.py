@@ -1,4 +1,7 @@
-"""`make matrix`: every machine with every fault, what must follow and what was seen; 1 where they differ."""
+"""`make matrix`: judge every simulated machine with every fault, and compare with what must follow.
+
+Exit code 1 when one differs.  The test suite tries each rule on two machines.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,22 @@ from testbed.matrix.expected import machines, scenarios
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when everything is as it must be."""
-    parser = argparse.ArgumentParser(prog="make matrix", description=__doc__)
+    """0 when every pair is as expected."""
+    parser = argparse.ArgumentParser(
+        prog="make matrix", description="Judge every simulated machine with every fault."
+    )
     parser.add_argument("profiles", nargs="*", help="only these profiles")
     parser.add_argument("--fault", default="", help="only scenarios whose name contains this")
     options = parser.parse_args(arguments)
     chosen = [m for m in machines() if not options.profiles or m.profile in options.profiles]
     wanted = [s for s in scenarios() if options.fault in s.name]
-    print(f"{len(chosen)} machines, {len(wanted)} faults; a machine takes a while, six are read at a time\n")
-    cells = play(chosen, wanted, told=_show)
+    print(f"{len(chosen)} machines, {len(wanted)} faults; six machines run at a time\n")
+    cells = play(chosen, {machine.profile: wanted for machine in chosen}, done=_show)
     wrong = [cell for cell in cells if not cell.good]
     absent = sum(cell.must is None for cell in cells)
     print(
-        f"{len(cells)} cells: {len(cells) - len(wrong)} as they must be, {absent} of them faults that cannot "
-        "exist there"
+        f"{len(cells)} pairs: {len(cells) - len(wrong)} as expected, of which {absent} are faults that the "
+        "machine cannot have"
     )
     if wrong:
         print(f"{len(wrong)} WRONG:")
@@ -34,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(cells: list[Cell]) -> None:
-    """One machine's rows."""
+    """The lines of one machine."""
     print(f"{cells[0].machine.profile}  ({cells[0].machine.why})")
     for cell in cells:
         if cell.must is None and cell.good:
@@ -43,7 +48,7 @@ def _show(cells: list[Cell]) -> None:
         print(f"  {'ok   ' if cell.good else 'WRONG'} {name:<58} {_words(cell.seen)}")
     refused = [cell.scenario.name for cell in cells if cell.must is None and cell.good and cell.scenario]
     if refused:
-        print(f"        cannot exist here: {', '.join(refused)}")
+        print(f"        not possible on this machine: {', '.join(refused)}")
     print(flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Runs every machine through its scenarios, a few machines at a time: what is against what must be."""
+"""Runs machines through scenarios, a few machines at a time, and compares the result with the expectation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from testbed import profiles
 from testbed.errors import TestbedError
 from testbed.hardware import plug
 from testbed.matrix import worker
@@ -50,13 +51,20 @@ class Cell:
 
 
 def play(
-    machines: Sequence[Machine], scenarios: Sequence[Scenario], *, told: Callable[[list[Cell]], None]
+    machines: Sequence[Machine],
+    scenarios: Mapping[str, Sequence[Scenario]],
+    *,
+    done: Callable[[list[Cell]], None] = lambda _: None,
 ) -> list[Cell]:
-    """All cells, machine by machine; `told` hears of each machine as it is done."""
+    """Each machine while healthy and with the scenarios of its profile; `done` gets a machine's cells."""
+    for (
+        machine
+    ) in machines:  # msgspec learns a type when it first meets it, and not safely in several threads
+        profiles.load(machine.profile)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        tasks = [pool.submit(_machine, machine, scenarios) for machine in machines]
+        tasks = [pool.submit(_machine, machine, scenarios[machine.profile]) for machine in machines]
         for task in as_completed(tasks):
-            told(task.result())
+            done(task.result())
         return [cell for task in tasks for cell in task.result()]
 
 

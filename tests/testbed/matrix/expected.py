@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,25 @@ def expected(machine: Machine, scenario: Scenario) -> Row:
         throttled=_throttled(taint, before=before, value=value("throttled")),
         psu=before.psu if value("psu") == KEPT else value("psu"),
     )
+
+
+def representative(machines: Sequence[Machine], scenarios: Sequence[Scenario]) -> set[tuple[str, str]]:
+    """Pairs of profile and scenario that try every rule on two machines, where there are two.
+
+    Machines are alike to a scenario when both can have the fault or neither, the same `otherwise` fits, and
+    both are readable or not.  Two of them stand for the rest, in turn, so that each is chosen for some.
+    """
+    chosen: set[tuple[str, str]] = set()
+    for number, scenario in enumerate(scenarios):
+        alike: dict[tuple[bool, str, bool], list[Machine]] = {}
+        for machine in machines:
+            differs = next((one.has for one in scenario.otherwise if one.has in machine.has), "")
+            key = (exists(machine, scenario), differs, machine.verdict == "unknown")
+            alike.setdefault(key, []).append(machine)
+        for group in alike.values():
+            for offset in (number, number + (len(group) + 1) // 2):
+                chosen.add((group[offset % len(group)].profile, scenario.name))
+    return chosen
 
 
 def _throttled(taint: str, *, before: Row, value: str) -> str:
