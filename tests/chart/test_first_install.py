@@ -26,7 +26,7 @@ from support.chart import (
 )
 from testbed.controlplane import ControlPlane
 from testbed.proxy import FaultProxy
-from testbed.proxy_rules import Refuse, Replace, RequestInfo, ResponseInfo, When
+from testbed.proxy_server import Refuse, Replace, RequestInfo, ResponseInfo, When
 from testbed.rest import Rest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]

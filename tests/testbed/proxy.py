@@ -1,14 +1,14 @@
-"""A reverse proxy before the API server that breaks things on demand, exactly where a test wants it.
+"""A reverse proxy before the API server that injects faults at the moment a test chooses.
 
     with FaultProxy(control_plane) as proxy:
         proxy.on(method="PATCH", path=r"/api/v1/nodes/n1$", when="before", do=lambda *_: operator.kill())
         ... run a program with KUBECONFIG=proxy.kubeconfig() ...
 
-It passes everything on as it is: any token, watches as they come, compressed or not.  It serves TLS with the
-API server's own certificate, because client-go sends no token over plain HTTP, so clients need not know that
-it is there.  Not passed on: connection upgrades (exec, attach, port-forward), which answer 501.
+It passes on everything else unchanged: tokens, watches event by event, compressed bodies.  It serves TLS with
+the API server's own certificate, because client-go sends no token over plain HTTP.  Connection upgrades (exec
+and the like) answer 501.
 
-The proxy runs on a thread of its own; every method may be called from any thread or event loop.
+The proxy runs on its own thread; every method may be called from any thread or event loop.
 """
 
 from __future__ import annotations
@@ -17,33 +17,20 @@ import asyncio
 import re
 import ssl
 import threading
-import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK, reserve_port
-from testbed.proxy_rules import Action, Do, RequestInfo, ResponseInfo, Rule, When
-from testbed.proxy_server import ProxyServer
+from testbed.proxy_server import Action, Do, ProxyServer, RequestInfo, ResponseInfo, Rule, When
 from testbed.running import Running
+from testbed.wait import wait_for
 
 T = TypeVar("T")
 
-CALL_SECONDS = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """A request that is over. `status` is what the client was sent, None when the connection was cut."""
-
-    request: RequestInfo
-    status: int | None
-    started: float
-    """Seconds since the epoch."""
-    seconds: float
+CALL_SECONDS = 60.0
 
 
 class FaultProxy(Running):
@@ -52,7 +39,6 @@ class FaultProxy(Running):
     def __init__(self, upstream: ControlPlane) -> None:
         self._upstream = upstream
         self._rules: list[Rule] = []
-        self._exchanges: list[Exchange] = []
         self._failures: list[BaseException] = []
         self._lock = threading.Lock()
         self._port = 0
@@ -78,7 +64,6 @@ class FaultProxy(Running):
             serving=tls,
             verifying=ssl.create_default_context(cafile=str(layout.ca_file)),
             decide=self._decide,
-            record=self._record,
         )
         self._call(self._server.open())
         self.resume()
@@ -104,14 +89,9 @@ class FaultProxy(Running):
         """Listen again, on the same port."""
         self._call(self._running().listen())
 
-    def cut_watches(self) -> int:
-        """Cut every open watch in the middle; how many there were."""
-        return self._call(self._running().cut_watches())
-
-    @property
-    def open_watches(self) -> int:
-        """How many watches are open."""
-        return self._call(self._running().count_watches())
+    def wait_idle(self) -> None:
+        """Until no request is under way."""
+        wait_for(lambda: self._running().handling == 0, what="the end of every request")
 
     # What clients and tests use.
 
@@ -121,7 +101,7 @@ class FaultProxy(Running):
         return f"https://{LOOPBACK}:{self._port}"
 
     def kubeconfig(self, token: str | None = None) -> Path:
-        """A kubeconfig that leads through the proxy, as administrator or with the given token."""
+        """A kubeconfig for the proxy, as administrator or with the given token."""
         name = f"proxy-{self._port}" + ("" if token is None else f"-{abs(hash(token)):x}")
         token = token or self._upstream.admin_token
         return self._upstream.user_kubeconfig(name, token=token, server=self.server)
@@ -133,7 +113,6 @@ class FaultProxy(Running):
         path: str | re.Pattern[str] | None = None,
         when: When | str = When.BEFORE,
         times: int | None = 1,
-        where: Callable[[RequestInfo], bool] | None = None,
         do: Do = None,
     ) -> Rule:
         """Add a rule; of several that match, each acts, in the order of their addition.
@@ -143,20 +122,10 @@ class FaultProxy(Running):
         after that (it was killed), its request is not passed on.
         """
         pattern = re.compile(path) if isinstance(path, str) else path
-        rule = Rule(method=method, path=pattern, when=When(when), times=times, where=where, do=do)
+        rule = Rule(method=method, path=pattern, when=When(when), times=times, do=do)
         with self._lock:
             self._rules.append(rule)
         return rule
-
-    def exchanges(self, *, method: str | None = None, path: str | re.Pattern[str] = "") -> list[Exchange]:
-        """The finished requests, in the order in which they ended; open watches are not among them."""
-        pattern = re.compile(path)
-        with self._lock:
-            return [
-                one
-                for one in self._exchanges
-                if (method is None or one.request.method == method) and pattern.search(one.request.path)
-            ]
 
     # Called by the server, on the proxy's event loop.
 
@@ -173,12 +142,6 @@ class FaultProxy(Running):
             self._failures.append(error)
             raise
         return actions
-
-    def _record(self, request: RequestInfo, status: int | None, started: float) -> None:
-        ended = time.time()
-        one = Exchange(request=request, status=status, started=started, seconds=ended - started)
-        with self._lock:
-            self._exchanges.append(one)
 
     def _running(self) -> ProxyServer:
         if self._server is None:

@@ -1,18 +1,23 @@
-"""The network half of the fault proxy: takes requests, asks what to do, passes them on, answers.
+"""The network half of the fault proxy: requests as a rule sees them, and the server that passes them on.
 
-Everything here runs on one event loop.  Which faults there are is decided elsewhere: `decide(request, None)`
-is awaited before a request is passed on, `decide(request, response)` before its answer is.
+Everything here runs on one event loop.  `decide(request, None)` is awaited before a request is passed on, and
+`decide(request, response)` before its answer is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
+import re
 import socket
 import ssl
-import time
+import threading
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -21,14 +26,10 @@ from yarl import URL
 
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK
-from testbed.proxy_rules import Action, Delay, Drop, Refuse, Replace, RequestInfo, ResponseInfo
-
-Decide = Callable[[RequestInfo, ResponseInfo | None], Awaitable[list[Action]]]
-RecordEnd = Callable[[RequestInfo, int | None, float], None]
 
 BODY_LIMIT = 64 * 1024 * 1024
 HANGUP_LOOK_SECONDS = 0.5
-"""How often a silent watch is looked at, whether its client has gone."""
+"""How often a silent watch is checked for a client that has gone."""
 HOP_BY_HOP = frozenset(
     {
         "connection",
@@ -45,9 +46,107 @@ HOP_BY_HOP = frozenset(
 )
 """Headers that belong to one connection (RFC 9110, 7.6.1); lengths are set anew."""
 OF_THE_BODY = frozenset({"Content-Encoding", "Etag"})
-"""Headers of an answer that are wrong beside another body, as the API server spells them."""
+"""Headers of an answer that do not hold for another body, as the API server spells them."""
 NOT_ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
-"""What aiohttp would add to a request that does not have it."""
+"""Headers that aiohttp adds to a request without them."""
+
+
+class When(StrEnum):
+    """The two moments at which a rule can act."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestInfo:
+    """A request as the client sent it."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    content_type: str
+    user_agent: str
+    body: bytes = field(repr=False)
+
+    @property
+    def is_watch(self) -> bool:
+        """Whether the answer is a stream without end."""
+        return self.query.get("watch", "").lower() in {"1", "true"}
+
+    def json(self) -> Any:
+        """The decoded body; ValueError when it is no JSON."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseInfo:
+    """The API server's answer. A stream has no body here."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+
+    def json(self) -> Any:
+        """The decoded body, compressed or not; ValueError when it is no JSON."""
+        packed = self.headers.get("Content-Encoding") == "gzip"
+        return json.loads(gzip.decompress(self.body) if packed else self.body)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refuse:
+    """Answer with an error and a Status object."""
+
+    status: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Send this body in place of the API server's; after only, and not for streams."""
+
+    body: bytes
+
+
+Action = Refuse | Replace | None
+Do = Callable[[RequestInfo, ResponseInfo | None], Action] | Action
+"""An action, or what decides on one; a callable that returns None lets things go on."""
+
+
+@dataclass(kw_only=True)
+class Rule:
+    """One rule and what became of it. `times`: how often it may fire, None for ever."""
+
+    method: str | None
+    path: re.Pattern[str] | None
+    when: When
+    times: int | None
+    do: Do
+    fired: list[RequestInfo] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def claim(self, request: RequestInfo, when: When) -> bool:
+        """Whether it fires for this request now; counts it."""
+        if when is not self.when or not self._matches(request):
+            return False
+        with self._lock:
+            if self.times is not None and len(self.fired) >= self.times:
+                return False
+            self.fired.append(request)
+        return True
+
+    def act(self, request: RequestInfo, response: ResponseInfo | None) -> Action:
+        """What is to be done; runs the callable, which may take its time or raise."""
+        return self.do(request, response) if callable(self.do) else self.do
+
+    def _matches(self, request: RequestInfo) -> bool:
+        return (self.method is None or request.method == self.method) and (
+            self.path is None or self.path.search(request.path) is not None
+        )
+
+
+Decide = Callable[[RequestInfo, ResponseInfo | None], Awaitable[list[Action]]]
 
 
 class ProxyServer:
@@ -61,14 +160,12 @@ class ProxyServer:
         serving: ssl.SSLContext,
         verifying: ssl.SSLContext,
         decide: Decide,
-        record: RecordEnd,
     ) -> None:
         self._upstream = upstream
         self._port = port
         self._serving = serving
         self._verifying = verifying
         self._decide = decide
-        self._record = record
         self._connections: set[asyncio.BaseTransport] = set()
         self._watches: dict[asyncio.Task[object], asyncio.BaseTransport] = {}
 
@@ -94,13 +191,23 @@ class ProxyServer:
             )
             await self._site.start()
 
+    @property
+    def handling(self) -> int:
+        """How many requests are under way."""
+        return len(self._connections)
+
     async def pause(self) -> None:
         """Accept none, and cut those that there are."""
         site, self._site = self._site, None
         if site is not None:
             await site.stop()
-        await self.cut_watches()
-        for transport in list(self._connections):
+        for task, watch in dict(self._watches).items():
+            _abort(watch)
+            task.cancel()
+        idle = [
+            handler.transport for handler in (self._runner.server.connections if self._runner.server else ())
+        ]
+        for transport in [*self._connections, *filter(None, idle)]:
             _abort(transport)
 
     async def close(self) -> None:
@@ -111,32 +218,14 @@ class ProxyServer:
         # Aborted TLS connections are closed by callbacks that have been scheduled, not run.
         await asyncio.sleep(0.05)
 
-    async def cut_watches(self) -> int:
-        """Cut the open watches; how many."""
-        open_now = dict(self._watches)
-        for task, transport in open_now.items():
-            _abort(transport)
-            task.cancel()
-        return len(open_now)
-
-    async def count_watches(self) -> int:
-        """How many watches are open."""
-        return len(self._watches)
-
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        started = time.time()
         transport = request.transport
         if transport is None:
             return web.Response()
         self._connections.add(transport)
-        info = _info(request, await request.read())
-        status: int | None = None
         try:
-            answer = await self._answer(request, info, transport)
-            status = None if transport.is_closing() else answer.status
-            return answer
+            return await self._answer(request, _info(request, await request.read()), transport)
         finally:
-            self._record(info, status, started)
             self._connections.discard(transport)
 
     async def _answer(
@@ -174,15 +263,11 @@ class ProxyServer:
         actions = await self._decide(info, answer)
         for action in actions:
             match action:
-                case Delay(seconds):
-                    await asyncio.sleep(seconds)
-                case Drop():
-                    return _dropped(transport)
                 case Refuse():
                     return _refusal(action)
                 case Replace(body):
                     return _replaced(answer, body)
-        # Whoever was killed meanwhile can have sent nothing more; the event loop may not have noticed yet.
+        # A client killed meanwhile must not have its request passed on; the event loop may not know yet.
         return _dropped(transport) if actions and _hung_up(transport) else None
 
     async def _stream(
@@ -259,9 +344,9 @@ def _refusal(refuse: Refuse) -> web.Response:
         "reason": refuse.reason,
         "code": refuse.status,
     }
-    headers = {} if refuse.retry_after is None else {"Retry-After": str(refuse.retry_after)}
-    body = json.dumps(status).encode()
-    return web.Response(status=refuse.status, body=body, content_type="application/json", headers=headers)
+    return web.Response(
+        status=refuse.status, body=json.dumps(status).encode(), content_type="application/json"
+    )
 
 
 def _replaced(answer: ResponseInfo | None, body: bytes) -> web.Response:
