@@ -23,44 +23,34 @@ POINTS = {
 """The writes of one validation, in their order."""
 
 
-@pytest.fixture(scope="module")
-def calm() -> dict[str, Any]:
-    """The end of a run that nobody disturbed; filled by the first test that needs it."""
-    return {}
-
-
-def calm_run(rig: Any, calm: dict[str, Any]) -> Any:
-    """The state after one undisturbed run on a node of its own."""
-    if not calm:
-        node = rig.add_node()
-        rig.add_policy()
-        with rig.kubelet(), rig.operator(name="calm"):
-            calm["state"] = rig.wait_settled(node)
-        rig.clean()
-    return calm["state"]
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("point", POINTS)
-def test_killed_at_a_write_and_started_again_ends_as_a_calm_run(
-    rig: Any, fault_proxy: Any, calm: dict[str, Any], point: str, moment: str
+def test_killed_at_every_write_and_started_again_ends_as_an_undisturbed_run(
+    rig: Any, fault_proxy: Any
 ) -> None:
-    """SIGKILL right before or right after each write: same labels, condition, report and events; one run."""
-    expected = calm_run(rig, calm)
+    """SIGKILL right before and after each write of one validation: the same end, one pod, one judgement.
+
+    tests/unit/test_operator_crash.py kills at one write at a time, in every combination.
+    """
+    undisturbed = rig.add_node()
+    rig.add_policy()
+    with rig.kubelet(), rig.operator(name="undisturbed"):
+        expected = rig.wait_settled(undisturbed)
+    rig.clean()
     node = rig.add_node()
     rig.add_policy()
-    method, path = POINTS[point]
-    killed: list[int] = []
+    killed: list[str] = []
     with rig.kubelet() as kubelet, rig.operator(kubeconfig=fault_proxy.kubeconfig()) as operator:
+        for point, (method, path) in POINTS.items():
+            for moment in ("before", "after"):
 
-        def kill(*_: Any) -> None:
-            killed.append(operator.pid)
-            operator.kill()
+                def kill(*_: Any, point: str = f"{moment} {point}") -> None:
+                    killed.append(point)
+                    operator.kill()
 
-        fault_proxy.on(method=method, path=re.compile(path), when=moment, times=1, do=kill)
-        operator.wait(60)
-        assert killed, "the operator was never at this point"
-        operator.start()
+                fault_proxy.on(method=method, path=re.compile(path), when=moment, times=1, do=kill)
+        for number in range(1, 2 * len(POINTS) + 1):
+            eventually(lambda number=number: len(killed) >= number, what=f"the kill after {killed}")
+            eventually(lambda: not operator.running(), what="the operator's end")
+            operator.start()
         state = rig.wait_settled(node)
         ended = list(kubelet.ended)
     assert state == expected
