@@ -1,15 +1,11 @@
-"""The control plane of the testbed: its life, and that it is a real one."""
+"""The testbed's control plane: that it starts, stops and is a real one."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import subprocess
-import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,21 +13,12 @@ import pytest
 from testbed.audit import AuditTrail, service_account
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, ControlPlaneError
-from testbed.loopback import reserve_port
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
-TESTS = Path(__file__).parents[1]
 PROGRAMS = {"etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager"}
 POD_SPEC = {"containers": [{"name": "main", "image": "none"}]}
-
-
-def eventually(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
-    """Poll until the condition holds."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds:g} s"
-        time.sleep(0.02)
 
 
 def mentioning(directory: Path) -> set[int]:
@@ -60,63 +47,36 @@ def node(control_plane: ControlPlane) -> Iterator[str]:
     rest.delete(f"/api/v1/nodes/{name}")
 
 
-def test_starts_and_stops_without_leaving_a_process(tmp_path: Path) -> None:
-    """All four programs run after start; after stop none does, and a second stop is harmless."""
-    with ControlPlane(tmp_path / "with space") as control_plane:
-        assert set(control_plane.pids) == PROGRAMS
-        assert set(control_plane.pids.values()) <= mentioning(tmp_path)
-    assert not mentioning(tmp_path)
-    control_plane.stop()
-
-
-def test_several_run_beside_each_other(tmp_path: Path, control_plane: ControlPlane) -> None:
-    """What is written to one is not in the other, and the end of one leaves the other alone."""
-    name = f"only-here-{uuid.uuid4().hex[:8]}"
-    with ControlPlane(tmp_path) as other:
-        other.rest().create("/api/v1/namespaces", {"metadata": {"name": name}})
-        assert other.server != control_plane.server
+def test_it_starts_restarts_and_stops_and_another_one_is_left_alone(
+    tmp_path: Path, control_plane: ControlPlane
+) -> None:
+    """Data and identity survive a stop, a SIGKILL of the API server, and another control plane's end."""
+    name = f"kept-{uuid.uuid4().hex[:8]}"
+    own = ControlPlane(tmp_path / "with space")
+    with own:
+        assert set(own.pids) == PROGRAMS
+        assert set(own.pids.values()) <= mentioning(tmp_path)
+        own.rest().create("/api/v1/namespaces", {"metadata": {"name": name}})
+        assert own.server != control_plane.server
         with pytest.raises(ApiError, match="NotFound"):
             control_plane.rest().get(f"/api/v1/namespaces/{name}")
+        token = own.admin_token
+    assert not mentioning(tmp_path)
+    own.stop()  # harmless a second time
+    with own:
+        server, first, rest = own.server, own.pids["kube-apiserver"], own.rest(token)
+        assert rest.get(f"/api/v1/namespaces/{name}")["status"]["phase"] == "Active"
+        own.stop_apiserver(grace=0)
+        with pytest.raises(OSError, match="refused"):
+            rest.get(f"/api/v1/namespaces/{name}")
+        own.start_apiserver()
+        assert rest.get(f"/api/v1/namespaces/{name}")
+        assert own.server == server
+        assert own.pids["kube-apiserver"] != first
     assert set(control_plane.pids) == PROGRAMS
 
 
-def test_data_and_identity_survive_stop_and_start(tmp_path: Path) -> None:
-    """A control plane that is started again in its directory knows its objects and its tokens."""
-    control_plane = ControlPlane(tmp_path)
-    with control_plane:
-        control_plane.rest().create("/api/v1/namespaces", {"metadata": {"name": "kept"}})
-        token = control_plane.admin_token
-    with control_plane:
-        assert control_plane.rest(token).get("/api/v1/namespaces/kept")["status"]["phase"] == "Active"
-
-
-OWNER = """
-import sys, pathlib, threading
-sys.path.insert(0, sys.argv[2])
-from testbed.controlplane import ControlPlane
-control_plane = ControlPlane(pathlib.Path(sys.argv[1]))
-# The thread that starts it ends at once: that must not end what it has started.
-starter = threading.Thread(target=control_plane.start)
-starter.start()
-starter.join()
-print(len(control_plane.pids), flush=True)
-threading.Event().wait()
-"""
-
-
-def test_no_process_survives_an_owner_that_is_killed(tmp_path: Path) -> None:
-    """SIGKILL of the Python process that started it ends all four programs."""
-    command = [sys.executable, "-c", OWNER, str(tmp_path), str(TESTS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == f"{len(PROGRAMS)}\n"
-        programs = mentioning(tmp_path) - {owner.pid}
-        assert len(programs) == len(PROGRAMS)
-        owner.kill()
-    eventually(lambda: not mentioning(tmp_path))
-
-
-def test_a_program_that_ends_is_named_with_its_last_words(
+def test_a_program_that_ends_is_named_with_the_end_of_its_log(
     tmp_path: Path, control_plane: ControlPlane
 ) -> None:
     """A start that cannot succeed says which program failed and why, and leaves nothing running."""
@@ -129,44 +89,12 @@ def test_a_program_that_ends_is_named_with_its_last_words(
     assert not mentioning(tmp_path)
 
 
-def test_a_port_taken_in_the_last_moment_costs_a_second_try(
-    tmp_path: Path, control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The port that was free when it was chosen is another program's when kube-apiserver binds it."""
-    taken = int(control_plane.server.rpartition(":")[2])
-    ports = iter([reserve_port(), taken])
-    monkeypatch.setattr("testbed.controlplane.reserve_port", lambda: next(ports, None) or reserve_port())
-    said: list[str] = []
-    with ControlPlane(tmp_path, progress=said.append) as other:
-        assert other.server != control_plane.server
-    assert any("trying other ports" in words for words in said)
-
-
-def test_a_restarted_apiserver_has_the_same_address_and_data(tmp_path: Path) -> None:
-    """After SIGTERM and after SIGKILL, clients find it again with what they had written."""
-    with ControlPlane(tmp_path) as control_plane:
-        server = control_plane.server
-        rest = control_plane.rest()
-        rest.create("/api/v1/namespaces", {"metadata": {"name": "kept"}})
-        first = control_plane.pids["kube-apiserver"]
-        control_plane.restart_apiserver()
-        second = control_plane.pids["kube-apiserver"]
-        assert rest.get("/api/v1/namespaces/kept")
-        control_plane.stop_apiserver(grace=0)
-        with pytest.raises(OSError, match="refused"):
-            rest.get("/api/v1/namespaces/kept")
-        control_plane.start_apiserver()
-        assert rest.get("/api/v1/namespaces/kept")
-        assert control_plane.server == server
-        assert len({first, second, control_plane.pids["kube-apiserver"]}) == 3
-
-
 def test_a_pod_is_scheduled_onto_a_ready_node(control_plane: ControlPlane, namespace: str, node: str) -> None:
     """The real scheduler places it and the real admission gives it its token volume."""
     rest = control_plane.rest()
     pods = f"/api/v1/namespaces/{namespace}/pods"
     rest.create(pods, {"metadata": {"name": "placed"}, "spec": POD_SPEC})
-    eventually(lambda: rest.get(f"{pods}/placed")["spec"].get("nodeName") == node)
+    wait_for(lambda: rest.get(f"{pods}/placed")["spec"].get("nodeName") == node, what="a placed pod")
     volumes = rest.get(f"{pods}/placed")["spec"]["volumes"]
     assert volumes[0]["name"].startswith("kube-api-access-")
     rest.delete(f"{pods}/placed", {"gracePeriodSeconds": 0})
@@ -181,9 +109,9 @@ def test_controllers_work(control_plane: ControlPlane, namespace: str) -> None:
     deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     pods = f"/api/v1/namespaces/{namespace}/pods"
     rest.create(deployments, {"metadata": {"name": "one"}, "spec": spec})
-    eventually(lambda: len(rest.get(pods)["items"]) == 1)
+    wait_for(lambda: len(rest.get(pods)["items"]) == 1, what="the pod")
     rest.delete(f"{deployments}/one")
-    eventually(lambda: not rest.get(pods)["items"])
+    wait_for(lambda: not rest.get(pods)["items"], what="the pod collected")
 
 
 def test_a_service_account_token_authenticates_and_rbac_decides(
@@ -230,25 +158,8 @@ def test_no_token_is_in_the_audit_log(control_plane: ControlPlane, namespace: st
     assert control_plane.admin_token not in log
 
 
-def test_kubectl_and_helm_reach_it_by_its_kubeconfig(control_plane: ControlPlane, namespace: str) -> None:
-    """Go's clients accept the certificate, and a failure carries the program's words."""
-    assert control_plane.helm("list", "--all-namespaces", "--output", "json").strip() == "[]"
-    with pytest.raises(ControlPlaneError, match="release: not found"):
-        control_plane.helm("status", "absent", "--namespace", namespace)
-    if control_plane.binaries.kubectl:
-        listed = json.loads(control_plane.kubectl("get", "namespace", namespace, "--output", "json"))
-        assert listed["metadata"]["name"] == namespace
-
-
 def test_secrets_are_readable_by_their_owner_alone(control_plane: ControlPlane) -> None:
     """Kubeconfigs and tokens of the testbed are no use to other users of the machine."""
     layout = control_plane.layout
     for file in (control_plane.kubeconfig, layout.tokens, layout.key_file, control_plane.kubelet_kubeconfig):
         assert file.stat().st_mode & 0o077 == 0, file
-
-
-def test_a_running_control_plane_refuses_to_start_again(control_plane: ControlPlane) -> None:
-    """A second start would lose sight of the first one's processes."""
-    with pytest.raises(ControlPlaneError, match="running already"):
-        control_plane.start()
-    assert set(control_plane.pids) == PROGRAMS

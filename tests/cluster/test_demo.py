@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.program import Program
-from testbed.cluster import wait_for
+from testbed.wait import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 

@@ -14,7 +14,7 @@ import pytest
 
 from e2e import cgroups, hoststate, needs
 from support.program import Program
-from testbed.cluster import wait_for
+from testbed.wait import wait_for
 
 ASKED = os.environ.get("NODEGAUGE_E2E") == "1"
 REASON = (

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from testbed.cluster import wait_for
+from testbed.wait import wait_for
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent

@@ -27,7 +27,7 @@ Object = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
 OURS = "nodegauge.dev/"
-WITHIN = 60.0
+WITHIN = 300.0
 VOLATILE = {"policy", "podUID", "podName", "startedAt", "finishedAt", "readAt", "since", "run", "at"} | {
     "enteredAt",
     "leftAt",
@@ -69,7 +69,7 @@ def eventually(condition: Callable[[], Any], *, what: str, within: float = WITHI
     until = time.monotonic() + within
     while not (found := condition()):
         assert time.monotonic() < until, f"not within {within:.0f} s: {what}"
-        time.sleep(0.03)
+        time.sleep(0.05)
     return found
 
 

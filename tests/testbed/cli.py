@@ -188,7 +188,7 @@ def plug(options: Options) -> None:
     _running(options)
     plugged = Nodes(options.dir)
     name = options.node or _free_name(options.profile, taken=set(plugged.specs()))
-    plugged.add(name, options.profile)
+    plugged.add({name: options.profile})
     print(name)
 
 

@@ -1,7 +1,7 @@
 """The assembled testbed: control plane, simulated nodes and their hardware as one object.
 
     with Testbed(directory, nodes={"gpu-1": "h100-sxm-8", "system-1": None}) as testbed:
-        testbed.kubectl("get", "nodes")
+        testbed.helm("list")
         testbed.hardware("gpu-1").fault("p2p-refused")
 
 It holds two things that run: the control plane's processes, and one process with all kubelets.  Both end with
@@ -14,17 +14,13 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
 from testbed.controlplane import ControlPlane
-from testbed.errors import TestbedError
 from testbed.hardware import Hardware
-from testbed.kubelet.desired import DesiredFile
-from testbed.kubelet.images import Image
 from testbed.nodes import Nodes
 from testbed.running import Running
 
@@ -58,7 +54,6 @@ class Testbed(Running):
         directory: Path,
         *,
         nodes: Mapping[str, str | None] | None = None,
-        images: Mapping[str, Image] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.directory = directory.resolve()
@@ -66,7 +61,6 @@ class Testbed(Running):
         self.control_plane = ControlPlane(self.directory / "control-plane", progress=self._progress)
         self.nodes = Nodes(self.directory)
         self._wanted = dict(nodes or {})
-        self._images = images
         self._host: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -84,7 +78,7 @@ class Testbed(Running):
         self._start_host()
         if self._wanted:
             self._progress(f"plugging {len(self._wanted)} nodes")
-            self.nodes.add_all(self._wanted)
+            self.nodes.add(self._wanted)
 
     def stop(self) -> None:
         """End everything; harmless when nothing runs."""
@@ -97,9 +91,9 @@ class Testbed(Running):
         """The administrator's kubeconfig."""
         return self.control_plane.kubeconfig
 
-    def add_node(self, name: str, profile: str | None = None, **options: Any) -> None:
+    def add_node(self, name: str, profile: str) -> None:
         """See Nodes.add."""
-        self.nodes.add(name, profile, **options)
+        self.nodes.add({name: profile})
 
     def remove_node(self, name: str) -> None:
         """See Nodes.remove."""
@@ -112,10 +106,6 @@ class Testbed(Running):
     def hardware(self, node: str) -> Hardware:
         """The hardware plugged into a node, to be heated, cut and healed."""
         return self.nodes.hardware(node)
-
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as administrator; its output. TestbedError with its words when it fails."""
-        return self.control_plane.kubectl(*arguments, stdin=stdin)
 
     def helm(self, *arguments: str) -> str:
         """Run helm as administrator; its output. TestbedError with its words when it fails."""
@@ -132,8 +122,6 @@ class Testbed(Running):
     def _start_host(self) -> None:
         directory = self.directory / "kubelet"
         directory.mkdir(parents=True, exist_ok=True)
-        if self._images:
-            DesiredFile(directory).set_images(self._images)
         with self.nodes.log.open("ab") as log:
             self._host = start_host(
                 kubeconfig=self.control_plane.kubelet_kubeconfig, directory=directory, log=log
@@ -189,13 +177,3 @@ def read_logs(pods: Path, *, namespace: str, pod: str) -> str:
     """Every log of matching pods, oldest first."""
     files = sorted(pods.glob(f"*/pods/{namespace}_{pod}*/*/*.log"), key=lambda file: file.stat().st_ctime)
     return "".join(file.read_text(errors="replace") for file in files)
-
-
-def wait_for(condition: Callable[[], object], *, seconds: float = 30.0, what: str = "") -> Any:
-    """Poll until the condition is truthy and return it; TestbedError after `seconds`."""
-    until = time.monotonic() + seconds
-    while not (result := condition()):
-        if time.monotonic() > until:
-            raise TestbedError(f"not within {seconds:g} s: {what or condition}")
-        time.sleep(0.05)
-    return result

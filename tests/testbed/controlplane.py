@@ -1,7 +1,7 @@
 """A real control plane: etcd, kube-apiserver, kube-scheduler and kube-controller-manager on loopback.
 
     with ControlPlane(directory) as control_plane:
-        control_plane.kubectl("get", "namespaces")
+        control_plane.helm("list")
 
 Needs no root, no container and no openssl; everything lies below `directory`, and data stays there when it is
 stopped and started again.  Several run side by side.  No process outlives the Python process that started it.
@@ -188,38 +188,26 @@ class ControlPlane(Running):
         )
 
     def client_environment(self) -> dict[str, str]:
-        """What kubectl and helm need to talk to this control plane and leave the user's own files alone."""
+        """What helm needs to talk to this control plane and leave the user's own files alone."""
         return {
             "KUBECONFIG": str(self.kubeconfig),
-            "KUBECACHEDIR": str(self.directory / "kubectl-cache"),
             "HELM_CACHE_HOME": str(self.directory / "helm" / "cache"),
             "HELM_CONFIG_HOME": str(self.directory / "helm" / "config"),
             "HELM_DATA_HOME": str(self.directory / "helm" / "data"),
         }
 
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as administrator; its output. ControlPlaneError with its words when it fails."""
-        if self.binaries.kubectl is None:
-            raise ControlPlaneError("there is no kubectl: `python -m testbed.binaries kubectl` builds one")
-        return self._client(self.binaries.kubectl, *arguments, stdin=stdin)
-
     def helm(self, *arguments: str) -> str:
-        """Run helm as administrator; its output. ControlPlaneError with its words when it fails."""
-        return self._client(self.binaries.helm, *arguments)
-
-    def _client(self, program: Path, *arguments: str, stdin: str | None = None) -> str:
+        """Run helm as administrator; its output. ControlPlaneError with its output when it fails."""
         done = subprocess.run(
-            [str(program), *arguments],
+            [str(self.binaries.helm), *arguments],
             env={**os.environ, **self.client_environment()},
-            input=stdin or "",
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
         )
         if done.returncode:
-            words = done.stderr.strip() or done.stdout.strip()
-            raise ControlPlaneError(
-                f"{program.name} {' '.join(arguments)} failed with {done.returncode}: {words}"
-            )
+            output = done.stderr.strip() or done.stdout.strip()
+            raise ControlPlaneError(f"helm {' '.join(arguments)} failed with {done.returncode}: {output}")
         return done.stdout
 
     # Starting it.

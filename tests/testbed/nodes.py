@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from testbed.profiles import names as profile_names
 
 Object = dict[str, Any]
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 300.0
 LOOK_SECONDS = 0.02
 DEFAULT_NODES: Mapping[str, str | None] = {
     "gpu-h100": "h100-sxm-8",
@@ -62,32 +62,13 @@ class Nodes:
             raise TestbedError(f"no node {name}: there are {', '.join(sorted(known)) or 'none'}")
         return known[name]
 
-    def add(
-        self,
-        name: str,
-        profile: str | None = None,
-        *,
-        labels: Mapping[str, str] | None = None,
-        taints: Sequence[Object] = (),
-    ) -> None:
-        """Plug hardware (None: no GPUs) into a new node and wait until it is registered."""
-        self.add_all({name: profile}, labels=labels, taints=taints)
-
-    def add_all(
-        self,
-        profiles: Mapping[str, str | None],
-        *,
-        labels: Mapping[str, str] | None = None,
-        taints: Sequence[Object] = (),
-    ) -> None:
-        """Add several nodes in one step."""
+    def add(self, profiles: Mapping[str, str | None]) -> None:
+        """Add nodes with the hardware of their profiles (None: no GPUs) and wait until they are there."""
         if taken := profiles.keys() & self.specs().keys():
             raise TestbedError(f"node {', '.join(sorted(taken))} is there already: unplug it first")
         specs = {
             name: NodeSpec(
                 profile=profile,
-                labels=dict(labels or {}),
-                taints=tuple(taints),
                 hardware=record(self._plug(name, profile)) if profile else None,
             )
             for name, profile in profiles.items()

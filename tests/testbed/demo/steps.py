@@ -44,7 +44,7 @@ def plug(session: Session) -> None:
     for name, machine in FLEET.items():
         broken = f", with the fault {machine.fault}" if machine.fault else ""
         print(f"    {name}: {machine.profile}{broken}", flush=True)
-    session.testbed.nodes.add_all({name: machine.profile for name, machine in FLEET.items()})
+    session.testbed.nodes.add({name: machine.profile for name, machine in FLEET.items()})
     for name, machine in FLEET.items():
         if machine.fault:
             session.testbed.hardware(name).fault(machine.fault, **machine.parameters)

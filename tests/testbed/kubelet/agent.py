@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +19,7 @@ from testbed.kubelet.api import Api, retry
 from testbed.kubelet.context import Hardware, NodeContext, Timing
 from testbed.kubelet.devices import Devices
 from testbed.kubelet.errors import ApiError, ApiUnreachable, KubeletError
-from testbed.kubelet.images import Image, default_images
+from testbed.kubelet.images import default_images
 from testbed.kubelet.node import NodeAgent, delete_node
 from testbed.kubelet.pod import PodWorker, directory_name, is_terminal, remove
 
@@ -55,20 +54,14 @@ class Kubelet:
         server: Path,
         directory: Path,
         hardware: Hardware | None = None,
-        labels: Mapping[str, str] | None = None,
-        taints: Sequence[Object] = (),
-        images: dict[str, Image] | None = None,
-        timing: Timing | None = None,
     ) -> None:
         self.name = name
         self._server = server
         self._directory = directory
         self._hardware = hardware
-        self._labels = labels or {}
-        self._taints = taints
-        self.images = default_images() if images is None else images
+        self.images = default_images()
         """The images that this node has; one that is added is found by pods that wait for it."""
-        self._timing = timing or Timing()
+        self._timing = Timing()
         self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
         self._done: set[str] = set()
         """Pods whose status is final: an event that is older than that status must not start them again."""
@@ -108,8 +101,6 @@ class Kubelet:
             api,
             name=self.name,
             hardware=self._hardware,
-            labels=self._labels,
-            taints=self._taints,
             timing=self._timing,
             address=self._node.address,
             devices=self._node.devices,

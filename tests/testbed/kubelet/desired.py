@@ -18,7 +18,6 @@ from typing import Any, Self
 
 from testbed.kubelet.context import Hardware, RecordedHardware
 from testbed.kubelet.errors import KubeletError
-from testbed.kubelet.images import Image
 
 Object = dict[str, Any]
 
@@ -37,8 +36,6 @@ class NodeSpec:
     profile: str | None = None
     power: Power = Power.ON
     generation: int = 1
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Object, ...] = ()
     hardware: RecordedHardware | None = None
 
     def restarted(self) -> Self:
@@ -57,7 +54,6 @@ class NodeSpec:
             **{
                 **document,
                 "power": Power(document["power"]),
-                "taints": tuple(document["taints"]),
                 "hardware": RecordedHardware(**hardware) if hardware else None,
             }
         )
@@ -80,7 +76,6 @@ class Desired:
 
     revision: int = 0
     nodes: Mapping[str, NodeSpec] = field(default_factory=dict)
-    images: Mapping[str, Image] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +103,6 @@ class DesiredFile:
         return Desired(
             revision=document["revision"],
             nodes={name: NodeSpec.load(node) for name, node in document["nodes"].items()},
-            images={name: _image(image) for name, image in document["images"].items()},
         )
 
     @contextlib.contextmanager
@@ -119,12 +113,6 @@ class DesiredFile:
             nodes = dict(before.nodes)
             yield nodes
             self._write(replace(before, revision=before.revision + 1, nodes=nodes))
-
-    def set_images(self, images: Mapping[str, Image]) -> None:
-        """Images beside the default ones."""
-        with self._locked():
-            before = self.read()
-            self._write(replace(before, revision=before.revision + 1, images=images))
 
     def observed(self) -> Observed:
         """What has been carried out so far."""
@@ -149,14 +137,8 @@ class DesiredFile:
         document = {
             "revision": desired.revision,
             "nodes": {name: node.dump() for name, node in desired.nodes.items()},
-            "images": {name: asdict(image) for name, image in desired.images.items()},
         }
         _replace(self.path, json.dumps(document, indent=1))
-
-
-def _image(document: Object) -> Image:
-    programs = {name: tuple(argv) for name, argv in document["programs"].items()}
-    return Image(entrypoint=tuple(document["entrypoint"]), env=document["env"], programs=programs)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -18,7 +18,6 @@ from pathlib import Path
 from testbed.kubelet.agent import Kubelet
 from testbed.kubelet.desired import Desired, DesiredFile, NodeSpec, Observed, Power
 from testbed.kubelet.errors import KubeletError
-from testbed.kubelet.images import Image, default_images
 from testbed.kubelet.node import delete_node
 
 log = logging.getLogger(__name__)
@@ -39,7 +38,6 @@ class Host:
         self._running: dict[str, tuple[NodeSpec, Kubelet]] = {}
         self._known: set[str] = set()
         self._problems: dict[str, str] = {}
-        self._images: dict[str, Image] = default_images()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the file until `stop`; then every container is killed."""
@@ -66,7 +64,6 @@ class Host:
         return stat.st_mtime_ns, stat.st_ino
 
     async def _reconcile(self, desired: Desired) -> None:
-        self._images.update(desired.images)
         self._problems.clear()
         names = sorted(self._known | desired.nodes.keys())
         await asyncio.gather(*(self._bring(name, desired.nodes.get(name)) for name in names))
@@ -103,9 +100,6 @@ class Host:
             server=self._kubeconfig,
             directory=self._directory / "nodes" / name,
             hardware=wanted.hardware,
-            labels=wanted.labels,
-            taints=wanted.taints,
-            images=self._images,
         )
         await kubelet.start()
         self._running[name] = (wanted, kubelet)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import platform
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ HEALTHY = (
 )
 
 
-def node_labels(name: str, hardware: Hardware | None, extra: Mapping[str, str]) -> dict[str, str]:
+def node_labels(name: str, hardware: Hardware | None) -> dict[str, str]:
     """The kubelet's own labels, and those that GPU feature discovery would add for the hardware."""
     architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
     labels = {
@@ -58,7 +58,7 @@ def node_labels(name: str, hardware: Hardware | None, extra: Mapping[str, str]) 
             "nvidia.com/gpu.product": hardware.gpu_product.replace(" ", "-"),
             **hardware.node_labels,
         }
-    return labels | dict(extra)
+    return labels
 
 
 def boot_id(hardware: Hardware | None) -> str:
@@ -133,8 +133,6 @@ class NodeAgent:
         *,
         name: str,
         hardware: Hardware | None,
-        labels: Mapping[str, str],
-        taints: Sequence[Object],
         timing: Timing,
         address: str,
         devices: Devices,
@@ -144,8 +142,7 @@ class NodeAgent:
         self._told: object = None
         self._name = name
         self._hardware = hardware
-        self._labels = node_labels(name, hardware, labels)
-        self._taints = list(taints)
+        self._labels = node_labels(name, hardware)
         self._timing = timing
         self._address = address
         self._uid = ""
@@ -161,7 +158,6 @@ class NodeAgent:
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": self._name, "labels": self._labels},
-            "spec": {"taints": self._taints} if self._taints else {},
             "status": self._status(now, before=[]),
         }
         try:
