@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     chosen = [m for m in machines() if not options.profiles or m.profile in options.profiles]
     wanted = [s for s in scenarios() if options.fault in s.name]
-    print(f"{len(chosen)} machines, {len(wanted)} faults; six machines run at a time\n")
+    print(f"{len(chosen)} machines, {len(wanted)} faults; four machines run at a time\n")
     cells = play(chosen, {machine.profile: wanted for machine in chosen}, done=_show)
     wrong = [cell for cell in cells if not cell.good]
     absent = sum(cell.must is None for cell in cells)

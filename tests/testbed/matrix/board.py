@@ -20,9 +20,10 @@ from testbed.matrix import worker
 from testbed.matrix.expected import Machine, Row, Scenario, exists, expected, healthy
 
 TESTS = Path(__file__).resolve().parents[2]
-AT_A_TIME = 6
+AT_A_TIME = 4
 """Machines read at once: a worker mostly waits for its windows."""
-WORKER_SECONDS = 600.0
+WORKER_SECONDS = 1800.0
+TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +58,7 @@ def play(
     done: Callable[[list[Cell]], None] = lambda _: None,
 ) -> list[Cell]:
     """Each machine while healthy and with the scenarios of its profile; `done` gets a machine's cells."""
-    for (
-        machine
-    ) in machines:  # msgspec learns a type when it first meets it, and not safely in several threads
+    for machine in machines:  # msgspec learns a type at its first use, which is not safe in threads
         profiles.load(machine.profile)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         tasks = [pool.submit(_machine, machine, scenarios[machine.profile]) for machine in machines]
@@ -69,8 +68,21 @@ def play(
 
 
 def _machine(machine: Machine, scenarios: Sequence[Scenario]) -> list[Cell]:
+    """A cell that differs is tried again: a busy machine stretches milliseconds, a wrong rule stays wrong."""
     items: list[tuple[Scenario | None, int]] = [(None, 0), (None, 100)]
     items += [(scenario, scenario.load) for scenario in scenarios]
+    cells = _cells(machine, items)
+    for _ in range(TRIES - 1):
+        wrong = [number for number, cell in enumerate(cells) if not cell.good]
+        if not wrong:
+            break
+        again = _cells(machine, [items[number] for number in wrong])
+        for number, cell in zip(wrong, again, strict=True):
+            cells[number] = cell
+    return cells
+
+
+def _cells(machine: Machine, items: Sequence[tuple[Scenario | None, int]]) -> list[Cell]:
     with tempfile.TemporaryDirectory(prefix="nodegauge-matrix-") as folder:
         seen = dict(_work(machine.profile, Path(folder) / "hardware", items))
     return [
