@@ -1,4 +1,4 @@
-"""The runbook has a section for every taint and for every reason of the budget condition."""
+"""The runbook explains every taint and every reason of the budget condition; the README's times are right."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import pytest
 
 from nodegauge_judge import CATALOGUE
 from nodegauge_operator import names
+from nodegauge_operator.api.policy import Hysteresis, Probes, seconds
+from nodegauge_operator.core.nccl_eligibility import Why
 from nodegauge_operator.reasons import BudgetReason
 
-RUNBOOK = (Path(__file__).resolve().parents[2] / "docs" / "runbook.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def sections() -> dict[str, dict[str, str]]:
@@ -38,3 +42,27 @@ def test_every_cause_has_its_section() -> None:
 def test_what_a_policy_says_of_its_budget_is_explained(reason: BudgetReason) -> None:
     """People search for the reason that the policy shows."""
     assert f"- `{reason.value}`: " in RUNBOOK
+
+
+@pytest.mark.parametrize("reason", [*Why])
+def test_every_reason_for_no_nccl_run_is_explained(reason: Why) -> None:
+    """`status.bandwidth.reason` shows these."""
+    assert f"`{reason.value}`" in sections()["No NCCL run happens"][""]
+
+
+def test_the_readme_has_the_times_that_follow_from_the_defaults() -> None:
+    """To the taint: the wait for one or two runs.  Back: three good runs, the first of them soon."""
+    hysteresis, probes = Hysteresis(), Probes()
+    interval = seconds(probes.health.interval) / 60
+    enter, leave = hysteresis.enter_runs, hysteresis.leave_runs
+    day, recheck = seconds(probes.nccl.interval) / 3600, seconds(probes.nccl.recheck) / 60
+    assert f"| 1 | seconds, {interval / 2 + 0.5:.0f} min, {interval:g} min |" in README
+    shortest, longest = (enter - 1) * interval, enter * interval
+    typical = (shortest + longest) / 2 + 0.5
+    assert f"| {enter} | {shortest:g} min, {typical:.0f} min, {longest:g} min |" in README
+    assert f"{leave} good runs: {(leave - 1) * interval:g} to {leave * interval:g} min" in README
+    assert f"| {enter} | {recheck + 1:g} min, {day / 2:g} h, {day:g} h |" in README
+    first, *relapses = hysteresis.probation_after
+    assert f"on trial {first.replace('h', ' h')} after the taint was set" in README
+    assert " and ".join(after.replace("h", " h") for after in relapses) + " for relapses" in README
+    assert f"A taint stays at least {hysteresis.dwell.replace('m', ' min')}" in README
