@@ -96,7 +96,7 @@ def test_all_goes_although_no_kubelet_answers(rig: Rig) -> None:
     done = cleanup(rig)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "my-gauge scaled to 0" in done.stdout
-    assert done.stdout.count("kubelet, removed without it") == 2
+    assert done.stdout.count("without confirmation by") == 2
     assert rig.pods() == []
     assert (rig.ours(node), rig.condition(node), rig.report(node)) == ({}, {}, {})
     assert rig.node(node)["spec"]["taints"] == [FOREIGN]

@@ -125,7 +125,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *failures: KubeError, policy: object = 
     ("failures", "code", "words"),
     [
         ([], 0, "policy default: written"),
-        ([NOT_SERVED] * 1000, 1, "gpuvalidationpolicies.nodegauge.dev in that time: set crds.enabled"),
+        ([NOT_SERVED] * 1000, 1, "gpuvalidationpolicies.nodegauge.dev in time. Set crds.enabled"),
         ([Unavailable("busy", status=503)] * 1000, 1, "busy"),
         ([Refused("spec.mode: Unsupported value", status=422)], 2, "spec.mode: Unsupported value"),
     ],
@@ -143,7 +143,7 @@ def test_exit_codes(
     ("policy", "words"),
     [
         ("{", "not JSON"),
-        ([POLICY], "one object of nodegauge.dev/v1alpha1 GPUValidationPolicy"),
+        ([POLICY], "expected one object of nodegauge.dev/v1alpha1 GPUValidationPolicy"),
         (POLICY | {"kind": "NodeReport"}, "one object of"),
         (POLICY | {"metadata": {}}, "metadata.name is missing"),
         (POLICY | {"metadata": None}, "metadata.name is missing"),

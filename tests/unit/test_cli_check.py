@@ -72,7 +72,7 @@ class Operator:
         )
         self.port = await server.start()
         try:
-            await command.all_well(api, namespace="gauge", selector=OPERATOR, port=self.port, within=within)
+            await command.check_all(api, namespace="gauge", selector=OPERATOR, port=self.port, within=within)
         finally:
             await server.stop()
 
@@ -94,7 +94,7 @@ async def test_missing_crds_are_named(served: list[dict[str, str]]) -> None:
     api = Api()
     api.served = served
     missing = names.CRD_NAMES[len(served) :]
-    with pytest.raises(command.NotYet, match=r"crds\.enabled") as caught:
+    with pytest.raises(command.NotReady, match=r"crds\.enabled") as caught:
         await Operator().check(api)
     assert all(name in str(caught.value) for name in missing)
 
@@ -104,7 +104,7 @@ async def test_an_operator_that_is_not_well_is_quoted(what: str, path: str) -> N
     """Which answer it gave, with its own reason."""
     operator = Operator()
     setattr(operator, what, False)
-    with pytest.raises(command.NotYet, match=f"answers {path} with 503: [a-z]"):
+    with pytest.raises(command.NotReady, match=f"answers {path} with 503: [a-z]"):
         await operator.check(Api())
 
 
@@ -117,7 +117,7 @@ async def test_no_operator_is_no_answer(pods: list[dict[str, Any]]) -> None:
     """One that is not there, has no address, or is going: the message says how to look."""
     api = Api()
     api.pods = pods
-    with pytest.raises(command.NotYet, match="kubectl get pods --namespace gauge --selector"):
+    with pytest.raises(command.NotReady, match="kubectl get pods --namespace gauge --selector"):
         await Operator().check(api)
 
 
@@ -125,7 +125,7 @@ async def test_all_operators_have_to_be_well() -> None:
     """A second one that cannot be reached is named, with what may keep pods apart."""
     api = Api()
     api.pods = [make_pod(), make_pod("operator-2", ip="127.0.0.2")]
-    with pytest.raises(command.NotYet, match=r"gauge/operator-2 cannot be reached .* NetworkPolicy"):
+    with pytest.raises(command.NotReady, match=r"gauge/operator-2 cannot be reached .* NetworkPolicy"):
         await Operator().check(api)
 
 
@@ -151,7 +151,7 @@ async def test_missing_rights_are_not_waited_for() -> None:
     """Waiting grants none: the account is told to be another one, at once."""
     api = Api()
     api.failures = [Forbidden("pods is forbidden", status=403)]
-    with pytest.raises(command.NotYet, match="may list pods"):
+    with pytest.raises(command.NotReady, match="may list pods"):
         await Operator().check(api, within=1000)
 
 
@@ -167,8 +167,8 @@ async def test_an_answer_from_somebody_else_is_cut(unused_tcp_port: int) -> None
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
     try:
-        with pytest.raises(command.NotYet, match="with 404") as caught:
-            await command.all_well(
+        with pytest.raises(command.NotReady, match="with 404") as caught:
+            await command.check_all(
                 Api(), namespace="gauge", selector=OPERATOR, port=unused_tcp_port, within=0
             )
     finally:

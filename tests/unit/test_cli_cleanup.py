@@ -182,7 +182,7 @@ def test_a_node_that_keeps_changing_is_named(scene: Scene) -> None:
         return None
 
     scene.refuse = restless
-    with pytest.raises(KubeError, match="node node-2: it keeps changing"):
+    with pytest.raises(KubeError, match="node node-2: the node keeps changing"):
         scene.clean()
     assert set(scene.marks()) == {"node-2"}
 

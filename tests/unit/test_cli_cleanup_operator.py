@@ -59,7 +59,7 @@ def test_an_operator_that_does_not_stop_ends_it_before_a_node_is_touched(
     scene.add_operator()
     scene._stop = lambda: None  # type: ignore[method-assign]
     before = scene.left()
-    with pytest.raises(KubeError, match=rf"still alive after 120 s \(pod {NAMESPACE}/operator-1\)"):
+    with pytest.raises(KubeError, match=rf"still runs after 120 s \(pod {NAMESPACE}/operator-1\)"):
         scene.clean(deployment=deployment)
     assert scene.left() == before
 
@@ -118,7 +118,7 @@ def test_the_command_names_what_is_left(scene: Scene, monkeypatch: pytest.Monkey
     scene.refuse = failing(1, f"DELETE {REPORTS}/node-1", lambda: Refused("held", status=403))
     outcome = invoke(scene, monkeypatch)
     assert outcome.exit_code == 1
-    assert "not all is clean" in outcome.output
+    assert "some objects remain" in outcome.output
     assert "report node-1: held" in outcome.output
     assert "Traceback" not in outcome.output
 

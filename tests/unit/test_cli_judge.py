@@ -85,7 +85,7 @@ def test_the_text_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     """Verdict, interconnect with its reason, finding with subject, every step of the way out, the matrix."""
     output = judge(written(tmp_path / "result.json", REFUSED)).output
     flat = " ".join(output.split())
-    assert "no class (P2pRefused)" in flat
+    assert "unknown class (P2pRefused)" in flat
     assert "fail p2p-refused GPU 0 (0000:0f:00.0) - GPU 1 (0000:10:00.0)" in flat
     for number, step in enumerate(CATALOGUE["p2p-refused"].way_out, 1):
         assert f"{number}. {step}" in flat
@@ -98,18 +98,18 @@ def test_the_head_says_load_heat_supply_and_what_would_follow(tmp_path: Path) ->
     """Whether it worked, how warm, what the supplies say, and each taint with the runs that it takes."""
     sick = made.every_gpu(REFUSED, repair=Repair(action=2))
     flat = " ".join(judge(written(tmp_path / "sick.json", sick)).output.split())
-    assert "gate unhealthy=p2p after 2 such runs in a row (p2p-refused)" in flat
-    assert "gate unhealthy=recovery-action after this run (recovery-action)" in flat
-    assert "heat GPU 0 is the hottest with 32 °C (excellent)" in flat
-    assert "psu not known" in flat
+    assert "taint unhealthy=p2p after 2 such runs in a row (p2p-refused)" in flat
+    assert "taint unhealthy=recovery-action after this run (recovery-action)" in flat
+    assert "heat GPU 0 is the hottest at 32 °C (excellent)" in flat
+    assert "psu unknown" in flat
     fine = " ".join(judge(written(tmp_path / "fine.json", made.titan())).output.split())
-    assert "gate none would follow from this result" in fine
+    assert "taint none from this result" in fine
 
 
 def test_what_was_not_readable_has_no_load_and_no_gates(tmp_path: Path) -> None:
     """An unknown node says why, and nothing else."""
     output = judge(written(tmp_path / "result.json", UNREAD)).output
-    assert not {"load", "heat", "psu", "gate"} & {line.split(" ")[0] for line in output.splitlines()}
+    assert not {"load", "heat", "psu", "taint"} & {line.split(" ")[0] for line in output.splitlines()}
 
 
 def test_what_to_do_is_said_once_for_each_code(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_what_to_do_is_said_once_for_each_code(tmp_path: Path) -> None:
     seen = made.with_gpu(made.phb(), 0, xids=Xids(registered=True, seen=[79, 63]))
     output = judge(written(tmp_path / "result.json", seen)).output
     assert output.count("NVIDIA advises") == 1
-    assert output.count("What to do: as above.") == 1
+    assert output.count("What to do: see above.") == 1
 
 
 def test_an_earlier_result_gives_counters_their_growth(tmp_path: Path) -> None:

@@ -120,16 +120,16 @@ def test_wrong_data_fails_whatever_the_speed() -> None:
     outcome = judge("-", stdin=encode(document(wrong=3)).decode())
     assert outcome.exit_code == 1
     assert "nccl-wrong-data" in outcome.output
-    assert "gate unhealthy=nccl after this run (nccl-wrong-data)" in flat(outcome)
+    assert "taint unhealthy=nccl after this run (nccl-wrong-data)" in flat(outcome)
 
 
 def test_an_earlier_result_tells_whether_runs_agree(tmp_path: Path) -> None:
     """Two runs further apart than a tenth ask for a third."""
     earlier = tmp_path / "earlier.json"
     earlier.write_bytes(encode(document(us=6500.0)))
-    assert "again another run is wanted" not in flat(judge("-", stdin=encode(document()).decode()))
+    assert "rerun needed" not in flat(judge("-", stdin=encode(document()).decode()))
     later = judge("-", "--before", earlier, stdin=encode(document()).decode())
-    assert "again another run is wanted" in flat(later)
+    assert "rerun needed" in flat(later)
     assert "busbw-disagrees" in later.output
 
 
@@ -162,13 +162,13 @@ def test_json_is_the_whole_judgement() -> None:
             ALL_REDUCE.read_text(),
             "the table is of all_reduce, not of all_gather",
         ),
-        ((), report(""), "the NodeReport of n1 holds no benchmark to grade again"),
+        ((), report(""), "the NodeReport of n1 contains no NCCL run"),
         ((), report("x").replace("name: n1", "nom: n1"), "a NodeReport without metadata.name"),
         ((), report("x") + "---\n" + report("x"), "2 documents of kind NodeReport, expected one"),
         ((), report("x").replace("probes:", "probes: 3 #"), "not readable as YAML"),
         (("--before", ALL_REDUCE), report("x"), "--before is for results"),
-        ((), encode(Document(probe="pull")).decode(), "a result of probe 'pull'; `health` and `nccl` can be"),
-        ((), "hello\n", "nor is it a NodeReport (kind: NodeReport) or a log of nccl-tests"),
+        ((), encode(Document(probe="pull")).decode(), "results of probe 'pull' cannot be judged"),
+        ((), "hello\n", "a NodeReport (kind: NodeReport) or a log of nccl-tests"),
     ],
     ids=["no-table", "type", "collective", "empty", "nameless", "two", "yaml", "before", "pull", "other"],
 )

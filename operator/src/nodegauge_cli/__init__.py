@@ -1,6 +1,6 @@
-"""The command `nodegauge`: what people type.
+"""The command line tool `nodegauge`.
 
-Each subcommand is a module of its own, imported when it is called: judging a file must work where neither
-kubernetes nor a cluster is at hand.  It may import the judge, the contract, the probes and the operator's
-kube and core; never kopf or handlers.
+Each subcommand is a module that is imported only when it is called: judging a file must work without the
+kubernetes library and without a cluster.  Subcommands may import the judge, the contract, the probes and the
+operator's kube and core; never kopf or handlers.
 """

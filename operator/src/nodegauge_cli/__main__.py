@@ -1,6 +1,6 @@
-"""`nodegauge`, the group of all subcommands: names, one line of help each, and where to import them from.
+"""`nodegauge`, the group of all subcommands: name, line of help and module of each.
 
-Nothing of a subcommand is imported before it is called, not even for `nodegauge --help`.
+A subcommand is imported only when it is called, so that `nodegauge --help` works without its libraries.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import click
 
 
 class Lazy(NamedTuple):
-    """A subcommand: its module (the function has the subcommand's name), its line of help, its extra."""
+    """A subcommand: its module (the function has the subcommand's name), line of help, and pip extra."""
 
     module: str
     help: str
@@ -20,15 +20,13 @@ class Lazy(NamedTuple):
 
 
 SUBCOMMANDS = {
-    "apply": Lazy("nodegauge_cli.apply", "Write a GPUValidationPolicy, once its CRD is served.", "operator"),
-    "check": Lazy("nodegauge_cli.check", "Ask whether an installed operator lives and works.", "operator"),
+    "apply": Lazy("nodegauge_cli.apply", "Create or update a GPUValidationPolicy.", "operator"),
+    "check": Lazy("nodegauge_cli.check", "Check that an installed operator is healthy.", "operator"),
     "cleanup": Lazy(
-        "nodegauge_cli.cleanup.command", "Remove everything that nodegauge wrote into a cluster.", "operator"
+        "nodegauge_cli.cleanup.command", "Remove everything nodegauge wrote to a cluster.", "operator"
     ),
-    "judge": Lazy("nodegauge_cli.judge", "Judge a result, a report or a log, with no cluster needed.", "cli"),
-    "zero": Lazy(
-        "nodegauge_cli.zero", "Time that DDP and ZeRO spend in communication, by node class.", "cli"
-    ),
+    "judge": Lazy("nodegauge_cli.judge", "Judge a probe result, a NodeReport or an nccl-tests log.", "cli"),
+    "zero": Lazy("nodegauge_cli.zero", "Estimate the communication time of DDP and ZeRO.", "cli"),
 }
 
 
@@ -40,7 +38,7 @@ class LazyGroup(click.Group):
         return sorted(SUBCOMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The subcommand; a missing library ends in an error that names the extra that brings it."""
+        """The subcommand; a missing library ends in an error that names the pip extra to install."""
         lazy = SUBCOMMANDS.get(cmd_name)
         if lazy is None:
             return None
@@ -64,7 +62,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nodegauge", prog_name="nodegauge")
 def main() -> None:
-    """Tell the truth about GPU nodes: measured, judged, explained."""
+    """Measure and judge the GPU nodes of a Kubernetes cluster."""
 
 
 if __name__ == "__main__":

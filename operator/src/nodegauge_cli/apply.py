@@ -1,10 +1,10 @@
-"""`nodegauge apply`: write one GPUValidationPolicy, as soon as the API server serves its kind.
+"""`nodegauge apply`: write one GPUValidationPolicy as soon as the API server serves its kind.
 
-Run by the chart's first install, where the CRD is only a moment old: Helm looks its kind up once and gives
-up, this asks until it is there (ADR 0013).  It writes that one object by server-side apply and never forces:
-a field that somebody else has set to something else is a conflict, and theirs.
+The chart runs this on the first install, when the CRD has only just been created: Helm looks the kind up once
+and gives up, this command retries (ADR 0013).  It writes the object by server-side apply without force, so a
+field that another manager set differently is a conflict and stays as it is.
 
-Exit code 2 is for what no second try can mend; 1 for what time may.
+Exit code 2 means that retrying cannot help; 1 means that a later try may succeed.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from typing import Any
 
 import click
 
-from nodegauge_cli.options import duration
+from nodegauge_cli.inputs import duration
 from nodegauge_operator import names
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client, connect
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Unavailable
 
 POLL_SECONDS = 0.5
-TERMINATING = 405
-"""A create is not allowed while the CRD goes (with the one of an installation before): it may come back."""
+METHOD_NOT_ALLOWED = 405
+"""The API server's answer while the CRD of an earlier installation is being deleted."""
 
 
 class Refusal(click.ClickException):
-    """The API server will say the same to every try."""
+    """The API server will refuse every further try."""
 
     exit_code = 2
 
 
 @click.command()
-@click.option("--policy", required=True, help="The whole GPUValidationPolicy, as JSON.")
+@click.option("--policy", required=True, help="The complete GPUValidationPolicy, as JSON.")
 @click.option(
     "--field-manager",
     default="helm",
     show_default=True,
-    help="Whose the written fields are: who upgrades the policy later must have the same name.",
+    help="Field manager of the written fields. Later upgrades must use the same name.",
 )
 @click.option(
     "--timeout",
     callback=duration,
     default="120s",
     show_default=True,
-    help="How long to wait until its kind is served.",
+    help="How long to wait for the CRD.",
 )
 def apply(policy: str, field_manager: str, timeout: float) -> None:
-    """Write one GPUValidationPolicy, once the API server serves its CRD.
+    """Create or update one GPUValidationPolicy as soon as its CRD is served.
 
-    Fields that it does not name stay as they are; one that somebody else has set otherwise is a conflict, and
-    nothing is written. This can be run again at any time.
+    Fields that the policy does not name stay unchanged. If another field manager set a field to a different
+    value, the command reports a conflict and writes nothing. It is safe to run again.
     """
     body = _body(policy)
 
@@ -66,40 +66,41 @@ def apply(policy: str, field_manager: str, timeout: float) -> None:
     try:
         asyncio.run(run())
     except KubeError as error:
-        raise _ending(error) from None
+        raise _failure(error) from None
 
 
 async def write(client: Client, body: dict[str, Any], *, owner: str, within: float) -> None:
-    """Apply it, and try again for `within` seconds what time can mend.  Raises the last `KubeError`."""
+    """Apply the policy; retry temporary errors for `within` seconds.  Raises the last `KubeError`."""
     name = body["metadata"]["name"]
     clock = asyncio.get_running_loop().time
-    until, said = clock() + within, ""
+    deadline, reported = clock() + within, ""
     while True:
         try:
             await policies.apply(client, body, owner=owner)
         except KubeError as error:
-            if not _may_pass(error) or clock() + POLL_SECONDS > until:
+            if not _is_temporary(error) or clock() + POLL_SECONDS > deadline:
                 raise
-            if said != (said := str(error)):
-                click.echo(f"policy {name}: not yet: {said}")
+            if reported != str(error):
+                reported = str(error)
+                click.echo(f"policy {name}: not yet: {reported}")
             await asyncio.sleep(POLL_SECONDS)
         else:
             click.echo(f"policy {name}: written")
             return
 
 
-def _may_pass(error: KubeError) -> bool:
-    """No such kind or no such right yet (either takes a moment to reach an API server), no answer."""
-    return isinstance(error, NotFound | Forbidden | Unavailable) or error.status == TERMINATING
+def _is_temporary(error: KubeError) -> bool:
+    """Whether waiting may help: a new kind or a new right takes a moment to reach an API server."""
+    return isinstance(error, NotFound | Forbidden | Unavailable) or error.status == METHOD_NOT_ALLOWED
 
 
-def _ending(error: KubeError) -> click.ClickException:
+def _failure(error: KubeError) -> click.ClickException:
     if isinstance(error, NotFound):
-        missing = f"no API server has served {names.CRD_NAMES[0]} in that time"
+        missing = f"the API server did not serve {names.CRD_NAMES[0]} in time"
         return click.ClickException(
-            f"{missing}: set crds.enabled, or kubectl apply --filename crds/. {error}"
+            f"{missing}. Set crds.enabled, or run kubectl apply --filename crds/. {error}"
         )
-    return click.ClickException(str(error)) if _may_pass(error) else Refusal(str(error))
+    return click.ClickException(str(error)) if _is_temporary(error) else Refusal(str(error))
 
 
 def _body(text: str) -> dict[str, Any]:
@@ -111,8 +112,8 @@ def _body(text: str) -> dict[str, Any]:
         names.API_VERSION,
         names.POLICY_KIND,
     ):
-        wanted = f"{names.API_VERSION} {names.POLICY_KIND}"
-        raise click.BadParameter(f"it must be one object of {wanted}", param_hint="--policy")
+        expected = f"{names.API_VERSION} {names.POLICY_KIND}"
+        raise click.BadParameter(f"expected one object of {expected}", param_hint="--policy")
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
         raise click.BadParameter("metadata.name is missing", param_hint="--policy")

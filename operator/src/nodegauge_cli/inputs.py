@@ -1,7 +1,7 @@
-"""What people hand to the command line in a file: a result document, a log of nccl-tests, a NodeReport.
+"""What users pass in: durations, and files with a result, an nccl-tests log or a NodeReport.
 
-Told apart by what stands in them, never by a file's name.  Whatever cannot be read ends in `BadInput`, which
-names the file, the place in it, and what was expected.  Nothing is read beyond `READ_LIMIT`.
+Files are recognised by their content, never by their name.  Invalid input ends in `BadInput`, which names the
+file, the position in it, and what was expected.
 """
 
 from __future__ import annotations
@@ -16,29 +16,38 @@ from nodegauge_contract import Collective, ContractError, NotAResult, Result, de
 from nodegauge_contract.nccl_tests import document, log
 from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_operator import names
+from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.report import Report, parse_report
 
 READ_LIMIT = 1024 * 1024
-"""Bytes of input that are read; a result has at most 64 KiB, a log around it some more."""
+"""Bytes of input that are read: a result has at most 64 KiB, and a log around it is a little longer."""
 
 
 class BadInput(click.ClickException):
-    """What was given cannot be judged; the message says what and where."""
+    """The input cannot be judged; the message says what is wrong and where."""
 
     exit_code = 2
 
 
+def duration(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
+    """A `click.option` callback: seconds, written as in policies and values (90s, 2m, 1h30m)."""
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def name_of(file: BinaryIO) -> str:
-    """The file as the person called it."""
+    """The file's name as the user typed it."""
     name = getattr(file, "name", None)
     return name if isinstance(name, str) and name not in ("<stdin>", "-") else "standard input"
 
 
 def text_of(file: BinaryIO) -> str:
-    """All of the file.  Raises `BadInput`."""
+    """The whole file.  Raises `BadInput`."""
     data = file.read(READ_LIMIT + 1)
     if len(data) > READ_LIMIT:
-        raise BadInput(f"{name_of(file)}: more than {READ_LIMIT} bytes; a result document is far smaller")
+        raise BadInput(f"{name_of(file)}: more than {READ_LIMIT} bytes; a result is far smaller")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -46,13 +55,15 @@ def text_of(file: BinaryIO) -> str:
 
 
 def report_or_result(file: BinaryIO, *, collective: Collective | None = None) -> Report | Result:
-    """A NodeReport (YAML or JSON), a result document, or a log of nccl-tests as one; `collective` as
-    `nccltests.result` takes it.  Raises `BadInput`."""
+    """A NodeReport (YAML or JSON), a probe result, or a log of nccl-tests as a result.
+
+    `collective`: that of a log whose tables do not say it.  Raises `BadInput`.
+    """
     name, text = name_of(file), text_of(file)
     try:
         return _decode(text)
     except NotAResult as error:
-        why = str(error)
+        reason = str(error)
     except ContractError as error:
         raise BadInput(f"{name}: {error}") from None
     if log.looks_like(text):
@@ -63,13 +74,14 @@ def report_or_result(file: BinaryIO, *, collective: Collective | None = None) ->
     report = _report(name, text)
     if report is None:
         raise BadInput(
-            f"{name}: {why}; nor is it a NodeReport (kind: {names.REPORT_KIND}) or a log of nccl-tests"
+            f"{name}: not a probe result ({reason}), a NodeReport (kind: {names.REPORT_KIND}) or a log of "
+            "nccl-tests"
         )
     return report
 
 
 def _decode(text: str) -> Result:
-    """The document that `text` is, or else the last line of it that is one (a pod's log mixes in others)."""
+    """The result in `text`; in a log, the last line that is one."""
     try:
         return decode(text)
     except ContractError as error:
@@ -83,22 +95,20 @@ def _decode(text: str) -> Result:
 
 
 def _report(name: str, text: str) -> Report | None:
-    """The one NodeReport in a YAML or JSON text; null where it holds none."""
+    """The one NodeReport in a YAML or JSON text; None if there is none."""
     if names.REPORT_KIND not in text:
         return None
-    found = [body for body in yaml_of(name, text) if body.get("kind") == names.REPORT_KIND]
-    if len(found) != 1:
-        raise BadInput(f"{name}: {len(found)} documents of kind {names.REPORT_KIND}, expected one")
-    if not isinstance(found[0].get("metadata"), dict) or "name" not in found[0]["metadata"]:
+    body = one_of_kind(name, text, names.REPORT_KIND)
+    if not isinstance(body.get("metadata"), dict) or "name" not in body["metadata"]:
         raise BadInput(f"{name}: a {names.REPORT_KIND} without metadata.name")
-    report = parse_report(found[0])
+    report = parse_report(body)
     if report.unreadable is not None:
         raise BadInput(f"{name}: the status of {names.REPORT_KIND} {report.name} cannot be read")
     return report
 
 
-def yaml_of(name: str | Path, text: str) -> list[dict[str, Any]]:
-    """Every mapping of a YAML text; the items of a List one by one.  Raises `BadInput`."""
+def one_of_kind(name: str | Path, text: str, kind: str) -> dict[str, Any]:
+    """The one object of a kind in a YAML text, also inside a List.  Raises `BadInput`."""
     try:
         documents = list(yaml.safe_load_all(text))
     except (yaml.YAMLError, RecursionError) as error:
@@ -106,4 +116,8 @@ def yaml_of(name: str | Path, text: str) -> list[dict[str, Any]]:
     lists = [
         doc["items"] for doc in documents if isinstance(doc, dict) and isinstance(doc.get("items"), list)
     ]
-    return [doc for doc in [*documents, *(item for some in lists for item in some)] if isinstance(doc, dict)]
+    every = [*documents, *(item for items in lists for item in items)]
+    matches = [body for body in every if isinstance(body, dict) and body.get("kind") == kind]
+    if len(matches) != 1:
+        raise BadInput(f"{name}: {len(matches)} documents of kind {kind}, expected one")
+    return matches[0]

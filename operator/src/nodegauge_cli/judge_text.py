@@ -1,7 +1,7 @@
-"""A judgement printed for a person: the verdict first, then why, then what to do, then the matrix.
+"""A judgement as text: the verdict, the reasons, what to do, then the matrix or the measured cells.
 
-Reads well at 80 columns and when piped (no colour, no box drawing, no trailing blanks).  Nothing from a
-document is taken as markup or sent to the terminal as a control character.
+The output fits 80 columns and is plain when piped: no colour, no box drawing, no trailing blanks.  Text from
+a document is printed without markup and without control characters.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from nodegauge_judge import (
     Severity,
     Verdict,
 )
+from nodegauge_judge.nccl.grading import size_text
+from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement
+from nodegauge_judge.nccl.model import NcclJudgement
 
-VERDICTS = {
+_VERDICTS = {
     Verdict.PASS: "bold green",
     Verdict.WARN: "bold yellow",
     Verdict.FAIL: "bold red",
@@ -35,109 +38,163 @@ VERDICTS = {
 }
 _SEVERITIES = {Severity.FAIL: "bold red", Severity.WARN: "bold yellow", Severity.INFO: "cyan"}
 _LOADS = {
-    Load.LOADED: "the GPUs worked while they were watched",
-    Load.IDLE: "idle: what is only judged under load was not judged",
-    Load.UNKNOWN: "cannot be told, so what is only judged under load may not have been judged",
+    Load.LOADED: "loaded: the GPUs worked during the run",
+    Load.IDLE: "idle: checks that need load were skipped",
+    Load.UNKNOWN: "unknown: checks that need load may have been skipped",
 }
 _SUPPLIES = {
-    Psu.OK: "ok: a supply's sensor was read, and nothing complains",
+    Psu.OK: "ok: a power supply sensor was read and reports no fault",
     Psu.FAULT: "fault",
-    None: "not known: no sensor of a supply could be read, or what was read is not fine",
+    None: "unknown: no power supply sensor could be read, or its reading is unclear",
 }
 
 
-def show(result: Result, judgement: Judgement, *, console: Console | None = None) -> None:
-    """Print the judgement of `result`."""
-    console = console or Console(highlight=False, markup=False, emoji=False)
+def show_health(result: Result, judgement: Judgement, *, console: Console | None = None) -> None:
+    """Print the judgement of a health result."""
+    console = console or _console()
     with console.capture() as captured:
-        console.print(_head(result, judgement))
-        print_findings(console, judgement.findings)
+        console.print(_health_head(result, judgement))
+        _print_findings(console, judgement.findings)
         if judgement.matrix:
             console.print()
             for line in judgement.matrix.splitlines():
-                console.print(Text(printable(line)), soft_wrap=True)
-    write(console, captured.get())
+                console.print(Text(_printable(line)), soft_wrap=True)
+    _write(console, captured.get())
 
 
-def write(console: Console, text: str) -> None:
-    """What was captured, without trailing blanks where nobody looks at it on a terminal."""
+def show_nccl(judgement: NcclJudgement, *, node: str = "", console: Console | None = None) -> None:
+    """Print the judgement of an NCCL run; `node`: the node's name from the document."""
+    console = console or _console()
+    measurement = Measurement.decode(judgement.record)
+    with console.capture() as captured:
+        console.print(_nccl_head(judgement, measurement, node))
+        _print_findings(console, judgement.findings)
+        if measurement is not None and any(arm.cells for arm in measurement.arms):
+            console.print()
+            console.print(_cells(measurement))
+    _write(console, captured.get())
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def _write(console: Console, text: str) -> None:
+    """The captured text, without trailing blanks unless it goes to a terminal."""
     for line in text.splitlines():
         console.file.write((line if console.is_terminal else line.rstrip()) + "\n")
 
 
-def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """Each with its way out, which is said once for each code."""
-    told: set[str] = set()
-    for one in findings:
-        console.print()
-        console.print(finding_table(one, again=one.code in told))
-        told.add(one.code)
-
-
-def _head(result: Result, judgement: Judgement) -> Table:
-    table = grid()
-    verdict = judgement.verdict
-    table.add_row(
-        Text(verdict.value.upper(), VERDICTS.get(verdict, "bold")),
-        Text(printable(judgement.summary), "bold"),
-    )
-    table.add_row("link", _joined(judgement.interconnect))
+def _health_head(result: Result, judgement: Judgement) -> Table:
+    table = _head(judgement.verdict, judgement.summary)
+    table.add_row("link", _interconnect(judgement.interconnect))
     if judgement.readable:
         table.add_row("load", _LOADS[judgement.load])
         table.add_row("heat", _heat(judgement))
         table.add_row("psu", _SUPPLIES[judgement.psu])
-        for gate in gates(judgement.answers):
-            table.add_row("gate", gate)
-    facts = [f"driver {judgement.driver}"] if judgement.driver else []
-    facts += [f"node {result.node}"] if result.node else []
-    facts += [f"run {result.run}"] if result.run else []
-    if facts:
-        table.add_row("from", printable(", ".join(facts)))
+        for taint in _taints(judgement.answers):
+            table.add_row("taint", taint)
+    source = [f"driver {judgement.driver}"] if judgement.driver else []
+    source += [f"node {result.node}"] if result.node else []
+    source += [f"run {result.run}"] if result.run else []
+    if source:
+        table.add_row("source", _printable(", ".join(source)))
     return table
 
 
-def _joined(joined: Interconnect) -> str:
-    if joined.klass is None:
-        return printable(f"no class ({joined.reason}): {joined.message}")
-    evidence = f" [{joined.evidence.value}]" if joined.evidence is not None else ""
-    return printable(f"{joined.klass.value}{evidence}: {joined.message}")
+def _nccl_head(judgement: NcclJudgement, measurement: Measurement | None, node: str) -> Table:
+    table = _head(judgement.verdict, judgement.summary)
+    if judgement.busbw:
+        busbw = ", ".join(f"{name} {gbps}" for name, gbps in judgement.busbw.items())
+        off = judgement.p2p_off
+        p2p_off = f"; all_reduce with P2P disabled {off:.3g} GB/s" if off is not None else ""
+        table.add_row("busbw", _printable(f"{busbw} GB/s{p2p_off}"))
+    if judgement.readable:
+        table.add_row("link", _printable(f"{judgement.agreement.value}: {judgement.message}"))
+        for taint in _taints(judgement.answers):
+            table.add_row("taint", taint)
+    if judgement.again:
+        table.add_row("rerun", "needed: one run like this is not enough for a decision")
+    if measurement is not None:
+        table.add_row("source", _printable(", ".join(_source(judgement, measurement, node))))
+    return table
+
+
+def _source(judgement: NcclJudgement, measurement: Measurement, node: str) -> Iterator[str]:
+    gpus = f"{judgement.ranks} of {judgement.expected}" if judgement.expected else f"{judgement.ranks}"
+    yield f"{gpus} GPUs"
+    if measurement.gpu:
+        yield measurement.gpu
+    if measurement.interconnect and measurement.driver:  # a log of nccl-tests says nothing about links
+        yield measurement.interconnect
+    if measurement.engine:
+        yield f"engine {measurement.engine}"
+    if measurement.nccl:
+        yield f"NCCL {measurement.nccl}"
+    if measurement.driver:
+        yield f"driver {measurement.driver}"
+    if node:
+        yield f"node {node}"
+
+
+def _head(verdict: Verdict, summary: str) -> Table:
+    """Two columns, the second folded; the verdict comes first."""
+    table = _grid()
+    style = _VERDICTS.get(verdict, "bold")
+    table.add_row(Text(verdict.value.upper(), style), Text(_printable(summary), "bold"))
+    return table
+
+
+def _interconnect(interconnect: Interconnect) -> str:
+    if interconnect.klass is None:
+        return _printable(f"unknown class ({interconnect.reason}): {interconnect.message}")
+    evidence = f" [{interconnect.evidence.value}]" if interconnect.evidence is not None else ""
+    return _printable(f"{interconnect.klass.value}{evidence}: {interconnect.message}")
 
 
 def _heat(judgement: Judgement) -> str:
-    """The hottest GPU, with the name of its temperature's band."""
-    known = [gpu for gpu in judgement.gpus if gpu.celsius is not None]
-    if not known:
+    """The hottest GPU, with the name of its temperature band."""
+    gpus = [gpu for gpu in judgement.gpus if gpu.celsius is not None]
+    if not gpus:
         return "no temperature was read"
-    hottest = max(known, key=lambda gpu: gpu.celsius or 0)
-    which = f"GPU {hottest.index} is the hottest with " if len(known) > 1 else ""
-    return f"{which}{hottest.celsius} °C ({hottest.band.replace('-', ' ')})"
+    hottest = max(gpus, key=lambda gpu: gpu.celsius or 0)
+    name = f"GPU {hottest.index} is the hottest at " if len(gpus) > 1 else ""
+    return f"{name}{hottest.celsius} °C ({hottest.band.replace('-', ' ')})"
 
 
-def gates(answers: Mapping[str, Answer]) -> Iterator[str]:
-    """The taints that a policy with the default effects would come to, row by row."""
+def _taints(answers: Mapping[str, Answer]) -> Iterator[str]:
+    """The taints that follow under a policy with the default effects."""
     bad = [code for code, answer in answers.items() if answer is Answer.BAD]
-    rows = [(code, CATALOGUE[code].gate) for code in bad]
-    said = [f"{_taint(gate)} ({code})" for code, gate in rows if gate is not None]
-    yield from said or ["none would follow from this result"]
+    gates = [(code, CATALOGUE[code].gate) for code in bad]
+    taints = [_taint(gate, code) for code, gate in gates if gate is not None]
+    yield from taints or ["none from this result"]
 
 
-def _taint(gate: Gate) -> str:
+def _taint(gate: Gate, code: str) -> str:
     loaded = " under load" if gate.judged is Judged.UNDER_LOAD else ""
     runs = f"this run{loaded}" if gate.runs == 1 else f"{gate.runs} such runs{loaded} in a row"
-    return f"{gate.kind.value}={gate.cause.value} after {runs}"
+    return f"{gate.kind.value}={gate.cause.value} after {runs} ({code})"
 
 
-def finding_table(finding: Finding, *, again: bool) -> Table:
-    """`again`: what to do about this code has been said above."""
+def _print_findings(console: Console, findings: Iterable[Finding]) -> None:
+    """Every finding; the steps of a code are printed once."""
+    printed: set[str] = set()
+    for finding in findings:
+        console.print()
+        console.print(_finding(finding, steps=finding.code not in printed))
+        printed.add(finding.code)
+
+
+def _finding(finding: Finding, *, steps: bool) -> Table:
     entry = CATALOGUE[finding.code]
-    table = grid()
-    title = Text.assemble((finding.code, "bold"), "  ", printable(finding.subject))
+    table = _grid()
+    title = Text.assemble((finding.code, "bold"), "  ", _printable(finding.subject))
     table.add_row(Text(finding.severity.value, _SEVERITIES[finding.severity]), title)
     message = finding.message.removesuffix(f" Next: {entry.next_step}")
-    table.add_row("", printable(message))
+    table.add_row("", _printable(message))
     if also := finding.evidence.get("also"):
-        table.add_row("", printable(f"Also: {also}."))
-    table.add_row("", Text("What to do: as above.") if again else _steps(entry.way_out))
+        table.add_row("", _printable(f"Also: {also}."))
+    table.add_row("", _steps(entry.way_out) if steps else Text("What to do: see above."))
     return table
 
 
@@ -150,14 +207,37 @@ def _steps(steps: tuple[str, ...]) -> Table:
     return table
 
 
-def grid() -> Table:
-    """Two columns, the second folded."""
+def _cells(measurement: Measurement) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for column in ("arm", "collective", "size", "time", "busbw", "algorithm"):
+        table.add_column(justify="right" if column in ("size", "time", "busbw") else "left", no_wrap=True)
+    table.add_row("arm", "collective", "size", "time", "busbw", "algorithm", style="bold")
+    for arm in measurement.arms:
+        for cell in sorted(arm.cells, key=lambda cell: (cell.collective, cell.bytes)):
+            table.add_row(*_cell(measurement, arm, cell))
+    return table
+
+
+def _cell(measurement: Measurement, arm: MeasuredArm, cell: MeasuredCell) -> tuple[str, ...]:
+    gbps = measurement.busbw(cell)
+    algorithm = cell.algorithm + (f" {cell.wrong} wrong" if cell.wrong else "")
+    return (
+        _printable(arm.name),
+        cell.collective.value,
+        size_text(cell.bytes),
+        f"{cell.us:.4g} us" if cell.us < 1e4 else f"{cell.us / 1e3:.4g} ms",
+        "-" if gbps is None else f"{gbps:.2f} GB/s" if gbps < 100 else f"{gbps:.1f} GB/s",
+        _printable(algorithm.strip()),
+    )
+
+
+def _grid() -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=7)
     table.add_column(overflow="fold")
     return table
 
 
-def printable(text: str) -> str:
-    """Foreign text with nothing that a terminal would obey."""
+def _printable(text: str) -> str:
+    """Foreign text without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text)

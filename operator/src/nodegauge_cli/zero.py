@@ -1,8 +1,8 @@
-"""`nodegauge zero`: what DDP and ZeRO spend in communication on each class of node, from measured bandwidth.
+"""`nodegauge zero`: the communication time of DDP and ZeRO on each class of nodes, from measured bandwidth.
 
-Figures come from the reports of a cluster, from one file, or from the command line; with none of them
-published ones stand in, and say so.  Arithmetic for the GPUs of one node: it knows nothing of the network
-between nodes.  Nothing is changed anywhere.
+The bandwidths come from the reports of a cluster, a file or the command line; without any of them published
+ones are used and labelled as such.  It is arithmetic for the GPUs of one node and ignores the network between
+nodes.  It changes nothing.
 """
 
 from __future__ import annotations
@@ -20,44 +20,47 @@ from msgspec.structs import replace
 
 from nodegauge_cli import zero_sources as sources
 from nodegauge_cli.inputs import BadInput, name_of, report_or_result
-from nodegauge_cli.zero_text import Place, text
-from nodegauge_contract import Collective, Result
+from nodegauge_cli.zero_text import Machine, text
+from nodegauge_contract import Collective
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.zero import Job, costs
 from nodegauge_operator.api.report import Report
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]i?)?B?", re.I)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
-@click.option("--params", type=click.FloatRange(min=0, min_open=True), required=True, help="Parameters: 7e9.")
+@click.option("--params", type=_POSITIVE, required=True, help="Number of parameters, for example 7e9.")
 @click.option(
     "--bytes",
     "width",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_POSITIVE,
     default=2.0,
     show_default=True,
-    help="Bytes of one on the wire: 2 for fp16 and bf16, 4 for fp32.",
+    help="Bytes sent per parameter: 2 for fp16 and bf16, 4 for fp32.",
 )
-@click.option("--gpus", type=click.IntRange(2, 64), help="Ranks on the node; without it, all that it has.")
-@click.option("--micro-batches", type=click.IntRange(1), default=1, show_default=True, help="Per step.")
-@click.option("--bucket", help="Bytes of one call (25MiB), where the curve was measured; else the largest.")
+@click.option("--gpus", type=click.IntRange(2, 64), help="Ranks on the node. Default: all of its GPUs.")
+@click.option(
+    "--micro-batches", type=click.IntRange(1), default=1, show_default=True, help="Micro-batches per step."
+)
+@click.option("--bucket", help="Bytes per call, for example 25MiB. Default: large enough to ignore latency.")
 @click.option(
     "--compute",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds of forward and backward per step, to say how much can be hidden.",
+    type=_POSITIVE,
+    help="Seconds of forward and backward pass per step, to see how much communication they hide.",
 )
-@click.option("--node", help="This node of the cluster alone.")
+@click.option("--node", help="Use only this node of the cluster.")
 @click.option(
     "--report",
     "file",
     type=click.File("rb"),
-    help="A NodeReport, a result of the benchmark or a log of nccl-tests; - for standard input.",
+    help="A NodeReport, an NCCL probe result or an nccl-tests log (- for standard input).",
 )
-@click.option("--busbw", multiple=True, help="GB/s: 230, or all_gather=361 (several times).")
-@click.option("--p2p-off", type=click.FloatRange(min=0, min_open=True), help="GB/s without P2P, to --busbw.")
-@click.option("--reference", is_flag=True, help="Published figures by GPU model, whatever the cluster has.")
+@click.option("--busbw", multiple=True, help="GB/s: 230, or all_gather=361. Can be repeated.")
+@click.option("--p2p-off", type=_POSITIVE, help="GB/s with P2P disabled. Requires --busbw.")
+@click.option("--reference", is_flag=True, help="Use published bandwidths by GPU model; needs no cluster.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def zero(
     params: float,
@@ -73,7 +76,7 @@ def zero(
     reference: bool,
     form: str,
 ) -> None:
-    """Print seconds of communication per optimizer step for DDP and ZeRO, by node class.
+    """Estimate seconds of communication per optimizer step for DDP and ZeRO, by node class.
 
     \b
     Examples:
@@ -81,12 +84,12 @@ def zero(
       nodegauge zero --params 124.44e6 --bytes 4 --gpus 2 --busbw 40 --p2p-off 4
       all_gather_perf -b 1G -e 1G -g 8 | nodegauge zero --params 7e9 --report -
 
-    Only the GPUs of one node are considered. ZeRO is computed with the bandwidth of all_gather and
-    reduce_scatter, not with an all_reduce that NVLS bandwidths up.
+    The estimate covers the GPUs of one node. ZeRO uses the bandwidth of all_gather and reduce_scatter,
+    because only all_reduce gains from NVLS.
     """
-    lines: list[str] = []
-    asked = _Asked(node=node, file=file, busbw=busbw, p2p_off=p2p_off, reference=reference, gpus=gpus)
-    places = _places(asked, lines)
+    remarks: list[str] = []
+    source = _Source(node=node, file=file, busbw=busbw, p2p_off=p2p_off, reference=reference, gpus=gpus)
+    machines = [_with_ranks(machine, gpus) for machine in _machines(source, remarks)]
     job = Job(
         params=params,
         width=width,
@@ -96,11 +99,11 @@ def zero(
         compute=compute,
     )
     show = _json if form == "json" else _text
-    show(job, [_with_ranks(place, gpus) for place in places], lines)
+    show(job, machines, remarks)
 
 
-class _Asked(NamedTuple):
-    """Where the figures shall come from."""
+class _Source(NamedTuple):
+    """The options that say where the bandwidths come from."""
 
     node: str | None
     file: Any
@@ -110,87 +113,89 @@ class _Asked(NamedTuple):
     gpus: int | None
 
 
-def _places(asked: _Asked, lines: list[str]) -> list[Place]:
-    """What to compute for; what is to be known of all of them goes to `lines`."""
-    if sum(map(bool, (asked.node, asked.file, asked.busbw, asked.reference))) > 1:
-        raise click.UsageError("one of --node, --report, --busbw and --reference")
-    if asked.p2p_off is not None and not asked.busbw:
-        raise click.UsageError("--p2p-off needs --busbw beside it")
-    if asked.busbw:
-        return [sources.given(_busbw(asked.busbw), p2p_off=asked.p2p_off, gpus=asked.gpus or 8)]
-    if asked.file is not None:
-        return [_of_file(asked.file)]
-    return _published(lines) if asked.reference else _of_cluster(asked.node, lines)
+def _machines(source: _Source, remarks: list[str]) -> list[Machine]:
+    """The machines to compute for; what concerns all of them is added to `remarks`."""
+    if sum(map(bool, (source.node, source.file, source.busbw, source.reference))) > 1:
+        raise click.UsageError("use only one of --node, --report, --busbw and --reference")
+    if source.p2p_off is not None and not source.busbw:
+        raise click.UsageError("--p2p-off requires --busbw")
+    if source.busbw:
+        return [sources.given(_busbw(source.busbw), p2p_off=source.p2p_off, gpus=source.gpus or 8)]
+    if source.file is not None:
+        return [_from_file(source.file)]
+    return _published(remarks) if source.reference else _from_cluster(source.node, remarks)
 
 
-def _text(job: Job, places: Sequence[Place], lines: Sequence[str]) -> None:
-    for line in text(job, places, lines=lines):
+def _text(job: Job, machines: Sequence[Machine], remarks: Sequence[str]) -> None:
+    for line in text(job, machines, remarks=remarks):
         click.echo("".join(char if char.isprintable() else "?" for char in line))
 
 
-def _json(job: Job, places: Sequence[Place], lines: Sequence[str]) -> None:
-    found = [
-        {
-            **msgspec.to_builtins(place),
-            "costs": [
-                {**msgspec.to_builtins(cost), "lost_without_p2p": cost.lost_without_p2p}
-                for cost in (costs(place.job(job), place.bandwidths) if place.bandwidths is not None else ())
-            ],
-        }
-        for place in places
-    ]
-    document = {"job": {**msgspec.to_builtins(job), "bytes": job.bytes}, "notes": lines, "places": found}
+def _json(job: Job, machines: Sequence[Machine], remarks: Sequence[str]) -> None:
+    document = {
+        "job": {**msgspec.to_builtins(job), "bytes": job.bytes},
+        "remarks": remarks,
+        "machines": [
+            {
+                **msgspec.to_builtins(machine),
+                "costs": [
+                    {**msgspec.to_builtins(cost), "lost_without_p2p": cost.lost_without_p2p}
+                    for cost in (costs(machine.job(job), machine.bandwidths) if machine.bandwidths else ())
+                ],
+            }
+            for machine in machines
+        ],
+    }
     click.echo(json.dumps(document, indent=2))
 
 
-def _with_ranks(place: Place, gpus: int | None) -> Place:
-    """The place with so many ranks, and what is wrong with asking it for them."""
-    if place.bandwidths is None:
-        return place
-    ranks, measured = gpus or place.gpus, place.bandwidths.curves[0].ranks
-    if ranks > place.gpus:
-        note = f"Has {place.gpus} GPUs: {ranks} ranks span nodes, where the network decides. Not computed."
-        return replace(place, ranks=ranks, bandwidths=None, notes=(note,))
+def _with_ranks(machine: Machine, gpus: int | None) -> Machine:
+    """The machine with that many ranks, and a remark if it was measured with another number."""
+    if machine.bandwidths is None:
+        return machine
+    ranks, measured = gpus or machine.gpus, machine.bandwidths.curves[0].ranks
+    if ranks > machine.gpus:
+        remark = f"It has {machine.gpus} GPUs. {ranks} ranks need several nodes: not computed."
+        return replace(machine, ranks=ranks, bandwidths=None, remarks=(remark,))
     if ranks != measured:
-        note = f"Measured with {measured} GPUs and computed for {ranks}: they may be joined better or worse."
-        return replace(place, ranks=ranks, notes=(*place.notes, note))
-    return replace(place, ranks=ranks)
+        remark = f"Measured with {measured} GPUs, computed for {ranks}: their bandwidth may differ."
+        return replace(machine, ranks=ranks, remarks=(*machine.remarks, remark))
+    return replace(machine, ranks=ranks)
 
 
-def _of_file(file: Any) -> Place:
-    found = report_or_result(file)
-    if isinstance(found, Report):
-        return sources.of_report(found)
-    assert isinstance(found, Result)
-    if found.nccl is None:
-        raise BadInput(f"{name_of(file)}: a result of probe {found.probe!r} holds no benchmark")
-    if found.nccl.nodes > 1:
-        raise BadInput(f"{name_of(file)}: of {found.nccl.nodes} nodes; this arithmetic is for one node")
-    return sources.of_result(found)
+def _from_file(file: Any) -> Machine:
+    document = report_or_result(file)
+    if isinstance(document, Report):
+        return sources.from_report(document)
+    if document.nccl is None:
+        raise BadInput(f"{name_of(file)}: a result of probe {document.probe!r} contains no NCCL run")
+    if document.nccl.nodes > 1:
+        raise BadInput(f"{name_of(file)}: {document.nccl.nodes} nodes took part, expected one")
+    return sources.from_result(document)
 
 
-def _of_cluster(node: str | None, lines: list[str]) -> list[Place]:
-    """The classes of the cluster; published figures where there is none, or nothing in it yet."""
+def _from_cluster(node: str | None, remarks: list[str]) -> list[Machine]:
+    """The classes of the cluster; published bandwidths if there is no cluster or no report."""
     try:
         reports = _reports(node)
     except (ModuleNotFoundError, NoCluster) as error:
         if node:
             raise click.ClickException(f"node {node}: {error}") from None
-        lines.append(f"No cluster was read: {error}")
-        return _published(lines)
+        remarks.append(f"No cluster was read: {error}")
+        return _published(remarks)
     if node and not reports:
         raise click.ClickException(f"node {node} has no NodeReport: kubectl get nodereports")
     if node:
-        return [sources.of_report(reports[0])]
-    places = sources.classes(reports)
-    if not places:
-        lines.append("The cluster has no NodeReport with GPUs yet.")
-        return _published(lines)
-    return places
+        return [sources.from_report(reports[0])]
+    machines = sources.node_classes(reports)
+    if not machines:
+        remarks.append("The cluster has no NodeReport with GPUs yet.")
+        return _published(remarks)
+    return machines
 
 
 class NoCluster(Exception):
-    """No cluster answers, in words."""
+    """No API server answers; the message says why."""
 
 
 def _reports(node: str | None) -> list[Report]:
@@ -202,8 +207,8 @@ def _reports(node: str | None) -> list[Report]:
         client = await connect(environ=os.environ)
         try:
             if node:
-                found = await reports.get(client, node)
-                return [found] if found is not None else []
+                report = await reports.get(client, node)
+                return [report] if report is not None else []
             return [report async for report in reports.each(client)]
         finally:
             await client.close()
@@ -214,31 +219,33 @@ def _reports(node: str | None) -> list[Report]:
         raise NoCluster(str(error)) from None
 
 
-def _published(lines: list[str]) -> list[Place]:
-    lines.append("Published figures follow, of other people's machines: nothing here was measured.")
-    return sources.reference(Expectations.default())
+def _published(remarks: list[str]) -> list[Machine]:
+    remarks.append("These are published bandwidths of other machines. Nothing was measured here.")
+    return sources.published(Expectations.default())
 
 
-def _busbw(said: Sequence[str]) -> dict[Collective, float]:
-    """`230`, or `all_gather=361`."""
-    found: dict[Collective, float] = {}
-    for word in said:
-        name, equals, number = word.rpartition("=")
+def _busbw(options: Sequence[str]) -> dict[Collective, float]:
+    """`230` (all_reduce), or `all_gather=361`."""
+    busbw: dict[Collective, float] = {}
+    for option in options:
+        name, equals, number = option.rpartition("=")
         try:
-            found[Collective(name) if equals else Collective.ALL_REDUCE] = value = float(number)
+            busbw[Collective(name) if equals else Collective.ALL_REDUCE] = value = float(number)
         except ValueError:
             value = 0.0
         if not 0 < value <= 1e5:
             raise click.BadParameter(
-                f"{word!r}: expected GB/s, or NAME=GB/s with NAME one of {', '.join(Collective)}",
+                f"{option!r}: expected GB/s, or NAME=GB/s with NAME one of {', '.join(Collective)}",
                 param_hint="--busbw",
             )
-    return found
+    return busbw
 
 
-def _bytes(said: str) -> int:
-    found = _BYTES.fullmatch(said.strip())
-    size = int(float(found[1]) * _UNITS[(found[2] or "").lower()]) if found else 0
+def _bytes(option: str) -> int:
+    match = _BYTES.fullmatch(option.strip())
+    size = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if size < 1:
-        raise click.BadParameter(f"{said!r}: expected bytes, as 25MiB or 26214400", param_hint="--bucket")
+        raise click.BadParameter(
+            f"{option!r}: expected bytes, for example 25MiB or 26214400", param_hint="--bucket"
+        )
     return size

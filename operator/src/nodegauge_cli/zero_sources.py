@@ -1,7 +1,7 @@
-"""Where `nodegauge zero` has its bandwidths from: reports of a cluster, a file, a number, published figures.
+"""The bandwidths behind `nodegauge zero`: from reports of a cluster, a file, a number, or publications.
 
-Each becomes a `Place`.  Nodes of one class are those with the same GPUs, as many of them, joined alike; a
-class has the median of what its nodes reached, and says how far they lie apart.
+Each source becomes a `Machine`.  Nodes are in one class if they have the same GPUs, as many of them, and the
+same interconnect class.  A class has the median bandwidth of its nodes and a remark on their spread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from nodegauge_cli.zero_text import Place
+from msgspec.structs import replace
+
+from nodegauge_cli.zero_text import Machine
 from nodegauge_contract import ArmName, Collective, Result
 from nodegauge_judge.history.model import History
 from nodegauge_judge.nccl.expectations import Expectation
@@ -21,69 +23,94 @@ from nodegauge_judge.nccl.zero import Bandwidths, Curve
 from nodegauge_operator import names
 from nodegauge_operator.api.report import BandwidthStatus, Report
 
-AT_ONE_SIZE = 2**30
-"""Message size of the figures in a report: 1 GiB."""
+LABEL_SIZE = 2**30
+"""Message size of the bandwidths in a report: 1 GiB."""
 NODES_NAMED = 3
 NO_NVLS = re.compile(r"\b(?:[PV]100|A100|A800|A[1-9]0|A[2456]000|T4|L4|L40S?|TITAN|GTX|RTX|Quadro)\b", re.I)
-"""GPUs whose all_reduce is a ring: NVLink SHARP came with Hopper (NCCL user guide, NCCL_NVLS_ENABLE)."""
+"""GPUs that always run all_reduce as a ring: NVLink SHARP came with Hopper (NCCL user guide,
+NCCL_NVLS_ENABLE)."""
 NVLS_SM = 90
 NVLS_RANKS = 5
-"""Up to four GPUs all_reduce is a ring on Hopper and Blackwell too (published curves of H200 and B200)."""
+"""With fewer GPUs, all_reduce is a ring on Hopper and Blackwell too (published curves of H200 and B200)."""
+MEASURED_KINDS = ("measured", "reference")
+"""Kinds of expectation that are what a machine reaches; the other kinds are limits."""
 
 
-PUBLISHED = ("measured", "reference")
-"""Kinds of expectation that say what a machine reaches; the others say what it must not fall below."""
-
-
-def given(busbw: dict[Collective, float], *, p2p_off: float | None, gpus: int) -> Place:
-    """What the person says; a number for all_reduce alone is taken for a ring's."""
-    return Place(
-        title="As given",
+def given(busbw: dict[Collective, float], *, p2p_off: float | None, gpus: int) -> Machine:
+    """The user's numbers; a number for all_reduce alone counts as that of a ring."""
+    return Machine(
+        title="Your numbers",
         source="--busbw",
         gpus=gpus,
-        bandwidths=Bandwidths(curves=_flat(busbw, gpus), p2p_off=_off(p2p_off, gpus), nvls=False),
+        bandwidths=Bandwidths(curves=_flat(busbw, gpus), p2p_off=_p2p_off(p2p_off, gpus), nvls=False),
     )
 
 
-def of_result(result: Result) -> Place:
-    """A benchmark's own result, or a log of nccl-tests: with its curves.  It must be of one node."""
+def from_result(result: Result) -> Machine:
+    """A result of the NCCL probe or a log of nccl-tests, of one node: with its curves."""
     assert result.nccl is not None
-    measured = measure(result, history=History(), environment={})
-    title = f"{measured.ranks}x {measured.gpu or 'unknown GPUs'}"
-    title += (
-        f", {measured.interconnect}" if measured.interconnect and result.nccl.uuids else ""
-    )  # a log names no links
+    measurement = measure(result, history=History(), environment={})
+    title = f"{measurement.ranks}x {measurement.gpu or 'unknown GPUs'}"
+    if measurement.interconnect and result.nccl.uuids:  # a log says nothing about links
+        title += f", {measurement.interconnect}"
     title += f", node {result.node}" if result.node else ""
-    bandwidths = _bandwidths([measured])
+    bandwidths = _medians([measurement])
     if not bandwidths.curves:
-        words = result.nccl.message or "no collective ran to its end"
-        return Place(
-            title=title,
-            source=measured.engine,
-            gpus=measured.ranks,
-            notes=(f"Nothing was measured: {words}.",),
-        )
-    return Place(
-        title=title, source=f"measured by {measured.engine}", gpus=measured.ranks, bandwidths=bandwidths
+        reason = result.nccl.message or "no collective finished"
+        remark = f"Nothing was measured: {reason}."
+        return Machine(title=title, source=measurement.engine, gpus=measurement.ranks, remarks=(remark,))
+    source = f"measured by {measurement.engine}"
+    return Machine(title=title, source=source, gpus=measurement.ranks, bandwidths=bandwidths)
+
+
+def from_report(report: Report) -> Machine:
+    """One node, from its NodeReport."""
+    machine = _node_class([report])
+    return replace(machine, title=f"{report.name}: {machine.title}", nodes=())
+
+
+def node_classes(reports: Iterable[Report]) -> list[Machine]:
+    """All nodes of a cluster by class, the fastest class first, those without a measurement last."""
+    by_class: dict[tuple[str, int, str], list[Report]] = defaultdict(list)
+    for report in sorted(reports, key=lambda report: report.name):
+        status = report.status
+        if status.gpus.count:
+            by_class[status.gpus.product, status.gpus.count, status.interconnect.klass].append(report)
+    machines = [_node_class(nodes) for nodes in by_class.values()]
+    return sorted(machines, key=lambda machine: (-_fastest(machine), machine.title))
+
+
+def published(expectations: Iterable[Expectation]) -> list[Machine]:
+    """Published bandwidths by GPU model and count, for machines that were not measured here."""
+    by_class: dict[tuple[str, int, str], list[Expectation]] = defaultdict(list)
+    for expectation in expectations:
+        if expectation.kind in MEASURED_KINDS:
+            by_class[expectation.gpu, expectation.count, expectation.link].append(expectation)
+    return [_published(group) for group in by_class.values()]
+
+
+def _fastest(machine: Machine) -> float:
+    return (
+        max((curve.gbps for curve in machine.bandwidths.curves), default=0.0) if machine.bandwidths else 0.0
     )
 
 
-def _bandwidths(nodes: Sequence[Measurement]) -> Bandwidths:
+def _medians(nodes: Sequence[Measurement]) -> Bandwidths:
     """Medians over the nodes, size by size."""
     ranks = min(node.ranks for node in nodes)
-    ring = {_ring(node) for node in nodes}
+    rings = {_is_ring(node) for node in nodes}
     return Bandwidths(
         curves=_curves(nodes, ArmName.DEFAULT, ranks),
         p2p_off=_curves(nodes, ArmName.P2P_OFF, ranks),
-        nvls=None if None in ring else ring != {True},
+        nvls=None if None in rings else rings != {True},
     )
 
 
-def _ring(node: Measurement) -> bool | None:
-    """Whether its all_reduce was no NVLS: by NCCL's own word, else by GPU and number; null for not known."""
+def _is_ring(node: Measurement) -> bool | None:
+    """Whether all_reduce ran without NVLS: as NCCL logged, else from GPU and count; None if unknown."""
     arm = node.arm(ArmName.DEFAULT)
-    reduced = [c for c in arm.cells if c.collective is Collective.ALL_REDUCE] if arm is not None else []
-    largest = max(reduced, key=lambda cell: cell.bytes, default=None)
+    cells = [c for c in arm.cells if c.collective is Collective.ALL_REDUCE] if arm is not None else []
+    largest = max(cells, key=lambda cell: cell.bytes, default=None)
     if largest is not None and largest.algorithm:
         return not largest.algorithm.upper().startswith("NVLS")
     if (arm is not None and arm.nvls is False) or (node.sm is not None and node.sm < NVLS_SM):
@@ -96,171 +123,140 @@ def _always_ring(gpu: str, ranks: int) -> bool:
 
 
 def _curves(nodes: Sequence[Measurement], name: ArmName, ranks: int) -> tuple[Curve, ...]:
-    seen: dict[Collective, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[Collective, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for node in nodes:
         arm = node.arm(name)
         for cell in arm.cells if arm is not None else ():
             if gbps := node.busbw(cell):
-                seen[cell.collective][cell.bytes].append(gbps)
+                values[cell.collective][cell.bytes].append(gbps)
     return tuple(
         Curve(
             collective=collective,
-            points=tuple((size, median(some)) for size, some in sorted(seen[collective].items())),
+            points=tuple((size, median(gbps)) for size, gbps in sorted(values[collective].items())),
             ranks=ranks,
         )
         for collective in Collective
-        if collective in seen
+        if collective in values
     )
 
 
-def of_report(report: Report) -> Place:
-    """One node, by its NodeReport."""
-    place = _class([report])
-    return Place(
-        title=f"{report.name}: {place.title}",
-        source=place.source,
-        gpus=place.gpus,
-        bandwidths=place.bandwidths,
-        notes=place.notes,
-    )
-
-
-def classes(reports: Iterable[Report]) -> list[Place]:
-    """All nodes of a cluster, the fastest class first; those without a measurement last."""
-    alike: dict[tuple[str, int, str], list[Report]] = defaultdict(list)
-    for report in sorted(reports, key=lambda report: report.name):
-        status = report.status
-        if status.gpus.count:
-            alike[status.gpus.product, status.gpus.count, status.interconnect.klass].append(report)
-    places = [_class(nodes) for nodes in alike.values()]
-    return sorted(places, key=lambda place: (-_fastest(place), place.title))
-
-
-def _fastest(place: Place) -> float:
-    return max((curve.gbps for curve in place.bandwidths.curves), default=0.0) if place.bandwidths else 0.0
-
-
-def _class(reports: Sequence[Report]) -> Place:
+def _node_class(reports: Sequence[Report]) -> Machine:
     status = reports[0].status
-    joined = (
-        status.interconnect.klass or f"no interconnect class ({status.interconnect.reason or 'not read'})"
-    )
-    title = f"{status.gpus.count}x {status.gpus.product or 'unknown GPUs'}, {joined}"
+    interconnect = status.interconnect
+    joined = interconnect.klass or f"unknown interconnect ({interconnect.reason or 'not read'})"
     nodes = tuple(report.name for report in reports)
-    measured = [report for report in reports if _measured(report.status.bandwidth)]
-    some = _names(nodes)
-    if not measured:
-        note = f"Not measured yet: {some}. What NVML reports of links is no bandwidth."
-        return Place(title=title, source="not measured", gpus=status.gpus.count, nodes=nodes, notes=(note,))
-    figures = {name: _figures(measured, name) for name in Collective}
-    kept = [Measurement.decode(report.status.probe(names.PROBE_NCCL).history) for report in measured]
-    whole = [one for one in kept if one is not None]
-    bandwidths = _bandwidths(whole) if len(whole) == len(measured) else _labelled(measured)
-    source = f"measured, {len(measured)} of {len(reports)} nodes" if len(reports) > 1 else "measured"
-    return Place(
-        title=title,
-        source=source,
+    machine = Machine(
+        title=f"{status.gpus.count}x {status.gpus.product or 'unknown GPUs'}, {joined}",
+        source="not measured",
         gpus=status.gpus.count,
-        bandwidths=bandwidths,
         nodes=nodes,
-        notes=(*_apart(figures), *((f"Nodes: {some}.",) if len(reports) > 1 else ()), *_fewer(measured)),
+    )
+    measured = [report for report in reports if any(_busbw(report.status.bandwidth).values())]
+    if not measured:
+        return replace(machine, remarks=(f"Not measured yet: {_names(nodes)}.",))
+    decoded = [Measurement.decode(report.status.probe(names.PROBE_NCCL).history) for report in measured]
+    complete = [measurement for measurement in decoded if measurement is not None]
+    several = len(reports) > 1
+    remarks = _spread(measured)
+    remarks += [f"Nodes: {_names(nodes)}."] if several else []
+    return replace(
+        machine,
+        source=f"measured, {len(measured)} of {len(reports)} nodes" if several else "measured",
+        bandwidths=_medians(complete) if len(complete) == len(measured) else _from_labels(measured),
+        remarks=(*remarks, *_fewer_gpus(measured)),
     )
 
 
-def _labelled(reports: Sequence[Report]) -> Bandwidths:
-    """By the whole numbers of the status, where what was measured is not kept in a form that can be read."""
+def _from_labels(reports: Sequence[Report]) -> Bandwidths:
+    """From the whole numbers in the status, if a record cannot be read."""
     status = reports[0].status
     ranks = min(report.status.bandwidth.gpus or report.status.gpus.count for report in reports)
     off = [report.status.bandwidth.p2p_off for report in reports if report.status.bandwidth.p2p_off]
-    figures = {name: _figures(reports, name) for name in Collective}
+    busbw = {name: median(values) for name, values in _values(reports).items()}
     return Bandwidths(
-        curves=_flat({name: median(some) for name, some in figures.items() if some}, ranks),
-        p2p_off=_off(median(off) if off else None, ranks),
+        curves=_flat(busbw, ranks),
+        p2p_off=_p2p_off(median(off) if off else None, ranks),
         nvls=False if _always_ring(status.gpus.product, ranks) else None,
     )
 
 
-def _measured(bandwidth: BandwidthStatus) -> bool:
-    return any((bandwidth.all_reduce, bandwidth.all_gather, bandwidth.reduce_scatter))
-
-
-def _figures(reports: Sequence[Report], collective: Collective) -> list[int]:
-    said = {
-        Collective.ALL_REDUCE: [report.status.bandwidth.all_reduce for report in reports],
-        Collective.ALL_GATHER: [report.status.bandwidth.all_gather for report in reports],
-        Collective.REDUCE_SCATTER: [report.status.bandwidth.reduce_scatter for report in reports],
+def _busbw(bandwidth: BandwidthStatus) -> dict[Collective, int | None]:
+    return {
+        Collective.ALL_REDUCE: bandwidth.all_reduce,
+        Collective.ALL_GATHER: bandwidth.all_gather,
+        Collective.REDUCE_SCATTER: bandwidth.reduce_scatter,
     }
-    return [number for number in said[collective] if number]
 
 
-def _apart(figures: dict[Collective, list[int]]) -> list[str]:
-    """The spread among the nodes, where there is one."""
-    wide = [
-        f"{name} {min(some)} to {max(some)}"
-        for name, some in figures.items()
-        if some and min(some) < max(some)
+def _values(reports: Sequence[Report]) -> dict[Collective, list[int]]:
+    """The nodes' values of each collective that was measured."""
+    values: dict[Collective, list[int]] = {}
+    for report in reports:
+        for name, gbps in _busbw(report.status.bandwidth).items():
+            if gbps:
+                values.setdefault(name, []).append(gbps)
+    return values
+
+
+def _spread(reports: Sequence[Report]) -> list[str]:
+    """A remark on how far the nodes differ, if they do."""
+    ranges = [
+        f"{name} {min(values)} to {max(values)}"
+        for name, values in _values(reports).items()
+        if min(values) < max(values)
     ]
-    return [f"Medians; the nodes reach {', '.join(wide)} GB/s."] if wide else []
+    return [f"Medians. The nodes reach {', '.join(ranges)} GB/s."] if ranges else []
 
 
-def _fewer(reports: Sequence[Report]) -> list[str]:
-    short = [r.name for r in reports if 0 < r.status.bandwidth.gpus < r.status.bandwidth.of]
-    return [f"Measured on fewer GPUs than the node should have: {_names(short)}."] if short else []
+def _fewer_gpus(reports: Sequence[Report]) -> list[str]:
+    nodes = [r.name for r in reports if 0 < r.status.bandwidth.gpus < r.status.bandwidth.of]
+    return [f"Measured with fewer GPUs than the node should have: {_names(nodes)}."] if nodes else []
 
 
-def reference(rows: Iterable[Expectation]) -> list[Place]:
-    """Published figures, for machines that nobody has measured here: the largest size of each collective."""
-    alike: dict[tuple[str, int, str], list[Expectation]] = defaultdict(list)
-    for row in rows:
-        if row.kind in PUBLISHED:
-            alike[row.gpu, row.count, row.link].append(row)
-    return [_published(rows) for rows in alike.values()]
-
-
-def _published(rows: Sequence[Expectation]) -> Place:
-    first = rows[0]
-    reduced = [row for row in rows if row.collective == Collective.ALL_REDUCE]
-    rings = [row for row in reduced if row.nvls is False]
-    fast = [row for row in reduced if row.nvls] or rings or reduced
-    best = {Collective.ALL_REDUCE: fast} if fast else {}
-    notes = []
+def _published(group: Sequence[Expectation]) -> Machine:
+    first = group[0]
+    all_reduce = [one for one in group if one.collective == Collective.ALL_REDUCE]
+    rings = [one for one in all_reduce if one.nvls is False]
+    fastest = [one for one in all_reduce if one.nvls] or rings or all_reduce
+    chosen = {Collective.ALL_REDUCE: fastest} if fastest else {}
+    remarks = []
     for name in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-        own = [row for row in rows if row.collective == name]
-        if own or (rings and fast is not rings):
-            best[name] = own or rings
-        if not own and rings and fast is not rings:
-            notes.append(f"{name} as all_reduce without NVLS, which is a ring too.")
-    curves = tuple(
-        Curve(
-            collective=name,
-            points=tuple(sorted({row.bytes: row.busbw for row in some}.items())),
-            ranks=first.count,
-        )
-        for name, some in best.items()
-    )
+        own = [one for one in group if one.collective == name]
+        if own or (rings and fastest is not rings):
+            chosen[name] = own or rings
+        if not own and rings and fastest is not rings:
+            remarks.append(f"For {name}: all_reduce without NVLS, which is a ring too.")
     model = " ".join(first.gpu.replace("*", " ").split()).removeprefix("NVIDIA ")
-    nvls = any(row.nvls for row in fast)
-    known = nvls or bool(rings) or bool(NO_NVLS.search(model)) or first.count < NVLS_RANKS
-    sources = sorted({row.source for row in rows if row.source})
-    notes += [f"From: {'; '.join(sources)}"] if sources else []
-    return Place(
+    nvls = any(one.nvls for one in fastest)
+    known = nvls or bool(rings) or _always_ring(model, first.count)
+    origins = sorted({one.source for one in group if one.source})
+    remarks += [f"From: {'; '.join(origins)}"] if origins else []
+    return Machine(
         title=f"{first.count}x {model}" + (f", {first.link}" if first.link else ""),
         source="published",
         gpus=first.count,
-        bandwidths=Bandwidths(curves=curves, nvls=nvls if known else None),
-        notes=tuple(notes),
+        bandwidths=Bandwidths(
+            curves=tuple(_published_curve(name, some) for name, some in chosen.items()),
+            nvls=nvls if known else None,
+        ),
+        remarks=tuple(remarks),
     )
+
+
+def _published_curve(collective: Collective, group: Sequence[Expectation]) -> Curve:
+    points = tuple(sorted({one.bytes: one.busbw for one in group}.items()))
+    return Curve(collective=collective, points=points, ranks=group[0].count)
 
 
 def _flat(busbw: dict[Collective, float], ranks: int) -> tuple[Curve, ...]:
     return tuple(
-        Curve(collective=name, points=((AT_ONE_SIZE, busbw[name]),), ranks=ranks)
+        Curve(collective=name, points=((LABEL_SIZE, busbw[name]),), ranks=ranks)
         for name in Collective
         if busbw.get(name)
     )
 
 
-def _off(gbps: float | None, ranks: int) -> tuple[Curve, ...]:
+def _p2p_off(gbps: float | None, ranks: int) -> tuple[Curve, ...]:
     return _flat({Collective.ALL_REDUCE: gbps}, ranks) if gbps else ()
 
 

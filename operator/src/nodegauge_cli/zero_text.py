@@ -1,6 +1,6 @@
-"""What `nodegauge zero` prints for a person: a block per node class, a line per scheme.
+"""The text output of `nodegauge zero`: a block per machine, a line per scheme.
 
-Reads at 80 columns and when piped.  Every number has its unit beside it, and what is missing says so.
+It fits 80 columns.  Every number has its unit, and every missing number is explained.
 """
 
 from __future__ import annotations
@@ -12,28 +12,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Collective
-from nodegauge_judge.nccl.zero import (
-    SIGNIFICANT_SHARE,
-    TRANSFERS,
-    Bandwidths,
-    Cost,
-    Curve,
-    Job,
-    Scheme,
-    costs,
-)
+from nodegauge_judge.nccl.zero import SIGNIFICANT_SHARE, TRANSFERS, Bandwidths, Cost, Job, Scheme, costs
 
 NOISE = 0.05
-"""Share of the time by which runs of one path may differ.  Own."""
+"""Share by which two runs over the same path may differ.  Chosen by this project: repeated runs of NCCL stay
+within it."""
 MISSING = "-"
 WIDTH = 80
+_SHORT = {Collective.ALL_REDUCE: "AR", Collective.ALL_GATHER: "AG", Collective.REDUCE_SCATTER: "RS"}
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """Something to compute for: a node class, a node, a report, a published figure.
+class Machine(Struct, frozen=True, kw_only=True):
+    """What to compute for: a node class, a node, a file, or published bandwidths.
 
-    `source`: where its figures are from; `notes`: what to know about them; `gpus` a node has, `ranks` of them
-    take part (0 for all); `bandwidths`: null where there are none, with the reason in `notes`.
+    `source`: where its bandwidths come from; `gpus`: all of its GPUs; `ranks`: how many take part (0 for
+    all); `bandwidths`: null if there are none, with the reason in `remarks`.
     """
 
     title: str
@@ -42,21 +35,21 @@ class Place(Struct, frozen=True, kw_only=True):
     ranks: int = 0
     bandwidths: Bandwidths | None = None
     nodes: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def job(self, job: Job) -> Job:
-        """The job on this place's GPUs."""
+        """The job on this machine's GPUs."""
         return replace(job, ranks=self.ranks or self.gpus)
 
 
-def text(job: Job, places: Sequence[Place], *, lines: Sequence[str] = ()) -> Iterator[str]:
-    """All lines; `lines` go below the heading."""
+def text(job: Job, machines: Sequence[Machine], *, remarks: Sequence[str] = ()) -> Iterator[str]:
+    """All lines; `remarks` follow the heading."""
     yield heading(job)
-    yield from lines
-    for place in places:
+    yield from _wrapped(remarks, indent="")
+    for machine in machines:
         yield ""
-        yield from _block(job, place)
-    if any(place.bandwidths for place in places):
+        yield from _block(job, machine)
+    if any(machine.bandwidths for machine in machines):
         yield ""
         yield from _wrapped(_legend(job), indent="")
 
@@ -70,13 +63,12 @@ def heading(job: Job) -> str:
     return f"{size}, {gpus} of one node{micro}{bucket}"
 
 
-def _block(job: Job, place: Place) -> Iterator[str]:
-    yield f"{place.title}  [{place.source}]"
-    if place.bandwidths is not None:
-        yield from _wrapped([f"busbw: {_bandwidths(place.bandwidths)}"])
-        found = costs(place.job(job), place.bandwidths)
-        rows = [_row(job, cost, names) for names, cost in _merged(job, found)]
-        table = [_head(job), *rows]
+def _block(job: Job, machine: Machine) -> Iterator[str]:
+    yield f"{machine.title}  [{machine.source}]"
+    if machine.bandwidths is not None:
+        yield from _wrapped([f"busbw: {_busbw(machine.bandwidths)}"])
+        every = costs(machine.job(job), machine.bandwidths)
+        table = [_head(job), *(_row(job, cost, name) for name, cost in _merged(job, every))]
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
         for row in table:
             cells = (
@@ -84,14 +76,14 @@ def _block(job: Job, place: Place) -> Iterator[str]:
                 for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
             yield "  " + "  ".join(cells).rstrip()
-        yield from _wrapped(_substitutes(found))
-    yield from _wrapped(place.notes)
+        yield from _wrapped(_substitutes(every))
+    yield from _wrapped(machine.remarks)
 
 
-def _wrapped(notes: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
-    for note in notes:
+def _wrapped(lines: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
+    for line in lines:
         yield from wrap(
-            note,
+            line,
             WIDTH,
             initial_indent=indent,
             subsequent_indent=2 * indent,
@@ -102,24 +94,24 @@ def _wrapped(notes: Iterable[str], *, indent: str = "  ") -> Iterator[str]:
 
 def _head(job: Job) -> list[str]:
     share = ["% of step"] if job.compute else []
-    return ["", "per step", "per GPU", "time", "not hidden", *share, "P2P off"]
+    return ["", "per step", "per GPU", "time", "exposed", *share, "P2P off"]
 
 
 def _row(job: Job, cost: Cost, name: str) -> list[str]:
     share = [_share(job, cost)] if job.compute else []
     return [
         name,
-        _passes(job, cost.scheme),
+        _transfers(job, cost.scheme),
         _bytes(cost.gigabytes * 1e9),
         _time(cost.seconds),
-        _range(cost),
+        _exposed(cost),
         *share,
         _lost(cost),
     ]
 
 
 def _lost(cost: Cost) -> str:
-    """What switching P2P off would cost; two measurements of the same path differ by a little."""
+    """The cost of disabling P2P; a difference within `NOISE` counts as none."""
     lost = cost.lost_without_p2p
     if lost is None:
         return MISSING
@@ -128,26 +120,23 @@ def _lost(cost: Cost) -> str:
     return f"+{_time(lost)}" if lost > 0 else f"-{_time(-lost)}"
 
 
-def _merged(job: Job, found: Sequence[Cost]) -> Iterator[tuple[str, Cost]]:
-    """Each scheme with its name; ZeRO-1 and ZeRO-2 are one line where they cost the same."""
-    alike = job.micro_batches == 1
-    for cost in found:
-        if alike and cost.scheme is Scheme.ZERO_1:
+def _merged(job: Job, every: Sequence[Cost]) -> Iterator[tuple[str, Cost]]:
+    """Each scheme with its name; ZeRO-1 and ZeRO-2 share a line if they cost the same."""
+    same = job.micro_batches == 1
+    for cost in every:
+        if same and cost.scheme is Scheme.ZERO_1:
             yield "ZeRO-1, -2", cost
-        elif not (alike and cost.scheme is Scheme.ZERO_2):
+        elif not (same and cost.scheme is Scheme.ZERO_2):
             yield cost.scheme.value, cost
 
 
-_SHORT = {Collective.ALL_REDUCE: "AR", Collective.ALL_GATHER: "AG", Collective.REDUCE_SCATTER: "RS"}
-
-
-def _passes(job: Job, scheme: Scheme) -> str:
-    counts = [(p.per_step + p.per_micro_batch * job.micro_batches, p.collective) for p in TRANSFERS[scheme]]
+def _transfers(job: Job, scheme: Scheme) -> str:
+    counts = [(t.per_step + t.per_micro_batch * job.micro_batches, t.collective) for t in TRANSFERS[scheme]]
     return " + ".join(f"{times}x {_SHORT[name]}" if times > 1 else _SHORT[name] for times, name in counts)
 
 
-def _range(cost: Cost) -> str:
-    """From all that can be hidden behind the backward pass to nothing hidden."""
+def _exposed(cost: Cost) -> str:
+    """From full overlap with the backward pass to none."""
     if cost.seconds is None or cost.exposed is None:
         return MISSING
     low, high = _time(cost.exposed), _time(cost.seconds)
@@ -162,38 +151,37 @@ def _share(job: Job, cost: Cost) -> str:
     return f"{100 * low:.0f} .. {100 * high:.0f}"
 
 
-def _substitutes(found: Sequence[Cost]) -> list[str]:
-    said = sorted({words for cost in found for words in cost.substitutes})
-    missing = any(cost.seconds is None for cost in found)
-    notes = [f"Not measured, so taken from another ring: {', '.join(said)}."] if said else []
-    if missing:
-        notes.append("-: not known. An all_reduce with NVLS says nothing of all_gather or reduce_scatter.")
-    return notes
+def _substitutes(every: Sequence[Cost]) -> list[str]:
+    names = sorted({name for cost in every for name in cost.substitutes})
+    remarks = [f"Not measured, so another ring is used: {', '.join(names)}."] if names else []
+    if any(cost.seconds is None for cost in every):
+        remarks.append("-: unknown. all_reduce with NVLS says nothing about the other collectives.")
+    return remarks
 
 
-def _bandwidths(bandwidths: Bandwidths) -> str:
-    said = [_curve(curve) + (" (NVLS)" if _nvls(bandwidths, curve) else "") for curve in bandwidths.curves]
+def _busbw(bandwidths: Bandwidths) -> str:
+    parts = []
+    for curve in bandwidths.curves:
+        nvls = bandwidths.nvls is True and curve.collective == Collective.ALL_REDUCE
+        parts.append(f"{curve.collective} {curve.gbps:.3g}{' (NVLS)' if nvls else ''}")
     off = next((c for c in bandwidths.p2p_off if c.collective == Collective.ALL_REDUCE), None)
-    return ", ".join([*said, *([f"all_reduce without P2P {off.gbps:.3g}"] if off else [])]) + " GB/s"
-
-
-def _nvls(bandwidths: Bandwidths, curve: Curve) -> bool:
-    return bandwidths.nvls is True and curve.collective == Collective.ALL_REDUCE
-
-
-def _curve(curve: Curve) -> str:
-    return f"{curve.collective} {curve.gbps:.3g}"
+    parts += [f"all_reduce with P2P off {off.gbps:.3g}"] if off else []
+    return ", ".join(parts) + " GB/s"
 
 
 def _legend(job: Job) -> Iterator[str]:
-    yield "AR all-reduce, AG all-gather, RS reduce-scatter, each over all parameters or gradients."
+    yield "AR all_reduce, AG all_gather, RS reduce_scatter, each over all parameters or gradients."
     if job.compute:
         yield (
-            f"Not hidden: the range from what the backward pass (2/3 of {job.compute:g} s) cannot hide to no "
-            f"overlap. Above {100 * SIGNIFICANT_SHARE:.0f} % of the step the choice of node matters."
+            "Exposed: communication that adds to the step, from full overlap with the backward pass (2/3 of "
+            f"{job.compute:g} s) to none. Above {100 * SIGNIFICANT_SHARE:.0f} % of the step, the choice of "
+            "node matters."
         )
     else:
-        yield "Not hidden: 0 where the backward pass hides it all; --compute SECONDS says how much it can."
+        yield (
+            "Exposed: communication that adds to the step, from full overlap with the backward pass to none. "
+            "--compute SECONDS narrows the range."
+        )
 
 
 def _time(seconds: float | None) -> str:
@@ -205,10 +193,10 @@ def _time(seconds: float | None) -> str:
     return f"{_digits(seconds)} s"
 
 
-def _bytes(number: float | None) -> str:
+def _bytes(number: float) -> str:
     for limit, unit in ((1e3, "B"), (1e6, "kB"), (1e9, "MB"), (1e12, "GB"), (1e15, "TB")):
-        if (number or 0.0) < limit:
-            return f"{_digits((number or 0.0) / limit * 1e3)} {unit}"
+        if number < limit:
+            return f"{_digits(number / limit * 1e3)} {unit}"
     return f"{number:.3g} B"
 
 

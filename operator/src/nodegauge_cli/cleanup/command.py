@@ -1,9 +1,9 @@
-"""`nodegauge cleanup`: take everything of ours off the cluster, also when the operator was busy.
+"""`nodegauge cleanup`: remove everything that nodegauge wrote to a cluster.
 
-Run by the chart's pre-delete hook and by people.  First the operator is scaled to nothing and waited for
-(`stopping`), since a living one would write again what is removed here; then labels, taints and conditions go
-(by key, and labels by managedFields), then reports and probe pods (`cleaning`).  Policies belong to whoever
-made them: only one that is named goes, the chart's own.
+The chart's pre-delete hook runs this, and people do.  It stops the operator first (`stop_operator`), which
+would write everything again.  Then it removes labels, taints and conditions (by key, and labels by
+managedFields), reports and probe pods (`objects`).  Policies belong to the people who created them, so it
+deletes only the one that is named: the chart's own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import os
 
 import click
 
-from nodegauge_cli.cleanup.objects import Cleaning
-from nodegauge_cli.cleanup.retry import Patience
-from nodegauge_cli.cleanup.stop_operator import found, stop_operator
-from nodegauge_cli.options import duration
+from nodegauge_cli.cleanup.objects import CleanUp
+from nodegauge_cli.cleanup.retry import Retry
+from nodegauge_cli.cleanup.stop_operator import find_deployments, stop_operator
+from nodegauge_cli.inputs import duration
 from nodegauge_operator.kube.client import Client, connect
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.kube.limiter import Limiter
@@ -24,27 +24,30 @@ from nodegauge_operator.kube.limiter import Limiter
 
 @click.command()
 @click.option(
-    "--namespace", default="nodegauge", show_default=True, help="Namespace of operator and probe pods."
+    "--namespace",
+    default="nodegauge",
+    show_default=True,
+    help="Namespace of the operator and its probe pods.",
 )
 @click.option(
     "--deployment",
     default="",
-    help="The operator's Deployment; without it, those in the namespace that carry the chart's labels.",
+    help="The operator's Deployment. Default: those in the namespace with the chart's labels.",
 )
-@click.option("--policy", default="", help="A GPUValidationPolicy to delete as well; without it, none.")
+@click.option("--policy", default="", help="Also delete this GPUValidationPolicy.")
 @click.option(
     "--timeout",
     callback=duration,
     default="120s",
     show_default=True,
-    help="How long to wait for the operator to end.",
+    help="How long to wait for the operator to stop.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 def cleanup(namespace: str, deployment: str, policy: str, timeout: float, dry_run: bool) -> None:
-    """Stop the operator, then remove every label, taint, condition, probe pod and NodeReport of nodegauge.
+    """Stop the operator, then remove nodegauge's labels, taints, conditions, probe pods and NodeReports.
 
-    The operator's Deployment stays, scaled to 0; so do policies and CRDs. What fails is named in the end,
-    with exit code 1, and everything else is removed all the same: this can be run again at any time.
+    The operator's Deployment (scaled to 0), policies and CRDs stay. If an object cannot be removed, the
+    command continues with the others, lists it at the end and exits with code 1. It is safe to run again.
     """
 
     async def run() -> None:
@@ -70,17 +73,19 @@ def cleanup(namespace: str, deployment: str, policy: str, timeout: float, dry_ru
 async def clean(
     client: Client, *, namespace: str, deployment: str, policy: str, within: float, dry_run: bool
 ) -> None:
-    """The whole of it on one cluster.  Raises `KubeError` that names what is left."""
-    patience = Patience()
+    """Clean one cluster.  Raises a `KubeError` that lists what is left."""
+    retry = Retry()
     if not dry_run:
-        await stop_operator(
-            client, namespace=namespace, deployment=deployment, within=within, patience=patience
-        )
+        await stop_operator(client, namespace=namespace, deployment=deployment, within=within, retry=retry)
     else:
-        names = [deployment] if deployment else await found(client, namespace=namespace, patience=patience)
+        names = (
+            [deployment] if deployment else await find_deployments(client, namespace=namespace, retry=retry)
+        )
         for name in names:
             click.echo(f"operator: Deployment {namespace}/{name} would be scaled to 0")
-    cleaning = Cleaning(client, namespace=namespace, policy=policy, dry_run=dry_run, patience=patience)
-    await cleaning.run()
-    if cleaning.left:
-        raise KubeError(f"not all is clean:\n{cleaning.left.text()}\nRun this again once the reason is gone.")
+    clean_up = CleanUp(client, namespace=namespace, policy=policy, dry_run=dry_run, retry=retry)
+    await clean_up.run()
+    if clean_up.remaining:
+        raise KubeError(
+            f"some objects remain:\n{clean_up.remaining.text()}\nFix the causes, then run this command again."
+        )

@@ -1,8 +1,8 @@
-"""Calls that outlast a blip: what the API server cannot answer now is asked again, for a bounded time.
+"""Retries for calls that the API server cannot answer right now, for a limited time.
 
-A clean-up makes thousands of calls while its cluster may be in trouble: one 503 must not end it, and an API
-server that is away for good must not hold it for a quarter of a minute per object.  Only `Unavailable` is
-tried again: every other answer is one, and the caller's to judge.
+A clean-up makes thousands of calls in a cluster that may be unhealthy.  One 503 must not end it, and an API
+server that stays down must not delay it by 24 seconds per object.  Only `Unavailable` is retried; every other
+answer goes to the caller.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ T = TypeVar("T")
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 8.0
 TRIES = 8
-"""Of one call: 24 s of waiting in between, enough for an API server behind a load balancer to be replaced."""
+"""Tries per call: 24 s of waiting in all, enough to replace an API server behind a load balancer."""
 OUTAGE_SECONDS = 60.0
-"""No call has been answered for so long: the API server is away, and nothing more is tried."""
+"""After this long without an answer the API server counts as down, and no call is tried any more."""
 GONE = 410
-"""A list's continue token has expired (the API server keeps them 5 to 15 minutes): list from the start."""
+"""A list's continue token has expired (API servers keep them 5 to 15 minutes): start the list again."""
 
 
-class Patience:
-    """Shared by all calls of one clean-up.  Make it inside the running loop, whose clock it uses."""
+class Retry:
+    """Shared by all calls of one clean-up.  Create it inside the running loop, whose clock it uses."""
 
     def __init__(self) -> None:
         self._clock = asyncio.get_running_loop().time
         self._answered_at = self._clock()
-        self._away = ""
+        self._outage = ""
 
     async def call(self, make: Callable[[], Awaitable[T]]) -> T:
-        """The answer to the call that `make` makes anew at each try.  Raises `KubeError`."""
+        """The answer to `make()`, which is called again at every try.  Raises `KubeError`."""
         wait = FIRST_WAIT
-        for left in reversed(range(TRIES)):
-            if self._away:
-                raise Unavailable(f"not tried, the API server is away: {self._away}")
+        for tries_left in reversed(range(TRIES)):
+            if self._outage:
+                raise Unavailable(f"not tried, the API server is down: {self._outage}")
             try:
                 answer = await make()
             except KubeError as error:
                 if not isinstance(error, Unavailable):
                     self._answered_at = self._clock()
-                if not _worth_another_try(error) or not left:
+                if not _is_temporary(error) or not tries_left:
                     raise
                 self._note_outage(error)
             else:
@@ -55,17 +55,17 @@ class Patience:
         raise AssertionError("the last try returns or raises")
 
     async def list(self, each: Callable[[], AsyncIterator[T]]) -> list[T]:
-        """All of a list; one that broke off is taken from its start again, so that nothing is missing."""
+        """A complete list; one that breaks off is started again."""
 
-        async def whole() -> list[T]:
+        async def complete() -> list[T]:
             return [item async for item in each()]
 
-        return await self.call(whole)
+        return await self.call(complete)
 
     def _note_outage(self, error: KubeError) -> None:
         if self._clock() - self._answered_at > OUTAGE_SECONDS:
-            self._away = str(error)
+            self._outage = str(error)
 
 
-def _worth_another_try(error: KubeError) -> bool:
+def _is_temporary(error: KubeError) -> bool:
     return isinstance(error, Unavailable) or error.status == GONE

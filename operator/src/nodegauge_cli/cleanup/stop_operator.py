@@ -1,7 +1,7 @@
-"""Stop the operator before its work is undone: a living one would write again what a clean-up removes.
+"""Stop the operator before the clean-up: a running operator would write everything again.
 
-What cannot be stopped from here (an operator in another namespace, a pod that no Deployment of ours made)
-ends the clean-up before it changed a node, with what to do instead.
+An operator that cannot be stopped from here (in another namespace, or a pod without a Deployment of ours)
+ends the clean-up before it changes a node, with a message that says what to do instead.
 """
 
 from __future__ import annotations
@@ -12,89 +12,87 @@ from functools import partial
 
 import click
 
-from nodegauge_cli.cleanup.retry import Patience
+from nodegauge_cli.cleanup.retry import Retry
 from nodegauge_operator.kube import workloads
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 
 POLL_SECONDS = 0.25
 FORCE_AFTER = 10.0
-"""Seconds over its grace period after which a pod is removed without its kubelet's word."""
+"""Seconds after its grace period at which a pod is removed without its kubelet's confirmation."""
 TOKEN_SECONDS = 15.0
-"""A removed pod's token is refused by then: API servers remember an accepted one for 10 s (Kubernetes,
-pkg/kubeapiserver/authenticator: tokenSuccessCacheTTL)."""
+"""After this long the token of a removed pod is refused: API servers cache an accepted token for 10 s
+(Kubernetes, pkg/kubeapiserver/authenticator: tokenSuccessCacheTTL)."""
 
 
 async def stop_operator(
-    client: Client, *, namespace: str, deployment: str, within: float, patience: Patience
+    client: Client, *, namespace: str, deployment: str, within: float, retry: Retry
 ) -> None:
-    """Scale the operator to nothing and wait until its pods are gone.
+    """Scale the operator to 0 and wait until its pods are gone.
 
-    Without a name its Deployments are those in the namespace with the chart's labels.  Raises `KubeError`
-    where an operator is still alive after `within` seconds, or lives where this does not reach.
+    Without a name, its Deployments are those in the namespace with the chart's labels.  Raises `KubeError` if
+    an operator still runs after `within` seconds, or runs in another namespace.
     """
     if deployment:
         names = [deployment]
     else:
-        await refuse_elsewhere(client, namespace=namespace, patience=patience)
-        names = await found(client, namespace=namespace, patience=patience)
+        await refuse_elsewhere(client, namespace=namespace, retry=retry)
+        names = await find_deployments(client, namespace=namespace, retry=retry)
     scale = partial(workloads.scale_to_zero, client, namespace=namespace)
-    selectors = {name: await patience.call(partial(scale, deployment=name)) for name in names}
+    selectors = {name: await retry.call(partial(scale, deployment=name)) for name in names}
     for name, selector in selectors.items():
         if selector is None:
             click.echo(f"operator: no Deployment {namespace}/{name}, nothing to stop")
             continue
-        await _await_none(client, namespace=namespace, selector=selector, within=within, patience=patience)
+        await _await_none(client, namespace=namespace, selector=selector, within=within, retry=retry)
         click.echo(f"operator: Deployment {namespace}/{name} scaled to 0, its pods are gone")
     if not deployment:
         own = workloads.OPERATOR
-        await _await_none(client, namespace=namespace, selector=own, within=within, patience=patience)
+        await _await_none(client, namespace=namespace, selector=own, within=within, retry=retry)
 
 
-async def found(client: Client, *, namespace: str, patience: Patience) -> list[str]:
-    """Names of the operator's Deployments, by their labels; says so where there is none."""
-    names = await patience.call(partial(workloads.deployments, client, namespace=namespace))
+async def find_deployments(client: Client, *, namespace: str, retry: Retry) -> list[str]:
+    """Names of the operator's Deployments, found by their labels; prints a line if there is none."""
+    names = await retry.call(partial(workloads.deployments, client, namespace=namespace))
     if not names:
         click.echo(f"operator: no Deployment with its labels in namespace {namespace}, nothing to stop")
     return names
 
 
-async def refuse_elsewhere(client: Client, *, namespace: str, patience: Patience) -> None:
-    """Raise where an operator lives in another namespace than the one that is cleaned."""
+async def refuse_elsewhere(client: Client, *, namespace: str, retry: Retry) -> None:
+    """Raise if an operator runs in another namespace."""
     try:
-        living = await patience.call(partial(workloads.pods, client))
+        running = await retry.call(partial(workloads.pods, client))
     except Forbidden as error:
         raise KubeError(
-            f"cannot see whether an operator lives in another namespace, which would write again what is "
-            f"removed: {error}. Name its Deployment with --deployment to go on without that look."
+            f"cannot check whether an operator runs in another namespace, where it would write everything "
+            f"again: {error}. To skip this check, name the operator with --deployment."
         ) from None
-    others = [pod for pod in living if pod.namespace != namespace]
+    others = [pod for pod in running if pod.namespace != namespace]
     if others:
         raise KubeError(
-            f"an operator lives in another namespace ({_listed(others)}) and would write again what is "
-            f"removed: run this with --namespace {others[0].namespace}, or uninstall that one first"
+            f"an operator runs in another namespace ({_listed(others)}) and would write everything again: "
+            f"use --namespace {others[0].namespace}, or uninstall that operator first"
         )
 
 
-async def _await_none(
-    client: Client, *, namespace: str, selector: str, within: float, patience: Patience
-) -> None:
-    """Until no such pod is alive; one whose kubelet has not confirmed in time is removed without it."""
+async def _await_none(client: Client, *, namespace: str, selector: str, within: float, retry: Retry) -> None:
+    """Wait until no such pod runs; a pod whose kubelet does not confirm in time is removed without it."""
     list_pods = partial(workloads.pods, client, namespace=namespace, selector=selector)
     clock = asyncio.get_running_loop().time
-    until, due, forced = clock() + within, dict[str, float](), False
-    while living := await patience.call(list_pods):
-        if clock() >= until:
+    deadline, due, forced = clock() + within, dict[str, float](), False
+    while running := await retry.call(list_pods):
+        if clock() >= deadline:
             raise KubeError(
-                f"the operator is still alive after {within:.0f} s ({_listed(living)}) and would write again "
-                "what is removed. Delete what runs it, then run this again."
+                f"the operator still runs after {within:.0f} s ({_listed(running)}) and would write "
+                "everything again. Delete what owns its pods, then run this command again."
             )
-        for pod in living:
+        for pod in running:
             if pod.grace is not None and clock() >= due.setdefault(
                 pod.uid, clock() + pod.grace + FORCE_AFTER
             ):
-                click.echo(f"operator: pod {pod} not confirmed by its kubelet, removed without it")
-                await patience.call(partial(workloads.remove, client, pod))
+                click.echo(f"operator: pod {pod} removed without confirmation by its kubelet")
+                await retry.call(partial(workloads.remove, client, pod))
                 forced = True
         await asyncio.sleep(POLL_SECONDS)
     if forced:
