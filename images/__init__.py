@@ -1,5 +1,4 @@
-"""How nodegauge's two container images are made: see README.md beside this file.
+"""Builds nodegauge's container images without a container engine and without root: see README.md here.
 
-Not part of the installed project.  Needs the standard library, pip and Debian's package tools, and neither a
-container engine nor root.
+Not part of the installed project.  Needs the standard library, pip and Debian's package tools.
 """

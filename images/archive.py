@@ -1,7 +1,7 @@
-"""Write folders as the layers of an OCI image, in one file that container engines load.
+"""Write folders as the layers of an OCI image, in one file that container engines can load.
 
 The file is an OCI image layout (image-spec 1.1, image-layout.md) in a tar, for `ctr images import`,
-`podman load` and `skopeo`; a `manifest.json` beside it makes it one that `docker load` takes too.  The same
+`podman load` and `skopeo`; with an additional `manifest.json`, `docker load` accepts it too.  The same
 folders give the same bytes: names are sorted; owner, times and modes are fixed.
 """
 
@@ -20,7 +20,7 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 EPOCH = "1970-01-01T00:00:00Z"
-# Folders that anyone may write to where the root file system is writable at all.
+# Folders that everyone may write to, if the root file system is writable.
 STICKY = {"tmp", "var/tmp"}
 
 
@@ -53,7 +53,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What was written: the manifest's digest, bytes as pulled, bytes of all files."""
+    """A written archive: digest of its manifest, packed size and unpacked size in bytes."""
 
     path: Path
     reference: str
@@ -63,7 +63,7 @@ class Written:
 
 
 def _header(path: Path, *, name: str) -> tarfile.TarInfo:
-    """A tar header that depends on the file's name, kind and content alone."""
+    """A tar header that depends only on the file's name, kind and content."""
     info = tarfile.TarInfo(name)
     if path.is_symlink():
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
@@ -75,7 +75,7 @@ def _header(path: Path, *, name: str) -> tarfile.TarInfo:
 
 
 def _mode(path: Path, *, name: str) -> int:
-    """Readable by all and writable by the owner alone, whatever the builder's umask was."""
+    """Readable by all and writable only by the owner, regardless of the builder's umask."""
     if path.is_dir():
         return 0o1777 if name in STICKY else 0o755
     return 0o755 if path.stat().st_mode & 0o100 else 0o644
@@ -90,7 +90,7 @@ def set_modes(folder: Path) -> None:
 
 
 def layer(folder: Path, *, created_by: str) -> Layer:
-    """Everything below `folder`, owned by root and writable by no one else."""
+    """Everything below `folder`, owned by root and writable only by root."""
     raw, unpacked = io.BytesIO(), 0
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
@@ -115,7 +115,7 @@ def _json(value: object) -> bytes:
 
 
 def _settings(layers: list[Layer], *, architecture: str, config: dict[str, Any]) -> Blob:
-    """The image's configuration: what runs, and which layers it stands on."""
+    """The image's configuration: what it runs, and its layers."""
     value = {
         "architecture": architecture,
         "os": "linux",
@@ -140,7 +140,7 @@ def _manifest(settings: Blob, layers: list[Layer], *, labels: dict[str, str]) ->
 
 
 def _index(manifest: Blob, *, reference: str, architecture: str) -> dict[str, Any]:
-    """The layout's index: the one image, under the names that containerd and OCI tools look for."""
+    """The layout's index: one image, with the names that containerd and OCI tools use."""
     names = {
         "io.containerd.image.name": reference,
         "org.opencontainers.image.ref.name": reference.rpartition(":")[2],
@@ -167,7 +167,7 @@ def _for_docker(settings: Blob, layers: list[Layer], *, reference: str) -> list[
 def write(
     path: Path, *, reference: str, layers: list[Layer], architecture: str, config: dict[str, Any]
 ) -> Written:
-    """The archive at `path`, of an image called `reference` (registry/repository:tag).
+    """Write the archive of the image `reference` (registry/repository:tag) to `path`.
 
     `config` is the `config` object of image-spec's config.md: user, entrypoint, environment, labels.
     """
@@ -193,7 +193,7 @@ def write(
 
 
 def _tar(path: Path, files: dict[str, bytes]) -> None:
-    """`files` in a tar that is at `path` whole or not at all."""
+    """Write `files` to a tar at `path`, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:

@@ -1,7 +1,7 @@
-"""Make the images' file systems, and of them archives: the order of the steps, and what is said about each.
+"""Build the images' file systems, and archives of them, step by step.
 
-A root is the base (Debian's Python) plus the project below /opt/nodegauge.  The Dockerfiles take it as it is;
-the archives hold it as two layers, of which the first is the same in both images, so a node pulls it once.
+A root file system is the base (Debian's Python) plus the project below /opt/nodegauge.  The Dockerfiles copy
+it unchanged.  The archives have it as two layers; all images share the first, so a node pulls it only once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INPUTS = (*SOURCES, "constraints.txt", "images")
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """The packages of the base, where they are kept, and the version of their Python."""
+    """The packages of the base, their download folder, and the version of their Python."""
 
     python: str
     packages: list[debian.Package]
@@ -35,7 +35,7 @@ class Base:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where downloads are kept: the folder that `make test` keeps its control plane in."""
+    """Folder of downloads, next to the control plane of `make test`."""
     if environ.get("NODEGAUGE_CACHE"):
         return Path(environ["NODEGAUGE_CACHE"]) / "debian"
     home = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -43,29 +43,29 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def look_up(environ: Mapping[str, str]) -> Base:
-    """The base's packages at the versions that this machine's archive has today, downloaded where missing."""
+    """The base's packages in the versions of this machine's archive, downloaded if missing."""
     python = debian.python_version()
     architecture = debian.architecture()
     wanted = debian.packages(debian.closure(python))
-    say(f"base: Python {python} of {len(wanted)} Debian packages, {architecture}")
+    say(f"base: Python {python} from {len(wanted)} Debian packages, {architecture}")
     cache = cache_folder(environ)
     debian.fetch(wanted, cache=cache)
     return Base(python=python, packages=wanted, cache=cache, architecture=architecture)
 
 
 def fingerprint(base: Base) -> str:
-    """What an archive depends on, in short: equal for equal packages, sources, pins and builder."""
-    found = hashlib.sha256("".join(package.sha256 for package in base.packages).encode())
+    """Digest of an archive's inputs: packages, sources, pins and this builder."""
+    digest = hashlib.sha256("".join(package.sha256 for package in base.packages).encode())
     for name in INPUTS:
         path = ROOT / name
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and "__pycache__" not in file.parts and ".egg-info" not in str(file):
-                found.update(f"{file.relative_to(ROOT)} {debian.digest(file)}\n".encode())
-    return found.hexdigest()
+                digest.update(f"{file.relative_to(ROOT)} {debian.digest(file)}\n".encode())
+    return digest.hexdigest()
 
 
 def build_base(base: Base, *, root: Path, scripts: Path) -> Path:
-    """The base in `root`, with bytecode; the script in `scripts` that runs its Python."""
+    """Build the base in `root`, with bytecode; returns the script in `scripts` that runs its Python."""
     debian.build(root, wanted=base.packages, cache=base.cache, python=base.python)
     python = wrapper(root, at=scripts / f"python{base.python}", python=base.python)
     compile_all(python, root / f"usr/lib/python{base.python}", root=root)
@@ -73,9 +73,9 @@ def build_base(base: Base, *, root: Path, scripts: Path) -> Path:
 
 
 def tree(image: Image, *, root: Path, environ: Mapping[str, str]) -> None:
-    """The whole file system of an image in the folder `root`, which must be empty or missing."""
+    """Write the whole file system of an image to the folder `root`, which must be empty or missing."""
     if root.is_dir() and any(root.iterdir()):
-        raise BuildFailed(f"{root} is not empty: name a folder that is, or one that does not exist yet")
+        raise BuildFailed(f"{root} is not empty: name an empty folder, or one that does not exist yet")
     base = look_up(environ)
     with tempfile.TemporaryDirectory() as scripts:
         say(f"unpacking the base into {root}")
@@ -87,7 +87,7 @@ def tree(image: Image, *, root: Path, environ: Mapping[str, str]) -> None:
 
 
 def fill(image: Image, *, base: Base, below: Path, root: Path, python: Path) -> None:
-    """What the image has beside the base, in `root`; the base itself is in `below`."""
+    """Write what the image adds to the base to `root`; the base itself is in `below`."""
     install(image, root=root, python=python)
     known = {package.name for package in base.packages}
     names = sorted(set(image.debian) - known)
@@ -107,7 +107,7 @@ def size(folder: Path) -> int:
 
 
 def config(image: Image) -> dict[str, object]:
-    """What a container of the image starts with, and the labels that say what it is."""
+    """What a container of the image starts with, and the image's labels."""
     return {
         "User": f"{USER}:{USER}",
         "WorkingDir": "/",
@@ -122,13 +122,13 @@ def config(image: Image) -> dict[str, object]:
 
 
 def archives(names: list[str], *, out: Path, registry: str, again: bool) -> list[Path]:
-    """Archives of the named images in `out`; those made of the same inputs before stay, but with `again`."""
+    """Archives of the named images in `out`; unchanged inputs keep an archive, unless `again` is set."""
     base = look_up(os.environ)
     mark = f"{fingerprint(base)} {registry}"
     paths = {name: out / f"nodegauge-{name}-{version()}-{base.architecture}.tar" for name in names}
     todo = [n for n, p in paths.items() if again or not p.exists() or _mark(p) != mark]
     for name in sorted(set(names) - set(todo)):
-        say(f"{paths[name]} is there already, made of the same inputs")
+        say(f"{paths[name]} is up to date")
     if todo:
         with tempfile.TemporaryDirectory(prefix="nodegauge-images-") as folder:
             _make({name: paths[name] for name in todo}, base=base, registry=registry, work=Path(folder))

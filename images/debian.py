@@ -1,8 +1,8 @@
-"""The base of both images: Debian's or Ubuntu's own Python and the libraries that it needs, and nothing else.
+"""The base of every image: Debian's or Ubuntu's Python and the libraries that it needs, and nothing else.
 
-The packages come from the archives that this machine's apt knows and trusts; they are downloaded and
-unpacked, never installed, so no root is needed and none of their scripts runs.  Neither a shell nor a package
-manager is among them.  What was unpacked is listed in /var/lib/dpkg/status.d, where scanners look.
+The packages come from the archives that this machine's apt knows and trusts.  They are downloaded and
+unpacked, but not installed: that needs no root and runs none of their scripts.  There is no shell and no
+package manager among them.  Vulnerability scanners find the list of packages in /var/lib/dpkg/status.d.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from images.spec import USER
 from images.steps import BuildFailed, Unavailable, run, say
 
 NEEDS_APT = (
-    "The base is made of Debian packages: run this on Debian 12 or newer or Ubuntu 24.04 or newer (apt-get, "
-    "apt-cache, dpkg and dpkg-deb; no root, no container engine), or build the Dockerfiles elsewhere."
+    "The base consists of Debian packages: run this on Debian 12 or newer or Ubuntu 24.04 or newer "
+    "(apt-get, apt-cache, dpkg and dpkg-deb; no root, no container engine), or build the Dockerfiles with a "
+    "container engine."
 )
 NO_ARCHIVE = (
-    "The packages come from the archives in this machine's /etc/apt: they must be within reach, and known "
-    "(`apt-get update` as root brings up to date what apt knows of them)."
+    "The packages come from the archives in this machine's /etc/apt: check the network, and run `apt-get "
+    "update` as root to update apt's package lists."
 )
 
-# First-level dependencies of Python's library that no image uses, and the modules that stand on them.
+# First-level dependencies of Python's library that no image uses, and the modules that need them.
 LEFT_OUT = re.compile(
     r"media-types|mime-support|lib(db|ncursesw|tinfo|nsl|readline|sqlite|tirpc)[\d.-]*(t64)?|libsqlite3-0|netbase|tzdata"
 )
@@ -50,7 +51,7 @@ LIBRARY_LEFT_OUT = {
     "venv",
     "EXTERNALLY-MANAGED",
 }
-# Character sets that only iconv() reads, loadable engines of OpenSSL, what is for people at a terminal.
+# Character sets for iconv(), loadable engines of OpenSSL, documentation and other files for people.
 TREES_LEFT_OUT = re.compile(
     r"usr/share/(?!doc/[^/]+(/copyright)?$|python)"
     r"|usr/lib/[^/]+/(gconv|audit|engines-\d+)(/|$)|etc/(ld\.so\.conf\.d|python[\d.]+/cert)|usr/share/doc/[^/]+/(?!copyright$)"
@@ -60,7 +61,7 @@ MERGED = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
 
 @dataclass(frozen=True)
 class Package:
-    """A Debian package to download: file name and SHA-256, as apt states them."""
+    """A Debian package to download: file name and SHA-256 from apt."""
 
     name: str
     file: str
@@ -68,35 +69,35 @@ class Package:
 
 
 def python_version() -> str:
-    """The version of the distribution's Python, such as `3.11`; `BuildFailed` where it is too old."""
+    """The version of the distribution's Python, such as `3.11`; raises `Unavailable` if it is too old."""
     text = run(["apt-cache", "depends", "python3-minimal"], way_out=NEEDS_APT, failure=Unavailable)
-    found = re.search(r"Depends: python(3\.\d+)-minimal", text)
-    if found is None:
+    match = re.search(r"Depends: python(3\.\d+)-minimal", text)
+    if match is None:
         raise Unavailable(f"apt knows no package python3-minimal: is /var/lib/apt/lists empty? {NEEDS_APT}")
-    if int(found[1].split(".")[1]) < 11:
-        raise Unavailable(f"This distribution's Python is {found[1]}; nodegauge needs 3.11. {NEEDS_APT}")
-    return found[1]
+    if int(match[1].split(".")[1]) < 11:
+        raise Unavailable(f"This distribution's Python is {match[1]}; nodegauge needs 3.11. {NEEDS_APT}")
+    return match[1]
 
 
 def closure(python: str) -> list[str]:
-    """Names of the packages of which the base is made, sorted."""
+    """Names of the packages of the base, sorted."""
     todo = [f"python{python}-minimal", f"libpython{python}-stdlib", "base-files"]
-    found: set[str] = set()
+    result: set[str] = set()
     while todo:
         name = todo.pop()
-        if name in found:
+        if name in result:
             continue
-        found.add(name)
+        result.add(name)
         if name == "base-files":
             continue
         text = run(["apt-cache", "depends", "--important", name], way_out=NEEDS_APT, failure=Unavailable)
         names = re.findall(r"^ +(?:Pre)?Depends: ([a-z0-9.+-]+)$", text, re.MULTILINE)
         todo += [other for other in names if not LEFT_OUT.fullmatch(other)]
-    return sorted(found)
+    return sorted(result)
 
 
 def packages(names: list[str]) -> list[Package]:
-    """What apt would download for `names`: its candidate versions."""
+    """The packages that apt would download for `names`: its candidate versions."""
     text = run(["apt-get", "download", "--print-uris", *names], way_out=NO_ARCHIVE, failure=Unavailable)
     rows = re.findall(r"^'[^']+' (\S+) \d+ SHA256:([0-9a-f]{64})", text, re.MULTILINE)
     listed = [Package(name=file.split("_")[0], file=file, sha256=digest) for file, digest in rows]
@@ -106,19 +107,19 @@ def packages(names: list[str]) -> list[Package]:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, empty where it is not there."""
+    """SHA-256 of a file; empty if it does not exist."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
 def fetch(wanted: list[Package], *, cache: Path) -> None:
-    """Every package of `wanted` in `cache`, with the checksum that apt stated; those there already stay."""
+    """Download each package of `wanted` to `cache`, unless it is there with apt's checksum."""
     cache.mkdir(parents=True, exist_ok=True)
     missing = [package for package in wanted if digest(cache / package.file) != package.sha256]
     if not missing:
         return
     say(f"  {len(missing)} of {len(wanted)} packages to download")
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        # As root apt would become a user who cannot write here.
+        # Run as root, apt would switch to a user who cannot write here.
         user = ["-o", "APT::Sandbox::User=root"]
         names = [package.name for package in missing]
         run(
@@ -130,12 +131,12 @@ def fetch(wanted: list[Package], *, cache: Path) -> None:
         for package in missing:
             path = Path(folder) / package.file
             if digest(path) != package.sha256:
-                raise BuildFailed(f"{package.file} is not what apt announced. {NO_ARCHIVE}")
+                raise BuildFailed(f"{package.file} has another checksum than apt's. {NO_ARCHIVE}")
             path.replace(cache / package.file)
 
 
-def place(name: str) -> str | None:
-    """Where a package's file goes in the base, relative to it; None: it is left out."""
+def target_path(name: str) -> str | None:
+    """Path in the base of a package's file; None if it is left out."""
     path = PurePosixPath(name).as_posix().removeprefix("./").strip("/")
     if path.split("/")[0] in MERGED:
         path = f"usr/{path}"
@@ -150,14 +151,14 @@ def place(name: str) -> str | None:
 
 
 def unpack(deb: Path, *, into: Path, only: re.Pattern[str] | None = None) -> None:
-    """The files of a package below `into`, with the places of a merged /usr; symbolic links stay links."""
+    """Unpack a package below `into`, with the paths of a merged /usr; symbolic links stay links."""
     command = ["dpkg-deb", "--fsys-tarfile", str(deb)]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as process,
         tarfile.open(fileobj=process.stdout, mode="r|") as tar,
     ):
         for member in tar:
-            path = place(member.name)
+            path = target_path(member.name)
             if path is None or (only and not only.fullmatch(path)):
                 continue
             target = into / path
@@ -167,7 +168,7 @@ def unpack(deb: Path, *, into: Path, only: re.Pattern[str] | None = None) -> Non
             elif member.issym():
                 target.symlink_to(member.linkname)
             elif member.islnk():
-                shutil.copy(into / str(place(member.linkname)), target)
+                shutil.copy(into / str(target_path(member.linkname)), target)
             elif content := tar.extractfile(member):
                 target.write_bytes(content.read())
                 target.chmod(0o755 if member.mode & 0o100 else 0o644)
@@ -176,7 +177,7 @@ def unpack(deb: Path, *, into: Path, only: re.Pattern[str] | None = None) -> Non
 
 
 def finish(root: Path, *, python: str) -> None:
-    """What no package brings: the links of a merged /usr, users, and `python` on the path."""
+    """Add what no package contains: the links of a merged /usr, users, and `python` on the path."""
     for name in MERGED:
         if (root / "usr" / name).is_dir():
             (root / name).symlink_to(f"usr/{name}")
@@ -195,18 +196,18 @@ def finish(root: Path, *, python: str) -> None:
 
 
 def build(root: Path, *, wanted: list[Package], cache: Path, python: str) -> None:
-    """The base in the empty folder `root`, of packages that `fetch` brought."""
+    """Build the base in the empty folder `root`, from packages that `fetch` downloaded."""
     add(root, wanted=wanted, cache=cache)
     finish(root, python=python)
 
 
 def add(root: Path, *, wanted: list[Package], cache: Path) -> None:
-    """The files of packages that `fetch` brought, below `root`, and their control files for scanners."""
+    """Unpack downloaded packages below `root`, with their control files for scanners."""
     status = root / "var/lib/dpkg/status.d"
     for package in wanted:
         status.mkdir(parents=True, exist_ok=True)
         deb = cache / package.file
-        # Of base-files, only what names the distribution.
+        # Of base-files, only the files that identify the distribution.
         only = re.compile(r"(etc|usr/lib)/os-release|usr/share/doc/base-files/copyright")
         unpack(deb, into=root, only=only if package.name == "base-files" else None)
         control = run(["dpkg-deb", "--field", deb], way_out=NEEDS_APT, failure=Unavailable)
@@ -214,8 +215,8 @@ def add(root: Path, *, wanted: list[Package], cache: Path) -> None:
 
 
 def architecture() -> str:
-    """The machine's architecture as Debian and OCI both call it: amd64 or arm64."""
+    """The machine's architecture, by its name in Debian and in OCI: amd64 or arm64."""
     name = run(["dpkg", "--print-architecture"], way_out=NEEDS_APT, failure=Unavailable).strip()
     if name not in ("amd64", "arm64"):
-        raise Unavailable(f"No image is made for {name}: only amd64 and arm64 have wheels of every library.")
+        raise Unavailable(f"{name} is not supported: only amd64 and arm64 have wheels of every library.")
     return name

@@ -1,7 +1,7 @@
-"""The install step that both images share: the project with one extra, pinned, trimmed, compiled.
+"""The install step of every image: the project with its extra, pinned, trimmed and compiled to bytecode.
 
-Runs pip with the Python that will run the result, so wheels and markers are chosen for that one.  No library
-is compiled from source here, and neither pip nor a compiler is left in what is made.
+pip runs with the image's own Python, so it chooses wheels and markers for that Python.  No library is
+compiled from source, and the image contains neither pip nor a compiler.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from images.spec import PREFIX, ROOT, Image
 from images.steps import BuildFailed, run
 
 NO_PACKAGES = (
-    "pip's own words are above. Without a way to a package index, set one up for pip (pip config, or the "
-    "variables PIP_INDEX_URL and PIP_CERT) and run this again."
+    "pip's output is above. If it cannot reach a package index, configure one (pip config, or the variables "
+    "PIP_INDEX_URL and PIP_CERT) and run this again."
 )
 CONSTRAINTS = "constraints.txt"
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "operator/src", "probes/src")
-# What a wheel brings for those who build on it or test it.
+# Files of wheels that are only needed to build or test against them.
 NOT_NEEDED = {".c", ".cc", ".h", ".hash", ".pxd", ".pxi", ".pyi", ".pyx"}
 TESTS = {"test", "tests"}
 # Modules generated from the Kubernetes API, one per type: nearly all of the client's 120 MB.  The operator
-# talks through the generic ApiClient in JSON and names none of them; those that an import does load stay.
+# uses only the generic ApiClient with JSON; modules that an import loads stay.
 GENERATED = tuple(f"kubernetes/{part}client/{kind}" for part in ("", "aio/") for kind in ("api", "models"))
 
 IMPORT_ALL = """\
@@ -46,10 +46,10 @@ sys.exit(main(prog_name="nodegauge"))
 
 
 def pip(python: Path, *arguments: str | Path, folder: Path) -> None:
-    """pip of this environment, run by `python` in `folder`, which holds constraints.txt.
+    """Run this environment's pip with `python` in `folder`, which contains constraints.txt.
 
-    The pins reach isolated builds by a variable, which an old pip ignores; it is relative, because pip splits
-    it at spaces.
+    A variable passes the pins to isolated builds; an old pip ignores it.  Its path is relative, because pip
+    splits it at spaces.
     """
     try:
         import pip as installed
@@ -64,7 +64,7 @@ def pip(python: Path, *arguments: str | Path, folder: Path) -> None:
 
 
 def wheel(python: Path, *, into: Path) -> Path:
-    """The project's own wheel, built from a copy: setuptools writes beside its sources."""
+    """Build the project's wheel, from a copy, because setuptools writes into the source folder."""
     copy = into / "source"
     leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in SOURCES:
@@ -80,19 +80,19 @@ def wheel(python: Path, *, into: Path) -> Path:
 
 
 def load(python: Path, code: str, *, lib: Path) -> None:
-    """Fails where the code does not run with what is installed."""
-    run([python, "-c", code], env=environment(path=lib), way_out="What is installed does not load.")
+    """Fail if the code does not run with the installed packages."""
+    run([python, "-c", code], env=environment(path=lib), way_out="The installed packages do not load.")
 
 
 def loaded(python: Path, *, lib: Path, packages: tuple[str, ...]) -> set[Path]:
-    """Files that are imported when every module of `packages` is: fails when one of them cannot be."""
+    """Files that importing every module of `packages` loads; fails if a module cannot be imported."""
     command: list[str | Path] = [python, "-c", IMPORT_ALL, *packages]
-    text = run(command, env=environment(path=lib), way_out="What is installed does not import.")
+    text = run(command, env=environment(path=lib), way_out="An installed package cannot be imported.")
     return {Path(file) for file in json.loads(text)}
 
 
 def trim(lib: Path, *, image: Image, used: set[Path]) -> None:
-    """Remove what no container uses: other packages of ours, build inputs, tests, generated API modules."""
+    """Remove what no container uses: other nodegauge packages, build inputs, tests, generated API modules."""
     for path in sorted(lib.glob("nodegauge_*")):
         if path.name not in image.packages:
             shutil.rmtree(path)
@@ -108,22 +108,22 @@ def trim(lib: Path, *, image: Image, used: set[Path]) -> None:
                 shutil.rmtree(path)
         elif path.suffix in NOT_NEEDED and path.is_file():
             path.unlink()
-    # They name this machine's folders and clock, and a list of files that is no longer true.
+    # They contain this machine's paths and times, and an outdated list of files.
     for path in [*lib.glob("*.dist-info/direct_url.json"), *lib.glob("*.dist-info/RECORD")]:
         path.unlink()
 
 
 def compile_all(python: Path, folder: Path, *, root: Path) -> None:
-    """Bytecode for `folder`, which lies at the same place below `/` as it does below `root`.
+    """Compile `folder` to bytecode with its path in the image (relative to `root`).
 
-    Valid whatever the time stamps are, and never looked at again: an image does not change.
+    The bytecode is valid regardless of timestamps and never checked again: an image does not change.
     """
     modes = ["--invalidation-mode", "unchecked-hash", "-q", "-s", str(root), "-p", "/"]
     run([python, "-m", "compileall", *modes, folder], env=environment(), way_out="A module does not compile.")
 
 
 def install(image: Image, *, root: Path, python: Path) -> None:
-    """The image's part below `root`/opt/nodegauge, made with `python`, the image's own interpreter."""
+    """Install the project below `root`/opt/nodegauge with `python`, the image's own interpreter."""
     lib = root / PREFIX / "lib"
     lib.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """Run the Python of an unpacked image without a container engine, without chroot and without root.
 
-The image's own loader starts the image's own interpreter with the image's own C library: what pip installs
-for it and the bytecode that it compiles are right for the image, whatever Python this machine has.
+The image's loader starts the image's interpreter with the image's C library.  So pip installs packages, and
+the interpreter compiles bytecode, for the image's Python, whatever Python this machine has.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ exec {loader} --argv0 "$0" --library-path {libraries} {python} "$@"
 
 
 def wrapper(root: Path, *, at: Path, python: str, more: Sequence[Path] = ()) -> Path:
-    """A script at the path `at` that is the Python of the image unpacked in `root`; `python` such as `3.11`.
+    """Write a script to `at` that runs the image's Python; `python`: its version, such as `3.11`.
 
-    `more`: folders of libraries, before the image's own.  Processes that it starts through `sys.executable`
-    are started through the script too.
+    `root`: the unpacked image; `more`: library folders that come before the image's own.  `sys.executable`
+    is the script, so child processes use it too.
     """
     loaders = sorted((root / "usr/lib").glob("*-linux-gnu/ld-linux-*.so.*"))
     if not loaders:
-        raise BuildFailed(f"{root} holds no loader (ld-linux-*.so.*): its packages are not as expected")
+        raise BuildFailed(f"{root} has no loader (ld-linux-*.so.*): its Debian packages are incomplete")
     libraries = [*more, loaders[0].parent, root / "usr/lib"]
     text = SCRIPT.format(
         home=shlex.quote(str(root / "usr")),
@@ -42,8 +42,8 @@ def wrapper(root: Path, *, at: Path, python: str, more: Sequence[Path] = ()) -> 
 
 
 def environment(*, path: Path | None = None) -> dict[str, str]:
-    """This process's environment without what it says about Python; `path` is what Python may import from."""
+    """This process's environment without Python variables; `path` becomes PYTHONPATH."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "LD_"))}
-    # The order of sets decides the bytes of compiled constants.
+    # The hash seed determines the order of sets, and with it the bytes of compiled constants.
     fixed = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
     return {**kept, **fixed, **({"PYTHONPATH": str(path)} if path else {})}

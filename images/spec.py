@@ -1,8 +1,8 @@
-"""The images, as data: what is installed, what must import, what starts, what they may weigh.
+"""The images as data: what they install, import and start, and how large they may be.
 
-Two are made by default; the one for benchmarks, ten times as large as the probe's, when it is asked for.
-
-The limits are checked by tests/images on the built archives.  MB are 10^6 bytes, unpacked.
+Two are built by default.  The NCCL probe's image, ten times as large as the health probe's, is built on
+request (`make images NCCL=1`).  tests/images checks the size limits on built archives; MB are 10^6 bytes,
+unpacked.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 USER = 65532
 PREFIX = "opt/nodegauge"
-"""Where the project and its libraries lie in an image: `lib` is on Python's path, `bin` on the shell's."""
+"""Folder of the project and its libraries in an image: `lib` is in PYTHONPATH, `bin` in PATH."""
 LICENSE = "Apache-2.0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """One image: `extra` of pyproject.toml, `packages` of ours that it keeps, its `entrypoint`.
+    """One image: `extra` of pyproject.toml, the nodegauge `packages` that it keeps, and its `entrypoint`.
 
-    `debian`: packages of the distribution beside the base's; `libraries`: folders below the root in which the
-    loader looks as well; `left_out`: globs below PREFIX/lib of what no run needs; `loads`: Python that must
-    run in it, without a GPU and without a driver.
+    `debian`: distribution packages in addition to the base's; `libraries`: further library folders for the
+    loader; `left_out`: globs below PREFIX/lib of unused files; `loads`: Python code that must run in the
+    image, without a GPU and without a driver.
     """
 
     name: str
@@ -84,7 +84,7 @@ IMAGES = {
 ENVIRONMENT = {
     "PATH": f"/{PREFIX}/bin:/usr/local/bin:/usr/bin:/bin",
     "PYTHONPATH": f"/{PREFIX}/lib",
-    # The root file system is read-only and bytecode is there already; output leaves at once.
+    # The root file system is read-only and already contains bytecode; output must not be buffered.
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
 }
@@ -99,7 +99,7 @@ NCCL = Image(
     command=None,
     limit_mb=900,
     debian=("libgcc-s1", "libstdc++6"),
-    # Libraries are looked for beside site-packages, which an image has none of.
+    # nccl4py looks for NCCL next to site-packages, which the image does not have.
     libraries=(f"{PREFIX}/lib/nvidia/nccl/lib",),
     left_out=("nvidia/nccl/lib/*.bc", "nvidia/nccl/lib/*.ltoir"),
     loads="import nccl.core; from nccl.bindings import nccl; assert nccl.get_version() > 20000",

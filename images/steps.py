@@ -1,4 +1,4 @@
-"""What every step of a build says and runs: a line of progress at once, a failure that names the way out."""
+"""How build steps report progress, run programs and fail: every error says how to fix it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 
 class BuildFailed(Exception):
-    """A step failed; the text says which one, with what words, and the way out."""
+    """A step failed; the text has the program, its output and how to fix it."""
 
 
 class Unavailable(BuildFailed):
-    """This machine cannot give the base: no Debian tools, no archive, a Python that is too old."""
+    """This machine cannot build the base: no Debian tools, no package archive, or its Python is too old."""
 
 
 def say(text: str) -> None:
-    """One line of progress, at once."""
+    """Print one line of progress."""
     print(f"images: {text}", file=sys.stderr, flush=True)
 
 
@@ -29,16 +29,22 @@ def run(
     env: Mapping[str, str] | None = None,
     failure: type[BuildFailed] = BuildFailed,
 ) -> str:
-    """Standard output of `command`, run in `folder`; `failure` quotes its last 20 lines and `way_out`."""
-    words = [str(word) for word in command]
+    """Standard output of `command`, run in `folder`; `failure` has its last 20 lines and `way_out`."""
+    arguments = [str(word) for word in command]
     try:
         done = subprocess.run(
-            words, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            arguments,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except FileNotFoundError:
-        raise failure(f"{words[0]} is not on this machine. {way_out}") from None
+        raise failure(f"{arguments[0]} is not installed. {way_out}") from None
     if done.returncode != 0:
         last = (done.stdout + done.stderr).rstrip().splitlines()[-20:]
         quoted = "\n".join(f"  | {line}" for line in last)
-        raise failure(f"{' '.join(words)} ended with {done.returncode}:\n{quoted}\n{way_out}")
+        raise failure(f"{' '.join(arguments)} failed with exit code {done.returncode}:\n{quoted}\n{way_out}")
     return done.stdout

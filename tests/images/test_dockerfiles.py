@@ -30,13 +30,13 @@ def instructions(name: str) -> list[tuple[str, str]]:
 
 def final(name: str) -> dict[str, str]:
     """The last stage's instructions."""
-    words = instructions(name)
-    return dict(words[max(i for i, (word, _) in enumerate(words) if word == "FROM") :])
+    lines = instructions(name)
+    return dict(lines[max(i for i, (word, _) in enumerate(lines) if word == "FROM") :])
 
 
 def ignored(path: str) -> bool:
     """Whether .dockerignore keeps the path out: the last line that matches decides."""
-    found = False
+    result = False
     for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
             pattern = line.removeprefix("!")
@@ -45,8 +45,8 @@ def ignored(path: str) -> bool:
                 or path.startswith(f"{pattern}/")
                 or fnmatch(path, pattern.replace("**/", "*"))
             ):
-                found = not line.startswith("!")
-    return found
+                result = not line.startswith("!")
+    return result
 
 
 @dockerfiles
@@ -91,22 +91,22 @@ def test_a_container_starts_as_one_of_the_archive(name: str) -> None:
 @dockerfiles
 def test_bases_have_a_version(name: str) -> None:
     """The build stage names a release of Debian whose Python the project supports."""
-    words = instructions(name)
-    assert ("ARG", "DEBIAN=12") in words
-    assert [a for word, a in words if word == "FROM"] == ["debian:${DEBIAN}-slim AS build", "scratch"]
+    lines = instructions(name)
+    assert ("ARG", "DEBIAN=12") in lines
+    assert [a for word, a in lines if word == "FROM"] == ["debian:${DEBIAN}-slim AS build", "scratch"]
 
 
 def test_the_image_for_benchmarks_is_made_only_when_it_is_asked_for() -> None:
     """`make images` makes two, `make images NCCL=1` three, and CI never says NCCL."""
     assert set(ALL) - set(IMAGES) == {"nccl"}
 
-    def said(*words: str) -> str:
-        command = ["make", "--dry-run", "--always-make", "images", *words]
+    def command_of(*arguments: str) -> str:
+        command = ["make", "--dry-run", "--always-make", "images", *arguments]
         own = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
         done = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return next(line for line in done.stdout.splitlines() if "-m images" in line)
 
-    assert said().split()[-1] == "archives"
-    assert said("NCCL=1").split()[-3:] == ["operator", "probe", "nccl"]
+    assert command_of().split()[-1] == "archives"
+    assert command_of("NCCL=1").split()[-3:] == ["operator", "probe", "nccl"]
     assert "NCCL" not in (ROOT / ".ci/run").read_text("utf-8")

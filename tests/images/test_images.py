@@ -100,8 +100,8 @@ def test_each_image_holds_its_own_packages(images: dict[str, Built]) -> None:
     for name, image in images.items():
         lib = image.root / "opt/nodegauge/lib"
         assert {path.name for path in lib.glob("nodegauge_*")} == set(IMAGES[name].packages)
-        found = [re.fullmatch(r"(.+)-([^-]+)\.dist-info", path.name) for path in lib.glob("*.dist-info")]
-        versions = {re.sub(r"[-_.]+", "-", m[1]).lower(): m[2] for m in found if m}
+        matches = [re.fullmatch(r"(.+)-([^-]+)\.dist-info", path.name) for path in lib.glob("*.dist-info")]
+        versions = {re.sub(r"[-_.]+", "-", m[1]).lower(): m[2] for m in matches if m}
         assert versions.pop("nodegauge") == version()
         assert versions == {key: normal[key] for key in versions}
         assert ("kopf" in versions, "nvidia-ml-py" in versions) == (name == "operator", name == "probe")
@@ -163,7 +163,7 @@ def test_an_archive_of_the_same_inputs_is_not_made_again(images: dict[str, Built
     before = path.stat().st_mtime_ns
     done = build("archives", "probe", "--out", str(out))
     assert (done.returncode, path.stat().st_mtime_ns) == (0, before), done.stderr
-    assert "is there already" in done.stderr
+    assert "is up to date" in done.stderr
 
 
 def test_a_machine_without_debian_tools_is_told_the_way_out(tmp_path: Path) -> None:

@@ -125,11 +125,11 @@ def contained(image: Built, *command: str) -> subprocess.CompletedProcess[str]:
     chroot = shutil.which("chroot") or "/usr/sbin/chroot"
     script = ["sh", "-c", CONTAINED, "sh", str(image.root)]
     if os.geteuid() == 0:
-        words = ["unshare", "--mount", *script, f"--userspec={user}", chroot]
+        unshare = ["unshare", "--mount", *script, f"--userspec={user}", chroot]
     else:
-        words = ["unshare", "--map-root-user", "--mount", *script, "", chroot]
-    if subprocess.run([*words[: words.index("sh")], "true"], capture_output=True).returncode != 0:
+        unshare = ["unshare", "--map-root-user", "--mount", *script, "", chroot]
+    if subprocess.run([*unshare[: unshare.index("sh")], "true"], capture_output=True).returncode != 0:
         pytest.skip("the kernel allows this user no mount namespace (unshare --mount)")
     return subprocess.run(
-        [*words, *command], cwd="/", env=image.environment, capture_output=True, text=True, timeout=60
+        [*unshare, *command], cwd="/", env=image.environment, capture_output=True, text=True, timeout=60
     )
