@@ -81,19 +81,19 @@ def values_schema() -> str:
 
 def json_schema(schema: Schema) -> Schema:
     """The draft-07 form of one node of a CRD's schema; objects refuse unknown properties."""
-    found = {keyword: schema[keyword] for keyword in KEYWORDS + NESTED if keyword in schema}
+    result = {keyword: schema[keyword] for keyword in KEYWORDS + NESTED if keyword in schema}
     if schema.get("exclusiveMinimum") is True:
-        found["exclusiveMinimum"] = found.pop("minimum")
-    if "items" in found:
-        found["items"] = json_schema(found["items"])
-    if "properties" in found:
-        found["properties"] = {name: json_schema(value) for name, value in found["properties"].items()}
-        found["additionalProperties"] = False
-    elif "additionalProperties" in found:
-        found |= map_of(schema, json_schema(found["additionalProperties"]))
+        result["exclusiveMinimum"] = result.pop("minimum")
+    if "items" in result:
+        result["items"] = json_schema(result["items"])
+    if "properties" in result:
+        result["properties"] = {name: json_schema(value) for name, value in result["properties"].items()}
+        result["additionalProperties"] = False
+    elif "additionalProperties" in result:
+        result |= map_of(schema, json_schema(result["additionalProperties"]))
     if texts := text_rules(schema):
-        found["allOf"] = texts
-    return found
+        result["allOf"] = texts
+    return result
 
 
 def rules(schema: Schema) -> list[str]:
@@ -121,13 +121,13 @@ def map_of(schema: Schema, value: Schema) -> Schema:
 
 def text_rules(schema: Schema) -> list[Schema]:
     """The CRD's rules that match a string against patterns, as JSON schema."""
-    found: list[Schema] = []
+    result: list[Schema] = []
     for rule in rules(schema):
         if match := re.fullmatch(r"(self == '' \|\| )?self\.matches\('([^']*)'\)", rule):
-            found.append({"pattern": f"^$|{match[2]}" if match[1] else match[2]})
+            result.append({"pattern": f"^$|{match[2]}" if match[1] else match[2]})
         elif match := re.fullmatch(r"!self\.matches\('([^']*)'\)", rule):
-            found.append({"not": {"pattern": match[1]}})
-    return found
+            result.append({"not": {"pattern": match[1]}})
+    return result
 
 
 def values_page(text: str) -> str:

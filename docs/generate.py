@@ -101,14 +101,14 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def documented(enum: type[StrEnum]) -> list[tuple[str, str]]:
-    """Each member's value with the string that stands below it in the source."""
+    """Each member's value with the string below it in the source."""
     body = ast.parse(inspect.getsource(enum)).body[0]
     assert isinstance(body, ast.ClassDef)
     rows = []
     for member, text in zip(body.body, body.body[1:], strict=False):
         if isinstance(member, ast.Assign) and isinstance(text, ast.Expr):
-            value, words = ast.literal_eval(member.value), ast.literal_eval(text.value)
-            rows.append((f"`{value}`", " ".join(words.split())))
+            value, meaning = ast.literal_eval(member.value), ast.literal_eval(text.value)
+            rows.append((f"`{value}`", " ".join(meaning.split())))
     if len(rows) != len(enum):
         raise SystemExit(f"{enum.__module__}.{enum.__name__}: each member needs a string below it")
     return rows
@@ -130,7 +130,7 @@ def labels_page() -> str:
 
 
 def causes() -> Iterator[tuple[str, ...]]:
-    """One row per finding that may taint a node, the causes in their own order."""
+    """One row per finding that may taint a node, in the order of the causes."""
     for cause in Cause:
         for entry in CATALOGUE.values():
             gate = entry.gate
@@ -141,7 +141,7 @@ def causes() -> Iterator[tuple[str, ...]]:
 
 
 def metrics_page() -> str:
-    """docs/reference/metrics.md; the client shows a metric's labels in a private attribute only."""
+    """docs/reference/metrics.md; the client has a metric's labels only in a private attribute."""
     metrics = [metric for metric in vars(Metrics()).values() if isinstance(metric, MetricWrapperBase)]
     rows = []
     for metric in metrics:

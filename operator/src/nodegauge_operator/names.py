@@ -36,42 +36,42 @@ LABEL_BUSBW_REDUCESCATTER = PREFIX + "busbw-reducescatter"
 NODE_LABELS: dict[str, tuple[str, str]] = {
     LABEL_INTERCONNECT: (
         "nvlink | nvlink-pairs | pcie",
-        "nvlink: a ring over all GPUs runs on NVLink alone. nvlink-pairs: some NVLink, but a ring must cross "
-        "PCIe. Absent: not known, disagreement, one GPU.",
+        "nvlink: a ring over all GPUs runs on NVLink only. nvlink-pairs: there is NVLink, but a ring must "
+        "cross PCIe. pcie: no NVLink. Absent: one GPU, or unknown, or the sources disagree.",
     ),
     LABEL_EVIDENCE: (
         "reported | measured",
-        "reported: from NVML (matrix, P2P status and fabric state agree). measured: the bandwidth of NCCL "
-        "collectives confirms it; where bandwidth contradicts NVML, the interconnect labels are withdrawn.",
+        "reported: by NVML (matrix, P2P status and fabric state agree). measured: confirmed by the "
+        "bandwidth of NCCL collectives. If bandwidth contradicts NVML, the interconnect labels are removed.",
     ),
     LABEL_NVLINK_GBPS: (
         "integer, GB/s one way",
-        "The weakest GPU's NVLink rate per direction; only with nvlink. Usable with nodeAffinity Gt.",
+        "NVLink rate of the weakest GPU, in one direction; only with nvlink. Works with nodeAffinity Gt.",
     ),
     LABEL_HEALTH: ("pass | warn | fail", "The health probe's verdict; absent when unknown or stale."),
     LABEL_THROTTLED: (
         "none | thermal | power-brake | hw-slowdown",
-        "What slows GPUs down here, by the same rule and the same runs as the taint; it stands also where no "
-        "taint may be set (budget, effect None). none: judged under load, and nothing. Absent: never yet "
-        "judged under load, on probation, or stale.",
+        "What slows GPUs down, by the same rule as the taint. It is set even if the taint is not (budget, "
+        "effect None). none: no slowdown under load. Absent: not yet judged under load, on probation, or "
+        "stale.",
     ),
     LABEL_PSU: (
         "ok | fault",
-        "The power supply, from its sensors and from NVML. ok: a supply sensor was read and is content. "
-        "Absent: no sensor can be read here.",
+        "State of the power supply, from its sensors and from NVML. ok: a sensor reports no fault. Absent: "
+        "no sensor can be read.",
     ),
     LABEL_BUSBW_ALLREDUCE: (
         "integer, GB/s",
-        "Bus bandwidth of NCCL's all_reduce at 1 GiB over all GPUs of the node that a pod can get (7 where "
-        "one of 8 is broken: the report's status.bandwidth says so), as nccl-tests defines it; rewritten "
-        "on a change of 5 %. Usable with nodeAffinity Gt.",
+        "Bus bandwidth of NCCL's all_reduce at 1 GiB, as nccl-tests defines it, over all GPUs of the node "
+        "that a pod can get (7 if one of 8 is broken; see status.bandwidth of the report). Updated when it "
+        "changes by 5 %. Works with nodeAffinity Gt.",
     ),
-    LABEL_BUSBW_ALLGATHER: ("integer, GB/s", "The same for all_gather, which ZeRO-3 spends its time in."),
+    LABEL_BUSBW_ALLGATHER: ("integer, GB/s", "The same for all_gather, on which ZeRO-3 spends its time."),
     LABEL_BUSBW_REDUCESCATTER: ("integer, GB/s", "The same for reduce_scatter."),
     LABEL_VALIDATED_AT: (
         "integer, epoch seconds",
-        "When the node was last read, so that Gt can reject stale nodes; rewritten only once it is older "
-        "than half of the staleness limit.",
+        "Time of the last readable run, so that nodeAffinity Gt can reject stale nodes. Updated when it is "
+        "older than half of the staleness limit.",
     ),
 }
 """Labels on nodes: key to (values, meaning)."""
@@ -83,17 +83,17 @@ TAINT_UNVALIDATED = PREFIX + "unvalidated"
 NODE_TAINTS: dict[str, tuple[str, str]] = {
     TAINT_THROTTLED: (
         "thermal | power-brake | hw-slowdown",
-        "GPUs are slowed down, run after run; idle runs do not lift it.",
+        "GPUs are slowed down in several runs in a row. Idle runs do not remove the taint.",
     ),
     TAINT_UNHEALTHY: (
         "gpu-lost | reset-required | power-cable | gpu-fault | recovery-action | xid | memory | psu | p2p | "
         "nvlink | pcie | slow-gpu | nccl | busbw",
-        "The hardware is broken or refuses; the NodeReport says what was read.",
+        "The hardware is broken or does not respond; the NodeReport has the evidence.",
     ),
     TAINT_UNVALIDATED: (
         "(no value)",
-        "Not yet validated: kubelets may register with it, or the policy has it set; removed at the first "
-        "run that passes or warns.",
+        "Not yet validated. Kubelets may register with it, or a policy sets it (spec.taints.unvalidated). "
+        "It is removed after the first run that passes or warns.",
     ),
 }
 """Taints on nodes: key to (values, meaning).  The effect is the policy's, NoSchedule by default."""
