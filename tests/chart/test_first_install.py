@@ -52,10 +52,10 @@ class Late:
         assert response is not None
         if time.monotonic() > self._until:
             return None
-        found = response.json()
-        for key in {"items", "groups"} & found.keys():  # aggregated discovery, and the old form
-            found[key] = [one for one in found[key] if GROUP not in (one.get("name"), one_name(one))]
-        return Replace(json.dumps(found).encode())
+        groups = response.json()
+        for key in {"items", "groups"} & groups.keys():  # aggregated discovery, and the old form
+            groups[key] = [one for one in groups[key] if GROUP not in (one.get("name"), one_name(one))]
+        return Replace(json.dumps(groups).encode())
 
     def _refuse(self, _request: RequestInfo, _response: ResponseInfo | None) -> Refuse | None:
         if time.monotonic() > self._until:

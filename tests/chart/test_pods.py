@@ -29,13 +29,13 @@ def violations(pod: Object) -> list[str]:
     """What a pod violates of Pod Security "restricted" and of this project's stricter rules."""
     spec = pod["spec"]
     own = spec.get("securityContext", {})
-    found = []
+    violated = []
     if own.get("runAsNonRoot") is not True or own.get("runAsUser") != 65532 or own.get("runAsGroup") != 65532:
-        found.append("runs as uid and gid 65532")
+        violated.append("runs as uid and gid 65532")
     if own.get("seccompProfile") != {"type": "RuntimeDefault"}:
-        found.append("seccomp RuntimeDefault")
+        violated.append("seccomp RuntimeDefault")
     if {"hostNetwork", "hostPID", "hostIPC", "volumes", "initContainers"} & spec.keys():
-        found.append("no host access, no volumes")
+        violated.append("no host access, no volumes")
     for container in spec["containers"]:
         restricted = {
             "allowPrivilegeEscalation": False,
@@ -43,10 +43,10 @@ def violations(pod: Object) -> list[str]:
             "capabilities": {"drop": ["ALL"]},
         }
         if container.get("securityContext") != restricted:
-            found.append(f"{container['name']}: restricted security context")
+            violated.append(f"{container['name']}: restricted security context")
         if not container.get("resources", {}).get("limits", {}).get("memory"):
-            found.append(f"{container['name']}: a memory limit")
-    return found
+            violated.append(f"{container['name']}: a memory limit")
+    return violated
 
 
 @pytest.mark.parametrize("which", ["operator", "probe", "nccl"])
@@ -80,9 +80,9 @@ def test_without_nccl_there_is_no_nccl_image(helm: Helm) -> None:
 @variants
 def test_pods_are_restricted(helm: Helm, values: Object) -> None:
     """No pod has root, capabilities, a writable root file system, host access or unlimited memory."""
-    found = pods(helm.objects(values))
-    assert found
-    assert {name: violations(pod) for name, pod in found.items()} == {name: [] for name in found}
+    rendered = pods(helm.objects(values))
+    assert rendered
+    assert {name: violations(pod) for name, pod in rendered.items()} == {name: [] for name in rendered}
 
 
 def test_the_check_detects_violations(helm: Helm) -> None:
@@ -128,18 +128,18 @@ def test_operator_reads_what_the_chart_writes(helm: Helm) -> None:
 
 def test_defaults_are_those_of_the_operator(helm: Helm) -> None:
     """With default values the chart sets the operator's own defaults."""
-    found = parse(environment(helm.objects()))
-    assert found == Settings(probe=found.probe, instance="a-pod")
+    settings = parse(environment(helm.objects()))
+    assert settings == Settings(probe=settings.probe, instance="a-pod")
 
 
 def test_values_reach_the_operator(helm: Helm) -> None:
     """Every value for the operator and its probes reaches its settings."""
-    found = parse(environment(helm.objects(ALL)))
-    assert (found.log_level, found.log_format, found.http_port) == ("debug", "text", 9090)
-    assert found.node_label_selector == "nvidia.com/gpu.present=true"
-    assert (found.api_rate, found.api_burst, found.workers) == (50.0, 75, 16)
-    assert (found.sweep_interval, found.relist_interval) == (2.0, 60.0)
-    probe = found.probe
+    settings = parse(environment(helm.objects(ALL)))
+    assert (settings.log_level, settings.log_format, settings.http_port) == ("debug", "text", 9090)
+    assert settings.node_label_selector == "nvidia.com/gpu.present=true"
+    assert (settings.api_rate, settings.api_burst, settings.workers) == (50.0, 75, 16)
+    assert (settings.sweep_interval, settings.relist_interval) == (2.0, 60.0)
+    probe = settings.probe
     assert (probe.namespace, probe.instance, probe.image_pull_policy) == (NAMESPACE, RELEASE, "Never")
     assert (probe.runtime_class_name, probe.priority_class_name) == ("nvidia", "gauge-low")
     assert (probe.service_account_name, probe.image_pull_secrets) == (
@@ -183,9 +183,9 @@ def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> 
 
 def test_hook_pods_have_no_sidecar(helm: Helm) -> None:
     """Values may add a sidecar to the operator, but never to hook pods, which must complete."""
-    found = pods(helm.objects(CLUSTERS["locked-down"]))
-    assert len(found) == 4
-    for name, pod in found.items():
+    rendered = pods(helm.objects(CLUSTERS["locked-down"]))
+    assert len(rendered) == 4
+    for name, pod in rendered.items():
         lives = name.startswith("Deployment/")
         metadata = pod["metadata"]
         assert metadata["labels"]["sidecar.istio.io/inject"] == ("true" if lives else "false")

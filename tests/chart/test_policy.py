@@ -12,8 +12,8 @@ from support.chart import KNOWN, Helm, Object, events, of_kind, pods
 
 def policies(helm: Helm, values: Object | None = None, *options: str) -> dict[str, Object]:
     """The policies by what Helm does with them: hook events, or `object` for an ordinary one."""
-    found = of_kind(helm.objects(values, *options), "GPUValidationPolicy")
-    return {",".join(events(o)) or "object": o for o in found}
+    rendered = of_kind(helm.objects(values, *options), "GPUValidationPolicy")
+    return {",".join(events(o)) or "object": o for o in rendered}
 
 
 def first(helm: Helm, values: Object | None = None) -> Object:
@@ -21,8 +21,8 @@ def first(helm: Helm, values: Object | None = None) -> Object:
     (pod,) = [pod for name, pod in pods(helm.objects(values)).items() if name == "Job/ng-nodegauge-policy"]
     (container,) = pod["spec"]["containers"]
     (text,) = [word for word in container["args"] if word.startswith("--policy=")]
-    found: Object = json.loads(text.removeprefix("--policy=").replace("$$", "$"))
-    return found
+    policy: Object = json.loads(text.removeprefix("--policy=").replace("$$", "$"))
+    return policy
 
 
 def test_the_first_install_creates_it_with_a_job(helm: Helm) -> None:
@@ -60,9 +60,9 @@ def test_everything_around_the_job_is_a_hook(helm: Helm) -> None:
 
 def test_an_upgrade_has_it_as_an_ordinary_object(helm: Helm) -> None:
     """With the CRD, the policy is an ordinary object, and a rollback does not prune it."""
-    found = policies(helm, None, *KNOWN)
-    assert set(found) == {"object"}
-    assert found["object"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    rendered = policies(helm, None, *KNOWN)
+    assert set(rendered) == {"object"}
+    assert rendered["object"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 @pytest.mark.parametrize("options", [(), KNOWN], ids=["install", "upgrade"])

@@ -60,11 +60,11 @@ def test_every_object_is_named_and_labelled(helm: Helm, values: Object) -> None:
 @variants
 def test_no_two_objects_share_a_name(helm: Helm, values: Object) -> None:
     """No object is rendered twice, except the policy: one hook creates it, another deletes it."""
-    found = [
+    rendered = [
         (o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"], "pre-delete" in events(o))
         for o in helm.objects(values)
     ]
-    assert len(found) == len(set(found))
+    assert len(rendered) == len(set(rendered))
 
 
 def test_long_release_names_fit(helm: Helm) -> None:
@@ -120,9 +120,9 @@ def test_service_selects_operator_and_monitor_selects_service(helm: Helm) -> Non
 
 def test_priority_classes_give_way(helm: Helm) -> None:
     """Probe pods yield to ordinary pods, preempt none, and are expendable for the cluster autoscaler."""
-    found = of_kind(helm.objects(release="nodegauge"), "PriorityClass")
-    assert {o["metadata"]["name"] for o in found} == {"nodegauge-nccl", "nodegauge-probe"}
-    for o in found:
+    classes = of_kind(helm.objects(release="nodegauge"), "PriorityClass")
+    assert {o["metadata"]["name"] for o in classes} == {"nodegauge-nccl", "nodegauge-probe"}
+    for o in classes:
         assert o["value"] < -10  # cluster autoscaler: --expendable-pods-priority-cutoff
         assert o["preemptionPolicy"] == "Never"
         assert o["globalDefault"] is False
@@ -142,9 +142,9 @@ def test_priority_classes_are_created_or_named(
     helm: Helm, of: str, values: Object, wanted: dict[str, int]
 ) -> None:
     """A class has the given name and value, even a large one; with `create` false none is created."""
-    found = of_kind(helm.objects({of: {"priorityClass": values}}), "PriorityClass")
+    classes = of_kind(helm.objects({of: {"priorityClass": values}}), "PriorityClass")
     other = {"probe": "ng-nodegauge-nccl", "nccl": "ng-nodegauge-probe"}[of]
-    assert {o["metadata"]["name"]: o["value"] for o in found if o["metadata"]["name"] != other} == wanted
+    assert {o["metadata"]["name"]: o["value"] for o in classes if o["metadata"]["name"] != other} == wanted
 
 
 def test_the_selector_of_a_release_never_changes(helm: Helm) -> None:
@@ -217,8 +217,8 @@ def test_helm_test_needs_no_extra_rights(helm: Helm) -> None:
     assert (spec["restartPolicy"], spec["serviceAccountName"]) == ("Never", deployment["serviceAccountName"])
     assert container["image"] == operator["image"]
     assert container["command"] == ["python", "-m", "nodegauge_cli", "check"]
-    words = [f"--namespace={NAMESPACE}", f"--instance={RELEASE}", "--port=9090", "--timeout=30s"]
-    assert container["args"] == words
+    arguments = [f"--namespace={NAMESPACE}", f"--instance={RELEASE}", "--port=9090", "--timeout=30s"]
+    assert container["args"] == arguments
     assert [o["kind"] for o in objects if component(o) == "test"] == ["Pod"]
 
 
@@ -229,8 +229,8 @@ def test_operators_are_found_by_their_labels(helm: Helm, values: Object) -> None
     objects = helm.objects(values)
     deployment = only(objects, "Deployment")
     assert wanted <= deployment["metadata"]["labels"].items()
-    found = [name for name, pod in pods(objects).items() if wanted <= pod["metadata"]["labels"].items()]
-    assert found == [f"Deployment/{deployment['metadata']['name']}"]
+    selected = [name for name, pod in pods(objects).items() if wanted <= pod["metadata"]["labels"].items()]
+    assert selected == [f"Deployment/{deployment['metadata']['name']}"]
 
 
 def test_cleanup_stops_this_operator(helm: Helm) -> None:
@@ -240,7 +240,7 @@ def test_cleanup_stops_this_operator(helm: Helm) -> None:
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["python", "-m", "nodegauge_cli", "cleanup"]
     name = deployment["metadata"]["name"]
-    words = [f"--namespace={NAMESPACE}", f"--deployment={name}", "--policy=fleet", "--timeout=60s"]
-    assert container["args"] == words
+    arguments = [f"--namespace={NAMESPACE}", f"--deployment={name}", "--policy=fleet", "--timeout=60s"]
+    assert container["args"] == arguments
     own = job["spec"]["template"]["metadata"]["labels"]
     assert not deployment["spec"]["selector"]["matchLabels"].items() <= own.items()

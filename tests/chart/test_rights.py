@@ -15,24 +15,24 @@ ROLES = ("ClusterRole", "Role")
 
 def documents(text: str) -> list[str]:
     """The rendered roles as text, with comments."""
-    found = [
+    roles_as_text = [
         d
         for d in re.split(r"^---$", text, flags=re.MULTILINE)
         if (yaml.safe_load(d) or {}).get("kind") in ROLES
     ]
-    assert found
-    return found
+    assert roles_as_text
+    return roles_as_text
 
 
 def reasons(document: str) -> list[str]:
     """For each rule of a role, the comment directly above it."""
     lines = document.splitlines()
-    found = []
+    comments = []
     for number, line in enumerate(lines):
         if RULE.match(line):
             above = lines[number - 1].strip()
-            found.append(above.removeprefix("#").strip() if above.startswith("#") else "")
-    return found
+            comments.append(above.removeprefix("#").strip() if above.startswith("#") else "")
+    return comments
 
 
 def roles(objects: list[Object]) -> dict[tuple[str, str, str], list[Object]]:
@@ -49,9 +49,9 @@ def test_every_rule_has_its_reason(helm: Helm, values: Object) -> None:
     """Each rule has a comment directly above it: a sentence that says what the rule is for."""
     for document in documents(helm.template(values)):
         rules = yaml.safe_load(document)["rules"]
-        found = reasons(document)
-        assert len(found) == len(rules)
-        assert [r for r in found if not re.fullmatch(r"[A-Za-z].{20,}\.", r)] == []
+        comments = reasons(document)
+        assert len(comments) == len(rules)
+        assert [r for r in comments if not re.fullmatch(r"[A-Za-z].{20,}\.", r)] == []
 
 
 def test_the_check_detects_missing_reasons(helm: Helm) -> None:
@@ -89,7 +89,7 @@ WRITES = {
 
 def test_only_the_listed_writes_are_allowed(helm: Helm) -> None:
     """The roles allow exactly the listed writes; the operator, above all, cannot change policies."""
-    found: dict[tuple[str, str, str], set[str]] = {}
+    writes: dict[tuple[str, str, str], set[str]] = {}
     for o in helm.objects():
         if o["kind"] not in ROLES:
             continue
@@ -99,8 +99,8 @@ def test_only_the_listed_writes_are_allowed(helm: Helm) -> None:
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
                     if verbs:
-                        found.setdefault((component, group, resource), set()).update(verbs)
-    assert found == WRITES
+                        writes.setdefault((component, group, resource), set()).update(verbs)
+    assert writes == WRITES
 
 
 def test_rights_on_pods_are_namespaced(helm: Helm) -> None:

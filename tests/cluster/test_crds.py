@@ -59,143 +59,104 @@ async def test_defaults_are_those_of_the_operator(api: Api) -> None:
 
 EXPECTATION = {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": 1 << 30, "busbw": 400}
 
-MALFORMED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no-selector": ({"mode": "Observe"}, "spec.nodeSelector", "Required"),
-    "unknown-field": ({"nodeSelector": {}, "interval": "5m"}, "spec.interval", "unknown field"),
-    "mode": ({"mode": "observe"}, "spec.mode", '"Observe"'),
-    "no-duration": (
-        {"probes": {"health": {"interval": "15 minutes"}}},
-        "health.interval",
-        "write for example",
-    ),
-    "no-unit": ({"probes": {"health": {"window": "3"}}}, "health.window", "write for example"),
-    "too-often": (
-        {"probes": {"health": {"interval": "4s", "deadline": "2s", "window": "1s"}}},
-        "interval",
-        "5s",
-    ),
-    "overflow": ({"probes": {"health": {"interval": "999999999h"}}}, "health.interval", "interval must be"),
-    "overlap": ({"probes": {"health": {"interval": "30s"}}}, "health.deadline", "raise interval"),
-    "window": (
-        {"probes": {"health": {"deadline": "10s", "window": "9s"}}},
-        "health.window",
-        "raise deadline",
-    ),
-    "percent": ({"budget": {"concurrentProbes": "ten%"}}, "budget.concurrentProbes", "write 5 or 10%"),
-    "over-100": ({"budget": {"concurrentProbes": "101%"}}, "budget.concurrentProbes", "0% to 100%"),
-    "negative": (
-        {"budget": {"concurrentProbes": -1}},
-        "budget.concurrentProbes",
-        "greater than or equal to 0",
-    ),
-    "gated-percent": ({"budget": {"gatedNodes": "lots"}}, "budget.gatedNodes", "write 5 or 20%"),
-    "gated-negative": ({"budget": {"gatedNodes": -1}}, "budget.gatedNodes", "greater than or equal to 0"),
-    "cause": (
-        {"taints": {"causes": {"thermal": "None", "hot": "None"}}},
-        "taints.causes",
-        "unknown cause hot; write",
-    ),
-    "cause-effect": ({"taints": {"causes": {"xid": "Evict"}}}, "taints.causes.xid", '"NoExecute"'),
-    "effect": ({"taints": {"effect": "noschedule"}}, "taints.effect", '"PreferNoSchedule"'),
-    "unvalidated": ({"taints": {"unvalidated": True}}, "taints.unvalidated", "string"),
-    "no-dwell": ({"hysteresis": {"dwell": "0s"}}, "hysteresis.dwell", "write for example 10m"),
-    "enter": ({"hysteresis": {"enterRuns": 0}}, "hysteresis.enterRuns", "greater than or equal to 1"),
-    "leave": ({"hysteresis": {"leaveRuns": 21}}, "hysteresis.leaveRuns", "less than or equal to 20"),
-    "trial": ({"hysteresis": {"probationAfter": ["soon"]}}, "probationAfter", "match"),
-    "trial-order": ({"hysteresis": {"probationAfter": ["4h", "1h"]}}, "probationAfter", "the shortest first"),
-    "trial-dwell": ({"hysteresis": {"dwell": "2h"}}, "hysteresis.probationAfter", "lower dwell"),
-    "trial-long": ({"hysteresis": {"probationAfter": ["1h", "1000h"]}}, "probationAfter", "1s and 720h"),
-    "relapse": (
-        {"hysteresis": {"relapseWindow": "1y"}},
-        "hysteresis.relapseWindow",
-        "write for example 168h",
-    ),
-    "our-key": ({"labels": {"interconnectKey": "nodegauge.dev/x"}}, "interconnectKey", "a key of your own"),
-    "k8s-key": ({"labels": {"interconnectKey": "a.kubernetes.io/x"}}, "interconnectKey", "a key of your own"),
-    "no-key": (
-        {"labels": {"interconnectKey": "not a key"}},
-        "labels.interconnectKey",
-        "prefix.example.com/name",
-    ),
-    "no-label": ({"nodeSelector": {"matchLabels": {"a b": "c"}}}, "matchLabels", "prefix.example.com/name"),
-    "no-values": (
-        {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
-        "matchExpressions[0].values",
+MALFORMED: list[tuple[Any, ...]] = [
+    ("mode", "Observe", "Required", "spec.nodeSelector"),
+    ("", {"nodeSelector": {}, "interval": "5m"}, "unknown field", "spec.interval"),
+    ("mode", "observe", '"Observe"'),
+    ("probes.health.interval", "15 minutes", "write for example"),
+    ("probes.health.window", "3", "write for example"),
+    ("probes.health", {"interval": "4s", "deadline": "2s", "window": "1s"}, "5s", "interval"),
+    ("probes.health.interval", "999999999h", "interval must be"),
+    ("probes.health.interval", "30s", "raise interval", "health.deadline"),
+    ("probes.health", {"deadline": "10s", "window": "9s"}, "raise deadline", "health.window"),
+    ("budget.concurrentProbes", "ten%", "write 5 or 10%"),
+    ("budget.concurrentProbes", "101%", "0% to 100%"),
+    ("budget.concurrentProbes", -1, "greater than or equal to 0"),
+    ("budget.gatedNodes", "lots", "write 5 or 20%"),
+    ("budget.gatedNodes", -1, "greater than or equal to 0"),
+    ("taints.causes", {"thermal": "None", "hot": "None"}, "unknown cause hot; write"),
+    ("taints.causes.xid", "Evict", '"NoExecute"'),
+    ("taints.effect", "noschedule", '"PreferNoSchedule"'),
+    ("taints.unvalidated", True, "string"),
+    ("hysteresis.dwell", "0s", "write for example 10m"),
+    ("hysteresis.enterRuns", 0, "greater than or equal to 1"),
+    ("hysteresis.leaveRuns", 21, "less than or equal to 20"),
+    ("hysteresis.probationAfter", ["soon"], "match"),
+    ("hysteresis.probationAfter", ["4h", "1h"], "the shortest first"),
+    ("hysteresis.dwell", "2h", "lower dwell", "hysteresis.probationAfter"),
+    ("hysteresis.probationAfter", ["1h", "1000h"], "1s and 720h"),
+    ("hysteresis.relapseWindow", "1y", "write for example 168h"),
+    ("labels.interconnectKey", "nodegauge.dev/x", "a key of your own"),
+    ("labels.interconnectKey", "a.kubernetes.io/x", "a key of your own"),
+    ("labels.interconnectKey", "not a key", "prefix.example.com/name"),
+    ("nodeSelector.matchLabels", {"a b": "c"}, "prefix.example.com/name"),
+    (
+        "nodeSelector.matchExpressions",
+        [{"key": "a", "operator": "In"}],
         "write Exists",
-    ),
-    "values": (
-        {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}},
         "matchExpressions[0].values",
+    ),
+    (
+        "nodeSelector.matchExpressions",
+        [{"key": "a", "operator": "Exists", "values": ["b"]}],
         "write In or NotIn",
+        "matchExpressions[0].values",
     ),
-    "operator": (
-        {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}},
-        "matchExpressions[0].operator",
+    (
+        "nodeSelector.matchExpressions",
+        [{"key": "a", "operator": "Gt", "values": ["1"]}],
         '"DoesNotExist"',
+        "matchExpressions[0].operator",
     ),
-    "hot": ({"thresholds": {"hotWarn": 95}}, "thresholds.hotFail", "raise hotFail"),
-    "slow": ({"thresholds": {"slowClockFail": 0.95}}, "thresholds.slowClockFail", "lower slowClockFail"),
-    "for-long": ({"thresholds": {"hotForLongRuns": 5}}, "thresholds.hotForLongRuns", "lower hotForLongRuns"),
-    "ratio": ({"thresholds": {"nvlinkSumRatio": 75}}, "thresholds.nvlinkSumRatio", "less than or equal to 1"),
-    "zero-ratio": ({"thresholds": {"powerCapRatio": 0}}, "thresholds.powerCapRatio", "greater than 0"),
-    "stale": ({"staleAfterIntervals": 1}, "spec.staleAfterIntervals", "greater than or equal to 2"),
-    "limit": ({"limits": {"notStarted": "2d"}}, "limits.notStarted", "write for example 5m"),
-    "overtime": ({"limits": {"overtime": "0s"}}, "limits.overtime", "write for example 60s"),
-    "our-label": (
-        {"podTemplate": {"labels": {"nodegauge.dev/probe": "x"}}},
-        "podTemplate.labels",
-        "remove them",
-    ),
-    "quantity": ({"podTemplate": {"resources": {"limits": {"memory": "lots"}}}}, "limits.memory", "match"),
-    "toleration": (
-        {"podTemplate": {"tolerations": [{"operator": "Equal", "value": "x"}]}},
-        "tolerations[0].key",
+    ("thresholds.hotWarn", 95, "raise hotFail", "thresholds.hotFail"),
+    ("thresholds.slowClockFail", 0.95, "lower slowClockFail"),
+    ("thresholds.hotForLongRuns", 5, "lower hotForLongRuns"),
+    ("thresholds.nvlinkSumRatio", 75, "less than or equal to 1"),
+    ("thresholds.powerCapRatio", 0, "greater than 0"),
+    ("staleAfterIntervals", 1, "greater than or equal to 2"),
+    ("limits.notStarted", "2d", "write for example 5m"),
+    ("limits.overtime", "0s", "write for example 60s"),
+    ("podTemplate.labels", {"nodegauge.dev/probe": "x"}, "remove them"),
+    ("podTemplate.resources.limits.memory", "lots", "match"),
+    (
+        "podTemplate.tolerations",
+        [{"operator": "Equal", "value": "x"}],
         "operator: Exists",
+        "tolerations[0].key",
     ),
-    "priority": ({"priority": 2_000_000}, "spec.priority", "less than or equal to 1000000"),
-    "nccl-interval": ({"probes": {"nccl": {"interval": "5s"}}}, "nccl.interval", "write for example 24h"),
-    "nccl-overlap": ({"probes": {"nccl": {"interval": "5m"}}}, "nccl.deadline", "raise interval"),
-    "nccl-recheck": ({"probes": {"nccl": {"recheck": "never"}}}, "nccl.recheck", "write for example 10m"),
-    "engine": ({"probes": {"nccl": {"engine": "mpi"}}}, "nccl.engine", '"nccl-tests"'),
-    "variable": (
-        {"probes": {"nccl": {"environment": {"LD_PRELOAD": "x"}}}},
-        "nccl.environment",
-        "write for example NCCL_ALGO",
-    ),
-    "variables": (
-        {"probes": {"nccl": {"environment": {f"NCCL_{n}": "1" for n in range(33)}}}},
-        "nccl.environment",
-        "must have at most 32",
-    ),
-    "nccl-budget": ({"budget": {"concurrentNcclProbes": "all"}}, "concurrentNcclProbes", "write 5 or 10%"),
-    "until": ({"taints": {"unvalidatedUntil": "Tomorrow"}}, "taints.unvalidatedUntil", '"Nccl"'),
-    "nccl-image": ({"podTemplate": {"ncclImage": "a b"}}, "podTemplate.ncclImage", "match"),
-    "nccl-quantity": ({"podTemplate": {"ncclResources": {"limits": {"cpu": "x"}}}}, "limits.cpu", "match"),
-    "expect-alone": ({"expectations": [EXPECTATION | {"count": 1}]}, "expectations[0].count", "equal to 2"),
-    "expect-nothing": (
-        {"expectations": [EXPECTATION | {"busbw": 0}]},
-        "expectations[0].busbw",
-        "greater than 0",
-    ),
-    "expect-what": (
-        {"expectations": [EXPECTATION | {"collective": "broadcast"}]},
-        "[0].collective",
-        "all_gather",
-    ),
-    "expect-kind": (
-        {"expectations": [EXPECTATION | {"kind": "hearsay"}]},
-        "expectations[0].kind",
-        "accept-floor",
-    ),
-    "expect-many": ({"expectations": [EXPECTATION] * 65}, "spec.expectations", "must have at most 64"),
-}
+    ("priority", 2000000, "less than or equal to 1000000"),
+    ("probes.nccl.interval", "5s", "write for example 24h"),
+    ("probes.nccl.interval", "5m", "raise interval", "nccl.deadline"),
+    ("probes.nccl.recheck", "never", "write for example 10m"),
+    ("probes.nccl.engine", "mpi", '"nccl-tests"'),
+    ("probes.nccl.environment", {"LD_PRELOAD": "x"}, "write for example NCCL_ALGO"),
+    ("probes.nccl.environment", {f"NCCL_{n}": "1" for n in range(33)}, "must have at most 32"),
+    ("budget.concurrentNcclProbes", "all", "write 5 or 10%"),
+    ("taints.unvalidatedUntil", "Tomorrow", '"Nccl"'),
+    ("podTemplate.ncclImage", "a b", "match"),
+    ("podTemplate.ncclResources.limits.cpu", "x", "match"),
+    ("expectations", [EXPECTATION | {"count": 1}], "equal to 2", "expectations[0].count"),
+    ("expectations", [EXPECTATION | {"busbw": 0}], "greater than 0", "expectations[0].busbw"),
+    ("expectations", [EXPECTATION | {"collective": "broadcast"}], "all_gather", "[0].collective"),
+    ("expectations", [EXPECTATION | {"kind": "hearsay"}], "accept-floor", "expectations[0].kind"),
+    ("expectations", [EXPECTATION] * 65, "must have at most 64"),
+]
+"""Path below spec, wrong value, part of the message, and the field that it names if not the path."""
 
 
-@pytest.mark.parametrize(("spec", "field", "hint"), MALFORMED.values(), ids=MALFORMED.keys())
-async def test_malformed_policies_are_refused(api: Api, spec: dict[str, Any], field: str, hint: str) -> None:
+def below(path: str, value: Any) -> dict[str, Any]:
+    """A map with the value at a dotted path."""
+    for key in reversed(path.split(".") if path else []):
+        value = {key: value}
+    return dict(value)
+
+
+@pytest.mark.parametrize("case", MALFORMED, ids=lambda case: f"{case[0]}={case[1]}"[:60])
+async def test_malformed_policies_are_refused(api: Api, case: tuple[Any, ...]) -> None:
     """The API server refuses a malformed policy with a message that names the field and the fix."""
+    path, value, hint, field = (*case, case[0])[:4]
     selector = {} if field == "spec.nodeSelector" else {"nodeSelector": {"matchLabels": {"gpu": "yes"}}}
-    message = await refusal(api, selector | spec)
+    message = await refusal(api, selector | below(path, value))
     assert field in message
     assert hint in message
 

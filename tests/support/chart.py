@@ -103,8 +103,8 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 def only(objects: list[Object], kind: str) -> Object:
     """The only object of a kind."""
-    (found,) = of_kind(objects, kind)
-    return found
+    (match,) = of_kind(objects, kind)
+    return match
 
 
 def pods(objects: list[Object]) -> dict[str, Object]:
@@ -204,7 +204,7 @@ def policies(rest: Rest) -> dict[str, Object]:
 
 def left_behind(rest: Rest) -> set[tuple[str, str]]:
     """Kind and name of every object of the release that still exists, except pods."""
-    found = set()
+    objects = set()
     for kind, collection in COLLECTIONS.items():
         if kind == "Pod":
             continue  # a Deployment's pods come and go with it
@@ -214,8 +214,8 @@ def left_behind(rest: Rest) -> set[tuple[str, str]]:
             except ApiError:
                 continue  # the CRD is gone
             ours = [o for o in items if o["metadata"].get("labels", {}).get(PART_OF) == "nodegauge"]
-            found |= {(kind, o["metadata"]["name"]) for o in ours}
-    return found
+            objects |= {(kind, o["metadata"]["name"]) for o in ours}
+    return objects
 
 
 NODE = "hooks"

@@ -34,27 +34,27 @@ def crd(plural: str) -> Schema:
 
 def part(plural: str, name: str) -> Schema:
     """The schema of `spec` or `status`."""
-    found: Schema = version(plural)["schema"]["openAPIV3Schema"]["properties"][name]
-    return found
+    schema: Schema = version(plural)["schema"]["openAPIV3Schema"]["properties"][name]
+    return schema
 
 
 def version(plural: str) -> Schema:
     """The only version."""
-    (found,) = crd(plural)["spec"]["versions"]
-    assert isinstance(found, dict)
-    return found
+    (only_version,) = crd(plural)["spec"]["versions"]
+    assert isinstance(only_version, dict)
+    return only_version
 
 
 def nodes_of(schema: Schema, path: str = "") -> list[tuple[str, Schema]]:
     """Every node of a schema with its path, depth first."""
-    found = [(path, schema)]
+    nodes = [(path, schema)]
     for name, child in schema.get("properties", {}).items():
-        found += nodes_of(child, f"{path}.{name}")
+        nodes += nodes_of(child, f"{path}.{name}")
     if isinstance(schema.get("items"), dict):
-        found += nodes_of(schema["items"], f"{path}[]")
+        nodes += nodes_of(schema["items"], f"{path}[]")
     if isinstance(schema.get("additionalProperties"), dict):
-        found += nodes_of(schema["additionalProperties"], f"{path}{{}}")
-    return found
+        nodes += nodes_of(schema["additionalProperties"], f"{path}{{}}")
+    return nodes
 
 
 def differences(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
@@ -92,15 +92,15 @@ def _differences(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
 def _struct(schema: Schema, fields: tuple[inspect.Field, ...], path: str) -> list[str]:
     properties = schema.get("properties", {})
     by_name = {field.encode_name: field for field in fields}
-    found = _type(schema, "object", path) + _same(path, "fields", sorted(properties), sorted(by_name))
+    result = _type(schema, "object", path) + _same(path, "fields", sorted(properties), sorted(by_name))
     required = sorted(name for name, field in by_name.items() if field.required)
-    found += _same(path, "required", sorted(schema.get("required", [])), required)
+    result += _same(path, "required", sorted(schema.get("required", [])), required)
     for name in properties.keys() & by_name.keys():
         here = f"{path}.{name}"
-        found += differences(properties[name], by_name[name].type, here)
+        result += differences(properties[name], by_name[name].type, here)
         if path.startswith("spec") or "default" in properties[name]:
-            found += _same(here, "default", properties[name].get("default"), _default(by_name[name]))
-    return found
+            result += _same(here, "default", properties[name].get("default"), _default(by_name[name]))
+    return result
 
 
 def _default(field: inspect.Field) -> object:
@@ -142,7 +142,7 @@ def _scalar(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
 def _bounds(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
     """The schema must have the bounds of the type; it may have more."""
     above = schema.get("minimum") if schema.get("exclusiveMinimum") else None
-    found = {
+    bounds = {
         "ge": schema.get("minimum"),
         "gt": above,
         "le": schema.get("maximum"),
@@ -151,7 +151,7 @@ def _bounds(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
     }
     return [
         line
-        for bound, value in found.items()
+        for bound, value in bounds.items()
         if (wanted := getattr(kind, bound, None)) is not None
         for line in _same(path, bound, value, wanted)
     ]
@@ -166,8 +166,8 @@ def _type(schema: Schema, wanted: str, path: str) -> list[str]:
     return _same(path, "type", schema.get("type"), wanted)
 
 
-def _same(path: str, what: str, found: object, wanted: object) -> list[str]:
-    return [] if found == wanted else [f"{path}: {what} is {found!r} in the CRD and {wanted!r} in the type"]
+def _same(path: str, what: str, actual: object, wanted: object) -> list[str]:
+    return [] if actual == wanted else [f"{path}: {what} is {actual!r} in the CRD and {wanted!r} in the type"]
 
 
 APPLY = "application/apply-patch+yaml"

@@ -35,8 +35,8 @@ SIZES = (
 @cache
 def schema(plural: str) -> dict[str, Any]:
     """The schema of a CRD of ours."""
-    found = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
-    body: dict[str, Any] = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
+    body: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return body
 
 
@@ -62,31 +62,31 @@ def errors(value: Any, rules: dict[str, Any], path: str = "") -> list[str]:
     kind = rules.get("type")
     if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         return [f"{path}: {value!r:.80} is no {kind}"]
-    found = [f"{path}: {value!r:.80} breaks {word}" for word in _bounds(value, rules)]
+    result = [f"{path}: {value!r:.80} breaks {word}" for word in _bounds(value, rules)]
     if isinstance(value, list):
         for i, item in enumerate(value):
-            found += errors(item, rules.get("items", {}), f"{path}[{i}]")
+            result += errors(item, rules.get("items", {}), f"{path}[{i}]")
     if isinstance(value, dict):
         known, more = rules.get("properties", {}), rules.get("additionalProperties")
-        found += [f"{path}.{name}: required" for name in rules.get("required", ()) if name not in value]
+        result += [f"{path}.{name}: required" for name in rules.get("required", ()) if name not in value]
         for name, item in value.items():
             inner = known.get(name) or (more if isinstance(more, dict) else {})
-            found += errors(item, inner, f"{path}.{name}")
-    return found
+            result += errors(item, inner, f"{path}.{name}")
+    return result
 
 
 def _bounds(value: Any, rules: dict[str, Any]) -> list[str]:
-    found = [
+    broken = [
         word
         for word, kind, sign in SIZES
         if word in rules and isinstance(value, kind) and sign * len(value) > sign * rules[word]  # type: ignore[arg-type]
     ]
     if "enum" in rules and value not in rules["enum"]:
-        found.append("enum")
+        broken.append("enum")
     if isinstance(value, str) and "pattern" in rules and not re.search(rules["pattern"], value):
-        found.append("pattern")
+        broken.append("pattern")
     if isinstance(value, int | float) and not isinstance(value, bool):
-        found += ["minimum"] if value < rules.get("minimum", value) else []
-        found += ["maximum"] if value > rules.get("maximum", value) else []
-        found += ["int64"] if rules.get("format") == "int64" and not -(2**63) <= value < 2**63 else []
-    return found
+        broken += ["minimum"] if value < rules.get("minimum", value) else []
+        broken += ["maximum"] if value > rules.get("maximum", value) else []
+        broken += ["int64"] if rules.get("format") == "int64" and not -(2**63) <= value < 2**63 else []
+    return broken

@@ -65,8 +65,8 @@ def test_the_comparison_finds_differences(path: str, change: Schema, difference:
     for name in path.split("."):
         schema = schema["properties"][name]
     schema.update(change)
-    found = differences(spec, inspect.type_info(PolicySpec), "spec")
-    assert any(line.startswith(difference) for line in found), found
+    result = differences(spec, inspect.type_info(PolicySpec), "spec")
+    assert any(line.startswith(difference) for line in result), result
 
 
 def test_report_spec_is_what_the_operator_reads() -> None:
@@ -130,13 +130,13 @@ def test_rule_messages_name_the_field_and_the_fix(plural: str) -> None:
 )
 def test_names_are_those_of_the_operator(plural: str, kind: str, short: str) -> None:
     """Group, version, kind, plural and scope are those that the operator uses."""
-    found = crd(plural)
-    assert found["metadata"]["name"] in names.CRD_NAMES
-    assert found["spec"]["group"] == names.GROUP
-    assert found["spec"]["scope"] == "Cluster"
+    definition = crd(plural)
+    assert definition["metadata"]["name"] in names.CRD_NAMES
+    assert definition["spec"]["group"] == names.GROUP
+    assert definition["spec"]["scope"] == "Cluster"
     assert version(plural)["name"] == names.VERSION
     assert version(plural)["subresources"] == {"status": {}}
-    spelled = found["spec"]["names"]
+    spelled = definition["spec"]["names"]
     assert (spelled["kind"], spelled["plural"], spelled["shortNames"]) == (kind, plural, [short])
 
 
