@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import NOT_READ, Arm, ArmName, Cell, Collective, NcclResult, Pcie, Result
 from nodegauge_contract.values import Num
-from nodegauge_judge import Code, Finding
+from nodegauge_judge import Finding
 from nodegauge_judge.nccl.measurement import busbw_factor
 from nodegauge_judge.nccl.model import NcclJudgement
 
@@ -146,6 +146,6 @@ def codes(judgement: NcclJudgement) -> set[str]:
     return {f"{finding.code}/{finding.severity.value}" for finding in judgement.findings}
 
 
-def finding(judgement: NcclJudgement, code: Code) -> Finding:
+def finding(judgement: NcclJudgement, code: str) -> Finding:
     """The finding of that code."""
-    return next(found for found in judgement.findings if found.code == code.value)
+    return next(found for found in judgement.findings if found.code == code)

@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from nodegauge_contract.model import MAX_GPUS
 from nodegauge_judge import Cause
-from nodegauge_judge.findings import CATALOGUE
+from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds

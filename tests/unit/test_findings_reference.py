@@ -7,13 +7,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_judge import CATALOGUE, Answer, Effect, Gate, Judged, Severity, Thresholds
+from nodegauge_judge import CATALOGUE, Answer, Effect, Gate, Judged, Rule, Severity, Thresholds
 from nodegauge_judge.model import Cause, GateKind
+from nodegauge_judge.nccl.judge import NCCL_RULES
 from nodegauge_judge.reference import page
 from nodegauge_judge.rules import HEALTH_RULES
 
@@ -43,9 +45,8 @@ def test_the_reference_module_prints_the_page() -> None:
 
 
 @pytest.mark.parametrize("rule", CATALOGUE.values(), ids=lambda rule: rule.code)
-def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: object) -> None:
+def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: Rule[Any]) -> None:
     """Title, meaning, at least one severity, a next step that reads well after "Next: ", and a way out."""
-    rule = CATALOGUE[rule.code]  # type: ignore[attr-defined]
     assert rule.when
     assert rule.title[0].islower() or rule.title.startswith(("NVLink", "GPU", "PCIe", "NCCL", "12 V"))
     assert not rule.title.endswith(".")
@@ -63,9 +64,9 @@ def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: object) 
 
 def test_every_code_has_one_rule() -> None:
     """Two rules with one code would hide each other in the catalogue."""
-    codes = [rule.code for rule in HEALTH_RULES]
+    codes = [rule.code for rule in (*HEALTH_RULES, *NCCL_RULES)]
     assert len(codes) == len(set(codes))
-    assert set(codes) <= set(CATALOGUE)
+    assert codes == list(CATALOGUE)
 
 
 def test_the_number_of_a_rule_in_a_stored_history_never_changes() -> None:

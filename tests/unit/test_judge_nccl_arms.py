@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 from nodegauge_contract import NOT_READ, Arm, ArmName, ArmOutcome, Phase, Problem, Result
-from nodegauge_judge import Answer, Code, Severity, Verdict
+from nodegauge_judge import Answer, Severity, Verdict
 from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_judge.nccl.model import Agreement
 from support.nccl_results import GIB, MIB, SHM, codes, finding
@@ -61,7 +61,7 @@ def test_a_hang_in_any_phase_fails_and_names_arm_and_phase(name: ArmName, phase:
     assert (said.verdict, said.again) == (Verdict.FAIL, True)
     assert said.answers["nccl-hang"] is BAD
     assert codes(said) == {"nccl-hang/fail"}
-    assert finding(said, Code.NCCL_HANG).evidence["phase"] == phase
+    assert finding(said, "nccl-hang").evidence["phase"] == phase
     one = judge_nccl(ended(nccl.titan(), name, "hung", phase=phase))
     assert (one.verdict, one.answers["nccl-hang"]) == (Verdict.FAIL, BAD)
 
@@ -73,7 +73,7 @@ def test_a_hang_that_the_arm_without_peer_access_does_not_share_is_peer_access(p
     assert codes(said) == {"p2p-broken/fail"}
     assert (said.answers["p2p-broken"], said.answers["nccl-hang"]) == (BAD, BAD)
     assert (said.again, said.agreement, said.busbw) == (True, Agreement.UNSURE, {})
-    message = finding(said, Code.P2P_BROKEN).message
+    message = finding(said, "p2p-broken").message
     assert "ACS" in message
     assert "IOMMU" in message
 
@@ -131,7 +131,7 @@ def test_a_hang_while_measuring_with_nvls_stays_a_hang_and_says_what_was_fine() 
     """Nothing is proven then, but the other arms are worth a word."""
     said = judge_nccl(ended(nccl.h100(), DEFAULT, "hung", phase=Phase.MEASURE))
     assert codes(said) == {"nccl-hang/fail"}
-    assert "NVLS disabled" in finding(said, Code.NCCL_HANG).message
+    assert "NVLS disabled" in finding(said, "nccl-hang").message
 
 
 # -- wrong data
@@ -148,7 +148,7 @@ def test_wrong_data_in_every_arm_fails_at_once_and_makes_no_label() -> None:
 
 def test_places_of_wrong_data_are_told_apart() -> None:
     """By collective, size and arm, each once: a list of nine times all_reduce says nothing."""
-    evidence = finding(judge_nccl(wrong(nccl.titan(), DEFAULT, P2P_OFF)), Code.NCCL_WRONG_DATA).evidence
+    evidence = finding(judge_nccl(wrong(nccl.titan(), DEFAULT, P2P_OFF)), "nccl-wrong-data").evidence
     places = str(evidence["also"]).split("), ")
     assert len(places) == len(set(places)) > 1
     assert any("all_reduce at 64 MiB (P2P disabled" in place for place in places)
@@ -158,14 +158,14 @@ def test_wrong_data_with_peer_access_alone_is_both() -> None:
     """One run suffices for the data, and peer access is what to look at."""
     said = judge_nccl(wrong(nccl.titan(), DEFAULT))
     assert codes(said) == {"nccl-wrong-data/fail", "p2p-broken/fail"}
-    assert "P2P disabled" in finding(said, Code.NCCL_WRONG_DATA).message
+    assert "P2P disabled" in finding(said, "nccl-wrong-data").message
 
 
 def test_wrong_data_that_nvls_alone_makes_is_not_laid_to_peer_access() -> None:
     """With NVLS off and peer access on all was well."""
     said = judge_nccl(wrong(nccl.h100(), DEFAULT))
     assert codes(said) == {"nccl-wrong-data/fail"}
-    assert "NVLS disabled" in finding(said, Code.NCCL_WRONG_DATA).message
+    assert "NVLS disabled" in finding(said, "nccl-wrong-data").message
 
 
 def test_an_arm_whose_data_nobody_checked_clears_nobody() -> None:
@@ -208,7 +208,7 @@ def test_the_other_arm_that_failed_leaves_the_node_judged() -> None:
     """A says what the node reaches; B's failure only warns."""
     said = judge_nccl(ended(nccl.h100(), P2P_OFF, "crashed", message="SIGSEGV"))
     assert (codes(said), said.p2p_off) == ({"nccl-failed/warn"}, None)
-    assert "SIGSEGV" in finding(said, Code.NCCL_FAILED).message
+    assert "SIGSEGV" in finding(said, "nccl-failed").message
     assert said.answers["busbw-low"] is GOOD
 
 
@@ -262,10 +262,10 @@ def test_a_low_number_is_not_held_against_a_node_that_was_stalled_half_of_the_ti
     """The median of 9 s of batches may then be the CPU limit's: 45 periods of 100 ms are half of them."""
     said = judge_nccl(nccl.changed(nccl.h100(100), throttled_periods=periods))
     assert said.answers["busbw-low"] is answer
-    low = finding(said, Code.BUSBW_LOW)
+    low = finding(said, "busbw-low")
     assert low.severity is Severity.WARN
     again = judge_nccl(
         nccl.changed(nccl.h100(100), throttled_periods=periods), previous=judge_nccl(nccl.h100(100)).record
     )
-    assert finding(again, Code.BUSBW_LOW).severity is (Severity.WARN if answer is UNSURE else Severity.FAIL)
+    assert finding(again, "busbw-low").severity is (Severity.WARN if answer is UNSURE else Severity.FAIL)
     assert ("CPU limit" in low.message) is (answer is UNSURE)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import Gpu, Result, Unavailable
-from nodegauge_judge import Answer, Code, Verdict
+from nodegauge_judge import Answer, Verdict
 from nodegauge_judge.nccl.judge import judge_nccl
 from support.nccl_results import codes, finding
 
@@ -40,7 +40,7 @@ def test_rows_that_wait_for_nvls_are_not_said_to_be_missing() -> None:
     said = judge_nccl(
         replace(nccl.node(nccl.h100(), silent), gpus=[Gpu(index=0, name="NVIDIA H100 80GB HBM3")])
     )
-    message = finding(said, Code.NOT_GRADABLE).message
+    message = finding(said, "not-gradable").message
     assert "No row is for" not in message
     assert "NCCL_DEBUG_SUBSYS=INIT,TUNING" in message
 

@@ -6,7 +6,7 @@ so that an old result can be judged again and a person can judge a file without 
 (`nccl/expectations.yaml`).
 """
 
-from nodegauge_judge.findings import CATALOGUE, Code, Effect, Entry, Probe
+from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_judge.health import judge_health
 from nodegauge_judge.history.model import History
 from nodegauge_judge.model import (
@@ -28,15 +28,14 @@ from nodegauge_judge.model import (
     Sharing,
     Verdict,
 )
+from nodegauge_judge.rule import Effect, Probe, Rule
 from nodegauge_judge.thresholds import Thresholds, ThresholdsInvalid
 
 __all__ = [
     "CATALOGUE",
     "Answer",
     "Cause",
-    "Code",
     "Effect",
-    "Entry",
     "Evidence",
     "Finding",
     "Gate",
@@ -51,6 +50,7 @@ __all__ = [
     "NodeFacts",
     "Probe",
     "Psu",
+    "Rule",
     "Severity",
     "Sharing",
     "Thresholds",

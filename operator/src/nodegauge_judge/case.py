@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -10,8 +10,8 @@ from nodegauge_contract import Gpu, Result, Unavailable
 from nodegauge_contract.nvlink import Lanes, lanes
 from nodegauge_judge.history import growth
 from nodegauge_judge.history.model import GpuHistory, History, keys
-from nodegauge_judge.model import Finding, NodeFacts, Scalar, Severity
-from nodegauge_judge.rule import Observation, Rule, findings_of
+from nodegauge_judge.model import NodeFacts, Scalar, Severity
+from nodegauge_judge.rule import Observation, Rule
 from nodegauge_judge.thresholds import Thresholds
 
 _NO_SUCH_VALUE = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT")
@@ -60,16 +60,8 @@ class Case(Struct, frozen=True, kw_only=True):
         return self.history.gpus.get(key) if key is not None else None
 
 
-Hit = Observation
 HealthRule = Rule[Case]
 """A rule about what a health run read."""
-
-
-def gather(code: str, hits: Iterable[Observation]) -> Iterator[Finding]:
-    from nodegauge_judge.findings import CATALOGUE
-
-    entry = CATALOGUE[code]
-    return findings_of(hits, code=str(code), next_step=entry.next_step)
 
 
 def short_name(gpu: Gpu) -> str:

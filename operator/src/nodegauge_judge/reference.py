@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+from typing import Any
 
 import msgspec
 
-from nodegauge_judge.case import HealthRule
-from nodegauge_judge.findings import CATALOGUE, Effect, Entry
+from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_judge.model import Judged
+from nodegauge_judge.rule import Effect, Rule
 from nodegauge_judge.thresholds import Thresholds
 
 _HEAD = """# Findings
@@ -60,27 +61,27 @@ Fields of `spec.thresholds`. "Own" marks a number that this project chose and no
 
 def page() -> str:
     """The whole page as Markdown, ending in one newline."""
-    rows = "\n".join(_row(entry) for entry in CATALOGUE.values())
+    rows = "\n".join(_row(rule) for rule in CATALOGUE.values())
     table = f"| code | probe | severities | verdict | gate | runs |\n|---|---|---|---|---|---|\n{rows}\n"
-    return "\n".join([_HEAD, table, *(_section(entry) for entry in CATALOGUE.values()), _thresholds()])
+    return "\n".join([_HEAD, table, *(_section(rule) for rule in CATALOGUE.values()), _thresholds()])
 
 
-def _row(entry: HealthRule | Entry) -> str:
-    severities = ", ".join(severity.value for severity in entry.when)
-    verdict = "unknown" if entry.effect is Effect.UNJUDGED else "the worst"
-    link = f"[`{entry.code}`](#{entry.code}) | {entry.probe.value}"
-    gate = entry.gate
+def _row(rule: Rule[Any]) -> str:
+    severities = ", ".join(severity.value for severity in rule.when)
+    verdict = "unknown" if rule.effect is Effect.UNJUDGED else "the worst"
+    link = f"[`{rule.code}`](#{rule.code}) | {rule.probe.value}"
+    gate = rule.gate
     if gate is None:
         return f"| {link} | {severities} | {verdict} | none | - |"
     load = ", under load" if gate.judged is Judged.UNDER_LOAD else ""
     return f"| {link} | {severities} | {verdict} | {gate.kind}={gate.cause} | {gate.runs}{load} |"
 
 
-def _section(entry: HealthRule | Entry) -> str:
-    when = "\n".join(f"- **{severity.value}**: {words}." for severity, words in entry.when.items())
-    steps = "\n".join(f"{number}. {step}" for number, step in enumerate(entry.way_out, 1))
-    title = entry.title[0].upper() + entry.title[1:]
-    return f"## {entry.code}\n\n{title}. {entry.meaning}\n\n{when}\n\nWhat to do:\n\n{steps}\n"
+def _section(rule: Rule[Any]) -> str:
+    when = "\n".join(f"- **{severity.value}**: {words}." for severity, words in rule.when.items())
+    steps = "\n".join(f"{number}. {step}" for number, step in enumerate(rule.way_out, 1))
+    title = rule.title[0].upper() + rule.title[1:]
+    return f"## {rule.code}\n\n{title}. {rule.meaning}\n\n{when}\n\nWhat to do:\n\n{steps}\n"
 
 
 def _thresholds() -> str:

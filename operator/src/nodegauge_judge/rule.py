@@ -87,27 +87,22 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
             raise ValueError(f"{self.code}: missing data never changes a verdict, so it has no gate")
 
     def findings(self, judged: Input) -> Iterator[Finding]:
-        """What the check observed, as findings."""
-        return findings_of(self.check(judged), code=self.code, next_step=self.next_step)
-
-
-def findings_of(observations: Iterable[Observation], *, code: str, next_step: str) -> Iterator[Finding]:
-    """One finding per severity that occurs, worst first: it describes the worst location and names the
-    others, so that a node with sixteen hot GPUs still fits into a report."""
-    observations = list(observations)
-    for severity in (Severity.FAIL, Severity.WARN, Severity.INFO):
-        alike = [one for one in observations if one.severity is severity]
-        if not alike:
-            continue
-        worst = max(alike, key=lambda one: one.weight)
-        others = [one.short for one in alike if one is not worst]
-        yield Finding(
-            code=code,
-            severity=severity,
-            subject=worst.location + (f" and {len(others)} more" if others else ""),
-            message=f"{worst.message} Next: {next_step}",
-            evidence=worst.evidence | ({"also": _names(others)} if others else {}),
-        )
+        """One finding per severity that occurs, worst first: it describes the worst location and names the
+        others, so that a node with sixteen hot GPUs still fits into a report."""
+        observations = list(self.check(judged))
+        for severity in (Severity.FAIL, Severity.WARN, Severity.INFO):
+            alike = [one for one in observations if one.severity is severity]
+            if not alike:
+                continue
+            worst = max(alike, key=lambda one: one.weight)
+            others = [one.short for one in alike if one is not worst]
+            yield Finding(
+                code=self.code,
+                severity=severity,
+                subject=worst.location + (f" and {len(others)} more" if others else ""),
+                message=f"{worst.message} Next: {self.next_step}",
+                evidence=worst.evidence | ({"also": _names(others)} if others else {}),
+            )
 
 
 def _names(names: Sequence[str]) -> str:

@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nodegauge_contract import ArmName, Collective
-from nodegauge_judge.case import Hit, gather, links_in_words
-from nodegauge_judge.findings import Code
-from nodegauge_judge.model import Finding, InterconnectClass, Scalar, Severity
+from nodegauge_judge.case import links_in_words
+from nodegauge_judge.model import InterconnectClass, Scalar, Severity
 from nodegauge_judge.nccl.bandwidth import GradedCell, graded_cells
 from nodegauge_judge.nccl.grading import (
     Grading,
     Headline,
+    NcclRule,
     busbw_at_size_of,
     cell_text,
     gbps_text,
     headline_arm,
-    node_hit,
+    of_node,
     p2p_off_busbw,
     size_text,
 )
 from nodegauge_judge.nccl.measurement import MeasuredPair, PairGroup
 from nodegauge_judge.nccl.model import Agreement
+from nodegauge_judge.rule import Observation, Probe
+from nodegauge_judge.rules.steps import DRIVER_LOG, OWN_RUN, VENDOR
 
 Assessment = tuple[Agreement, str]
 """The agreement, and one sentence with the numbers behind it."""
@@ -50,7 +52,7 @@ def assess(grading: Grading) -> Assessment:
     return assess_class(grading, headline)
 
 
-def contradicted(grading: Grading) -> Iterator[Finding]:
+def contradicted(grading: Grading) -> Iterator[Observation]:
     """The finding for a contradiction."""
     agreement, message = assess(grading)
     if agreement is Agreement.CONTRADICTED:
@@ -64,11 +66,11 @@ def contradicted(grading: Grading) -> Iterator[Finding]:
         p2p_off = p2p_off_busbw(grading.measurement)
         if p2p_off is not None:
             evidence["p2p_off_gbps"] = float(f"{p2p_off[1]:.4g}")
-        hit = node_hit(Severity.WARN, f"Measured: {message}.", evidence=evidence)
-        yield from gather(Code.INTERCONNECT_CONTRADICTED, [hit])
+        observation = of_node(Severity.WARN, f"Measured: {message}.", evidence=evidence)
+        yield observation
 
 
-def slow_pairs(grading: Grading) -> Iterator[Finding]:
+def slow_pairs(grading: Grading) -> Iterator[Observation]:
     """Pairs that copy slower than other pairs with as many NVLinks, or than their NVLinks carry."""
     slow = [
         (group, pair)
@@ -78,8 +80,8 @@ def slow_pairs(grading: Grading) -> Iterator[Finding]:
         if pair.gbps < _pair_floor(group, grading)[0]
     ]
     common = _common_gpu([pair for _, pair in slow])
-    hits = [_slow_pair(grading, group, pair, common=common) for group, pair in slow]
-    yield from gather(Code.PAIR_SLOW, _one_per_pair(hits))
+    observations = [_slow_pair(grading, group, pair, common=common) for group, pair in slow]
+    yield from _one_per_pair(observations)
 
 
 def _nvlink(grading: Grading, headline: Headline) -> Assessment:
@@ -218,13 +220,13 @@ def _common_gpu(pairs: list[MeasuredPair]) -> str:
     return next(iter(common)) if several and len(common) == 1 else ""
 
 
-def _slow_pair(grading: Grading, group: PairGroup, pair: MeasuredPair, *, common: str) -> Hit:
+def _slow_pair(grading: Grading, group: PairGroup, pair: MeasuredPair, *, common: str) -> Observation:
     floor, reason = _pair_floor(group, grading)
     scope = f" {common} is in every slow pair." if common else ""
     if group.median_gbps < floor:
         scope += f" Half of the {group.count} measured directions reach at most "
         scope += f"{gbps_text(group.median_gbps)}."
-    return node_hit(
+    return of_node(
         Severity.WARN,
         f"Copies from {pair.source} to {pair.target} reach {gbps_text(pair.gbps)} over "
         f"{links_in_words(group.nvlinks)}; {reason}.{scope}",
@@ -239,9 +241,62 @@ def _slow_pair(grading: Grading, group: PairGroup, pair: MeasuredPair, *, common
     )
 
 
-def _one_per_pair(hits: list[Hit]) -> Iterator[Hit]:
+def _one_per_pair(observations: list[Observation]) -> Iterator[Observation]:
     """The slower direction of each pair."""
-    worst: dict[str, Hit] = {}
-    for hit in sorted(hits, key=lambda hit: -hit.weight):
-        worst.setdefault(hit.location, hit)
+    worst: dict[str, Observation] = {}
+    for observation in sorted(observations, key=lambda observation: -observation.weight):
+        worst.setdefault(observation.location, observation)
     yield from worst.values()
+
+
+INTERCONNECT_CONTRADICTED = NcclRule(
+    code="interconnect-contradicted",
+    title="bandwidth contradicts the reported interconnect",
+    meaning=(
+        "The measured bandwidth cannot come from the interconnect that the driver reports. Either NVLinks "
+        "are up, but collectives are no faster than PCIe, or no faster than with P2P disabled; or there is "
+        "no NVLink, but collectives are faster than PCIe can be. nodegauge removes the interconnect labels "
+        "until the two agree: otherwise a job that asks for NVLink could land on a node without it. A "
+        "machine whose GPUs communicate through the host with and without P2P is no contradiction."
+    ),
+    when={
+        Severity.WARN: (
+            "a ring of NVLinks is reported, and all_reduce is below `contradictedShare` (default 0.4) of "
+            "their rate and within the rate of the slowest PCIe link, or at most `p2pMinGain` (default 0.15) "
+            "faster than with P2P disabled; or all pairs with NVLinks copy that slowly; or no NVLink is "
+            "reported, and all_reduce is faster than the slowest PCIe link"
+        )
+    },
+    next_step="on the node, see whether NCCL uses the links: `NCCL_DEBUG=INFO` names the transport.",
+    way_out=(
+        OWN_RUN + " `via P2P` means the links, `via SHM` the host's memory.",
+        "NVSwitch machines: `systemctl status nvidia-fabricmanager`, and `nvidia-smi -q | grep -A 6 -i "
+        "fabric` must say Completed and Success.",
+        "`nvidia-smi nvlink -s`; `nvidia-smi topo -p2p n`; `NCCL_P2P_*` in an /etc/nccl.conf.",
+        "A good run clears it. The next run comes after `spec.probes.nccl.recheck`, then less often.",
+    ),
+    probe=Probe.NCCL,
+    check=contradicted,
+)
+PAIR_SLOW = NcclRule(
+    code="pair-slow",
+    title="the link between two GPUs is slow",
+    meaning=(
+        "Copies between two GPUs are slower than between other pairs with as many NVLinks. One such pair "
+        "slows a ring over all GPUs, and a collective alone does not show which."
+    ),
+    when={
+        Severity.WARN: (
+            "one direction of a pair is below `pairShare` (default 0.8) of the median of the pairs with as "
+            "many NVLinks, or below `pairLinkShare` (default 0.5) of what its NVLinks carry"
+        )
+    },
+    next_step="run `nvidia-smi nvlink -e -i INDEX` for both GPUs: errors show the bad link.",
+    way_out=(
+        "`nvidia-smi nvlink -s -i INDEX` and `nvidia-smi nvlink -e -i INDEX` for both GPUs. " + DRIVER_LOG,
+        "If one GPU is in every slow pair, suspect its board or bridge, not the other GPUs.",
+        "Power off; reseat the bridge or the board. " + VENDOR,
+    ),
+    probe=Probe.NCCL,
+    check=slow_pairs,
+)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodegauge_contract import ArmName, ArmOutcome, Phase
-from nodegauge_judge.case import clip, gather
-from nodegauge_judge.findings import Code
-from nodegauge_judge.model import Answer, Finding, Scalar, Severity
+from nodegauge_judge.case import clip
+from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.nccl.floors import uses_p2p
-from nodegauge_judge.nccl.grading import Grading, node_hit, nvls_broken, size_text, succeeded
+from nodegauge_judge.nccl.grading import Grading, NcclRule, nvls_broken, of_node, size_text, succeeded
 from nodegauge_judge.nccl.measurement import MeasuredArm, Measurement
+from nodegauge_judge.rule import Observation, Probe
+from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, OWN_RUN, REBOOT, VENDOR
 
 ARMS = {
     ArmName.DEFAULT.value: "NCCL defaults",
@@ -40,10 +41,10 @@ _OUTCOMES = {
 NOT_FAILED = (ArmOutcome.DONE, ArmOutcome.HUNG, ArmOutcome.CUT)
 
 
-def wrong_data(grading: Grading) -> Iterator[Finding]:
+def wrong_data(grading: Grading) -> Iterator[Observation]:
     """Collectives that returned wrong data."""
-    hits = [
-        node_hit(
+    observations = [
+        of_node(
             Severity.FAIL,
             f"{cell.collective.value} at {size_text(cell.bytes)} ({_arm(arm)}) returned {cell.wrong} wrong "
             f"elements.{_other_arms(grading.measurement, arm)}",
@@ -60,14 +61,14 @@ def wrong_data(grading: Grading) -> Iterator[Finding]:
         for cell in arm.cells
         if cell.wrong
     ]
-    yield from gather(Code.NCCL_WRONG_DATA, hits)
+    yield from observations
 
 
-def hangs(grading: Grading) -> Iterator[Finding]:
+def hangs(grading: Grading) -> Iterator[Observation]:
     """Arms that hung, unless P2P or NVLS explains it."""
     measurement = grading.measurement
-    hits = [
-        node_hit(
+    observations = [
+        of_node(
             Severity.FAIL,
             f"The run with {_arm(arm)} hung while {_phase(arm)}.{_other_arms(measurement, arm)}",
             evidence=_evidence(arm),
@@ -77,14 +78,14 @@ def hangs(grading: Grading) -> Iterator[Finding]:
         for arm in measurement.arms
         if arm.outcome == ArmOutcome.HUNG and not _is_explained(measurement, arm)
     ]
-    yield from gather(Code.NCCL_HANG, hits)
+    yield from observations
 
 
-def failures(grading: Grading) -> Iterator[Finding]:
+def failures(grading: Grading) -> Iterator[Observation]:
     """Arms that failed in another way, unless NVLS explains it; and a probe that was stopped early."""
     measurement = grading.measurement
-    hits = [
-        node_hit(
+    observations = [
+        of_node(
             Severity.WARN,
             f"The run with {_arm(arm)} {_outcome(arm)} while {_phase(arm)}{_quoted(arm)}.",
             evidence=_evidence(arm),
@@ -96,11 +97,13 @@ def failures(grading: Grading) -> Iterator[Finding]:
     ]
     if measurement.problem:
         message = f"The NCCL probe was stopped before it finished: {measurement.problem}."
-        hits.append(node_hit(Severity.WARN, message, evidence={"problem": measurement.problem}, weight=-1.0))
-    yield from gather(Code.NCCL_FAILED, hits)
+        observations.append(
+            of_node(Severity.WARN, message, evidence={"problem": measurement.problem}, weight=-1.0)
+        )
+    yield from observations
 
 
-def broken_p2p(grading: Grading) -> Iterator[Finding]:
+def broken_p2p(grading: Grading) -> Iterator[Observation]:
     """P2P that hangs or corrupts data."""
     measurement = grading.measurement
     arm = measurement.arm(ArmName.DEFAULT)
@@ -111,10 +114,10 @@ def broken_p2p(grading: Grading) -> Iterator[Finding]:
         f"NCCL {symptom} with P2P and worked with P2P disabled. ACS on the PCIe bridges or an IOMMU that "
         "translates addresses causes this."
     )
-    yield from gather(Code.P2P_BROKEN, [node_hit(Severity.FAIL, message, evidence=_evidence(arm))])
+    yield of_node(Severity.FAIL, message, evidence=_evidence(arm))
 
 
-def broken_nvls(grading: Grading) -> Iterator[Finding]:
+def broken_nvls(grading: Grading) -> Iterator[Observation]:
     """NVLS that NCCL cannot start with."""
     measurement = grading.measurement
     arm = measurement.arm(ArmName.DEFAULT)
@@ -122,10 +125,10 @@ def broken_nvls(grading: Grading) -> Iterator[Finding]:
         return
     symptom = "hung" if arm.outcome == ArmOutcome.HUNG else _outcome(arm)
     message = f"NCCL {symptom} with NVLS while {_phase(arm)}{_quoted(arm)}; it worked with NVLS disabled."
-    yield from gather(Code.NVLS_BROKEN, [node_hit(Severity.WARN, message, evidence=_evidence(arm))])
+    yield of_node(Severity.WARN, message, evidence=_evidence(arm))
 
 
-def slow_init(grading: Grading) -> Iterator[Finding]:
+def slow_init(grading: Grading) -> Iterator[Observation]:
     """NCCL that starts slowly; a slow first start alone is only mentioned, as the image was cold."""
     limit = grading.thresholds.slow_init_seconds
     times = {arm.name: arm.start_ms / 1000 for arm in grading.measurement.arms if arm.start_ms is not None}
@@ -135,13 +138,12 @@ def slow_init(grading: Grading) -> Iterator[Finding]:
     name, seconds = max(slow.items(), key=lambda item: item[1])
     cold = len(slow) < len(times)
     excuse = " Another run started faster, so the first one probably loaded from disk." if cold else ""
-    hit = node_hit(
+    yield of_node(
         Severity.INFO if cold else Severity.WARN,
         f"Creating communicators and loading kernels took {seconds:.0f} s ({ARMS.get(name, clip(name))}); "
         f"the limit is {limit:g} s.{excuse}",
         evidence={"arm": name, "seconds": round(seconds, 1), "limit": limit},
     )
-    yield from gather(Code.SLOW_INIT, [hit])
 
 
 def p2p_broken(measurement: Measurement) -> bool:
@@ -236,3 +238,140 @@ def _evidence(arm: MeasuredArm) -> dict[str, Scalar]:
     if arm.message:
         evidence["message"] = clip(arm.message)
     return evidence
+
+
+_FIX_ACS = (
+    "In the BIOS, switch ACS off on the PCIe bridges above the GPUs and set the IOMMU to off or pass-through "
+    "(`iommu=pt` on the kernel's command line). `lspci -vvv | grep -i acsctl` shows what is on."
+)
+
+NCCL_WRONG_DATA = NcclRule(
+    code="nccl-wrong-data",
+    title="a collective returned wrong data",
+    meaning=(
+        "A collective returned something other than the sum of its inputs. A training job on this node "
+        "computes garbage without any error, however fast it is."
+    ),
+    when={Severity.FAIL: "any element of any checked collective was wrong"},
+    next_step="take the node out of use now; distrust what ran on it since the last good run.",
+    way_out=(
+        DRAIN,
+        "Wrong only with P2P (a `p2p-broken` finding says so): " + _FIX_ACS,
+        "Wrong in every run: a GPU or its memory. `nvidia-smi -q -d ECC,ROW_REMAPPER`; `dcgmi diag -r 3`.",
+        DRIVER_LOG + " " + REBOOT,
+    ),
+    probe=Probe.NCCL,
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.NCCL, runs=1),
+    check=wrong_data,
+    answer=answer_wrong_data,
+)
+P2P_BROKEN = NcclRule(
+    code="p2p-broken",
+    title="peer access between GPUs is broken",
+    meaning=(
+        "NCCL hangs or returns wrong data with P2P and works without it. ACS (access control services of "
+        "PCIe bridges) and an IOMMU that translates addresses cause this: they misdirect traffic between "
+        "GPUs or send it through the root complex."
+    ),
+    when={Severity.FAIL: "NCCL hung or returned wrong data with its defaults, and worked with P2P disabled"},
+    next_step="switch off ACS and the IOMMU (or set it to pass-through) in the BIOS.",
+    way_out=(
+        _FIX_ACS,
+        "In a virtual machine the host must do this; ask the provider.",
+        "`NCCL_P2P_DISABLE=1` in the jobs avoids the fault, but limits bandwidth to the path through the "
+        "host.",
+        DRIVER_LOG,
+    ),
+    probe=Probe.NCCL,
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.NCCL),
+    check=broken_p2p,
+    answer=answer_p2p,
+)
+NCCL_HANG = NcclRule(
+    code="nccl-hang",
+    title="a collective hangs",
+    meaning=(
+        "NCCL made no progress for longer than its phase may take, and the probe killed it. The message "
+        "names the run and the phase. A job would hang here too, until someone notices."
+    ),
+    when={
+        Severity.FAIL: (
+            "no progress for 90 s while starting, creating communicators or loading kernels, 45 s while "
+            "measuring, or 10 s while shutting down"
+        )
+    },
+    next_step="look for an Xid or a lost GPU on the node: `dmesg | grep -iE 'NVRM|Xid'`.",
+    way_out=(
+        DRIVER_LOG,
+        "NVSwitch machines: `systemctl status nvidia-fabricmanager`; restart it with no job running.",
+        OWN_RUN,
+        "If only this node hangs: drain it and reboot. " + VENDOR,
+    ),
+    probe=Probe.NCCL,
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.NCCL),
+    check=hangs,
+    answer=answer_hang,
+)
+NVLS_BROKEN = NcclRule(
+    code="nvls-broken",
+    title="NVLink SHARP does not work",
+    meaning=(
+        "NCCL cannot start with NVLS (reductions inside the NVSwitches) and works without it. Jobs on this "
+        "node fail or hang at their start unless they set `NCCL_NVLS_ENABLE=0`, which makes them slower. The "
+        "all_reduce bandwidth comes from the run without NVLS."
+    ),
+    when={
+        Severity.WARN: "NCCL failed or hung before measuring with its defaults, and worked with NVLS disabled"
+    },
+    next_step="restart the fabric manager with no job running; until then jobs need `NCCL_NVLS_ENABLE=0`.",
+    way_out=(
+        "`systemctl status nvidia-fabricmanager`; its version must equal the driver's.",
+        "`nvidia-smi -q | grep -A 6 -i fabric` must say Completed and Success on every GPU.",
+        "Killed jobs can leave multicast memory behind: with nothing running, reset all GPUs or reboot.",
+    ),
+    probe=Probe.NCCL,
+    check=broken_nvls,
+)
+NCCL_FAILED = NcclRule(
+    code="nccl-failed",
+    title="the NCCL run failed",
+    meaning=(
+        "NCCL or CUDA returned an error, crashed, ran out of memory, or returned invalid output. This does "
+        "not prove a hardware fault: image, driver and memory limit are equally likely. Everything measured "
+        "until then counts."
+    ),
+    when={Severity.WARN: "a run ended with anything other than success, a hang or a lack of time"},
+    next_step="read the message; the pod's log has the rest.",
+    way_out=(
+        "`kubectl logs -n NAMESPACE PROBE-POD` while the pod exists.",
+        "`P2P is disabled between NVLINK connected GPUs`: the fabric manager or a registry key refuses peer "
+        "access, see `p2p-refused`.",
+        "Out of memory: raise the limit in `spec.podTemplate.ncclResources`, or find out what uses the GPUs "
+        "(`nvidia-smi`).",
+        "A driver too old for the image's CUDA: `nvidia-smi` shows the driver, the result document the "
+        "versions of NCCL and CUDA.",
+    ),
+    probe=Probe.NCCL,
+    check=failures,
+)
+SLOW_INIT = NcclRule(
+    code="slow-init",
+    title="NCCL takes long to start",
+    meaning=(
+        "Creating communicators and loading kernels took long, and every job start pays for it. The first "
+        "start from a cold image is slow on any node (library and kernels come from disk), so it is only "
+        "INFO if a later start in the same run was fast."
+    ),
+    when={
+        Severity.INFO: "only the first start took more than `slowInitSeconds` (default 15)",
+        Severity.WARN: "every start that reached the measurement took longer than that",
+    },
+    next_step="find out what it waits for: `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT` with timestamps.",
+    way_out=(
+        "`nvidia-smi -pm 1` (persistence): without it, every first client initialises the GPUs.",
+        "A slow disk or a lazily unpacked image: compare `spawn_ms` and `load_ms` of the arms in the result.",
+        "Name resolution, or a firewall between sidecars: here NCCL needs only the loopback device.",
+    ),
+    probe=Probe.NCCL,
+    check=slow_init,
+)

@@ -12,21 +12,22 @@ from statistics import median
 from msgspec import Struct
 
 from nodegauge_contract import ArmName, Collective
-from nodegauge_judge.case import Hit, gather
-from nodegauge_judge.findings import Code
-from nodegauge_judge.model import Answer, Finding, InterconnectClass, Scalar, Severity
+from nodegauge_judge.model import Answer, Cause, Gate, GateKind, InterconnectClass, Scalar, Severity
 from nodegauge_judge.nccl import floors
 from nodegauge_judge.nccl.floors import Floor
 from nodegauge_judge.nccl.grading import (
     Grading,
+    NcclRule,
     cell_text,
     effective_gbps,
     gbps_text,
     headline_arm,
-    node_hit,
+    of_node,
     run_key,
 )
 from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
+from nodegauge_judge.rule import Observation, Probe
+from nodegauge_judge.rules.steps import OWN_RUN, REPORT, VENDOR
 
 CFS_PERIOD_MS = 100
 """The most that one throttled period costs.  Source: the kernel's default cpu.cfs_period_us."""
@@ -62,9 +63,9 @@ def graded_cells(grading: Grading) -> list[GradedCell]:
     return sorted(graded.values(), key=lambda one: one.gbps / one.floor.gbps)
 
 
-def busbw_low(grading: Grading) -> Iterator[Finding]:
+def busbw_low(grading: Grading) -> Iterator[Observation]:
     """Collectives below their floor."""
-    yield from gather(Code.BUSBW_LOW, [_low(grading, one) for one in graded_cells(grading) if one.below])
+    yield from [_low(grading, one) for one in graded_cells(grading) if one.below]
 
 
 def answer_busbw(grading: Grading) -> Answer:
@@ -87,7 +88,7 @@ def has_no_floor(grading: Grading) -> bool:
     return measurement.p2p_disabled or (through_host and measurement.interconnect in _WITHOUT_NVLINK_RING)
 
 
-def below_peers(grading: Grading) -> Iterator[Finding]:
+def below_peers(grading: Grading) -> Iterator[Observation]:
     """Slower than comparable nodes."""
     headline = grading.headlines.get(Collective.ALL_REDUCE)
     if headline is None or headline.cell.bytes != GIB:
@@ -99,7 +100,7 @@ def below_peers(grading: Grading) -> Iterator[Finding]:
     middle, share = median([*others, headline.gbps]), grading.thresholds.busbw_peers_share
     if headline.gbps >= share * middle:
         return
-    hit = node_hit(
+    yield of_node(
         Severity.WARN,
         f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)}; the median of {nodes} comparable "
         f"nodes is {gbps_text(middle)}, and the limit is {share:g} of it.",
@@ -109,13 +110,12 @@ def below_peers(grading: Grading) -> Iterator[Finding]:
             "nodes": nodes,
         },
     )
-    yield from gather(Code.BUSBW_BELOW_PEERS, [hit])
 
 
-def runs_disagree(grading: Grading) -> Iterator[Finding]:
+def runs_disagree(grading: Grading) -> Iterator[Observation]:
     """Collectives whose last two runs disagree."""
-    hits = [
-        node_hit(
+    observations = [
+        of_node(
             Severity.INFO,
             f"{cell_text(headline.cell)}: {gbps_text(headline.runs[0])} in the previous run, "
             f"{gbps_text(headline.runs[1])} now; a third run will decide.",
@@ -126,7 +126,7 @@ def runs_disagree(grading: Grading) -> Iterator[Finding]:
         for collective, headline in grading.headlines.items()
         if headline.runs_disagree
     ]
-    yield from gather(Code.BUSBW_DISAGREES, hits)
+    yield from observations
 
 
 def _effective_busbw(measurement: Measurement, arm: MeasuredArm, cell: MeasuredCell) -> float | None:
@@ -174,10 +174,10 @@ def _cpu_throttled(arm: MeasuredArm, measurement: Measurement) -> bool:
     return throttled_ms > 0 and throttled_ms * 2 >= (arm.measure_ms or 0)
 
 
-def _low(grading: Grading, graded: GradedCell) -> Hit:
+def _low(grading: Grading, graded: GradedCell) -> Observation:
     measurement, floor = grading.measurement, graded.floor
     throttled = _cpu_throttled(graded.arm, measurement)
-    repeated = Code.BUSBW_LOW.value in measurement.bad_codes
+    repeated = BUSBW_LOW.code in measurement.bad_codes
     source = f" ({floor.source})" if floor.source else ""
     excuse = f" The CPU limit throttled the pod {measurement.throttled} times meanwhile." if throttled else ""
     evidence: dict[str, Scalar] = {
@@ -193,7 +193,7 @@ def _low(grading: Grading, graded: GradedCell) -> Hit:
         evidence["algorithm"] = graded.cell.algorithm
     if floor.source:
         evidence["source"] = floor.source
-    return node_hit(
+    return of_node(
         Severity.FAIL if repeated and not throttled else Severity.WARN,
         f"{cell_text(graded.cell)} reaches {gbps_text(graded.gbps)} on {measurement.ranks} GPUs; the floor "
         f"is {gbps_text(floor.gbps)}: {floor.basis}{source}.{excuse}",
@@ -205,3 +205,81 @@ def _low(grading: Grading, graded: GradedCell) -> Hit:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+BUSBW_LOW = NcclRule(
+    code="busbw-low",
+    title="collectives are slower than they should be",
+    meaning=(
+        "A collective over all GPUs of the node is slower than its floor. The floor comes from an "
+        "expectation of the policy or a [published one](expectations.md) for this GPU, count, size and "
+        "algorithm, or else from a share of what the links can carry; the message says which. Every step of "
+        "a training job waits for this."
+    ),
+    when={
+        Severity.WARN: (
+            "below the floor for the first time; or below it while the pod's CPU limit throttled the "
+            "measurement for so long that it may be the cause"
+        ),
+        Severity.FAIL: "below the floor in two runs in a row",
+    },
+    next_step="look for a slow pair, missing NVLinks or a low clock in the other findings.",
+    way_out=(
+        REPORT + " A `pair-slow` finding names the link; `nvlink-degraded`, `pcie-narrow` or a throttling "
+        "finding is the usual cause.",
+        "On the node: `nvidia-smi nvlink -s` (links that are down) and `nvidia-smi nvlink -e` (errors).",
+        OWN_RUN,
+        "If the floor does not fit this machine: add an entry to `spec.expectations` of the policy. The last "
+        "result is graded again without a new run.",
+        VENDOR,
+    ),
+    probe=Probe.NCCL,
+    gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.BUSBW),
+    check=busbw_low,
+    answer=answer_busbw,
+)
+BUSBW_BELOW_PEERS = NcclRule(
+    code="busbw-below-peers",
+    title="collectives are slower than on comparable nodes",
+    meaning=(
+        "Nodes with the same GPUs, links, driver branch and NCCL version are faster. The node may still be "
+        "above its floor, but equal machines should be equally fast, and the slowest one paces a job."
+    ),
+    when={
+        Severity.WARN: (
+            "all_reduce at 1 GiB is below `busbwPeersShare` (default 0.85) of the median of at least three "
+            "comparable nodes, this one included"
+        )
+    },
+    next_step="compare the node with a comparable one: clocks, power limit, BIOS settings, NVLink errors.",
+    way_out=(
+        "`kubectl get nodereports -o wide` lists the nodes with their numbers.",
+        "`nvidia-smi -q -d CLOCK,POWER,PERFORMANCE` on both; `nvidia-smi nvlink -e` on both.",
+        "BIOS version and settings and the fabric manager's version should be the same.",
+    ),
+    probe=Probe.NCCL,
+    check=below_peers,
+)
+BUSBW_DISAGREES = NcclRule(
+    code="busbw-disagrees",
+    title="two NCCL runs disagree",
+    meaning=(
+        "A collective was clearly faster or slower than in the previous run. One of the two runs does not "
+        "show what the node can do, so nodegauge asks for a third one and uses the median of the three. "
+        "Until then the newest run counts."
+    ),
+    when={
+        Severity.INFO: (
+            "a collective differs from the previous run by more than `busbwDisagreement` (default 0.1) of "
+            "the larger value"
+        )
+    },
+    next_step="wait for the third run; nodegauge starts it by itself.",
+    way_out=(
+        REPORT,
+        "If runs keep disagreeing, something else uses the machine (CPU load, another tenant, a throttling "
+        "GPU). The health findings of the same hour say more.",
+    ),
+    probe=Probe.NCCL,
+    check=runs_disagree,
+)

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodegauge_contract import ArmOutcome, Collective
-from nodegauge_judge.case import Hit, clip, gather
-from nodegauge_judge.findings import Code
-from nodegauge_judge.model import Finding, Scalar, Severity
+from nodegauge_judge.case import clip
+from nodegauge_judge.model import Scalar, Severity
 from nodegauge_judge.nccl import floors
 from nodegauge_judge.nccl.bandwidth import graded_cells, has_no_floor
-from nodegauge_judge.nccl.grading import SMALLEST_LABEL_SIZE, Grading, headline_arm, node_hit, size_text
+from nodegauge_judge.nccl.grading import (
+    SMALLEST_LABEL_SIZE,
+    Grading,
+    NcclRule,
+    headline_arm,
+    of_node,
+    size_text,
+)
 from nodegauge_judge.nccl.measurement import GIB
+from nodegauge_judge.rule import Observation, Probe
+from nodegauge_judge.rules.steps import DRIVER_LOG, REPORT
 
 NAMES_LISTED = 8
 """Names that a message lists."""
 
 
-def fewer_gpus(grading: Grading) -> Iterator[Finding]:
+def fewer_gpus(grading: Grading) -> Iterator[Observation]:
     """Fewer GPUs took part than the node should have."""
     measurement, expected = grading.measurement, grading.expected
     if not 0 < measurement.ranks < expected:
@@ -27,10 +35,10 @@ def fewer_gpus(grading: Grading) -> Iterator[Finding]:
     if missing:
         evidence["missing"] = missing
     message = f"{measurement.ranks} of {expected} GPUs took part.{f' Missing: {missing}.' if missing else ''}"
-    yield from gather(Code.FEWER_GPUS, [node_hit(Severity.WARN, message, evidence=evidence)])
+    yield of_node(Severity.WARN, message, evidence=evidence)
 
 
-def incomplete(grading: Grading) -> Iterator[Finding]:
+def incomplete(grading: Grading) -> Iterator[Observation]:
     """Missing sizes, arms or pairs, and latencies that throttling made worthless."""
     measurement = grading.measurement
     cut_arms = [arm for arm in measurement.arms if arm.outcome == ArmOutcome.CUT]
@@ -47,16 +55,14 @@ def incomplete(grading: Grading) -> Iterator[Finding]:
         "throttled": measurement.throttled,
     }
     message = "; ".join(parts)
-    hits = (
-        [node_hit(Severity.INFO, f"{message[0].upper()}{message[1:]}.", evidence=evidence)] if parts else []
-    )
+    if message:
+        yield of_node(Severity.INFO, f"{message[0].upper()}{message[1:]}.", evidence=evidence)
     headline = grading.headlines.get(Collective.ALL_REDUCE)
     if _ended_well(grading) and (headline is None or headline.cell.bytes != GIB):
-        hits.append(_no_gibibyte(grading))
-    yield from gather(Code.NCCL_INCOMPLETE, hits)
+        yield _no_gibibyte(grading)
 
 
-def not_gradable(grading: Grading) -> Iterator[Finding]:
+def not_gradable(grading: Grading) -> Iterator[Observation]:
     """Numbers of several nodes, and numbers without any floor."""
     measurement = grading.measurement
     if measurement.nodes > 1:
@@ -77,7 +83,7 @@ def not_gradable(grading: Grading) -> Iterator[Finding]:
         "ranks": measurement.ranks,
         "gpu": measurement.gpu,
     }
-    yield from gather(Code.NOT_GRADABLE, [node_hit(Severity.INFO, message, evidence=evidence)])
+    yield of_node(Severity.INFO, message, evidence=evidence)
 
 
 def _needs_nvls_state(grading: Grading) -> bool:
@@ -106,18 +112,18 @@ def _ended_well(grading: Grading) -> bool:
     return not any(cell.wrong for cell in arm.cells)
 
 
-def _no_gibibyte(grading: Grading) -> Hit:
+def _no_gibibyte(grading: Grading) -> Observation:
     headline = grading.headlines.get(Collective.ALL_REDUCE)
     if headline is None:
         message = (
             f"all_reduce was not measured at {size_text(SMALLEST_LABEL_SIZE)} or more, so it has no label."
         )
-        return node_hit(Severity.WARN, message, evidence={"bytes": 0})
+        return of_node(Severity.WARN, message, evidence={"bytes": 0})
     message = (
         f"all_reduce was not measured at 1 GiB; the label uses {size_text(headline.cell.bytes)}, which "
         "understates the bandwidth."
     )
-    return node_hit(Severity.WARN, message, evidence={"bytes": headline.cell.bytes})
+    return of_node(Severity.WARN, message, evidence={"bytes": headline.cell.bytes})
 
 
 def _why(grading: Grading) -> str:
@@ -129,3 +135,61 @@ def _why(grading: Grading) -> str:
     if not measurement.pcie_gbps and measurement.interconnect != "nvlink":
         return "the rate of the PCIe links could not be read"
     return "1 GiB was not measured, or NCCL did not log its transport"
+
+
+FEWER_GPUS = NcclRule(
+    code="fewer-gpus",
+    title="NCCL measured fewer GPUs than the node has",
+    meaning=(
+        "The NCCL probe got fewer GPUs than the node should have, and measured those. They are graded as a "
+        "node of that size, and the labels show what they reach together."
+    ),
+    when={Severity.WARN: "fewer ranks than the node's capacity of nvidia.com/gpu"},
+    next_step="`kubectl describe node NODE`: allocatable below capacity means an unhealthy GPU.",
+    way_out=(
+        "`kubectl describe node NODE` and the device plugin's log name the GPU that it calls unhealthy.",
+        DRIVER_LOG,
+        "Check the node's health findings (`gpu-lost`, `xid`, `reset-required`).",
+    ),
+    probe=Probe.NCCL,
+    check=fewer_gpus,
+)
+NCCL_INCOMPLETE = NcclRule(
+    code="nccl-incomplete",
+    title="a part of the NCCL run is missing",
+    meaning=(
+        "Time or memory ran out, the result had no space left, or the pod's CPU limit stalled launches, so "
+        "some numbers are missing or unreliable. Labels are for 1 GiB. A smaller size replaces it down to "
+        "256 MiB (83 and 90 per cent of full speed have been published there, so it understates the "
+        "bandwidth); below that there is no label."
+    ),
+    when={
+        Severity.INFO: "sizes, arms or the pair matrix are missing, or latencies are unreliable",
+        Severity.WARN: "all_reduce was not measured at 1 GiB",
+    },
+    next_step="raise the deadline or the memory limit if it happens again.",
+    way_out=(
+        REPORT,
+        "Raise `spec.probes.nccl.deadline` or `spec.podTemplate.ncclResources` of the policy. A CPU limit "
+        "stalls the threads that feed NCCL: request cores, set no limit.",
+    ),
+    probe=Probe.NCCL,
+    check=incomplete,
+)
+NOT_GRADABLE = NcclRule(
+    code="not-gradable",
+    title="these numbers cannot be graded",
+    meaning=(
+        "Expectations are for one node. Numbers of several nodes depend on the network between them and "
+        "prove nothing about a single node, so the verdict is unknown. The finding also comes without any "
+        "floor for the numbers of one node; its verdict then follows from the other findings."
+    ),
+    when={Severity.INFO: "several nodes took part; or neither an expectation nor link rates give a floor"},
+    next_step="measure one node alone, or add an entry for it to `spec.expectations` of the policy.",
+    way_out=(
+        "One node: `all_reduce_perf -g COUNT` without mpirun, or `nodegauge judge` on a log of one node.",
+        "An entry in `spec.expectations` of the policy grades the last result without a new run.",
+    ),
+    probe=Probe.NCCL,
+    check=not_gradable,
+)

@@ -12,11 +12,12 @@ from statistics import median
 from msgspec import Struct
 
 from nodegauge_contract import ArmName, ArmOutcome, Collective, Phase
-from nodegauge_judge.case import Hit, clip
+from nodegauge_judge.case import clip
 from nodegauge_judge.model import NodeFacts, Scalar, Severity, Sharing
 from nodegauge_judge.nccl.floors import Criteria
 from nodegauge_judge.nccl.measurement import GIB, MIB, MeasuredArm, MeasuredCell, Measurement
 from nodegauge_judge.nccl.model import Peers
+from nodegauge_judge.rule import Observation, Rule
 from nodegauge_judge.thresholds import Thresholds
 
 NODE = "node"
@@ -74,6 +75,10 @@ class Grading(Struct, frozen=True, kw_only=True):
         """GPUs that the node should have; 0 if unknown."""
         capacity = self.node.gpu_capacity if self.node.sharing is Sharing.EXCLUSIVE else None
         return max(self.measurement.expected, capacity or 0)
+
+
+NcclRule = Rule[Grading]
+"""A rule about what an NCCL run measured."""
 
 
 def run_key(cell: MeasuredCell) -> str:
@@ -187,16 +192,16 @@ def cell_text(cell: MeasuredCell) -> str:
     return f"{cell.collective.value} at {size_text(cell.bytes)}{algorithm}"
 
 
-def node_hit(
+def of_node(
     severity: Severity,
     message: str,
     *,
     evidence: dict[str, Scalar],
     location: str = NODE,
     weight: float = 0.0,
-) -> Hit:
-    """A hit about the whole node, or about the part of it named in `location`."""
-    return Hit(
+) -> Observation:
+    """An observation about the whole node, or about the part of it named in `location`."""
+    return Observation(
         severity=severity,
         location=location,
         short=location,

@@ -7,14 +7,13 @@ the result or the text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from math import floor
 
 from msgspec.structs import replace
 
 from nodegauge_contract import Result, Skip
 from nodegauge_judge.case import clip
-from nodegauge_judge.findings import CATALOGUE, Code
 from nodegauge_judge.history.model import History
 from nodegauge_judge.model import Answer, Finding, NodeFacts, Severity, Verdict
 from nodegauge_judge.nccl import agreement, arm_outcomes, bandwidth, coverage
@@ -23,6 +22,7 @@ from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.floors import Criteria
 from nodegauge_judge.nccl.grading import (
     Grading,
+    NcclRule,
     gbps_text,
     headlines,
     p2p_off_busbw,
@@ -33,29 +33,24 @@ from nodegauge_judge.nccl.measurement import Measurement, trimmed
 from nodegauge_judge.nccl.model import Agreement, NcclJudgement, Peers, no_peers
 from nodegauge_judge.thresholds import Thresholds
 
-CHECKS: tuple[Callable[[Grading], Iterator[Finding]], ...] = (
-    arm_outcomes.wrong_data,
-    arm_outcomes.broken_p2p,
-    arm_outcomes.hangs,
-    bandwidth.busbw_low,
-    agreement.contradicted,
-    agreement.slow_pairs,
-    arm_outcomes.broken_nvls,
-    arm_outcomes.failures,
-    bandwidth.below_peers,
-    coverage.fewer_gpus,
-    arm_outcomes.slow_init,
-    coverage.incomplete,
-    bandwidth.runs_disagree,
-    coverage.not_gradable,
+NCCL_RULES: tuple[NcclRule, ...] = (
+    arm_outcomes.NCCL_WRONG_DATA,
+    arm_outcomes.P2P_BROKEN,
+    arm_outcomes.NCCL_HANG,
+    bandwidth.BUSBW_LOW,
+    agreement.INTERCONNECT_CONTRADICTED,
+    agreement.PAIR_SLOW,
+    arm_outcomes.NVLS_BROKEN,
+    arm_outcomes.NCCL_FAILED,
+    bandwidth.BUSBW_BELOW_PEERS,
+    coverage.FEWER_GPUS,
+    arm_outcomes.SLOW_INIT,
+    coverage.NCCL_INCOMPLETE,
+    bandwidth.BUSBW_DISAGREES,
+    coverage.NOT_GRADABLE,
 )
-ANSWERS: dict[Code, Callable[[Grading], Answer]] = {
-    Code.BUSBW_LOW: bandwidth.answer_busbw,
-    Code.NCCL_WRONG_DATA: arm_outcomes.answer_wrong_data,
-    Code.NCCL_HANG: arm_outcomes.answer_hang,
-    Code.P2P_BROKEN: arm_outcomes.answer_p2p,
-}
-"""For every gated finding of the NCCL probe: what one run says about it."""
+"""The most telling first: findings of one severity and gates of one cause are listed in this order."""
+_RULES = {rule.code: rule for rule in NCCL_RULES}
 _WITH_ENGINE = "use an image with NCCL: `make images NCCL=1`, `images.nccl` of the chart"
 _WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 
@@ -148,14 +143,16 @@ def _runs(
 def _grade(grading: Grading) -> NcclJudgement:
     measurement = grading.measurement
     several = measurement.nodes > 1
-    checks = (coverage.not_gradable,) if several else CHECKS
+    rules = (coverage.NOT_GRADABLE,) if several else NCCL_RULES
     findings = sorted(
-        (finding for check in checks for finding in check(grading)), key=lambda f: _WORST_FIRST[f.severity]
+        (finding for rule in rules for finding in rule.findings(grading)),
+        key=lambda finding: _WORST_FIRST[finding.severity],
     )
     verdict = _verdict(grading, findings)
     readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     agrees, message = (Agreement.UNSURE, "more than one node") if several else agreement.assess(grading)
-    answers = {code.value: answer(grading) for code, answer in ANSWERS.items()} if readable else {}
+    rules_with_gate = [(rule.code, rule.answer) for rule in NCCL_RULES if rule.answer is not None]
+    answers = {code: answer(grading) for code, answer in rules_with_gate} if readable else {}
     p2p_off = p2p_off_busbw(measurement)
     return NcclJudgement(
         verdict=verdict,
@@ -191,7 +188,7 @@ def _verdict(grading: Grading, findings: list[Finding]) -> Verdict:
 def _bad_codes(judgement: NcclJudgement) -> tuple[str, ...]:
     """Codes that count against the node if the next run answers them alike."""
     codes = [code for code, answer in judgement.answers.items() if answer is Answer.BAD]
-    return tuple(codes + [f.code for f in judgement.findings if f.code == Code.NCCL_FAILED.value])
+    return tuple(codes + [f.code for f in judgement.findings if f.code == arm_outcomes.NCCL_FAILED.code])
 
 
 def _needs_another_run(grading: Grading, answers: Mapping[str, Answer], findings: list[Finding]) -> bool:
@@ -200,12 +197,12 @@ def _needs_another_run(grading: Grading, answers: Mapping[str, Answer], findings
     if any(headline.runs_disagree for headline in grading.headlines.values()):
         return True
     bad = {code for code, answer in answers.items() if answer is Answer.BAD and _needs_two_runs(code)}
-    bad |= {finding.code for finding in findings if finding.code == Code.NCCL_FAILED.value}
+    bad |= {finding.code for finding in findings if finding.code == arm_outcomes.NCCL_FAILED.code}
     return bool(bad - set(grading.measurement.bad_codes))
 
 
 def _needs_two_runs(code: str) -> bool:
-    gate = CATALOGUE[Code(code)].gate
+    gate = _RULES[code].gate
     return gate is not None and gate.runs > 1
 
 
@@ -219,7 +216,7 @@ def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str
         first, others = serious[0], len(serious) - 1
         subject = "" if first.subject == "node" else f": {first.subject}"
         more = f"; {others} more finding{'s' if others > 1 else ''}" if others else ""
-        return f"{machine}: {CATALOGUE[Code(first.code)].title}{subject} [{first.code}]{more}."
+        return f"{machine}: {_RULES[first.code].title}{subject} [{first.code}]{more}."
     if verdict is Verdict.UNKNOWN:
         return f"{machine}: nothing was measured that could be graded."
     numbers = ", ".join(f"{c.value} {gbps_text(one.gbps)}" for c, one in grading.headlines.items())

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Set
 from msgspec import Struct, field
 
 from nodegauge_judge import Verdict
-from nodegauge_judge.findings import CATALOGUE
+from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, GateStatus, Report, unstamp
 from nodegauge_operator.core.budget import is_gated

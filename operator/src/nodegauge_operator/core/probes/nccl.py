@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Result
-from nodegauge_judge import Code, History, NodeFacts, Probe, Verdict
+from nodegauge_judge import History, NodeFacts, Probe, Verdict
+from nodegauge_judge.nccl.agreement import INTERCONNECT_CONTRADICTED
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.model import Agreement, NcclJudgement, Peers, no_peers
 from nodegauge_operator import names
@@ -160,7 +161,7 @@ def _measured(judgement: NcclJudgement, policy: Policy) -> BandwidthStatus:
 def _by_its_own_number(status: ReportStatus) -> bool:
     """Whether the last run itself contradicted what NVML reports, and not one before it."""
     codes = {finding.code for finding in status.probe(names.PROBE_NCCL).findings}
-    return Code.INTERCONNECT_CONTRADICTED.value in codes
+    return INTERCONNECT_CONTRADICTED.code in codes
 
 
 def _still_contradicted(before: BandwidthStatus, after: BandwidthStatus) -> BandwidthStatus:
