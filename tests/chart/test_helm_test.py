@@ -70,6 +70,6 @@ def test_helm_test_fails_while_the_operator_is_not_ready(
         install(cluster, {"operator": {"httpPort": port}, "test": {"timeout": "2s"}})
         with pytest.raises(HelmFailed):
             cluster.run("test", RELEASE, "--namespace", NAMESPACE)
-    assert "answers /readyz with 503: waiting for the first full list" in chart_pods.output["test"]
+    assert "answers /readyz with 503: the first full list is not complete" in chart_pods.output["test"]
     assert helm_test_pods(rest) == ["ng-nodegauge-test"]
     rest.delete(f"{PODS}/ng-nodegauge-test", {"gracePeriodSeconds": 0})

@@ -1,4 +1,4 @@
-"""`python -m nodegauge_operator`: read the environment, run until SIGTERM, say plainly why it could not."""
+"""`python -m nodegauge_operator`: read the environment and run until SIGTERM; print why if that fails."""
 
 from __future__ import annotations
 

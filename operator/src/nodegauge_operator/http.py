@@ -1,10 +1,10 @@
 """/healthz, /readyz and /metrics on a small server of our own.
 
-kopf's liveness endpoint never fails on a returned value; here live means that the sweep's task runs and
-finished a pass lately, and ready that the first full list has been taken.
+Not kopf's liveness endpoint, which cannot report a failure: here live means that the loop is running and
+finished a pass recently, and ready means that the first full list is complete.
 
-Every answer closes its connection.  Prometheus would keep it open, and kopf waits 5 s at its end for any task
-that is not its own, the one of an idle connection too.
+Every answer closes its connection.  Prometheus would keep it open, and at shutdown kopf waits 5 s for every
+task that is not its own, including that of an idle connection.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HttpServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
-        """Listen; returns the port (useful with port 0).  `OSError` where it is taken."""
+        """Listen; returns the port (useful with port 0).  Raises `OSError` if the port is in use."""
         app = web.Application()
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -57,12 +57,12 @@ class HttpServer:
 
     async def _healthz(self, _: web.Request) -> web.Response:
         alive = self._live()
-        text = "ok\n" if alive else "the sweep has not finished a pass lately\n"
+        text = "ok\n" if alive else "the operator's loop has not finished a pass recently\n"
         return web.Response(text=text, status=200 if alive else 503)
 
     async def _readyz(self, _: web.Request) -> web.Response:
         ready = self._ready()
-        text = "ok\n" if ready else "waiting for the first full list (are the CRDs installed?)\n"
+        text = "ok\n" if ready else "the first full list is not complete (are the CRDs installed?)\n"
         return web.Response(text=text, status=200 if ready else 503)
 
     async def _show_metrics(self, _: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, or plain text for people at a terminal."""
+"""Structured logs: one JSON object per line, or plain text for a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 
 FIELDS = ("node", "run", "outcome", "verdict", "policy")
-"""Extra fields that are carried over where a record has them."""
+"""Extra fields of a record that are included in its line."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -36,6 +36,6 @@ def configure(*, level: str, form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # kopf says one line per event and object; aiohttp one per request of a kubelet's probe.
+    # kopf logs one line per event and object, aiohttp one per request of a kubelet's probe.
     for name in ("kopf.objects", "kopf._core", "kopf", "aiohttp.access", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)

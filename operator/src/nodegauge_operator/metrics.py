@@ -1,6 +1,6 @@
-"""Prometheus metrics: counts of nodes, runs, writes and passes.  No node names as labels.
+"""Prometheus metrics of nodes, runs and API calls.  No metric has a node's name as a label.
 
-Every metric name is built here; units stand in the names, counters end in `_total`.
+Every metric is defined here; names contain their unit, and counters end in `_total`.
 """
 
 from __future__ import annotations
@@ -27,74 +27,74 @@ class Metrics:
         self._of_work()
 
     def _of_nodes(self) -> None:
-        """How the nodes fare."""
+        """Nodes by verdict, interconnect, taint and measurement."""
         gauge = partial(Gauge, registry=self.registry)
         self.nodes = gauge("nodegauge_nodes", "Nodes that a policy selects.", ("policy", "verdict"))
         self.interconnect = gauge(
             "nodegauge_nodes_by_interconnect",
-            "Nodes by interconnect class; none where it is not known.",
+            "Nodes by interconnect class; none if it is unknown.",
             ("policy", "interconnect"),
         )
         self.gated = gauge(
             "nodegauge_gated_nodes",
-            "Nodes that carry a taint for a fault, by taint and cause; one may carry two.",
+            "Nodes with a taint for a fault, by taint and cause; a node can have two.",
             ("policy", "taint", "cause"),
         )
         self.held_back = gauge(
             "nodegauge_held_back_nodes",
-            "Nodes that would carry a taint for a fault if the policy's budget had a place.",
+            "Nodes whose taint for a fault waits for a free slot in the policy's budget.",
             ("policy",),
         )
         self.measured = gauge(
             "nodegauge_measured_nodes",
-            "Nodes with a bandwidth measured by collectives, by whether it confirms the interconnect that "
-            "the driver reports, contradicts it, or says neither (unsure).",
+            "Nodes with measured NCCL bandwidth, by whether it confirms the interconnect that the driver "
+            "reports, contradicts it, or is unsure.",
             ("policy", "agreement"),
         )
 
     def _of_runs(self) -> None:
-        """Probes: those that ended, that run and that wait."""
+        """Probe runs: finished, running and waiting."""
         gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
         self.runs = counter(
             "nodegauge_runs_total", "Finished probe runs by outcome.", ("probe", "outcome", "reason")
         )
-        self.running = gauge("nodegauge_running_probes", "Nodes that have such a probe pod now.", ("probe",))
+        self.running = gauge("nodegauge_running_probes", "Nodes with a pod of this probe.", ("probe",))
         self.waiting = gauge(
             "nodegauge_waiting_nodes",
-            "Nodes where a run is due that waits for a place in the budget; nccl stands for its pull, too.",
+            "Nodes whose due run waits for a slot in the budget; nccl includes the image pull.",
             ("probe",),
         )
         self.held_seconds = Histogram(
             "nodegauge_nccl_held_seconds",
-            "How long a benchmark held the GPUs of a node: from its pod's scheduling to its end.",
+            "How long an NCCL run took the GPUs of a node: from the scheduling of its pod to its end.",
             buckets=HELD_SECONDS,
             registry=self.registry,
         )
         self.refused = counter(
-            "nodegauge_pods_refused_total", "Probe pods the API server refused (webhook, quota)."
+            "nodegauge_pods_refused_total", "Probe pods that the API server refused (webhook, quota)."
         )
 
     def _of_work(self) -> None:
-        """What the operator does: calls, their time, passes and failures."""
+        """The operator itself: API calls, durations, passes and failures."""
         gauge, counter = partial(Gauge, registry=self.registry), partial(Counter, registry=self.registry)
         seconds = partial(Histogram, buckets=SECONDS, registry=self.registry)
         self.calls = counter(
             "nodegauge_api_calls_total",
-            "API calls by verb, resource and status; status 0 is no answer.",
+            "API calls by verb, resource and status; status 0 means no answer.",
             ("verb", "resource", "status"),
         )
         self.call_seconds = seconds("nodegauge_api_call_seconds", "Duration of API calls.", ("verb",))
         self.result_seconds = seconds(
             "nodegauge_result_to_node_seconds",
-            "From the pod event that ended a run to the node's labels written, where that run changed them.",
+            "From the pod event that ended a run until the labels that it changed are written to the node.",
         )
         self.failures = counter(
             "nodegauge_reconcile_failures_total",
-            "Passes over a node that ended in an error and are tried again.",
+            "Reconciles of a node that ended in an error and are tried again.",
             ("kind",),
         )
         self.last_pass = gauge(
-            "nodegauge_last_pass_timestamp_seconds", "When the sweep last finished a pass."
+            "nodegauge_last_pass_timestamp_seconds", "When the operator's loop last finished a pass."
         )
 
     def observe_call(self, *, verb: str, resource: str, status: int, seconds: float) -> None:

@@ -16,10 +16,10 @@ REPORT_KIND, REPORT_PLURAL = "NodeReport", "nodereports"
 CRD_NAMES = (f"{POLICY_PLURAL}.{GROUP}", f"{REPORT_PLURAL}.{GROUP}")
 
 FIELD_MANAGER = "nodegauge"
-"""Field manager of every write of ours: managedFields then tell which labels are ours."""
+"""Field manager of all our writes: managedFields then show which labels are ours."""
 
 USER_AGENT = "nodegauge-operator"
-"""Of every call of ours; the API server's audit log shows it."""
+"""Sent with every call; it appears in the API server's audit log."""
 
 PREFIX = f"{GROUP}/"
 LABEL_INTERCONNECT = PREFIX + "interconnect"
@@ -99,7 +99,7 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
 """Taints on nodes: key to (values, meaning).  The effect is the policy's, NoSchedule by default."""
 
 TAINTS_OF_FAULTS = (TAINT_THROTTLED, TAINT_UNHEALTHY)
-"""Those that count against the budget of gated nodes."""
+"""Taints that count against the budget of gated nodes."""
 
 CONDITION = "GPUValidated"
 
@@ -109,7 +109,7 @@ MIG_DEVICE_LABEL = "nvidia.com/mig-"
 """Labels of GPU feature discovery begin with these: of whole GPUs, and of each kind of MIG device."""
 
 POD_PROBE = PREFIX + "probe"
-"""Label on probe pods: which probe; the pods that the operator watches carry it."""
+"""Label on probe pods: which probe; the operator watches the pods with this label."""
 POD_NODE = PREFIX + "node"
 """Annotation on probe pods: the node's name (label values are too short for some)."""
 POD_NODE_UID = PREFIX + "node-uid"
@@ -117,21 +117,21 @@ POD_RUN = PREFIX + "run"
 """Annotation on probe pods: the run number, which the NodeReport counts."""
 POD_POLICY = PREFIX + "policy"
 POD_BOOT = PREFIX + "boot-id"
-"""Annotation on probe pods: the node's boot id when the run was planned, so that a result which waited over a
-reboot does not vouch for the machine after it."""
+"""Annotation on probe pods: the node's boot id when the run was planned, so that a result from before a
+reboot is not taken for the machine after it."""
 POD_REQUEST = PREFIX + "requested-at"
-"""Annotation on probe pods: the `spec.requestedAt` that the run answers; one made later asks for another."""
+"""Annotation on probe pods: the `spec.requestedAt` that the run answers; a later one asks for another run."""
 POD_IMAGE = PREFIX + "image"
-"""Annotation on pull pods: the image as it was asked for (a webhook may write another one into the pod)."""
+"""Annotation on pull pods: the requested image (a webhook may write another one into the pod)."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
 NO_SIDECAR_LINKERD = "linkerd.io/inject"
 
 PROBE_HEALTH = "health"
 PROBE_NCCL = "nccl"
-"""Holds all of the node's GPUs."""
+"""Takes all GPUs of the node."""
 PROBE_PULL = "pull"
-"""Holds none: it brings the nccl image to the node, and says whether it can be used, before one is held."""
+"""Takes no GPU: it pulls the NCCL image and checks that it can be used, before the NCCL run takes any."""
 PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL)
 PROBE_CONTAINER = "probe"
 
@@ -150,7 +150,7 @@ MIG_CONFIG_UNDER_WAY = ("pending", "rebooting")
 
 
 def digest(text: str) -> str:
-    """16 hexadecimal digits that stand for a text of any length."""
+    """A text of any length as 16 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -160,10 +160,10 @@ def run_id(*, node_uid: str, probe: str, number: int) -> str:
 
 
 def pod_name(*, node_uid: str, probe: str, number: int) -> str:
-    """The probe pod's name; a second create of the same run meets AlreadyExists and adopts it."""
+    """The probe pod's name; a second create of the same run gets AlreadyExists and adopts the pod."""
     return f"nodegauge-{probe}-{run_id(node_uid=node_uid, probe=probe, number=number)}"
 
 
 def event_name(*, node: str, run: str, reason: str) -> str:
-    """The name of an event: the same fact of the same run is written once, however often it is tried."""
+    """The name of an event: the same change of the same run is posted once, however often it is tried."""
     return f"{node[:200].rstrip('.-')}.{digest(f'{node}/{run}/{reason}')}"

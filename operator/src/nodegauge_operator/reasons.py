@@ -43,7 +43,7 @@ class PolicyReason(StrEnum):
     ACTIVE = "Active"
     """The policy is in force."""
     INVALID = "Invalid"
-    """The policy cannot be read; the last good one stays in force."""
+    """The policy cannot be read; its last good version stays in force."""
     NO_NODES = "NoNodes"
     """The policy selects no node."""
     OVERRIDDEN = "Overridden"

@@ -1,6 +1,6 @@
-"""The operator's settings: read once from the environment, every bad value named in one error.
+"""The operator's settings: read once from the environment; one error lists every bad value.
 
-The chart writes these variables; `docs/reference/values.md` says which value sets which.
+The chart writes these variables; `docs/reference/values.md` lists the chart value of each.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class SettingsError(Exception):
-    """One or more variables cannot be used; the message lists every one with the way out."""
+    """One or more variables are invalid; the message lists each, and what to set."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What the installation decides.  Times in seconds, rates in calls per second."""
+    """Settings of one installation.  Times in seconds, rates in calls per second."""
 
     probe: ProbeDefaults
     """Namespace, image and the like of probe pods."""
@@ -31,18 +31,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     http_port: int = 8080
     """/healthz, /readyz and /metrics.  0 picks a free one."""
     http_host: str = ""
-    """Address to listen on; all of them by default, as probes of a kubelet come from outside."""
+    """Address to listen on; by default all, because the kubelet's probes come from outside the pod."""
     node_label_selector: str = ""
     """Server-side selector of the node watch; empty watches every node."""
     api_rate: float = 100.0
-    """Calls per second over time (client-go ships 5 to 20; the API server's own fairness guards the rest)."""
+    """Calls per second on average (client-go defaults to 5 to 20; the API server has its own limits too)."""
     api_burst: int = 200
     workers: int = 8
-    """Nodes worked on at a time; 4 in flight reach the API server's patch rate, more only wait."""
+    """Nodes reconciled at a time; 4 already reach the API server's patch rate."""
     sweep_interval: float = 5.0
-    """Seconds between passes when nothing wakes the sweep."""
+    """Seconds between passes of the loop if nothing wakes it."""
     relist_interval: float = 600.0
-    """Seconds between full lists: a watch never reports what was deleted during its gap."""
+    """Seconds between full lists: an interrupted watch does not report deletions."""
     log_level: str = "info"
     log_format: str = "json"
 
@@ -86,7 +86,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         log_format=read.choice("NODEGAUGE_LOG_FORMAT", ("json", "text")),
     )
     if read.errors:
-        raise SettingsError("cannot start:\n  " + "\n  ".join(read.errors))
+        raise SettingsError("invalid settings:\n  " + "\n  ".join(read.errors))
     return settings
 
 
@@ -100,13 +100,13 @@ class _Reader:
     def text(self, name: str, *, required: str = "") -> str:
         value = self._environ.get(name, "").strip()
         if required and not value:
-            self.errors.append(f"{name} is not set: give {required}")
+            self.errors.append(f"{name} is not set: set it to {required}")
         return value
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
         value = self._environ.get(name, "").strip() or allowed[0]
         if value not in allowed:
-            self.errors.append(f"{name} is {value!r}: use one of {', '.join(a for a in allowed if a)}")
+            self.errors.append(f"{name} is {value!r}: set it to one of {', '.join(a for a in allowed if a)}")
             return allowed[0]
         return value
 
@@ -117,8 +117,8 @@ class _Reader:
         try:
             return msgspec.json.decode(value, type=kind)
         except msgspec.MsgspecError as error:
-            shape = "a list of objects" if isinstance(default, list) else "an object whose values are texts"
-            self.errors.append(f"{name} is {value}: give {shape} in JSON ({error})")
+            shape = "a list of objects" if isinstance(default, list) else "an object with string values"
+            self.errors.append(f"{name} is {value}: must be {shape} in JSON ({error})")
             return default
 
     def number(self, name: str, default: T, kind: Callable[[str], T], *, low: float, high: float) -> T:
@@ -128,10 +128,10 @@ class _Reader:
         try:
             number = kind(value)
         except ValueError:
-            self.errors.append(f"{name} is {value!r}: give a number from {low:g} to {high:g}")
+            self.errors.append(f"{name} is {value!r}: must be a number from {low:g} to {high:g}")
             return default
         if not low <= float(number) <= high:  # type: ignore[arg-type]
-            self.errors.append(f"{name} is {value}: give a number from {low:g} to {high:g}")
+            self.errors.append(f"{name} is {value}: must be a number from {low:g} to {high:g}")
         return number
 
     def duration(self, name: str, default: float, *, low: float, high: float) -> float:
@@ -139,10 +139,10 @@ class _Reader:
         if not value:
             return default
         try:
-            found = seconds(value)
+            duration = seconds(value)
         except ValueError as error:
             self.errors.append(f"{name}: {error}")
             return default
-        if not low <= found <= high:
-            self.errors.append(f"{name} is {value}: give {low:g}s to {high:g}s")
-        return found
+        if not low <= duration <= high:
+            self.errors.append(f"{name} is {value}: must be from {low:g}s to {high:g}s")
+        return duration

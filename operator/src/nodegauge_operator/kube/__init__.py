@@ -1,4 +1,4 @@
-"""The API server, behind one seam: typed errors, bounded calls, a rate limit, and one module per resource.
+"""The API server behind one seam: typed errors, timeouts, a rate limit, and one module per resource.
 
-`kubernetes` is imported here and nowhere else; nothing here decides.
+Only this package imports `kubernetes`; it makes no decisions.
 """

@@ -1,8 +1,7 @@
 """One small client over `kubernetes.aio`: JSON in, JSON out, errors as our own, every call bounded.
 
-The library's REST layer is used (TLS, proxies, kubeconfig, token files that are read again), its generated
-models are not: decoding into them costs a fifth of the CPU and nothing here needs them.  `KUBECONFIG` wins
-over the in-cluster account (ADR 0009).
+It uses the library's REST layer (TLS, proxies, kubeconfig, refreshed tokens), but not its generated models:
+decoding into them costs a fifth of the CPU time.  `KUBECONFIG` wins over the in-cluster account (ADR 0009).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from nodegauge_operator.kube.limiter import Limiter
 CALL_TIMEOUT = 10.0
 LIST_TIMEOUT = 60.0
 PAGE = 100
-"""Objects in a page of a list: 5,000 nodes took 40 MB more in pages of 500, and no less time."""
+"""Objects in a page of a list: 5,000 nodes took 40 MB more in pages of 500, and just as long."""
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -36,17 +35,17 @@ PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 """Variables that aiohttp takes a proxy from."""
 
 TOKEN_SECONDS = 60.0
-"""A mounted token is read again this often; a kubelet rotates it long before it expires."""
+"""How often a mounted token is read again; a kubelet rotates it long before it expires."""
 
 
 class Observer(Protocol):
-    """Told about every finished call, for metrics."""
+    """Called after every finished call, for metrics."""
 
     def __call__(self, *, verb: str, resource: str, status: int, seconds: float) -> None: ...
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """How to reach the API server: what kopf and this client need alike."""
+    """How to reach the API server, for kopf and for this client."""
 
     server: str
     ca_path: str | None = None
@@ -149,7 +148,7 @@ async def configuration(*, environ: Mapping[str, str]) -> Any:
     Raises `KubeError` with what was tried and what to do.
     """
     config = k8s.Configuration()
-    # Where no proxy is named there is none to look up: aiohttp would ask two threads about it at each call.
+    # Without a proxy in the environment, skip the lookup: aiohttp would use two threads for it at each call.
     config.client_session_kwargs = {"trust_env": any(environ.get(name) for name in PROXIES)}
     try:
         if environ.get("KUBECONFIG"):
@@ -158,7 +157,7 @@ async def configuration(*, environ: Mapping[str, str]) -> Any:
             k8s_config.load_incluster_config(client_configuration=config)
         else:
             await k8s_config.load_kube_config(client_configuration=config)
-    except Exception as error:  # whatever a malformed file makes the library trip over
+    except Exception as error:  # a malformed file can make the library raise anything
         raise KubeError(
             f"no access to a cluster: {error}. Set KUBECONFIG, or run in a pod with a service account token."
         ) from None
@@ -188,18 +187,20 @@ async def connect(
 
 
 def _bearer(config: Any) -> str:
-    value = str(config.api_key.get("BearerToken") or "").strip()  # people's token files end in a line break
+    value = str(
+        config.api_key.get("BearerToken") or ""
+    ).strip()  # a token file that was edited by hand ends in a line break
     return "Bearer " + value[7:] if value[:7].lower() == "bearer " else value
 
 
 def _no_answer(error: Exception) -> type[Unavailable]:
-    """What a call without an answer means; aiohttp's timeouts of a connection are both of its kinds."""
+    """The error for a call without an answer; aiohttp's connection timeouts are of both kinds."""
     cut = isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError | ConnectionError)
     return Unreachable if cut and not isinstance(error, TimeoutError) else Unavailable
 
 
 def _decoded(data: bytes, *, resource: str, what: str) -> dict[str, Any]:
-    """The object that the API server sent.  Success without one is some proxy's: `Unavailable`."""
+    """The object in the answer.  Success without an object comes from a proxy: `Unavailable`."""
     try:
         return decoded(data, resource=resource)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -207,7 +208,7 @@ def _decoded(data: bytes, *, resource: str, what: str) -> dict[str, Any]:
 
 
 def _refusal(status: int, data: bytes, what: str) -> KubeError:
-    """The error in a Status, or in whatever a proxy on the way sent instead."""
+    """The error in a Status, or in what a proxy sent instead of one."""
     try:
         body = decoded(data, resource="status")
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -224,5 +225,5 @@ def _resource(path: str) -> str:
 
 
 def manager() -> dict[str, str]:
-    """The query part that names us as field manager."""
+    """The query parameter with our field manager."""
     return {"fieldManager": names.FIELD_MANAGER}

@@ -1,10 +1,8 @@
-"""What is read of the API server's answers about large objects; the rest of them is never decoded.
+"""Decodes only the fields of a node that the operator reads.
 
 A node is 20 KB of JSON, of which decisions need a tenth: its list of images alone is more than half.
-Decoding all of it costs CPU time at each of our writes, and with 500 nodes in a page tens of megabytes that
-the process never gives back.  `core.model.node_view` reads nothing else: a test compares both ways.
-
-Must not name a field that is not read, and must name every one that is.
+Decoding all of it costs CPU time at each write, and with 500 nodes in a page tens of megabytes that the
+process never returns.  The fields must be exactly those that `core.model.node_view` reads; a test compares.
 """
 
 from __future__ import annotations
@@ -81,13 +79,13 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {"nodes": _node, "nodes/status
 
 
 def decoded(data: bytes, *, resource: str) -> dict[str, Any]:
-    """The object or list in an answer about a resource, in full or as far as it is read.
+    """The object or list in an answer about a resource; of nodes only the fields that are read.
 
-    Raises `msgspec.MsgspecError` for what is no JSON object.  An answer of an unexpected shape is decoded in
-    full: what to make of it is not decided here.
+    Raises `msgspec.MsgspecError` if it is no JSON object.  An answer of an unexpected shape is decoded
+    in full, for the caller to judge.
     """
     try:
-        known: dict[str, Any] = _DECODERS.get(resource, _whole).decode(data)
+        answer: dict[str, Any] = _DECODERS.get(resource, _whole).decode(data)
     except msgspec.ValidationError:
-        known = _whole.decode(data)
-    return known
+        answer = _whole.decode(data)
+    return answer

@@ -1,4 +1,4 @@
-"""What the cluster lets us see before anything starts: may CRDs be watched, and are ours there?"""
+"""Checks before the start: may CRDs be watched, and are ours installed?"""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class Scanning(Enum):
-    """Whether CRDs can be watched as they come and go."""
+    """Whether this account may watch CRDs."""
 
     ALLOWED = "allowed"
     REFUSED = "refused"
 
 
 async def check_access(client: Client) -> Scanning:
-    """Whether CRDs may be listed.  Where not, ours must be there already: raises `KubeError` naming them."""
+    """Whether CRDs may be listed.  If not and ours are not installed, raises `KubeError` with their names."""
     try:
         await client.call("GET", CRDS, query={"limit": 1})
     except Forbidden:
@@ -29,19 +29,19 @@ async def check_access(client: Client) -> Scanning:
 
 
 async def missing_crds(client: Client) -> list[str]:
-    """Names of our CRDs that the API server does not serve; every account may ask that."""
+    """Names of our CRDs that the API server does not serve; every account may read that."""
     try:
         listed = await client.call("GET", f"/apis/{names.API_VERSION}")
     except NotFound:
         listed = {}
-    found = {r.get("name") for r in listed.get("resources") or ()}
-    return [n for n in names.CRD_NAMES if n.split(".")[0] not in found]
+    served = {r.get("name") for r in listed.get("resources") or ()}
+    return [n for n in names.CRD_NAMES if n.split(".")[0] not in served]
 
 
 async def _require_crds(client: Client) -> None:
     missing = await missing_crds(client)
     if missing:
         raise KubeError(
-            f"CRD {' and '.join(missing)} missing, and this account may not watch CRDs come: install them "
+            f"CRD {' and '.join(missing)} missing, and this account may not watch CRDs: install them "
             "(kubectl apply -f crds/), or grant get, list and watch on customresourcedefinitions."
         )

@@ -1,20 +1,20 @@
-"""What an API call can end in, as one tree; library exceptions stop here.
+"""Errors of API calls, as one tree; no exception of the library passes beyond `kube`.
 
 KubeError
 ├── NotFound             404: the object, or its whole resource (CRD missing)
 ├── Conflict             409 on a write with resourceVersion or UID: read again, then try again
 ├── AlreadyExists        409 on a create: adopt
 ├── Forbidden            403: RBAC
-├── Refused              400, 422 and other 4xx: this very request will not pass (webhook, quota, validation)
-└── Unavailable          401 (a token is read anew), 429, 5xx, timeouts, an answer that is none: later
-    └── Unreachable      the connection was refused or cut: later, and watches may have been cut with it
+├── Refused              400, 422 and other 4xx: the same request will fail again (webhook, quota, validation)
+└── Unavailable          401 (the token is read again), 429, 5xx, timeout, invalid answer: try again later
+    └── Unreachable      the connection was refused or cut, and perhaps the watches with it: try again later
 """
 
 from __future__ import annotations
 
 
 class KubeError(Exception):
-    """A call that did not succeed; `status` is the HTTP status, 0 where there was none."""
+    """A call that did not succeed; `status` is the HTTP status, or 0 without an answer."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class Unavailable(KubeError):
 
 
 class Unreachable(Unavailable):
-    """No connection, or one that was cut: the API server may have restarted.  A slow answer is none of it."""
+    """No connection, or one that was cut: the API server may have restarted.  Not a slow answer."""
 
 
 def error_of(status: int, reason: str, message: str) -> KubeError:

@@ -1,4 +1,4 @@
-"""Events (events.k8s.io/v1) regarding nodes, under names that make repeating harmless."""
+"""Events (events.k8s.io/v1) about nodes; their names make a second post harmless."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import AlreadyExists
 
 NAMESPACE = "default"
-"""Events regarding cluster-scoped objects live there (the API server insists)."""
+"""The API server requires this namespace for events about cluster-scoped objects."""
 
 
 async def post(client: Client, node: NodeView, change: Change, *, instance: str) -> None:
-    """Post the event of a change; the second time it is there already, and that is fine."""
+    """Post the event of a change, unless it has been posted already."""
     body: dict[str, Any] = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",

@@ -1,4 +1,4 @@
-"""A token bucket for API calls, so that an operator of thousands of nodes stays a polite client."""
+"""A token bucket that limits the rate of API calls."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import time
 
 
 class Limiter:
-    """At most `rate` calls a second over time, `burst` at once; waiting callers go in order."""
+    """On average `rate` calls a second, at most `burst` at once; callers wait in order."""
 
     def __init__(self, *, rate: float, burst: int) -> None:
         self._rate = rate
         self._burst = float(burst)
         self._tokens = float(burst)
         self._at = time.monotonic()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def wait(self) -> None:
         """Return when one more call may be made."""
-        async with self._turn:
+        async with self._lock:
             now = time.monotonic()
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
             self._at = now

@@ -1,7 +1,7 @@
 """Nodes: list, read, label, taint, set the condition.
 
-Labels of ours are alone in a patch; taints are a list, which a patch can only replace: it carries what others
-set as they set it, and the node's resourceVersion makes sure that it is what they set last.
+A patch contains only our own labels.  Taints are a list, which a patch can only replace whole: it repeats the
+taints of others, and the node's resourceVersion ensures that these are up to date.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def get(client: Client, name: str) -> NodeView:
 
 
 async def selected(client: Client, name: str, label_selector: str) -> bool:
-    """Whether the API server finds the node by this selector."""
+    """Whether the selector matches the node."""
     query = {"labelSelector": label_selector, "fieldSelector": f"metadata.name={name}", "limit": 1}
     return bool((await client.call("GET", PATH, query=query)).get("items"))
 
@@ -39,10 +39,10 @@ async def selected(client: Client, name: str, label_selector: str) -> bool:
 async def patch(
     client: Client, node: NodeView, *, labels: dict[str, str | None], taints: tuple[Taint, ...] | None = None
 ) -> NodeView:
-    """One merge patch with the cached resourceVersion: `Conflict` when the node is another by now.
+    """One merge patch with the cached resourceVersion: `Conflict` if the node has changed since.
 
-    `taints`: the whole list as it shall be, None to leave it alone.  A strategic patch or a forced apply
-    would erase what others wrote meanwhile; this cannot.
+    `taints`: the whole new list, None to leave it alone.  A strategic patch or a forced apply could erase
+    what others wrote meanwhile; this patch cannot.
     """
     body: dict[str, Any] = {"metadata": {"resourceVersion": node.resource_version, "uid": node.uid}}
     if labels:
@@ -56,13 +56,13 @@ async def patch(
 
 
 def _taint(taint: Taint) -> dict[str, str]:
-    """The taint as the API has it: every field that v1.Taint knows, where it is set."""
+    """The taint in the API's form: every set field of v1.Taint."""
     fields = {"key": taint.key, "value": taint.value, "effect": taint.effect, "timeAdded": taint.added}
     return {name: value for name, value in fields.items() if value}
 
 
 async def patch_condition(client: Client, node: NodeView, condition: ConditionView | None) -> NodeView:
-    """Write or remove our condition alone: conditions merge by `type` in a strategic patch.
+    """Write or remove only our condition: a strategic patch merges conditions by `type`.
 
     The transition time moves only when the status does (Kubernetes' rule for conditions).
     """

@@ -25,7 +25,7 @@ async def each(client: Client, *, namespace: str) -> AsyncIterator[PodView]:
 
 
 async def create(client: Client, manifest: dict[str, Any]) -> PodView:
-    """Create the pod, or adopt the one of the same name: the name says which run it is."""
+    """Create the pod, or adopt the existing pod of the same name: the name identifies the run."""
     namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     try:
         body = await client.call("POST", _path(namespace), query=manager(), body=manifest)
@@ -38,13 +38,13 @@ async def create(client: Client, manifest: dict[str, Any]) -> PodView:
 
 
 async def delete(client: Client, pod: PodView, *, namespace: str, grace: int | None) -> PodView | None:
-    """Delete this very pod (UID precondition); the pod while it still ends, None when it is gone."""
+    """Delete exactly this pod (UID precondition); the pod while it terminates, None once it is gone."""
     options: dict[str, Any] = {"preconditions": {"uid": pod.uid}, "propagationPolicy": "Background"}
     if grace is not None:
         options["gracePeriodSeconds"] = grace
     try:
         answer = await client.call("DELETE", _path(namespace, pod.name), body=options)
     except (NotFound, Conflict):
-        return None  # gone already, or another pod has its name by now
-    left = (answer.get("metadata") or {}).get("deletionGracePeriodSeconds")
-    return pod_view(answer) if answer.get("kind") == "Pod" and left else None
+        return None  # gone already, or another pod has its name
+    grace_left = (answer.get("metadata") or {}).get("deletionGracePeriodSeconds")
+    return pod_view(answer) if answer.get("kind") == "Pod" and grace_left else None

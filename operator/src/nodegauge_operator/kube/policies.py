@@ -1,6 +1,6 @@
 """GPUValidationPolicies: list, and write their status.
 
-Their spec is people's: `apply` is for the tools that they install with, never for the operator.
+Their spec belongs to users: only installation tools call `apply`, never the operator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATH = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 
 
 async def each(client: Client) -> AsyncIterator[dict[str, Any]]:
-    """Every policy as it came: what cannot be parsed must be reported, not dropped."""
+    """Every policy, not parsed: an invalid one has to be reported."""
     async for page in client.pages(PATH):
         for item in page.get("items") or ():
             yield item
@@ -29,7 +29,7 @@ async def patch_status(client: Client, name: str, status: dict[str, Any]) -> Non
 
 
 async def apply(client: Client, body: dict[str, Any], *, owner: str) -> None:
-    """Server-side apply of a whole policy under the name of its owner; unknown fields are refused."""
+    """Server-side apply of a whole policy as its owner; unknown fields are refused."""
     query = {"fieldManager": owner, "fieldValidation": "Strict"}
     path = f"{PATH}/{quote(body['metadata']['name'])}"
     await client.call("PATCH", path, query=query, body=body, content_type=APPLY)

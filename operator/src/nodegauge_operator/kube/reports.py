@@ -49,7 +49,7 @@ async def create(client: Client, node: NodeView) -> Report | None:
 
 
 async def patch_status(client: Client, report: Report, status: ReportStatus) -> Report:
-    """Write what differs, with resourceVersion; `Conflict` when someone else wrote meanwhile."""
+    """Write the difference, with resourceVersion; `Conflict` if the report has changed since."""
     before = _plain(report.status) if report.unreadable is None else report.unreadable
     patch = difference(before, _plain(status))
     body: dict[str, Any] = {
@@ -63,7 +63,7 @@ async def patch_status(client: Client, report: Report, status: ReportStatus) -> 
 
 
 async def delete(client: Client, report: Report) -> None:
-    """Delete this very report; one of the same name made since is left alone."""
+    """Delete exactly this report; a newer one of the same name is left alone."""
     body = {"preconditions": {"uid": report.uid}}
     try:
         await client.call("DELETE", f"{PATH}/{quote(report.name)}", body=body)

@@ -1,7 +1,7 @@
-"""The operator's own Deployment and pods: found by the chart's labels, asked, stopped, seen to go.
+"""The operator's own Deployment and pods, found by the chart's labels.
 
-The labels are those that every installation has, whatever its names (charts/nodegauge/templates/_helpers.tpl,
-"nodegauge.labels").  Nothing here touches a pod that is not the operator's.
+Every installation has these labels, whatever its names (charts/nodegauge/templates/_helpers.tpl,
+"nodegauge.labels").  No other pod is touched.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nodegauge_operator.kube.errors import Conflict, KubeError, NotFound
 OPERATOR = "app.kubernetes.io/part-of=nodegauge,app.kubernetes.io/component=operator"
 """Label selector of the operator's Deployments and pods, in any namespace."""
 TEST = "app.kubernetes.io/part-of=nodegauge,app.kubernetes.io/component=test"
-"""Label selector of the pods of `helm test`, of which Helm leaves a failed one."""
+"""Label selector of the pods of `helm test`; Helm leaves failed ones."""
 
 
 class OperatorPod(Struct, frozen=True, kw_only=True):
-    """A pod of the operator.  `grace`: seconds that its kubelet was given; None before its deletion.
+    """A pod of the operator.  `grace`: its grace period in seconds while it is being deleted, else None.
 
-    `ip`: its address in the pods' network; empty before it has one.
+    `ip`: its address; empty before it has one.
     """
 
     namespace: str
@@ -44,7 +44,7 @@ async def deployments(client: Client, *, namespace: str) -> list[str]:
 
 
 async def scale_to_zero(client: Client, *, namespace: str, deployment: str) -> str | None:
-    """Ask for 0 replicas; the label selector of its pods, or None when there is no such Deployment."""
+    """Scale to 0; the label selector of its pods, or None if there is no such Deployment."""
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}/scale"
     body = {"spec": {"replicas": 0}}
     try:
@@ -52,35 +52,33 @@ async def scale_to_zero(client: Client, *, namespace: str, deployment: str) -> s
     except NotFound:
         return None
     selector = str((scale.get("status") or {}).get("selector", ""))
-    if not selector:  # it would be every pod of the namespace
-        raise KubeError(
-            f"Deployment {namespace}/{deployment} has no selector: cannot tell which pods are its"
-        )
+    if not selector:  # an empty one would match every pod of the namespace
+        raise KubeError(f"Deployment {namespace}/{deployment} has no selector: its pods cannot be identified")
     return selector
 
 
 async def pods(client: Client, *, namespace: str = "", selector: str = OPERATOR) -> list[OperatorPod]:
-    """Pods that match and have not ended, terminating ones included; of all namespaces without one."""
+    """Matching pods that have not ended, including terminating ones; without a namespace, in all of them."""
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     page = await client.call("GET", path, query={"labelSelector": selector, "limit": 100})
     return [_pod(item) for item in page.get("items") or () if not _ended(item)]
 
 
 async def remove_tests(client: Client, *, namespace: str) -> int:
-    """Delete the pods of `helm test`, ended ones too; how many there were."""
+    """Delete the pods of `helm test`, including ended ones; their number."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     page = await client.call("GET", path, query={"labelSelector": TEST, "limit": 100})
-    found = [_pod(item) for item in page.get("items") or ()]
-    for pod in found:
+    test_pods = [_pod(item) for item in page.get("items") or ()]
+    for pod in test_pods:
         await remove(client, pod)
-    return len(found)
+    return len(test_pods)
 
 
 async def remove(client: Client, pod: OperatorPod) -> None:
-    """Delete this very pod without its kubelet's word.
+    """Delete exactly this pod without waiting for its kubelet.
 
-    With the pod's object its token ends (Kubernetes: bound service account tokens), so that a process which
-    lives on behind a kubelet that does not answer can write no longer.
+    The pod's token is revoked with the pod (Kubernetes: bound service account tokens), so a process that
+    survives behind an unresponsive kubelet can no longer write.
     """
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
     body = {"preconditions": {"uid": pod.uid}, "gracePeriodSeconds": 0}

@@ -241,7 +241,7 @@ class Sweep:
         """Reconcile one node; an error is tried again later and affects no other node."""
         granted, run_ended_at = self._turns.granted(name), self._run_ended_at.get(name)
         try:
-            settled = await self._worker.settle(name, granted=granted, since=run_ended_at)
+            result = await self._worker.settle(name, granted=granted, since=run_ended_at)
         except KubeError as error:
             if isinstance(error, Unreachable):
                 # The API server may have restarted, which watches do not report.
@@ -253,10 +253,10 @@ class Sweep:
         else:
             if self._run_ended_at.get(name) == run_ended_at:
                 self._run_ended_at.pop(name, None)
-            if granted or not settled.due_since:
+            if granted or not result.due_since:
                 self._failures.pop(name, None)  # else the failed write was only put off: keep its backoff
-            self._turns.wait(name, settled.due_since)
-            self._queue.set_timer(name, settled.wake_at)
+            self._turns.wait(name, result.due_since)
+            self._queue.set_timer(name, result.wake_at)
         finally:
             self._turns.done(name)
             self._in_flight.pop(name, None)

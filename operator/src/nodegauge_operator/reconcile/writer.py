@@ -106,8 +106,8 @@ class Writer(Struct, kw_only=True):
             return step
         except (Refused, Forbidden) as error:
             self.metrics.refused.inc()
-            room = self.gate_budget.has_slot(situation.node.name) if situation.node else False
-            asked = replace(situation, gate_room=room)
+            has_slot = self.gate_budget.has_slot(situation.node.name) if situation.node else False
+            asked = replace(situation, gate_room=has_slot)
             message = f"pod not created: {error}"
             refusal = steps.refused(
                 asked, number=step.number, reason="CreateRefused", message=message, probe=step.probe
