@@ -52,9 +52,9 @@ def test_one_rank_runs_every_collective(nccl: list[str], start: Start) -> None:
         (o.collective, o.bytes) for o in CELLS
     ]
     assert {cell.wrong for cell in cells(lines)} == {0}
-    about = lines[0].about
-    assert about is not None
-    assert nccl[0] in about.uuids
+    engine = lines[0].engine
+    assert engine is not None
+    assert nccl[0] in engine.uuids
 
 
 def test_two_ranks_on_one_gpu_really_talk(nccl: list[str], start: Start, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_libraries_load_without_touching_a_gpu(nccl: list[str], start: Start) ->
     """An order without GPUs: versions, and no context on any device."""
     child = start(Order(arm="default", uuids=(), cells=()))
     lines = child.lines()
-    assert [bool(lines[0].about), lines[-1].done] == [True, True]
+    assert [bool(lines[0].engine), lines[-1].done] == [True, True]
 
 
 def test_a_killed_child_leaves_the_gpu(nccl: list[str], start: Start) -> None:

@@ -117,9 +117,9 @@ def test_fabric_reads_from_every_version_of_the_structure(version: str) -> None:
     info.state, info.cliqueId = 3, 7
     info.clusterUuid[0] = 0xAB
     read = values.fabric(info)
-    assert (read["state"], read["clique"], read["status"]) == (3, 7, 0)
-    assert read["cluster_uuid"] == "ab000000-0000-0000-0000-000000000000"
-    assert isinstance(read["health_summary"], Unavailable) == (not version.endswith("_v3_t"))
+    assert (read.state, read.clique, read.status) == (3, 7, 0)
+    assert read.cluster_uuid == "ab000000-0000-0000-0000-000000000000"
+    assert isinstance(read.health_summary, Unavailable) == (not version.endswith("_v3_t"))
 
 
 def test_the_table_of_error_names_is_the_bindings() -> None:

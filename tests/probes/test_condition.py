@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nodegauge_contract import Fan, Unavailable
-from nodegauge_probes.collectors import error_counters, memory_repair, telemetry
+from msgspec.structs import asdict
+
+from nodegauge_contract import Ecc, Fan, LinkErrors, LinkGroup, Pcie, Unavailable
+from nodegauge_probes.collectors import error_counters, telemetry
 from nodegauge_probes.nvml.library import Device, Nvml
-from nodegauge_probes.result_builder import GpuDraft
+from nodegauge_probes.result_builder import GpuBuilder
 from support.library import Library
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
@@ -44,14 +46,15 @@ def written(*values: int) -> Callable[..., int]:
 
 def test_remapped_rows_and_the_recovery_action(nvml: Nvml, library: Library, device: Device) -> None:
     """Four answers of one call, and field 230; what this board does not have is a reason."""
-    gpu = GpuDraft(3)
+    gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetRemappedRows", written(5, 2, 1, 0))
     library.has("nvmlDeviceGetFieldValues", fields({230: 4}, kind=UNSIGNED_INT))
-    memory_repair.repair(nvml, device, gpu)
-    rows = [gpu.repair[f"rows_{name}"] for name in ("corrected", "uncorrected", "pending", "failed")]
-    assert rows == [5, 2, 1, 0]
-    assert gpu.repair["action"] == 4
-    assert gpu.repair["pages_single_bit"] == gpu.repair["channels_pending"] == MISSING
+    error_counters.repair(nvml, device, gpu)
+    repair = gpu.repair.value
+    rows = (repair.rows_corrected, repair.rows_uncorrected, repair.rows_pending, repair.rows_failed)
+    assert rows == (5, 2, 1, 0)
+    assert repair.action == 4
+    assert repair.pages_single_bit == repair.channels_pending == MISSING
 
 
 def test_retired_pages_are_counted_by_cause(nvml: Nvml, library: Library, device: Device) -> None:
@@ -61,13 +64,13 @@ def test_retired_pages_are_counted_by_cause(nvml: Nvml, library: Library, device
         count._obj.value = {0: 3, 1: 1}[cause.value]
         return INSUFFICIENT_SIZE if addresses is None else SUCCESS
 
-    gpu = GpuDraft(3)
+    gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetRetiredPages", pages)
     library.has("nvmlDeviceGetRetiredPagesPendingStatus", written(1))
-    memory_repair.repair(nvml, device, gpu)
-    assert (gpu.repair["pages_single_bit"], gpu.repair["pages_double_bit"]) == (3, 1)
-    assert gpu.repair["pages_pending"] == 1
-    assert gpu.repair["rows_failed"] == MISSING
+    error_counters.repair(nvml, device, gpu)
+    assert (gpu.repair.value.pages_single_bit, gpu.repair.value.pages_double_bit) == (3, 1)
+    assert gpu.repair.value.pages_pending == 1
+    assert gpu.repair.value.rows_failed == MISSING
 
 
 def test_pending_repairs_and_unrepairable_memory(nvml: Nvml, library: Library, device: Device) -> None:
@@ -81,12 +84,12 @@ def test_pending_repairs_and_unrepairable_memory(nvml: Nvml, library: Library, d
         info._obj.unrepairableMemory = 1
         return SUCCESS
 
-    gpu = GpuDraft(3)
+    gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetRepairStatus", status)
     library.has("nvmlDeviceGetUnrepairableMemoryFlag_v1", memory)
-    memory_repair.repair(nvml, device, gpu)
-    assert (gpu.repair["channels_pending"], gpu.repair["tpcs_pending"]) == (1, 0)
-    assert gpu.repair["unrepairable"] == 1
+    error_counters.repair(nvml, device, gpu)
+    assert (gpu.repair.value.channels_pending, gpu.repair.value.tpcs_pending) == (1, 0)
+    assert gpu.repair.value.unrepairable == 1
 
 
 def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Device) -> None:
@@ -100,34 +103,34 @@ def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Dev
         status._obj.bThresholdExceeded = 1
         return SUCCESS
 
-    gpu = GpuDraft(3)
+    gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetEccMode", written(1, 0))
     library.has("nvmlDeviceGetTotalEccErrors", total)
     library.has("nvmlDeviceGetSramEccErrorStatus", sram)
-    memory_repair.ecc(nvml, device, gpu)
-    assert gpu.ecc == {
-        "mode": 1,
-        "volatile_corrected": 1000,
-        "aggregate_corrected": 1001,
-        "volatile_uncorrected": 1010,
-        "aggregate_uncorrected": 1011,
-        "sram_threshold": 1,
-    }
+    error_counters.ecc(nvml, device, gpu)
+    assert gpu.ecc.value == Ecc(
+        mode=1,
+        volatile_corrected=1000,
+        aggregate_corrected=1001,
+        volatile_uncorrected=1010,
+        aggregate_uncorrected=1011,
+        sram_threshold=1,
+    )
 
 
 def test_pcie_error_counters(nvml: Nvml, library: Library, device: Device) -> None:
     """One call and three fields."""
-    gpu = GpuDraft(3)
+    gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetPcieReplayCounter", written(17))
     library.has("nvmlDeviceGetFieldValues", fields({95: 1, 173: 40, 169: 6}))
     error_counters.pcie_errors(nvml, device, gpu)
-    assert gpu.pcie == {"replays": 17, "replay_rollovers": 1, "correctable": 40, "recoveries": 6}
+    assert gpu.pcie.value == Pcie(replays=17, replay_rollovers=1, correctable=40, recoveries=6)
 
 
-def linked(*states: int) -> GpuDraft:
+def linked(*states: int) -> GpuBuilder:
     """A GPU whose links are in these states."""
-    gpu = GpuDraft(3)
-    gpu.links = [(link, {"state": state}) for link, state in enumerate(states)]
+    gpu = GpuBuilder(3)
+    gpu.links = [LinkGroup(links=[link], state=state) for link, state in enumerate(states)]
     return gpu
 
 
@@ -144,16 +147,23 @@ def test_nvlink_errors_are_summed_over_links_that_are_up(
     library.has("nvmlDeviceGetNvLinkErrorCounter", errors)
     library.has("nvmlDeviceGetFieldValues", fields({(214, 0): 1, (214, 2): 2, (221, 0): 5}))
     error_counters.link_errors(nvml, device, gpu)
-    assert [gpu.link_errors[name] for name in error_counters.LINK_COUNTERS] == [101, 202, 303, 404, NO]
-    assert gpu.link_errors["recovery_failed"] == 3
-    assert gpu.link_errors["effective"] == gpu.link_errors["symbol"] == NO
+    assert gpu.link_errors.value == LinkErrors(
+        replay=101,
+        recovery=202,
+        crc_flit=303,
+        crc_data=404,
+        ecc=NO,
+        recovery_failed=3,
+        effective=NO,
+        symbol=NO,
+    )
 
 
 def test_a_gpu_without_active_links_has_no_link_errors(nvml: Nvml, library: Library, device: Device) -> None:
     """A reason in words, and the driver is not asked."""
     gpu = linked(0, 0)
     error_counters.link_errors(nvml, device, gpu)
-    assert set(gpu.link_errors.values()) == {Unavailable("no active NVLink")}
+    assert set(asdict(gpu.link_errors.value).values()) == {Unavailable("no active NVLink")}
     assert library.calls == []
 
 
@@ -169,7 +179,7 @@ def test_every_fan_is_asked_by_its_number(nvml: Nvml, library: Library, device: 
         value._obj.value = 40 + int(fan)
         return SUCCESS
 
-    gpu = GpuDraft(3)
+    gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetNumFans", written(2))
     library.has("nvmlDeviceGetFanSpeed_v2", percent)
     library.has("nvmlDeviceGetTargetFanSpeed", percent)
@@ -182,7 +192,7 @@ def test_old_drivers_know_one_fan_and_passive_boards_none(
     nvml: Nvml, library: Library, device: Device
 ) -> None:
     """Without a count there is one fan where its speed can be read, else none."""
-    old, passive, neither = GpuDraft(0), GpuDraft(1), GpuDraft(2)
+    old, passive, neither = GpuBuilder(0), GpuBuilder(1), GpuBuilder(2)
     telemetry.fans(nvml, device, neither)
     library.has("nvmlDeviceGetFanSpeed", written(55))
     telemetry.fans(nvml, device, old)

@@ -1,11 +1,11 @@
-"""Which field ids the throttle counters have, by driver, and what to do where both or neither answer."""
+"""The field ids of the throttle counters by driver, and their growth."""
 
 from __future__ import annotations
 
 import pytest
 
-from nodegauge_contract import Growth, Int, Unavailable
-from nodegauge_probes.collectors.throttle_counters import GROWING, Mark, choose, growth
+from nodegauge_contract import Counters, Growth, Int, Unavailable
+from nodegauge_probes.collectors.throttle_counters import Snapshot, choose, growth
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 SILENT = [NO, NO, NO]
@@ -42,44 +42,43 @@ def test_the_trio_follows_the_driver(
         ("unknown", OLD, NEW),
     ],
 )
-def test_what_cannot_be_told_is_not_a_number(driver: str, old: list[int], new: list[int]) -> None:
-    """Older drivers, unknown drivers, and both or neither set answering give a reason in all four places."""
+def test_an_ambiguous_driver_has_no_counters(driver: str, old: list[int], new: list[int]) -> None:
+    """Older drivers, unknown drivers, and both or neither set answering: a reason in all four members."""
     trio, values = choose(driver, old=old, new=new)
     assert isinstance(trio, Unavailable)
     assert values == [trio] * 3
 
 
-def test_a_number_of_another_type_does_not_pass_for_a_counter() -> None:
-    """In the drivers in doubt, one odd value rules its set out."""
+def test_a_value_of_another_type_rules_its_set_out() -> None:
+    """With drivers that may use either set."""
     trio, values = choose("580.65.06", old=[1, 2, 3], new=[0.5, 1, 2])
     assert (trio, values) == ("251-253", [1, 2, 3])
 
 
-def mark(boottime_ms: int, energy: Int = 0, **values: Int) -> Mark:
-    """A reading of the counters, those that are not named not supported."""
-    return Mark(boottime_ms, {**dict.fromkeys(GROWING, NO), **values}, energy)
+def snapshot(boottime_ms: int, energy: Int = 0, **values: Int) -> Snapshot:
+    """A reading of the counters; those that are not named are not supported."""
+    return Snapshot(boottime_ms, Counters(**dict.fromkeys(Counters.__struct_fields__, NO) | values), energy)
 
 
 def test_growth_is_what_was_added_between_two_readings() -> None:
-    """With the time between them by the clock that nobody sets."""
+    """With the time between them by CLOCK_BOOTTIME."""
     grown = growth(
-        mark(1_000, 5_000, sw_thermal_ns=10, power_brake_ns=7),
-        mark(4_012, 905_000, sw_thermal_ns=1_500_000_010, power_brake_ns=7),
+        snapshot(1_000, 5_000, sw_thermal_ns=10, power_brake_ns=7),
+        snapshot(4_012, 905_000, sw_thermal_ns=1_500_000_010, power_brake_ns=7),
     )
-    assert grown == {
-        "elapsed_ms": 3_012,
-        "sw_power_cap_ns": NO,
-        "sw_thermal_ns": 1_500_000_000,
-        "hw_thermal_ns": NO,
-        "power_brake_ns": 0,
-        "thermal_violation_ns": NO,
-        "energy_mj": 900_000,
-    }
-    assert set(grown) == set(Growth.__struct_fields__)
+    assert grown == Growth(
+        elapsed_ms=3_012,
+        sw_power_cap_ns=NO,
+        sw_thermal_ns=1_500_000_000,
+        hw_thermal_ns=NO,
+        power_brake_ns=0,
+        thermal_violation_ns=NO,
+        energy_mj=900_000,
+    )
 
 
-def test_a_counter_that_went_back_has_no_growth() -> None:
-    """It began anew in between; so does one that could be read at one end only."""
-    grown = growth(mark(0, sw_thermal_ns=9, hw_thermal_ns=5), mark(1, sw_thermal_ns=8))
-    assert grown["sw_thermal_ns"] == Unavailable("went back: the counters began anew")
-    assert grown["hw_thermal_ns"] == NO
+def test_a_counter_that_decreased_has_no_growth() -> None:
+    """It was reset in between; the same applies to one that could be read only once."""
+    grown = growth(snapshot(0, sw_thermal_ns=9, hw_thermal_ns=5), snapshot(1, sw_thermal_ns=8))
+    assert grown.sw_thermal_ns == Unavailable("the counter decreased: it was reset")
+    assert grown.hw_thermal_ns == NO

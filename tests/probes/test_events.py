@@ -8,10 +8,10 @@ from typing import Any
 import pynvml
 import pytest
 
-from nodegauge_contract import Unavailable
-from nodegauge_probes.collectors import xids
+from nodegauge_contract import Unavailable, Xids
+from nodegauge_probes.collectors import error_counters
 from nodegauge_probes.nvml.library import Device, Nvml
-from nodegauge_probes.result_builder import GpuDraft
+from nodegauge_probes.result_builder import GpuBuilder
 from support.library import Library
 
 TIMEOUT, NOT_SUPPORTED, LOST = 10, 3, 15
@@ -27,8 +27,8 @@ def handle(number: int) -> Any:
 
 
 @pytest.fixture
-def gpus() -> list[tuple[Device, GpuDraft]]:
-    return [(Device(n, handle(4096 * (n + 1))), GpuDraft(n)) for n in range(3)]
+def gpus() -> list[tuple[Device, GpuBuilder]]:
+    return [(Device(n, handle(4096 * (n + 1))), GpuBuilder(n)) for n in range(3)]
 
 
 def with_events(library: Library, *events: Event, supported: int = XID | CLOCK) -> None:
@@ -53,17 +53,17 @@ def with_events(library: Library, *events: Event, supported: int = XID | CLOCK) 
 
 
 def test_xids_are_told_of_their_gpu(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuDraft]], pauses: list[float]
+    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]], pauses: list[float]
 ) -> None:
     """Distinct and in order; other kinds of events are none; an empty queue is no reason to ask again."""
     one, two = gpus[1][0], gpus[2][0]
     with_events(library, (one, XID, 79), (two, XID, 31), (one, XID, 79), (one, XID, 48), (two, CLOCK, 99))
-    xids.register(nvml, gpus)
-    xids.collect(nvml, gpus)
-    assert [gpu.xids for _, gpu in gpus] == [
-        {"registered": True},
-        {"registered": True, "seen": [79, 48]},
-        {"registered": True, "seen": [31]},
+    error_counters.register_xids(nvml, gpus)
+    error_counters.collect_xids(nvml, gpus)
+    assert [gpu.xids.value for _, gpu in gpus] == [
+        Xids(registered=True),
+        Xids(registered=True, seen=[79, 48]),
+        Xids(registered=True, seen=[31]),
     ]
     assert pauses == []
     assert library.calls.count("nvmlEventSetCreate") == 1
@@ -71,22 +71,22 @@ def test_xids_are_told_of_their_gpu(
 
 
 def test_an_endless_stream_of_events_ends(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuDraft]]
+    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
 ) -> None:
     """A GPU that throws Xids all the time does not keep the probe, nor fill the document."""
     with_events(library, *((gpus[0][0], XID, code) for code in range(1000)))
-    xids.register(nvml, gpus)
-    xids.collect(nvml, gpus)
-    assert library.calls.count("nvmlEventSetWait_v2") == xids.MOST_AT_ONCE
-    assert len(gpus[0][1].xids["seen"]) == 32
+    error_counters.register_xids(nvml, gpus)
+    error_counters.collect_xids(nvml, gpus)
+    assert library.calls.count("nvmlEventSetWait_v2") == error_counters.MAX_EVENTS
+    assert len(gpus[0][1].xids.value.seen) == 32
 
 
 def test_the_event_set_is_freed_before_the_driver_is_let_go_of(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuDraft]]
+    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
 ) -> None:
     """Once, and not at all where none was made."""
     with_events(library)
-    xids.register(nvml, gpus)
+    error_counters.register_xids(nvml, gpus)
     nvml.close()
     nvml.close()
     assert library.calls[-2:] == ["nvmlEventSetFree", "nvmlShutdown"]
@@ -100,13 +100,13 @@ def test_no_event_set_is_freed_that_was_never_made(nvml: Nvml, library: Library)
 
 
 def test_a_gpu_that_knows_no_xids_says_so(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuDraft]]
+    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
 ) -> None:
     """`registered` false: no Xid of it would have been told."""
     with_events(library, supported=CLOCK)
-    xids.register(nvml, gpus)
-    xids.collect(nvml, gpus)
-    assert {gpu.xids["registered"] for _, gpu in gpus} == {False}
+    error_counters.register_xids(nvml, gpus)
+    error_counters.collect_xids(nvml, gpus)
+    assert {gpu.xids.value.registered for _, gpu in gpus} == {False}
     assert "nvmlEventSetWait_v2" not in library.calls
 
 
@@ -114,45 +114,45 @@ def test_a_gpu_that_knows_no_xids_says_so(
     "call", ["nvmlEventSetCreate", "nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"]
 )
 def test_a_driver_without_events_is_a_reason(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuDraft]], call: str
+    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]], call: str
 ) -> None:
     """Whichever of the calls is missing."""
     with_events(library)
     del library.functions[call]
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    xids.register(nvml, gpus)
-    xids.collect(nvml, gpus)
-    assert [gpu.xids for _, gpu in gpus] == [{"registered": MISSING}] * 3
+    error_counters.register_xids(nvml, gpus)
+    error_counters.collect_xids(nvml, gpus)
+    assert [gpu.xids.value for _, gpu in gpus] == [Xids(registered=MISSING)] * 3
 
 
 def test_a_driver_that_cannot_be_asked_for_events_would_not_have_told(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuDraft]]
+    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
 ) -> None:
     """Registered, but without a call to take events by: not registered, with the reason."""
     with_events(library)
     del library.functions["nvmlEventSetWait_v2"]
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    xids.register(nvml, gpus)
-    xids.collect(nvml, gpus)
-    assert [gpu.xids["registered"] for _, gpu in gpus] == [MISSING] * 3
+    error_counters.register_xids(nvml, gpus)
+    error_counters.collect_xids(nvml, gpus)
+    assert [gpu.xids.value.registered for _, gpu in gpus] == [MISSING] * 3
 
 
 def test_an_event_of_nobody_is_nobodys(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuDraft]]
+    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
 ) -> None:
     """A handle that was not registered adds to no GPU."""
     with_events(library, (Device(9, handle(99_999_744)), XID, 79))
-    xids.register(nvml, gpus)
-    xids.collect(nvml, gpus)
-    assert all("seen" not in gpu.xids for _, gpu in gpus)
+    error_counters.register_xids(nvml, gpus)
+    error_counters.collect_xids(nvml, gpus)
+    assert all(gpu.xids.value.seen == [] for _, gpu in gpus)
 
 
 def test_a_gpu_that_is_lost_does_not_deafen_the_others(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuDraft]]
+    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
 ) -> None:
     """The driver refuses a whole set for one lost GPU: the rest are registered anew, in a set without it."""
     with_events(library)
-    xids.register(nvml, gpus)
+    error_counters.register_xids(nvml, gpus)
     with_events(library, (gpus[2][0], XID, 48))
     refused: list[int] = []
     wait = library.functions["nvmlEventSetWait_v2"]
@@ -167,10 +167,10 @@ def test_a_gpu_that_is_lost_does_not_deafen_the_others(
 
     library.has("nvmlEventSetWait_v2", wait_once_lost)
     library.has("nvmlDeviceGetSupportedEventTypes", supported)
-    xids.collect(nvml, gpus)
-    xids.collect(nvml, gpus)
-    lost, *others = (gpu.xids for _, gpu in gpus)
-    assert lost["registered"] == Unavailable("NVML_ERROR_GPU_IS_LOST")
-    assert [other["registered"] for other in others] == [True, True]
-    assert others[1]["seen"] == [48]
+    error_counters.collect_xids(nvml, gpus)
+    error_counters.collect_xids(nvml, gpus)
+    lost, *others = (gpu.xids.value for _, gpu in gpus)
+    assert lost.registered == Unavailable("NVML_ERROR_GPU_IS_LOST")
+    assert [other.registered for other in others] == [True, True]
+    assert others[1].seen == [48]
     assert "nvmlEventSetFree" in library.calls

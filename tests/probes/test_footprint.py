@@ -127,7 +127,7 @@ def test_the_probe_is_small(probe: On) -> None:
 
 CLOSING = """
 import sys, pynvml
-from nodegauge_probes import sampling
+from nodegauge_probes.collectors import sampling
 from nodegauge_probes.cli import main
 shutdown = pynvml.nvmlShutdown
 pynvml.nvmlShutdown = lambda: (shutdown(), print("closed", file=sys.stderr))

@@ -88,7 +88,7 @@ def test_a_driver_that_never_opens_is_named(probe: On) -> None:
 
 SLOW = """
 import runpy, time
-from nodegauge_probes import sampling
+from nodegauge_probes.collectors import sampling
 real = sampling.sample
 def sample(*arguments):
     time.sleep(0.7)

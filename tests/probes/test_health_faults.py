@@ -83,7 +83,7 @@ def test_an_xid_before_the_run_is_not_heard(probe: On) -> None:
 def test_throttling_within_the_window_is_growth(
     probe: On, fault: str, parameters: dict[str, Any], counter: str
 ) -> None:
-    """About as many nanoseconds as passed, on the GPU that was held back; none on the others."""
+    """EngineInfo as many nanoseconds as passed, on the GPU that was held back; none on the others."""
     on = probe("h100-sxm-8-drv580")
     on.hardware.load(100)
     on.hardware.fault(fault, gpu=2, **parameters)

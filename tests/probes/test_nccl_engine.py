@@ -53,18 +53,18 @@ def phases(lines: list[Line]) -> list[str]:
 
 
 def test_an_arm_says_who_measures_what_and_that_it_is_done() -> None:
-    """About first, phases in their order, a cell per order in its order, pairs, done last."""
+    """EngineInfo first, phases in their order, a cell per order in its order, pairs, done last."""
     code, lines, printed = run(ordered())
     assert code == 0, printed
-    about = lines[0].about
-    assert about is not None
-    assert (about.engine, about.engine_version, about.nccl, about.cuda) == (
+    engine = lines[0].engine
+    assert engine is not None
+    assert (engine.name, engine.version, engine.nccl, engine.cuda) == (
         "nccl4py",
         "0.6.0",
         "2.32.3",
         "12.9",
     )
-    assert tuple(about.uuids) == UUIDS
+    assert tuple(engine.uuids) == UUIDS
     assert phases(lines)[:3] == ["init", "load", "measure"]
     assert phases(lines)[-2:] == ["pairs", "teardown"]
     assert [(cell.collective, cell.bytes) for cell in cells(lines)] == [
@@ -133,7 +133,7 @@ def test_an_order_without_gpus_loads_libraries_and_touches_none() -> None:
     """Not even the driver has to be there."""
     code, lines, printed = run(ordered(uuids=(), cells=()), visible=(), trouble="no-driver")
     assert code == 0, printed
-    assert [bool(lines[0].about), lines[-1].done, len(lines)] == [True, True, 2]
+    assert [bool(lines[0].engine), lines[-1].done, len(lines)] == [True, True, 2]
 
 
 def test_what_has_no_time_is_cut() -> None:
@@ -181,7 +181,7 @@ def test_what_the_libraries_raise_is_said(fake: dict[str, str], what: str, words
     code, lines, printed = run(ordered(), **fake)
     failed = lines[-1].failed
     assert failed is not None, printed
-    assert (code, failed.what) == (1, what)
+    assert (code, failed.kind) == (1, what)
     assert words in failed.message
 
 
@@ -202,14 +202,14 @@ def test_an_order_that_cannot_be_done_is_refused(
     code, lines, printed = run(order, visible=visible)
     failed = lines[-1].failed
     assert failed is not None, printed
-    assert (code, failed.what, words in failed.message) == (1, what, True)
+    assert (code, failed.kind, words in failed.message) == (1, what, True)
 
 
 def test_an_order_that_nobody_can_read_is_exit_code_2() -> None:
     """Said where the parent keeps what a child prints, for there is nothing to say it with."""
     code, lines, printed = run("{}")
     assert (code, lines) == (2, [])
-    assert "no order" in printed
+    assert "invalid order" in printed
 
 
 def test_without_the_packages_there_is_no_engine() -> None:
@@ -217,11 +217,11 @@ def test_without_the_packages_there_is_no_engine() -> None:
     code, lines, printed = run(ordered(), path="")
     failed = lines[-1].failed if lines else None
     assert failed is not None, printed
-    assert (code, failed.what) == (1, "no-engine")
+    assert (code, failed.kind) == (1, "no-engine")
     assert "ModuleNotFoundError" in failed.message
 
 
 def test_a_mistake_of_ours_is_not_blamed_on_a_library() -> None:
     """It stays an exception, and the arm crashes with a traceback."""
-    assert engine_nccl4py.what_of(KeyError("x"), "KeyError: x") is None
-    assert engine_nccl4py.what_of(AssertionError(), "out of memory") is None
+    assert engine_nccl4py.failure_kind(KeyError("x"), "KeyError: x") is None
+    assert engine_nccl4py.failure_kind(AssertionError(), "out of memory") is None

@@ -60,10 +60,10 @@ def test_ordered_sizes_are_measured_by_one_program_each(tmp_path: Path, old: boo
 def test_it_says_who_measures_once_it_knows(tmp_path: Path) -> None:
     """The name at once, versions with the first table."""
     _, lines, _ = run(ordered(), installed(tmp_path))
-    first, *others = [line.about for line in lines if line.about is not None]
-    assert first.engine == others[0].engine == "nccl-tests"
+    first, *others = [line.engine for line in lines if line.engine is not None]
+    assert first.name == others[0].name == "nccl-tests"
     assert isinstance(first.nccl, Unavailable)
-    assert (others[0].nccl, others[0].engine_version) == ("2.30.3", "2.18.3")
+    assert (others[0].nccl, others[0].version) == ("2.30.3", "2.18.3")
 
 
 def test_phases_follow_what_the_program_prints(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_without_all_reduce_there_is_no_engine(tmp_path: Path) -> None:
         code, lines, _ = run(order, tmp_path)
         failed = lines[-1].failed
         assert failed is not None
-        assert (code, failed.what) == (1, "no-engine")
+        assert (code, failed.kind) == (1, "no-engine")
         assert f"NODEGAUGE_NCCL_TESTS={tmp_path}" in failed.message
     code, lines, _ = run(ordered(), installed(tmp_path, names=("all_reduce",)))
     assert code == 0
@@ -155,7 +155,7 @@ def test_a_program_that_fails_says_how(tmp_path: Path, script: str, what: str, w
     code, lines, printed = run(ordered(uuids=tuple("abcdefgh"), cells=CELLS[:1]), tmp_path)
     failed = lines[-1].failed
     assert failed is not None, printed
-    assert (code, failed.what) == (1, what)
+    assert (code, failed.kind) == (1, what)
     assert words in failed.message
 
 
@@ -174,8 +174,8 @@ def test_a_recorded_log_is_read_like_any_other(tmp_path: Path) -> None:
     ("cells", "words"),
     [
         ((), "nothing to measure"),
-        ((CellOrder(collective="alltoall", bytes=8),), "no such collective: alltoall"),
-        ((CellOrder(collective="all_reduce", bytes=100),), "no power of two: [100]"),
+        ((CellOrder(collective="alltoall", bytes=8),), "unknown collective: alltoall"),
+        ((CellOrder(collective="all_reduce", bytes=100),), "not powers of two: [100]"),
     ],
 )
 def test_an_order_that_cannot_be_done_is_refused(
@@ -185,7 +185,7 @@ def test_an_order_that_cannot_be_done_is_refused(
     _, lines, _ = run(ordered(cells=cells), installed(tmp_path))
     failed = lines[-1].failed
     assert failed is not None
-    assert (failed.what, words in failed.message) == ("wrong-order", True)
+    assert (failed.kind, words in failed.message) == ("wrong-order", True)
 
 
 def test_what_has_no_time_left_is_cut(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nodegauge_contract import ArmName
-from nodegauge_probes.nccl.environment import child_environment
+from nodegauge_probes.nccl.plan import child_environment
 
 SCRATCH = Path("/tmp/nodegauge-x")
 OWN = {

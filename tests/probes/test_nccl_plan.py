@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from nodegauge_contract import ArmName
 from nodegauge_probes.nccl import plan
-from nodegauge_probes.nccl.clock import Limits
-from nodegauge_probes.nccl.plan import GIB, KIB, MIB, Machine, Spent, allowance, arms, order
+from nodegauge_probes.nccl.plan import GIB, KIB, MIB, Machine, Spent, allowance, arms, order_for
 from nodegauge_probes.nccl.protocol import Order
+from nodegauge_probes.nccl.supervisor import Limits
 
 DEFAULT, P2P_OFF, NVLS_OFF = ArmName.DEFAULT, ArmName.P2P_OFF, ArmName.NVLS_OFF
 H100 = Machine(ranks=8, capability=(9, 0), switched=True, linked=True, free_bytes=78 * GIB)
@@ -19,7 +19,7 @@ EIGHT = tuple(f"GPU-{n}" for n in range(8))
 
 
 def planned(machine: Machine, arm: ArmName = DEFAULT, *, seconds: float = 19.0) -> tuple[Order, list[str]]:
-    told, cut = order(arm, machine, uuids=EIGHT[: machine.ranks], seconds=seconds)
+    told, cut = order_for(arm, machine, uuids=EIGHT[: machine.ranks], seconds=seconds)
     return told, list(cut)
 
 
@@ -142,7 +142,7 @@ def test_sizes_are_cut_by_free_memory(free: int, largest: int) -> None:
     for collective in ("all_reduce", "all_gather", "reduce_scatter"):
         assert max(cell.bytes for cell in told.cells if cell.collective == collective) == largest
         assert (f"{collective}/{GIB}" in cut) == (largest != GIB)
-    assert told.pairs_bytes == 0 or 2 * told.pairs_bytes + plan.OWN_MEMORY <= free
+    assert told.pairs_bytes == 0 or 2 * told.pairs_bytes + plan.RESERVED_BYTES <= free
 
 
 def test_a_cold_start_counts_ten_seconds() -> None:
@@ -176,7 +176,7 @@ def test_every_plan_can_be_told(
 ) -> None:
     """No cell twice, none above what was wanted, a budget above nothing, and fewer names than fit."""
     machine = Machine(ranks=ranks, linked=linked, free_bytes=free)
-    told, cut = order(arm, machine, uuids=[f"GPU-{n}" for n in range(ranks)], seconds=seconds)
+    told, cut = order_for(arm, machine, uuids=[f"GPU-{n}" for n in range(ranks)], seconds=seconds)
     assert told.cells
     assert len(cells(told)) == len(told.cells)
     assert told.budget_ms >= plan.LEAST_S * 1000

@@ -9,13 +9,22 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_contract import Gpu, Int, Problem, ProblemKind, Unavailable
-from nodegauge_probes.nccl import node, precondition
-from nodegauge_probes.nccl.precondition import Skipped, Use, least_free, missing, usable
+from nodegauge_probes.nccl.precondition import (
+    GpuUse,
+    Node,
+    Skipped,
+    least_free,
+    missing,
+    read_confidential,
+    read_use,
+    skip_reason,
+    usable,
+)
 from nodegauge_probes.nvml.library import Device, Nvml
 from support.library import Library
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
-IDLE = Use(processes=0, used_mib=4, free_mib=80_000, virtualization=0)
+IDLE = GpuUse(processes=0, used_mib=4, free_mib=80_000, virtualization=0)
 LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetUUID", code=15)
 
 
@@ -25,23 +34,24 @@ def gpus(count: int = 8) -> list[Gpu]:
 
 def skipped(
     told: list[Gpu],
-    *uses: Use,
+    *uses: GpuUse,
     expected: int = 8,
     shared: str = "",
     confidential: Int = NO,
 ) -> Skipped | None:
     each = list(uses) or [IDLE] * len(usable(told))
-    return precondition.skipped(told, each, expected=expected, shared=shared, confidential=confidential)
+    node = Node(gpus=told, uses=each, confidential=confidential)
+    return skip_reason(node, expected=expected, shared=shared)
 
 
 def why(told: Skipped | None) -> str:
-    return "" if told is None else told.why
+    return "" if told is None else told.reason
 
 
 def test_a_free_node_is_measured() -> None:
     """Eight idle GPUs, also where the driver knows nothing of MIG, vGPU or confidential computing."""
     assert skipped(gpus()) is None
-    knows_little = Use(processes=NO, used_mib=NO, free_mib=NO, virtualization=NO)
+    knows_little = GpuUse(processes=NO, used_mib=NO, free_mib=NO, virtualization=NO)
     old = [replace(gpu, mig=NO) for gpu in gpus(2)]
     assert skipped(old, *[knows_little] * 2, confidential=NO) is None
 
@@ -72,14 +82,14 @@ def test_shared_gpus_are_skipped() -> None:
     """As the pod was told, with the words that it was told."""
     told = skipped(gpus(), shared="time-slicing x4")
     assert told is not None
-    assert (told.why, told.message) == ("shared", "the GPUs are shared: time-slicing x4")
+    assert (told.reason, told.message) == ("shared", "the GPUs are shared: time-slicing x4")
 
 
 def test_one_gpu_is_nobody_to_talk_to() -> None:
     """Also one that is left of eight, and none."""
     told = skipped([gpus()[0], *(replace(gpu, error=LOST) for gpu in gpus()[1:])])
     assert told is not None
-    assert (told.why, "1 of 8 GPUs" in told.message) == ("single-gpu", True)
+    assert (told.reason, "1 of 8 GPUs" in told.message) == ("single-gpu", True)
     assert why(skipped([])) == "single-gpu"
 
 
@@ -88,7 +98,7 @@ def test_a_gpu_in_use_is_somebody_else_s() -> None:
     for count, words in ((1, "1 compute process"), (2, "2 compute processes")):
         told = skipped(gpus(3), IDLE, IDLE, replace(IDLE, processes=count))
         assert told is not None
-        assert (told.why, told.message) == ("busy", f"GPU 2 is in use by {words}")
+        assert (told.reason, told.message) == ("busy", f"GPU 2 is in use by {words}")
 
 
 def test_memory_in_use_is_somebody_s_whom_nobody_sees() -> None:
@@ -145,15 +155,15 @@ def test_processes_are_counted_by_every_driver(
     library.has(f"nvmlDeviceGetMPSComputeRunningProcesses{version}", counting(1))
     library.has("nvmlDeviceGetMemoryInfo_v2", memory)
     library.answers("nvmlDeviceGetVirtualizationMode", 0, number=2)
-    use = node._use(nvml, device)
-    assert use == Use(processes=3, used_mib=5, free_mib=79 << 10, virtualization=2)
+    use = read_use(nvml, device)
+    assert use == GpuUse(processes=3, used_mib=5, free_mib=79 << 10, virtualization=2)
 
 
 def test_a_driver_that_lists_no_processes_says_so(nvml: Nvml, library: Library, device: Device) -> None:
     """A reason, never "nobody"."""
-    assert isinstance(node._use(nvml, device).processes, Unavailable)
+    assert isinstance(read_use(nvml, device).processes, Unavailable)
     library.has("nvmlDeviceGetComputeRunningProcesses_v3", counting(0))
-    assert node._use(nvml, device).processes == 0
+    assert read_use(nvml, device).processes == 0
 
 
 def test_confidential_computing_as_nvml_tells_it(nvml: Nvml, library: Library) -> None:
@@ -164,6 +174,6 @@ def test_confidential_computing_as_nvml_tells_it(nvml: Nvml, library: Library) -
         state._obj.ccFeature = 1
         return 0
 
-    assert isinstance(node.confidential(nvml), Unavailable)
+    assert isinstance(read_confidential(nvml), Unavailable)
     library.has("nvmlSystemGetConfComputeState", told)
-    assert node.confidential(nvml) == 1
+    assert read_confidential(nvml) == 1

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nodegauge_contract import Cell, Phase, Unavailable
-from nodegauge_probes.nccl.clock import Limits, PhaseClock
-from nodegauge_probes.nccl.process_tree import Family, Stopped, parse_stat, table
-from nodegauge_probes.nccl.receiver import Garbage, Listener, Tail, tidy, words
-from nodegauge_probes.result_builder import ArmDraft
+from nodegauge_contract import NOT_READ, Cell, Phase, Unavailable
+from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown, parse_stat, table
+from nodegauge_probes.nccl.receiver import InvalidOutput, Receiver, Tail, one_line, tidy
+from nodegauge_probes.nccl.supervisor import Limits, PhaseClock
+from nodegauge_probes.result_builder import ArmBuilder
 
 STAT = "4711 ({}) S 12 4700 4690 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 9 0 987654 1 2 3"
 LIMITS = Limits(startup=90, measure=45, teardown=10)
@@ -23,7 +23,7 @@ def test_a_process_by_any_name(name: str) -> None:
     """Names may hold spaces, parentheses and what looks like the rest of the line."""
     each = parse_stat(STAT.format(name))
     assert (each.pid, each.parent, each.group, each.session) == (4711, 12, 4700, 4690)
-    assert (each.state, each.began) == ("S", 987654)
+    assert (each.state, each.started) == ("S", 987654)
 
 
 def test_the_table_holds_this_process_and_passes_over_the_rest(tmp_path: Path) -> None:
@@ -39,22 +39,25 @@ def test_the_table_holds_this_process_and_passes_over_the_rest(tmp_path: Path) -
 
 def test_nothing_starts_once_the_run_is_being_left() -> None:
     """Between two arms, too."""
-    family = Family()
-    family.stop()
-    with pytest.raises(Stopped):
-        family.start([sys.executable, "-c", "pass"], environment={}, speech=1, output=2)
+    processes = ProcessTree()
+    processes.shutdown()
+    with pytest.raises(ShutDown):
+        processes.start([sys.executable, "-c", "pass"], environment={}, lines=1, output=2)
 
 
 def test_times_add_up_by_kind() -> None:
     """However often a phase is entered; a kind that was not entered is not there."""
-    clock = PhaseClock(LIMITS, now=100.0)
+    arm, clock = ArmBuilder("default"), PhaseClock(LIMITS, now=100.0)
     for phase, now in ((Phase.INIT, 101), (Phase.LOAD, 104), (Phase.MEASURE, 105), (Phase.CHECK, 110)):
         clock.enter(phase, now=now)
     clock.enter(Phase.MEASURE, now=112)
-    assert clock.report(now=115) == {"spawn_ms": 1000, "init_ms": 3000, "load_ms": 1000, "measure_ms": 10000}
+    clock.report(arm, now=115)
+    assert (arm.spawn_ms, arm.init_ms, arm.load_ms, arm.measure_ms) == (1000, 3000, 1000, 10000)
+    assert arm.teardown_ms == NOT_READ
     assert clock.left(now=115) == 35
     clock.enter(Phase.TEARDOWN, now=115)
-    assert clock.report(now=117)["teardown_ms"] == 2000
+    clock.report(arm, now=117)
+    assert arm.teardown_ms == 2000
     assert clock.left(now=126) == -1
 
 
@@ -66,35 +69,35 @@ def test_starting_has_ninety_seconds_altogether(phase: Phase) -> None:
     assert (clock.left(now=89.0), clock.left(now=91.0)) == (1, -1)
 
 
-def listener(arm: ArmDraft) -> Listener:
+def receiver(arm: ArmBuilder) -> Receiver:
     def ignore(_: object) -> None: ...
 
-    return Listener(arm, ranks=2, at_phase=ignore, at_about=ignore, at_cut=ignore)
+    return Receiver(arm, ranks=2, on_phase=ignore, on_engine=ignore, on_cut=ignore)
 
 
 def test_lines_arrive_in_any_pieces() -> None:
     """A pipe knows no lines."""
-    arm = ArmDraft("default")
-    ears = listener(arm)
+    arm = ArmBuilder("default")
+    received = receiver(arm)
     for byte in b'{"cell":{"collective":"all_reduce","bytes":8,"us":21.5}}\n{"done":true}\n':
-        ears.feed(bytes([byte]))
-    ears.close()
-    assert ([cell.us for cell in arm.cells], ears.done) == ([21.5], True)
+        received.feed(bytes([byte]))
+    received.close()
+    assert ([cell.us for cell in arm.cells], received.done) == ([21.5], True)
 
 
 def test_members_of_a_newer_child_are_passed_over() -> None:
     """As everywhere in the contract."""
-    arm = ArmDraft("default")
-    listener(arm).feed(b'{"cell":{"collective":"all_reduce","bytes":8,"us":21.5,"mood":"fine"},"x":1}\n')
+    arm = ArmBuilder("default")
+    receiver(arm).feed(b'{"cell":{"collective":"all_reduce","bytes":8,"us":21.5,"mood":"fine"},"x":1}\n')
     assert len(arm.cells) == 1
 
 
 @pytest.mark.parametrize("line", [b'{"cell":{"bytes":8}}\n', b'{"cell":{"collective":1,"bytes":8}}\n', b"\n"])
 def test_lines_of_the_wrong_type_are_garbage(line: bytes) -> None:
     """Nothing of them is kept."""
-    arm = ArmDraft("default")
-    with pytest.raises(Garbage):
-        listener(arm).feed(line)
+    arm = ArmBuilder("default")
+    with pytest.raises(InvalidOutput):
+        receiver(arm).feed(line)
     assert arm.cells == []
 
 
@@ -105,7 +108,7 @@ def test_times_keep_the_digits_that_mean_something() -> None:
     )
     kept = tidy(told)
     assert (kept.us, kept.us_min, kept.spread) == (4105.1, 21.346, 0.012)
-    assert kept.us_max == Unavailable("too large to be true")
+    assert kept.us_max == Unavailable("implausibly large")
     no = Unavailable("no")
     assert tidy(Cell(collective="all_reduce", bytes=8, us=no)).us == no
 
@@ -115,8 +118,8 @@ def test_the_end_of_what_was_printed_is_kept() -> None:
     tail = Tail()
     tail.feed(b"x" * 100_000 + b"\nTraceback:\x1b[31m\n")
     tail.feed(b"ValueError: caf\xc3\xa9 \xff\n")
-    told = tail.words(most=40)
+    told = tail.text(most=40)
     assert told.startswith("…")
     assert told.endswith("ValueError: café \N{REPLACEMENT CHARACTER}")
     assert len(told) == 40
-    assert words(" a\n\tb ") == "a b"
+    assert one_line(" a\n\tb ") == "a b"

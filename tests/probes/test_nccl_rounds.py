@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nodegauge_contract import NOT_READ, Cell, Collective
 from nodegauge_probes.nccl import pattern
+from nodegauge_probes.nccl.engine import MAX_CALLS, measure_cell
 from nodegauge_probes.nccl.protocol import CellOrder
-from nodegauge_probes.nccl.rounds import MOST_CALLS, measure
 
 ORDER = CellOrder(collective="all_reduce", bytes=1 << 20)
 
@@ -40,7 +40,7 @@ class Time:
     def measure(self, order: CellOrder = ORDER, *, seconds_left: float = 60.0) -> Cell:
         """The cell, by this clock."""
         clock: Callable[[], float] = lambda: self.now  # noqa: E731
-        return measure(order, self.batch, wrong=NOT_READ, seconds_left=seconds_left, clock=clock)
+        return measure_cell(order, self.batch, wrong=NOT_READ, seconds_left=seconds_left, clock=clock)
 
 
 def test_batches_are_as_long_as_was_ordered() -> None:
@@ -63,7 +63,7 @@ def test_tiny_calls_have_an_end() -> None:
     """A call that takes next to nothing is not repeated without end."""
     time = Time(1e-7)
     assert time.measure().us == pytest.approx(1e-4)
-    assert max(time.calls) == MOST_CALLS
+    assert max(time.calls) == MAX_CALLS
 
 
 def test_it_stops_when_the_last_batches_agree() -> None:

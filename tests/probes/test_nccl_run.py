@@ -218,7 +218,7 @@ def test_what_nccl_chose_stands_beside_the_numbers(benchmark: On) -> None:
 def test_nvls_that_breaks_one_arm_leaves_the_others(benchmark: On) -> None:
     """Its words and NCCL's warning are kept; p2p-off and nvls-off have their numbers."""
     run = benchmark("h100-sxm-8")
-    failed = "phases('init'); say(failed={'what': 'nccl-error', 'message': 'unhandled cuda error'})"
+    failed = "phases('init'); emit(failed={'kind': 'nccl-error', 'message': 'unhandled cuda error'})"
     warning = ("WARN Cuda failure 'out of memory' in NVLS multicast",)
     arms = run.child(LOGGED.format(lines=warning, body=failed)).arms()
     assert [arm.outcome for arm in arms.values()] == ["failed", "done", "done"]
@@ -230,7 +230,7 @@ def test_a_slow_start_is_explained(benchmark: On) -> None:
     """By NCCL's own timings: a cold B200 spends them on loading kernels."""
     timings = "INFO Init timings - ncclCommInitAll: rank 0 nranks 2 total 55.10 (kernels 52.05, alloc 0.1)"
     run = benchmark("titan-rtx-nv2").child(LOGGED.format(lines=(timings,), body="all_well()"))
-    assert run.arms()["default"].message == "init 55 s, of it kernels 52 s"
+    assert run.arms()["default"].message == "init 55 s, of which kernels 52 s"
 
 
 def test_the_budget_cuts_sizes_of_every_arm(benchmark: On) -> None:
@@ -279,9 +279,9 @@ def test_pull_asks_who_would_measure_and_touches_no_gpu(
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("say(failed={'what': 'no-engine', 'message': 'libnccl.so.2: cannot open'})", "libnccl.so.2"),
+        ("emit(failed={'kind': 'no-engine', 'message': 'libnccl.so.2: cannot open'})", "libnccl.so.2"),
         ("raise ImportError('No module named nccl')", "No module named nccl"),
-        ("time.sleep(60)", "took longer than it may"),
+        ("time.sleep(60)", "exceeded its time limit"),
     ],
 )
 def test_pull_says_when_the_engine_cannot_be_loaded(benchmark: On, body: str, words: str) -> None:

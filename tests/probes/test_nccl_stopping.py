@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -35,7 +33,7 @@ def test_a_signal_to_the_probe_kills_the_children_first(two: NcclRun, number: si
     touch = two.folder / "measuring"
     body = f"""
 subprocess.Popen(["sleep", "600"], start_new_session=True)
-about(); phases("init", "load", "measure"); cell(0)
+engine(); phases("init", "load", "measure"); cell(0)
 open({str(touch)!r}, "w"); time.sleep(600)
 """
     run = two.child(body).start()
@@ -51,39 +49,6 @@ open({str(touch)!r}, "w"); time.sleep(600)
     assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)
     assert (later.name, later.outcome, later.phase) == ("p2p-off", "cut", "")
     assert result.gpus[0].uuid == result.nccl.uuids[0]
-
-
-STOPPED = """
-import os, subprocess, sys, time
-from nodegauge_contract import Unavailable
-from nodegauge_probes.result_builder import ArmDraft
-from nodegauge_probes.nccl.clock import Limits
-from nodegauge_probes.nccl.process_tree import Family
-from nodegauge_probes.nccl.supervisor import Child, run
-
-def seen(*_): family.stop()
-
-other = subprocess.Popen(["sleep", "60"])
-family, arm = Family(), ArmDraft("default")
-child = Child(
-    program=(sys.executable, "-I", "-S", sys.argv[1], "--order", '{"arm": "default", "uuids": ["a"]}'),
-    environment=os.environ, ranks=1, limits=Limits(), until=time.monotonic() + 60,
-    kills=lambda: Unavailable("no"), at_about=seen, at_cut=seen,
-)
-run(child, arm, family)
-print(arm.parts["outcome"], len(arm.cells), other.poll())
-other.kill()
-"""
-
-
-def test_a_stop_from_another_thread_is_a_cut(two: NcclRun) -> None:
-    """Not a crash and not a lack of memory, although the child died of SIGKILL; nobody else is touched."""
-    two.child(
-        "cell_of = {'collective': 'all_reduce', 'bytes': 8}; say(cell=cell_of); about(); time.sleep(600)"
-    )
-    command = [sys.executable, "-c", STOPPED, str(two.folder / "child.py")]
-    ran = subprocess.run(command, env=two.env(), capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.stdout, ran.stderr) == ("cut 1 None\n", "")
 
 
 def test_children_die_with_a_probe_that_is_killed(two: NcclRun) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nodegauge_contract import Unavailable
-from nodegauge_probes.nccl.cgroup import Cgroup, growth, shm_bytes
+from nodegauge_probes.host.kernel import Cgroup, growth, shm_bytes
 
 STAT = "usage_usec 9\nnr_periods 12\nnr_throttled {}\nthrottled_usec 7\n"
 
@@ -66,7 +66,7 @@ def test_throttling_of_both_versions(roots: Roots, own: str, path: str) -> None:
 def test_kills_of_both_versions(roots: Roots, path: str, text: str) -> None:
     """The kernel's own count."""
     roots.has(path, text)
-    assert roots.cgroup().kills() == 2
+    assert roots.cgroup().oom_kills() == 2
 
 
 def test_own_group_comes_first(roots: Roots) -> None:
@@ -82,7 +82,7 @@ def test_what_is_not_there_is_a_reason(roots: Roots) -> None:
     assert roots.cgroup().throttled_periods() == Unavailable("no nr_throttled in this control group")
     roots.has("cpu.stat", "usage_usec 9\n")
     assert isinstance(roots.cgroup().throttled_periods(), Unavailable)
-    assert isinstance(roots.cgroup().kills(), Unavailable)
+    assert isinstance(roots.cgroup().oom_kills(), Unavailable)
 
 
 def test_growth_is_a_number_or_a_reason() -> None:

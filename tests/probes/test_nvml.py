@@ -1,4 +1,4 @@
-"""The seam to NVML, with the real binding over a library made of Python functions."""
+"""The binding to NVML, with the real binding over a library made of Python functions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import pynvml
 import pytest
 
-from nodegauge_contract import ProblemKind, Unavailable
-from nodegauge_probes.nvml import library as seam
-from nodegauge_probes.nvml.library import Device, Nvml, NvmlUnusable
+from nodegauge_contract import Fabric, ProblemKind, Unavailable
+from nodegauge_probes.nvml import library as binding
+from nodegauge_probes.nvml.errors import NvmlUnusable
+from nodegauge_probes.nvml.library import Device, Nvml
 from support.library import Library, Watched
 
 NOT_SUPPORTED, TIMEOUT, LOST, UNKNOWN = 3, 10, 15, 999
@@ -29,7 +30,7 @@ def test_a_refusal_is_its_name(nvml: Nvml, library: Library, device: Device) -> 
     missing = nvml.integer(device, "nvmlDeviceGetEnforcedPowerLimit")
     assert missing == Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
     assert nvml.integer(device, "nvmlNotInThisBinding") == missing
-    assert device.problem is None
+    assert device.fault is None
 
 
 def test_the_older_call_is_asked_where_the_newer_is_missing(
@@ -38,9 +39,9 @@ def test_the_older_call_is_asked_where_the_newer_is_missing(
     """FUNCTION_NOT_FOUND moves on to the older call; any other refusal stands."""
     call, older = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
     library.answers(older, 0, number=5)
-    assert nvml.integer(device, call, otherwise=((older,),)) == 5
+    assert nvml.integer(device, call, fallbacks=((older,),)) == 5
     library.answers(call, NOT_SUPPORTED)
-    assert nvml.integer(device, call, otherwise=((older,),)) == Unavailable("NVML_ERROR_NOT_SUPPORTED")
+    assert nvml.integer(device, call, fallbacks=((older,),)) == Unavailable("NVML_ERROR_NOT_SUPPORTED")
 
 
 def test_answers_that_pass_are_asked_for_again(
@@ -75,8 +76,8 @@ def test_an_answer_that_means_the_gpu_is_ill_is_remembered(
     library.answers("nvmlDeviceGetPowerUsage", code)
     library.answers("nvmlDeviceGetEnforcedPowerLimit", 0, number=1)
     assert isinstance(nvml.integer(device, "nvmlDeviceGetPowerUsage"), Unavailable)
-    assert device.problem is not None
-    assert (device.problem.kind, device.problem.code) == (kind, code)
+    assert device.fault is not None
+    assert (device.fault.kind, device.fault.code) == (kind, code)
     asked = nvml.integer(device, "nvmlDeviceGetEnforcedPowerLimit")
     assert (asked == 1) == (code not in (15, 16))
 
@@ -87,17 +88,17 @@ def test_a_lost_peer_is_not_held_against_the_gpu_that_was_asked(
     """A pair's refusal belongs to the pair."""
     library.answers("nvmlDeviceGetP2PStatus", LOST)
     other = Device(4, pynvml.c_nvmlDevice_t())
-    answer = nvml.pair(device, other, "nvmlDeviceGetP2PStatus", seam.READ)
+    answer = nvml.pair(device, other, "nvmlDeviceGetP2PStatus", binding.READ)
     assert answer == Unavailable("NVML_ERROR_GPU_IS_LOST")
-    assert device.problem is None
-    assert other.problem is None
+    assert device.fault is None
+    assert other.fault is None
 
 
 def test_p2p_read_has_a_number_for_an_index(nvml: Nvml, library: Library, device: Device) -> None:
     """pynvml's constant for READ is a tuple, which the library cannot take."""
     assert pynvml.NVML_P2P_CAPS_INDEX_READ == (0,)
     library.answers("nvmlDeviceGetP2PStatus", 0, number=3)
-    assert nvml.pair(device, device, "nvmlDeviceGetP2PStatus", seam.READ) == 3
+    assert nvml.pair(device, device, "nvmlDeviceGetP2PStatus", binding.READ) == 3
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_a_driver_that_cannot_be_opened_is_a_problem_of_the_node(
 
 def test_a_missing_binding_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the [probes] extra the message is the command to type."""
-    monkeypatch.setattr(seam, "pynvml", None)
+    monkeypatch.setattr(binding, "pynvml", None)
     with pytest.raises(NvmlUnusable, match=r"nodegauge\[probes\]"):
         Nvml(watch=Watched(), pause=lambda seconds: None).open()
 
@@ -149,7 +150,7 @@ def test_a_gpu_without_a_handle_keeps_its_place(nvml: Nvml, library: Library) ->
 
     library.answers("nvmlDeviceGetCount_v2", 0, number=3)
     library.has("nvmlDeviceGetHandleByIndex_v2", handle)
-    kinds = [device.problem and device.problem.kind for device in nvml.devices()]
+    kinds = [device.fault and device.fault.kind for device in nvml.devices()]
     assert kinds == [None, ProblemKind.GPU_LOST, ProblemKind.NO_PERMISSION]
 
 
@@ -199,12 +200,12 @@ def test_fabric_falls_back_through_the_versions(nvml: Nvml, library: Library, de
     assert nvml.fabric(device) == Unavailable("NVML_ERROR_FUNCTION_NOT_FOUND")
     library.has("nvmlDeviceGetGpuFabricInfo", first)
     answer = nvml.fabric(device)
-    assert isinstance(answer, dict)
-    assert answer["state"] == 2
+    assert isinstance(answer, Fabric)
+    assert answer.state == 2
     library.has("nvmlDeviceGetGpuFabricInfoV", versioned)
     answer = nvml.fabric(device)
-    assert isinstance(answer, dict)
-    assert answer["state"] == 3
+    assert isinstance(answer, Fabric)
+    assert answer.state == 3
     library.has("nvmlDeviceGetGpuFabricInfoV", lambda handle, info: NOT_SUPPORTED)
     assert nvml.fabric(device) == Unavailable("NVML_ERROR_NOT_SUPPORTED")
 

@@ -18,18 +18,18 @@ import sys, time
 from functools import partial
 from pathlib import Path
 from nodegauge_probes import output
-from nodegauge_probes.result_builder import Draft
+from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.runner import Run
 from nodegauge_probes.settings import Format
 
-def measure(draft, watch):
-    draft.host["boot_id"] = "read before"
+def measure(result, watch):
+    result.host.set(boot_id="read before")
     print("measuring", file=sys.stderr, flush=True)
     {body}
 
 write = partial(output.write, form=Format.JSON, termination_log=Path(sys.argv[1]))
-run = Run(draft=Draft(probe="health", run="r1", node="n1"), deadline={deadline}, write=write)
-sys.exit(run.to_the_end(measure))
+run = Run(result=ResultBuilder(probe="health", run="r1", node="n1"), deadline={deadline}, write=write)
+sys.exit(run.run(measure))
 """
 
 
@@ -106,9 +106,9 @@ def test_a_crash_has_type_and_place(start: type[Started]) -> None:
     assert "measure" in result.problem.call
 
 
-def test_a_draft_that_makes_no_document_is_a_crash_too(start: type[Started]) -> None:
-    """Even a reading under a name that the contract does not know ends in a result."""
-    result = start(body="draft.host['colour'] = 'green'").result()
+def test_a_result_that_cannot_be_built_is_a_crash_too(start: type[Started]) -> None:
+    """The document then has only the problem."""
+    result = start(body="result.gpus.append(None)").result()
     assert result.problem is not None
     assert result.problem.kind == "crashed"
     assert result.run == "r1"
@@ -117,7 +117,7 @@ def test_a_draft_that_makes_no_document_is_a_crash_too(start: type[Started]) -> 
 @pytest.mark.parametrize("reading", ["chr(0xd800)", "2 ** 70", "'x' * 200"])
 def test_a_document_that_cannot_be_written_says_so(start: type[Started], reading: str) -> None:
     """Text that is none, a number or a text too large: the operator gets the defect's name, not nothing."""
-    run = start(body=f"draft.system['driver'] = {reading}")
+    run = start(body=f"result.system.set(driver={reading})")
     run.process.communicate(timeout=30)
     result = decode(run.log.read_text())
     assert result.problem is not None
@@ -151,7 +151,7 @@ def test_what_must_be_done_before_leaving_is_done_first(start: type[Started]) ->
     """In order, before the result is written; one that fails keeps neither the others nor the result."""
     run = start(
         body=(
-            "watch.before_leaving += [lambda: 1 / 0, lambda: draft.host.update(boot_id='all gone')]\n"
+            "watch.before_exit += [lambda: 1 / 0, lambda: result.host.set(boot_id='all gone')]\n"
             "    watch.enter('nvmlInit', ''); time.sleep(600)"
         )
     )

@@ -9,7 +9,7 @@ import pytest
 from nodegauge_contract import Int, ReasonSeen, Span, Unavailable
 from nodegauge_probes.collectors import sampling
 from nodegauge_probes.nvml.library import Device, Nvml
-from nodegauge_probes.result_builder import GpuDraft
+from nodegauge_probes.result_builder import GpuBuilder
 
 NO = Unavailable("NVML_ERROR_TIMEOUT")
 
@@ -48,8 +48,8 @@ def sampled(**values: Int) -> sampling.Sample:
     return sampling.Sample(**{**dict.fromkeys(sampling.Sample.__struct_fields__, NO), **values})
 
 
-def watched(*, seconds: float, hz: float, per_sample: float = 0.001) -> GpuDraft:
-    clock, gpu = Clock(per_sample=per_sample), GpuDraft(0)
+def watched(*, seconds: float, hz: float, per_sample: float = 0.001) -> GpuBuilder:
+    clock, gpu = Clock(per_sample=per_sample), GpuBuilder(0)
     nvml = cast(Nvml, Driver(clock))
     sampling.watch(nvml, [(Device(0, None), gpu)], seconds=seconds, hz=hz, clock=clock, sleep=clock.sleep)
     return gpu
@@ -97,15 +97,15 @@ def test_a_span_is_of_what_could_be_read(values: list[int], span: Span | None) -
 
 def test_a_window_without_a_readable_mask_says_why() -> None:
     """`read` is the number of readable samples, or the reason of the first refusal."""
-    gpu = GpuDraft(0)
+    gpu = GpuBuilder(0)
     sampling.fill(gpu, [sampled(), sampled()], seconds=1)
-    assert gpu.events == {"read": NO, "seen": []}
+    assert (gpu.events.value.read, gpu.events.value.seen) == (NO, [])
     assert gpu.window is not None
     assert gpu.window.utilization is None
 
 
 @pytest.mark.parametrize(
-    ("readings", "told"),
+    ("readings", "expected"),
     [
         ([(5, 1, 16), (97, 4, 16), (40, 3, 16)], (4, 16, 97)),
         ([(90, 1, 16), (90, 4, 8), (90, 4, 16)], (4, 16, 90)),
@@ -113,21 +113,22 @@ def test_a_window_without_a_readable_mask_says_why() -> None:
         ([(NO, 1, 8), (NO, NO, 16)], (1, 8, NO)),
     ],
 )
-def test_the_pcie_link_is_told_at_its_busiest(
-    readings: list[tuple[Int, Int, Int]], told: tuple[Int, Int, Int]
+def test_the_pcie_link_is_that_of_the_busiest_sample(
+    readings: list[tuple[Int, Int, Int]], expected: tuple[Int, Int, Int]
 ) -> None:
-    """A link rests while nobody uses it; among samples that are as busy, the fastest link counts."""
-    gpu = GpuDraft(0)
+    """An idle link slows down; among equally busy samples, the fastest link counts."""
+    gpu = GpuBuilder(0)
     samples = [sampled(utilization=busy, generation=speed, width=lanes) for busy, speed, lanes in readings]
     sampling.fill(gpu, samples, seconds=1)
-    assert (gpu.pcie["generation"], gpu.pcie["width"], gpu.pcie["utilization"]) == told
+    pcie = gpu.pcie.value
+    assert (pcie.generation, pcie.width, pcie.utilization) == expected
 
 
 def test_something_may_be_done_between_samples() -> None:
     """After every round, the last one included."""
     clock, done = Clock(per_sample=0.001), []
     nvml = cast(Nvml, Driver(clock))
-    gpus = [(Device(n, None), GpuDraft(n)) for n in range(2)]
+    gpus = [(Device(n, None), GpuBuilder(n)) for n in range(2)]
     sampling.watch(
         nvml, gpus, seconds=1, hz=4, between=lambda: done.append(1), clock=clock, sleep=clock.sleep
     )

@@ -80,7 +80,7 @@ def test_the_benchmark_has_its_own_defaults() -> None:
     """7.5 of the pod's 8 minutes, 60 s of budget, the limits of the protocol, nccl4py, nothing inherited."""
     told = parse_probe("nccl", NCCL_ALGO="Ring")
     assert (told.deadline, told.budget, told.limits) == (450, 60, (90, 45, 10))
-    assert (told.engine, told.environment, told.child) == ("nccl4py", {}, "")
+    assert (told.engine, told.nccl_variables, told.child) == ("nccl4py", {}, "")
     assert (told.expected, told.shared) == (0, "")
 
 
@@ -97,7 +97,7 @@ def test_the_benchmark_is_told_by_options_and_environment() -> None:
         NODEGAUGE_NCCL_CHILD="/opt/child",
         NODEGAUGE_NCCL_LIMITS="9,9,9",
     )
-    assert (told.environment, told.limits) == ({"NCCL_ALGO": "Ring"}, (3, 2, 1.5))
+    assert (told.nccl_variables, told.limits) == ({"NCCL_ALGO": "Ring"}, (3, 2, 1.5))
     assert (told.expected, told.shared, told.child) == (8, "time-slicing", "/opt/child")
     assert parse_probe("nccl", NODEGAUGE_NCCL_LIMITS="9,8,7").limits == (9, 8, 7)
 
@@ -108,7 +108,7 @@ def test_the_benchmark_is_told_by_options_and_environment() -> None:
         "[]",
         "{",
         '{"LD_PRELOAD": "/evil.so"}',
-        '{"NODEGAUGE_SPEECH_FD": "1"}',
+        '{"NODEGAUGE_PROTOCOL_FD": "1"}',
         '{"NCCL_ALGO": 1}',
         '{"NCCL_ALGO": "a\\u0000b"}',
         '{"nccl_algo": "Ring"}',

@@ -12,12 +12,11 @@ import pytest
 
 from nodegauge_contract import Nics, Port, Sensor, Unavailable
 from nodegauge_contract.model import MAX_PORTS, MAX_SENSORS
-from nodegauge_probes.host import background
-from nodegauge_probes.host.background import Aside
+from nodegauge_probes import health
 from nodegauge_probes.host.hwmon import NO_ALARM, NO_LIMIT, sensors
 from nodegauge_probes.host.pci import bus
 from nodegauge_probes.host.rdma import ports
-from nodegauge_probes.result_builder import Draft
+from nodegauge_probes.result_builder import ResultBuilder
 
 NO_FILE = Unavailable("no such file in sysfs")
 
@@ -90,7 +89,7 @@ def test_ports_stand_in_order_and_are_bounded(tmp_path: Path, write: Write) -> N
 def test_a_rate_that_cannot_be_is_none(tmp_path: Path, write: Write, rate: str) -> None:
     """JSON has no words for some of Python's floats: the whole document would be refused for one of them."""
     write(port("a"), rate=rate)
-    assert found_ports(tmp_path, "a")[0].rate_gbps == Unavailable(f"no rate: {rate}")
+    assert found_ports(tmp_path, "a")[0].rate_gbps == Unavailable(f"not a rate: {rate}")
 
 
 def test_a_port_that_says_nothing_is_all_reasons(tmp_path: Path, write: Write) -> None:
@@ -98,8 +97,8 @@ def test_a_port_that_says_nothing_is_all_reasons(tmp_path: Path, write: Write) -
     write(port("a"), rate="", phys_state="odd")
     write(port("a") + "/counters", link_downed="many")
     [one] = found_ports(tmp_path, "a")
-    assert (one.state, one.physical, one.rate_gbps) == (NO_FILE, "odd", Unavailable("no rate: "))
-    assert (one.link_downed, one.symbol_errors) == (Unavailable("no number"), NO_FILE)
+    assert (one.state, one.physical, one.rate_gbps) == (NO_FILE, "odd", Unavailable("not a rate: "))
+    assert (one.link_downed, one.symbol_errors) == (Unavailable("not a number"), NO_FILE)
 
 
 def test_a_supply_is_told_with_labels_limits_and_alarms(tmp_path: Path, write: Write) -> None:
@@ -114,7 +113,7 @@ def test_a_supply_is_told_with_labels_limits_and_alarms(tmp_path: Path, write: W
         Sensor(
             chip="dps800",
             name="curr1",
-            value=Unavailable("no number"),
+            value=Unavailable("not a number"),
             alarm=0,
             low=NO_LIMIT,
             high=NO_LIMIT,
@@ -131,15 +130,15 @@ def test_chips_that_know_nothing_of_supply_are_passed_over(tmp_path: Path, write
     write("class/hwmon/hwmon2", name="amdgpu", in0_input=800, power1_average=1, fan1_input=0)
     write("class/hwmon/hwmon3", name="dell_smm", fan1_input=2400, temp1_input=40_000)
     write("class/hwmon/hwmon4/device", name="old", in1_input=3300)
-    told = [(sensor.chip, sensor.name, sensor.value) for sensor in found_sensors(tmp_path)]
-    assert told == [("old", "in1", 3300), ("dell_smm", "fan1", 2400)]
+    readings = [(sensor.chip, sensor.name, sensor.value) for sensor in found_sensors(tmp_path)]
+    assert readings == [("old", "in1", 3300), ("dell_smm", "fan1", 2400)]
 
 
 def test_an_alarm_that_cannot_be_read_is_not_silence(tmp_path: Path, write: Write) -> None:
     """One alarm is off, the other unreadable: not known; one that stands counts whatever the other says."""
     write("class/hwmon/hwmon0", name="psu", in1_input=1, in1_min_alarm=0, in1_max_alarm="?")
     write("class/hwmon/hwmon0", in2_input=1, in2_min_alarm=1, in2_max_alarm="?")
-    assert [sensor.alarm for sensor in found_sensors(tmp_path)] == [Unavailable("no number"), 1]
+    assert [sensor.alarm for sensor in found_sensors(tmp_path)] == [Unavailable("not a number"), 1]
 
 
 def test_sensors_are_bounded_and_volts_come_first(tmp_path: Path, write: Write) -> None:
@@ -147,9 +146,9 @@ def test_sensors_are_bounded_and_volts_come_first(tmp_path: Path, write: Write) 
     for chip in range(20):
         made = {f"{kind}{n}_input": n for kind in ("temp", "curr", "in") for n in range(1, 11)}
         write(f"class/hwmon/hwmon{chip}", name="vrm", **made)
-    told = found_sensors(tmp_path)
-    assert len(told) == MAX_SENSORS
-    assert {sensor.name.rstrip("0123456789") for sensor in told} == {"in"}
+    sensors = found_sensors(tmp_path)
+    assert len(sensors) == MAX_SENSORS
+    assert {sensor.name.rstrip("0123456789") for sensor in sensors} == {"in"}
 
 
 def test_a_node_without_hwmon_has_no_sensors(tmp_path: Path) -> None:
@@ -193,26 +192,20 @@ def test_a_machine_that_hides_its_pci_tree_says_so(tmp_path: Path) -> None:
     assert bus(tmp_path).gpus == []
 
 
-def test_a_sensor_that_hangs_costs_nobody_anything(
-    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pipe that nobody writes to stands for it: what was read before is there, the rest is named."""
+def test_a_hanging_sensor_is_abandoned(tmp_path: Path, write: Write) -> None:
+    """A pipe without a writer hangs like one: earlier readings are there, `omitted` names the rest."""
     write(port("a"), state="4: ACTIVE")
     write("class/hwmon/hwmon0", name="psu", power1_input=7)
     pipe = tmp_path / "class/hwmon/hwmon0/in1_input"
     os.mkfifo(pipe)
-    monkeypatch.setattr(background, "PATIENCE_S", 0.05)
-    draft = Draft(probe="health", run="", node="")
-    draft.nics = Nics(names=["a"])
-    reading = Aside(draft, sysfs=tmp_path)
-    began = time.monotonic()
-    reading.start()
-    deadline = time.monotonic() + 10
-    while not draft.sensors and time.monotonic() < deadline:
+    builder = ResultBuilder(probe="health", run="", node="")
+    builder.nics = Nics(names=["a"])
+    thread = health._start_background(builder, tmp_path)
+    deadline = time.monotonic() + 30
+    while not builder.sensors and time.monotonic() < deadline:
         time.sleep(0.005)
-    reading.finish()
-    result = draft.result(duration_ms=1)
-    assert time.monotonic() - began < 10
+    thread.join(0.05)
+    result = builder.build(duration_ms=1)
     assert [one.state for one in result.nics.ports] == ["ACTIVE"]
     assert [one.name for one in result.sensors] == ["power1"]
     assert result.omitted == ["sensors"]
@@ -222,9 +215,7 @@ def test_a_sensor_that_hangs_costs_nobody_anything(
 def test_readings_that_are_complete_are_not_called_omitted(tmp_path: Path, write: Write) -> None:
     """Ports and sensors both."""
     write("class/hwmon/hwmon0", name="psu", power1_input=7)
-    draft = Draft(probe="health", run="", node="")
-    reading = Aside(draft, sysfs=tmp_path)
-    reading.start()
-    reading.finish()
-    result = draft.result(duration_ms=1)
+    builder = ResultBuilder(probe="health", run="", node="")
+    health._start_background(builder, tmp_path).join()
+    result = builder.build(duration_ms=1)
     assert (len(result.sensors), result.omitted) == (1, [])

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_contract import Unavailable
-from nodegauge_probes.host import sysfs
-from nodegauge_probes.host.sysfs import Machine, Place
+from nodegauge_probes.host import kernel, rdma
+from nodegauge_probes.host.pci import Location, NumaNodes, distance, locate_gpu, numa_node, numa_nodes
 
 Plug = Callable[..., str]
 
@@ -44,10 +44,10 @@ def plug(tmp_path: Path) -> Plug:
     return put
 
 
-def place(root: Path, pci: str) -> Place:
-    found = sysfs.gpu_place(root, pci)
-    assert isinstance(found, Place)
-    return found
+def location(root: Path, pci: str) -> Location:
+    result = locate_gpu(root, pci)
+    assert isinstance(result, Location)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -70,28 +70,28 @@ def test_distance_has_the_letters_of_nvidia_smi(
 ) -> None:
     """Host bridge, shared bridges and NUMA nodes decide the letters, in either direction."""
     first, second = plug(one, numa=numa[0]), plug(other, numa=numa[1])
-    places = place(tmp_path, first), place(tmp_path, second)
-    assert sysfs.distance(*places, on=Machine.SEVERAL_NODES) == letters
-    assert sysfs.distance(*reversed(places), on=Machine.SEVERAL_NODES) == letters
+    locations = location(tmp_path, first), location(tmp_path, second)
+    assert distance(*locations, nodes=NumaNodes.SEVERAL) == letters
+    assert distance(*reversed(locations), nodes=NumaNodes.SEVERAL) == letters
 
 
 def test_unknown_numa_nodes_are_not_guessed_on_a_machine_with_several(plug: Plug, tmp_path: Path) -> None:
     """-1 on both sides is one node on a one-node machine, and not known on a larger one."""
-    one = place(tmp_path, plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=-1))
-    other = place(tmp_path, plug("pci0000:80/0000:80:01.0/0000:81:00.0", numa=-1))
+    one = location(tmp_path, plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=-1))
+    other = location(tmp_path, plug("pci0000:80/0000:80:01.0/0000:81:00.0", numa=-1))
     assert isinstance(one.numa, Unavailable)
-    assert sysfs.distance(one, other, on=Machine.ONE_NODE) == "NODE"
-    assert isinstance(sysfs.distance(one, other, on=Machine.SEVERAL_NODES), Unavailable)
-    assert sysfs.distance(replace(one, numa=0), replace(other, numa=0), on=Machine.SEVERAL_NODES) == "NODE"
+    assert distance(one, other, nodes=NumaNodes.ONE) == "NODE"
+    assert isinstance(distance(one, other, nodes=NumaNodes.SEVERAL), Unavailable)
+    assert distance(replace(one, numa=0), replace(other, numa=0), nodes=NumaNodes.SEVERAL) == "NODE"
 
 
 def test_the_machine_has_as_many_nodes_as_sysfs_lists(tmp_path: Path) -> None:
     """Only nodeN counts: sysfs keeps files such as `possible` beside them."""
     for name in ("node0", "possible"):
         (tmp_path / "devices/system/node" / name).mkdir(parents=True)
-    assert sysfs.machine(tmp_path) is Machine.ONE_NODE
+    assert numa_nodes(tmp_path) is NumaNodes.ONE
     (tmp_path / "devices/system/node/node1").mkdir()
-    assert sysfs.machine(tmp_path) is Machine.SEVERAL_NODES
+    assert numa_nodes(tmp_path) is NumaNodes.SEVERAL
 
 
 def test_rdma_devices_come_in_registration_order(plug: Plug, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_rdma_devices_come_in_registration_order(plug: Plug, tmp_path: Path) -> 
     plug("pci0000:00/0000:00:02.0/0000:02:00.0", rdma="mlx5_2")
     plug("pci0000:00/0000:00:03.0/0000:03:00.0", rdma="mlx5_1", uverbs=1)
     plug("pci0000:00/0000:00:04.0/0000:04:00.0", rdma="mlx5_7", uverbs=0)
-    nics = sysfs.nics(tmp_path, [])
+    nics = rdma.nics(tmp_path, [])
     assert nics.names == ["mlx5_7", "mlx5_1", "mlx5_2", "mlx5_10"]
     assert nics.pci == ["0000:04:00.0", "0000:03:00.0", "0000:02:00.0", "0000:01:00.0"]
 
@@ -108,11 +108,11 @@ def test_rdma_devices_come_in_registration_order(plug: Plug, tmp_path: Path) -> 
 def test_nics_have_distances_to_gpus_and_to_each_other(plug: Plug, tmp_path: Path) -> None:
     """Rows are NICs; the diagonal among NICs is X; a GPU without a place gives its reason."""
     switch = "pci0000:00/0000:00:02.0/0000:04:00.0"
-    gpu = place(tmp_path, plug(f"{switch}/0000:05:08.0/0000:07:00.0"))
+    gpu = location(tmp_path, plug(f"{switch}/0000:05:08.0/0000:07:00.0"))
     plug(f"{switch}/0000:05:10.0/0000:09:00.0", rdma="mlx5_0")
     plug("pci0000:80/0000:80:01.0/0000:81:00.0", rdma="mlx5_1", numa=1)
     lost = Unavailable("NVML_ERROR_GPU_IS_LOST")
-    nics = sysfs.nics(tmp_path, [gpu, lost])
+    nics = rdma.nics(tmp_path, [gpu, lost])
     assert nics.to_gpu == [["PIX", lost], ["SYS", lost]]
     assert nics.to_nic == [["X", "SYS"], ["SYS", "X"]]
 
@@ -124,17 +124,17 @@ def test_an_rdma_device_without_a_pci_function_is_listed_with_the_reason(tmp_pat
     entry = tmp_path / "class/infiniband/rxe0"
     entry.mkdir(parents=True)
     (entry / "device").symlink_to(device)
-    nics = sysfs.nics(tmp_path, [])
+    nics = rdma.nics(tmp_path, [])
     assert nics.names == ["rxe0"]
     assert isinstance(nics.pci[0], Unavailable)
 
 
 def test_a_root_without_anything_gives_reasons_and_no_error(tmp_path: Path) -> None:
     """A container without /sys has no NICs and no places, and says which."""
-    found = sysfs.gpu_place(tmp_path / "none", "0000:07:00.0")
+    found = locate_gpu(tmp_path / "none", "0000:07:00.0")
     assert found == Unavailable("no 0000:07:00.0 in sysfs")
-    assert sysfs.numa_node(found) == found
-    assert sysfs.nics(tmp_path / "none", [found]).names == []
+    assert numa_node(found) == found
+    assert rdma.nics(tmp_path / "none", [found]).names == []
 
 
 @pytest.mark.parametrize("content", [None, "", "zero"])
@@ -143,11 +143,11 @@ def test_an_odd_numa_file_is_a_reason(plug: Plug, tmp_path: Path, content: str |
     pci = plug("pci0000:00/0000:00:02.0/0000:04:00.0", numa=None)
     if content is not None:
         (tmp_path / "bus/pci/devices" / pci / "numa_node").write_text(content)
-    assert isinstance(sysfs.numa_node(sysfs.gpu_place(tmp_path, pci)), Unavailable)
+    assert isinstance(numa_node(locate_gpu(tmp_path, pci)), Unavailable)
 
 
 def test_names_that_are_no_text_are_passed_over(tmp_path: Path) -> None:
     """A file name may be any bytes; one in a document, and none of it could be written."""
     for name in (b"mlx5_0", b"mlx5_\xff"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).mkdir()
-    assert sysfs.listing(tmp_path) == ["mlx5_0"]
+    assert kernel.listing(tmp_path) == ["mlx5_0"]

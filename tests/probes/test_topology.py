@@ -11,7 +11,7 @@ import pytest
 from nodegauge_contract import LinkGroup, Unavailable
 from nodegauge_probes.collectors import topology
 from nodegauge_probes.nvml.library import NO_SUCH_CALL, NO_SUCH_LINK, Device, Nvml
-from nodegauge_probes.result_builder import Draft, GpuDraft, Grids, group_links
+from nodegauge_probes.result_builder import GpuBuilder, ResultBuilder, empty_pairs, group_links
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 Answer = int | Unavailable
@@ -44,8 +44,8 @@ class Driver:
 
 
 def links(driver: Driver, *, capability: str = "8.0") -> list[LinkGroup]:
-    gpu = GpuDraft(0)
-    gpu.own["compute_capability"] = capability
+    gpu = GpuBuilder(0)
+    gpu.identity.compute_capability = capability
     topology.links(cast(Nvml, driver), Device(0, None), gpu)
     return group_links(gpu.links)
 
@@ -98,21 +98,23 @@ def test_a_capability_alone_is_no_link(refusal: Unavailable) -> None:
     assert [group.links for group in links(driver, capability="10.0")] == [[link] for link in range(18)]
 
 
-@pytest.mark.parametrize(("kind", "told"), [("0x068000", 2), ("0x068001", 1), ("0x030200", NO_SUCH_CALL)])
-def test_the_pci_tree_names_a_far_end_that_the_driver_cannot(tmp_path: Path, kind: str, told: Answer) -> None:
+@pytest.mark.parametrize(
+    ("kind", "remote_type"), [("0x068000", 2), ("0x068001", 1), ("0x030200", NO_SUCH_CALL)]
+)
+def test_the_pci_tree_tells_the_type_of_a_remote_end(tmp_path: Path, kind: str, remote_type: Answer) -> None:
     """Before driver 470 there is no call for it: an NVSwitch is a bridge of its own class."""
     (tmp_path / "bus/pci/devices/0000:07:00.0").mkdir(parents=True)
     (tmp_path / "bus/pci/devices/0000:07:00.0/class").write_text(f"{kind}\n")
-    gpu = GpuDraft(0)
+    gpu = GpuBuilder(0)
     gpu.links = [
-        (0, {"remote": "0000:07:00.0", "remote_type": NO_SUCH_CALL}),
-        (1, {"remote": "0000:07:00.0", "remote_type": 0}),
-        (2, {"remote": "", "remote_type": NO_SUCH_CALL}),
-        (3, {"remote": "0000:99:00.0", "remote_type": NO_SUCH_CALL}),
+        LinkGroup(links=[0], remote="0000:07:00.0", remote_type=NO_SUCH_CALL),
+        LinkGroup(links=[1], remote="0000:07:00.0", remote_type=0),
+        LinkGroup(links=[2], remote="", remote_type=NO_SUCH_CALL),
+        LinkGroup(links=[3], remote="0000:99:00.0", remote_type=NO_SUCH_CALL),
     ]
-    topology.name_far_ends(gpu, tmp_path)
-    kinds = [answers["remote_type"] for _, answers in gpu.links]
-    assert kinds == [told, 0, NO_SUCH_CALL, NO_SUCH_CALL]
+    topology.add_remote_types(gpu, tmp_path)
+    types = [link.remote_type for link in gpu.links]
+    assert types == [remote_type, 0, NO_SUCH_CALL, NO_SUCH_CALL]
 
 
 def test_a_link_that_is_down_is_not_asked_where_it_leads() -> None:
@@ -136,10 +138,10 @@ def test_a_driver_without_the_calls_is_asked_once() -> None:
 
 def test_pairs_are_asked_in_both_directions() -> None:
     """Row to column: what GPU 0 may do with GPU 1 is not what GPU 1 may do with GPU 0."""
-    draft = Draft(probe="health", run="", node="")
-    draft.grids = Grids(2)
-    topology.pairs(cast(Nvml, Driver(calls={})), [Device(0, None), Device(1, None)], draft)
-    pairs = draft.grids.pairs()
+    builder = ResultBuilder(probe="health", run="", node="")
+    builder.pairs = empty_pairs(2)
+    topology.pairs(cast(Nvml, Driver(calls={})), [Device(0, None), Device(1, None)], builder)
+    pairs = builder.build(duration_ms=0).pairs
     assert pairs.ancestor == [[-1, 10], [100, -1]]
     assert pairs.read == [[-1, 10], [100, -1]]
     assert pairs.write == [[-1, 11], [101, -1]]

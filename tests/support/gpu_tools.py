@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodegauge_contract import ArmName, Cell, Result, decode
-from nodegauge_probes.nccl.environment import child_environment
+from nodegauge_probes.nccl.plan import child_environment
 from nodegauge_probes.nccl.protocol import Line, Order, decode_line, encode_order
 
 TWO_RANKS = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "8"}
@@ -37,7 +37,7 @@ class Child:
             policy=extra or {},
             scratch=scratch,
         )
-        own |= {"PYTHONPATH": os.pathsep.join(sys.path), "NODEGAUGE_SPEECH_FD": str(writing)}
+        own |= {"PYTHONPATH": os.pathsep.join(sys.path), "NODEGAUGE_PROTOCOL_FD": str(writing)}
         command = [sys.executable, "-m", "nodegauge_probes.nccl.engine_nccl4py"]
         self.process = subprocess.Popen(
             [*command, "--order", encode_order(order)], env=own, pass_fds=(writing,), start_new_session=True

@@ -1,11 +1,12 @@
-"""The benchmark's probe on simulated hardware, with children that a test writes line by line.
+"""A scripted child of the NCCL probe: a test writes line by line what it does.
 
-A script is Python after `PRELUDE`; it knows its arm, and whatever an arm does not do by itself is done well.
-Every process that it starts carries a mark in its environment, so that none can be overlooked afterwards.
+A script is Python after `PRELUDE`.  `NcclRun` runs the whole probe with it, `ScriptedArm` only
+`supervisor.run`.  Every process carries a mark in its environment, so that leftovers are found.
 """
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import time
@@ -13,7 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nodegauge_contract import Arm, NcclResult, Result, decode
+from nodegauge_contract import Arm, ArmName, Int, NcclResult, Result, decode
+from nodegauge_probes.nccl import plan, supervisor
+from nodegauge_probes.nccl.process_tree import PR_SET_CHILD_SUBREAPER, ProcessTree
+from nodegauge_probes.nccl.protocol import EngineInfo, Failed, encode_order
+from nodegauge_probes.nccl.supervisor import Limits
+from nodegauge_probes.result_builder import ArmBuilder
 from support.probing import told
 from testbed.hardware import Hardware
 
@@ -22,43 +28,43 @@ import json, os, signal, subprocess, sys, time
 
 order = json.loads(sys.argv[sys.argv.index("--order") + 1])
 arm, ranks = order["arm"], len(order["uuids"])
-mouth = int(os.environ["NODEGAUGE_SPEECH_FD"])
+pipe = int(os.environ["NODEGAUGE_PROTOCOL_FD"])
 
 
 def write(data):
     while data:
-        data = data[os.write(mouth, data):]
+        data = data[os.write(pipe, data):]
 
 
-def say(**line):
+def emit(**line):
     write(json.dumps(line).encode() + b"\\n")
 
 
-def about():
-    say(about={"engine": "script", "engine_version": "7", "nccl": "2.32.3", "uuids": order["uuids"]})
+def engine():
+    emit(engine={"name": "script", "version": "7", "nccl": "2.32.3", "uuids": order["uuids"]})
 
 
 def cell(number, **members):
-    told = order["cells"][number]
-    usual = {"collective": told["collective"], "bytes": told["bytes"], "us": 100.0 + number, "spread": 0.01}
-    say(cell={**usual, **members})
+    ordered = order["cells"][number]
+    usual = {"collective": ordered["collective"], "bytes": ordered["bytes"], "us": 100.0 + number}
+    emit(cell={"spread": 0.01, **usual, **members})
 
 
 def phases(*names):
     for name in names:
-        say(phase=name)
+        emit(phase=name)
 
 
 def all_well():
-    about()
+    engine()
     phases("init", "load", "measure")
     for number in range(len(order["cells"])):
         cell(number)
     if order.get("pairs_bytes"):
         phases("pairs")
-        say(pairs=[[-1 if i == j else 50 for j in range(ranks)] for i in range(ranks)])
+        emit(pairs=[[-1 if i == j else 50 for j in range(ranks)] for i in range(ranks)])
     phases("teardown")
-    say(done=True)
+    emit(done=True)
     sys.exit(0)
 
 
@@ -66,7 +72,7 @@ if not ranks or arm != %(arm)r != 'all':
     all_well()
 """
 MARK = "NODEGAUGE_TEST_MARK"
-PATIENCE_S = 20.0
+WAIT_S = 60.0
 
 
 @dataclass
@@ -107,7 +113,7 @@ class NcclRun:
 
     def finish(self, run: subprocess.Popen[bytes]) -> Result:
         """The document of a run that ended well, the same in both places, with nobody left behind."""
-        stdout, stderr = run.communicate(timeout=PATIENCE_S * 3)
+        stdout, stderr = run.communicate(timeout=WAIT_S)
         assert (run.returncode, stderr) == (0, b"")
         result = decode(stdout.decode())
         assert decode(self.log.read_text()) == result
@@ -129,9 +135,61 @@ class NcclRun:
         return {arm.name: arm for arm in self.nccl(*options).arms}
 
     def left_behind(self) -> list[int]:
-        """Living processes that carry this test's mark."""
-        mark = f"{MARK}={self.mark}".encode()
-        return [pid for pid in pids() if mark in environment_of(pid)]
+        return marked(self.mark)
+
+
+class ScriptedArm:
+    """One arm by `supervisor.run`, in this process; after a call `failed` is what it returned."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.failed: Failed | None = None
+
+    def __call__(
+        self,
+        body: str = "",
+        *,
+        limits: Limits | None = None,
+        oom_kills: Callable[[], Int] = lambda: 0,
+        shut_down: bool = False,
+        program: str = sys.executable,
+    ) -> ArmBuilder:
+        """The arm of a child with this script; `shut_down`: as soon as it names its engine."""
+        script = self._folder / "child.py"
+        script.write_text(PRELUDE % {"arm": "default"} + body)
+        machine = plan.Machine(ranks=2, linked=True)
+        order, _ = plan.order_for(ArmName.DEFAULT, machine, uuids=("GPU-a", "GPU-b"), seconds=19.0)
+        arm, processes = ArmBuilder(ArmName.DEFAULT), ProcessTree()
+
+        def on_engine(_: EngineInfo) -> None:
+            if shut_down:
+                processes.shutdown()
+
+        child = supervisor.Child(
+            program=(program, "-I", "-S", str(script), "--order", encode_order(order)),
+            environment={MARK: str(self._folder), "PATH": plan.DEFAULT_PATH},
+            ranks=2,
+            limits=limits or Limits(),
+            until=time.monotonic() + WAIT_S,
+            oom_kills=oom_kills,
+            on_engine=on_engine,
+            on_cut=lambda _: None,
+        )
+        self.failed = supervisor.run(child, arm, processes)
+        return arm
+
+    def left_behind(self) -> list[int]:
+        return marked(str(self._folder))
+
+
+def subreaper_off() -> None:
+    """`ProcessTree` makes this process a child subreaper; other tests must not inherit that."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes with this mark."""
+    return [pid for pid in pids() if f"{MARK}={mark}".encode() in environment_of(pid)]
 
 
 def pids() -> list[int]:
@@ -146,11 +204,11 @@ def environment_of(pid: int) -> list[bytes]:
         return []
 
 
-def wait_for(met: Callable[[], object], *, seconds: float = PATIENCE_S) -> bool:
-    """Whether it came true in time."""
-    over = time.monotonic() + seconds
-    while not met():
-        if time.monotonic() > over:
+def wait_for(condition: Callable[[], object], *, seconds: float = WAIT_S) -> bool:
+    """Whether it became true in time."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
             return False
         time.sleep(0.01)
     return True

@@ -156,15 +156,15 @@ def test_a_gpu_that_is_not_visible_fails_the_arm(tmp_path: Path) -> None:
         tmp_path, CellOrder(collective="all_reduce", bytes=8), environment={"CUDA_VISIBLE_DEVICES": "GPU-a"}
     )
     assert lines[-1].failed is not None
-    assert (lines[-1].failed.what, "GPU-b" in lines[-1].failed.message) == ("cuda-error", True)
+    assert (lines[-1].failed.kind, "GPU-b" in lines[-1].failed.message) == ("cuda-error", True)
     assert not any(line.phase == "init" for line in lines)
 
 
 def test_an_order_without_gpus_asks_only_who_it_is(tmp_path: Path) -> None:
-    """About, and done."""
+    """EngineInfo, and done."""
     [about, done] = speak(tmp_path, uuids=())
-    assert about.about is not None
-    assert (about.about.engine, done.done) == ("stand-in", True)
+    assert about.engine is not None
+    assert (about.engine.name, done.done) == ("stand-in", True)
 
 
 def test_the_budget_cuts_cells_and_not_the_arm(tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> Non
     # A pod that brings the image holds no GPU, and nobody tells it of a machine.
     (place / "machine.json").write_bytes(encode(msgspec.structs.replace(PAIR, nccl="2.1", gpus=())))
     about, done = speak(tmp_path, launcher=launcher, uuids=(), environment={MACHINE_VARIABLE: ""})
-    assert about.about is not None
-    assert (about.about.nccl, about.about.uuids, done.done) == ("2.1", [], True)
+    assert about.engine is not None
+    assert (about.engine.nccl, about.engine.uuids, done.done) == ("2.1", [], True)
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"name": "x"}'])

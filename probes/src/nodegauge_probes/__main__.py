@@ -1,7 +1,7 @@
 """`python -m nodegauge_probes PROBE`: one run of one probe.  See probes/README.md for the contract.
 
-Everything else is imported only once SIGTERM has an answer: the kernel ignores a signal for a container's
-first process as long as that has no handler, and a preempted pod would wait for its grace to end.
+All other modules are imported after SIGTERM has a handler: without one, the kernel drops the signal for a
+container's first process, and a preempted pod would wait until its grace period ends.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from types import FrameType
 TERMINATED = 128 + signal.SIGTERM
 
 
-def _at_once(number: int, frame: FrameType | None) -> None:
-    """Nothing has been read yet, so there is nothing to say; the runner has a better answer later."""
+def _exit_at_once(number: int, frame: FrameType | None) -> None:
+    """Nothing has been read yet; the runner installs a handler that writes the result."""
     os._exit(TERMINATED)
 
 
 def main() -> int:
     """The exit code of one run."""
-    signal.signal(signal.SIGTERM, _at_once)
+    signal.signal(signal.SIGTERM, _exit_at_once)
     from nodegauge_probes.cli import main as run
 
     return run()

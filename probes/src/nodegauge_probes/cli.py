@@ -1,4 +1,4 @@
-"""The probes by name, the environment and the exit codes; measures and writes nothing itself.
+"""The probes by name, their settings and the exit codes.
 
 See probes/README.md for the contract.
 """
@@ -11,27 +11,27 @@ from functools import partial
 
 from nodegauge_probes import health, output, pull
 from nodegauge_probes.nccl import probe as nccl
-from nodegauge_probes.nccl.clock import Limits
-from nodegauge_probes.result_builder import Draft
+from nodegauge_probes.nccl.supervisor import Limits
+from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.runner import CallWatch, Run
 from nodegauge_probes.settings import BadSettings, Settings, parse
 
 BAD_ARGUMENTS = 2
 
 
-def _health(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
-    where = health.Settings(
+def _health(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+    own = health.Settings(
         sysfs=settings.sysfs, procfs=settings.procfs, window=settings.window, hz=settings.hz
     )
-    health.measure(draft, watch=watch, settings=where)
+    health.measure(result, watch=watch, settings=own)
 
 
-def _nccl(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
-    nccl.measure(draft, watch=watch, settings=_nccl_settings(settings))
+def _nccl(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+    nccl.measure(result, watch=watch, settings=_nccl_settings(settings))
 
 
-def _pull(draft: Draft, watch: CallWatch, *, settings: Settings) -> None:
-    pull.run(draft, watch=watch, settings=_nccl_settings(settings))
+def _pull(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+    pull.run(result, watch=watch, settings=_nccl_settings(settings))
 
 
 def _nccl_settings(settings: Settings) -> nccl.Settings:
@@ -41,8 +41,8 @@ def _nccl_settings(settings: Settings) -> nccl.Settings:
         child=settings.child,
         expected=settings.expected,
         shared=settings.shared,
-        environment=settings.environment,
-        own=os.environ,
+        nccl_variables=settings.nccl_variables,
+        environment=os.environ,
         limits=Limits(startup=startup, measure=measure, teardown=teardown),
         deadline=settings.deadline,
         budget=settings.budget,
@@ -55,13 +55,13 @@ PROBES = {health.NAME: _health, nccl.NAME: _nccl, pull.NAME: _pull}
 
 
 def main() -> int:
-    """One run of one probe as the command line and the environment say; the exit code."""
+    """Run one probe with the settings of command line and environment; returns the exit code."""
     try:
         settings = parse(sys.argv[1:], os.environ, probes=list(PROBES), engines=list(nccl.ENGINES))
     except BadSettings as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS
-    draft = Draft(probe=settings.probe, run=settings.run, node=settings.node)
+    result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node)
     write = partial(output.write, form=settings.format, termination_log=settings.termination_log)
-    run = Run(draft=draft, deadline=settings.deadline, write=write)
-    return run.to_the_end(partial(PROBES[settings.probe], settings=settings))
+    run = Run(result=result, deadline=settings.deadline, write=write)
+    return run.run(partial(PROBES[settings.probe], settings=settings))

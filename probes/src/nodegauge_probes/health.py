@@ -1,75 +1,29 @@
-"""The health probe: inventory, topology, condition and counters of every GPU, without holding one.
+"""The health probe: inventory, topology, condition and counters of every GPU, without allocating one.
 
-The order is the order of worth: should a later call hang, what was read before it is still there.  So first
-who is there and how they hang together (labels come from that), then what is broken for good, the counters
-for the first time, the condition, error counters, the sampling window with its Xid events, and last the
-counters again with the clock that they are compared against.
+The most valuable readings come first, because a later call may hang: first the GPUs and their interconnect
+(for the labels), then permanent damage, the counters for the first time, the condition, error counters, the
+sampling window with its Xid events, and last the counters again, with their clock.
 """
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
-from nodegauge_contract.values import NOT_READ
-from nodegauge_probes.collectors import (
-    error_counters,
-    inventory,
-    memory_repair,
-    sampling,
-    telemetry,
-    throttle_counters,
-    topology,
-    xids,
-)
-from nodegauge_probes.host import boot, sysfs
-from nodegauge_probes.host.background import Aside
-from nodegauge_probes.nvml.device import Watch
-from nodegauge_probes.nvml.library import Nvml
-from nodegauge_probes.result_builder import Draft
-from nodegauge_probes.session import Gpus, opened, unless_ill
+from nodegauge_probes.collectors import error_counters, sampling, telemetry, throttle_counters
+from nodegauge_probes.host import hwmon, kernel, rdma
+from nodegauge_probes.nvml.library import Nvml, Watch
+from nodegauge_probes.result_builder import ResultBuilder
+from nodegauge_probes.session import Gpus, open_node, read, read_interconnect
 
 NAME = "health"
 
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """Where to read, and how long to watch."""
-
-    sysfs: Path
-    procfs: Path
-    window: float
-    hz: float
-
-
-def measure(draft: Draft, *, watch: Watch, settings: Settings) -> None:
-    """Read everything into `draft`; raises `NvmlUnusable` where NVML cannot be used at all."""
-    with opened(draft, watch=watch, sysfs=settings.sysfs, procfs=settings.procfs) as (nvml, gpus):
-        _measure(draft, nvml, gpus, settings)
-
-
-def _measure(draft: Draft, nvml: Nvml, gpus: Gpus, settings: Settings) -> None:
-    for device, gpu in gpus:
-        gpu.problem = device.problem
-        unless_ill(nvml, device, gpu, read=inventory.identity)
-    topology.pairs(nvml, [device for device, _ in gpus], draft)
-    for device, gpu in gpus:
-        for read in (topology.links, topology.fabric, inventory.surroundings):
-            unless_ill(nvml, device, gpu, read=read)
-    _places(draft, settings.sysfs)
-    aside = Aside(draft, sysfs=settings.sysfs)
-    aside.start()
-    for device, gpu in gpus:
-        for read in CONDITION:
-            unless_ill(nvml, device, gpu, read=read)
-    _watch(draft, nvml, gpus, settings)
-    aside.finish()
-
-
 CONDITION = (
-    memory_repair.repair,
-    memory_repair.ecc,
+    error_counters.repair,
+    error_counters.ecc,
     telemetry.temperature,
     telemetry.power,
     telemetry.clocks,
@@ -79,38 +33,75 @@ CONDITION = (
     error_counters.link_errors,
 )
 
+PORTS, SENSORS = "nics.ports", "sensors"
+BACKGROUND_WAIT_S = 0.5
+"""How long the end of a run waits for ports and sensors that are still being read."""
 
-def _watch(draft: Draft, nvml: Nvml, gpus: Gpus, settings: Settings) -> None:
-    """The window between two readings of the counters, with an ear open for Xids."""
-    before = _count(draft, nvml, gpus)
-    xids.register(nvml, _answering(gpus))
-    collect = partial(xids.collect, nvml, gpus)
-    sampling.watch(nvml, _answering(gpus), seconds=settings.window, hz=settings.hz, between=collect)
-    after = _count(draft, nvml, gpus)
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Where to read, and how long to sample (`window` in seconds, `hz` samples per second)."""
+
+    sysfs: Path
+    procfs: Path
+    window: float
+    hz: float
+
+
+def measure(result: ResultBuilder, *, watch: Watch, settings: Settings) -> None:
+    """Read everything into `result`; raises `NvmlUnusable` if NVML cannot be used at all."""
+    with open_node(result, watch=watch, sysfs=settings.sysfs, procfs=settings.procfs) as (nvml, gpus):
+        locations = read_interconnect(result, nvml, gpus, sysfs=settings.sysfs)
+        result.nics = rdma.nics(settings.sysfs, locations)
+        background = _start_background(result, settings.sysfs)
+        for device, gpu in gpus:
+            for collect in CONDITION:
+                read(nvml, device, gpu, collect=collect)
+        _sample(result, nvml, gpus, settings)
+        background.join(BACKGROUND_WAIT_S)
+
+
+def _start_background(result: ResultBuilder, sysfs: Path) -> threading.Thread:
+    """Read network ports and sensors in a thread, while the sampling window sleeps.
+
+    A sensor on a slow bus takes milliseconds and a network card with dead firmware a minute: neither may
+    delay the GPUs' readings.  A reading that hangs is abandoned, and `incomplete` names it.
+    """
+
+    def collect() -> None:
+        rdma.ports(sysfs, list(result.nics.names), result.ports.append)
+        result.incomplete = [SENSORS]
+        hwmon.sensors(sysfs, result.sensors.append)
+        result.incomplete = []
+
+    result.incomplete = [PORTS, SENSORS]
+    thread = threading.Thread(target=collect, daemon=True, name="background")
+    thread.start()
+    return thread
+
+
+def _sample(result: ResultBuilder, nvml: Nvml, gpus: Gpus, settings: Settings) -> None:
+    """The sampling window between two snapshots of the counters, while Xids are collected."""
+    before = _snapshots(result, nvml, gpus)
+    error_counters.register_xids(nvml, _not_lost(gpus))
+    collect_xids = partial(error_counters.collect_xids, nvml, gpus)
+    sampling.watch(nvml, _not_lost(gpus), seconds=settings.window, hz=settings.hz, between=collect_xids)
+    after = _snapshots(result, nvml, gpus)
     for index in before.keys() & after.keys():
-        draft.gpus[index].growth.update(throttle_counters.growth(before[index], after[index]))
-    collect()
+        result.gpus[index].growth = throttle_counters.growth(before[index], after[index])
+    collect_xids()
 
 
-def _count(draft: Draft, nvml: Nvml, gpus: Gpus) -> dict[int, throttle_counters.Mark]:
-    """Counters and energy, beside the clock that their growth is divided by, by place."""
-    draft.host["boottime_ms"] = boot.boottime_ms()
-    driver = draft.system.get("driver", NOT_READ)
-    marks = {}
-    for place, (device, gpu) in enumerate(gpus):
-        if device.gone is None:
-            marks[place] = throttle_counters.mark(nvml, device, gpu, driver=driver)
-        gpu.problem = device.problem
-    return marks
+def _snapshots(result: ResultBuilder, nvml: Nvml, gpus: Gpus) -> dict[int, throttle_counters.Snapshot]:
+    """Counters and energy by index, with the clock for their growth."""
+    result.host.set(boottime_ms=kernel.boottime_ms())
+    driver = result.system.value.driver
+    snapshots = {}
+    for index, (device, gpu) in enumerate(gpus):
+        if device.lost is None:
+            snapshots[index] = throttle_counters.snapshot(nvml, device, gpu, driver=driver)
+        gpu.error = device.fault
+    return snapshots
 
 
-def _places(draft: Draft, root: Path) -> None:
-    places = [sysfs.gpu_place(root, gpu.own.get("pci", NOT_READ)) for gpu in draft.gpus]
-    for gpu, place in zip(draft.gpus, places, strict=True):
-        gpu.own["numa_node"] = sysfs.numa_node(place)
-        topology.name_far_ends(gpu, root)
-    draft.nics = sysfs.nics(root, places)
-
-
-def _answering(gpus: Gpus) -> Gpus:
-    return [(device, gpu) for device, gpu in gpus if device.gone is None]
+def _not_lost(gpus: Gpus) -> Gpus:
+    return [(device, gpu) for device, gpu in gpus if device.lost is None]

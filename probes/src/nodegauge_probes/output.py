@@ -1,7 +1,7 @@
-"""Where a result goes: the termination log, which a kubelet hands to the operator, and standard output.
+"""Writes a result to the termination log, which the kubelet passes to the operator, and to standard output.
 
-Writes go to the descriptors directly: last words are spoken from a signal handler, where a buffered stream
-may be locked.  Nothing else on the machine is ever written.
+Writes go directly to the descriptors: a result may be written in a signal handler, where a buffered stream
+may be locked.  Nothing else on the machine is written.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ STDOUT, STDERR = 1, 2
 
 
 def write(result: Result, *, form: Format, termination_log: Path | None) -> int:
-    """Write the result everywhere it belongs; 0 when at least one place took it, else 1."""
+    """Write the result to both; returns 0 if at least one write succeeded, else 1."""
     written = False
     if termination_log is not None:
-        written = _to_file(termination_log, _or_why_not(result, _message))
-    written = _to_descriptor(STDOUT, _or_why_not(result, _page if form is Format.TABLE else _json)) or written
+        written = _to_file(termination_log, _or_problem(result, _message))
+    written = _to_descriptor(STDOUT, _or_problem(result, _page if form is Format.TABLE else _json)) or written
     return 0 if written else 1
 
 
 def _message(result: Result) -> bytes:
-    """As it will be read at the other end: whatever cannot be unpacked is found out here."""
+    """Encoded, and decoded once to make sure that the operator can read it."""
     message = encode_message(result)
     decode(message)
     return message.encode()
@@ -41,19 +41,19 @@ def _page(result: Result) -> bytes:
     return page.render(result, terminal=terminal_width()).encode()
 
 
-def _or_why_not(result: Result, written: Callable[[Result], bytes]) -> bytes:
-    """The result written down, or a document of our own defect in doing so: never nothing."""
+def _or_problem(result: Result, serialize: Callable[[Result], bytes]) -> bytes:
+    """The serialized result, or a document that reports why that failed."""
     try:
-        return written(result)
+        return serialize(result)
     except Exception as error:
-        words = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        problem = Problem(kind=ProblemKind.CRASHED, call="output", message=_clean(words))
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+        problem = Problem(kind=ProblemKind.CRASHED, call="output", message=_clean(message))
         run, node = _clean(result.run), _clean(result.node)
         return encode(Result(probe=result.probe, run=run, node=node, problem=problem)) + b"\n"
 
 
 def _clean(text: str) -> str:
-    """Text that can be written whatever it was: the environment may hold bytes that are none."""
+    """Text that can be encoded: the environment may contain invalid bytes."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -80,7 +80,7 @@ def _to_descriptor(descriptor: int, data: bytes) -> bool:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that reads along; None for a pipe or a file."""
+    """Columns of the terminal; None for a pipe or a file."""
     try:
         return os.get_terminal_size(STDOUT).columns or None
     except OSError:

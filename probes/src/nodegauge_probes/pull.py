@@ -1,7 +1,7 @@
-"""The pull probe: brings the nccl image onto the node, and says whether its engine can be loaded there.
+"""The pull probe: pulls the nccl image onto the node, and checks that its engine can be loaded there.
 
-Runs in a pod that asks for no GPU, so that no GPU waits for an image of most of a gigabyte.  It opens no
-NVML and gives the engine no GPU: the child is asked who would measure, with an order that has none.
+Its pod requests no GPU, so that no GPU waits for an image of most of a gigabyte.  It opens no NVML: it starts
+a child with an order without GPUs, which only reports the engine.
 """
 
 from __future__ import annotations
@@ -11,52 +11,46 @@ import time
 from pathlib import Path
 
 from nodegauge_contract import ArmName, Problem, ProblemKind
-from nodegauge_probes.host import boot
-from nodegauge_probes.nccl import probe, supervisor
-from nodegauge_probes.nccl.cgroup import Cgroup, shm_bytes
-from nodegauge_probes.nccl.environment import child_environment
-from nodegauge_probes.nccl.process_tree import Family
-from nodegauge_probes.nccl.protocol import About, Order, encode_order
-from nodegauge_probes.result_builder import ArmDraft, Draft, NcclBuilder
+from nodegauge_probes.host import kernel
+from nodegauge_probes.nccl import plan, probe, supervisor
+from nodegauge_probes.nccl.process_tree import ProcessTree
+from nodegauge_probes.nccl.protocol import EngineInfo, Order, encode_order
+from nodegauge_probes.result_builder import ArmBuilder, ResultBuilder
 
 NAME = "pull"
 
 
-def run(draft: Draft, *, watch: probe.Watch, settings: probe.Settings) -> None:
-    """Load the engine in a child of its own; `draft.problem` says where that cannot be done."""
-    draft.host["boot_id"] = boot.boot_id(settings.procfs)
-    draft.host["boottime_ms"] = boot.boottime_ms()
-    nccl = draft.nccl = NcclBuilder()
-    nccl.parts |= {"engine": settings.engine, "expected": settings.expected, "shm_bytes": shm_bytes()}
-    arm, family, told = ArmDraft(ArmName.DEFAULT), Family(), list[About]()
-    watch.before_leaving.append(family.stop)
+def run(result: ResultBuilder, *, watch: probe.Watch, settings: probe.Settings) -> None:
+    """Load the engine in a child; `result.problem` says why that failed."""
+    result.host.set(boot_id=kernel.boot_id(settings.procfs))
+    result.host.set(boottime_ms=kernel.boottime_ms())
+    nccl = result.nccl = settings.new_builder()
+    arm, processes, engines = ArmBuilder(ArmName.DEFAULT), ProcessTree(), list[EngineInfo]()
+    watch.before_exit.append(processes.shutdown)
     with tempfile.TemporaryDirectory(prefix="nodegauge-") as scratch:
-        supervisor.run(_child(settings, Path(scratch), told), arm, family)
-    for who in told:
-        probe.about(nccl, who)
-    if not told:
-        message = str(arm.parts.get("message", "")) or "it does not say who it is"
-        outcome = arm.parts["outcome"]
-        draft.problem = Problem(
-            kind=ProblemKind.NO_ENGINE, call=settings.engine, message=f"{outcome}: {message}"
-        )
+        supervisor.run(_child(settings, Path(scratch), engines), arm, processes)
+    for engine in engines:
+        probe.add_engine(nccl, engine)
+    if not engines:
+        message = f"{arm.outcome}: {arm.message or 'it does not name its engine'}"
+        result.problem = Problem(kind=ProblemKind.NO_ENGINE, call=settings.engine, message=message)
 
 
-def _child(settings: probe.Settings, scratch: Path, told: list[About]) -> supervisor.Child:
+def _child(settings: probe.Settings, scratch: Path, engines: list[EngineInfo]) -> supervisor.Child:
     order = Order(arm=ArmName.DEFAULT, uuids=(), cells=())
     return supervisor.Child(
         program=supervisor.program(settings.program, encode_order(order)),
-        environment=child_environment(
-            settings.own,
+        environment=plan.child_environment(
+            settings.environment,
             arm=ArmName.DEFAULT,
             uuids=(),
-            policy=settings.environment,
+            policy=settings.nccl_variables,
             scratch=scratch,
         ),
         ranks=0,
         limits=settings.limits,
         until=time.monotonic() + settings.time,
-        kills=Cgroup(sysfs=settings.sysfs, procfs=settings.procfs).kills,
-        at_about=told.append,
-        at_cut=lambda _: None,
+        oom_kills=kernel.Cgroup(sysfs=settings.sysfs, procfs=settings.procfs).oom_kills,
+        on_engine=engines.append,
+        on_cut=lambda _: None,
     )

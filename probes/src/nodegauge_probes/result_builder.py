@@ -1,17 +1,19 @@
-"""The result document while it is being measured: written value by value, so that nothing read is lost.
+"""The result document while it is being measured: written value by value, so that every reading is kept.
 
-A call into the driver may hang and a pod may be ended at any moment; whatever was read until then is the
-result.  So the readers write each value here as soon as they have it, and `result` turns the draft into a
-document at any time, from another thread too: it copies, and a value that is not there yet is "not read".
+A call into the driver may hang and a pod may be ended at any moment; the readings until then are the result.
+So collectors write each value as soon as they have it, and `build` makes a document at any time, from another
+thread too.  A value that is not there yet is "not read".
 
 It must not read, judge or format anything.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Generic, ParamSpec, TypeVar
 
-from msgspec.structs import replace
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from nodegauge_contract import (
     Arm,
@@ -24,6 +26,7 @@ from nodegauge_contract import (
     Ecc,
     Fabric,
     Fan,
+    Flag,
     Gpu,
     Growth,
     Host,
@@ -43,7 +46,7 @@ from nodegauge_contract import (
     Sensor,
     System,
     Temperature,
-    Unavailable,
+    Text,
     Window,
     Xids,
 )
@@ -52,145 +55,202 @@ from nodegauge_contract.values import NOT_READ
 SELF = -1
 """The diagonal of the pair grids."""
 
-Parts = dict[str, Any]
+P = ParamSpec("P")
+S = TypeVar("S", bound=Struct)
 
 
-class GpuDraft:
-    """One GPU: every attribute is a mapping from the contract's field names to values."""
+class Builder(Generic[P, S]):
+    """One struct of the contract while its members are being read.
+
+    `set` takes the keyword arguments of the struct's constructor, so mypy checks name and type of everything
+    that a collector writes.  It replaces `value` as a whole: other threads always see a complete struct.
+    """
+
+    def __init__(self, kind: Callable[P, S], *args: P.args, **members: P.kwargs) -> None:
+        self.value: S = kind(*args, **members)
+
+    def set(self, *args: P.args, **members: P.kwargs) -> None:
+        assert not args
+        self.value = replace(self.value, **members)
+
+
+class Identity(Struct, kw_only=True):
+    """The members of `Gpu` that are in no group."""
+
+    uuid: Text = NOT_READ
+    name: Text = NOT_READ
+    pci: Text = NOT_READ
+    minor: Int = NOT_READ
+    serial: Text = NOT_READ
+    vbios: Text = NOT_READ
+    architecture: Int = NOT_READ
+    compute_capability: Text = NOT_READ
+    module_id: Int = NOT_READ
+    memory_mib: Int = NOT_READ
+    persistence: Flag = NOT_READ
+    mig: Int = NOT_READ
+    cpus: Text = NOT_READ
+    memory_nodes: Text = NOT_READ
+    numa_node: Int = NOT_READ
+    gpu_numa_id: Int = NOT_READ
+    switch_links: Int = NOT_READ
+
+
+class GpuBuilder:
+    """One GPU."""
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.own: Parts = {}
-        self.pcie: Parts = {}
-        self.fabric: Parts = {}
-        self.temperature: Parts = {}
-        self.power: Parts = {}
-        self.clocks: Parts = {}
-        self.events: Parts = {}
-        self.counters: Parts = {}
-        self.growth: Parts = {}
-        self.link_errors: Parts = {}
-        self.ecc: Parts = {}
-        self.repair: Parts = {}
-        self.xids: Parts = {}
+        self.identity = Identity()
+        self.pcie = Builder(Pcie)
+        self.fabric = Fabric()
+        self.temperature = Builder(Temperature)
+        self.power = Builder(Power)
+        self.clocks = Builder(Clocks)
+        self.events = Builder(ClocksEvents)
+        self.counters = Counters()
+        self.link_errors = Builder(LinkErrors)
+        self.ecc = Builder(Ecc)
+        self.repair = Builder(Repair)
+        self.xids = Builder(Xids)
         self.fans: list[Fan] = []
-        self.links: list[tuple[int, Parts]] = []
+        self.links: list[LinkGroup] = []
+        """One entry per link; `build` groups those with the same readings."""
         self.window: Window | None = None
-        self.problem: Problem | None = None
+        self.growth: Growth | None = None
+        self.error: Problem | None = None
 
-    def gpu(self) -> Gpu:
+    def build(self) -> Gpu:
         return Gpu(
             index=self.index,
-            **dict(self.own),
-            pcie=Pcie(**dict(self.pcie)),
+            **asdict(self.identity),
+            pcie=self.pcie.value,
             links=group_links(list(self.links)),
-            fabric=Fabric(**dict(self.fabric)),
-            temperature=Temperature(**dict(self.temperature)),
-            power=Power(**dict(self.power)),
-            clocks=Clocks(**dict(self.clocks)),
-            events=ClocksEvents(**dict(self.events)),
-            counters=Counters(**dict(self.counters)),
-            link_errors=LinkErrors(**dict(self.link_errors)),
-            ecc=Ecc(**dict(self.ecc)),
-            repair=Repair(**dict(self.repair)),
-            xids=Xids(**dict(self.xids)),
+            fabric=self.fabric,
+            temperature=self.temperature.value,
+            power=self.power.value,
+            clocks=self.clocks.value,
+            events=self.events.value,
+            counters=self.counters,
+            link_errors=self.link_errors.value,
+            ecc=self.ecc.value,
+            repair=self.repair.value,
+            xids=self.xids.value,
             fans=list(self.fans),
-            window=self._window(),
-            error=self.problem,
+            window=self.window and replace(self.window, growth=self.growth),
+            error=self.error,
         )
 
-    def _window(self) -> Window | None:
-        growth = dict(self.growth)
-        return self.window and replace(self.window, growth=Growth(**growth) if growth else None)
+
+class ArmBuilder(Struct):
+    """One arm of an NCCL run, with the members of `Arm`; until its outcome is known, it was cut short."""
+
+    name: str
+    outcome: ArmOutcome = ArmOutcome.CUT
+    phase: str = ""
+    message: str = ""
+    exit_code: Int = NOT_READ
+    spawn_ms: Int = NOT_READ
+    init_ms: Int = NOT_READ
+    load_ms: Int = NOT_READ
+    measure_ms: Int = NOT_READ
+    teardown_ms: Int = NOT_READ
+    cells: list[Cell] = field(default_factory=list)
+    pairs: list[list[Num]] = field(default_factory=list)
+    transport: Text = NOT_READ
+    nvls: Flag = NOT_READ
+    channels: Int = NOT_READ
+    host_buffers: Text = NOT_READ
+
+    def build(self) -> Arm:
+        return Arm(**(asdict(self) | {"cells": list(self.cells), "pairs": [list(row) for row in self.pairs]}))
 
 
-class Grids:
-    """The square grids of `Pairs`, "not read" until a cell is set."""
+class NcclBuilder(Struct, kw_only=True):
+    """An NCCL run, with the members of `NcclResult`."""
 
-    def __init__(self, size: int) -> None:
-        self.cells: dict[str, list[list[Int]]] = {
-            name: [[SELF if i == j else NOT_READ for j in range(size)] for i in range(size)]
-            for name in ("ancestor", "read", "write", "nvlink")
-        }
+    engine: str
+    expected: int
+    shm_bytes: Int
+    engine_version: Text = NOT_READ
+    nccl: Text = NOT_READ
+    cuda: Text = NOT_READ
+    ranks: int = 0
+    uuids: list[str] = field(default_factory=list)
+    skipped: str = ""
+    message: str = ""
+    arms: list[ArmBuilder] = field(default_factory=list)
+    cut: list[str] = field(default_factory=list)
+    throttled_periods: Int = NOT_READ
 
-    def pairs(self) -> Pairs:
-        return Pairs(**{name: [list(row) for row in grid] for name, grid in self.cells.items()})
+    def add_versions(self, *, engine_version: Text = NOT_READ, nccl: Text, cuda: Text) -> None:
+        """Fill in versions that are not known yet."""
+        self.engine_version = engine_version if self.engine_version == NOT_READ else self.engine_version
+        self.nccl = nccl if self.nccl == NOT_READ else self.nccl
+        self.cuda = cuda if self.cuda == NOT_READ else self.cuda
 
-
-class ArmDraft:
-    """One arm of the benchmark; until somebody says how it ended, it was cut short."""
-
-    def __init__(self, name: str) -> None:
-        self.parts: Parts = {"name": name, "outcome": ArmOutcome.CUT}
-        self.cells: list[Cell] = []
-        self.pairs: list[list[Num]] = []
-
-    def arm(self) -> Arm:
-        return Arm(**dict(self.parts), cells=list(self.cells), pairs=[list(row) for row in self.pairs])
-
-
-class NcclBuilder:
-    """The benchmark; `parts` are the members of `NcclResult` that are no lists of what children said."""
-
-    def __init__(self) -> None:
-        self.parts: Parts = {}
-        self.arms: list[ArmDraft] = []
-        self.cut: list[str] = []
-
-    def nccl(self) -> NcclResult:
-        return NcclResult(**dict(self.parts), arms=[arm.arm() for arm in list(self.arms)], cut=list(self.cut))
+    def build(self) -> NcclResult:
+        lists = {"arms": [arm.build() for arm in list(self.arms)], "cut": list(self.cut)}
+        return NcclResult(**(asdict(self) | lists))
 
 
-class Draft:
-    """Everything that one run has read so far."""
+class ResultBuilder:
+    """All readings of one run so far."""
 
     def __init__(self, *, probe: str, run: str, node: str) -> None:
         self.probe, self.run, self.node = probe, run, node
-        self.host: Parts = {}
-        self.system: Parts = {}
-        self.gpus: list[GpuDraft] = []
-        self.grids = Grids(0)
+        self.host = Builder(Host)
+        self.system = Builder(System)
+        self.gpus: list[GpuBuilder] = []
+        self.pairs = Pairs()
+        """Its grids are filled in place; see `empty_pairs`."""
         self.nics = Nics()
         self.ports: list[Port] = []
         self.bus = Bus()
         self.sensors: list[Sensor] = []
-        self.late: list[str] = []
-        """Members that were still being read when the run ended."""
+        self.incomplete: list[str] = []
+        """Members that are still being read."""
         self.nccl: NcclBuilder | None = None
         self.problem: Problem | None = None
-        """What a probe found out about its own work; how the run ended says more, and wins."""
+        """A probe's own finding; a problem with which the run ended takes precedence."""
 
-    def result(self, *, duration_ms: int, problem: Problem | None = None) -> Result:
+    def build(self, *, duration_ms: int, problem: Problem | None = None) -> Result:
+        grids = {name: [list(row) for row in grid] for name, grid in asdict(self.pairs).items()}
         return Result(
             probe=self.probe,
             run=self.run,
             node=self.node,
             duration_ms=duration_ms,
-            host=Host(**dict(self.host)),
-            system=System(**dict(self.system)),
-            gpus=[gpu.gpu() for gpu in list(self.gpus)],
-            pairs=self.grids.pairs(),
+            host=self.host.value,
+            system=self.system.value,
+            gpus=[gpu.build() for gpu in list(self.gpus)],
+            pairs=Pairs(**grids),
             nics=replace(self.nics, ports=list(self.ports)),
             bus=self.bus,
             sensors=list(self.sensors),
             problem=problem or self.problem,
-            omitted=list(self.late),
-            nccl=None if self.nccl is None else self.nccl.nccl(),
+            omitted=list(self.incomplete),
+            nccl=None if self.nccl is None else self.nccl.build(),
         )
 
 
-def group_links(readings: list[tuple[int, Parts]]) -> list[LinkGroup]:
-    """Links that answered alike, in the order of their lowest number."""
-    groups: list[tuple[Parts, list[int]]] = []
-    for link, answers in readings:
-        alike = next((links for known, links in groups if known == answers), None)
-        if alike is None:
-            groups.append((dict(answers), [link]))
+def empty_pairs(gpus: int) -> Pairs:
+    """Grids for so many GPUs, "not read" outside the diagonal."""
+
+    def grid() -> list[list[Int]]:
+        return [[SELF if i == j else NOT_READ for j in range(gpus)] for i in range(gpus)]
+
+    return Pairs(ancestor=grid(), read=grid(), write=grid(), nvlink=grid())
+
+
+def group_links(links: list[LinkGroup]) -> list[LinkGroup]:
+    """Links with the same readings as one group each, in the order of their lowest number."""
+    groups: list[LinkGroup] = []
+    for link in links:
+        for index, group in enumerate(groups):
+            if replace(link, links=group.links) == group:
+                groups[index] = replace(group, links=[*group.links, *link.links])
+                break
         else:
-            alike.append(link)
-    return [LinkGroup(links=links, **answers) for answers, links in groups]
-
-
-def first_reason(values: list[Any], *, default: str) -> Unavailable:
-    """The first reason among `values`, for a summary of readings of which none could be read."""
-    return next((value for value in values if isinstance(value, Unavailable)), Unavailable(default))
+            groups.append(link)
+    return groups

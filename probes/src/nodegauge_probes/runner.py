@@ -1,15 +1,15 @@
 """Runs one probe so that it always ends in time, and always with a result.
 
-The measuring happens in a daemon thread; this, the main thread, watches it and writes.  A call that is stuck
-in the driver cannot be interrupted by anything, so the watchdog writes what was read, names the call, and
-leaves by `os._exit`.  Why a thread and not a child process: a ctypes call releases the interpreter, so the
-watchdog runs on; the readings are shared without a pipe that could break; there is one process for a kubelet
-to signal; and a child that is stuck in the kernel would keep the container alive as a thread does.
+The probe runs in a daemon thread; the main thread watches it and writes the result.  A call that hangs in the
+driver cannot be interrupted, so the watchdog writes the readings so far, names the call, and exits with
+`os._exit`.  Why a thread and not a child process: a ctypes call releases the interpreter lock, so the
+watchdog continues; the readings are shared without a pipe that could break; the kubelet signals one process;
+and a child stuck in the kernel would keep the container alive just like a thread.
 
-Signals arrive in the main thread, which is never inside the driver: SIGTERM and SIGINT end in the same last
-words.  Leaving closes the driver's files at once.
+Signals arrive in the main thread, which is never inside the driver: SIGTERM and SIGINT also write the result.
+Exiting closes the driver's files at once.
 
-It knows no probe, no NVML call and no hardware.
+Independent of probes and hardware.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from types import FrameType
 from msgspec import Struct
 
 from nodegauge_contract import Problem, ProblemKind, Result
-from nodegauge_probes.nvml.library import NvmlUnusable
-from nodegauge_probes.result_builder import Draft
+from nodegauge_probes.nvml.errors import NvmlUnusable
+from nodegauge_probes.result_builder import ResultBuilder
 
 TICK_S = 0.05
 CALL_LIMIT_S, OPENING_LIMIT_S = 10.0, 30.0
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByIndex"})
-"""Without persistence mode these wake every GPU up, which takes seconds each."""
+"""Without persistence mode these initialise every GPU, which takes seconds each."""
 
-Measure = Callable[[Draft, "CallWatch"], None]
+Measure = Callable[[ResultBuilder, "CallWatch"], None]
 Write = Callable[[Result], int]
 
 
 class Call(Struct, frozen=True):
-    """One call into the driver: its name, what it is about, and when it began (monotonic seconds)."""
+    """One call into the driver: its name, its GPU, and when it began (monotonic seconds)."""
 
     name: str
     subject: str
@@ -49,13 +49,13 @@ class Call(Struct, frozen=True):
 
 
 class CallWatch:
-    """What the driver is being asked right now, and what it was asked last."""
+    """The current call into the driver, and the last one."""
 
     def __init__(self, *, deadline: float) -> None:
         self.now: Call | None = None
         self.last = ""
-        self.before_leaving: list[Callable[[], None]] = []
-        """What must be done before the process is left at once, as ending children; it must not wait."""
+        self.before_exit: list[Callable[[], None]] = []
+        """Called before the process exits at once, for example to kill children; must not wait."""
         self._limits = min(CALL_LIMIT_S, deadline / 3), min(OPENING_LIMIT_S, deadline * 2 / 3)
 
     def enter(self, call: str, subject: str) -> None:
@@ -66,24 +66,24 @@ class CallWatch:
         self.now = None
 
     def hung(self) -> Problem | None:
-        """The problem that the present call is, if it takes longer than any healthy driver."""
+        """A problem if the current call takes longer than with any healthy driver."""
         call = self.now
         if call is None:
             return None
         limit = self._limits[call.name in OPENING_CALLS]
-        taken = time.monotonic() - call.since
-        if taken < limit:
+        elapsed = time.monotonic() - call.since
+        if elapsed < limit:
             return None
         about = f" for {call.subject}" if call.subject else ""
-        message = f"did not return{about} within {taken:.0f} s; what was read before it is in the result"
+        message = f"did not return{about} within {elapsed:.0f} s; the result contains the readings before it"
         return Problem(kind=ProblemKind.CALL_HUNG, call=call.name, message=message)
 
 
 class Run:
-    """One run of one probe, from the first call to the last word."""
+    """One run of one probe, from the first call to the written result."""
 
-    def __init__(self, *, draft: Draft, deadline: float, write: Write) -> None:
-        self._draft = draft
+    def __init__(self, *, result: ResultBuilder, deadline: float, write: Write) -> None:
+        self._result = result
         self._deadline = deadline
         self._write = write
         self._watch = CallWatch(deadline=deadline)
@@ -91,20 +91,20 @@ class Run:
         self._done = threading.Event()
         self._problem: Problem | None = None
 
-    def to_the_end(self, measure: Measure) -> int:
-        """Measure, write the result, and give the exit code; may leave the process by itself."""
+    def run(self, measure: Measure) -> int:
+        """Measure, write the result, and return the exit code; may exit the process."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         threading.Thread(target=self._work, args=(measure,), daemon=True, name="measure").start()
         while not self._done.wait(TICK_S):
-            problem = self._watch.hung() or self._late()
+            problem = self._watch.hung() or self._deadline_exceeded()
             if problem is not None:
-                self._leave(problem)
+                self._exit(problem)
         return self._finish(self._problem)
 
     def _work(self, measure: Measure) -> None:
         try:
-            measure(self._draft, self._watch)
+            measure(self._result, self._watch)
         except NvmlUnusable as error:
             self._problem = error.problem
         except BaseException as error:
@@ -112,26 +112,27 @@ class Run:
         finally:
             self._done.set()
 
-    def _late(self) -> Problem | None:
+    def _deadline_exceeded(self) -> Problem | None:
         if time.monotonic() - self._began < self._deadline:
             return None
-        message = f"not done after {self._deadline:g} s; what was read until then is in the result"
+        message = f"not done after {self._deadline:g} s; the result contains the readings until then"
         return Problem(kind=ProblemKind.DEADLINE, call=self._watch.last, message=message)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._done.is_set():  # everything is read and about to be written
-            self._leave(self._problem)
+        if self._done.is_set():  # everything was read and is about to be written
+            self._exit(self._problem)
         after = time.monotonic() - self._began
         message = (
-            f"{signal.Signals(number).name} after {after:.1f} s; what was read until then is in the result"
+            f"{signal.Signals(number).name} after {after:.1f} s; the result contains the readings until then"
         )
-        self._leave(Problem(kind=ProblemKind.TERMINATED, call=self._watch.last, message=message))
+        self._exit(Problem(kind=ProblemKind.TERMINATED, call=self._watch.last, message=message))
 
-    def _leave(self, problem: Problem | None) -> None:
-        """Last words, then out, past the driver library's exit handlers: they may hang as the call does."""
+    def _exit(self, problem: Problem | None) -> None:
+        """Write the result and exit without the driver library's exit handlers, which may hang like the
+        call."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        for do in list(self._watch.before_leaving):
+        for do in list(self._watch.before_exit):
             with contextlib.suppress(Exception):
                 do()
         code = self._finish(problem)
@@ -143,17 +144,17 @@ class Run:
             signal.signal(number, signal.SIG_IGN)
         duration = round((time.monotonic() - self._began) * 1000)
         try:
-            result = self._draft.result(duration_ms=duration, problem=problem)
+            result = self._result.build(duration_ms=duration, problem=problem)
         except Exception as error:
-            bare = Draft(probe=self._draft.probe, run=self._draft.run, node=self._draft.node)
-            result = bare.result(duration_ms=duration, problem=_crash(error))
+            bare = ResultBuilder(probe=self._result.probe, run=self._result.run, node=self._result.node)
+            result = bare.build(duration_ms=duration, problem=_crash(error))
         return self._write(result)
 
 
 def _crash(error: BaseException) -> Problem:
-    """A defect of ours: its type and place."""
+    """A bug of the probe: its type and location."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown"
+    location = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "unknown"
     name = frames[-1].name if frames else ""
-    words = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-    return Problem(kind=ProblemKind.CRASHED, call=f"{place} {name}".strip()[:128], message=words)
+    message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+    return Problem(kind=ProblemKind.CRASHED, call=f"{location} {name}".strip()[:128], message=message)

@@ -1,6 +1,6 @@
-"""How the reading of a node begins and ends: its boot, its bus, its driver, a draft with each GPU in it.
+"""How a probe reads a node: its boot, its PCI bus, its driver, and each GPU's identity and interconnect.
 
-What is read of the GPUs, and in which order, is each probe's own business.
+The health probe and the NCCL probe start alike, so that both documents describe the node in the same way.
 """
 
 from __future__ import annotations
@@ -10,39 +10,58 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nodegauge_contract import Unavailable
 from nodegauge_contract.model import MAX_GPUS
-from nodegauge_probes.collectors import inventory
-from nodegauge_probes.host import boot, pci
-from nodegauge_probes.nvml.device import Watch
-from nodegauge_probes.nvml.library import Device, Nvml
-from nodegauge_probes.result_builder import Draft, GpuDraft, Grids
+from nodegauge_probes.collectors import inventory, topology
+from nodegauge_probes.host import kernel, pci
+from nodegauge_probes.nvml.library import Device, Nvml, Watch
+from nodegauge_probes.result_builder import GpuBuilder, ResultBuilder, empty_pairs
 
-Gpus = list[tuple[Device, GpuDraft]]
-"""Every GPU with its place in the draft, by index."""
+Gpus = list[tuple[Device, GpuBuilder]]
+"""Every GPU with its part of the result, by index."""
 
 
 @contextmanager
-def opened(draft: Draft, *, watch: Watch, sysfs: Path, procfs: Path) -> Iterator[tuple[Nvml, Gpus]]:
-    """NVML while it is read from; raises `NvmlUnusable`."""
-    draft.host["boot_id"] = boot.boot_id(procfs)
-    draft.host["boottime_ms"] = boot.boottime_ms()
-    draft.bus = pci.bus(sysfs)
+def open_node(
+    result: ResultBuilder, *, watch: Watch, sysfs: Path, procfs: Path
+) -> Iterator[tuple[Nvml, Gpus]]:
+    """An open NVML session and the node's GPUs; raises `NvmlUnusable`."""
+    result.host.set(boot_id=kernel.boot_id(procfs))
+    result.host.set(boottime_ms=kernel.boottime_ms())
+    result.bus = pci.bus(sysfs)
     nvml = Nvml(watch=watch, pause=time.sleep)
     nvml.open()
     try:
-        inventory.versions(nvml, draft)
+        inventory.versions(nvml, result)
         devices = nvml.devices()[:MAX_GPUS]
-        draft.gpus = [GpuDraft(device.index) for device in devices]
-        draft.grids = Grids(len(devices))
-        yield nvml, list(zip(devices, draft.gpus, strict=True))
+        result.gpus = [GpuBuilder(device.index) for device in devices]
+        result.pairs = empty_pairs(len(devices))
+        yield nvml, list(zip(devices, result.gpus, strict=True))
     finally:
         nvml.close()
 
 
-def unless_ill(
-    nvml: Nvml, device: Device, gpu: GpuDraft, *, read: Callable[[Nvml, Device, GpuDraft], None]
+def read_interconnect(
+    result: ResultBuilder, nvml: Nvml, gpus: Gpus, *, sysfs: Path
+) -> list[pci.Location | Unavailable]:
+    """Identity, pairs, links, fabric and PCIe of every GPU; returns the GPUs' PCI locations."""
+    for device, gpu in gpus:
+        read(nvml, device, gpu, collect=inventory.identity)
+    topology.pairs(nvml, [device for device, _ in gpus], result)
+    for device, gpu in gpus:
+        for collect in (topology.links, topology.fabric, inventory.locality):
+            read(nvml, device, gpu, collect=collect)
+    locations = [pci.locate_gpu(sysfs, gpu.identity.pci) for gpu in result.gpus]
+    for gpu, location in zip(result.gpus, locations, strict=True):
+        gpu.identity.numa_node = pci.numa_node(location)
+        topology.add_remote_types(gpu, sysfs)
+    return locations
+
+
+def read(
+    nvml: Nvml, device: Device, gpu: GpuBuilder, *, collect: Callable[[Nvml, Device, GpuBuilder], None]
 ) -> None:
-    """Read on while the GPU answers; what is left out of one that does not stays "not read"."""
-    if device.gone is None:
-        read(nvml, device, gpu)
-    gpu.problem = device.problem
+    """Collect unless the GPU is lost; what is left out stays "not read"."""
+    if device.lost is None:
+        collect(nvml, device, gpu)
+    gpu.error = device.fault

@@ -1,7 +1,7 @@
-"""What a run was told: options and environment, parsed once, every bad value named in one error.
+"""Settings of a run from options and environment: parsed once, with one error for all invalid values.
 
-The environment says where the pod runs (run id, node, roots, termination log), options say how to measure.
-`NODEGAUGE_*` wins over a default and loses against an option.
+The environment describes the pod (run id, node, roots, termination log), options how to measure.  An option
+overrides `NODEGAUGE_*`, which overrides a default.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
 DEADLINES = {"health": "45", "nccl": "450", "pull": "150"}
-"""Seconds by probe: the benchmark's pod has 8 minutes."""
+"""Seconds by probe: the NCCL probe's pod has 8 minutes."""
 LIMITS = "90,45,10"
 MAX_VARIABLES, MAX_VALUE = 64, 1024
-EPILOG = """environment: NODEGAUGE_RUN, NODEGAUGE_NODE (echoed in the result), NODEGAUGE_SYSFS,
-NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default /dev/termination-log; written only where it exists or
-is named here).  nccl and pull: NODEGAUGE_GPUS (how many GPUs the node should have), NODEGAUGE_SHARED (how its
-GPUs are shared: then nothing is measured), NODEGAUGE_NCCL_CHILD (a program in the engine's place),
-NODEGAUGE_NCCL_LIMITS (as --limits).  exit codes: 0 a result was written (also one that names a problem),
-1 nothing could be written, 2 wrong arguments."""
+EPILOG = """environment: NODEGAUGE_RUN and NODEGAUGE_NODE (echoed in the result), NODEGAUGE_SYSFS,
+NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default: /dev/termination-log if it exists).  nccl and pull:
+NODEGAUGE_GPUS (how many GPUs the node should have), NODEGAUGE_SHARED (how its GPUs are shared; if set,
+nothing is measured), NODEGAUGE_NCCL_CHILD (a program to run instead of the engine), NODEGAUGE_NCCL_LIMITS
+(like --limits).  exit codes: 0 a result was written, with or without a problem; 1 no result could be written;
+2 invalid arguments."""
 
 
 _VARIABLE = re.compile(r"NCCL_[A-Z0-9_]{1,100}")
@@ -40,12 +40,12 @@ class Format(StrEnum):
 
 
 class BadSettings(Exception):
-    """Every option or variable that cannot be used, one per line."""
+    """Every invalid option or variable, one per line."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
     """One run: seconds for `window`, `deadline`, `budget` and `limits` (startup, measuring, teardown),
-    samples per second for `hz`.  What is for another probe has its default."""
+    samples per second for `hz`.  Settings of other probes have their defaults."""
 
     probe: str
     format: Format
@@ -61,7 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     child: str
     expected: int
     shared: str
-    environment: dict[str, str]
+    nccl_variables: dict[str, str]
     limits: tuple[float, float, float]
     budget: float
 
@@ -74,36 +74,36 @@ def parse(
     engines: Sequence[str],
 ) -> Settings:
     """The settings of one run; raises `BadSettings`, and SystemExit for --help or an unknown option."""
-    told = _parser(probes, engines).parse_args(arguments)
+    options = _parser(probes, engines).parse_args(arguments)
     bad: list[str] = []
-    window = _number(told.window, "--window", bad, low=0, high=60)
-    hz = _number(told.hz, "--hz", bad, low=0.1, high=50)
-    deadline = _number(told.deadline or DEADLINES[told.probe], "--deadline", bad, low=1, high=600)
-    if not bad and told.probe == "health" and deadline <= window:
+    window = _number(options.window, "--window", bad, low=0, high=60)
+    hz = _number(options.hz, "--hz", bad, low=0.1, high=50)
+    deadline = _number(options.deadline or DEADLINES[options.probe], "--deadline", bad, low=1, high=600)
+    if not bad and options.probe == "health" and deadline <= window:
         bad.append(f"--deadline: {deadline:g} s must be longer than --window, {window:g} s")
-    limits = _limits(told.limits or environment.get("NODEGAUGE_NCCL_LIMITS") or LIMITS, bad)
-    budget = _number(told.budget, "--budget", bad, low=1, high=600)
-    variables = _variables(told.environment, bad)
+    limits = _limits(options.limits or environment.get("NODEGAUGE_NCCL_LIMITS") or LIMITS, bad)
+    budget = _number(options.budget, "--budget", bad, low=1, high=600)
+    variables = _variables(options.environment, bad)
     expected = _number(environment.get("NODEGAUGE_GPUS") or "0", "NODEGAUGE_GPUS", bad, low=0, high=1024)
-    _check_words(environment, bad)
+    _check_environment(environment, bad)
     if bad:
         raise BadSettings("\n".join(bad))
     return Settings(
-        probe=told.probe,
-        format=Format(told.format),
+        probe=options.probe,
+        format=Format(options.format),
         run=environment.get("NODEGAUGE_RUN", ""),
         node=environment.get("NODEGAUGE_NODE", ""),
-        sysfs=Path(told.sysfs or environment.get("NODEGAUGE_SYSFS") or "/sys"),
-        procfs=Path(told.procfs or environment.get("NODEGAUGE_PROCFS") or "/proc"),
+        sysfs=Path(options.sysfs or environment.get("NODEGAUGE_SYSFS") or "/sys"),
+        procfs=Path(options.procfs or environment.get("NODEGAUGE_PROCFS") or "/proc"),
         termination_log=_termination_log(environment),
         window=window,
         hz=hz,
         deadline=deadline,
-        engine=told.engine,
+        engine=options.engine,
         child=environment.get(CHILD_VARIABLE, ""),
         expected=int(expected),
         shared=environment.get("NODEGAUGE_SHARED", ""),
-        environment=variables,
+        nccl_variables=variables,
         limits=limits,
         budget=budget,
     )
@@ -112,44 +112,46 @@ def parse(
 def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nodegauge_probes",
-        description="Read one GPU node and print what was read; judges nothing.",
+        description="Read one GPU node and print the readings. Verdicts are up to the operator.",
         epilog=EPILOG,
     )
-    parser.add_argument("probe", choices=probes, help="what to measure")
-    parser.add_argument("--format", choices=[*Format], default=Format.JSON, help="default json")
-    parser.add_argument("--sysfs", metavar="ROOT", help="another root than /sys")
-    parser.add_argument("--procfs", metavar="ROOT", help="another root than /proc")
+    parser.add_argument("probe", choices=probes, help="which probe to run")
+    parser.add_argument(
+        "--format", choices=[*Format], default=Format.JSON, help="output on stdout, default json"
+    )
+    parser.add_argument("--sysfs", metavar="ROOT", help="root to use instead of /sys")
+    parser.add_argument("--procfs", metavar="ROOT", help="root to use instead of /proc")
     parser.add_argument("--window", metavar="SECONDS", default="3", help="how long to sample, default 3")
     parser.add_argument("--hz", metavar="N", default="4", help="samples per second, default 4")
     parser.add_argument(
         "--deadline",
         metavar="SECONDS",
-        help=f"end with what was read, default {', '.join(f'{name} {s}' for name, s in DEADLINES.items())}",
+        help=f"stop with the readings so far, default {', '.join(f'{n} {s}' for n, s in DEADLINES.items())}",
     )
     nccl = parser.add_argument_group("nccl and pull")
     nccl.add_argument("--engine", choices=engines, default=engines[0], help=f"default {engines[0]}")
-    nccl.add_argument("--environment", metavar="JSON", default="{}", help="NCCL_* variables of all arms")
+    nccl.add_argument("--environment", metavar="JSON", default="{}", help="NCCL_* variables for all arms")
     nccl.add_argument(
         "--budget",
         metavar="SECONDS",
         default=f"{BUDGET_S:g}",
-        help=f"of all arms together, default {BUDGET_S:g}",
+        help=f"for all arms together, default {BUDGET_S:g}",
     )
     nccl.add_argument(
         "--limits",
         metavar="S,S,S",
-        help=f"after which a child that starts, measures or ends is killed, default {LIMITS}",
+        help=f"limits for starting, measuring and ending a child, default {LIMITS}",
     )
     return parser
 
 
-def _check_words(environment: Mapping[str, str], bad: list[str]) -> None:
+def _check_environment(environment: Mapping[str, str], bad: list[str]) -> None:
     child = environment.get(CHILD_VARIABLE, "")
     if child and not Path(child).is_absolute():
         bad.append(f"{CHILD_VARIABLE}: {child!r} is not an absolute path")
     for name, limit in (("NODEGAUGE_RUN", 128), ("NODEGAUGE_NODE", 253), ("NODEGAUGE_SHARED", 128)):
         if len(environment.get(name, "")) > limit:
-            bad.append(f"{name}: longer than {limit} characters")
+            bad.append(f"{name}: longer than {limit} characters; shorten it")
 
 
 def _number(text: str, name: str, bad: list[str], *, low: float, high: float) -> float:
@@ -173,21 +175,21 @@ def _limits(text: str, bad: list[str]) -> tuple[float, float, float]:
 
 
 def _variables(text: str, bad: list[str]) -> dict[str, str]:
-    """NCCL's variables from JSON; nobody sets others through this: not the loader's, not ours."""
+    """NCCL's variables from JSON.  Others are refused: the loader's and ours must not be set here."""
     try:
-        told = json.loads(text)
+        variables = json.loads(text)
     except ValueError as error:
         bad.append(f"--environment: not JSON: {error}")
         return {}
-    if not isinstance(told, dict) or len(told) > MAX_VARIABLES:
+    if not isinstance(variables, dict) or len(variables) > MAX_VARIABLES:
         bad.append(f"--environment: not an object of at most {MAX_VARIABLES} variables")
         return {}
-    for name, value in told.items():
+    for name, value in variables.items():
         if not _VARIABLE.fullmatch(name):
-            bad.append(f"--environment: {name!r} is not the name of an NCCL variable (NCCL_...)")
+            bad.append(f"--environment: {name!r} is not an NCCL variable (NCCL_...)")
         elif not isinstance(value, str) or len(value) > MAX_VALUE or "\0" in value:
-            bad.append(f"--environment: {name} is not a text of at most {MAX_VALUE} characters")
-    return told
+            bad.append(f"--environment: {name} is not a string of at most {MAX_VALUE} characters")
+    return variables
 
 
 def _termination_log(environment: Mapping[str, str]) -> Path | None:

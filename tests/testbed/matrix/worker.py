@@ -24,8 +24,8 @@ from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.report_update import advance
 from nodegauge_probes import health
-from nodegauge_probes.nvml.library import NvmlUnusable
-from nodegauge_probes.result_builder import Draft
+from nodegauge_probes.nvml.errors import NvmlUnusable
+from nodegauge_probes.result_builder import ResultBuilder
 from testbed.hardware import Hardware, HardwareError, plug
 from testbed.matrix.expected import Row, Scenario
 
@@ -162,12 +162,12 @@ def _measure(hardware: Hardware) -> Result:
         window=float(WINDOW),
         hz=float(HZ),
     )
-    draft = Draft(probe=health.NAME, run="", node="node-1")
+    builder = ResultBuilder(probe=health.NAME, run="", node="node-1")
     try:
-        health.measure(draft, watch=Quiet(), settings=settings)
+        health.measure(builder, watch=Quiet(), settings=settings)
     except NvmlUnusable as unusable:
-        return draft.result(duration_ms=0, problem=unusable.problem)
-    return draft.result(duration_ms=0)
+        return builder.build(duration_ms=0, problem=unusable.problem)
+    return builder.build(duration_ms=0)
 
 
 def _apart(hardware: Hardware) -> str:

@@ -18,7 +18,7 @@ import msgspec
 
 from nodegauge_contract.nccl import Cell, Collective, Phase
 from nodegauge_contract.values import NOT_READ
-from nodegauge_probes.nccl.protocol import About, CellOrder, Line, Order, decode_order
+from nodegauge_probes.nccl.protocol import CellOrder, EngineInfo, Line, Order, decode_order
 from testbed.simulated_nccl import debuglog, pace, pathfinding, trouble
 from testbed.simulated_nccl.machine import Machine, MachineMissing, load
 from testbed.simulated_nccl.speaker import Speaker, Stopped
@@ -84,14 +84,14 @@ class Child:
             self._speaker.fail("no-engine", "libnccl.so.2: cannot open shared object file")
         known = {gpu.uuid: number for number, gpu in enumerate(self._machine.gpus) if gpu.there}
         seen = visible(known, self._environment)
-        about = About(
-            engine=ENGINE,
-            engine_version=VERSION,
+        engine = EngineInfo(
+            name=ENGINE,
+            version=VERSION,
             nccl=self._machine.nccl,
             cuda=self._machine.cuda,
             uuids=list(seen),
         )
-        self._speaker.say(Line(about=about))
+        self._speaker.say(Line(engine=engine))
         if absent := [uuid for uuid in self._order.uuids if uuid not in seen]:
             self._speaker.fail("cuda-error", f"CUDA_ERROR_INVALID_DEVICE: not visible: {', '.join(absent)}")
         self._gpus = [known[uuid] for uuid in self._order.uuids]

@@ -58,9 +58,9 @@ class Speaker:
         if failed := self._troubles.at(trouble.FAILED, phase):
             self.fail("nccl-error", failed.message or "ncclUnhandledCudaError: call to CUDA function failed")
 
-    def fail(self, what: str, message: str) -> None:
+    def fail(self, kind: str, message: str) -> None:
         """Say that it failed, and end; raises Stopped."""
-        self.say(Line(failed=Failed(what=what, message=message)))
+        self.say(Line(failed=Failed(kind=kind, message=message)))
         raise Stopped(1)
 
     def spend(self, seconds: float, *, measuring: bool = False) -> None:

@@ -1,1 +1,1 @@
-"""What is read from the driver, one module per subject. A collector reads; it never judges."""
+"""Readings from the driver, one module per subject. A collector reads and never judges."""

@@ -1,25 +1,22 @@
-"""The sampling window: what changes from moment to moment, read a few times a second for a few seconds.
+"""The sampling window: values that change quickly, read a few times a second for a few seconds.
 
-One sample says little (a clocks event may stand for milliseconds), so the bits are counted with their longest
-run, and utilisation, temperatures, power, SM clock and P-state keep their smallest, median and largest value.
-The PCIe link rests while nobody uses it, so its generation and width are those of the busiest sample.
-The window is written into the draft after every sample: a run that is ended in the middle has what it saw.
+One sample says little (a clocks event may last milliseconds), so the bits are counted with their longest run,
+and utilisation, temperatures, power, SM clock and P-state keep their smallest, median and largest value.  An
+idle PCIe link slows down, so its generation and width are those of the busiest sample.  The window is written
+after every sample: a run that is ended in the middle keeps its samples.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Struct
 
-from nodegauge_contract import Int, ReasonSeen, Span, Unavailable, Window
+from nodegauge_contract import NOT_READ, Int, ReasonSeen, Span, Unavailable, Window
 from nodegauge_probes.collectors.telemetry import CLOCK_SM, gpu_temperature, memory_temperature
 from nodegauge_probes.nvml.library import Device, Nvml
-from nodegauge_probes.result_builder import GpuDraft, first_reason
-
-SPANS = ("utilization", "temperature", "power_mw", "sm_mhz", "pstate", "memory_temperature")
+from nodegauge_probes.result_builder import GpuBuilder
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -36,18 +33,17 @@ class Sample(Struct, frozen=True, kw_only=True):
     width: Int
 
 
-def supported_reasons(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
-    """The reasons that this driver can report at all."""
+def supported_reasons(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
+    """The reasons that this driver can report."""
     older = (("nvmlDeviceGetSupportedClocksThrottleReasons",),)
-    gpu.events["supported"] = nvml.integer(
-        device, "nvmlDeviceGetSupportedClocksEventReasons", otherwise=older
-    )
+    call = "nvmlDeviceGetSupportedClocksEventReasons"
+    gpu.events.set(supported=nvml.integer(device, call, fallbacks=older))
 
 
 def sample(nvml: Nvml, device: Device) -> Sample:
     older = (("nvmlDeviceGetCurrentClocksThrottleReasons",),)
     return Sample(
-        reasons=nvml.integer(device, "nvmlDeviceGetCurrentClocksEventReasons", otherwise=older),
+        reasons=nvml.integer(device, "nvmlDeviceGetCurrentClocksEventReasons", fallbacks=older),
         utilization=nvml.integer(device, "nvmlDeviceGetUtilizationRates", pick=lambda rates: rates.gpu),
         temperature=gpu_temperature(nvml, device),
         power_mw=nvml.integer(device, "nvmlDeviceGetPowerUsage"),
@@ -61,7 +57,7 @@ def sample(nvml: Nvml, device: Device) -> Sample:
 
 def watch(
     nvml: Nvml,
-    gpus: list[tuple[Device, GpuDraft]],
+    gpus: list[tuple[Device, GpuBuilder]],
     *,
     seconds: float,
     hz: float,
@@ -69,14 +65,14 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Sample every GPU `hz` times a second for `seconds`, at both ends of the window too; at least once.
+    """Sample every GPU `hz` times a second for `seconds`, including both ends of the window; at least once.
 
     `between` is called after every round of samples.
     """
-    taken: list[list[Sample]] = [[] for _ in gpus]
+    samples_of: list[list[Sample]] = [[] for _ in gpus]
     start = clock()
     while True:
-        for samples, (device, gpu) in zip(taken, gpus, strict=True):
+        for samples, (device, gpu) in zip(samples_of, gpus, strict=True):
             samples.append(sample(nvml, device))
             fill(gpu, samples, seconds=clock() - start)
         between()
@@ -87,48 +83,52 @@ def watch(
         sleep(max(0.0, due - elapsed))
 
 
-def fill(gpu: GpuDraft, samples: list[Sample], *, seconds: float) -> None:
-    """Write what the samples so far come to."""
-    masks = [taken.reasons for taken in samples]
+def fill(gpu: GpuBuilder, samples: list[Sample], *, seconds: float) -> None:
+    """Write the summary of the samples so far."""
+    masks = [each.reasons for each in samples]
     readable = sum(isinstance(mask, int) for mask in masks)
-    gpu.events["read"] = readable or first_reason(masks, default="not read")
-    gpu.events["seen"] = reasons_seen(masks)
-    gpu.pcie.update(link_at_work(samples))
-    spans: dict[str, Any] = {name: span([getattr(taken, name) for taken in samples]) for name in SPANS}
-    gpu.window = Window(seconds=round(seconds, 3), samples=len(samples), **spans)
+    refusal = next((mask for mask in masks if isinstance(mask, Unavailable)), NOT_READ)
+    gpu.events.set(read=readable or refusal, seen=reasons_seen(masks))
+    busiest = busiest_sample(samples)
+    gpu.pcie.set(generation=busiest.generation, width=busiest.width, utilization=busiest.utilization)
+    gpu.window = Window(
+        seconds=round(seconds, 3),
+        samples=len(samples),
+        utilization=span([each.utilization for each in samples]),
+        temperature=span([each.temperature for each in samples]),
+        power_mw=span([each.power_mw for each in samples]),
+        sm_mhz=span([each.sm_mhz for each in samples]),
+        pstate=span([each.pstate for each in samples]),
+        memory_temperature=span([each.memory_temperature for each in samples]),
+    )
 
 
-def link_at_work(samples: list[Sample]) -> dict[str, Int]:
-    """PCIe generation and width of the busiest sample, and how busy it was; the faster link among equals."""
-    busiest = max(samples, key=lambda one: tuple(map(_or_less, (one.utilization, one.generation, one.width))))
-    return {
-        "generation": busiest.generation,
-        "width": busiest.width,
-        "utilization": busiest.utilization,
-    }
+def busiest_sample(samples: list[Sample]) -> Sample:
+    """The sample with the highest utilisation; among equals, the one with the fastest PCIe link."""
 
+    def known(value: Int) -> int:
+        return -1 if isinstance(value, Unavailable) else value
 
-def _or_less(value: Int) -> int:
-    return -1 if isinstance(value, Unavailable) else value
+    return max(samples, key=lambda each: (known(each.utilization), known(each.generation), known(each.width)))
 
 
 def reasons_seen(masks: list[Int]) -> list[ReasonSeen]:
-    """Per bit: samples in which it stood, and how many of them in a row; an unreadable sample ends a row."""
-    found = []
+    """Per bit: samples in which it was set, and the longest run of them; an unreadable sample ends a run."""
+    reasons = []
     for bit in sorted(
         {1 << n for mask in masks if isinstance(mask, int) for n in range(63) if mask >> n & 1}
     ):
-        total = longest = row = 0
+        total = longest = run = 0
         for mask in masks:
-            row = row + 1 if isinstance(mask, int) and mask & bit else 0
-            total += row > 0
-            longest = max(longest, row)
-        found.append(ReasonSeen(bit=bit, samples=total, longest=longest))
-    return found
+            run = run + 1 if isinstance(mask, int) and mask & bit else 0
+            total += run > 0
+            longest = max(longest, run)
+        reasons.append(ReasonSeen(bit=bit, samples=total, longest=longest))
+    return reasons
 
 
 def span(values: list[Int]) -> Span | None:
-    """Smallest, median and largest; None where nothing could be read."""
+    """Smallest, median and largest; None if nothing could be read."""
     numbers = sorted(value for value in values if not isinstance(value, Unavailable))
     if not numbers:
         return None

@@ -1,7 +1,7 @@
-"""The GPU's condition at one moment: temperatures with their limits, power with its limits, clocks.
+"""The GPU's condition at one moment: temperatures and power with their limits, clocks, fans.
 
-Both families of temperature limits are asked for: absolute thresholds (up to Ampere and on consumer boards)
-and T.Limit distances (from Ada on); a GPU answers one of them or both.  Nothing is converted.
+Both families of temperature limits are read: absolute thresholds (up to Ampere and on consumer boards) and
+T.Limit distances (from Ada on); a GPU has one of them or both.  Nothing is converted.
 """
 
 from __future__ import annotations
@@ -10,58 +10,62 @@ from nodegauge_contract import Fan, Int, Unavailable
 from nodegauge_contract.gpu import MAX_FANS
 from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.nvml.values import signed
-from nodegauge_probes.result_builder import GpuDraft
+from nodegauge_probes.result_builder import GpuBuilder
 
 SENSOR_GPU = 0
 FI_MEMORY_TEMPERATURE = 82
 FI_POWER_AVERAGE, FI_POWER_INSTANT, SCOPE_GPU = 185, 186, 0
 CLOCK_SM, CLOCK_MEMORY = 1, 2
 
-THRESHOLDS = {"shutdown": 0, "slowdown": 1, "memory_max": 2, "gpu_max": 3}
+SHUTDOWN, SLOWDOWN, MEMORY_MAX, GPU_MAX = range(4)
 """NVML_TEMPERATURE_THRESHOLD_*."""
 
-TLIMITS = {"tlimit_shutdown": 193, "tlimit_slowdown": 194, "tlimit_memory_max": 195, "tlimit_gpu_max": 196}
-"""NVML_FI_DEV_TEMPERATURE_*_TLIMIT: °C left until the event, negative below the slowdown point."""
-
-_POWER = {
-    "usage_mw": "nvmlDeviceGetPowerUsage",
-    "enforced_limit_mw": "nvmlDeviceGetEnforcedPowerLimit",
-    "default_limit_mw": "nvmlDeviceGetPowerManagementDefaultLimit",
-    "source": "nvmlDeviceGetPowerSource",
-}
+FI_TLIMITS = 193, 194, 195, 196
+"""NVML_FI_DEV_TEMPERATURE_*_TLIMIT (shutdown, slowdown, memory, GPU): °C left until the event, negative below
+the slowdown point."""
 
 
-def temperature(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
-    gpu.temperature["gpu"] = gpu_temperature(nvml, device)
-    gpu.temperature["memory"] = memory_temperature(nvml, device)
-    for field, threshold in THRESHOLDS.items():
-        gpu.temperature[field] = nvml.integer(device, "nvmlDeviceGetTemperatureThreshold", threshold)
-    gpu.temperature["margin"] = nvml.integer(device, "nvmlDeviceGetMarginTemperature")
-    for field, value in zip(TLIMITS, nvml.fields(device, *TLIMITS.values()), strict=True):
-        gpu.temperature[field] = _distance(value)
+def temperature(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
+    def threshold(kind: int) -> Int:
+        return nvml.integer(device, "nvmlDeviceGetTemperatureThreshold", kind)
+
+    out = gpu.temperature
+    out.set(gpu=gpu_temperature(nvml, device))
+    out.set(memory=memory_temperature(nvml, device))
+    out.set(shutdown=threshold(SHUTDOWN))
+    out.set(slowdown=threshold(SLOWDOWN))
+    out.set(memory_max=threshold(MEMORY_MAX))
+    out.set(gpu_max=threshold(GPU_MAX))
+    out.set(margin=nvml.integer(device, "nvmlDeviceGetMarginTemperature"))
+    shutdown, slowdown, memory, limit = map(_distance, nvml.fields(device, *FI_TLIMITS))
+    out.set(
+        tlimit_shutdown=shutdown, tlimit_slowdown=slowdown, tlimit_memory_max=memory, tlimit_gpu_max=limit
+    )
 
 
 def gpu_temperature(nvml: Nvml, device: Device) -> Int:
-    """The GPU's own temperature in °C."""
+    """The GPU's temperature in °C."""
     older = (("nvmlDeviceGetTemperature", SENSOR_GPU),)
-    return nvml.integer(device, "nvmlDeviceGetTemperatureV", SENSOR_GPU, otherwise=older)
+    return nvml.integer(device, "nvmlDeviceGetTemperatureV", SENSOR_GPU, fallbacks=older)
 
 
 def memory_temperature(nvml: Nvml, device: Device) -> Int:
-    """The memory's temperature in °C, on boards that have a sensor there."""
+    """The memory's temperature in °C, on boards with a sensor there."""
     memory = nvml.whole_field(device, FI_MEMORY_TEMPERATURE)
     return Unavailable("no memory sensor (reads 0)") if memory == 0 else memory
 
 
-def power(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
-    for field, call in _POWER.items():
-        gpu.power[field] = nvml.integer(device, call)
-    gpu.power["energy_mj"] = energy(nvml, device)
-    for field, number in (("average_mw", FI_POWER_AVERAGE), ("instant_mw", FI_POWER_INSTANT)):
-        gpu.power[field] = nvml.whole_field(device, (number, SCOPE_GPU))
+def power(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
+    gpu.power.set(usage_mw=nvml.integer(device, "nvmlDeviceGetPowerUsage"))
+    gpu.power.set(enforced_limit_mw=nvml.integer(device, "nvmlDeviceGetEnforcedPowerLimit"))
+    gpu.power.set(default_limit_mw=nvml.integer(device, "nvmlDeviceGetPowerManagementDefaultLimit"))
+    gpu.power.set(source=nvml.integer(device, "nvmlDeviceGetPowerSource"))
+    gpu.power.set(energy_mj=energy(nvml, device))
+    gpu.power.set(average_mw=nvml.whole_field(device, (FI_POWER_AVERAGE, SCOPE_GPU)))
+    gpu.power.set(instant_mw=nvml.whole_field(device, (FI_POWER_INSTANT, SCOPE_GPU)))
     call = "nvmlDeviceGetPowerManagementLimitConstraints"
-    gpu.power["min_limit_mw"] = nvml.integer(device, call, pick=lambda limits: limits[0])
-    gpu.power["max_limit_mw"] = nvml.integer(device, call, pick=lambda limits: limits[1])
+    gpu.power.set(min_limit_mw=nvml.integer(device, call, pick=lambda limits: limits[0]))
+    gpu.power.set(max_limit_mw=nvml.integer(device, call, pick=lambda limits: limits[1]))
 
 
 def energy(nvml: Nvml, device: Device) -> Int:
@@ -69,19 +73,19 @@ def energy(nvml: Nvml, device: Device) -> Int:
     return nvml.integer(device, "nvmlDeviceGetTotalEnergyConsumption")
 
 
-def clocks(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
-    gpu.clocks["sm_mhz"] = nvml.integer(device, "nvmlDeviceGetClockInfo", CLOCK_SM)
-    gpu.clocks["memory_mhz"] = nvml.integer(device, "nvmlDeviceGetClockInfo", CLOCK_MEMORY)
-    gpu.clocks["max_sm_mhz"] = nvml.integer(device, "nvmlDeviceGetMaxClockInfo", CLOCK_SM)
-    gpu.clocks["max_memory_mhz"] = nvml.integer(device, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY)
-    gpu.clocks["pstate"] = nvml.integer(device, "nvmlDeviceGetPerformanceState")
+def clocks(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
+    gpu.clocks.set(sm_mhz=nvml.integer(device, "nvmlDeviceGetClockInfo", CLOCK_SM))
+    gpu.clocks.set(memory_mhz=nvml.integer(device, "nvmlDeviceGetClockInfo", CLOCK_MEMORY))
+    gpu.clocks.set(max_sm_mhz=nvml.integer(device, "nvmlDeviceGetMaxClockInfo", CLOCK_SM))
+    gpu.clocks.set(max_memory_mhz=nvml.integer(device, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY))
+    gpu.clocks.set(pstate=nvml.integer(device, "nvmlDeviceGetPerformanceState"))
 
 
-def fans(nvml: Nvml, device: Device, gpu: GpuDraft) -> None:
-    """The GPU's own fans; none on passive boards."""
+def fans(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
+    """The GPU's fans; passive boards have none."""
     count = nvml.integer(device, "nvmlDeviceGetNumFans")
     if isinstance(count, Unavailable):
-        # A driver that cannot count fans knows one.
+        # A driver without this call supports one fan.
         percent = nvml.integer(device, "nvmlDeviceGetFanSpeed")
         gpu.fans = [] if isinstance(percent, Unavailable) else [Fan(percent=percent)]
         return

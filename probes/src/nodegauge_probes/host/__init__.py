@@ -1,1 +1,2 @@
-"""What is read from the host's kernel: sysfs, hwmon, RDMA ports, the PCI bus, the boot id and its clock."""
+"""Readings from the host's kernel: PCI devices, RDMA ports, hwmon, the boot id, the clock, the control
+group."""

@@ -1,12 +1,12 @@
-"""What the kernel's hardware monitor shows of power supplies and fans: volts, amperes, watts, rpm, alarms.
+"""Power supplies and fans in the kernel's hardware monitor: volts, amperes, watts, rpm, alarms.
 
-Readable by anyone where /sys is the host's, which it is in a pod.  Chips that only know temperatures (CPUs,
-disks, memory, network cards) say nothing about supply and are passed over; so are graphics drivers, whose
-regulators are the card's own.  Nothing is converted and nothing is judged: a mainboard chip's inputs need
-multipliers that nobody here knows, and its alarms compare with limits that nobody may have set.
+Readable without privilege in the host's /sys, which a pod sees.  Chips with only temperatures (CPUs, disks,
+memory, network cards) say nothing about supplies and are skipped, like graphics drivers, whose regulators
+belong to the card.  Nothing is converted: a mainboard chip's inputs need multipliers that are unknown here,
+and its alarms use limits that may never have been set.
 
-Reading a sensor may take long (I2C, PMBus, ACPI), so this runs beside the sampling window (`aside`).
-Source: Documentation/hwmon/sysfs-interface.rst of the kernel.
+A sensor may be slow (I2C, PMBus, ACPI), so sensors are read in a thread of their own during the sampling
+window (`health`).  Source: Documentation/hwmon/sysfs-interface.rst of the kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nodegauge_contract import Int, Sensor, Unavailable
 from nodegauge_contract.model import MAX_SENSORS
-from nodegauge_probes.host.sysfs import listing, natural, text_of
+from nodegauge_probes.host.kernel import listing, natural, text_of
 
 GRAPHICS = frozenset({"amdgpu", "i915", "nouveau", "nvidia", "radeon", "xe"})
 SUPPLY_KINDS = frozenset({"in", "power", "curr"})
@@ -39,25 +39,25 @@ NO_ALARM, NO_LIMIT = Unavailable("the chip has no alarm for it"), Unavailable("t
 _ORDER = {"power": 0, "in": 1, "curr": 2, "fan": 3, "temp": 4}
 
 
-def sensors(root: Path, found: Callable[[Sensor], None]) -> None:
-    """Tell `found` every sensor worth having, at most as many as a document holds, volts and watts first."""
-    chips = [(chip, names) for chip in _chips(root) if (names := _worth_having(chip))]
+def sensors(root: Path, add: Callable[[Sensor], None]) -> None:
+    """Call `add` with every relevant sensor up to the document's limit, volts and watts first."""
+    chips = [(chip, names) for chip in _chips(root) if (names := _relevant(chip))]
     ranked = [(_rank(name), chip, name) for chip, names in chips for name in names]
     for _, chip, name in sorted(ranked, key=lambda entry: entry[0][:1])[:MAX_SENSORS]:
-        found(_sensor(chip, name))
+        add(_sensor(chip, name))
 
 
 def _chips(root: Path) -> list[Path]:
     """Folders with the chips' files, in the kernel's order; some old drivers keep them under `device`."""
-    found = []
+    chips = []
     for name in sorted(listing(root / "class/hwmon"), key=natural):
         folder = root / "class/hwmon" / name
-        found.append(folder if (folder / "name").exists() else folder / "device")
-    return found
+        chips.append(folder if (folder / "name").exists() else folder / "device")
+    return chips
 
 
-def _worth_having(chip: Path) -> list[str]:
-    """`in1`, `power1`, ...: everything of a chip that knows volts, amperes or watts; else its fans."""
+def _relevant(chip: Path) -> list[str]:
+    """`in1`, `power1`, ...: everything of a chip with volts, amperes or watts; else its fans."""
     if _text(chip / "name") in GRAPHICS:
         return []
     kinds = {match[1]: match[2] for name in listing(chip) if (match := _SENSOR.match(name))}
@@ -85,7 +85,7 @@ def _sensor(chip: Path, name: str) -> Sensor:
 
 
 def _alarm(chip: Path, name: str) -> Int:
-    """1 while any of the sensor's alarms stands, 0 while none of them does; else why that is not known."""
+    """1 while any alarm of the sensor is raised, 0 while none is; else why that is unknown."""
     readings = [_number(chip / f"{name}_{kind}") for kind in _ALARMS if (chip / f"{name}_{kind}").exists()]
     numbers = [int(reading != 0) for reading in readings if isinstance(reading, int)]
     if numbers and (any(numbers) or len(numbers) == len(readings)):
@@ -94,7 +94,7 @@ def _alarm(chip: Path, name: str) -> Int:
 
 
 def _first(chip: Path, name: str, kinds: tuple[str, ...]) -> Int:
-    """The first of the chip's limits of these kinds that it has."""
+    """The first of these limits that the chip has."""
     paths = [chip / f"{name}_{kind}" for kind in kinds]
     return next((_number(path) for path in paths if path.exists()), NO_LIMIT)
 
@@ -111,5 +111,5 @@ def _number(path: Path) -> Int:
     try:
         value = int(text)
     except ValueError:
-        return Unavailable("no number")
-    return value if -(2**63) <= value < 2**63 else Unavailable("no number")
+        return Unavailable("not a number")
+    return value if -(2**63) <= value < 2**63 else Unavailable("not a number")

@@ -1,37 +1,71 @@
-"""Ports of RDMA devices: whether they are up, how fast, and what went wrong on them since they were reset.
+"""RDMA devices in /sys/class/infiniband: their distances, and the state and error counters of their ports.
 
-All of it stands in /sys/class/infiniband without privilege, for InfiniBand and for RoCE.  Counters stay
-counters: whoever judges looks at their growth.  A dead adapter answers late, so this runs beside the sampling
-window (`aside`).  Source: Documentation/ABI/stable/sysfs-class-infiniband of the kernel.
+Readable without privilege, for InfiniBand and for RoCE.  A dead adapter answers late, so ports are read in a
+thread of their own during the sampling window (`health`).  Source: the kernel's
+Documentation/ABI/stable/sysfs-class-infiniband.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
-from nodegauge_contract import Int, Num, Port, Text, Unavailable
-from nodegauge_contract.model import MAX_PORTS
-from nodegauge_probes.host.sysfs import listing, text_of
+from nodegauge_contract import Int, Nics, Num, Port, Text, Unavailable
+from nodegauge_contract.model import MAX_NICS, MAX_PORTS
+from nodegauge_probes.host.kernel import listing, natural, text_of
+from nodegauge_probes.host.pci import Location, distance, locate, numa_nodes
 
-COUNTERS = {
-    "link_downed": "link_downed",
-    "symbol_errors": "symbol_error",
-    "receive_errors": "port_rcv_errors",
-}
 FASTEST_GBPS = 1_000_000
-"""No port is near it; what says more is broken, and JSON has no words for infinity."""
+"""No port comes close; a larger rate is broken, and JSON cannot express infinity."""
 
 
-def ports(root: Path, names: list[str], found: Callable[[Port], None]) -> None:
-    """Tell `found` every port of the devices `names`, in their order, at most as many as a document holds."""
-    places = [
+def nics(root: Path, gpus: list[Location | Unavailable]) -> Nics:
+    """The RDMA devices in the order in which their drivers registered them, with all distances."""
+    names = _device_names(root)[:MAX_NICS]
+    locations = [locate(root / "class/infiniband" / name / "device") for name in names]
+    nodes = numa_nodes(root)
+    return Nics(
+        names=names,
+        pci=[each if isinstance(each, Unavailable) else each.address for each in locations],
+        to_gpu=[[distance(nic, gpu, nodes=nodes) for gpu in gpus] for nic in locations],
+        to_nic=[
+            ["X" if i == j else distance(one, other, nodes=nodes) for j, other in enumerate(locations)]
+            for i, one in enumerate(locations)
+        ],
+    )
+
+
+def _device_names(root: Path) -> list[str]:
+    """Registration order is the number of the device's uverbs file; devices without one follow by name."""
+    order = {ibdev: number for number, ibdev in _uverbs(root)}
+    names = listing(root / "class/infiniband")
+    return sorted((n[:128] for n in names), key=lambda n: (order.get(n, len(order) + 10**6), natural(n)))
+
+
+def _uverbs(root: Path) -> list[tuple[int, str]]:
+    devices = []
+    for name in listing(root / "class/infiniband_verbs"):
+        number = re.fullmatch(r"uverbs(\d+)", name)
+        if number is None:
+            continue
+        try:
+            ibdev = (root / "class/infiniband_verbs" / name / "ibdev").read_text().strip()
+        except OSError:
+            continue
+        devices.append((int(number[1]), ibdev))
+    return devices
+
+
+def ports(root: Path, names: list[str], add: Callable[[Port], None]) -> None:
+    """Call `add` with every port of the devices `names`, in their order, up to the document's limit."""
+    numbered = [
         (nic, number)
         for nic, name in enumerate(names)
         for number in sorted(int(p) for p in listing(_ports(root, name)) if p.isdecimal() and int(p) < 256)
     ]
-    for nic, number in places[:MAX_PORTS]:
-        found(_port(_ports(root, names[nic]) / str(number), nic=nic, number=number))
+    for nic, number in numbered[:MAX_PORTS]:
+        add(_port(_ports(root, names[nic]) / str(number), nic=nic, number=number))
 
 
 def _ports(root: Path, name: str) -> Path:
@@ -42,31 +76,33 @@ def _port(folder: Path, *, nic: int, number: int) -> Port:
     return Port(
         nic=nic,
         port=number,
-        state=_word(folder / "state"),
-        physical=_word(folder / "phys_state"),
+        state=_state(folder / "state"),
+        physical=_state(folder / "phys_state"),
         rate_gbps=_rate(folder / "rate"),
         link_layer=text_of(folder / "link_layer"),
-        **{name: _count(folder / "counters" / file) for name, file in COUNTERS.items()},
+        link_downed=_count(folder / "counters/link_downed"),
+        symbol_errors=_count(folder / "counters/symbol_error"),
+        receive_errors=_count(folder / "counters/port_rcv_errors"),
     )
 
 
-def _word(path: Path) -> Text:
-    """The kernel's word behind its number: `4: ACTIVE`."""
+def _state(path: Path) -> Text:
+    """`ACTIVE` of the kernel's `4: ACTIVE`."""
     text = text_of(path)
     return text if isinstance(text, Unavailable) else text.rpartition(":")[2].strip()
 
 
 def _rate(path: Path) -> Num:
-    """Gb/s from `200 Gb/sec (4X HDR)`, a whole number where it is one."""
+    """Gb/s from `200 Gb/sec (4X HDR)`, as an integer if possible."""
     text = text_of(path)
     if isinstance(text, Unavailable):
         return text
     try:
         rate = float(text.split(maxsplit=1)[0])
     except (ValueError, IndexError):
-        return Unavailable(f"no rate: {text[:40]}")
-    if not 0 <= rate <= FASTEST_GBPS:  # also no number at all: "nan" and "inf" are floats to Python
-        return Unavailable(f"no rate: {text[:40]}")
+        return Unavailable(f"not a rate: {text[:40]}")
+    if not 0 <= rate <= FASTEST_GBPS:  # also "nan" and "inf", which are floats to Python
+        return Unavailable(f"not a rate: {text[:40]}")
     return int(rate) if rate.is_integer() else rate
 
 
@@ -74,4 +110,4 @@ def _count(path: Path) -> Int:
     text = text_of(path)
     if isinstance(text, Unavailable):
         return text
-    return min(int(text), 2**63 - 1) if text.isdecimal() else Unavailable("no number")
+    return min(int(text), 2**63 - 1) if text.isdecimal() else Unavailable("not a number")

@@ -1,5 +1,5 @@
-"""The NCCL benchmark: what it costs this node's GPUs to talk to each other.
+"""The NCCL probe: how fast this node's GPUs communicate.
 
-The probe (`measure`) decides what to measure and for how long, and keeps watch over one child process per
-arm; an engine is what runs inside such a child.  Nothing here judges.
+`probe` decides what to measure and for how long, and supervises one child process per arm; an engine runs
+inside such a child.  Nothing here judges.
 """

@@ -1,9 +1,9 @@
-"""What NCCL chose, from its own debug output: transport, NVLS, channels, algorithms, host memory.
+"""NCCL's choices, from its debug output: transport, NVLS, channels, algorithms, host memory.
 
-Formats are those of NCCL 5067397c (2.30) with the variants that older and newer releases print; whatever is
-not recognised is passed over.  `Choices` is pure; `read` takes the files of one arm and stops early.
+Formats are those of NCCL 5067397c (2.30) with the variants of older and newer releases; other lines are
+ignored.  `Choices` is pure; `read` reads the files of one arm up to a limit.
 
-A collective's line names the bytes that one rank puts in: for all_gather and reduce_scatter a share of what
+A collective's line has the bytes that one rank contributes: for all_gather and reduce_scatter a share of what
 nccl-tests calls the size (src/enqueue.cc counts the task's elements, not the total).
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 
 from nodegauge_contract import NOT_READ, Collective, Flag, Int, Text
 from nodegauge_contract.nccl_tests.log import LIBRARY
-from nodegauge_probes.nccl.receiver import words
+from nodegauge_probes.nccl.receiver import one_line
 
 MAX_BYTES = 64 << 20
-"""Of one arm's logs: NCCL writes a line per call, and small messages are many calls."""
+"""Of one arm's logs: NCCL writes a line per call, and small messages need many calls."""
 MAX_CHOICES = 256
 CLOSE_ENOUGH = 0.01
-"""Sizes are rounded to what the ranks divide."""
+"""Sizes are rounded to a multiple of the ranks."""
 
 HOST_CUMEM, HOST_SHM = "cuMem", "/dev/shm"
 
@@ -40,12 +40,12 @@ _CHANNELS = re.compile(r"(\d+) coll channels, (?:\d+ collnet channels, )?(\d+) n
 _SUPPORT = re.compile(r"NVLS multicast support is (not )?available")
 _TIMINGS = re.compile(r"Init timings .* total (\d+\.\d+) \(kernels (\d+\.\d+)")
 _WARNING = re.compile(r"NCCL WARN (.+)")
-_TELLING = ("P2P is disabled", "NVLINK connected", "NVLS", "ultimem", "ulticast")
-"""A warning with one of these says more than the ones around it."""
+_SPECIFIC = ("P2P is disabled", "NVLINK connected", "NVLS", "ultimem", "ulticast")
+"""A warning with one of these explains more than other warnings."""
 
 
 class Choices:
-    """What one arm's lines say; feed them in any order."""
+    """The choices in one arm's log; lines may come in any order."""
 
     def __init__(self) -> None:
         self.version: Text = NOT_READ
@@ -75,8 +75,8 @@ class Choices:
             self._versions(line)
         elif "Init timings" in line:
             self._timings(line)
-        elif (found := _WARNING.search(line)) is not None:
-            self._warn(found[1])
+        elif (match := _WARNING.search(line)) is not None:
+            self._warn(match[1])
 
     @property
     def transport(self) -> Text:
@@ -89,34 +89,34 @@ class Choices:
     def chosen(self, collective: str, size: int, *, ranks: int) -> tuple[Text, Text]:
         """Algorithm and protocol for a collective at a size as nccl-tests has it."""
         share = collective != Collective.ALL_REDUCE and ranks > 0
-        wanted = size / ranks if share else size
-        known = [put_in for of, put_in in self._chosen if of == collective]
-        nearest = min(known, key=lambda put_in: abs(put_in - wanted), default=None)
-        if nearest is None or abs(nearest - wanted) > max(CLOSE_ENOUGH * wanted, 1):
+        contribution = size / ranks if share else size
+        known = [contributed for name, contributed in self._chosen if name == collective]
+        nearest = min(known, key=lambda contributed: abs(contributed - contribution), default=None)
+        if nearest is None or abs(nearest - contribution) > max(CLOSE_ENOUGH * contribution, 1):
             return NOT_READ, NOT_READ
         return self._chosen[collective, nearest]
 
     def _choice(self, line: str) -> None:
-        found = _CHOICE.search(line)
-        collective = _COLLECTIVES.get(found[1]) if found else None
-        if found is None or collective is None or len(self._chosen) >= MAX_CHOICES:
+        match = _CHOICE.search(line)
+        collective = _COLLECTIVES.get(match[1]) if match else None
+        if match is None or collective is None or len(self._chosen) >= MAX_CHOICES:
             return
-        names = _named(found[3], _ALGORITHMS), _named(found[4], _PROTOCOLS)
-        self._chosen[collective, int(found[2])] = names
+        names = _name(match[3], _ALGORITHMS), _name(match[4], _PROTOCOLS)
+        self._chosen[collective, int(match[2])] = names
 
     def _transport(self, line: str) -> None:
-        found = _CHANNEL.search(line)
-        if found is not None and len(self._transports) < 8:
-            # An indirect path names the GPU in the middle, a network its device: the kind is what matters.
-            kind = found[1].split("/")
+        match = _CHANNEL.search(line)
+        if match is not None and len(self._transports) < 8:
+            # Only the kind matters: drop the GPU of an indirect path and the device of a network.
+            kind = match[1].split("/")
             short = kind[:2] if kind[0] in ("NET", "P2P") and kind[1:2] != ["direct"] else kind
             self._transports["/".join(short)] = None
 
     def _channels(self, line: str) -> None:
-        found = _CHANNELS.search(line)
-        if found is not None:
-            self.channels = int(found[1])
-            self.nvls = self.nvls is True or int(found[2]) > 0
+        match = _CHANNELS.search(line)
+        if match is not None:
+            self.channels = int(match[1])
+            self.nvls = self.nvls is True or int(match[2]) > 0
 
     def _nvls(self, line: str) -> None:
         support = _SUPPORT.search(line)
@@ -126,25 +126,25 @@ class Choices:
             self.nvls = True
 
     def _versions(self, line: str) -> None:
-        found = LIBRARY.search(line)
-        if found is not None:
-            self.version = found[1]
-            self.cuda = found[2] or NOT_READ
+        match = LIBRARY.search(line)
+        if match is not None:
+            self.version = match[1]
+            self.cuda = match[2] or NOT_READ
 
     def _timings(self, line: str) -> None:
-        found = _TIMINGS.search(line)
-        if found is not None:
-            self.init_s = max(self.init_s, float(found[1]))
-            self.kernels_s = max(self.kernels_s, float(found[2]))
+        match = _TIMINGS.search(line)
+        if match is not None:
+            self.init_s = max(self.init_s, float(match[1]))
+            self.kernels_s = max(self.kernels_s, float(match[2]))
 
     def _warn(self, text: str) -> None:
-        telling = any(word in text for word in _TELLING)
-        if telling or not any(word in self.warning for word in _TELLING):
-            self.warning = words(text, most=160)
+        specific = any(part in text for part in _SPECIFIC)
+        if specific or not any(part in self.warning for part in _SPECIFIC):
+            self.warning = one_line(text, most=160)
 
 
 def parse(lines: Iterable[str]) -> Choices:
-    """What these lines say."""
+    """The choices in these lines."""
     choices = Choices()
     for line in lines:
         choices.feed(line)
@@ -152,7 +152,7 @@ def parse(lines: Iterable[str]) -> Choices:
 
 
 def read(folder: Path) -> Choices:
-    """What the logs in `folder` say, as far as they can be read."""
+    """The choices in the logs in `folder`, as far as they can be read."""
     choices, left = Choices(), MAX_BYTES
     try:
         files = sorted(folder.glob("nccl.*.log"))
@@ -169,8 +169,8 @@ def read(folder: Path) -> Choices:
     return choices
 
 
-def _named(word: str, names: tuple[str, ...]) -> str:
-    """A name, also where an old release printed its number."""
-    if word.isdecimal():
-        return names[int(word)] if int(word) < len(names) else word
-    return word.upper()[:32]
+def _name(text: str, names: tuple[str, ...]) -> str:
+    """A name; old releases print its number."""
+    if text.isdecimal():
+        return names[int(text)] if int(text) < len(names) else text
+    return text.upper()[:32]

@@ -1,8 +1,8 @@
-"""Data that shows when a collective went wrong: what each rank puts in, and what must come out.
+"""Test data for collectives: each rank's input, and the expected result.
 
-Element i of rank r is (r + 1) x (i mod 251 + 1), in float32.  251 is a prime, so a block that arrives at
-another place, or another rank's, shows; and all sums of 64 ranks are whole numbers below 2^24, so float32 has
-them exactly in whatever order they are added.  Pure, and without numpy: bytes are compared as bytes.
+Element i of rank r is (r + 1) x (i mod 251 + 1), in float32.  251 is a prime, so a block at the wrong offset
+or of the wrong rank is detected; and all sums of 64 ranks are integers below 2^24, which float32 represents
+exactly in any order of addition.  Pure, and without numpy: bytes are compared as bytes.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from nodegauge_contract.nccl import Collective
 
 ELEMENT = 4
 ALIGNED = 4
-"""Elements of 16 bytes, the most that a thread moves at once."""
+"""Elements in 16 bytes, the maximum that a thread moves at once."""
 PERIOD = 251
 POISON = 0xFF
-"""Each byte of what nobody has written yet: not a number in float32."""
-WHOLE = 16 << 20
-"""Bytes up to which all of a result is compared; of a larger one three windows are."""
+"""Every byte of memory that was not written yet: NaN in float32."""
+FULL_CHECK = 16 << 20
+"""Bytes up to which a result is compared completely; of a larger one three windows are."""
 WINDOW = 1 << 20
 
 
 def elements(collective: str, size: int, ranks: int) -> int:
-    """Elements that one rank puts in (all_reduce, reduce_scatter) or gives (all_gather), for a cell of so
-    many bytes; a size that the ranks do not divide is rounded down, to one element each at least.
+    """Elements per rank for a cell of so many bytes: of all_reduce the whole buffer, else the rank's block;
+    rounded down to a multiple of the ranks, at least one element each.
 
-    Blocks of ranks are rounded to `ALIGNED` elements where they have as many: NCCL moves 16 bytes at a time
-    only where every rank's block begins at a multiple of them.  With 3, 5, 6 or 7 ranks none but the first
-    would, and all_gather and reduce_scatter would be slow on a node that is not.  nccl-tests does the same
+    Blocks are rounded to `ALIGNED` elements if they have as many: NCCL moves 16 bytes at a time only if every
+    rank's block begins at a multiple of 16 bytes.  With 3, 5, 6 or 7 ranks only the first would, and
+    all_gather and reduce_scatter would be slow on a healthy node.  nccl-tests does the same
     (src/all_gather.cu, src/reduce_scatter.cu).
     """
     if collective == Collective.ALL_REDUCE:
@@ -39,23 +39,23 @@ def elements(collective: str, size: int, ranks: int) -> int:
 
 
 def total(collective: str, size: int, ranks: int) -> int:
-    """Bytes of the buffer that each rank needs for it, in place."""
+    """Bytes of the buffer that each rank needs, in place."""
     count = elements(collective, size, ranks)
     return ELEMENT * (count if collective == Collective.ALL_REDUCE else count * ranks)
 
 
 def values(scale: int, *, start: int, stop: int) -> bytes:
     """Elements `start` to `stop` of the pattern, times `scale`."""
-    one = array("f", [scale * (place + 1) for place in range(PERIOD)]).tobytes()
+    one = array("f", [scale * (i + 1) for i in range(PERIOD)]).tobytes()
     first = start % PERIOD
     repeats = (first + stop - start) // PERIOD + 1
     return (one * repeats)[first * ELEMENT : (first + stop - start) * ELEMENT]
 
 
 def expected(collective: str, *, ranks: int, rank: int, count: int, start: int, stop: int) -> bytes:
-    """Elements `start` to `stop` of what must stand in the result of `rank`; `count` as `elements` says.
+    """Elements `start` to `stop` of the expected result of `rank`; `count` as from `elements`.
 
-    The result is the whole buffer, for reduce_scatter the rank's own block alone.
+    The result is the whole buffer; for reduce_scatter only the rank's block.
     """
     summed = ranks * (ranks + 1) // 2
     if collective == Collective.ALL_REDUCE:
@@ -70,17 +70,17 @@ def expected(collective: str, *, ranks: int, rank: int, count: int, start: int, 
 
 
 def windows(size: int) -> Iterator[tuple[int, int]]:
-    """First and last byte (not included) of each piece of a result that is compared."""
-    if size <= WHOLE:
+    """First and last byte (exclusive) of each part of a result that is compared."""
+    if size <= FULL_CHECK:
         yield 0, size
         return
     for start in (0, (size - WINDOW) // 2 // ELEMENT * ELEMENT, size - WINDOW):
         yield start, start + WINDOW
 
 
-def wrong(found: bytes, wanted: bytes) -> int:
-    """Elements that are not what they must be."""
-    if found == wanted:
+def wrong(actual: bytes, correct: bytes) -> int:
+    """Number of wrong elements."""
+    if actual == correct:
         return 0
-    pairs = zip(array("f", found), array("f", wanted), strict=True)
+    pairs = zip(array("f", actual), array("f", correct), strict=True)
     return sum(one != other for one, other in pairs)

@@ -1,8 +1,8 @@
-"""A program that dies with its parent: `python leash.py PARENT PROGRAM ARGUMENT...`.
+"""Runs a program that dies with its parent: `python pdeathsig_exec.py PARENT PROGRAM ARGUMENT...`.
 
-The kernel ends it when the parent is gone, however that went (PR_SET_PDEATHSIG outlives an exec), so no
-benchmark goes on holding GPUs for a probe that was killed.  Between fork and exec of the parent itself this
-cannot be done safely: the parent has threads.  Started as a file, with nothing but the standard library.
+The kernel kills it when the parent dies for whatever reason (PR_SET_PDEATHSIG survives an exec), so no child
+holds GPUs after its probe was killed.  The parent cannot set this between fork and exec, because it has
+threads.  Executed as a file, with only the standard library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 CANNOT_START = 127
-"""The exit code of a program that is not there, as a shell has it."""
+"""The exit code for a missing program, as in a shell."""
 
 
 def main() -> int:

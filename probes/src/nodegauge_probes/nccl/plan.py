@@ -1,17 +1,19 @@
-"""What to measure: arms, cells and sizes, and what is left out for lack of time or memory.
+"""The plan of an NCCL run: arms, cells and sizes, what is left out, and each arm's NCCL environment.
 
-One budget for the whole run.  It cuts sizes, never arms: a small number about every configuration says more
-than a large one about one.  Cells stand in the order of their worth, so that what a child has no time for is
-what is missed least; the first cell of an arm always stays.
+One budget for the whole run.  It cuts sizes, never arms: little data about every configuration is worth more
+than much data about one.  Cells are in the order of their value, so that the least valuable ones are cut; the
+first cell of an arm always stays.  Times are estimated pessimistically, from bandwidths that healthy machines
+exceed; they decide what is left out in advance, and the child's clock (`Order.budget_ms`) decides the rest.
 
-Seconds are guessed pessimistically from bandwidths that healthy machines exceed; they decide what is left
-out before it begins, and the child's own clock (`Order.budget_ms`) decides the rest.  Pure.
+A child's environment is built from scratch: NCCL reads dozens of variables, and those of a node or an image
+would turn a measurement of the hardware into one of their tuning.  Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,20 +26,20 @@ AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCA
 
 BUDGET_S = 60.0
 STARTUP_COUNTED_S = 10.0
-"""Of each arm's start so much counts towards the budget: a cold one is the image's and the driver's."""
+"""Maximum of each arm's start that counts towards the budget: longer, the image or the driver is cold."""
 TEARDOWN_S = 1.0
 RESERVED_S = {ArmName.NVLS_OFF: 3.0, ArmName.P2P_OFF: 5.0, ArmName.DEFAULT: 8.0}
-"""Of measuring, kept for an arm that is still to come."""
+"""Measuring time that is reserved for later arms."""
 LEAST_S, MOST_S = 1.0, 30.0
-"""Of measuring, whatever the budget says; the most leaves a child room below its limit of 45 s."""
+"""Measuring time of an arm, whatever the budget; the maximum is below a child's limit of 45 s."""
 
-OWN_MEMORY = 2 * GIB
-"""Of each GPU, for contexts, NCCL's own buffers and NVLS."""
+RESERVED_BYTES = 2 * GIB
+"""Of each GPU, for contexts, NCCL's buffers and NVLS."""
 
 NVLS_FROM_CAPABILITY, NVLS_FROM_RANKS = (9, 0), 2
 """SHARP in NVSwitch: from Hopper on.  Published curves use it from 5 GPUs (H200) or 6 (B200) on, but NCCL
-makes its channels from 2 on (3 before 2.30; src/transport/nvls.cc), and where that fails nothing starts, on
-the 4 GPUs of a GB200 tray as well."""
+makes its channels from 2 on (3 before 2.30; src/transport/nvls.cc), and if that fails NCCL does not start;
+the same applies to the 4 GPUs of a GB200 tray."""
 
 FEW_CALLS = 5
 
@@ -65,17 +67,18 @@ CELLS: dict[ArmName, tuple[CellOrder, ...]] = {
 
 PAIR_BYTES, PAIR_COPIES = (256 * MIB, 64 * MIB, 16 * MIB), 5
 PAIR_SHARE = 1 / 3
-"""Of an arm's time, at most."""
+"""Maximum share of an arm's time."""
 
 GBPS = {ArmName.DEFAULT: (20.0, 3.0), ArmName.NVLS_OFF: (20.0, 3.0), ArmName.P2P_OFF: (2.0, 2.0)}
-"""GB/s that every machine reaches, with and without NVLink."""
+"""GB/s that every machine exceeds, with and without NVLink."""
 PAIR_GBPS = (20.0, 5.0)
 CHECK_S = 0.3
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """What the plan depends on.  `capability`: compute capability, None where it is unknown; `switched`: its
-    NVLinks lead to switches; `linked`: it has NVLinks; `free_bytes`: of the GPU with least, None: unknown."""
+    """The inputs of the plan.  `capability`: compute capability, None if unknown; `switched`: its NVLinks
+    lead to switches; `linked`: it has NVLinks; `free_bytes`: of the GPU with the least memory, None if
+    unknown."""
 
     ranks: int
     capability: tuple[int, int] | None = None
@@ -85,7 +88,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class Spent(Struct, frozen=True, kw_only=True):
-    """Seconds of one arm that is over."""
+    """Seconds that a finished arm took."""
 
     startup: float
     measure: float
@@ -97,23 +100,23 @@ class Spent(Struct, frozen=True, kw_only=True):
 
 
 def arms(machine: Machine) -> tuple[ArmName, ...]:
-    """The configurations worth measuring, in the order of their worth."""
+    """The configurations to measure, the most valuable first."""
     capability = machine.capability or (0, 0)
     sharp = machine.switched and capability >= NVLS_FROM_CAPABILITY and machine.ranks >= NVLS_FROM_RANKS
     return (ArmName.DEFAULT, ArmName.P2P_OFF, *((ArmName.NVLS_OFF,) if sharp else ()))
 
 
 def allowance(budget: float, *, spent: Sequence[Spent], later: Sequence[ArmName]) -> float:
-    """Seconds that the next arm may measure, after those that are over and with those still to come."""
-    gone = sum(arm.counted for arm in spent)
-    ahead = sum(STARTUP_COUNTED_S + TEARDOWN_S + RESERVED_S[arm] for arm in later)
-    return min(max(budget - gone - ahead - STARTUP_COUNTED_S - TEARDOWN_S, LEAST_S), MOST_S)
+    """Seconds that the next arm may measure, given the finished arms and the later ones."""
+    used = sum(arm.counted for arm in spent)
+    reserved = sum(STARTUP_COUNTED_S + TEARDOWN_S + RESERVED_S[arm] for arm in later)
+    return min(max(budget - used - reserved - STARTUP_COUNTED_S - TEARDOWN_S, LEAST_S), MOST_S)
 
 
-def order(
+def order_for(
     arm: ArmName, machine: Machine, *, uuids: Sequence[str], seconds: float
 ) -> tuple[Order, tuple[str, ...]]:
-    """What the child of `arm` shall do in `seconds` of measuring, and what it is not asked for."""
+    """The order for the child of `arm` with `seconds` of measuring, and the names of what is left out."""
     pairs_bytes = _pairs_bytes(machine, seconds * PAIR_SHARE) if arm is ArmName.DEFAULT else 0
     left = seconds - _pairs_seconds(machine, pairs_bytes)
     wanted = CELLS[arm]
@@ -122,7 +125,7 @@ def order(
     cut = [name(cell) for cell in wanted if cell not in kept]
     if arm is ArmName.DEFAULT and pairs_bytes != PAIR_BYTES[0]:
         cut.append(f"pairs/{PAIR_BYTES[0]}")
-    told = Order(
+    order = Order(
         arm=arm,
         uuids=tuple(uuids),
         cells=tuple(kept),
@@ -130,29 +133,29 @@ def order(
         pairs_bytes=pairs_bytes,
         pair_copies=PAIR_COPIES,
     )
-    return told, tuple(in_arm(arm, each) for each in cut)
+    return order, tuple(in_arm(arm, each) for each in cut)
 
 
 def name(cell: CellOrder) -> str:
-    """As `NcclResult.cut` names it."""
+    """The cell's name in `NcclResult.cut`."""
     return f"{cell.collective}/{cell.bytes}"
 
 
 def in_arm(arm: str, cut: str) -> str:
-    """What was cut, with its arm, unless that is the default one."""
+    """A name in `NcclResult.cut`, prefixed with its arm unless that is the default one."""
     return cut if arm == ArmName.DEFAULT else f"{arm}:{cut}"
 
 
 def _fitting(cell: CellOrder, machine: Machine) -> CellOrder:
-    """The cell, at the next smaller size as long as the memory of the fullest GPU does not hold it."""
+    """The cell at the largest size that fits into the memory of the fullest GPU."""
     size = cell.bytes
-    while machine.free_bytes is not None and size > 64 * KIB and size + OWN_MEMORY > machine.free_bytes:
+    while machine.free_bytes is not None and size > 64 * KIB and size + RESERVED_BYTES > machine.free_bytes:
         size //= 4
     return cell if size == cell.bytes else replace(cell, bytes=size, check=True)
 
 
 def _affordable(priced: Sequence[tuple[CellOrder, float]], seconds: float) -> list[CellOrder]:
-    """The first cell, and of the others each that the time still holds."""
+    """The first cell, and each of the others that still fits into the time."""
     kept: list[CellOrder] = []
     for cell, price in priced:
         if not kept or price <= seconds:
@@ -162,7 +165,7 @@ def _affordable(priced: Sequence[tuple[CellOrder, float]], seconds: float) -> li
 
 
 def _seconds(cell: CellOrder, arm: ArmName, machine: Machine) -> float:
-    """Pessimistic: a call moves its bytes twice, which is the limit of 2(n-1)/n."""
+    """A pessimistic estimate: a call moves its bytes twice, the limit of 2(n-1)/n."""
     call = 2 * cell.bytes / (GBPS[arm][0 if machine.linked else 1] * 1e9)
     batches = cell.calls * call if cell.calls else cell.batches * max(cell.batch_ms / 1000, call)
     return batches + call + (CHECK_S if cell.check else 0.0)
@@ -174,12 +177,70 @@ def _pairs_seconds(machine: Machine, size: int) -> float:
 
 
 def _pairs_bytes(machine: Machine, seconds: float) -> int:
-    """The largest copy that has room in time and memory (source and destination); 0 for none."""
+    """The largest copy that fits into time and memory (source and destination); 0 for none."""
     free = machine.free_bytes
     too_large = takewhile(
         lambda size: (
-            _pairs_seconds(machine, size) > seconds or (free is not None and 2 * size + OWN_MEMORY > free)
+            _pairs_seconds(machine, size) > seconds or (free is not None and 2 * size + RESERVED_BYTES > free)
         ),
         PAIR_BYTES,
     )
     return (*PAIR_BYTES, 0)[len(tuple(too_large))]
+
+
+KEPT_VARIABLES = frozenset({"PATH", "LD_LIBRARY_PATH", "PYTHONPATH"})
+KEPT_PREFIXES = ("NVIDIA_", "NODEGAUGE_")
+"""NVIDIA_*: settings of the container runtime."""
+
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+QUIET_NETWORK = {
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_NET_PLUGIN": "none",
+}
+"""One node needs no network; else network policies, sidecars and slow fabrics would slow the start."""
+
+DEBUG = {
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,ENV,TUNING,NVLS,P2P,SHM",
+}
+LOG_NAME = "nccl.%h.%p.log"
+
+ARM_VARIABLES: Mapping[ArmName, Mapping[str, str]] = {
+    ArmName.DEFAULT: {},
+    ArmName.P2P_OFF: {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"},
+    ArmName.NVLS_OFF: {"NCCL_NVLS_ENABLE": "0"},
+}
+"""P2P off needs NVLS off: NCCL_P2P_DISABLE only sets the P2P level, which NVLS does not check
+(NCCL 5067397c, src/transport/nvls.cc)."""
+
+
+def child_environment(
+    inherited: Mapping[str, str],
+    *,
+    arm: ArmName,
+    uuids: Sequence[str],
+    policy: Mapping[str, str],
+    scratch: Path,
+) -> dict[str, str]:
+    """The environment of one arm: `inherited` is the probe's, `policy` overrides our defaults but not what
+    makes the arm; NCCL writes its log into `scratch`."""
+    kept = {
+        name: inherited[name]
+        for name in inherited
+        if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
+    }
+    return {
+        "PATH": DEFAULT_PATH,
+        **kept,
+        "HOME": "/tmp",
+        "LC_ALL": "C.UTF-8",
+        **QUIET_NETWORK,
+        **policy,
+        **DEBUG,
+        "NCCL_DEBUG_FILE": str(scratch / LOG_NAME),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(uuids),
+        **ARM_VARIABLES[arm],
+    }

@@ -1,29 +1,42 @@
-"""Whether this node can be measured now, and if not, why: skipped is an answer, and an old result stays.
+"""Whether this node can be measured now, and if not, why.  A skipped run is a result, and an old one stays
+valid.
 
-A benchmark beside somebody's job measures the job and slows it; on a part of a GPU it measures the part.
-Pure: what was read comes in.
+Next to a running job, an NCCL run would measure that job and slow it down; on a part of a GPU it would
+measure the part.  The node is read by the health probe's collectors, so that interconnect class and bandwidth
+describe the same moment.  NVML is closed before a child starts, because an open client is a process on every
+GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
-from nodegauge_contract import Gpu, Int, Skip, Unavailable
+from nodegauge_contract import Gpu, Int, LinkGroup, Skip, Unavailable
 from nodegauge_contract.nccl import MAX_RANKS
+from nodegauge_probes.collectors import topology
+from nodegauge_probes.nccl.plan import Machine
+from nodegauge_probes.nvml.library import Device, Nvml, Watch
+from nodegauge_probes.result_builder import ResultBuilder
+from nodegauge_probes.session import open_node, read_interconnect
 
-VGPU_MODES = {2: "vGPU", 3: "a host of vGPUs", 4: "a host of vSGAs"}
+PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"
+MPS_PROCESSES = "nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"
+"""By version: the binding's call without a version raises if the driver lacks the newest one."""
+
+VGPU_MODES = {2: "a vGPU", 3: "a vGPU host", 4: "a vSGA host"}
 """NVML_GPU_VIRTUALIZATION_MODE_*; 0 none and 1 passthrough are whole GPUs."""
 
 IDLE_MIB = 1024
-"""GPU memory in use, without what the driver reserves, above which somebody is there.  A container sees no
-processes of others where PID namespaces hide them (ours; a CUDA context takes about 0.5 GiB, a desktop less
-than 1)."""
+"""GPU memory in use, without the driver's reserve, above which the GPU counts as busy: PID namespaces hide
+other containers' processes.  Chosen by this project: a CUDA context takes about 0.5 GiB, a desktop less than
+1."""
 
 
-class Use(Struct, frozen=True, kw_only=True):
-    """One GPU as it is right now: compute processes, memory in use and free (MiB), how it is virtualised."""
+class GpuUse(Struct, frozen=True, kw_only=True):
+    """A GPU's current use: compute processes, memory in use and free (MiB), kind of virtualisation."""
 
     processes: Int
     used_mib: Int
@@ -31,67 +44,135 @@ class Use(Struct, frozen=True, kw_only=True):
     virtualization: Int
 
 
-class Skipped(Struct, frozen=True, kw_only=True):
-    """Why not, and in words."""
+class Node(Struct, frozen=True, kw_only=True):
+    """The node at the start of the run.  `uses` belong to `usable(gpus)`; `confidential`: 1 if confidential
+    computing is on."""
 
-    why: Skip
+    gpus: list[Gpu]
+    uses: list[GpuUse]
+    confidential: Int
+
+
+class Skipped(Struct, frozen=True, kw_only=True):
+    """Why nothing is measured, with a message."""
+
+    reason: Skip
     message: str
 
 
+def read_node(result: ResultBuilder, *, watch: Watch, sysfs: Path, procfs: Path) -> Node:
+    """Read identity, pairs, links, fabric and PCIe into `result`; raises `NvmlUnusable`."""
+    with open_node(result, watch=watch, sysfs=sysfs, procfs=procfs) as (nvml, gpus):
+        read_interconnect(result, nvml, gpus, sysfs=sysfs)
+        read = [(device, builder.build()) for device, builder in gpus]
+        indices = {gpu.index for gpu in usable([gpu for _, gpu in read])}
+        return Node(
+            gpus=[gpu for _, gpu in read],
+            uses=[read_use(nvml, device) for device, gpu in read if gpu.index in indices],
+            confidential=read_confidential(nvml),
+        )
+
+
+def read_use(nvml: Nvml, device: Device) -> GpuUse:
+    counts = [
+        nvml.integer(device, newest, fallbacks=((older,),), pick=len)
+        for newest, older in (PROCESSES, MPS_PROCESSES)
+    ]
+    known = [count for count in counts if isinstance(count, int)]
+    return GpuUse(
+        processes=sum(known) if known else counts[0],
+        used_mib=nvml.memory_mib(device, what="used"),
+        free_mib=nvml.memory_mib(device, what="free"),
+        virtualization=nvml.integer(device, "nvmlDeviceGetVirtualizationMode"),
+    )
+
+
+def read_confidential(nvml: Nvml) -> Int:
+    return nvml.integer(None, "nvmlSystemGetConfComputeState", pick=lambda state: state.ccFeature)
+
+
 def usable(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """GPUs that answer and have a name to be asked for by, in the order of NVML."""
+    """GPUs that respond and have a UUID, by which a child requests them; in the order of NVML."""
     return [gpu for gpu in gpus if gpu.error is None and isinstance(gpu.uuid, str)][:MAX_RANKS]
 
 
-def skipped(
-    gpus: Sequence[Gpu], uses: Sequence[Use], *, expected: int, shared: str, confidential: Int
-) -> Skipped | None:
-    """Why nothing is to be measured; `uses` belong to `usable(gpus)`."""
-    able = usable(gpus)
+def skip_reason(node: Node, *, expected: int, shared: str) -> Skipped | None:
+    """Why the node is not measured, if so."""
+    gpus = usable(node.gpus)
     if shared:
-        return Skipped(why=Skip.SHARED, message=f"the GPUs are shared: {shared}"[:240])
-    if any(gpu.mig == 1 for gpu in able):
-        return Skipped(why=Skip.MIG, message="MIG is on: NCCL would measure parts of GPUs")
-    for use in uses:
-        if use.virtualization in VGPU_MODES:
-            words = VGPU_MODES[int(str(use.virtualization))]
-            return Skipped(why=Skip.VGPU, message=f"NVML says that this is {words}")
-    if confidential == 1:
-        return Skipped(why=Skip.CONFIDENTIAL, message="confidential computing is on: copies are encrypted")
-    if len(able) < 2:
-        there = max(expected, len(gpus))
-        message = f"{len(able)} of {there} GPUs can be used, and it takes two to communicate"
-        return Skipped(why=Skip.SINGLE_GPU, message=message)
-    return busy(able, uses)
+        return Skipped(reason=Skip.SHARED, message=f"the GPUs are shared: {shared}"[:240])
+    if any(gpu.mig == 1 for gpu in gpus):
+        return Skipped(reason=Skip.MIG, message="MIG is on: NCCL would measure parts of GPUs")
+    for use in node.uses:
+        if isinstance(use.virtualization, int) and use.virtualization in VGPU_MODES:
+            message = f"according to NVML this is {VGPU_MODES[use.virtualization]}"
+            return Skipped(reason=Skip.VGPU, message=message)
+    if node.confidential == 1:
+        message = "confidential computing is on: copies are encrypted"
+        return Skipped(reason=Skip.CONFIDENTIAL, message=message)
+    if len(gpus) < 2:
+        total = max(expected, len(node.gpus))
+        message = f"{len(gpus)} of {total} GPUs can be used; NCCL needs at least two"
+        return Skipped(reason=Skip.SINGLE_GPU, message=message)
+    return _busy(gpus, node.uses)
 
 
-def busy(able: Sequence[Gpu], uses: Sequence[Use]) -> Skipped | None:
-    """Somebody computes on one of the GPUs, or holds its memory."""
-    for gpu, use in zip(able, uses, strict=True):
+def _busy(gpus: Sequence[Gpu], uses: Sequence[GpuUse]) -> Skipped | None:
+    for gpu, use in zip(gpus, uses, strict=True):
         if isinstance(use.processes, int) and use.processes > 0:
-            several = "es" if use.processes > 1 else ""
-            message = f"GPU {gpu.index} is in use by {use.processes} compute process{several}"
-            return Skipped(why=Skip.BUSY, message=message)
+            plural = "es" if use.processes > 1 else ""
+            message = f"GPU {gpu.index} is in use by {use.processes} compute process{plural}"
+            return Skipped(reason=Skip.BUSY, message=message)
         if isinstance(use.used_mib, int) and use.used_mib > IDLE_MIB:
-            message = f"{use.used_mib} MiB of GPU {gpu.index} are in use by nobody that can be seen"
-            return Skipped(why=Skip.BUSY, message=message)
+            message = f"{use.used_mib} MiB of GPU {gpu.index} are in use, but no process is visible"
+            return Skipped(reason=Skip.BUSY, message=message)
     return None
 
 
 def missing(gpus: Sequence[Gpu], *, expected: int) -> str:
-    """Which GPUs do not take part, in words; empty where all do."""
-    able = usable(gpus)
-    if len(able) >= max(expected, len(gpus)):
+    """A message about the GPUs that do not take part; empty if all do."""
+    total = max(expected, len(gpus))
+    if len(usable(gpus)) >= total:
         return ""
-    ill = [f"GPU {gpu.index} {gpu.error.kind}" for gpu in gpus if gpu.error is not None]
-    unseen = max(expected - len(gpus), 0)
-    parts = [*ill, *([f"{unseen} not visible"] if unseen else [])]
-    return f"measured on {len(able)} of {max(expected, len(gpus))} GPUs: {', '.join(parts)}"[:240]
+    faulty = [f"GPU {gpu.index} {gpu.error.kind}" for gpu in gpus if gpu.error is not None]
+    hidden = max(expected - len(gpus), 0)
+    parts = [*faulty, *([f"{hidden} not visible"] if hidden else [])]
+    return f"measured on {len(usable(gpus))} of {total} GPUs: {', '.join(parts)}"[:240]
 
 
-def least_free(uses: Sequence[Use]) -> int | None:
-    """Bytes free on the fullest GPU; None where one does not say."""
-    free = [use.free_mib for use in uses]
-    if not free or any(isinstance(each, Unavailable) for each in free):
+def machine(node: Node) -> Machine:
+    """The inputs of the plan: of the GPUs that take part, the least capable one decides."""
+    gpus = usable(node.gpus)
+    capabilities = [_capability(gpu) for gpu in gpus]
+    known = [capability for capability in capabilities if capability is not None]
+    return Machine(
+        ranks=len(gpus),
+        capability=min(known) if known and len(known) == len(gpus) else None,
+        switched=bool(gpus) and all(_switched(gpu) for gpu in gpus),
+        linked=bool(gpus) and all(any(map(_up, gpu.links)) for gpu in gpus),
+        free_bytes=least_free(node.uses),
+    )
+
+
+def least_free(uses: Sequence[GpuUse]) -> int | None:
+    """Bytes free on the fullest GPU; None if one of them is unknown."""
+    free = [use.free_mib for use in uses if isinstance(use.free_mib, int)]
+    return min(free) << 20 if free and len(free) == len(uses) else None
+
+
+def _capability(gpu: Gpu) -> tuple[int, int] | None:
+    if isinstance(gpu.compute_capability, Unavailable):
         return None
-    return min(int(str(each)) for each in free) << 20
+    major, _, minor = gpu.compute_capability.partition(".")
+    return int(major), int(minor)
+
+
+def _switched(gpu: Gpu) -> bool:
+    """As in NCCL: a remote end is a switch, or it is hidden, which NCCL takes for a switch."""
+    wired = isinstance(gpu.switch_links, int) and gpu.switch_links > 0
+    up = [group for group in gpu.links if _up(group)]
+    return wired or any(group.remote_type == topology.REMOTE_SWITCH or group.remote == "" for group in up)
+
+
+def _up(group: LinkGroup) -> bool:
+    return group.state in topology.UP

@@ -1,11 +1,8 @@
-"""A child with everything that it starts, and the end of them all.
+"""A child process with all its descendants: start, and kill.
 
-A benchmark that hangs does so inside a driver, with threads and processes of its own, and must not keep GPUs
-after its time.  So a child leads a session of its own, the probe adopts whatever it leaves behind (child
-subreaper), and the end is SIGKILL for group, session and descendants, over and over until none is alive.
-Processes that were there before are never touched.
-
-It knows nothing of what the child does.
+An NCCL run hangs inside a driver, with threads and processes, and must not hold GPUs after its time.  So a
+child leads a new session, the probe adopts its orphans (child subreaper), and `end` sends SIGKILL to group,
+session and descendants until all are dead.  Processes from before the child are never touched.
 """
 
 from __future__ import annotations
@@ -28,76 +25,76 @@ from nodegauge_probes.nccl import pdeathsig_exec
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.01
 PROC = Path("/proc")
-"""The kernel's own, whatever root the hardware is read from."""
+"""The real one, even if hardware is read from another root."""
 
-LEASH = (sys.executable, "-I", "-S", str(Path(pdeathsig_exec.__file__)))
+DIES_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(pdeathsig_exec.__file__)))
 
 
 class Process(Struct, frozen=True):
-    """One line of the process table.  `began`: start time in ticks, which tells a reused number apart."""
+    """One line of the process table.  `started`: start time in ticks, to detect reused numbers."""
 
     pid: int
     parent: int
     group: int
     session: int
     state: str
-    began: int
+    started: int
 
 
-class Stopped(Exception):
-    """No more children are started: the run is being left."""
+class ShutDown(Exception):
+    """No more children are started: the run is ending."""
 
 
-class Family:
-    """One child at a time and all that it starts; `stop` may come from another thread at any moment."""
+class ProcessTree:
+    """One child at a time with its descendants; another thread may call `shutdown` at any moment."""
 
     def __init__(self) -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._before: frozenset[tuple[int, int]] = frozenset()
-        self.stopped = False
+        self.shut_down = False
 
     def start(
-        self, program: Sequence[str], *, environment: Mapping[str, str], speech: int, output: int
+        self, program: Sequence[str], *, environment: Mapping[str, str], lines: int, output: int
     ) -> None:
-        """Start `program` on the leash; `speech` is inherited, `output` takes standard output and error.
+        """Start `program`; it inherits `lines`, and `output` gets its standard output and error.
 
-        Raises `Stopped`, and OSError where no process can be made.
+        Raises `ShutDown`, and OSError if no process can be created.
         """
         with self._lock:
-            if self.stopped:
-                raise Stopped
-            self._before = frozenset((each.pid, each.began) for each in _descendants(table()))
+            if self.shut_down:
+                raise ShutDown
+            self._before = frozenset((each.pid, each.started) for each in _descendants(table()))
             self._child = subprocess.Popen(
-                [*LEASH, str(os.getpid()), *program],
+                [*DIES_WITH_PARENT, str(os.getpid()), *program],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=(speech,),
+                pass_fds=(lines,),
                 start_new_session=True,
                 cwd="/",
             )
 
     def exited(self) -> bool:
-        """Whether the child itself has ended.  It is not reaped: its number stays that of the group."""
+        """Whether the child has ended.  It is not reaped: its number is still that of the group."""
         assert self._child is not None
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._child.pid, flags) is not None
 
-    def end(self, *, patience: float) -> tuple[int | None, int, int]:
-        """Kill what is left of the family and reap it.
+    def end(self, *, wait: float) -> tuple[int | None, int, int]:
+        """Kill and reap all processes that are left.
 
-        Gives the child's exit code as Popen has it (None where it does not die), how many processes it left
-        behind, and how many outlived `patience` seconds of SIGKILL, which is so inside a driver alone.
+        Returns the child's exit code as in Popen (None if it does not die), how many processes it left
+        behind, and how many survived `wait` seconds of SIGKILL, which only happens inside a driver.
         """
         assert self._child is not None
-        over = time.monotonic() + patience
+        until = time.monotonic() + wait
         by_itself = self.exited()
         alive = self._living()
         left_behind = len(alive) if by_itself else 0
-        while alive and time.monotonic() < over:
+        while alive and time.monotonic() < until:
             self._kill(alive)
             time.sleep(POLL_S)
             alive = self._living()
@@ -106,25 +103,25 @@ class Family:
             self._child = None if code is not None else self._child
         return code, left_behind, len(alive)
 
-    def stop(self) -> None:
-        """Start nothing more and kill what runs; for a process that is about to be left.  Does not wait."""
-        held = self._lock.acquire(timeout=1)
-        self.stopped = True
-        if held:
+    def shutdown(self) -> None:
+        """Start no more children and kill the current one; for a process about to exit.  Does not wait."""
+        locked = self._lock.acquire(timeout=1)
+        self.shut_down = True
+        if locked:
             self._lock.release()
         if self._child is not None:
-            for _ in range(3):  # whoever was being forked while the table was read
+            for _ in range(3):  # processes may be forked while the table is read
                 self._kill(self._living())
 
     def _living(self) -> list[Process]:
-        """Members of the family that are not dead yet; zombies of ours are reaped, but for the child."""
+        """Processes of the child that are alive; reaps our zombies, except the child."""
         assert self._child is not None
         leader, everyone = self._child.pid, table()
-        family = {each.pid: each for each in everyone if leader in (each.pid, each.group, each.session)}
-        family |= {each.pid: each for each in _descendants(everyone)}
+        members = {each.pid: each for each in everyone if leader in (each.pid, each.group, each.session)}
+        members |= {each.pid: each for each in _descendants(everyone)}
         alive = []
-        for each in family.values():
-            if (each.pid, each.began) in self._before:
+        for each in members.values():
+            if (each.pid, each.started) in self._before:
                 continue
             if each.state not in "ZX":
                 alive.append(each)
@@ -144,17 +141,17 @@ class Family:
 
 
 def table(proc: Path = PROC) -> list[Process]:
-    """Every process that this one may see."""
-    found = []
+    """Every process that is visible to this one."""
+    processes = []
     for path in proc.iterdir():
         if path.name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                found.append(parse_stat((path / "stat").read_text(errors="replace")))
-    return found
+                processes.append(parse_stat((path / "stat").read_text(errors="replace")))
+    return processes
 
 
 def parse_stat(text: str) -> Process:
-    """A process from /proc/PID/stat; its name stands in parentheses and may hold anything, those too."""
+    """A process from /proc/PID/stat; its name is in parentheses and may contain parentheses."""
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     return Process(
@@ -163,7 +160,7 @@ def parse_stat(text: str) -> Process:
         parent=int(fields[1]),
         group=int(fields[2]),
         session=int(fields[3]),
-        began=int(fields[19]),
+        started=int(fields[19]),
     )
 
 
@@ -172,9 +169,9 @@ def _descendants(everyone: Sequence[Process]) -> list[Process]:
     children: dict[int, list[Process]] = {}
     for each in everyone:
         children.setdefault(each.parent, []).append(each)
-    found, waiting = [], [os.getpid()]
-    while waiting:
-        of = children.pop(waiting.pop(), [])
-        found += of
-        waiting += [each.pid for each in of]
-    return found
+    descendants, parents = [], [os.getpid()]
+    while parents:
+        direct = children.pop(parents.pop(), [])
+        descendants += direct
+        parents += [each.pid for each in direct]
+    return descendants

@@ -1,20 +1,20 @@
-"""What parent and child of the benchmark say to each other: an order there, lines of JSON back.
+"""The protocol between the NCCL probe and its children: an order in, lines of JSON out.
 
-A child is one arm: a process of its own, because NCCL reads its environment once.  It gets its `Order` as the
-argument `--order JSON` and writes one `Line` per line to the file descriptor that `NODEGAUGE_SPEECH_FD`
-names, never to standard output, which libraries write to as well.  Whatever it says is kept, so that an arm
-that hangs or dies later still has its cells.  Another program can take an engine's place
-(`NODEGAUGE_NCCL_CHILD`, an absolute path): this module is all that it has to know.
+A child is one arm: a separate process, because NCCL reads its environment once.  It gets its `Order` as the
+argument `--order JSON` and writes one `Line` per line to the file descriptor in `NODEGAUGE_PROTOCOL_FD`,
+never to standard output, which libraries also use.  Every line is kept, so that an arm that hangs or dies
+later still has its cells.  Another program can replace an engine (`NODEGAUGE_NCCL_CHILD`, an absolute path):
+it needs nothing but this module.
 
-Each line has exactly one member besides the default ones: `phase` opens a phase (and ends the one before),
-`about` says who measures, `cell` and `pairs` are results, `failed` ends the arm with words, `done` ends it
-well.
+A line has exactly one member: `phase` begins a phase (and ends the previous one), `engine` names the engine
+and its versions, `cell` and `pairs` are results, `cut` names what was left out for lack of time or memory
+(COLLECTIVE/BYTES, or `pairs/BYTES` for the pair matrix), `failed` ends the arm with a message, `done` ends it
+successfully.
 
-`CellOrder.bytes` and `Cell.bytes` are the same number, also where the ranks do not divide it: an engine then
-moves a few elements less.  An order without GPUs asks only who would measure: the child loads its libraries,
-says `about` and `done`, and touches no GPU; or `failed` with `no-engine`, as it does for any order where
-they cannot be loaded.  A cell that is left out for lack of time or memory is `cut`, as COLLECTIVE/BYTES;
-`pairs/BYTES` is the pair matrix.  No I/O here beyond encoding.
+`CellOrder.bytes` and `Cell.bytes` are the same number even if it is no multiple of the ranks: an engine then
+moves a few elements less.  An order without GPUs only asks for the engine: the child loads its libraries,
+emits `engine` and `done`, and touches no GPU.  A child that cannot load its libraries emits `failed` with
+`no-engine`, for any order.  No I/O here beyond encoding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from msgspec import Meta, Struct
 from nodegauge_contract.nccl import Cell
 from nodegauge_contract.values import NOT_READ, Num, Short, Str, Text
 
-FD_VARIABLE = "NODEGAUGE_SPEECH_FD"
+FD_VARIABLE = "NODEGAUGE_PROTOCOL_FD"
 CHILD_VARIABLE = "NODEGAUGE_NCCL_CHILD"
 MAX_LINE = 64 * 1024
 """Bytes of one line; a pair matrix of 64 GPUs needs 30 KB."""
@@ -49,10 +49,10 @@ class CellOrder(Struct, frozen=True, kw_only=True):
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """What one child shall do.  `uuids`: the GPUs in rank order; `cells` in the order of their worth;
-    `warm_up_ms`: of calls at a large size before anything is timed; `budget_ms`: of measuring altogether:
-    cells that begin after it are left out; `pairs_bytes`: copy so much between every ordered pair, 0 for no
-    pair matrix; `pair_copies`: copies per event pair."""
+    """The work of one child.  `uuids`: the GPUs in rank order; `cells` by decreasing value;
+    `warm_up_ms`: calls at a large size before anything is timed; `budget_ms`: for all measuring: cells that
+    would begin later are left out; `pairs_bytes`: bytes to copy between every ordered pair, 0 for no pair
+    matrix; `pair_copies`: copies per event pair."""
 
     arm: str
     uuids: tuple[str, ...]
@@ -63,20 +63,20 @@ class Order(Struct, frozen=True, kw_only=True):
     pair_copies: int = 5
 
 
-class About(Struct, frozen=True, kw_only=True):
-    """Who measures: engine, versions, and the ranks' GPUs as the child sees them."""
+class EngineInfo(Struct, frozen=True, kw_only=True):
+    """The engine, its versions, and the ranks' GPUs as the child sees them."""
 
-    engine: Short
-    engine_version: Text = NOT_READ
+    name: Short
+    version: Text = NOT_READ
     nccl: Text = NOT_READ
     cuda: Text = NOT_READ
     uuids: Annotated[list[Short], Meta(max_length=64)] = []
 
 
 class Failed(Struct, frozen=True, kw_only=True):
-    """`what`: nccl-error, cuda-error, out-of-memory, wrong-order, no-engine; `message`: its words."""
+    """`kind`: nccl-error, cuda-error, out-of-memory, wrong-order, no-engine; `message`: the library's."""
 
-    what: Short
+    kind: Short
     message: Str = ""
 
 
@@ -84,7 +84,7 @@ class Line(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line of a child."""
 
     phase: Short = ""
-    about: About | None = None
+    engine: EngineInfo | None = None
     cell: Cell | None = None
     pairs: Annotated[list[list[Num]], Meta(max_length=64)] | None = None
     failed: Failed | None = None
@@ -103,7 +103,7 @@ def encode_line(line: Line) -> bytes:
 
 
 def decode_line(data: bytes) -> Line:
-    """Raises msgspec.MsgspecError (a ValueError) on what is none."""
+    """Raises msgspec.MsgspecError (a ValueError) for invalid data."""
     return _lines.decode(data)
 
 
@@ -113,5 +113,5 @@ def encode_order(order: Order) -> str:
 
 
 def decode_order(text: str) -> Order:
-    """Raises msgspec.MsgspecError (a ValueError) on what is none."""
+    """Raises msgspec.MsgspecError (a ValueError) for invalid data."""
     return _orders.decode(text)

@@ -1,8 +1,8 @@
-"""One arm: a child started, listened to, watched by the clock, and gone when this returns.
+"""One arm: starts a child, receives its lines, enforces its time limits, and ends it with all its processes.
 
-Everything that a child can do is an outcome, and none of them is an exception: it hangs, dies, fails, floods,
-stops half-way, leaves processes behind.  What it said until then stays in the draft of its arm, which is
-complete at any moment, because the run itself can be ended at any moment.
+Whatever a child does becomes an outcome, never an exception: it hangs, dies, fails, floods, stops half-way,
+leaves processes behind.  Its lines until then stay in its arm, which is complete at any moment, because the
+run itself can be ended at any moment.
 """
 
 from __future__ import annotations
@@ -15,189 +15,246 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from nodegauge_contract import ArmOutcome, Int
-from nodegauge_probes.nccl.clock import Limits, PhaseClock
+from nodegauge_contract import NOT_READ, ArmOutcome, Int, Phase
 from nodegauge_probes.nccl.pdeathsig_exec import CANNOT_START
-from nodegauge_probes.nccl.process_tree import Family, Stopped
-from nodegauge_probes.nccl.protocol import FD_VARIABLE, About, Failed
-from nodegauge_probes.nccl.receiver import MAX_WORDS, Garbage, Listener, Tail, words
-from nodegauge_probes.result_builder import ArmDraft
+from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown
+from nodegauge_probes.nccl.protocol import FD_VARIABLE, EngineInfo, Failed
+from nodegauge_probes.nccl.receiver import MAX_MESSAGE, InvalidOutput, Receiver, Tail, one_line
+from nodegauge_probes.result_builder import ArmBuilder
 
 TICK_S = 0.02
 CHUNK = 64 * 1024
 KILLED, SIGNALLED = 9, 128
 NO_ENGINE, NO_MEMORY = "no-engine", "out-of-memory"
+"""Of `protocol.Failed.kind`."""
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Seconds.  `startup`: starting, initialisation and loading kernels together (a cold B200 took 55 s in
+    NCCL issue 1646); `measure`: with checks and pairs; `teardown`; `dying`: from SIGKILL to the end."""
+
+    startup: float = 90.0
+    measure: float = 45.0
+    teardown: float = 10.0
+    dying: float = 5.0
+
+
+STARTUP = frozenset({Phase.SPAWN, Phase.INIT, Phase.LOAD})
+MEASURE = frozenset({Phase.MEASURE, Phase.CHECK, Phase.PAIRS})
+TEARDOWN = frozenset({Phase.TEARDOWN})
+
+
+class PhaseClock:
+    """The phase of a child, and the time spent in each; `now` is in seconds of a steady clock.
+
+    Phases of one kind share a limit, so a child cannot gain time by switching between them.
+    """
+
+    def __init__(self, limits: Limits, *, now: float) -> None:
+        self.phase = Phase.SPAWN
+        self._since = now
+        self._spent: dict[Phase, float] = {}
+        self._limits = {STARTUP: limits.startup, MEASURE: limits.measure, TEARDOWN: limits.teardown}
+
+    def enter(self, phase: Phase, *, now: float) -> None:
+        self._spent[self.phase] = self._spent.get(self.phase, 0.0) + now - self._since
+        self.phase, self._since = phase, now
+
+    def seconds(self, phases: frozenset[Phase], *, now: float) -> float:
+        """Spent in these phases until now."""
+        running = now - self._since if self.phase in phases else 0.0
+        return running + sum(spent for phase, spent in self._spent.items() if phase in phases)
+
+    def left(self, *, now: float) -> float:
+        """Until the current kind of phase reaches its limit; negative afterwards."""
+        group, limit = next((g, s) for g, s in self._limits.items() if self.phase in g)
+        return limit - self.seconds(group, now=now)
+
+    def report(self, arm: ArmBuilder, *, now: float) -> None:
+        """Write the milliseconds of the phases that were entered."""
+
+        def milliseconds(phases: frozenset[Phase]) -> Int:
+            entered = phases & {self.phase, *self._spent}
+            return round(self.seconds(phases, now=now) * 1000) if entered else NOT_READ
+
+        arm.spawn_ms = milliseconds(frozenset({Phase.SPAWN}))
+        arm.init_ms = milliseconds(frozenset({Phase.INIT}))
+        arm.load_ms = milliseconds(frozenset({Phase.LOAD}))
+        arm.measure_ms = milliseconds(MEASURE)
+        arm.teardown_ms = milliseconds(TEARDOWN)
 
 
 class Child(Struct, frozen=True, kw_only=True):
-    """What to start and how long to bear it.  `until`: when the run's own time is up (monotonic seconds);
-    `kills`: how often the kernel has killed for memory in this container, as `Int`."""
+    """A program to run, and its limits.  `until`: the end of the whole run (monotonic seconds); `oom_kills`:
+    how often the kernel has killed for lack of memory in this container."""
 
     program: tuple[str, ...]
     environment: Mapping[str, str]
     ranks: int
     limits: Limits
     until: float
-    kills: Callable[[], Int]
-    at_about: Callable[[About], None]
-    at_cut: Callable[[str], None]
+    oom_kills: Callable[[], Int]
+    on_engine: Callable[[EngineInfo], None]
+    on_cut: Callable[[str], None]
 
 
-class Ended(Struct, frozen=True, kw_only=True):
-    """Why the watch over a child ended: `why` is None where it ended by itself."""
+class End(Struct, frozen=True, kw_only=True):
+    """How supervision ended: `outcome` is None if the child ended by itself."""
 
-    why: ArmOutcome | None = None
+    outcome: ArmOutcome | None = None
     message: str = ""
 
 
-def run(child: Child, arm: ArmDraft, family: Family) -> Failed | None:
-    """Run one child to its end, into `arm`; gives what it said of its failure, where it said so."""
-    speech, speaking = os.pipe()
-    output, printing = os.pipe()
+def run(child: Child, arm: ArmBuilder, processes: ProcessTree) -> Failed | None:
+    """Run one child to its end, into `arm`; returns the failure that it reported, if any."""
+    lines, lines_in = os.pipe()
+    output, output_in = os.pipe()
     try:
-        environment = {**child.environment, FD_VARIABLE: str(speaking)}
+        environment = {**child.environment, FD_VARIABLE: str(lines_in)}
         clock = PhaseClock(child.limits, now=time.monotonic())
-        kills = child.kills()
+        kills = child.oom_kills()
         try:
-            family.start(child.program, environment=environment, speech=speaking, output=printing)
-        except Stopped:
+            processes.start(child.program, environment=environment, lines=lines_in, output=output_in)
+        except ShutDown:
             return None
         except OSError as error:
-            arm.parts |= {"outcome": ArmOutcome.FAILED, "message": words(f"no process: {error}")}
+            arm.outcome, arm.message = ArmOutcome.FAILED, one_line(f"no process: {error}")
             return None
         finally:
-            os.close(speaking)
-            os.close(printing)
-        watch = _Watch(child, arm, family, clock)
-        ended = watch.listen(speech, output)
-        watch.finish(ended, kills_before=kills)
-        return watch.listener.failed
+            os.close(lines_in)
+            os.close(output_in)
+        supervision = _Supervision(child, arm, processes, clock)
+        end = supervision.receive(lines, output)
+        supervision.finish(end, kills_before=kills)
+        return supervision.receiver.failed
     finally:
-        os.close(speech)
+        os.close(lines)
         os.close(output)
 
 
-class _Watch:
-    """Clock, ears and judgement over one child."""
+class _Supervision:
+    """Clock and pipes of one child, and how it ended."""
 
-    def __init__(self, child: Child, arm: ArmDraft, family: Family, clock: PhaseClock) -> None:
-        self._child, self._arm, self._family, self._clock = child, arm, family, clock
+    def __init__(self, child: Child, arm: ArmBuilder, processes: ProcessTree, clock: PhaseClock) -> None:
+        self._child, self._arm, self._processes, self._clock = child, arm, processes, clock
         self._tail = Tail()
-        arm.parts |= {"phase": clock.phase, "message": ""}
-        self.listener = Listener(
+        arm.phase, arm.message = clock.phase, ""
+        self.receiver = Receiver(
             arm,
             ranks=child.ranks,
-            at_phase=self._enter,
-            at_about=child.at_about,
-            at_cut=child.at_cut,
+            on_phase=self._enter,
+            on_engine=child.on_engine,
+            on_cut=child.on_cut,
         )
 
-    def _enter(self, phase: str) -> None:
-        self._clock.enter(type(self._clock.phase)(phase), now=time.monotonic())
-        self._arm.parts |= {"phase": phase, **self._clock.report(now=time.monotonic())}
+    def _enter(self, phase: Phase) -> None:
+        self._clock.enter(phase, now=time.monotonic())
+        self._arm.phase = phase
+        self._clock.report(self._arm, now=time.monotonic())
 
-    def listen(self, speech: int, output: int) -> Ended:
-        """Until the child ends, has had its time, or says what nobody can read."""
-        with selectors.DefaultSelector() as ears:
-            for pipe, take in ((speech, self.listener.feed), (output, self._tail.feed)):
+    def receive(self, lines: int, output: int) -> End:
+        """Until the child ends, exceeds its time, or writes invalid output."""
+        with selectors.DefaultSelector() as selector:
+            for pipe, feed in ((lines, self.receiver.feed), (output, self._tail.feed)):
                 os.set_blocking(pipe, False)
-                ears.register(pipe, selectors.EVENT_READ, take)
+                selector.register(pipe, selectors.EVENT_READ, feed)
             try:
                 while True:
-                    exited = self._family.exited()
-                    heard = self._hear(ears, wait=0 if exited else TICK_S)
-                    if exited and not heard:
-                        self.listener.close()
-                        return Ended()
-                    if (over := self._over()) is not None:
-                        return over
-            except Garbage as error:
-                return Ended(why=ArmOutcome.GARBAGE, message=str(error))
+                    exited = self._processes.exited()
+                    received = self._poll(selector, wait=0 if exited else TICK_S)
+                    if exited and not received:
+                        self.receiver.close()
+                        return End()
+                    if (end := self._limit_exceeded()) is not None:
+                        return end
+            except InvalidOutput as error:
+                return End(outcome=ArmOutcome.GARBAGE, message=str(error))
             finally:
-                self._hear_output(output)
+                self._read_rest(output)
 
-    def _hear(self, ears: selectors.BaseSelector, *, wait: float) -> bool:
-        """One round over the pipes; whether anything was in them."""
-        if not ears.get_map():
+    def _poll(self, selector: selectors.BaseSelector, *, wait: float) -> bool:
+        """Read each pipe once; returns whether there was any data."""
+        if not selector.get_map():
             time.sleep(wait)
             return False
-        heard = False
-        for key, _ in ears.select(wait):
+        received = False
+        for key, _ in selector.select(wait):
             try:
                 data = os.read(key.fd, CHUNK)
             except BlockingIOError:
                 continue
             if not data:
-                ears.unregister(key.fd)
-            heard = heard or bool(data)
+                selector.unregister(key.fd)
+            received = received or bool(data)
             key.data(data)
-        return heard
+        return received
 
-    def _hear_output(self, output: int) -> None:
+    def _read_rest(self, output: int) -> None:
         with suppress(OSError):
             self._tail.feed(os.read(output, CHUNK))
 
-    def _over(self) -> Ended | None:
+    def _limit_exceeded(self) -> End | None:
         now = time.monotonic()
         if self._clock.left(now=now) < 0:
-            return Ended(why=ArmOutcome.HUNG, message=f"{self._clock.phase} took longer than it may")
+            return End(outcome=ArmOutcome.HUNG, message=f"{self._clock.phase} exceeded its time limit")
         if now > self._child.until:
-            return Ended(why=ArmOutcome.CUT, message="the run's own time was up")
+            return End(outcome=ArmOutcome.CUT, message="the run's time was up")
         return None
 
-    def finish(self, ended: Ended, *, kills_before: Int) -> None:
-        """End the family and say how the arm ended."""
-        times = self._clock.report(now=time.monotonic())
-        code, left_behind, immortal = self._family.end(patience=self._child.limits.dying)
-        if self._family.stopped:
-            ended = Ended(why=ArmOutcome.CUT, message="the run was ended")
-        outcome, message = ended.why, ended.message
+    def finish(self, end: End, *, kills_before: Int) -> None:
+        """Kill all processes and set the outcome of the arm."""
+        self._clock.report(self._arm, now=time.monotonic())
+        code, left_behind, unkillable = self._processes.end(wait=self._child.limits.dying)
+        if self._processes.shut_down:
+            end = End(outcome=ArmOutcome.CUT, message="the run was ended")
+        outcome, message = end.outcome, end.message
         if outcome is None:
             outcome, message = self._outcome(code, kills_before)
         remarks = [message]
         if left_behind:
-            remarks.append(f"it left {left_behind} processes behind, killed")
-        if immortal:
-            remarks.append(f"{immortal} processes outlived SIGKILL: they are stuck in the driver")
-        said = "; ".join(remark for remark in remarks if remark)
-        self._arm.parts |= {**times, "outcome": outcome, "message": self._with_print(said, outcome)}
+            remarks.append(f"killed {left_behind} processes that it left behind")
+        if unkillable:
+            remarks.append(f"{unkillable} processes survived SIGKILL: they are stuck in the driver")
+        message = "; ".join(remark for remark in remarks if remark)
+        self._arm.outcome, self._arm.message = outcome, self._with_output(message, outcome)
         if code is not None:
-            self._arm.parts["exit_code"] = code if code >= 0 else SIGNALLED - code
+            self._arm.exit_code = code if code >= 0 else SIGNALLED - code
         if outcome is ArmOutcome.DONE:
-            self._arm.parts["phase"] = ""
+            self._arm.phase = ""
 
     def _outcome(self, code: int | None, kills_before: Int) -> tuple[ArmOutcome, str]:
-        """How a child ended that nobody ended."""
-        if code == CANNOT_START and not self.listener.spoke:
-            self.listener.failed = Failed(what=NO_ENGINE, message=self._tail.words(most=MAX_WORDS))
-        failed = self.listener.failed
+        """The outcome of a child that ended by itself."""
+        if code == CANNOT_START and not self.receiver.received:
+            self.receiver.failed = Failed(kind=NO_ENGINE, message=self._tail.text(most=MAX_MESSAGE))
+        failed = self.receiver.failed
         if failed is not None:
-            outcome = ArmOutcome.OUT_OF_MEMORY if failed.what == NO_MEMORY else ArmOutcome.FAILED
-            return outcome, f"{failed.what}: {failed.message}"
+            outcome = ArmOutcome.OUT_OF_MEMORY if failed.kind == NO_MEMORY else ArmOutcome.FAILED
+            return outcome, f"{failed.kind}: {failed.message}"
         if code == 0:
-            if self.listener.done:
+            if self.receiver.done:
                 return ArmOutcome.DONE, ""
-            return ArmOutcome.PARTIAL, f"it ended {'half-way' if self.listener.spoke else 'without a word'}"
-        if code in (-KILLED, SIGNALLED + KILLED) and self._no_memory(kills_before):
-            return ArmOutcome.OUT_OF_MEMORY, "killed by the kernel: the pod's memory was used up"
+            how = "before it was done" if self.receiver.received else "without any output"
+            return ArmOutcome.PARTIAL, f"it exited {how}"
+        if code in (-KILLED, SIGNALLED + KILLED) and self._killed_for_memory(kills_before):
+            return ArmOutcome.OUT_OF_MEMORY, "killed by the kernel: the pod was out of memory"
         died = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         return ArmOutcome.CRASHED, died
 
-    def _no_memory(self, kills_before: Int) -> bool:
-        """SIGKILL from nobody of ours: the kernel, unless its own count says that it was not."""
-        kills = self._child.kills()
+    def _killed_for_memory(self, kills_before: Int) -> bool:
+        """Whether SIGKILL came from the kernel: yes, unless its count of kills has not grown."""
+        kills = self._child.oom_kills()
         if isinstance(kills, int) and isinstance(kills_before, int):
             return kills > kills_before
         return True
 
-    def _with_print(self, said: str, outcome: ArmOutcome) -> str:
-        """With what it printed last, where it ended badly and did not say why itself."""
+    def _with_output(self, message: str, outcome: ArmOutcome) -> str:
+        """With the end of its output, if it failed without reporting why."""
         explained = outcome in (ArmOutcome.DONE, ArmOutcome.CUT, ArmOutcome.OUT_OF_MEMORY)
-        said = words(said)
-        if explained or self.listener.failed is not None:
-            return said
-        printed = self._tail.words(most=max(MAX_WORDS - len(said) - 2, 1))
-        return f"{said}: {printed}" if said and printed else said or printed
+        message = one_line(message)
+        if explained or self.receiver.failed is not None:
+            return message
+        printed = self._tail.text(most=max(MAX_MESSAGE - len(message) - 2, 1))
+        return f"{message}: {printed}" if message and printed else message or printed
 
 
 def program(command: Sequence[str], order: str) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""NVML: the only package that imports pynvml. Every call returns a value or the reason why there is none."""
+"""NVML: the only package that imports pynvml. Every call returns a value or the reason why it is missing."""

@@ -1,7 +1,7 @@
-"""What NVML's return values mean for a probe: pass over, ask again, the GPU is ill, or nothing can be read.
+"""NVML's return values: which are final, retried, a fault of the GPU, or a node without usable NVML.
 
 A table, so that it can be checked against the header without a driver.  It must not import pynvml (only
-`nvml` does) and holds no logic beyond turning a refusal into the contract's `Problem`.
+`library` does) and only turns a refusal into the contract's `Problem`.
 
 Sources: nvml.h (go-nvml 2f9e261f, 2026-07), nvmlReturn_t and the notes on nvmlInit and
 nvmlDeviceGetHandleByIndex.
@@ -53,10 +53,10 @@ NAMES = {
 }
 
 TOO_OLD = frozenset({FUNCTION_NOT_FOUND, 25, 26})
-"""FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED: "not by this call", so another one is asked."""
+"""FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED: the older call is tried."""
 
-PASSING = frozenset({10, 19, 27, 999})
-"""TIMEOUT, IN_USE, NOT_READY, UNKNOWN: asked again before they count."""
+TRANSIENT = frozenset({10, 19, 27, 999})
+"""TIMEOUT, IN_USE, NOT_READY, UNKNOWN: retried before they count."""
 
 LIBRARY = {
     12: ProblemKind.LIBRARY_NOT_FOUND,
@@ -64,40 +64,48 @@ LIBRARY = {
     18: ProblemKind.DRIVER_MISMATCH,
     NO_PERMISSION: ProblemKind.NO_PERMISSION,
 }
-"""Answers after which nothing on this node can be read."""
+"""Errors after which nothing on this node can be read."""
 
-SICK = {
+GPU_FAULTS = {
     8: ProblemKind.INSUFFICIENT_POWER,
     11: ProblemKind.IRQ_ISSUE,
     14: ProblemKind.CORRUPTED_INFOROM,
     GPU_IS_LOST: ProblemKind.GPU_LOST,
     RESET_REQUIRED: ProblemKind.RESET_REQUIRED,
 }
-"""Answers that say that this GPU itself is ill, whatever was asked."""
+"""Errors of the GPU itself, whatever the call."""
 
-GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
-"""A GPU in these states answers nothing more: asking on would only cost time."""
+FATAL = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+"""A GPU in these states answers no further call: more calls would only cost time."""
 
-_WAYS_OUT = {
+_REMEDIES = {
     ProblemKind.LIBRARY_NOT_FOUND: (
         "libnvidia-ml.so.1 was not found. On a machine: install the NVIDIA driver. In a container: run it"
         " with the NVIDIA runtime (runtimeClassName: nvidia, NVIDIA_VISIBLE_DEVICES=all and"
-        " NVIDIA_DRIVER_CAPABILITIES=utility), which brings the library in"
+        " NVIDIA_DRIVER_CAPABILITIES=utility), which mounts the library"
     ),
     ProblemKind.DRIVER_NOT_LOADED: (
-        "the NVIDIA kernel module does not answer. Check lsmod and dmesg on the node; in a container also"
-        " that NVIDIA_VISIBLE_DEVICES=all brought /dev/nvidiactl in"
+        "the NVIDIA kernel module does not answer. Check lsmod and dmesg on the node; in a container, also"
+        " check that NVIDIA_VISIBLE_DEVICES=all is set and /dev/nvidiactl exists"
     ),
     ProblemKind.DRIVER_MISMATCH: (
-        "the driver was upgraded under a running kernel module, so library and module have different"
+        "the driver was upgraded while its old kernel module was loaded, so library and module have different"
         " versions. Reload the nvidia modules or reboot the node"
     ),
-    ProblemKind.NO_PERMISSION: "the driver refuses this user. Check the rights of /dev/nvidiactl",
+    ProblemKind.NO_PERMISSION: "the driver refuses this user. Check the permissions of /dev/nvidiactl",
 }
 
 
+class NvmlUnusable(Exception):
+    """NVML cannot be used on this node at all; `problem` says why, with the remedy."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
 class Refused(Exception):
-    """NVML said no.  `code` is its return value, None where the refusal came from the binding."""
+    """NVML refused a call.  `code` is its return value, None if the binding refused."""
 
     def __init__(self, call: str, code: int | None, reason: str = "") -> None:
         self.reason = reason or name_of(code or 0)
@@ -106,26 +114,26 @@ class Refused(Exception):
 
 
 def name_of(code: int) -> str:
-    """NVML's own name of a return value, as the header spells it."""
+    """NVML's name of a return value, as in the header."""
     return NAMES.get(code, f"NVML return {code}")
 
 
 def unusable(refused: Refused) -> Problem:
-    """Why nothing on this node can be read, with the way out."""
+    """Why nothing on this node can be read, with the remedy."""
     kind = LIBRARY.get(refused.code or 0, ProblemKind.NVML_ERROR)
-    words = f": {_WAYS_OUT[kind]}" if kind in _WAYS_OUT else ""
-    return Problem(kind=kind, call=refused.call, code=refused.code, message=refused.reason + words)
+    remedy = f": {_REMEDIES[kind]}" if kind in _REMEDIES else ""
+    return Problem(kind=kind, call=refused.call, code=refused.code, message=refused.reason + remedy)
 
 
-def illness(refused: Refused) -> Problem | None:
-    """What an answer says about the GPU itself, if anything."""
-    kind = SICK.get(refused.code or 0)
+def gpu_fault(refused: Refused) -> Problem | None:
+    """The fault of the GPU itself that an error reports, if any."""
+    kind = GPU_FAULTS.get(refused.code or 0)
     return None if kind is None else _problem(kind, refused)
 
 
-def no_handle(refused: Refused) -> Problem:
+def without_handle(refused: Refused) -> Problem:
     """Why a GPU that NVML counts cannot be opened."""
-    kinds = {**SICK, NO_PERMISSION: ProblemKind.NO_PERMISSION}
+    kinds = {**GPU_FAULTS, NO_PERMISSION: ProblemKind.NO_PERMISSION}
     return _problem(kinds.get(refused.code or 0, ProblemKind.NVML_ERROR), refused)
 
 

@@ -1,37 +1,34 @@
-"""The one seam to NVIDIA's management library: every call gives a value or the reason why there is none.
+"""The only adapter to NVIDIA's management library: every call returns a value or the reason why it is
+missing.
 
-Nobody else imports pynvml.  The library's traps end here: errors compare by number alone (`NVMLError.__eq__`
-raises against anything else), a call that an old driver lacks is a reason to ask the older one, some
-wrappers share their default argument between calls, structures come in several versions.
+No other module imports pynvml, and its traps end here: errors compare only with numbers (`NVMLError.__eq__`
+raises otherwise), an old driver lacks a call and has an older one, some wrappers share their default argument
+between calls, structures have several versions.
 
-It must not judge, cache readings or write anything, and it tells the watch about every call before it enters
-the driver: a call that hangs there cannot be interrupted, only named.
+It must not judge, cache readings or write anything.  It reports every call to the watch before it enters the
+driver: a call that hangs there cannot be interrupted, only named.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
-from nodegauge_contract import Problem, ProblemKind, Unavailable
-from nodegauge_probes.nvml import errors
-from nodegauge_probes.nvml import values as answers
-from nodegauge_probes.nvml.device import Device as Device
-from nodegauge_probes.nvml.device import NvmlUnusable as NvmlUnusable
-from nodegauge_probes.nvml.device import Watch as Watch
-from nodegauge_probes.nvml.errors import Refused
+from nodegauge_contract import Fabric, Problem, ProblemKind, Unavailable
+from nodegauge_probes.nvml import errors, values
+from nodegauge_probes.nvml.errors import NvmlUnusable, Refused
 
 try:
     import pynvml
-except ImportError:  # the [probes] extra is not installed: said in words when NVML is opened
+except ImportError:  # without the extra [probes]: `open` reports it
     pynvml = None
 
 READ, WRITE, NVLINK = 0, 1, 2
 """P2P capability indices.  Literal on purpose: pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake."""
 
 MAX_LINKS = 36
-"""NVML_NVLINK_MAX_LINKS of the newest architecture (Rubin); older GPUs answer INVALID_ARGUMENT before."""
+"""NVML_NVLINK_MAX_LINKS of the newest architecture (Rubin); older GPUs answer INVALID_ARGUMENT earlier."""
 
 NO_SUCH_LINK = Unavailable(errors.name_of(errors.INVALID_ARGUMENT))
 NO_SUCH_CALL = Unavailable(errors.name_of(errors.FUNCTION_NOT_FOUND))
@@ -43,37 +40,57 @@ Field = int | tuple[int, int]
 """A field id, or (field id, scope id)."""
 
 
+class Watch(Protocol):
+    """Is notified of every call into the driver, so that a call that never returns can be named."""
+
+    def enter(self, call: str, subject: str) -> None: ...
+    def leave(self) -> None: ...
+
+
+class Device:
+    """One GPU as NVML enumerates it.
+
+    `fault` is set after an answer that reports a fault of the GPU itself, `lost` once it answers no calls.
+    """
+
+    def __init__(self, index: int, handle: Any) -> None:
+        self.index = index
+        self.handle = handle
+        self.fault: Problem | None = None
+        self.lost: Unavailable | None = None
+
+
 class Nvml:
-    """NVML while it is open.  Methods give a value or `Unavailable`; only `open` and `devices` raise."""
+    """An NVML session.  Methods return a value or `Unavailable`; only `open` and `devices` raise."""
 
     def __init__(self, *, watch: Watch, pause: Callable[[float], None]) -> None:
         self._watch = watch
         self._pause = pause
         self._open = False
-        self._hopeless = {(EVENT_WAIT, "")}
-        """Calls that are asked once: those that never worked, and the one where TIMEOUT is an answer."""
+        self._no_retry = {(EVENT_WAIT, "")}
+        """Calls without retries: those that never worked, and the one where TIMEOUT is an answer."""
         self._events: Any = None
-        self._listened: dict[int, Device] = {}
+        self._registered: dict[int, Device] = {}
 
     def open(self) -> None:
-        """Raises `NvmlUnusable` without a library, a driver, or the rights to talk to it."""
+        """Raises `NvmlUnusable` without a library, a driver, or access to it."""
         if pynvml is None:
             message = "the Python package nvidia-ml-py is not installed: pip install 'nodegauge[probes]'"
             kind = ProblemKind.LIBRARY_NOT_FOUND
             raise NvmlUnusable(Problem(kind=kind, call="import pynvml", message=message))
-        self._invoke_or_stop("nvmlInit")
+        self._require("nvmlInit")
         self._open = True
 
     def close(self) -> None:
-        """Let go of the driver: an open client blocks driver unload and GPU reset."""
+        """Close the session: an open client blocks driver unload and GPU reset."""
         if self._open:
             self._open = False
-            self.stop_listening()
+            self.free_events()
             self.value(None, "nvmlShutdown")
 
     def devices(self) -> list[Device]:
-        """Every GPU that the count includes, also those whose handle is refused; raises `NvmlUnusable`."""
-        count: int = self._invoke_or_stop("nvmlDeviceGetCount")
+        """Every GPU that NVML counts, including those whose handle is refused; raises `NvmlUnusable`."""
+        count: int = self._require("nvmlDeviceGetCount")
         return [self._device(index) for index in range(count)]
 
     def _device(self, index: int) -> Device:
@@ -81,8 +98,8 @@ class Nvml:
         try:
             device.handle = self._invoke("nvmlDeviceGetHandleByIndex", (index,), subject=f"GPU {index}")
         except Refused as refused:
-            device.problem = errors.no_handle(refused)
-            device.gone = Unavailable(refused.reason)
+            device.fault = errors.without_handle(refused)
+            device.lost = Unavailable(refused.reason)
         return device
 
     def value(
@@ -90,91 +107,91 @@ class Nvml:
         device: Device | None,
         call: str,
         *arguments: Any,
-        otherwise: Iterable[tuple[Any, ...]] = (),
+        fallbacks: Iterable[tuple[Any, ...]] = (),
         pick: Callable[[Any], Any] = lambda answer: answer,
         through: Callable[..., Any] | None = None,
     ) -> Any:
-        """What `call` answers for `device`, through `pick`; or `Unavailable` with NVML's name of the error.
+        """The answer of `call` for `device`, passed through `pick`; or `Unavailable` with NVML's error name.
 
-        `otherwise` are (call, argument, ...) to ask, in this order, where the driver does not have `call`;
-        `through` replaces a wrapper of the binding that is of no use.
+        `fallbacks`: (call, argument, ...) to try, in this order, if the driver does not have `call`;
+        `through` replaces a broken wrapper of the binding.
         """
-        if device is not None and device.gone is not None:
-            return device.gone
-        own = () if device is None else (device.handle,)
+        if device is not None and device.lost is not None:
+            return device.lost
+        handle = () if device is None else (device.handle,)
         subject = "" if device is None else f"GPU {device.index}"
         refusals: list[Refused] = []
-        for name, *rest in ((call, *arguments), *otherwise):
+        for name, *rest in ((call, *arguments), *fallbacks):
             try:
-                return pick(self._invoke(name, (*own, *rest), subject=subject, through=through))
+                return pick(self._invoke(name, (*handle, *rest), subject=subject, through=through))
             except UnicodeDecodeError:
-                return Unavailable(f"{name} answered bytes that are no text")
+                return Unavailable(f"{name} returned bytes that are not text")
             except Refused as refused:
                 refusals.append(refused)
                 if refused.code not in errors.TOO_OLD:
                     break
-        told = next((one for one in refusals if one.code not in errors.TOO_OLD), refusals[0])
+        refusal = next((each for each in refusals if each.code not in errors.TOO_OLD), refusals[0])
         if device is not None:
-            device.problem = device.problem or errors.illness(told)
-            device.gone = Unavailable(told.reason) if told.code in errors.GONE else None
-        return Unavailable(told.reason)
+            device.fault = device.fault or errors.gpu_fault(refusal)
+            device.lost = Unavailable(refusal.reason) if refusal.code in errors.FATAL else None
+        return Unavailable(refusal.reason)
 
     def integer(self, device: Device | None, call: str, *arguments: Any, **options: Any) -> int | Unavailable:
         """As `value`, for whole numbers."""
         answer = self.value(device, call, *arguments, **options)
-        return answer if isinstance(answer, Unavailable) else answers.whole(int(answer))
+        return answer if isinstance(answer, Unavailable) else values.whole(int(answer))
 
     def text(self, device: Device | None, call: str, **options: Any) -> str | Unavailable:
-        """As `value`, for text, cut to what the contract takes."""
+        """As `value`, for text, truncated to the contract's limit."""
         answer = self.value(device, call, **options)
         return answer if isinstance(answer, Unavailable) else str(answer)[:128]
 
     def pair(self, one: Device, other: Device, call: str, *arguments: Any) -> int | Unavailable:
-        """A question about two GPUs; a refusal is never held against one of them."""
-        gone = one.gone or other.gone
-        if gone is not None:
-            return gone
+        """A call about two GPUs; a refusal is no fault of either of them."""
+        lost = one.lost or other.lost
+        if lost is not None:
+            return lost
         subject = f"GPU {one.index} and GPU {other.index}"
         try:
-            return answers.whole(self._invoke(call, (one.handle, other.handle, *arguments), subject=subject))
+            return values.whole(self._invoke(call, (one.handle, other.handle, *arguments), subject=subject))
         except Refused as refused:
             return Unavailable(refused.reason)
 
     def fields(
         self, device: Device, *fields: Field, only: int | None = None
     ) -> list[int | float | Unavailable]:
-        """Field values in the order asked for; `only`: the one value type that is accepted."""
+        """Field values in the requested order; `only`: the one accepted value type."""
         answer = self.value(device, "nvmlDeviceGetFieldValues", list(fields))
         if not isinstance(answer, Unavailable):
-            return [answers.field(element, only=only) for element in answer]
-        if len(fields) == 1 or answer == NO_SUCH_CALL or device.gone is not None:
+            return [values.field(element, only=only) for element in answer]
+        if len(fields) == 1 or answer == NO_SUCH_CALL or device.lost is not None:
             return [answer] * len(fields)
-        # A driver may refuse the whole list for one id that it does not know.
+        # A driver may refuse the whole list for one unknown id.
         return [self.fields(device, field, only=only)[0] for field in fields]
 
     def whole_field(self, device: Device, *fields: Field) -> int | Unavailable:
         """The first of `fields` that reads as a whole number above zero, else the first answer."""
-        values = [value for value in self.fields(device, *fields) if not isinstance(value, float)]
-        for value in values:
+        answers = [value for value in self.fields(device, *fields) if not isinstance(value, float)]
+        for value in answers:
             if isinstance(value, int) and value > 0:
                 return value
-        return values[0] if values else Unavailable("not a whole number")
+        return answers[0] if answers else Unavailable("not a whole number")
 
     def pci(self, device: Device) -> str | Unavailable:
         """The GPU's bus id in sysfs form."""
-        answer = self.text(device, "nvmlDeviceGetPciInfo", pick=answers.bus_id_of)
+        answer = self.text(device, "nvmlDeviceGetPciInfo", pick=values.bus_id_of)
         return answer or Unavailable("no bus id in the answer")
 
     def remote_pci(self, device: Device, link: int) -> str | Unavailable:
-        """The bus id at the far end of a link; empty where a hypervisor hides it."""
+        """The bus id at the remote end of a link; empty if a hypervisor hides it."""
         call = "nvmlDeviceGetNvLinkRemotePciInfo"
-        answer = self.value(device, call, link, pick=answers.bus_id_of)
+        answer = self.value(device, call, link, pick=values.bus_id_of)
         return answer if isinstance(answer, Unavailable) else str(answer)
 
     def module_id(self, device: Device) -> int | Unavailable:
-        """The SXM slot, into a number of our own: the wrapper's default argument is shared by all callers.
+        """The SXM slot.  All callers would share the wrapper's default argument, so it gets a number to fill.
 
-        Given a reference, the wrapper hands the return value back instead of raising.
+        With such a reference the wrapper returns the return code instead of raising.
         """
         call, number = "nvmlDeviceGetModuleId", ctypes.c_uint()
 
@@ -186,13 +203,13 @@ class Nvml:
         return self.integer(device, call, ctypes.byref(number), pick=checked)
 
     def memory_mib(self, device: Device, *, what: str = "total") -> int | Unavailable:
-        """The GPU's memory in MiB: total, used (without what the driver reserves, where it knows), free."""
+        """The GPU's memory in MiB: total, used (without the driver's reserve, if known), free."""
         call = "nvmlDeviceGetMemoryInfo"
-        options = {"otherwise": ((call,),), "pick": lambda info: getattr(info, what) >> 20}
+        options = {"fallbacks": ((call,),), "pick": lambda info: getattr(info, what) >> 20}
         return self.integer(device, call, pynvml.nvmlMemory_v2, **options)
 
     def sram_threshold(self, device: Device) -> int | Unavailable:
-        """1 when the driver says that SRAM errors passed their limit."""
+        """1 if the driver reports SRAM errors above their limit."""
         if pynvml is None or not hasattr(pynvml, "c_nvmlEccSramErrorStatus_v1_t"):
             return NO_SUCH_CALL
         status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
@@ -200,7 +217,7 @@ class Nvml:
         return answer if isinstance(answer, Unavailable) else int(status.bThresholdExceeded)
 
     def fan_rpm(self, device: Device, fan: int) -> int | Unavailable:
-        """What a fan turns; the wrapper of the binding asks for the first fan alone."""
+        """A fan's speed; the binding's wrapper only reads the first fan."""
         call, structure = "nvmlDeviceGetFanSpeedRPM", getattr(pynvml, "c_nvmlFanSpeedInfo_t", None)
         if structure is None:
             return NO_SUCH_CALL
@@ -212,8 +229,8 @@ class Nvml:
 
         return self.integer(device, call, through=ask)
 
-    def listen(self, device: Device, kinds: int) -> bool | Unavailable:
-        """Have the driver tell of events of these kinds while NVML is open; False where it knows none."""
+    def register_events(self, device: Device, kinds: int) -> bool | Unavailable:
+        """Have the driver queue events of these kinds; False if it supports none of them."""
         supported = self.integer(device, "nvmlDeviceGetSupportedEventTypes")
         if isinstance(supported, Unavailable):
             return supported
@@ -227,30 +244,30 @@ class Nvml:
         answer = self.value(device, "nvmlDeviceRegisterEvents", supported & kinds, self._events)
         if isinstance(answer, Unavailable):
             return answer
-        self._listened[answers.address(device.handle)] = device
+        self._registered[values.address(device.handle)] = device
         return True
 
-    def event(self) -> tuple[Device | None, int, int] | Unavailable | None:
-        """The next event as its GPU, kind and data; None while there is none: nobody waits for one."""
-        if not self._listened:
+    def next_event(self) -> tuple[Device | None, int, int] | Unavailable | None:
+        """The next queued event as its GPU, kind and data; None if there is none.  It does not wait."""
+        if not self._registered:
             return None
         try:
             data = self._invoke(EVENT_WAIT, (self._events, 0), subject="")
         except Refused as refused:
-            told = refused.code in errors.TOO_OLD | errors.GONE
-            return Unavailable(refused.reason) if told else None
-        return self._listened.get(answers.address(data.device)), data.eventType, data.eventData
+            final = refused.code in errors.TOO_OLD | errors.FATAL
+            return Unavailable(refused.reason) if final else None
+        return self._registered.get(values.address(data.device)), data.eventType, data.eventData
 
-    def stop_listening(self) -> None:
-        """Let go of the event set, which fails as a whole once a GPU in it is lost."""
+    def free_events(self) -> None:
+        """Free the event set, which fails as a whole once a GPU in it is lost."""
         if self._events is not None:
             self.value(None, "nvmlEventSetFree", self._events)
-        self._events, self._listened = None, {}
+        self._events, self._registered = None, {}
 
-    def fabric(self, device: Device) -> dict[str, Any] | Unavailable:
-        """The GPU's place in an NVLink fabric, from the newest version of the call that the driver knows."""
+    def fabric(self, device: Device) -> Fabric | Unavailable:
+        """The GPU's position in an NVLink fabric, from the newest version of the call that the driver has."""
         older = {errors.name_of(code) for code in (*errors.TOO_OLD, errors.INVALID_ARGUMENT)}
-        answer = Unavailable("not asked")
+        answer = Unavailable("not read")
         for call, structure in (
             ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
             ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
@@ -259,12 +276,12 @@ class Nvml:
             info = getattr(pynvml, structure)()
             answer = self.value(device, call, ctypes.byref(info))
             if not isinstance(answer, Unavailable):
-                return answers.fabric(info)
+                return values.fabric(info)
             if answer.unavailable not in older:
                 break
         return answer
 
-    def _invoke_or_stop(self, call: str) -> Any:
+    def _require(self, call: str) -> Any:
         try:
             return self._invoke(call, (), subject="")
         except Refused as refused:
@@ -278,11 +295,11 @@ class Nvml:
         subject: str,
         through: Callable[..., Any] | None = None,
     ) -> Any:
-        """Call the driver, again after answers that may pass; raises `Refused`."""
+        """Call the driver, with retries after transient errors; raises `Refused`."""
         function = through or getattr(pynvml, call, None)
         if function is None:
             raise Refused(call, errors.FUNCTION_NOT_FOUND)
-        tries = 1 if (call, subject) in self._hopeless else TRIES
+        tries = 1 if (call, subject) in self._no_retry else TRIES
         for left in reversed(range(tries)):
             self._watch.enter(call, subject)
             try:
@@ -293,9 +310,9 @@ class Nvml:
                 raise Refused(call, None, f"pynvml and the driver's NVML differ: {error}"[:300]) from None
             finally:
                 self._watch.leave()
-            if code not in errors.PASSING or not left:
+            if code not in errors.TRANSIENT or not left:
                 break
             self._pause(PAUSE_S)
-        if code in errors.PASSING:
-            self._hopeless.add((call, subject))
+        if code in errors.TRANSIENT:
+            self._no_retry.add((call, subject))
         raise Refused(call, code)

@@ -1,7 +1,7 @@
-"""Turning NVML's raw answers into the contract's values: pure functions over what the binding returns.
+"""From NVML's raw answers to the contract's values: pure functions over the binding's objects.
 
-NVML says "no value" in several ways: a status of its own in each field value, all bits set, a zero-length
-bus id, bytes that are no text.  Each of them becomes `Unavailable` with words here, never a number.
+NVML reports "no value" in several ways: a status in each field value, all bits set, an empty bus id, bytes
+that are not text.  Each of them becomes `Unavailable` with a reason here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from nodegauge_contract import Unavailable
+from nodegauge_contract import Fabric, Unavailable
 from nodegauge_probes.nvml.errors import SUCCESS, name_of
 
 ULL = 3
@@ -30,10 +30,9 @@ def whole(value: int) -> int | Unavailable:
 
 
 def field(element: Any, *, only: int | None = None) -> int | float | Unavailable:
-    """One nvmlFieldValue_t: its own status and type decide whether it is a value.
+    """One nvmlFieldValue_t: its status and type decide whether it is a value.
 
-    `only` is the one value type that is accepted: another one means that this driver gives the id to
-    something else.
+    `only`: the one accepted value type; another type means that this driver uses the id for something else.
     """
     if element.nvmlReturn != SUCCESS:
         return Unavailable(name_of(element.nvmlReturn))
@@ -45,12 +44,12 @@ def field(element: Any, *, only: int | None = None) -> int | float | Unavailable
 
 
 def signed(value: int) -> int:
-    """A 32-bit distance in °C that was handed over as unsigned."""
+    """A 32-bit distance in °C that the driver returned as unsigned."""
     return value - 2**32 if 2**31 <= value < 2**32 else value
 
 
 def bus_id(text: str) -> str:
-    """NVML's `00000000:0F:00.0` as sysfs spells it, `0000:0f:00.0`; empty where it is no bus id."""
+    """NVML's `00000000:0F:00.0` in the form of sysfs, `0000:0f:00.0`; empty if it is no bus id."""
     domain, _, rest = text.strip().lower().partition(":")
     try:
         return f"{int(domain, 16):04x}:{rest}" if rest.count(":") == 1 else ""
@@ -59,29 +58,29 @@ def bus_id(text: str) -> str:
 
 
 def bus_id_of(info: Any) -> str:
-    """The bus id of an nvmlPciInfo_t; a hypervisor may leave bytes there that are no text."""
+    """The bus id of an nvmlPciInfo_t; under a hypervisor it may hold bytes that are not text."""
     try:
         return bus_id(str(info.busId))
     except UnicodeDecodeError:
         return ""
 
 
-def fabric(info: Any) -> dict[str, Any]:
-    """The members of `Fabric` from any version of nvmlGpuFabricInfo."""
+def fabric(info: Any) -> Fabric:
+    """From any version of nvmlGpuFabricInfo."""
     old = Unavailable("not in this driver's version of the call")
     raw = bytes(info.clusterUuid).hex()
-    return {
-        "state": info.state,
-        "status": info.status,
-        "cluster_uuid": "-".join((raw[:8], raw[8:12], raw[12:16], raw[16:20], raw[20:])),
-        "clique": info.cliqueId,
-        "health_mask": getattr(info, "healthMask", old),
-        "health_summary": getattr(info, "healthSummary", old),
-    }
+    return Fabric(
+        state=info.state,
+        status=info.status,
+        cluster_uuid="-".join((raw[:8], raw[8:12], raw[12:16], raw[16:20], raw[20:])),
+        clique=info.cliqueId,
+        health_mask=getattr(info, "healthMask", old),
+        health_summary=getattr(info, "healthSummary", old),
+    )
 
 
 def ranges(words: list[int], *, bits: int = 64) -> str:
-    """A bit mask in words, lowest first, as people write sets of CPUs: `0-19,40-59`; empty for no bit."""
+    """A bit mask in words, lowest first, in the notation of CPU sets: `0-19,40-59`; empty without a bit."""
     numbers = [w * bits + b for w, word in enumerate(words) for b in range(bits) if word >> b & 1]
     runs: list[list[int]] = []
     for number in numbers:
@@ -93,5 +92,5 @@ def ranges(words: list[int], *, bits: int = 64) -> str:
 
 
 def address(handle: Any) -> int:
-    """What makes two handles the same: the binding makes a new object for each."""
+    """The identity of a handle: the binding makes a new object for each answer."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,1 +1,1 @@
-"""A result printed for a person: the matrix of `nvidia-smi topo -m`, and tables of health and bandwidth."""
+"""A result printed for a person: the matrix of `nvidia-smi topo -m`, tables of health and of NCCL."""

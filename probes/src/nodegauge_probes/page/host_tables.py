@@ -1,12 +1,11 @@
-"""The page's blocks about what stands around the GPUs: PCI bus, network ports, sensors."""
+"""The page's blocks about the rest of the host: PCI bus, network ports, sensors."""
 
 from __future__ import annotations
 
 from itertools import groupby
 
 from nodegauge_contract import Int, Port, Result, Sensor, Unavailable
-from nodegauge_probes.page.layout import Cells, columns, paragraph, shown
-from nodegauge_probes.page.nvml_names import NOTHING
+from nodegauge_probes.page.layout import NOTHING, Cells, columns, paragraph, shown
 
 UNITS = {
     "in": (1_000, "V", 2),
@@ -15,41 +14,41 @@ UNITS = {
     "temp": (1_000, "C", 0),
     "fan": (1, "rpm", 0),
 }
-"""hwmon's kinds of sensors: how many of its units make one of ours, ours, and its digits."""
+"""hwmon's kinds of sensors: the factor to the printed unit, that unit, and its digits."""
 
 
 def bus(result: Result) -> str:
-    """A line where the bus and the driver do not tell of the same GPUs; nothing where they do."""
+    """A line per difference between the GPUs on the bus and those of the driver."""
     on_bus = result.bus.gpus
     if isinstance(on_bus, Unavailable):
         return ""
-    told = {gpu.pci for gpu in result.gpus if isinstance(gpu.pci, str)}
-    lines = [f"{gpu} hangs on the PCI bus and answers nothing (all ones)" for gpu in result.bus.silent]
+    known = {gpu.pci for gpu in result.gpus if isinstance(gpu.pci, str)}
+    lines = [f"{gpu} is on the PCI bus but does not respond (reads all ones)" for gpu in result.bus.silent]
     unread = any(gpu.error is not None for gpu in result.gpus)
-    missing = [gpu for gpu in on_bus if gpu not in told and gpu not in result.bus.silent]
+    missing = [gpu for gpu in on_bus if gpu not in known and gpu not in result.bus.silent]
     if missing and not unread:
-        lines.append(f"on the PCI bus, and not shown by the driver: {', '.join(missing)}")
+        lines.append(f"on the PCI bus, but unknown to the driver: {', '.join(missing)}")
     return "\n".join(paragraph(line) for line in lines)
 
 
 def ports(result: Result) -> str:
-    """Network ports, those that are alike in one row."""
+    """Network ports; equal ones share a row."""
     names = result.nics.names
     kinds: dict[tuple[str, ...], list[Port]] = {}
     for port in result.nics.ports:
         kinds.setdefault(_kind(port), []).append(port)
     if not kinds:
         return ""
-    head = ("Ports", "State", "Link", "Rate", "Layer", "Errors since they were counted", "Network cards")
+    head = ("Ports", "State", "Link", "Rate", "Layer", "Errors since reset", "Network cards")
     rows: list[Cells] = [head]
     rows += [(f"{len(alike)}", *kind, _errors(alike), _names(alike, names)) for kind, alike in kinds.items()]
     return columns(rows, right={0, 3})
 
 
-def sensors(found: list[Sensor]) -> str:
+def sensors(readings: list[Sensor]) -> str:
     """A paragraph per chip, in hwmon's order of kinds."""
     chips: dict[str, list[Sensor]] = {}
-    for sensor in found:
+    for sensor in readings:
         chips.setdefault(sensor.chip, []).append(sensor)
     lines = [paragraph(f"{chip}: {_readings(alike)}", indent="  ") for chip, alike in chips.items()]
     return "\n".join(["Sensors of supplies and fans", *lines]) if lines else ""
@@ -61,20 +60,20 @@ def _kind(port: Port) -> tuple[str, ...]:
 
 
 def _errors(alike: list[Port]) -> str:
-    """Sums over the ports, those above zero."""
-    told = []
-    for name, words in (
+    """Sums over the ports, if above zero."""
+    parts = []
+    for name, label in (
         ("link_downed", "link down"),
         ("symbol_errors", "symbol"),
         ("receive_errors", "receive"),
     ):
         counts = [count for port in alike if isinstance(count := getattr(port, name), int)]
-        told += [f"{sum(counts)} {words}"] if sum(counts) else []
-    return ", ".join(told) or "0"
+        parts += [f"{sum(counts)} {label}"] if sum(counts) else []
+    return ", ".join(parts) or "0"
 
 
 def _names(alike: list[Port], names: list[str]) -> str:
-    """`mlx5_0 to mlx5_3, mlx5_6`: three cards or more that follow each other as a run."""
+    """`mlx5_0 to mlx5_3, mlx5_6`: three or more consecutive cards as a range."""
     runs: list[list[Port]] = []
     for port in (port for port in alike if port.nic < len(names)):
         if runs and port.nic <= runs[-1][-1].nic + 1:
@@ -93,7 +92,8 @@ def _named(port: Port, names: list[str]) -> str:
 
 
 def _readings(alike: list[Sensor]) -> str:
-    """`pin 1631, 1622 W`: sensors of one name together, several supplies have the same chip."""
+    """`pin 1631, 1622 W`: sensors with the same name together, because several supplies have the same
+    chip."""
     parts = []
     for (label, kind), group in groupby(
         alike, key=lambda sensor: (sensor.label or sensor.name, _kind_of(sensor))
@@ -102,10 +102,10 @@ def _readings(alike: list[Sensor]) -> str:
         alike_ones = list(group)
         raised = [_raised(sensor.alarm) for sensor in alike_ones]
         values = [_reading(sensor, scale=scale, digits=digits) for sensor in alike_ones]
-        if any(raised):  # the word stands behind its own value, so each of them has its unit
+        if any(raised):  # ALARM follows its value, so each value needs its unit
             alarms = [" ALARM" if alarm else "" for alarm in raised]
-            told = [f"{value} {unit}".rstrip() + alarm for value, alarm in zip(values, alarms, strict=True)]
-            parts.append(f"{label} {', '.join(told)}")
+            marked = [f"{value} {unit}".rstrip() + alarm for value, alarm in zip(values, alarms, strict=True)]
+            parts.append(f"{label} {', '.join(marked)}")
         else:
             parts.append(f"{label} {', '.join(values)} {unit}".rstrip())
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""How the page for a person is set: columns as wide as they must be, paragraphs of 100, "-" for nothing."""
+"""The page's layout: columns as wide as their content, paragraphs of 100 characters, "-" for no value."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from nodegauge_contract import Unavailable
 from nodegauge_probes.nvml.values import ranges
-from nodegauge_probes.page.nvml_names import NOTHING
 
 WIDTH = 100
+NOTHING = "-"
 
 Cells = tuple[str, ...]
 
 
 def columns(rows: list[Cells], *, right: set[int]) -> str:
-    """A table; the columns in `right` end at their right edge."""
+    """A table; the columns in `right` are aligned right."""
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     return "\n".join(
         "  ".join(
@@ -27,16 +27,16 @@ def columns(rows: list[Cells], *, right: set[int]) -> str:
 
 
 def known_columns(rows: list[Cells], *, right: set[int]) -> str:
-    """As `columns`, without those that have nothing below their header; empty if none has but the first."""
+    """As `columns`, without empty columns; empty if only the first column has values."""
     kept = [n for n in range(len(rows[0])) if n == 0 or any(row[n] != NOTHING for row in rows[1:])]
     if len(kept) == 1:
         return ""
-    ends = {place for place, n in enumerate(kept) if n in right}
-    return columns([tuple(row[n] for n in kept) for row in rows], right=ends)
+    aligned = {index for index, n in enumerate(kept) if n in right}
+    return columns([tuple(row[n] for n in kept) for row in rows], right=aligned)
 
 
 def merged(rows: list[tuple[int, Cells]]) -> list[Cells]:
-    """Rows of (GPU, cells) with the GPUs in front, those that say the same in one: `0-3,5`."""
+    """Rows from (GPU, cells); GPUs with the same cells share a row: `0-3,5`."""
     alike: dict[Cells, int] = {}
     for gpu, cells in rows:
         alike[cells] = alike.get(cells, 0) | 1 << gpu
@@ -58,5 +58,5 @@ def with_unit(value: Any, after: str, *, before: str = "") -> str:
 
 
 def of(value: str, limit: str, *, between: str, unit: str = "") -> str:
-    """`72 / 700 W`, `345 / 1980`; nothing at all where both are missing."""
+    """`72 / 700 W`, `345 / 1980`; "-" if both are missing."""
     return NOTHING if value == limit == NOTHING else f"{value}{between}{limit}{unit}"

@@ -1,14 +1,13 @@
-"""The page's blocks about a benchmark: its arms, its collectives side by side, the copies between pairs.
+"""The page's blocks about an NCCL run: its arms, its collectives, the copies between pairs.
 
-Bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md): bytes over time, times 2(n-1)/n for all_reduce
-and (n-1)/n for all_gather and reduce_scatter; small messages in microseconds, which is what they are about.
+Bus bandwidth as defined by nccl-tests (doc/PERFORMANCE.md): bytes over time, times 2(n-1)/n for all_reduce
+and (n-1)/n for all_gather and reduce_scatter; small messages in microseconds, because they show latency.
 """
 
 from __future__ import annotations
 
 from nodegauge_contract import Arm, Cell, Collective, NcclResult, Num, Unavailable
-from nodegauge_probes.page.layout import Cells, columns, paragraph, shown
-from nodegauge_probes.page.nvml_names import NOTHING
+from nodegauge_probes.page.layout import NOTHING, Cells, columns, paragraph, shown
 
 BANDWIDTH_FROM = 1 << 20
 """Bytes from which a time is shown as bandwidth."""
@@ -16,11 +15,11 @@ UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 
 
 def blocks(nccl: NcclResult) -> list[str]:
-    """What the page says of a benchmark, block by block; empty ones are left out by whoever prints."""
-    return [_who(nccl), _arms(nccl.arms), _collectives(nccl), *map(_pairs, nccl.arms), _cut(nccl)]
+    """The blocks of an NCCL run; empty ones are dropped by `page`."""
+    return [_engine(nccl), _arms(nccl.arms), _collectives(nccl), *map(_pairs, nccl.arms), _cut(nccl)]
 
 
-def _who(nccl: NcclResult) -> str:
+def _engine(nccl: NcclResult) -> str:
     if nccl.skipped:
         return paragraph(f"NOT MEASURED: {nccl.skipped}. {nccl.message}")
     known = [part for part in (nccl.engine, nccl.engine_version) if isinstance(part, str) and part]

@@ -1,8 +1,7 @@
-"""Words for what NVML reports as numbers: a lookup for people's eyes, used by the table alone.
+"""Names of NVML's numbers, for the page.
 
-Sources: nvml.h (nvmlClocksEventReasons, nvmlGpuP2PStatus_t, nvmlGpuFabricState) and the legend of
-`nvidia-smi topo -p2p`;
-pynvml's NVML_GPU_RECOVERY_ACTION_*.  Nothing here judges: "SW power cap" is normal under load.
+Sources: nvml.h (nvmlClocksEventReasons, nvmlGpuP2PStatus_t, nvmlGpuFabricState), the legend of `nvidia-smi
+topo -p2p` and pynvml's NVML_GPU_RECOVERY_ACTION_*.  Not a judgement: "SW power cap" is normal under load.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 from nodegauge_contract import ClocksEvents, Fabric, Gpu, LinkGroup, Repair, Unavailable
 from nodegauge_contract.model import Row
 from nodegauge_contract.values import NOT_READ
-
-NOTHING = "-"
+from nodegauge_probes.page.layout import NOTHING
 
 REASONS = {
     0x1: "idle",
@@ -53,11 +51,11 @@ COUNTERS = {
     "thermal_violation_ns": "Thermal violation",
 }
 CODES = {
-    NOT_READ.unavailable: "not read, because the run ended before",
+    NOT_READ.unavailable: "not read, because the run ended earlier",
     "NVML_ERROR_NOT_SUPPORTED": "not supported by this GPU",
-    "NVML_ERROR_FUNCTION_NOT_FOUND": "this driver does not have the call",
-    "NVML_ERROR_NO_PERMISSION": "the driver refuses it to this user",
-    "NVML_ERROR_INVALID_ARGUMENT": "this GPU or driver does not know the value",
+    "NVML_ERROR_FUNCTION_NOT_FOUND": "this driver lacks the call",
+    "NVML_ERROR_NO_PERMISSION": "no permission for this user",
+    "NVML_ERROR_INVALID_ARGUMENT": "unknown to this GPU or driver",
 }
 
 ACTIVE = 1
@@ -65,24 +63,24 @@ REMOTE_SWITCH = 2
 
 
 def reason(text: str) -> str:
-    """Why a value is not there, in words where NVML only has a code."""
+    """Why a value is missing, with a description instead of NVML's code."""
     return CODES.get(text, text)
 
 
 def reasons(events: ClocksEvents) -> str:
-    """Clocks event reasons of the window: the bare word where it stood in every sample, else how often."""
+    """Clocks event reasons of the window, with their share of samples unless it was all of them."""
     if isinstance(events.read, Unavailable):
         return NOTHING
-    words = [
+    names = [
         REASONS.get(seen.bit, hex(seen.bit))
         + ("" if seen.samples == events.read else f" {seen.samples}/{events.read}")
         for seen in events.seen
     ]
-    return ", ".join(words) or "nothing"
+    return ", ".join(names) or "nothing"
 
 
 def links(gpu: Gpu) -> str:
-    """How many NVLinks are up, and their rate; "none" where the driver says that there are none."""
+    """How many NVLinks are up, and their rate; "none" if the driver reports that there are none."""
     known = [group for group in gpu.links if not isinstance(group.state, Unavailable)]
     if not known:
         return "none" if _has_no_links(gpu) else NOTHING
@@ -95,7 +93,7 @@ def links(gpu: Gpu) -> str:
 
 
 def p2p(row: Row, index: int) -> str:
-    """One GPU's row of a P2P grid: peers that are OK of all, and the statuses of the others."""
+    """One GPU's row of a P2P grid: number of peers with status OK, and the other statuses."""
     peers = [status for column, status in enumerate(row) if column != index]
     if not peers:
         return NOTHING
@@ -114,7 +112,7 @@ def fabric(fabric: Fabric) -> str:
 
 
 def action(repair: Repair) -> str:
-    """What the driver wants done with the GPU (field 230)."""
+    """The recovery action that the driver asks for (field 230)."""
     if isinstance(repair.action, Unavailable):
         return NOTHING
     return ACTIONS.get(repair.action, f"action {repair.action}")

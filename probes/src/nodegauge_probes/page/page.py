@@ -1,39 +1,32 @@
-"""One result for a person: the matrix as `nvidia-smi topo -m` prints it, and a compact table of health.
+"""One result for a person: the matrix of `nvidia-smi topo -m`, and compact tables.
 
-At most about 120 columns wide beside the matrix, plain ASCII, no colours: it is read over serial consoles and
-pasted into tickets.  A cell without a value is "-", and a note below says why.  It shows and never judges.
+About 120 columns at most besides the matrix, plain ASCII, no colours: it is read over serial consoles and
+pasted into tickets.  A cell without a value is "-", and a paragraph at the end gives the reasons, except for
+values that nobody expects: of two families of readings only one exists on a board, and a part whose values
+are all missing for one reason is named as a whole.  Nothing is judged.
 """
 
 from __future__ import annotations
 
-from nodegauge_contract import Gpu, Problem, Result, Span, Unavailable, render_matrix
-from nodegauge_probes.page import error_tables, host_tables, nccl_tables, nvml_names
-from nodegauge_probes.page.layout import columns, of, paragraph, shown, with_unit
-from nodegauge_probes.page.missing_values import notes
-from nodegauge_probes.page.nvml_names import NOTHING
+import re
+from collections.abc import Iterator
 
-NAME_WIDTH = 24
+import msgspec
+
+from nodegauge_contract import Gpu, Result, Unavailable, render_matrix
+from nodegauge_probes.nvml.values import ranges
+from nodegauge_probes.page import gpu_tables, host_tables, nccl_tables, nvml_names
+from nodegauge_probes.page.layout import paragraph
 
 
 def render(result: Result, *, terminal: int | None = None) -> str:
-    """The whole page, ending in a newline.  `terminal`: its columns, where one reads along."""
-    blocks = [_title(result), *_problem(result.problem, result)]
+    """The whole page, ending in a newline.  `terminal`: the columns of the terminal, if there is one."""
+    blocks = [_title(result), _problem(result)]
     if result.nccl is not None:
-        matrix = _matrix(result, terminal) if result.gpus else []
-        return (
-            "\n\n".join(block for block in [*blocks, *nccl_tables.blocks(result.nccl), *matrix] if block)
-            + "\n"
-        )
-    blocks += _matrix(result, terminal)
-    if result.gpus:
-        blocks += [_health(result), _links(result), _p2p_legend(result)]
-        blocks += [error_tables.held_back(result.gpus), error_tables.damage(result.gpus)]
-    blocks += [
-        host_tables.bus(result),
-        host_tables.ports(result),
-        host_tables.sensors(result.sensors),
-        *notes(result),
-    ]
+        blocks += nccl_tables.blocks(result.nccl)
+        blocks += [render_matrix(result, width=terminal)]
+    else:
+        blocks += [_matrix(result, terminal), *_tables(result), missing_values(result)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -48,102 +41,123 @@ def _title(result: Result) -> str:
 
 
 def _cuda(version: int | Unavailable) -> str | Unavailable:
-    """NVML's integer as people say it: 12040 is 12.4."""
+    """NVML's integer as a version: 12040 is 12.4."""
     if isinstance(version, Unavailable):
         return version
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _problem(problem: Problem | None, result: Result) -> list[str]:
+def _problem(result: Result) -> str:
+    problem = result.problem
     if problem is None:
-        return []
+        return ""
     head = "INCOMPLETE" if result.gpus or result.nccl is not None else "NOTHING COULD BE READ"
-    place = f" in {problem.call}" if problem.call else ""
-    return [paragraph(f"{head}: {problem.kind}{place}. {problem.message}.")]
+    call = f" in {problem.call}" if problem.call else ""
+    return paragraph(f"{head}: {problem.kind}{call}. {problem.message}.")
 
 
-def _matrix(result: Result, terminal: int | None) -> list[str]:
+def _matrix(result: Result, terminal: int | None) -> str:
     if not result.gpus and result.problem is None:
-        return [
-            paragraph(
-                "The driver answers and shows no GPU. In a container: is NVIDIA_VISIBLE_DEVICES=all set?"
-            )
-        ]
-    return [render_matrix(result, width=terminal)]
-
-
-def _health(result: Result) -> str:
-    head = ("GPU", "Name", "Temp", "Limit", "Memory", "Power", "SM MHz", "P", "Util", "Clocks event reasons")
-    return columns([head, *(_health_row(gpu) for gpu in result.gpus)], right={0, 2, 4, 5, 6, 8})
-
-
-def _health_row(gpu: Gpu) -> tuple[str, ...]:
-    name = str(shown(gpu.name)).removeprefix("NVIDIA ")[:NAME_WIDTH]
-    if gpu.error is not None:
-        return (f"{gpu.index}", name, *[NOTHING] * 7, f"{gpu.error.kind}: {gpu.error.message}")
-    temperature, clocks = gpu.temperature, gpu.clocks
-    return (
-        f"{gpu.index}",
-        name,
-        with_unit(temperature.gpu, " C"),
-        _limit(gpu),
-        with_unit(temperature.memory, " C"),
-        of(_watts(gpu.power.usage_mw), _watts(gpu.power.enforced_limit_mw), between=" / ", unit=" W"),
-        of(str(shown(clocks.sm_mhz)), str(shown(clocks.max_sm_mhz)), between=" / "),
-        with_unit(clocks.pstate, "", before="P"),
-        _span(gpu.window.utilization if gpu.window else None),
-        nvml_names.reasons(gpu.events),
-    )
-
-
-def _limit(gpu: Gpu) -> str:
-    """The distance that the GPU itself reports, or the lowest threshold that it knows."""
-    temperature = gpu.temperature
-    if isinstance(temperature.margin, int):
-        return f"{temperature.margin} C left"
-    known = [limit for limit in (temperature.gpu_max, temperature.slowdown) if isinstance(limit, int)]
-    return f"max {min(known)} C" if known else NOTHING
-
-
-def _links(result: Result) -> str:
-    head = ("GPU", "PCI", "PCIe", "NUMA", "NVLinks", "P2P read", "write", "NVLink", "Fabric")
-    rows: list[tuple[str, ...]] = [head]
-    for i, gpu in enumerate(result.gpus):
-        grids = (result.pairs.read, result.pairs.write, result.pairs.nvlink)
-        rows.append(
-            (
-                f"{gpu.index}",
-                str(shown(gpu.pci)),
-                _pcie(gpu),
-                str(shown(gpu.numa_node)),
-                nvml_names.links(gpu),
-                *(nvml_names.p2p(grid[i], i) if i < len(grid) else NOTHING for grid in grids),
-                nvml_names.fabric(gpu.fabric),
-            )
+        return paragraph(
+            "The driver works but shows no GPU. In a container, check that NVIDIA_VISIBLE_DEVICES=all is set."
         )
-    return columns(rows, right={0, 3})
+    return render_matrix(result, width=terminal)
 
 
-def _pcie(gpu: Gpu) -> str:
-    pcie = gpu.pcie
-    generation = of(str(shown(pcie.generation)), str(shown(pcie.max_generation)), between="/")
-    width = of(str(shown(pcie.width)), str(shown(pcie.max_width)), between="/")
-    return NOTHING if generation == width == NOTHING else f"gen {generation} x{width}"
+def _tables(result: Result) -> list[str]:
+    gpus = result.gpus
+    tables = [
+        gpu_tables.condition(result),
+        gpu_tables.links(result),
+        gpu_tables.p2p_legend(result),
+        gpu_tables.throttling(gpus),
+        gpu_tables.errors(gpus),
+    ]
+    host = [host_tables.bus(result), host_tables.ports(result), host_tables.sensors(result.sensors)]
+    return [*(tables if gpus else []), *host]
 
 
-def _p2p_legend(result: Result) -> str:
-    """The meaning of the P2P statuses that the table shows."""
-    grids = (result.pairs.read, result.pairs.write, result.pairs.nvlink)
-    codes = {status for grid in grids for row in grid for status in row if isinstance(status, int)}
-    names = [nvml_names.P2P[code] for code in sorted(codes) if code in nvml_names.P2P]
-    return ", ".join(
-        f"{name} = {nvml_names.P2P_LEGEND[name]}" for name in names if name in nvml_names.P2P_LEGEND
+NOT_REPORTED = frozenset({"links", "error", "gpu_numa_id", "fans"})
+"""Parts of a GPU whose missing values the tables already show or nobody expects."""
+
+EITHER_OR = {
+    "temperature": (
+        frozenset({"shutdown", "slowdown", "memory_max", "gpu_max"}),
+        frozenset({"tlimit_shutdown", "tlimit_slowdown", "tlimit_memory_max", "tlimit_gpu_max", "margin"}),
+    ),
+    "repair": (
+        frozenset({"rows_corrected", "rows_uncorrected", "rows_pending", "rows_failed"}),
+        frozenset({"pages_single_bit", "pages_double_bit", "pages_pending"}),
+    ),
+    "link_errors": (
+        frozenset({"replay", "recovery", "crc_flit", "crc_data", "ecc"}),
+        frozenset({"recovery_failed", "effective", "symbol"}),
+    ),
+}
+"""Families of values: older boards have one of them, newer boards the other."""
+
+ValueName = tuple[str, str]
+"""Part of the GPU, and value; one of them may be empty."""
+
+
+def missing_values(result: Result) -> str:
+    """A paragraph per reason, with the values and the GPUs; empty if nothing is missing."""
+    lines = []
+    for reason, names in _reasons(result).items():
+        groups: dict[tuple[int, ...], list[ValueName]] = {}
+        for name, gpus in names.items():
+            groups.setdefault(tuple(gpus), []).append(name)
+        parts = [_listed(values) + _on(gpus, all_of=len(result.gpus)) for gpus, values in groups.items()]
+        lines.append(paragraph(f"{nvml_names.reason(reason)}: {'; '.join(parts)}", indent="  "))
+    return "Not available\n" + "\n".join(lines) if lines else ""
+
+
+def _reasons(result: Result) -> dict[str, dict[ValueName, list[int]]]:
+    """Reason -> (part, value) -> the GPUs that lack it for that reason."""
+    reasons: dict[str, dict[ValueName, list[int]]] = {}
+    for gpu in result.gpus:
+        if gpu.error is None:
+            for name, reason in _unavailable(gpu):
+                reasons.setdefault(reason, {}).setdefault(name, []).append(gpu.index)
+    return reasons
+
+
+def _unavailable(gpu: Gpu) -> Iterator[tuple[ValueName, str]]:
+    """Every unavailable value of a GPU that is worth reporting, as ((part, value), reason)."""
+    for field in msgspec.structs.fields(gpu):
+        value = getattr(gpu, field.name)
+        if field.name in NOT_REPORTED:
+            continue
+        if isinstance(value, Unavailable):
+            yield ("", field.name), value.unavailable
+        elif isinstance(value, msgspec.Struct):
+            yield from _in_part(field.name, value)
+
+
+def _in_part(name: str, part: msgspec.Struct) -> Iterator[tuple[ValueName, str]]:
+    leaves = {field.name: getattr(part, field.name) for field in msgspec.structs.fields(part)}
+    missing = {leaf: v.unavailable for leaf, v in leaves.items() if isinstance(v, Unavailable)}
+    if len(missing) == len(leaves) and len(set(missing.values())) == 1:
+        yield (name, ""), next(iter(missing.values()))
+        return
+    one, other = EITHER_OR.get(name, (frozenset(), frozenset()))
+    irrelevant = (other if one - missing.keys() else frozenset()) | (
+        one if other - missing.keys() else frozenset()
     )
+    for leaf, reason in missing.items():
+        if leaf not in irrelevant:
+            yield (name, leaf), reason
 
 
-def _watts(milliwatts: int | Unavailable) -> str:
-    return NOTHING if isinstance(milliwatts, Unavailable) else f"{milliwatts / 1000:.0f}"
+def _listed(names: list[ValueName]) -> str:
+    """`temperature memory, margin; clocks pstate`: the document's names without units."""
+    parts: dict[str, list[str]] = {}
+    for part, value in names:
+        values = parts.setdefault(part.replace("_", " "), [])
+        values.append(re.sub(r"_(ns|mw|mj|mib|mhz)$", "", value).replace("_", " "))
+    return "; ".join(f"{part} {', '.join(values)}".strip() for part, values in parts.items())
 
 
-def _span(span: Span | None) -> str:
-    return NOTHING if span is None else f"{shown(span.median):g} %"
+def _on(gpus: tuple[int, ...], *, all_of: int) -> str:
+    listed = ranges([sum(1 << gpu for gpu in gpus)], bits=max(gpus) + 1)
+    return "" if len(gpus) == all_of else f" (GPU {listed})"

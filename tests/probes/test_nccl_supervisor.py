@@ -1,0 +1,207 @@
+"""Whatever a child of the NCCL probe does, its arm has the right outcome and all its processes are gone.
+
+`supervisor.run` with real processes; the scripts are those of `support.nccl_probe`.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodegauge_contract import Int, Unavailable
+from nodegauge_probes.nccl.supervisor import Limits
+from nodegauge_probes.result_builder import ArmBuilder
+from support.nccl_probe import ScriptedArm, subreaper_off, wait_for
+
+pytestmark = pytest.mark.timeout(120)
+UNKNOWN = Unavailable("no oom_kill in this control group")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Callable[..., ArmBuilder]]:
+    """`script("cell(0)")`: the arm of a child that does this; nothing of it is alive afterwards."""
+    run = ScriptedArm(tmp_path)
+    yield run
+    subreaper_off()
+    assert wait_for(lambda: not run.left_behind()), run.left_behind()
+
+
+Script = Callable[..., ArmBuilder]
+
+
+def test_success(script: Script) -> None:
+    """Every cell, the pair matrix, all five times, exit code 0, no phase, no message."""
+    arm = script("all_well()")
+    assert (arm.outcome, arm.phase, arm.message, arm.exit_code) == ("done", "", "", 0)
+    assert [cell.us for cell in arm.cells] == [100 + n for n in range(10)]
+    assert arm.pairs == [[-1, 50], [50, -1]]
+    times = (arm.spawn_ms, arm.init_ms, arm.load_ms, arm.measure_ms, arm.teardown_ms)
+    assert all(isinstance(time, int) for time in times)
+
+
+@pytest.mark.parametrize(
+    ("phases", "limits"),
+    [
+        ((), Limits(startup=0.5)),
+        (("init", "load", "measure"), Limits(measure=0.5)),
+        (("init", "load", "measure", "teardown"), Limits(teardown=0.5)),
+    ],
+    ids=["spawn", "measure", "teardown"],
+)
+def test_a_hanging_child_is_killed(script: Script, phases: tuple[str, ...], limits: Limits) -> None:
+    """Also if it ignores signals: outcome and phase are reported, and its cells are kept."""
+    body = f"""
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
+for name in {phases!r}:
+    phases(name)
+    if name == "measure": cell(0)
+while True: time.sleep(9)
+"""
+    arm = script(body, limits=limits)
+    phase = phases[-1] if phases else "spawn"
+    assert (arm.outcome, arm.phase, len(arm.cells)) == ("hung", phase, int("measure" in phases))
+    assert arm.exit_code == 128 + signal.SIGKILL
+    assert arm.message == f"{phase} exceeded its time limit"
+
+
+def test_switching_phases_gains_no_time(script: Script) -> None:
+    """Phases of one kind share their limit."""
+    body = "phases('init', 'load')\nwhile True: phases('measure', 'check'); time.sleep(0.05)"
+    arm = script(body, limits=Limits(measure=0.5))
+    assert (arm.outcome, arm.phase in ("measure", "check")) == ("hung", True)
+
+
+@pytest.mark.parametrize(
+    ("death", "message"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "signal 11"),
+        ("print('Aborted by somebody', file=sys.stderr); sys.exit(3)", "exit code 3: Aborted by somebody"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_crash(script: Script, death: str, message: str) -> None:
+    """By signal or by exit code, with the end of its output; its cells are kept."""
+    arm = script(f"engine(); phases('init', 'load', 'measure'); cell(0); cell(1)\n{death}")
+    assert (arm.outcome, arm.phase, len(arm.cells)) == ("crashed", "measure", 2)
+    assert message in arm.message
+
+
+def test_a_crash_after_done(script: Script) -> None:
+    """A crash in teardown counts, although everything was measured."""
+    arm = script(
+        "phases('init', 'load', 'measure'); cell(0); phases('teardown'); emit(done=True); os.abort()"
+    )
+    assert (arm.outcome, arm.phase, len(arm.cells)) == ("crashed", "teardown", 1)
+
+
+@pytest.mark.parametrize(("kind", "outcome"), [("nccl-error", "failed"), ("out-of-memory", "out-of-memory")])
+def test_a_failure_that_the_child_reports(script: Script, kind: str, outcome: str) -> None:
+    """With NCCL's or CUDA's message, whatever the exit code."""
+    arm = script(f"phases('init'); emit(failed={{'kind': {kind!r}, 'message': 'unhandled cuda error'}})")
+    assert (arm.outcome, arm.phase, arm.message) == (outcome, "init", f"{kind}: unhandled cuda error")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [(4, 5, "out-of-memory"), (4, 4, "crashed"), (UNKNOWN, UNKNOWN, "out-of-memory")],
+)
+def test_sigkill_from_the_kernel(script: Script, before: Int, after: Int, outcome: str) -> None:
+    """SIGKILL means out of memory, unless the kernel's count of such kills has not grown."""
+    counts = iter([before, after])
+    arm = script("phases('init'); os.kill(os.getpid(), signal.SIGKILL)", oom_kills=lambda: next(counts))
+    assert (arm.outcome, arm.phase, arm.exit_code) == (outcome, "init", 137)
+
+
+@pytest.mark.parametrize(
+    "body", ["write(b'# nThread 1 nGpus 8 minBytes 8\\n')", "while True: write(b'x' * 65536)"]
+)
+def test_invalid_output_ends_the_arm(script: Script, body: str) -> None:
+    """At once, and however much there is; the lines before it are kept."""
+    arm = script(f"phases('init', 'load', 'measure'); cell(0)\n{body}\ntime.sleep(600)")
+    assert (arm.outcome, arm.phase, len(arm.cells)) == ("garbage", "measure", 1)
+
+
+def test_standard_output_is_ignored(script: Script) -> None:
+    """Libraries print megabytes; the child does not block, and nothing of it counts."""
+    arm = script("os.write(1, b'NCCL says hello ' * 100_000); os.write(2, b'x' * 1_000_000); all_well()")
+    assert (arm.outcome, arm.message) == ("done", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"), [("", "without any output"), ("phases('init'); cell(0)", "before it was done")]
+)
+def test_exit_code_0_is_not_enough(script: Script, body: str, message: str) -> None:
+    arm = script(body or "pass")
+    assert (arm.outcome, message in arm.message) == ("partial", True)
+
+
+def test_an_incomplete_last_line(script: Script) -> None:
+    """It is invalid; the cells before it are kept."""
+    arm = script("phases('init', 'load', 'measure'); cell(0); write(b'{\"cell\": {\"coll')")
+    assert (arm.outcome, len(arm.cells)) == ("garbage", 1)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "subprocess.Popen(['sleep', '600'])",
+        "subprocess.Popen(['sh', '-c', 'setsid sleep 600 & setsid sleep 601 & exit 0']).wait()",
+        "os.fork() or time.sleep(600)",
+    ],
+    ids=["same-session", "orphans-in-new-sessions", "fork"],
+)
+def test_descendants_are_killed(script: Script, start: str) -> None:
+    """In its group, in a new session, or orphaned; the result is complete."""
+    arm = script(f"{start}\nall_well()")
+    assert (arm.outcome, len(arm.cells)) == ("done", 10)
+    assert "processes that it left behind" in arm.message
+
+
+def test_descendants_that_keep_the_pipe_open(script: Script) -> None:
+    """They do not prolong the run."""
+    body = "subprocess.Popen(['sleep', '600'], start_new_session=True, pass_fds=(pipe,)); time.sleep(600)"
+    assert script(body, limits=Limits(startup=2)).outcome == "hung"
+
+
+def test_other_processes_are_not_touched(script: Script) -> None:
+    """Processes from before the child stay alive."""
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            assert script("all_well()").outcome == "done"
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_wrong_data_and_slow_links_are_results(script: Script) -> None:
+    """They are measured here and judged elsewhere; numbers are rounded to significant digits."""
+    body = """
+phases("init", "load", "measure"); cell(0, wrong=17, us=123456.789, algorithm="RING")
+phases("pairs"); emit(pairs=[[-1, 0.31], [48.94, -1]]); phases("teardown"); emit(done=True)
+"""
+    arm = script(body)
+    assert (arm.outcome, arm.cells[0].wrong, arm.cells[0].us) == ("done", 17, 123460)
+    assert (arm.cells[0].algorithm, arm.pairs) == ("RING", [[-1, 0.3], [48.9, -1]])
+
+
+def test_a_shutdown_from_another_thread(script: Script) -> None:
+    """Kills the child at once; its cells are kept, and the arm is cut."""
+    began = time.monotonic()
+    arm = script("phases('init', 'load', 'measure'); cell(0); engine(); time.sleep(600)", shut_down=True)
+    assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)
+    assert time.monotonic() - began < 60
+
+
+def test_a_missing_program(tmp_path: Path) -> None:
+    """It is no engine, with the loader's message."""
+    run = ScriptedArm(tmp_path)
+    arm = run(program=str(tmp_path / "nowhere"))
+    subreaper_off()
+    assert run.failed is not None
+    assert (arm.outcome, run.failed.kind) == ("failed", "no-engine")
+    assert "nowhere cannot be started: No such file" in run.failed.message
