@@ -7,8 +7,10 @@ import re
 import pytest
 
 from nodegauge_operator.api.policy import parse as parse_policy
+from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.settings import Settings, parse
 from support.chart import (
     ALL,
@@ -166,7 +168,9 @@ def test_probe_pods_follow_the_values_of_each_cluster(helm: Helm, name: str) -> 
     probe = parse(environment(objects)).probe
     (body,) = of_kind(objects, "GPUValidationPolicy")
     node = NodeView(name="gpu-1", uid="u", resource_version="1", labels={})
-    pod = probe_pod(node=node, policy=parse_policy(body), number=1, request="", defaults=probe)
+    context = Snapshot(node=node, policy=parse_policy(body), report=None, now=0.0, defaults=probe).context
+    assert context is not None
+    pod = probe_pod(context, KINDS["health"], number=1)
     given = CLUSTERS[name].get("probe", {})
     spec = pod["spec"]
     assert violations(pod) == []

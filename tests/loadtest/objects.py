@@ -17,12 +17,15 @@ from msgspec.structs import replace
 from nodegauge_contract import Result, encode_message
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
-from nodegauge_operator.core.desired_state import Ground, settled
-from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.api.report import Outcome, Report, Run, stamp
+from nodegauge_operator.core.context import Context, Snapshot
+from nodegauge_operator.core.desired_state import next_status
+from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.pod import ProbeDefaults, probe_pod
-from nodegauge_operator.core.report_update import advance
+from nodegauge_operator.core.probes.kind import EndedRun
+from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.report_update import status_after
 from nodegauge_operator.kube.merge_patch import without_nulls
 from support.results import dgx1
 from testbed.scripted import ended
@@ -194,8 +197,8 @@ def policy_body() -> Object:
 
 def pod_body(node: NodeView, *, policy: Policy, number: int, namespace: str) -> Object:
     """The operator's own probe pod of run `number`, as if the scheduler had placed it already."""
-    defaults = ProbeDefaults(namespace=namespace, image="nodegauge/probe:loadtest")
-    pod = probe_pod(node=node, policy=policy, number=number, request="", defaults=defaults)
+    context = _context(node, policy=policy, namespace=namespace)
+    pod = probe_pod(context, KINDS[names.PROBE_HEALTH], number=number)
     pod["spec"]["nodeName"] = node.name
     return pod
 
@@ -241,8 +244,17 @@ def report_status(node: NodeView, result: Result, *, policy: Policy, now: float)
     """The report's status after a first run: what a write of it carries."""
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
     run = Run(number=1, pod_name="pod", pod_uid=_hex(node.name, 36), started_at=stamp(now))
-    status = advance(ReportStatus(), run=run, end=end, node=node, policy=policy, request="", now=now)
     report = Report(name=node.name, uid="", resource_version="", node_uid=node.uid)
-    status = settled(report, status, Ground(node=node, policy=policy, now=now))
-    plain: Object = without_nulls(to_builtins(status))
+    context = _context(node, policy=policy, report=report, now=now)
+    status = status_after(context, KINDS[names.PROBE_HEALTH], EndedRun(run=run, end=end))
+    plain: Object = without_nulls(to_builtins(next_status(context.after(status))))
     return plain
+
+
+def _context(
+    node: NodeView, *, policy: Policy, namespace: str = "", report: Report | None = None, now: float = 0.0
+) -> Context:
+    defaults = ProbeDefaults(namespace=namespace, image="nodegauge/probe:loadtest")
+    context = Snapshot(node=node, policy=policy, report=report, now=now, defaults=defaults).context
+    assert context is not None
+    return context

@@ -12,10 +12,12 @@ from support.objects import (
     NOW,
     STALE,
     addressed,
+    make_context,
     make_node,
     make_pod,
     make_policy,
     make_report,
+    make_snapshot,
 )
 
 
@@ -39,9 +41,11 @@ __all__ = [
     "NOW",
     "STALE",
     "addressed",
+    "make_context",
     "make_node",
     "make_pod",
     "make_policy",
     "make_report",
+    "make_snapshot",
     "tried",
 ]

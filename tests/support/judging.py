@@ -1,7 +1,7 @@
 """A judge that answers as told: for tests of what the operator does with answers, whatever led to them.
 
 `saying` writes the answers into a document, where a real probe's firmware version would be; `listening` lets
-the operator's own `advance` hear them.  Everything else of the judgement is the real judge's.  What the real
+the operator's health probe hear them.  Everything else of the judgement is the real judge's.  What the real
 judge answers is tested with the judge, and both together in tests/faults.
 """
 
@@ -18,7 +18,7 @@ import support.results as made
 from nodegauge_contract import Result
 from nodegauge_judge import Answer, Finding, Judgement, Load, Psu, Severity, Verdict, judge_health
 from nodegauge_operator.core import gates
-from nodegauge_operator.core import report_update as advance_module
+from nodegauge_operator.core.probes import health
 
 BAD, GOOD, NO_LOAD, UNSURE = Answer.BAD, Answer.GOOD, Answer.NO_LOAD, Answer.UNSURE
 SHORT = {"b": BAD, "g": GOOD, "n": NO_LOAD, "u": UNSURE}
@@ -60,5 +60,5 @@ def _judge(result: Result, **how: Any) -> Judgement:
 def listening() -> Iterator[None]:
     """Within it, the operator's judge is the one that answers as told."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advance_module, "judge_health", _judge)
+        patch.setattr(health, "judge_health", _judge)
         yield

@@ -11,10 +11,11 @@ import support.results as made
 from nodegauge_contract import NcclResult, Result, Skip
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Outcome
+from nodegauge_operator.api.report import Outcome, Report
+from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.pod import ProbeDefaults
-from support.objects import DEFAULTS, NOW, ANode, AReport, make_node, make_report
+from nodegauge_operator.core.probes.registry import KINDS
+from support.objects import DEFAULTS, NOW, ANode, AReport, make_context, make_node, make_report
 
 IMAGE = "nccl:1"
 INSTALLED: ProbeDefaults = replace(DEFAULTS, nccl_image=IMAGE, nccl_priority_class_name="nodegauge-nccl")
@@ -86,7 +87,7 @@ class NcclNode(AReport, frozen=True, kw_only=True):
         at: float = NOW,
         policy: Policy | None = None,
         request: str = "",
-        room: bool = True,
+        slot: bool = True,
     ) -> Self:
         """After a benchmark that brought this, or ended so."""
         end = end if isinstance(end, RunEnd) else read(end)
@@ -96,7 +97,7 @@ class NcclNode(AReport, frozen=True, kw_only=True):
             at=at,
             policy=policy,
             request=request,
-            room=room,
+            slot=slot,
             probe=names.PROBE_NCCL,
             nccl_image=IMAGE,
         )
@@ -109,3 +110,9 @@ def nccl_node(node: ANode = NODE, *, at: float = NOW) -> NcclNode:
         name=empty.name, uid=empty.uid, resource_version=empty.resource_version, node_uid=empty.node_uid
     )
     return report.healthy(node, at=at).pulled(node, at=at)
+
+
+def nccl_due_at(report: Report, node: ANode = NODE, **known: Any) -> float:
+    """When the next pull or NCCL run may start."""
+    context = make_context(**{"node": node, "report": report, "defaults": INSTALLED} | known)
+    return min(KINDS[name].due_at(context) for name in (names.PROBE_PULL, names.PROBE_NCCL))

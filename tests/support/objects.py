@@ -14,12 +14,21 @@ from msgspec.structs import replace
 from nodegauge_contract import Result, encode_message
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec, Requirement, Selector
-from nodegauge_operator.api.report import Report, ReportStatus, Run, stamp
+from nodegauge_operator.api.report import DesiredNode, Report, Run, stamp
 from nodegauge_operator.core import desired_state
-from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint, Terminated
+from nodegauge_operator.core.context import Context, Snapshot
+from nodegauge_operator.core.model import (
+    ConditionView,
+    NodeView,
+    PodView,
+    ProbeDefaults,
+    Taint,
+    Terminated,
+)
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.pod import ProbeDefaults
-from nodegauge_operator.core.report_update import advance
+from nodegauge_operator.core.probes.kind import EndedRun
+from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.report_update import status_after
 
 NOW = 1_800_000_000.0
 """An arbitrary whole second, so that a stamp of it reads back as the same number."""
@@ -78,6 +87,11 @@ class ANode(NodeView, frozen=True, kw_only=True):
         managed = (self.managed_labels - labels.keys()) | added.keys()
         found = self.taints if taints is None else taints
         return replace(self, labels=kept | added, managed_labels=managed, taints=found)
+
+    def carrying(self, desired: DesiredNode) -> Self:
+        """With the labels and the condition that a report wants, and none of its taints."""
+        condition = ConditionView(status=desired.condition, reason=desired.reason, message=desired.message)
+        return self.patched(dict(desired.labels)).saying(condition if desired.condition else None)
 
     def saying(self, condition: ConditionView | None) -> Self:
         """With our condition."""
@@ -176,42 +190,73 @@ class AReport(Report, frozen=True, kw_only=True):
         policy: Policy | None = None,
         at: float = NOW,
         request: str = "",
-        room: bool = True,
+        slot: bool = True,
         probe: str = names.PROBE_HEALTH,
         nccl_image: str = "",
     ) -> Self:
-        """After one more run of a probe that ended so; `room`: the budget of gated nodes has a place."""
-        policy = policy or make_policy()
-        last = self.status.probe(probe).last_run
-        number = (last.number if last else 0) + 1
-        who = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
-        run = Run(number=number, pod_name=f"pod-{who}", pod_uid=f"uid-{who}", started_at=stamp(at - 5))
-        status = advance(
-            self.status,
-            run=run,
-            end=end,
-            node=node,
-            policy=policy,
-            request=request,
-            now=at,
-            probe=probe,
-            image=nccl_image,
+        """After one more run of a probe that ended so; `slot`: the budget of gated nodes has one."""
+        number = self.status.next_number(probe)
+        run_name = f"{number}" if probe == names.PROBE_HEALTH else f"{probe}-{number}"
+        run = Run(
+            number=number, pod_name=f"pod-{run_name}", pod_uid=f"uid-{run_name}", started_at=stamp(at - 5)
         )
-        return self.settled(status, node=node, policy=policy, at=at, room=room, nccl_image=nccl_image)
+        ended = EndedRun(run=run, end=end, request=request, image=nccl_image)
+        context = self.context(node=node, policy=policy, at=at, slot=slot, nccl_image=nccl_image)
+        status = status_after(context, KINDS[probe], ended)
+        return replace(self, status=desired_state.next_status(context.after(status)))
 
-    def settled(
+    def seen(
         self,
-        status: ReportStatus,
         *,
         node: NodeView,
-        policy: Policy,
-        at: float,
-        room: bool = True,
+        policy: Policy | None = None,
+        at: float = NOW,
+        slot: bool = True,
         nccl_image: str = "",
     ) -> Self:
-        """With this status and what follows from it at that time."""
-        ground = desired_state.Ground(node=node, policy=policy, now=at, room=room, nccl_image=nccl_image)
-        return replace(self, status=desired_state.settled(self, status, ground))
+        """As it is after a look at the node without a run."""
+        context = self.context(node=node, policy=policy, at=at, slot=slot, nccl_image=nccl_image)
+        return replace(self, status=desired_state.next_status(context))
+
+    def context(
+        self,
+        *,
+        node: NodeView,
+        policy: Policy | None = None,
+        at: float = NOW,
+        slot: bool = True,
+        nccl_image: str = "",
+    ) -> Context:
+        """The node with this report."""
+        defaults = replace(DEFAULTS, nccl_image=nccl_image)
+        return make_context(
+            node=node,
+            policy=policy or make_policy(),
+            report=self,
+            now=at,
+            gate_slot=slot,
+            defaults=defaults,
+        )
+
+
+def make_snapshot(**known: Any) -> Snapshot:
+    """A node of the default policy, not measured yet, with a slot for a health run; `known` replaces that."""
+    start: dict[str, Any] = {
+        "node": make_node(),
+        "policy": make_policy(),
+        "report": None,
+        "now": NOW,
+        "granted": frozenset({names.PROBE_HEALTH}),
+        "defaults": DEFAULTS,
+    }
+    return Snapshot(**start | known)
+
+
+def make_context(**known: Any) -> Context:
+    """The same of a node that a policy selects."""
+    context = make_snapshot(**known).context
+    assert context is not None
+    return context
 
 
 def make_node(name: str = "node-1", *, uid: str = "", version: int = 10) -> ANode:

@@ -15,14 +15,13 @@ import kopf
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.core.probes.pod import ProbeDefaults
+from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.handlers import watches
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile import resync
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.concurrency import Kind
-from nodegauge_operator.reconcile.reconciler import Settled, Worker
+from nodegauge_operator.reconcile.reconciler import Reconciled, Reconciler
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
 from support.api_server import EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, copied
@@ -33,9 +32,9 @@ from support.virtual_time import drive
 SETTINGS = Settings(probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"))
 MEASURING = replace(SETTINGS, probe=replace(SETTINGS.probe, nccl_image="nccl:1"))
 """An installation with an NCCL image."""
-NOTHING: frozenset[Kind] = frozenset()
-HEALTH, NCCL = frozenset({Kind.HEALTH}), frozenset({Kind.NCCL})
-"""The budgets in which a slot is kept for the node."""
+NOTHING: frozenset[str] = frozenset()
+HEALTH, NCCL = frozenset({names.PROBE_HEALTH}), frozenset({names.PROBE_NCCL})
+"""The pools that keep a slot for the node."""
 HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS}
 
 
@@ -76,7 +75,7 @@ class SteppedOperator:
         self.inbox: list[tuple[str, str, Body]] = []
         """Watch events that have not been delivered."""
         self.metrics = Metrics()
-        self.worker = Worker(
+        self.reconciler = Reconciler(
             client=self.client,
             cache=self.cache,
             metrics=self.metrics,
@@ -117,12 +116,12 @@ class SteppedOperator:
         for event in now:
             self._watches.give(*event)
 
-    def reconcile(self, name: str = "node-1", *, granted: bool = True, nccl: bool = False) -> Settled:
+    def reconcile(self, name: str = "node-1", *, granted: bool = True, nccl: bool = False) -> Reconciled:
         """Write what has to be written for a node, with a slot for a health run, an NCCL run, or none."""
         kinds = (HEALTH if granted else NOTHING) | (NCCL if nccl else NOTHING)
-        return drive(self.worker.settle(name, granted=kinds, since=0.0))
+        return drive(self.reconciler.reconcile(name, granted=kinds, since=0.0))
 
-    def catch_up(self, name: str = "node-1", *, granted: bool = True) -> Settled:
+    def catch_up(self, name: str = "node-1", *, granted: bool = True) -> Reconciled:
         """Deliver every watch event, reconcile the node, and deliver what that caused."""
         self.deliver()
         result = self.reconcile(name, granted=granted)

@@ -13,11 +13,12 @@ import msgspec
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run
+from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
 from nodegauge_operator.core import actions, desired_state, gates
+from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.core.nccl_eligibility import SEEN_BY_THE_PROBE
-from nodegauge_operator.core.planner import Situation, next_step, wake_at
+from nodegauge_operator.core.planner import next_step, wake_at
 from support.nccl_nodes import INSTALLED, NODE
 from support.objects import NOW, ANode, APod, APolicy, make_policy
 
@@ -42,7 +43,7 @@ class PlannerLoop:
         self.report: Report | None = None
         self.pods: list[APod] = []
         self.now = NOW
-        self.room = True
+        self.slot = True
         self.judged: Counter[str] = Counter()
         """Pods by how often a run of theirs was judged."""
         self.events: list[tuple[str, str]] = []
@@ -53,17 +54,16 @@ class PlannerLoop:
         self._posted = ("", "")
         self._made = 0
 
-    def situation(self, *, fresh: bool = False) -> Situation:
-        """What the operator sees, with a place for everything."""
-        return Situation(
+    def snapshot(self, *, fresh: bool = False) -> Snapshot:
+        """What the operator sees, with a slot for every run."""
+        return Snapshot(
             node=self.node,
             policy=self.policy,
             report=self.report,
             pods=tuple(self.pods),
             now=self.now,
-            granted=True,
-            nccl_granted=True,
-            gate_room=self.room,
+            granted=frozenset({names.PROBE_HEALTH, names.PROBE_NCCL}),
+            gate_slot=self.slot,
             posted=self._posted,
             fresh=fresh,
             since=self._since,
@@ -74,7 +74,7 @@ class PlannerLoop:
         """Make the next writes, all of them unless the process dies before."""
         fresh = False
         for _ in range(most):
-            step = next_step(self.situation(fresh=fresh))
+            step = next_step(self.snapshot(fresh=fresh))
             if step is None:
                 return
             self._write(step)
@@ -92,8 +92,8 @@ class PlannerLoop:
 
     def until_woken(self) -> None:
         """Time passes until the operator wants to look again."""
-        at = wake_at(self.situation())
-        self.wait(at - self.now if at < float("inf") else 60.0)
+        at = wake_at(self.snapshot())
+        self.wait(at - self.now if at < NEVER else 60.0)
 
     def pod(self) -> APod | None:
         """The pod that runs or waits now."""
@@ -159,15 +159,9 @@ class PlannerLoop:
 
     def _aged(self, report: Report) -> ReportStatus:
         """What the report would hold by now without a run: what time does is not the run's doing."""
-        ground = desired_state.Ground(
-            node=self.node,
-            policy=self.policy,
-            now=self.now,
-            since=self._since,
-            room=self.room,
-            nccl_image=INSTALLED.nccl_image,
-        )
-        return desired_state.settled(report, report.status, ground)
+        context = self.snapshot().context
+        assert context is not None
+        return desired_state.next_status(context.after(report.status))
 
     def _judged(
         self, before: ReportStatus, after: ReportStatus, *, probe: str, run: Run, number: int
@@ -182,9 +176,9 @@ class PlannerLoop:
         for name in others:
             was, now = before.probe(name), after.probe(name)
             assert (was.last_run, was.read_at) == (now.last_run, now.read_at), name
-        assert _counted(before, nccl=not nccl) == _counted(after, nccl=not nccl), "foreign rows"
+        assert _counted(before, nccl=not nccl) == _counted(after, nccl=not nccl), "gates of another probe"
         if run.outcome is not Outcome.READ:
-            assert _counted(before, nccl=nccl) == _counted(after, nccl=nccl), "no data decides nothing"
+            assert _counted(before, nccl=nccl) == _counted(after, nccl=nccl), "missing data changes no gate"
             assert before.desired.taints == after.desired.taints
             assert before.bandwidth.all_reduce == after.bandwidth.all_reduce
             assert before.bandwidth.agreement == after.bandwidth.agreement
@@ -197,7 +191,7 @@ class PlannerLoop:
 
 def _same_labels(before: ReportStatus, after: ReportStatus) -> None:
     """Labels of what was read last are as they were; those of topology may be back where nobody had even
-    tried for so long that they were gone (`staleness.topology_stale_at`)."""
+    tried for so long that they were gone (`Context.topology_expires_at`)."""
     old, new = before.desired.labels, after.desired.labels
     assert old.items() <= new.items()
     assert new.keys() - old.keys() <= TOPOLOGY

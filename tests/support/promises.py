@@ -14,7 +14,7 @@ from nodegauge_judge import Answer
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, parse_report
 from nodegauge_operator.core import gates
-from nodegauge_operator.core.budget import gated_places, is_gated
+from nodegauge_operator.core.budget import gated_slots, is_gated
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES, REPORTS, Body
 from support.client import Killed
@@ -124,7 +124,7 @@ class InterleavedOperator:
     def go(self, name: str) -> None:
         """The operator looks at the node, or goes on with it up to its next call."""
         if name not in self._flights:
-            self._flights[name] = self.operator.worker.settle(name, granted=NOTHING, since=0.0)
+            self._flights[name] = self.operator.reconciler.reconcile(name, granted=NOTHING, since=0.0)
         self._step(name)
 
     def finish(self, name: str) -> None:
@@ -135,7 +135,7 @@ class InterleavedOperator:
     def settle(self, name: str, *, granted: bool = False) -> None:
         """Look at the node, and do all there is to do."""
         kinds = HEALTH if granted else NOTHING
-        self._flights[name] = self.operator.worker.settle(name, granted=kinds, since=0.0)
+        self._flights[name] = self.operator.reconciler.reconcile(name, granted=kinds, since=0.0)
         self.finish(name)
 
     def die_after(self, writes: int, when: str) -> None:
@@ -247,7 +247,7 @@ class InterleavedOperator:
         if policy is None:
             return 0
         followers = [n for n, other in cache.nodes.items() if cache.policy_of(other) is policy]
-        return gated_places(policy.spec.budget.gated_nodes, len(followers))
+        return gated_slots(policy.spec.budget.gated_nodes, len(followers))
 
     def _check_foreign(self, name: str) -> None:
         """Nothing of anybody else's was touched."""

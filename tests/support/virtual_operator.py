@@ -93,13 +93,13 @@ class VirtualTimeOperator:
     def reconciled(self) -> list[str]:
         """The nodes that are reconciled from now on, in the order in which that begins."""
         names_seen: list[str] = []
-        settle = self.sweep._worker.settle
+        settle = self.sweep._reconciler.reconcile
 
         async def noting(name: str, **how: Any) -> Any:
             names_seen.append(name)
             return await settle(name, **how)
 
-        self.sweep._worker.settle = noting  # type: ignore[method-assign]
+        self.sweep._reconciler.reconcile = noting  # type: ignore[method-assign]
         return names_seen
 
     def slow(self, verb: str, path: str, seconds: float) -> None:

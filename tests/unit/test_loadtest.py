@@ -20,10 +20,10 @@ from loadtest.writes import parse as parse_writes
 from nodegauge_contract import decode
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import parse
-from nodegauge_operator.api.report import Outcome, ReportStatus, Run, stamp
+from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import NodeView, node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd, ending
-from nodegauge_operator.core.report_update import advance
+from support import make_report
 from support.results import h100
 
 pytestmark = pytest.mark.timeout(5)
@@ -186,12 +186,12 @@ def test_the_bare_loop_writes_what_the_operator_would() -> None:
 
 def test_machines_that_take_turns_change_labels_and_set_no_taint() -> None:
     """Whichever comes after whichever, however often: a taint would be a write that the same loop lacks."""
-    policy, node, status = parse(objects.policy_body()), a_node(), ReportStatus()
+    policy, node, report = parse(objects.policy_body()), a_node(), make_report(a_node())
     seen = []
-    for number, result in enumerate([h100(), *(objects.other_boards(),) * 3, *(h100(),) * 3], start=1):
+    for result in [h100(), *(objects.other_boards(),) * 3, *(h100(),) * 3]:
         end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
-        run = Run(number=number, pod_name="pod", pod_uid=str(number), started_at=stamp(1_800_000_000.0))
-        status = advance(status, run=run, end=end, node=node, policy=policy, request="", now=1_800_000_000.0)
+        report = report.after(end, node=node, policy=policy)
+        status = report.status
         seen.append((status.interconnect.nvlink_gbps, status.verdict, status.gates))
     assert seen == [(450, "pass", []), *[(150, "pass", [])] * 3, *[(450, "pass", [])] * 3]
 
@@ -206,7 +206,7 @@ def test_the_policy_of_the_benchmark_selects_its_nodes() -> None:
     """And plans no second run within a day."""
     policy = parse(objects.policy_body())
     assert policy.spec.node_selector.match_labels == objects.SELECTED
-    assert policy.interval_seconds >= 86_400
+    assert policy.interval_of("health") >= 86_400
     assert objects.policy_body()["kind"] == names.POLICY_KIND
 
 

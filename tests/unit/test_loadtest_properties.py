@@ -128,7 +128,7 @@ def act(scene: PlannerLoop, action: tuple[Any, ...]) -> None:
         case ("ask", number) if scene.report:
             scene.report = replace(scene.report, requested_at=f"2027-02-0{number}T00:00:00Z")
         case ("room", room):
-            scene.room = room
+            scene.slot = room
 
 
 def played(actions: list[tuple[Any, ...]]) -> PlannerLoop:
@@ -162,7 +162,7 @@ def test_no_order_of_runs_breaks_a_promise(actions: list[tuple[Any, ...]]) -> No
 def test_no_order_of_runs_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
     """Whatever happened: good runs end in a measured label and no taint, without anybody's help."""
     scene = played(actions)
-    scene.policy, scene.room = make_policy(), True
+    scene.policy, scene.slot = make_policy(), True
     scene.node = NODES["whole"](NODES["eight"](NODES["uncordon"](scene.node))).booted("boot-9")
     for _ in range(600):
         scene.go()

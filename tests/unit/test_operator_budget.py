@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodegauge_operator.core.budget import MAX_CONCURRENT, concurrent_probes, next_in_turn
+from nodegauge_operator.core.budget import MAX_CONCURRENT, concurrent_probes, longest_waiting
 from support import tried
 
 pytestmark = pytest.mark.timeout(10)
@@ -49,8 +49,8 @@ def test_per_cent_are_never_exceeded_but_by_the_one_that_must_be(percent: int, n
 WAITING = st.lists(st.tuples(st.floats(0, 100), st.text(max_size=3)), max_size=20, unique_by=lambda w: w[1])
 
 
-@given(waiting=WAITING, places=st.integers(-2, 25))
+@given(waiting=WAITING, slots=st.integers(-2, 25))
 @tried(200)
-def test_the_longest_unmeasured_go_first(waiting: list[tuple[float, str]], places: int) -> None:
+def test_the_longest_unmeasured_go_first(waiting: list[tuple[float, str]], slots: int) -> None:
     """0.0, never measured, before all; ties by name, so that two operators agree."""
-    assert next_in_turn(waiting, places) == [name for _, name in sorted(waiting)[: max(places, 0)]]
+    assert longest_waiting(waiting, slots) == [name for _, name in sorted(waiting)[: max(slots, 0)]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from nodegauge_operator.core.selection import may_run
 from support import make_node
 
 UPGRADE = "nvidia.com/gpu-driver-upgrade-state"
@@ -26,4 +25,4 @@ MIG = "nvidia.com/mig.config.state"
 )
 def test_no_run_is_planned_while_the_driver_changes(labels: dict[str, str], allowed: bool) -> None:
     """An open NVML client would block the unload; what was done or has failed is no reason to wait."""
-    assert may_run(make_node().bearing(labels)) is allowed
+    assert make_node().bearing(labels).may_run is allowed

@@ -52,7 +52,7 @@ def full(codes: list[str], *, memory: str = MEMORY) -> AReport:
             report = report.after(end, node=NODE, at=NOW + n * INTERVAL)
     probe = replace(report.status.probes[0], history=memory)
     status = replace(report.status, probes=[probe], matrix=WIDE + "\n\nLegend:\n" + "words " * 120)
-    return report.settled(status, node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL)
+    return replace(report, status=status).seen(node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 6, 8])
@@ -92,7 +92,9 @@ def test_a_dgx2_keeps_its_matrix_from_the_document_to_the_report(hot: bool) -> N
         report = report.after(end, node=NODE, at=NOW + n * INTERVAL)
     worn = [replace(probe, history="x" * 951) for probe in report.status.probes]
     status = replace(report.status, probes=worn, matrix=judge_health(machine).matrix)
-    status = report.settled(status, node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL).status
+    status = (
+        replace(report, status=status).seen(node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL).status
+    )
     assert report_size.size(status) <= report_size.LIMIT
     assert bool(status.desired.taints) is hot
     table = render(machine).partition("\n\n")[0]
@@ -116,7 +118,7 @@ def test_cutting_twice_is_cutting_once(count: int) -> None:
     """Else the operator would write a report again and again."""
     report = full(list(gates.GATES)[:count])
     assert report_size.fitted(report.status) == report.status
-    again = report.settled(report.status, node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL)
+    again = report.seen(node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL)
     assert again.status == report.status
 
 
@@ -165,7 +167,9 @@ def test_a_benchmarked_machine_with_many_cards_keeps_how_its_gpus_are_joined(gbp
     ]
     assert status.probe("nccl").history
     assert status.bandwidth.all_reduce == int(gbps)
-    again = report.settled(status, node=MEASURED_BY_NCCL, policy=make_policy(), at=NOW + 20, nccl_image=IMAGE)
+    again = replace(report, status=status).seen(
+        node=MEASURED_BY_NCCL, policy=make_policy(), at=NOW + 20, nccl_image=IMAGE
+    )
     assert again.status == status
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,11 +12,11 @@ from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, Outcome
-from nodegauge_operator.core import gate, staleness
+from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.reasons import Reason
-from support import INTERVAL, NOW, STALE, make_node, make_policy, make_report
+from support import INTERVAL, NOW, STALE, make_context, make_node, make_policy, make_report
 from support.objects import AReport
 
 pytestmark = pytest.mark.timeout(5)
@@ -41,9 +43,15 @@ def titan() -> AReport:
     return make_report().after(read(made.titan()), node=NODE)
 
 
+def desired(report: AReport, **known: Any) -> DesiredNode:
+    """What the node should carry by this report."""
+    context = make_context(**{"node": NODE, "report": report} | known)
+    return desired_state.desired_node(context, context.status)
+
+
 def held(report: AReport, *, at: float = NOW, node: NodeView = NODE) -> DesiredNode:
     """What the node should carry at that time."""
-    return gate.desired(report.status, node=node, policy=make_policy(), now=at)
+    return desired(report, node=node, now=at)
 
 
 def test_a_reading_becomes_labels_and_a_condition() -> None:
@@ -101,10 +109,8 @@ def test_readings_age_also_where_no_run_was_tried() -> None:
 def test_an_operator_that_was_away_does_not_strip_the_fleet_that_it_finds() -> None:
     """After a start there is one interval's time to read anew."""
     start = NOW + 365 * 86_400
-    early = gate.desired(titan().status, node=NODE, policy=make_policy(), now=start + 1, since=start)
-    late = gate.desired(
-        titan().status, node=NODE, policy=make_policy(), now=start + INTERVAL + 1, since=start
-    )
+    early = desired(titan(), node=NODE, now=start + 1, since=start)
+    late = desired(titan(), node=NODE, now=start + INTERVAL + 1, since=start)
     assert (early.labels, late.labels) == (TOPOLOGY | HEALTH, {})
 
 
@@ -123,7 +129,7 @@ def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
     assert found.labels == {}
     assert (found.condition, found.reason) == ("Unknown", Reason.STALE)
     assert "OOMKilled" in found.message
-    verdict = gate.effective_verdict(report.status, node=NODE, policy=make_policy(), now=NOW + STALE + 1)
+    verdict = make_context(node=NODE, report=report, now=NOW + STALE + 1).verdict
     assert verdict is Verdict.UNKNOWN
 
 
@@ -146,10 +152,11 @@ def test_the_limit_follows_the_policy() -> None:
     """Intervals times their number."""
     report = titan().after(LOST, node=NODE, at=NOW + 30)
     quick = make_policy().of({"probes": {"health": {"interval": "30s"}}, "staleAfterIntervals": 4})
-    at = staleness.stale_at(report.status.probe(names.PROBE_HEALTH), policy=quick)
+    context = make_context(node=NODE, report=report, policy=quick)
+    at = context.expires_at(report.status.probe(names.PROBE_HEALTH))
     assert at == NOW + 120
-    before = gate.desired(report.status, node=NODE, policy=quick, now=at)
-    after = gate.desired(report.status, node=NODE, policy=quick, now=at + 1)
+    before = desired(report, node=NODE, policy=quick, now=at)
+    after = desired(report, node=NODE, policy=quick, now=at + 1)
     assert (len(before.labels), len(after.labels)) == (6, 0)
 
 
@@ -166,16 +173,17 @@ def test_validated_at_is_rewritten_after_half_the_limit_only() -> None:
 def test_validated_at_never_lies_in_the_future_and_survives_nonsense() -> None:
     """A value that a person wrote, or a clock that went back, is replaced."""
     for before in (str(int(NOW) + 999_999), "soon", "", "²", "9" * 5000, "-5"):
-        status = titan().status
-        status = replace(status, desired=replace(status.desired, labels={names.LABEL_VALIDATED_AT: before}))
-        labels = gate.desired(status, node=NODE, policy=make_policy(), now=NOW).labels
+        report = titan()
+        carried = replace(report.status.desired, labels={names.LABEL_VALIDATED_AT: before})
+        report = replace(report, status=replace(report.status, desired=carried))
+        labels = desired(report, node=NODE, now=NOW).labels
         assert labels[names.LABEL_VALIDATED_AT] == str(int(NOW))
 
 
-def test_observe_and_no_policy_hold_nothing() -> None:
+def test_a_policy_that_observes_puts_nothing_on_a_node() -> None:
     """Reports are written; nodes are left alone."""
-    for policy in (make_policy().observing(), None):
-        assert gate.desired(titan().status, node=NODE, policy=policy, now=NOW) == DesiredNode()
+    policy = make_policy().observing()
+    assert desired(titan(), node=NODE, policy=policy, now=NOW) == DesiredNode()
 
 
 def test_a_short_key_of_somebody_else_is_left_alone_and_reported() -> None:
@@ -197,7 +205,7 @@ def test_take_over_and_our_own_key_are_written() -> None:
     """The policy may say so; and what we wrote before is ours to change."""
     theirs = NODE.labelled(interconnect="infiniband")
     taken = make_policy().keyed("interconnect", take_over=True)
-    found = gate.desired(titan().status, node=theirs, policy=taken, now=NOW)
+    found = desired(titan(), node=theirs, policy=taken, now=NOW)
     assert (found.labels["interconnect"], found.conflicts) == ("nvlink", [])
     ours = held(titan(), node=NODE.ours({"interconnect": "pcie"}))
     assert (ours.labels["interconnect"], ours.conflicts) == ("nvlink", [])
@@ -205,5 +213,5 @@ def test_take_over_and_our_own_key_are_written() -> None:
 
 def test_the_short_key_can_be_left_out() -> None:
     """An empty key means none."""
-    found = gate.desired(titan().status, node=NODE, policy=make_policy().keyed(""), now=NOW)
+    found = desired(titan(), node=NODE, policy=make_policy().keyed(""), now=NOW)
     assert found.labels == {k: v for k, v in (TOPOLOGY | HEALTH).items() if k != "interconnect"}

@@ -130,7 +130,7 @@ def test_time_alone_lifts_on_trial_and_the_wake_is_set_for_it() -> None:
     operator.cluster.pass_time(entered + HOUR - operator.cluster.now)
     operator.catch_up(granted=False)
     assert operator.taints() == []
-    assert "throttled=thermal off on trial since" in operator.status["desired"]["message"]
+    assert "throttled=thermal on probation since" in operator.status["desired"]["message"]
 
 
 def test_a_stranger_s_taints_survive_a_race() -> None:

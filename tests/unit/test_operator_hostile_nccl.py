@@ -21,6 +21,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube.merge_patch import without_nulls
 from support import MINUTE, NOW, make_pod, make_policy, schema, tried
 from support.api_server import copied
@@ -100,7 +101,8 @@ def messages(draw: st.DrawFn) -> str:
 def ended(message: str) -> RunEnd:
     """How the operator understands a pod that left this."""
     policy = make_policy()
-    limits, deadline = policy.limits_of(names.PROBE_NCCL), policy.deadline_of(names.PROBE_NCCL)
+    kind = KINDS[names.PROBE_NCCL]
+    limits, deadline = kind.limits(policy), kind.deadline(policy)
     end = pod_outcome.ending(
         POD.running().finished_with(message), node=NODE.name, limits=limits, deadline=deadline, now=NOW + 60
     )
@@ -117,7 +119,7 @@ def check(report: NcclNode, policy: APolicy | None = None) -> None:
         value = report.status.desired.labels.get(key)
         assert value is None or 0 <= int(value) <= 10**6
     policy = policy or make_policy()
-    again = report.settled(report.status, node=NODE, policy=policy, at=NOW + 2 * MINUTE, nccl_image=IMAGE)
+    again = report.seen(node=NODE, policy=policy, at=NOW + 2 * MINUTE, nccl_image=IMAGE)
     assert again.status == report.status
 
 
@@ -148,5 +150,5 @@ def test_whatever_benchmarks_say_the_report_comes_to_rest(first: str, second: st
     report = report.measured(ended(second))
     check(report)
     strict = make_policy().of({"thresholds": {"busbwExpectedShare": 0.99}})
-    graded = report.settled(report.status, node=NODE, policy=strict, at=NOW + MINUTE, nccl_image=IMAGE)
+    graded = report.seen(node=NODE, policy=strict, at=NOW + MINUTE, nccl_image=IMAGE)
     check(graded, policy=strict)

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Answer, Cause, Finding, Gate, GateKind, Judged, Severity
 from nodegauge_operator.api.policy import Hysteresis
-from nodegauge_operator.api.report import GateState, GateStatus, stamp, unstamp
+from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp, unstamp
 from nodegauge_operator.core import hysteresis
-from nodegauge_operator.core.hysteresis import FOREVER, Rule
+from nodegauge_operator.core.hysteresis import GateRule
 from support import MINUTE, NOW, tried
 
 pytestmark = pytest.mark.timeout(20)
@@ -37,7 +37,7 @@ class Life:
     """One row through runs and time; a place is always free, so what is held back is gated at once."""
 
     def __init__(self, gate: Gate = LOADED, **policy: Any) -> None:
-        self.rule = Rule(gate=gate, policy=Hysteresis(**policy))
+        self.rule = GateRule(gate=gate, policy=Hysteresis(**policy))
         self.now = NOW
         self.row: GateStatus | None = None
 
@@ -102,7 +102,7 @@ def test_what_enters_waits_for_a_place() -> None:
     """The state machine itself never sets a taint: without a place there is none."""
     row = hysteresis.answered(None, code="hot", answer=BAD, finding=None, now=NOW)
     assert row is not None
-    entered = hysteresis.aged(row, rule=Rule(gate=AT_ONCE, policy=Hysteresis()), now=NOW)
+    entered = hysteresis.aged(row, rule=GateRule(gate=AT_ONCE, policy=Hysteresis()), now=NOW)
     assert entered is not None
     assert (entered.state, entered.entered_at) == (HELD, stamp(NOW))
 
@@ -313,14 +313,14 @@ ROWS = st.builds(
 @tried(500)
 def test_asking_again_changes_nothing_but_what_is_due(row: GateStatus, gate: Gate, now: float) -> None:
     """Whatever state a report is in: the rule comes to rest at once, and says when it moves next."""
-    rule = Rule(gate=gate, policy=Hysteresis())
+    rule = GateRule(gate=gate, policy=Hysteresis())
     once = hysteresis.aged(row, rule=rule, now=now)
     if once is None:
         return
     assert hysteresis.aged(once, rule=rule, now=now) == once
     due = hysteresis.due_at(once, rule=rule)
     assert due > now - 1
-    if due < FOREVER:
+    if due < NEVER:
         assert hysteresis.aged(once, rule=rule, now=max(now, due) + 1) != once
 
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import support.results as made
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome
-from nodegauge_operator.core import gate
+from nodegauge_operator.api.report import DesiredNode, Outcome, Report
+from nodegauge_operator.core.desired_state import desired_node, label_patch
 from nodegauge_operator.core.pod_outcome import RunEnd
-from support import NOW, make_node, make_policy, make_report, tried
+from support import NOW, make_context, make_node, make_policy, make_report, tried
 from support.objects import ANode, APolicy
 
 pytestmark = pytest.mark.timeout(20)
+
+
+def desired(report: Report, **known: Any) -> DesiredNode:
+    """What the node should carry by this report."""
+    if known["policy"] is None:
+        return DesiredNode()
+    context = make_context(report=report, **known)
+    return desired_node(context, context.status)
+
 
 SHORT = st.sampled_from(["interconnect", "example.com/link", ""])
 KEYS = st.sampled_from(
@@ -52,8 +63,8 @@ def test_foreign_keys_are_never_in_a_patch(node: ANode, policy: APolicy | None, 
     """A key in the patch is one of our prefix, one that we wrote before, one nobody has, or taken over."""
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)  # type: ignore[arg-type]
     report = make_report().after(end, node=node)
-    wanted = gate.desired(report.status, node=node, policy=policy, now=NOW).labels
-    patch = gate.label_patch(node, wanted)
+    wanted = desired(report, node=node, policy=policy, now=NOW).labels
+    patch = label_patch(node, wanted)
     free = node.managed_labels | names.NODE_LABELS.keys()
     if policy is not None:
         key = policy.spec.labels.interconnect_key
@@ -72,35 +83,35 @@ def test_a_patch_does_what_is_wanted_and_the_next_one_is_empty(
     """After it the node carries exactly what it should of ours, and nothing is left to do."""
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)  # type: ignore[arg-type]
     report = make_report().after(end, node=node)
-    wanted = gate.desired(report.status, node=node, policy=policy, now=NOW).labels
-    after = node.patched(gate.label_patch(node, wanted))
+    wanted = desired(report, node=node, policy=policy, now=NOW).labels
+    after = node.patched(label_patch(node, wanted))
     assert {k: after.labels[k] for k in wanted} == wanted
     assert {k for k in after.labels if k in names.NODE_LABELS or k in after.managed_labels} == wanted.keys()
-    again = gate.desired(report.status, node=after, policy=policy, now=NOW)
+    again = desired(report, node=after, policy=policy, now=NOW)
     assert again.labels == wanted
-    assert gate.label_patch(after, again.labels) == {}
+    assert label_patch(after, again.labels) == {}
 
 
 def test_a_changed_key_removes_the_old_one() -> None:
     """What managedFields give to us under an earlier short key goes with it."""
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=made.titan())
     node = make_node().labelled(team="a")
-    first = gate.desired(make_report().after(end, node=node).status, node=node, policy=make_policy(), now=NOW)
-    node = node.patched(gate.label_patch(node, first.labels))
+    first = desired(make_report().after(end, node=node), node=node, policy=make_policy(), now=NOW)
+    node = node.patched(label_patch(node, first.labels))
     moved = make_policy().keyed("example.com/link")
     report = make_report().after(end, node=node, policy=moved)
-    patch = gate.label_patch(node, gate.desired(report.status, node=node, policy=moved, now=NOW).labels)
+    patch = label_patch(node, desired(report, node=node, policy=moved, now=NOW).labels)
     assert patch == {"interconnect": None, "example.com/link": "nvlink"}
 
 
 def test_nothing_wanted_takes_off_all_of_ours_and_nothing_else() -> None:
     """Mode Observe, no policy, uninstalling."""
     node = make_node().labelled(team="a", interconnect="mine").ours({names.LABEL_HEALTH: "pass", "link": "x"})
-    assert gate.label_patch(node, {}) == {names.LABEL_HEALTH: None, "link": None}
+    assert label_patch(node, {}) == {names.LABEL_HEALTH: None, "link": None}
 
 
 def test_a_key_of_our_prefix_is_ours_even_where_managed_fields_were_lost() -> None:
     """managedFields can be cleared by anyone; the prefix cannot be mistaken."""
     node = make_node().bearing({names.LABEL_INTERCONNECT: "nvlink"})
-    assert gate.label_patch(node, {}) == {names.LABEL_INTERCONNECT: None}
-    assert gate.label_patch(node, {names.LABEL_INTERCONNECT: "pcie"}) == {names.LABEL_INTERCONNECT: "pcie"}
+    assert label_patch(node, {}) == {names.LABEL_INTERCONNECT: None}
+    assert label_patch(node, {names.LABEL_INTERCONNECT: "pcie"}) == {names.LABEL_INTERCONNECT: "pcie"}

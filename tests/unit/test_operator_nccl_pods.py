@@ -9,10 +9,12 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.core.probes.pod import ProbeDefaults, probe_pod
+from nodegauge_operator.core.model import ProbeDefaults
+from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.nccl.probe import ENGINES
 from nodegauge_probes.settings import parse
-from support import make_policy
+from support import make_context, make_policy
 from support.nccl_nodes import IMAGE, INSTALLED, NODE
 from support.objects import ANode
 
@@ -28,9 +30,8 @@ def pod(
     defaults: ProbeDefaults = INSTALLED,
 ) -> dict[str, Any]:
     """The manifest of a run."""
-    return probe_pod(
-        node=node, policy=policy or make_policy(), number=3, request="", defaults=defaults, probe=probe
-    )
+    context = make_context(node=node, policy=policy or make_policy(), defaults=defaults)
+    return probe_pod(context, KINDS[probe], number=3)
 
 
 def container(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
     assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_UNHEALTHY, "nccl")]
     assert report.status.verdict is Verdict.FAIL
     assert (report.status.desired.condition, report.status.desired.reason) == ("False", Reason.FAULTS_FOUND)
-    assert "NCCL benchmark: fail (nccl-wrong-data" in report.status.desired.message
+    assert "NCCL probe: fail (nccl-wrong-data" in report.status.desired.message
 
 
 def test_low_bandwidth_needs_two_runs_of_the_benchmark() -> None:
@@ -267,14 +267,14 @@ def test_other_expectations_grade_the_old_numbers_without_a_run() -> None:
     """Findings and verdict follow; no run is counted, no gate entered, and the same rules change nothing."""
     report = nccl_node().measured(FAST)
     strict = make_policy().of(STRICT)
-    graded = report.settled(report.status, node=NODE, policy=strict, at=NOW + 60, nccl_image=IMAGE)
+    graded = report.seen(node=NODE, policy=strict, at=NOW + 60, nccl_image=IMAGE)
     assert [f.code for f in graded.status.probe(NCCL).findings][:1] == ["busbw-low"]
     assert graded.status.probe(NCCL).last_run == report.status.probe(NCCL).last_run
     assert graded.status.gates == report.status.gates
     assert graded.status.change != report.status.change
-    again = graded.settled(graded.status, node=NODE, policy=strict, at=NOW + 120, nccl_image=IMAGE)
+    again = graded.seen(node=NODE, policy=strict, at=NOW + 120, nccl_image=IMAGE)
     assert again.status == graded.status
-    back = again.settled(again.status, node=NODE, policy=make_policy(), at=NOW + 180, nccl_image=IMAGE)
+    back = again.seen(node=NODE, policy=make_policy(), at=NOW + 180, nccl_image=IMAGE)
     assert back.status.probe(NCCL).findings == []
     assert back.status.bandwidth == report.status.bandwidth
 

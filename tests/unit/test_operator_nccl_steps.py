@@ -12,12 +12,14 @@ import support.results as made
 from nodegauge_contract import NcclResult, Problem, ProblemKind, Result, Skip
 from nodegauge_judge import Finding, Severity
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome
-from nodegauge_operator.core import desired_state
-from nodegauge_operator.core import planner as steps
+from nodegauge_operator.api.report import NEVER, Outcome
+from nodegauge_operator.core import actions as steps
+from nodegauge_operator.core import planner
+from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.nccl_eligibility import hindrance
-from nodegauge_operator.core.planner import Situation, nccl_due_at, next_step, wake_at
-from support import DEFAULTS, MINUTE, NOW, make_node, make_pod, make_policy
+from nodegauge_operator.core.planner import next_step, wake_at
+from nodegauge_operator.core.probes.registry import KINDS
+from support import DEFAULTS, MINUTE, NOW, make_node, make_pod, make_policy, make_snapshot
 from support.nccl_nodes import (
     BUSY,
     DAY,
@@ -29,6 +31,7 @@ from support.nccl_nodes import (
     RECHECK,
     SLOW,
     NcclNode,
+    nccl_due_at,
     nccl_node,
     skipping,
 )
@@ -36,33 +39,26 @@ from support.objects import ANode
 
 pytestmark = pytest.mark.timeout(10)
 
-NEVER = float("inf")
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 
 
-def situation(report: NcclNode, node: ANode = NODE, **known: Any) -> Situation:
-    """A node with a place for every probe, whose labels and condition are as the report wants them."""
-    held = report.status.desired
-    node = node.patched(dict(held.labels)).saying(desired_state.condition_of(held))
+def situation(report: NcclNode, node: ANode = NODE, **known: Any) -> Snapshot:
+    """A node with a slot for every run, whose labels and condition are as the report wants them."""
+    change = report.status.change
     start: dict[str, Any] = {
-        "node": node,
-        "policy": make_policy(),
+        "node": node.carrying(report.status.desired),
         "report": report,
-        "pods": (),
         "now": NOW + MINUTE,
-        "granted": True,
-        "nccl_granted": True,
+        "granted": frozenset({HEALTH, NCCL}),
         "defaults": INSTALLED,
-        "posted": (report.status.change.run, report.status.change.reason)
-        if report.status.change
-        else ("", ""),
+        "posted": (change.run, change.reason) if change else ("", ""),
     }
-    return Situation(**start | known)
+    return make_snapshot(**start | known)
 
 
 def due(report: NcclNode, node: ANode = NODE, **spec: Any) -> float:
-    """When the next run of the benchmark's chain may start."""
-    return nccl_due_at(report, node=node, policy=make_policy().of(spec), defaults=INSTALLED)
+    """When the next pull or NCCL run may start."""
+    return nccl_due_at(report, node, policy=make_policy().of(spec))
 
 
 def started(report: NcclNode, node: ANode = NODE, **known: Any) -> str:
@@ -99,9 +95,9 @@ def test_nothing_is_benchmarked_before_the_node_was_read() -> None:
 def test_without_an_image_or_where_the_policy_says_no_nothing_changes() -> None:
     """Neither pods nor a word in the report."""
     report = nccl_node()
-    assert nccl_due_at(report, node=NODE, policy=make_policy(), defaults=DEFAULTS) == NEVER
+    assert nccl_due_at(report, defaults=DEFAULTS) == NEVER
     assert due(report, probes={"nccl": {"enabled": False}}) == NEVER
-    cordoned = report.settled(report.status, node=NODE.cordoned(), policy=make_policy(), at=NOW)
+    cordoned = report.seen(node=NODE.cordoned(), policy=make_policy(), at=NOW)
     assert cordoned.status.bandwidth.reason == ""
 
 
@@ -110,8 +106,8 @@ def test_health_goes_first_and_one_pod_runs_at_a_time() -> None:
     report = nccl_node()
     later = NOW + 15 * MINUTE
     assert started(report, now=later) == HEALTH
-    assert started(report, now=later, granted=False) == NCCL
-    assert started(report, nccl_granted=False) == ""
+    assert started(report, now=later, granted=frozenset({NCCL})) == NCCL
+    assert started(report, granted=frozenset({HEALTH})) == ""
     for probe, number in ((HEALTH, 2), (PULL, 2), (NCCL, 1)):
         pod = make_pod(NODE, probe=probe, number=number)
         assert next_step(situation(report, pods=(pod,), now=NOW + 1)) is None, probe
@@ -171,12 +167,12 @@ def test_a_node_that_cannot_be_benchmarked_says_why(node: ANode, reason: str) ->
     """In the report, once, and without a pod."""
     report = nccl_node()
     assert due(report, node) == NEVER
-    after = report.settled(report.status, node=node, policy=make_policy(), at=NOW, nccl_image=IMAGE)
+    after = report.seen(node=node, policy=make_policy(), at=NOW, nccl_image=IMAGE)
     assert after.status.bandwidth.reason == reason
     assert after.status.bandwidth.detail
-    again = after.settled(after.status, node=node, policy=make_policy(), at=NOW + 60, nccl_image=IMAGE)
+    again = after.seen(node=node, policy=make_policy(), at=NOW + 60, nccl_image=IMAGE)
     assert again.status == after.status
-    well = again.settled(again.status, node=NODE, policy=make_policy(), at=NOW + 120, nccl_image=IMAGE)
+    well = again.seen(node=NODE, policy=make_policy(), at=NOW + 120, nccl_image=IMAGE)
     assert well.status.bandwidth.reason == ""
 
 
@@ -239,7 +235,7 @@ def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
     for n in range(3):
         report = report.pulled(end=LOST)
         assert due(report) == NOW + RECHECK * 2**n
-        assert started(report, now=NOW + RECHECK * 2**n, granted=False) == PULL
+        assert started(report, now=NOW + RECHECK * 2**n, granted=frozenset({NCCL})) == PULL
 
 
 def test_a_first_bad_number_is_looked_at_again_soon() -> None:
@@ -316,9 +312,7 @@ def test_a_health_run_goes_on_while_its_node_is_cordoned() -> None:
     """Cordoned nodes are health-checked like any other."""
     pod = make_pod(NODE, number=2).running()
     report = nccl_node()
-    cordoned = report.settled(
-        report.status, node=NODE.cordoned(), policy=make_policy(), at=NOW, nccl_image=IMAGE
-    )
+    cordoned = report.seen(node=NODE.cordoned(), policy=make_policy(), at=NOW, nccl_image=IMAGE)
     assert next_step(situation(cordoned, NODE.cordoned(), pods=(pod,), now=NOW + 1)) is None
 
 
@@ -377,6 +371,8 @@ def test_the_node_is_woken_when_its_benchmark_is_due() -> None:
 def test_a_pod_that_the_api_server_refuses_counts_for_its_own_probe() -> None:
     """A quota on GPUs backs the benchmark off, not the health runs."""
     report = nccl_node()
-    patch = steps.refused(situation(report), number=1, reason="CreateRefused", message="quota", probe=NCCL)
+    context = situation(report).context
+    assert context is not None
+    patch = planner.refused(context, kind=KINDS[NCCL], number=1, reason="CreateRefused", message="quota")
     assert patch.status.probe(NCCL).unread == 1
     assert patch.status.probe(HEALTH) == report.status.probe(HEALTH)

@@ -14,10 +14,11 @@ import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import ArmName, Skip, Unavailable
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, Outcome, ReportStatus
-from nodegauge_operator.core.planner import DeletePod, PatchReport, Situation, next_step
-from nodegauge_operator.core.schedule import nccl_due_at, nccl_probe
-from support import MINUTE, NOW, make_pod, make_policy
+from nodegauge_operator.api.report import NEVER, GateState, Outcome, ReportStatus
+from nodegauge_operator.core.actions import DeletePod, PatchReport
+from nodegauge_operator.core.planner import next_step
+from nodegauge_operator.core.probes.nccl import image_is_there
+from support import MINUTE, NOW, make_pod, make_policy, make_snapshot
 from support.nccl_nodes import (
     DAY,
     FAST,
@@ -28,6 +29,7 @@ from support.nccl_nodes import (
     RECHECK,
     SLOW,
     NcclNode,
+    nccl_due_at,
     nccl_node,
     skipping,
 )
@@ -49,12 +51,12 @@ CRASHED = nccl.swapped(FAST, ArmName.P2P_OFF, outcome="crashed", phase="measure"
 
 def due(report: NcclNode, node: ANode = NODE, policy: APolicy | None = None) -> float:
     """When the next run of the benchmark's chain may start."""
-    return nccl_due_at(report, node=node, policy=policy or make_policy(), defaults=INSTALLED)
+    return nccl_due_at(report, node, policy=policy or make_policy())
 
 
 def seen(report: NcclNode, node: ANode, *, at: float, policy: APolicy | None = None) -> NcclNode:
     """The report once the node was looked at."""
-    return report.settled(report.status, node=node, policy=policy or make_policy(), at=at, nccl_image=IMAGE)
+    return report.seen(node=node, policy=policy or make_policy(), at=at, nccl_image=IMAGE)
 
 
 def test_other_rules_do_not_lift_a_contradiction_that_the_last_run_could_not_speak_of() -> None:
@@ -179,7 +181,7 @@ def test_a_restarted_device_plugin_is_no_dra() -> None:
     restarting = NODE.offering(0, of=8)
     after = seen(report, restarting, at=NOW + 910, policy=policy)
     assert after.status == report.status
-    assert due(after, restarting, policy) == float("inf")
+    assert due(after, restarting, policy) == NEVER
 
 
 def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -> None:
@@ -191,7 +193,8 @@ def test_another_image_is_pulled_at_once_however_often_the_one_before_failed() -
     typo = make_policy().of({"podTemplate": {"ncclImage": "nccl:typo"}})
     assert due(report, booted, typo) > NOW + 12 * 3600
     assert due(report, booted) == 0.0
-    assert nccl_probe(report.status, node=booted, image=IMAGE) == names.PROBE_PULL
+    context = report.context(node=booted, nccl_image=IMAGE)
+    assert not image_is_there(context)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +206,8 @@ def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]
     pod = replace(make_pod(NODE, probe=names.PROBE_PULL, number=2), image=IMAGE).pending(
         "ImagePullBackOff", placed=True
     )
-    known = Situation(
-        node=NODE, policy=make_policy(), report=report, pods=(pod,), now=NOW + 70, defaults=INSTALLED
+    known = make_snapshot(
+        node=NODE, report=report, pods=(pod,), now=NOW + 70, granted=frozenset(), defaults=INSTALLED
     )
     ended = next_step(replace(known, policy=make_policy().of(spec)))
     assert isinstance(ended, PatchReport)
@@ -218,10 +221,10 @@ def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]
 def test_a_request_asks_also_where_the_probe_once_saw_what_it_cannot_measure() -> None:
     """MIG may be off again without a boot: who asks for a run gets one, once."""
     report = nccl_node().measured(skipping(Skip.MIG))
-    assert due(report) == float("inf")
+    assert due(report) == NEVER
     asked = replace(report, requested_at="2027-01-15T09:00:00Z")
     assert due(asked) == 0.0
-    assert due(asked.measured(skipping(Skip.MIG), request="2027-01-15T09:00:00Z")) == float("inf")
+    assert due(asked.measured(skipping(Skip.MIG), request="2027-01-15T09:00:00Z")) == NEVER
 
 
 def test_without_benchmarks_a_taint_of_theirs_ends_by_the_policy_s_word() -> None:

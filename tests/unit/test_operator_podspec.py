@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.core.model import pod_view
-from nodegauge_operator.core.probes.pod import ProbeDefaults, probe_pod
-from support import DEFAULTS, make_node, make_policy, tried
+from nodegauge_operator.core.model import ProbeDefaults, pod_view
+from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.registry import KINDS
+from support import DEFAULTS, make_context, make_node, make_policy, tried
 from support.objects import APolicy
 
 pytestmark = pytest.mark.timeout(10)
@@ -24,7 +25,8 @@ def pod(
     policy: APolicy | None = None, *, defaults: ProbeDefaults = DEFAULTS, number: int = 3
 ) -> dict[str, Any]:
     """The manifest of one run."""
-    return probe_pod(node=NODE, policy=policy or make_policy(), number=number, request="", defaults=defaults)
+    context = make_context(node=NODE, policy=policy or make_policy(), defaults=defaults)
+    return probe_pod(context, KINDS[names.PROBE_HEALTH], number=number)
 
 
 def templated(**template: Any) -> dict[str, Any]:
@@ -140,9 +142,7 @@ def test_the_run_is_told_to_the_probe_as_the_operator_will_check_it() -> None:
     assert pod()["metadata"]["name"].endswith(expected)
     others = {pod(number=n)["metadata"]["name"] for n in range(100)}
     assert len(others) == 100
-    other = probe_pod(
-        node=replace(NODE, uid="other"), policy=make_policy(), number=3, request="", defaults=DEFAULTS
-    )
+    other = probe_pod(make_context(node=replace(NODE, uid="other")), KINDS[names.PROBE_HEALTH], number=3)
     assert other["metadata"]["name"] != pod()["metadata"]["name"]
 
 

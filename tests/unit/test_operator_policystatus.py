@@ -27,7 +27,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
     return PolicyStatus(
         client=operator.client,
         cache=operator.cache,
-        gate_budget=operator.worker.gate_budget,
+        gate_budget=operator.reconciler.gate_budget,
         metrics=operator.metrics,
         clock=operator.cluster.clock,
         jitter=lambda: 0.0,
@@ -42,7 +42,7 @@ class PolicyOperator(SteppedOperator):
         for n in range(3):
             self.cluster.add_node(f"node-{n}", tier="gold" if n == 0 else "tin")
         self.policy_status = status_writer(self)
-        self.counters = self.worker.gate_budget.counters
+        self.counters = self.reconciler.gate_budget.counters
 
     def measure(self) -> None:
         """One run on every node."""
@@ -236,7 +236,7 @@ def test_a_policy_that_cannot_be_read_says_which_field(operator: PolicyOperator)
     status = PolicyStatus(
         client=other.client,
         cache=other.cache,
-        gate_budget=other.worker.gate_budget,
+        gate_budget=other.reconciler.gate_budget,
         metrics=other.metrics,
         clock=lambda: NOW + 500,
     )

@@ -27,11 +27,11 @@ def _told() -> Iterator[None]:
         yield
 
 
-def after(*words: str, policy: APolicy | None = None, room: bool = True, load: bool = True) -> AReport:
+def after(*words: str, policy: APolicy | None = None, slot: bool = True, load: bool = True) -> AReport:
     """A report after a run per text, an interval apart."""
     report = make_report()
     for n, text in enumerate(words):
-        report = run(report, text, at=NOW + n * INTERVAL, policy=policy, room=room, load=load)
+        report = run(report, text, at=NOW + n * INTERVAL, policy=policy, slot=slot, load=load)
     return report
 
 
@@ -41,9 +41,9 @@ def run(report: AReport, text: str, *, at: float, load: bool = True, **how: Any)
     return report.after(end, node=NODE, at=at, **how)
 
 
-def looked_at(report: AReport, *, at: float, policy: APolicy | None = None, room: bool = True) -> AReport:
+def looked_at(report: AReport, *, at: float, policy: APolicy | None = None, slot: bool = True) -> AReport:
     """The report once the node was looked at, without a run."""
-    return report.settled(report.status, node=NODE, policy=policy or make_policy(), at=at, room=room)
+    return report.seen(node=NODE, policy=policy or make_policy(), at=at, slot=slot)
 
 
 def held(report: AReport) -> list[str]:
@@ -99,11 +99,11 @@ def test_a_change_of_effect_is_followed_without_a_run() -> None:
     assert held(looked_at(report, at=NOW + 1, policy=strict)) == ["unhealthy=gpu-lost:NoExecute"]
 
 
-@pytest.mark.parametrize("room", [True, False])
-def test_a_cause_without_effect_is_labelled_and_needs_no_room(room: bool) -> None:
+@pytest.mark.parametrize("slot", [True, False])
+def test_a_cause_without_effect_is_labelled_and_needs_no_room(slot: bool) -> None:
     """The label throttled tells; nothing is tainted and nothing counted."""
     policy = make_policy().of({"taints": {"causes": {"thermal": "None"}}})
-    report = after("hot=b", "hot=b", policy=policy, room=room)
+    report = after("hot=b", "hot=b", policy=policy, slot=slot)
     assert (held(report), states(report)["hot"]) == ([], GateState.GATED)
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
 
@@ -111,43 +111,43 @@ def test_a_cause_without_effect_is_labelled_and_needs_no_room(room: bool) -> Non
 def test_observe_holds_nothing_while_the_states_go_on() -> None:
     """When it ends, what stands asks for a place like any other."""
     observing = make_policy().observing()
-    report = after("hot=b", "hot=b", policy=observing, room=False)
+    report = after("hot=b", "hot=b", policy=observing, slot=False)
     assert (held(report), states(report)["hot"]) == ([], GateState.GATED)
-    assert states(looked_at(report, at=NOW + INTERVAL, room=False)) == {"hot": GateState.HELD_BACK}
-    assert held(looked_at(report, at=NOW + INTERVAL, room=False)) == []
+    assert states(looked_at(report, at=NOW + INTERVAL, slot=False)) == {"hot": GateState.HELD_BACK}
+    assert held(looked_at(report, at=NOW + INTERVAL, slot=False)) == []
     assert held(looked_at(report, at=NOW + INTERVAL)) == ["throttled=thermal:NoSchedule"]
 
 
-# -- room --------------------------------------------------------------------------------------------------
+# -- slot --------------------------------------------------------------------------------------------------
 
 
 def test_what_never_stood_is_not_called_lifted() -> None:
     """Held back until its trial began: the node never had the taint."""
-    report = after("hot=b", "hot=b", room=False)
+    report = after("hot=b", "hot=b", slot=False)
     for n in range(2, 7):
-        report = run(report, "hot=n", at=NOW + n * INTERVAL, load=False, room=False)
+        report = run(report, "hot=n", at=NOW + n * INTERVAL, load=False, slot=False)
     assert states(report) == {"hot": GateState.PROBATION}
-    assert "throttled=thermal off on trial since" in report.status.desired.message
+    assert "throttled=thermal on probation since" in report.status.desired.message
     assert "lifted" not in report.status.desired.message
 
 
 def test_without_room_it_is_held_back_and_enters_as_soon_as_there_is_some() -> None:
     """Between runs too; the label tells of it all the while."""
-    report = after("hot=b", "hot=b", room=False)
+    report = after("hot=b", "hot=b", slot=False)
     assert (held(report), states(report)["hot"]) == ([], GateState.HELD_BACK)
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
     at = NOW + INTERVAL + 1
-    assert held(looked_at(report, at=at, room=False)) == []
+    assert held(looked_at(report, at=at, slot=False)) == []
     assert held(looked_at(report, at=at)) == ["throttled=thermal:NoSchedule"]
 
 
 def test_idle_runs_keep_what_is_held_back_and_a_good_one_lets_nothing_enter() -> None:
-    """It was good when last judged: no taint for it, even where there is room by then."""
-    report = after("hot=b", "hot=b", room=False)
+    """It was good when last judged: no taint for it, even where there is slot by then."""
+    report = after("hot=b", "hot=b", slot=False)
     at = NOW + 2 * INTERVAL
-    idle = run(report, "hot=n", at=at, load=False, room=False)
+    idle = run(report, "hot=n", at=at, load=False, slot=False)
     assert held(looked_at(idle, at=at)) == ["throttled=thermal:NoSchedule"]
-    good = run(report, "", at=at, room=False)
+    good = run(report, "", at=at, slot=False)
     assert held(looked_at(good, at=at)) == []
     assert held(run(good, "hot=b", at=at + INTERVAL)) == ["throttled=thermal:NoSchedule"]
     for n in (1, 2):
@@ -158,21 +158,21 @@ def test_idle_runs_keep_what_is_held_back_and_a_good_one_lets_nothing_enter() ->
 def test_a_gated_node_takes_further_causes_without_another_place() -> None:
     """Nodes are counted, not taints."""
     report = after("gpu-lost=b")
-    report = run(report, "gpu-lost=b hot=b", at=NOW + INTERVAL, room=False)
-    report = run(report, "gpu-lost=b hot=b", at=NOW + 2 * INTERVAL, room=False)
+    report = run(report, "gpu-lost=b hot=b", at=NOW + INTERVAL, slot=False)
+    report = run(report, "gpu-lost=b hot=b", at=NOW + 2 * INTERVAL, slot=False)
     assert held(report) == ["throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
 
 
 def test_a_gated_node_stays_gated_when_the_budget_shrinks() -> None:
     """Above the budget nothing new is tainted; what stands, stands."""
     report = after("hot=b", "hot=b")
-    assert held(looked_at(report, at=NOW + INTERVAL + 1, room=False)) == ["throttled=thermal:NoSchedule"]
-    assert held(run(report, "hot=n", at=NOW + 2 * INTERVAL, room=False)) == ["throttled=thermal:NoSchedule"]
+    assert held(looked_at(report, at=NOW + INTERVAL + 1, slot=False)) == ["throttled=thermal:NoSchedule"]
+    assert held(run(report, "hot=n", at=NOW + 2 * INTERVAL, slot=False)) == ["throttled=thermal:NoSchedule"]
 
 
 def test_stale_evidence_takes_no_place() -> None:
     """What is held back waits for a readable run if nothing could be read for too long."""
-    report = after("hot=b", "hot=b", room=False)
+    report = after("hot=b", "hot=b", slot=False)
     late = NOW + INTERVAL + STALE + 1
     assert held(looked_at(report, at=late)) == []
     assert held(looked_at(report, at=late - 1)) == ["throttled=thermal:NoSchedule"]
@@ -242,7 +242,7 @@ def test_a_row_of_another_version_holds_nothing_and_is_kept_for_a_while() -> Non
     report = after("hot=b", "hot=b")
     row = replace(report.status.gates[0], code="melted")
     status = replace(report.status, gates=[row])
-    report = report.settled(status, node=NODE, policy=make_policy(), at=NOW + INTERVAL)
+    report = replace(report, status=status).seen(node=NODE, at=NOW + INTERVAL)
     assert (held(report), states(report)) == ([], {"melted": GateState.GATED})
     report = run(report, "", at=NOW + 2 * INTERVAL)
     assert states(report) == {"melted": GateState.GATED}
@@ -258,9 +258,8 @@ def test_rows_that_somebody_doubled_are_one() -> None:
         replace(row, state=GateState.WATCHING, bad=0),
         *(replace(row, code=f"x{n}") for n in range(99)),
     ]
-    report = report.settled(
-        replace(report.status, gates=many), node=NODE, policy=make_policy(), at=NOW + INTERVAL
-    )
+    status = replace(report.status, gates=many)
+    report = replace(report, status=status).seen(node=NODE, at=NOW + INTERVAL)
     assert held(report) == ["throttled=thermal:NoSchedule"]
     assert len(report.status.gates) < 20
 
@@ -275,12 +274,12 @@ def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> N
     assert "tainted throttled=thermal:NoSchedule since" in message
     assert "a GPU is hot, GPU 0 [hot]" in message
     assert run(report, "hot=b", at=NOW + 2 * INTERVAL).status.desired.message == message
-    back = after("hot=b", "hot=b", room=False).status.desired.message
-    assert "throttled=thermal held back, the budget of gated nodes (20%) is used up" in back
+    back = after("hot=b", "hot=b", slot=False).status.desired.message
+    assert "throttled=thermal held back: the budget of gated nodes (20%) is used up" in back
 
 
 @pytest.mark.parametrize(
-    ("room", "words", "reason", "text"),
+    ("slot", "words", "reason", "text"),
     [
         (
             True,
@@ -298,20 +297,20 @@ def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> N
             False,
             ["hot=b", "hot=b"],
             Reason.HELD_BACK,
-            "throttled=thermal held back, the budget of gated nodes (20%)",
+            "throttled=thermal held back: the budget of gated nodes (20%)",
         ),
         (True, ["hot=b", "hot=b", "", "", ""], Reason.TAINT_LIFTED, "throttled=thermal:NoSchedule lifted"),
     ],
 )
-def test_what_happens_to_a_taint_is_an_event(room: bool, words: list[str], reason: Reason, text: str) -> None:
+def test_what_happens_to_a_taint_is_an_event(slot: bool, words: list[str], reason: Reason, text: str) -> None:
     """It comes, is held back, goes: named after that, with the evidence."""
-    report = after(*words, room=room)
+    report = after(*words, slot=slot)
     change = report.status.change
     assert change is not None
     assert change.reason == reason
     assert text in change.message
     assert change.type == ("Normal" if reason is Reason.TAINT_LIFTED else "Warning")
-    again = looked_at(report, at=NOW + len(words) * INTERVAL + 60, room=room)
+    again = looked_at(report, at=NOW + len(words) * INTERVAL + 60, slot=slot)
     assert again.status.change == change
 
 
@@ -341,7 +340,7 @@ def test_a_lifted_taint_says_that_the_policy_wanted_it_so() -> None:
     policy = make_policy().of({"taints": {"effect": "None"}})
     change = looked_at(after("gpu-lost=b"), at=NOW + 1, policy=policy).status.change
     assert change is not None
-    assert (change.reason, "the policy asks for no such taint" in change.message) == (
+    assert (change.reason, "the policy no longer asks for this taint" in change.message) == (
         Reason.TAINT_LIFTED,
         True,
     )
@@ -367,5 +366,6 @@ def test_unvalidated_stands_until_the_first_pass_or_warn() -> None:
 def test_a_pass_that_an_older_version_read_counts() -> None:
     """Its reports do not note the first pass: a fleet must not be closed by an upgrade."""
     report = after("", policy=SET)
-    old = report.settled(replace(report.status, passed_at=""), node=NODE, policy=SET, at=NOW + 1)
+    before = replace(report, status=replace(report.status, passed_at=""))
+    old = before.seen(node=NODE, policy=SET, at=NOW + 1)
     assert held(old) == []

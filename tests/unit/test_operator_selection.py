@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Selector
-from nodegauge_operator.core.selection import matches, may_run, ranked
+from nodegauge_operator.api.policy import Selector, ranked
 from support import make_node, make_policy, tried
 from support.objects import ANode
 
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.timeout(10)
 def test_expressions(operator: str, values: tuple[str, ...], labels: dict[str, str], holds: bool) -> None:
     """As apimachinery's labels.Selector; what is not known matches nothing."""
     selector = make_policy().where("k", operator, *values).spec.node_selector
-    assert matches(selector, labels) is holds
+    assert selector.matches(labels) is holds
 
 
 def test_all_parts_must_hold_and_no_part_selects_everything() -> None:
@@ -46,12 +45,12 @@ def test_all_parts_must_hold_and_no_part_selects_everything() -> None:
         make_policy().where("gpu", "Exists").spec.node_selector,
         match_labels={"tier": "gold", "zone": "a"},
     )
-    assert matches(both, {"tier": "gold", "zone": "a", "gpu": "x"})
+    assert both.matches({"tier": "gold", "zone": "a", "gpu": "x"})
     for lost in ("tier", "zone", "gpu"):
         labels = {"tier": "gold", "zone": "a", "gpu": "x"}
         del labels[lost]
-        assert not matches(both, labels)
-    assert matches(Selector(), {})
+        assert not both.matches(labels)
+    assert Selector().matches({})
 
 
 @given(
@@ -84,4 +83,4 @@ def test_a_policy_that_does_not_select_the_node_does_not_count() -> None:
 )
 def test_where_a_run_may_be_planned(node: ANode, may: bool) -> None:
     """Ready and not on its way out; cordoned nodes are health-checked (promise 7)."""
-    assert may_run(node) is may
+    assert node.may_run is may

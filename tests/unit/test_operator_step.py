@@ -8,51 +8,53 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_operator.api.report import Outcome, stamp
-from nodegauge_operator.core import planner as steps
-from nodegauge_operator.core.model import ConditionView
-from nodegauge_operator.core.planner import Situation, next_step, run_due_at, wake_at
+from nodegauge_operator import names
+from nodegauge_operator.api.report import NEVER, Outcome, stamp
+from nodegauge_operator.core import actions as steps
+from nodegauge_operator.core import planner
+from nodegauge_operator.core.planner import next_step, wake_at
 from nodegauge_operator.core.pod_outcome import RunEnd
-from support import DEFAULTS, INTERVAL, MINUTE, NOW, STALE, make_node, make_pod, make_policy, make_report
+from nodegauge_operator.core.probes.registry import KINDS
+from support import (
+    INTERVAL,
+    MINUTE,
+    NOW,
+    STALE,
+    make_context,
+    make_node,
+    make_pod,
+    make_policy,
+    make_report,
+    make_snapshot,
+)
 from support.objects import AReport
 
 pytestmark = pytest.mark.timeout(5)
+
+NONE: frozenset[str] = frozenset()
 
 NODE = make_node()
 READ = RunEnd(outcome=Outcome.READ, reason="Read", result=made.titan())
 LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="no result")
 BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="full")
-FOREVER = float("inf")
 
 
-def situation(**known: Any) -> Situation:
-    """A node of the default policy with a place in the budget; what is known replaces that."""
-    start: dict[str, Any] = {
-        "node": NODE,
-        "policy": make_policy(),
-        "report": None,
-        "pods": (),
-        "now": NOW,
-        "granted": True,
-        "defaults": DEFAULTS,
-    }
-    return Situation(**start | known)
+def health_due_at(report: AReport | None, **known: Any) -> float:
+    """When the next health run is due."""
+    return KINDS[names.PROBE_HEALTH].due_at(make_context(**{"node": NODE, "report": report} | known))
 
 
 def kind(**known: Any) -> str:
     """The name of the next step, or "nothing"."""
-    step = next_step(situation(**known))
+    step = next_step(make_snapshot(**known))
     return type(step).__name__ if step else "nothing"
 
 
 def settled(report: AReport, *, at: float = NOW) -> dict[str, Any]:
     """A node that carries all that its report asks for, whose event has been posted."""
-    held, change = report.status.desired, report.status.change
-    node = NODE.ours(held.labels).saying(
-        ConditionView(status=held.condition, reason=held.reason, message=held.message)
-    )
+    change = report.status.change
     return {
-        "node": node,
+        "node": NODE.carrying(report.status.desired),
         "report": report,
         "now": at,
         "posted": (change.run, change.reason) if change else ("", ""),
@@ -67,19 +69,19 @@ def test_the_order_of_writes() -> None:
     pod = make_pod(NODE)
     assert kind(report=report, pods=(pod,)) == "nothing"
     pod = pod.with_result(made.titan())
-    judged = next_step(situation(report=report, pods=(pod,)))
+    judged = next_step(make_snapshot(report=report, pods=(pod,)))
     assert isinstance(judged, steps.PatchReport)
     report = replace(report, status=judged.status)
-    patched = next_step(situation(report=report, pods=(pod,)))
+    patched = next_step(make_snapshot(report=report, pods=(pod,)))
     assert isinstance(patched, steps.PatchNode)
     node = NODE.patched(patched.labels)
-    said = next_step(situation(report=report, pods=(pod,), node=node))
+    said = next_step(make_snapshot(report=report, pods=(pod,), node=node))
     assert isinstance(said, steps.SetCondition)
     node = node.saying(said.condition)
-    posted = next_step(situation(report=report, pods=(pod,), node=node))
+    posted = next_step(make_snapshot(report=report, pods=(pod,), node=node))
     assert isinstance(posted, steps.PostEvent)
     known = {"report": report, "node": node, "posted": (posted.change.run, posted.change.reason)}
-    deleted = next_step(situation(pods=(pod,), **known))
+    deleted = next_step(make_snapshot(pods=(pod,), **known))
     assert deleted == steps.DeletePod(pod, 0)
     assert kind(**known) == "nothing"
 
@@ -89,7 +91,7 @@ def test_a_second_run_with_nothing_new_writes_the_report_and_nothing_on_the_node
     known = settled(make_report().after(READ, node=NODE), at=NOW + INTERVAL)
     assert kind(**known) == "CreatePod"
     pod = make_pod(NODE, number=2).with_result(made.titan())
-    judged = next_step(situation(**known, pods=(pod,)))
+    judged = next_step(make_snapshot(**known, pods=(pod,)))
     assert isinstance(judged, steps.PatchReport)
     known["report"] = replace(known["report"], status=judged.status)
     assert kind(**known, pods=(pod,)) == "DeletePod"
@@ -102,13 +104,13 @@ def test_a_run_is_judged_once() -> None:
     pod = make_pod(NODE, number=1, uid="uid-1").with_result(made.phb())
     assert kind(**settled(report), pods=(pod,)) == "DeletePod"
     same_uid = replace(make_pod(NODE, number=2, uid="uid-1"), name=pod.name).with_result(made.phb())
-    assert not isinstance(next_step(situation(**settled(report), pods=(same_uid,))), steps.PatchReport)
+    assert not isinstance(next_step(make_snapshot(**settled(report), pods=(same_uid,))), steps.PatchReport)
 
 
 def test_without_a_place_nothing_starts() -> None:
     """The budget decides who runs; neither report nor pod is made before."""
-    assert kind(granted=False) == "nothing"
-    assert kind(granted=False, report=make_report()) == "nothing"
+    assert kind(granted=NONE) == "nothing"
+    assert kind(granted=NONE, report=make_report()) == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -118,29 +120,32 @@ def test_a_node_has_one_pod_at_a_time(pod: Any) -> None:
     """While one exists, even of an old run that does not go, no second is made."""
     report = make_report().after(READ, node=NODE)
     for number in (1, 2):
-        step = next_step(situation(**settled(report, at=NOW + INTERVAL), pods=(replace(pod, number=number),)))
+        step = next_step(
+            make_snapshot(**settled(report, at=NOW + INTERVAL), pods=(replace(pod, number=number),))
+        )
         assert not isinstance(step, steps.CreatePod)
 
 
 def test_a_pod_without_a_report_is_adopted() -> None:
     """The process died between the two: the report is made for the pod, place or not."""
-    assert kind(pods=(make_pod(NODE),), granted=False) == "CreateReport"
+    assert kind(pods=(make_pod(NODE),), granted=NONE) == "CreateReport"
 
 
 def test_a_report_of_the_machine_before_counts_as_absent() -> None:
     """Deleted, then made anew; its pods go first; nothing of it is believed."""
-    old = make_report(make_node(uid="before")).after(READ, node=NODE)
-    assert next_step(situation(report=old)) == steps.DeleteReport(old)
+    earlier = make_node(uid="before")
+    old = make_report(earlier).after(READ, node=earlier)
+    assert next_step(make_snapshot(report=old)) == steps.DeleteReport(old)
     pod = make_pod(make_node(uid="before")).with_result(made.titan())
-    assert next_step(situation(pods=(pod,))) == steps.DeletePod(pod, 0)
+    assert next_step(make_snapshot(pods=(pod,))) == steps.DeletePod(pod, 0)
 
 
 def test_a_pod_of_the_machine_before_that_does_not_go_is_forced() -> None:
     """Its kubelet is gone for ever: without force the new machine would never be measured."""
     pod = make_pod(make_node(uid="before")).running().deleting(NOW)
     assert kind(pods=(pod,)) == "nothing"
-    assert wake_at(situation(pods=(pod,))) == NOW + 2 * MINUTE
-    assert next_step(situation(pods=(pod,), now=NOW + 2 * MINUTE)) == steps.DeletePod(pod, 0)
+    assert wake_at(make_snapshot(pods=(pod,))) == NOW + 2 * MINUTE
+    assert next_step(make_snapshot(pods=(pod,), now=NOW + 2 * MINUTE)) == steps.DeletePod(pod, 0)
 
 
 def test_a_pod_that_is_not_gone_in_time_is_forced() -> None:
@@ -148,9 +153,9 @@ def test_a_pod_that_is_not_gone_in_time_is_forced() -> None:
     known = settled(make_report().after(READ, node=NODE))
     pod = make_pod(NODE, number=1).running().deleting(NOW)
     assert kind(**known, pods=(pod,)) == "nothing"
-    at = wake_at(situation(**known, pods=(pod,)))
+    at = wake_at(make_snapshot(**known, pods=(pod,)))
     assert at == NOW + 2 * MINUTE
-    assert next_step(situation(**known | {"now": at}, pods=(pod,))) == steps.DeletePod(pod, 0)
+    assert next_step(make_snapshot(**known | {"now": at}, pods=(pod,))) == steps.DeletePod(pod, 0)
 
 
 def test_a_pod_that_is_gone_is_not_deleted_again() -> None:
@@ -160,21 +165,21 @@ def test_a_pod_that_is_gone_is_not_deleted_again() -> None:
     assert kind(**settled(report), pods=(gone,)) == "nothing"
     assert kind(node=None, pods=(gone,)) == "nothing"
     assert kind(policy=None, pods=(gone,)) == "nothing"
-    assert kind(pods=(replace(gone, node_uid="before"),), granted=False) == "nothing"
+    assert kind(pods=(replace(gone, node_uid="before"),), granted=NONE) == "nothing"
 
 
 def test_a_run_that_goes_on_after_its_end_is_deleted_gently_first() -> None:
     """A pod whose kubelet may still run it gets its grace."""
     known = settled(make_report().after(LOST, node=NODE))
     pod = make_pod(NODE, number=1).running()
-    assert next_step(situation(**known, pods=(pod,))) == steps.DeletePod(pod, None)
+    assert next_step(make_snapshot(**known, pods=(pod,))) == steps.DeletePod(pod, None)
 
 
 def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
     """Another process judged meanwhile, or the report was deleted: look before deciding."""
     known = settled(make_report().after(READ, node=NODE))
     pod = make_pod(NODE, number=7)
-    assert next_step(situation(**known, pods=(pod,))) == steps.RefreshReport("node-1")
+    assert next_step(make_snapshot(**known, pods=(pod,))) == steps.RefreshReport("node-1")
     assert kind(**known, pods=(pod,), fresh=True) == "DeletePod"
 
 
@@ -182,12 +187,12 @@ def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
     """Labels, condition, pods, report; then nothing."""
     known = settled(make_report().after(READ, node=NODE)) | {"policy": None}
     node, pod = known["node"].labelled(team="a"), make_pod(NODE, number=2)
-    step = next_step(situation(**known | {"node": node}, pods=(pod,)))
+    step = next_step(make_snapshot(**known | {"node": node}, pods=(pod,)))
     assert isinstance(step, steps.PatchNode)
     assert set(step.labels.values()) == {None}
     assert "team" not in step.labels
     node = node.patched(step.labels)
-    assert next_step(situation(**known | {"node": node}, pods=(pod,))) == steps.SetCondition(node, None)
+    assert next_step(make_snapshot(**known | {"node": node}, pods=(pod,))) == steps.SetCondition(node, None)
     node = node.saying(None)
     assert kind(**known | {"node": node}, pods=(pod,)) == "DeletePod"
     assert kind(**known | {"node": node}) == "DeleteReport"
@@ -197,19 +202,19 @@ def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
 def test_observe_takes_off_what_enforce_left() -> None:
     """The report stays and is kept up; the node is as if we had never been there."""
     known = settled(make_report().after(READ, node=NODE)) | {"policy": make_policy().observing()}
-    step = next_step(situation(**known))
+    step = next_step(make_snapshot(**known))
     assert isinstance(step, steps.PatchReport)
     known["report"] = replace(known["report"], status=step.status)
-    cleared = next_step(situation(**known))
+    cleared = next_step(make_snapshot(**known))
     assert isinstance(cleared, steps.PatchNode)
     known["node"] = known["node"].patched(cleared.labels)
-    assert next_step(situation(**known)) == steps.SetCondition(known["node"], None)
+    assert next_step(make_snapshot(**known)) == steps.SetCondition(known["node"], None)
 
 
 def test_a_node_that_is_gone_leaves_no_pod() -> None:
     """Its report goes with it by garbage collection."""
     pod = make_pod(NODE).running()
-    assert next_step(situation(node=None, pods=(pod,))) == steps.DeletePod(pod, None)
+    assert next_step(make_snapshot(node=None, pods=(pod,))) == steps.DeletePod(pod, None)
     assert kind(node=None, report=make_report()) == "nothing"
 
 
@@ -217,7 +222,7 @@ def test_labels_that_somebody_took_off_come_back() -> None:
     """The node is a function of its report."""
     known = settled(make_report().after(READ, node=NODE))
     bare = replace(known["node"], labels={}, managed_labels=frozenset())
-    step = next_step(situation(**known | {"node": bare}))
+    step = next_step(make_snapshot(**known | {"node": bare}))
     assert isinstance(step, steps.PatchNode)
     assert step.labels == known["report"].status.desired.labels
 
@@ -226,7 +231,7 @@ def test_an_event_is_posted_again_after_a_restart_while_it_is_young() -> None:
     """Its name makes that harmless; an old one is not told anew."""
     known = settled(make_report().after(READ, node=NODE)) | {"posted": ("", "")}
     assert kind(**known) == "PostEvent"
-    assert kind(**known | {"now": NOW + steps.EVENT_REPEAT_SECONDS}) == "nothing"
+    assert kind(**known | {"now": NOW + planner.EVENT_REPEAT_SECONDS}) == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -251,50 +256,50 @@ def test_the_next_run_is_due(ends: list[RunEnd], wait: float) -> None:
     if len(ends) > 12:
         probe = replace(report.status.probes[0], unread=len(ends))
         report = replace(report, status=replace(report.status, probes=[probe]))
-    assert run_due_at(report, node=NODE, policy=make_policy()) == NOW + wait
+    assert health_due_at(report, node=NODE) == NOW + wait
     known = settled(report)
     assert kind(**known | {"now": NOW + wait - 1}) == "nothing"
     assert kind(**known | {"now": NOW + wait}) == "CreatePod"
-    assert wake_at(situation(**known)) <= NOW + wait
+    assert wake_at(make_snapshot(**known)) <= NOW + wait
 
 
 def test_a_request_is_answered_by_one_run_at_once() -> None:
     """Whatever is due; and the same value never asks twice."""
     report = make_report().after(READ, node=NODE).asked("2027-01-15T08:00:01Z")
-    assert run_due_at(report, node=NODE, policy=make_policy()) == 0.0
+    assert health_due_at(report, node=NODE) == 0.0
     answered = report.after(LOST, node=NODE, request="2027-01-15T08:00:01Z")
-    assert run_due_at(answered, node=NODE, policy=make_policy()) == NOW + 30
+    assert health_due_at(answered, node=NODE) == NOW + 30
     again = answered.asked("2027-01-15T09:00:00Z")
-    assert run_due_at(again, node=NODE, policy=make_policy()) == 0.0
+    assert health_due_at(again, node=NODE) == 0.0
 
 
 def test_a_request_made_during_a_run_is_answered_by_the_next_one() -> None:
     """Who fixed a cable and asks must not be given what was measured before."""
-    made_before = next_step(situation(report=make_report()))
+    made_before = next_step(make_snapshot(report=make_report()))
     assert isinstance(made_before, steps.CreatePod)
     pod = replace(make_pod(NODE).with_result(made.titan()), request="")
     asked = make_report().asked("2027-01-15T08:00:01Z")
-    judged = next_step(situation(report=asked, pods=(pod,)))
+    judged = next_step(make_snapshot(report=asked, pods=(pod,)))
     assert isinstance(judged, steps.PatchReport)
     report = replace(asked, status=judged.status)
-    assert run_due_at(report, node=NODE, policy=make_policy()) == 0.0
+    assert health_due_at(report, node=NODE) == 0.0
 
 
 def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() -> None:
     """The operator was away while the node rebooted: the result in the pod is of the boot before."""
     pod = replace(make_pod(NODE).with_result(made.titan()), boot_id="boot-1")
     node = NODE.booted("boot-2")
-    judged = next_step(situation(report=make_report(), node=node, pods=(pod,)))
+    judged = next_step(make_snapshot(report=make_report(), node=node, pods=(pod,)))
     assert isinstance(judged, steps.PatchReport)
     assert "interconnect" not in judged.status.desired.labels
     report = replace(make_report(), status=judged.status)
-    assert run_due_at(report, node=node, policy=make_policy()) == 0.0
+    assert health_due_at(report, node=node) == 0.0
 
 
 def test_a_boot_is_measured_at_once() -> None:
     """New boot, new wiring for all we know."""
     report = make_report().after(READ, node=NODE)
-    assert run_due_at(report, node=NODE.booted("boot-2"), policy=make_policy()) == 0.0
+    assert health_due_at(report, node=NODE.booted("boot-2")) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -302,14 +307,14 @@ def test_a_boot_is_measured_at_once() -> None:
 )
 def test_no_run_is_planned_where_it_could_not_end(node: Any) -> None:
     """Not Ready, being deleted, being scaled down."""
-    assert run_due_at(None, node=node, policy=make_policy()) == FOREVER
+    assert health_due_at(None, node=node) == NEVER
     assert kind(node=node, report=make_report()) == "nothing"
 
 
 def test_a_disabled_probe_never_runs() -> None:
     """What was read stays as long as any reading."""
     off = make_policy().of({"probes": {"health": {"enabled": False}}})
-    assert run_due_at(None, node=NODE, policy=off) == FOREVER
+    assert health_due_at(None, node=NODE, policy=off) == NEVER
     report = make_report().after(READ, node=NODE, policy=off)
     assert kind(**settled(report) | {"policy": off, "now": NOW + STALE}) == "nothing"
     assert kind(**settled(report) | {"policy": off, "now": NOW + STALE + 1}) == "PatchReport"
@@ -319,26 +324,32 @@ def test_a_node_whose_pod_is_gone_is_woken_for_its_next_run() -> None:
     """Last words that were judged must not hold up the timer: else only the full list would find the node."""
     known = settled(make_report().after(LOST, node=NODE))
     gone = make_pod(NODE, number=1).running().deleting().vanished()
-    assert wake_at(situation(**known, pods=(gone,))) == NOW + 30
+    assert wake_at(make_snapshot(**known, pods=(gone,))) == NOW + 30
 
 
 def test_the_moment_of_expiry_is_woken_for() -> None:
     """Labels expire on time although nothing else happens."""
     known = settled(make_report().after(READ, node=NODE).after(BUSY, node=NODE, at=NOW + STALE - 10))
-    at = wake_at(situation(**known | {"now": NOW + STALE - 10}))
+    at = wake_at(make_snapshot(**known | {"now": NOW + STALE - 10}))
     assert NOW + STALE < at <= NOW + STALE + 1
-    known |= {"policy": make_policy().of({"budget": {"concurrentProbes": 0}}), "now": at, "granted": False}
+    known |= {"policy": make_policy().of({"budget": {"concurrentProbes": 0}}), "now": at, "granted": NONE}
     assert kind(**known) == "PatchReport"
 
 
 def test_a_refused_pod_is_a_run_without_a_result() -> None:
     """Its words stand in the report, its number is used up, and the next try waits."""
     known = settled(make_report().after(READ, node=NODE), at=NOW + INTERVAL)
-    noted = steps.refused(situation(**known), number=2, reason="CreateRefused", message="quota exceeded")
+    noted = planner.refused(
+        make_context(**known),
+        kind=KINDS[names.PROBE_HEALTH],
+        number=2,
+        reason="CreateRefused",
+        message="quota exceeded",
+    )
     probe = noted.status.probes[0]
     assert probe.last_run is not None
     assert (probe.last_run.number, probe.last_run.outcome) == (2, Outcome.UNKNOWN)
     assert probe.last_run.finished_at == stamp(NOW + INTERVAL)
     report = replace(known["report"], status=noted.status)
-    assert run_due_at(report, node=NODE, policy=make_policy()) == NOW + INTERVAL + 30
+    assert health_due_at(report, node=NODE) == NOW + INTERVAL + 30
     assert noted.status.desired == known["report"].status.desired

@@ -86,14 +86,14 @@ def test_one_node_s_trouble_stops_nobody_else() -> None:
     async def play(operator: VirtualTimeOperator) -> None:
         operator.nodes(3)
         operator.cluster.add_policy(budget={"concurrentProbes": 3})
-        settle = operator.sweep._worker.settle
+        settle = operator.sweep._reconciler.reconcile
 
         async def sometimes(name: str, **how: Any) -> Any:
             if name == "node-0":
                 raise ZeroDivisionError("a bug")
             return await settle(name, **how)
 
-        operator.sweep._worker.settle = sometimes  # type: ignore[method-assign]
+        operator.sweep._reconciler.reconcile = sometimes  # type: ignore[method-assign]
         operator.client.refuse = refusing(Refused("denied by policy"), "PATCH", f"{NODES}/node-1")
         operator.start()
         await operator.after(120)
@@ -106,7 +106,7 @@ def test_one_node_s_trouble_stops_nobody_else() -> None:
         }
         assert failures.keys() == {"Unexpected", "Refused"}
         assert all(3 <= count <= 15 for count in failures.values())
-        operator.sweep._worker.settle = settle  # type: ignore[method-assign]
+        operator.sweep._reconciler.reconcile = settle  # type: ignore[method-assign]
         operator.client.refuse = lambda verb, path: None
         await operator.after(120)
         assert len(operator.read()) == 3

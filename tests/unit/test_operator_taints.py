@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint
+from nodegauge_operator.core.desired_state import UNVALIDATED, taint_patch
 from nodegauge_operator.core.model import Taint
-from nodegauge_operator.core.taints import UNVALIDATED, taint_patch
 from support import make_node, tried
 from support.objects import ANode, taint
 

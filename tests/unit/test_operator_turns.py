@@ -9,11 +9,14 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.concurrency import Kind, Turns
+from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.counters import NodeCounters
 from support import make_node, make_pod, make_policy
 
 pytestmark = pytest.mark.timeout(5)
+
+HEALTH, NCCL = names.PROBE_HEALTH, names.PROBE_NCCL
+"""The pools."""
 
 
 class Scene:
@@ -25,20 +28,20 @@ class Scene:
             self.cache.put_node(make_node(f"node-{n}"))
         self.cache.policies["default"] = make_policy().of({"budget": budget})
         self.cache.policies_changed()
-        self.turns = Turns(self.cache, NodeCounters(self.cache))
+        self.concurrency = Concurrency(self.cache, NodeCounters(self.cache))
 
     def pod(self, node: int, probe: str) -> None:
         """A node has such a pod."""
         self.cache.put_pod(replace(make_pod(make_node(f"node-{node}")), probe=probe, name=f"{node}-{probe}"))
 
-    def wait(self, since: dict[int, float], *, kind: Kind = Kind.NCCL) -> None:
+    def wait(self, since: dict[int, float], *, pool: str = NCCL) -> None:
         """Nodes wait, since then."""
         for n, at in since.items():
-            self.turns.wait(f"node-{n}", {kind: at})
+            self.concurrency.wait(f"node-{n}", {pool: at})
 
     def granted(self) -> list[int]:
         """Who gets a place now."""
-        return [int(name.removeprefix("node-")) for name in self.turns.grant()]
+        return [int(name.removeprefix("node-")) for name in self.concurrency.grant()]
 
 
 @pytest.mark.parametrize(("setting", "most"), [(2, 2), ("20%", 2), ("1%", 1), (0, 0), ("0%", 0), (70, 12)])
@@ -48,7 +51,7 @@ def test_no_more_benchmarks_than_the_budget_has_places(setting: int | str, most:
     scene.wait(dict.fromkeys(range(12), 0.0))
     assert len(scene.granted()) == most
     assert scene.granted() == []
-    scene.wait(dict.fromkeys(range(12), 0.0), kind=Kind.HEALTH)
+    scene.wait(dict.fromkeys(range(12), 0.0), pool=HEALTH)
     assert len(scene.granted()) == 12
 
 
@@ -67,7 +70,7 @@ def test_never_measured_goes_first_then_measured_longest_ago() -> None:
     order = []
     while chosen := scene.granted():
         order += chosen
-        scene.turns.done(f"node-{chosen[0]}")
+        scene.concurrency.done(f"node-{chosen[0]}")
     assert order == [2, 1, 3, 0]
 
 
@@ -78,7 +81,7 @@ def test_pulling_and_measuring_take_a_benchmark_s_place(probe: str) -> None:
     scene.pod(0, probe)
     scene.wait({1: 0.0})
     assert scene.granted() == []
-    scene.wait({2: 0.0}, kind=Kind.HEALTH)
+    scene.wait({2: 0.0}, pool=HEALTH)
     assert scene.granted() == [2]
 
 
@@ -86,33 +89,33 @@ def test_health_runs_never_wait_for_a_benchmark_s_place_nor_take_one() -> None:
     """Each budget is its own."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(0, names.PROBE_HEALTH)
-    scene.wait({1: 0.0}, kind=Kind.HEALTH)
+    scene.wait({1: 0.0}, pool=HEALTH)
     scene.wait({2: 0.0})
     assert scene.granted() == [2]
-    assert scene.turns.granted("node-2") == {Kind.NCCL}
+    assert scene.concurrency.granted("node-2") == {NCCL}
 
 
 def test_where_a_health_run_is_due_no_benchmark_takes_a_place() -> None:
     """It waits, and its place goes to the next node, not to waste."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(3, names.PROBE_HEALTH)
-    scene.turns.wait("node-0", {Kind.HEALTH: 0.0, Kind.NCCL: 0.0})
+    scene.concurrency.wait("node-0", {HEALTH: 0.0, NCCL: 0.0})
     scene.wait({1: 50.0})
     assert scene.granted() == [1]
-    scene.turns.done("node-1")
+    scene.concurrency.done("node-1")
     assert scene.granted() == []
-    scene.turns.wait("node-0", {Kind.NCCL: 0.0})
+    scene.concurrency.wait("node-0", {NCCL: 0.0})
     assert scene.granted() == [0]
 
 
 def test_a_node_that_just_got_a_health_run_gets_no_benchmark_beside_it() -> None:
     """Both are due and both have a place: the second is the next node's."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
-    scene.turns.wait("node-0", {Kind.HEALTH: 0.0, Kind.NCCL: 0.0})
+    scene.concurrency.wait("node-0", {HEALTH: 0.0, NCCL: 0.0})
     scene.wait({1: 50.0})
     assert scene.granted() == [0, 1]
-    assert scene.turns.granted("node-0") == {Kind.HEALTH}
-    assert scene.turns.granted("node-1") == {Kind.NCCL}
+    assert scene.concurrency.granted("node-0") == {HEALTH}
+    assert scene.concurrency.granted("node-1") == {NCCL}
 
 
 @pytest.mark.parametrize("probe", names.PROBES)
@@ -130,7 +133,7 @@ def test_a_place_is_kept_until_the_node_was_looked_at() -> None:
     scene.wait({0: 0.0, 1: 1.0})
     assert scene.granted() == [0]
     assert scene.granted() == []
-    scene.turns.done("node-0")
-    assert scene.turns.granted("node-0") == frozenset()
+    scene.concurrency.done("node-0")
+    assert scene.concurrency.granted("node-0") == frozenset()
     assert scene.granted() == [1]
-    assert scene.turns.waiting() == {"health": 0, "nccl": 0}
+    assert scene.concurrency.waiting() == {"health": 0, "nccl": 0}

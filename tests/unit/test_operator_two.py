@@ -50,7 +50,7 @@ class Racer:
     def go(self) -> None:
         """Begin to reconcile, or go on up to the next call."""
         if self._work is None:
-            self._work = self.operator.worker.settle("node-1", granted=HEALTH, since=0.0)
+            self._work = self.operator.reconciler.reconcile("node-1", granted=HEALTH, since=0.0)
         try:
             self._work.send(None)
         except StopIteration:
@@ -184,7 +184,7 @@ def test_two_that_do_not_hear_of_each_other_exceed_the_budget_by_what_each_enter
         assert [tainted(cluster, f"node-{n}") for n in range(3)] == [True, True, False]
         for operator in both:
             operator.list()
-            assert list(operator.worker.gate_budget.exceeded()) == [("default", 2, 1)]
+            assert list(operator.reconciler.gate_budget.exceeded()) == [("default", 2, 1)]
         both[0].reconcile("node-2")
         cluster.kubelets()
         both[0].deliver()

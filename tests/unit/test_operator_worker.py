@@ -8,7 +8,6 @@ import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.core.model import pod_view
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
-from nodegauge_operator.reconcile.concurrency import Kind
 from support import INTERVAL, MINUTE, make_node, make_pod
 from support.api_server import EVENTS, NODES, PODS, REPORTS
 from support.client import unavailable
@@ -53,7 +52,7 @@ def test_a_refused_pod_is_a_run_that_backs_off(operator: SteppedOperator, error:
     operator.client.refuse = lambda verb, path: error if (verb, path) == ("POST", PODS) else None
     settled = operator.reconcile()
     assert settled.wake_at == operator.cluster.now + 30
-    assert settled.due_since == {}
+    assert settled.waiting_since == {}
     last = operator.probe["lastRun"]
     assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
     assert str(error) in last["message"]
@@ -262,7 +261,7 @@ def test_the_condition_s_transition_time_moves_with_its_status_only(operator: St
 def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(operator: SteppedOperator) -> None:
     """After SIGTERM a finished run is still judged and written."""
     operator.reconcile()
-    operator.worker.stopping = True
+    operator.reconciler.stopping = True
     operator.cluster.kubelets()
     operator.deliver()
     operator.reconcile()
@@ -271,7 +270,7 @@ def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(operator: SteppedO
     operator.client.log.clear()
     settled = operator.reconcile()
     assert operator.client.log == []
-    assert settled.due_since.keys() == {Kind.HEALTH}
+    assert settled.waiting_since.keys() == {names.PROBE_HEALTH}
 
 
 def test_a_suspect_is_gone_only_when_the_api_says_so(operator: SteppedOperator) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from nodegauge_operator.api.policy import seconds
-from nodegauge_operator.core.probes.pod import ProbeDefaults
+from nodegauge_operator.core.model import ProbeDefaults
 
 T = TypeVar("T")
 

@@ -20,9 +20,12 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, PolicySpec
 from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
 from nodegauge_operator.core import desired_state
-from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.context import Snapshot
+from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.report_update import advance
+from nodegauge_operator.core.probes.kind import EndedRun
+from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.report_update import status_after
 from nodegauge_probes import health
 from nodegauge_probes.nvml.errors import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
@@ -104,38 +107,41 @@ class NodeHarness:
             thresholds=policy.spec.thresholds,
             history=History.decode(before.history),
             node=NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity}),
-            interval=policy.interval_seconds,
+            interval=policy.interval_of(names.PROBE_HEALTH),
         )
         now = time.time()
-        after = advance(
-            self.status,
-            run=Run(number=self.number, pod_uid=f"pod-{self.number}", started_at=stamp(now)),
-            end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
+        report = Report(name=node.name, uid="1", resource_version="1", node_uid=node.uid, status=self.status)
+        context = Snapshot(
             node=node,
             policy=policy,
-            request="",
+            report=report,
             now=now,
+            gate_slot=True,
+            defaults=ProbeDefaults(namespace="", image=""),
+        ).context
+        assert context is not None
+        ended = EndedRun(
+            run=Run(number=self.number, pod_uid=f"pod-{self.number}", started_at=stamp(now)),
+            end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
         )
-        report = Report(name=node.name, uid="1", resource_version="1", node_uid=node.uid, status=self.status)
-        self.status = desired_state.settled(
-            report, after, desired_state.Ground(node=node, policy=policy, now=now, room=True)
-        )
+        status = status_after(context, KINDS[names.PROBE_HEALTH], ended)
+        self.status = desired_state.next_status(context.after(status))
 
     def row(self) -> Row:
         """What came of it."""
         assert self.judgement is not None
-        held = self.status.desired
+        desired = self.status.desired
         said = [f for f in self.judgement.findings if f.severity is not Severity.INFO]
-        taints = [f"{taint.key.removeprefix(names.PREFIX)}={taint.value}" for taint in held.taints]
+        taints = [f"{taint.key.removeprefix(names.PREFIX)}={taint.value}" for taint in desired.taints]
         return Row(
             findings={finding.code: finding.severity.value for finding in reversed(said)},
             verdict=self.judgement.verdict.value,
             taint=", ".join(taints),
-            interconnect=held.labels.get(names.LABEL_INTERCONNECT, ""),
-            gbps=held.labels.get(names.LABEL_NVLINK_GBPS, ""),
-            health=held.labels.get(names.LABEL_HEALTH, ""),
-            throttled=held.labels.get(names.LABEL_THROTTLED, ""),
-            psu=held.labels.get(names.LABEL_PSU, ""),
+            interconnect=desired.labels.get(names.LABEL_INTERCONNECT, ""),
+            gbps=desired.labels.get(names.LABEL_NVLINK_GBPS, ""),
+            health=desired.labels.get(names.LABEL_HEALTH, ""),
+            throttled=desired.labels.get(names.LABEL_THROTTLED, ""),
+            psu=desired.labels.get(names.LABEL_PSU, ""),
         )
 
 

@@ -17,10 +17,9 @@ import click
 from nodegauge_cli.cleanup.retry import Retry
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
-from nodegauge_operator.core.gate import label_patch
+from nodegauge_operator.core.desired_state import label_patch, taint_patch
 from nodegauge_operator.core.model import NodeView, PodView
-from nodegauge_operator.core.probes.pod_parts import GRACE_SECONDS
-from nodegauge_operator.core.taints import taint_patch
+from nodegauge_operator.core.probes.pod import GRACE_SECONDS
 from nodegauge_operator.kube import nodes, pods, reports, workloads
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, KubeError, NotFound

@@ -7,23 +7,19 @@ Field names are those of the CRD in camelCase; every default here equals the CRD
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, field
-from msgspec.structs import replace
 
 from nodegauge_judge import Cause, Thresholds
 from nodegauge_judge.nccl.expectations import Expectation
-from nodegauge_operator import names
 
 DURATION = r"^([0-9]+(ms|s|m|h))+$"
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-PULL_SECONDS = 1800.0
-"""How long the nccl image (about 0.85 GB) may take to arrive on a node; nothing is held meanwhile."""
 
 Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
 CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")]
@@ -50,12 +46,32 @@ class Requirement(Struct, frozen=True, rename="camel", kw_only=True):
     operator: str
     values: list[str] = []
 
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """As apimachinery's labels.Selector: NotIn also matches a node that lacks the key."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+        return False
+
 
 class Selector(Struct, frozen=True, rename="camel", kw_only=True):
     """A label selector over nodes; both parts must match; empty selects every node."""
 
     match_labels: dict[str, str] = {}
     match_expressions: list[Requirement] = []
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether every part of the selector holds for these labels."""
+        if any(labels.get(key) != value for key, value in self.match_labels.items()):
+            return False
+        return all(expression.matches(labels) for expression in self.match_expressions)
 
 
 class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
@@ -232,45 +248,26 @@ class Policy(Struct, frozen=True, kw_only=True):
     generation: int
     spec: PolicySpec
 
-    @property
-    def interval_seconds(self) -> float:
-        """Seconds between two runs of the health probe."""
-        return self.interval_of(names.PROBE_HEALTH)
-
-    @property
-    def stale_seconds(self) -> float:
-        """Seconds after which what the health probe read no longer counts."""
-        return self.stale_seconds_of(names.PROBE_HEALTH)
-
     def interval_of(self, probe: str) -> float:
         """Seconds between two runs of a probe."""
-        probes = self.spec.probes
-        return seconds(probes.health.interval if probe == names.PROBE_HEALTH else probes.nccl.interval)
-
-    def deadline_of(self, probe: str) -> float:
-        """Seconds that one run of a probe may take."""
-        probes = self.spec.probes
-        if probe == names.PROBE_PULL:
-            return PULL_SECONDS
-        return seconds(probes.health.deadline if probe == names.PROBE_HEALTH else probes.nccl.deadline)
+        settings: HealthProbe | NcclProbe = getattr(self.spec.probes, probe)
+        return seconds(settings.interval)
 
     def stale_seconds_of(self, probe: str) -> float:
-        """Seconds after which what a probe read no longer counts (design: three intervals by default)."""
+        """Seconds after which a probe's reading no longer counts (design: three intervals by default)."""
         return self.interval_of(probe) * self.spec.stale_after_intervals
 
-    def limits_of(self, probe: str) -> Limits:
-        """When the operator ends a pod of a probe itself: a pull may take its time to start."""
-        limits = self.spec.limits
-        if probe != names.PROBE_PULL or seconds(limits.not_started) >= PULL_SECONDS:
-            return limits
-        return replace(limits, not_started=f"{PULL_SECONDS:.0f}s")
-
     def nccl_image(self, installed: str) -> str:
-        """The image of benchmarks: the policy's, or the one that the installation names; empty for no
-        benchmarks at all."""
+        """The image of NCCL runs: the policy's, or the one that the installation names; empty for none."""
         if not self.spec.probes.nccl.enabled:
             return ""
         return self.spec.pod_template.nccl_image or installed
+
+
+def ranked(policies: Iterable[Policy], labels: Mapping[str, str]) -> list[Policy]:
+    """The policies that select a node with these labels; the first is in force (priority, then the name)."""
+    selecting = [policy for policy in policies if policy.spec.node_selector.matches(labels)]
+    return sorted(selecting, key=lambda policy: (-policy.spec.priority, policy.name))
 
 
 class PolicyInvalid(Exception):

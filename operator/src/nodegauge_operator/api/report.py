@@ -17,6 +17,9 @@ from msgspec import Struct
 from nodegauge_judge import Finding, GpuBrief, Verdict
 from nodegauge_operator import names
 
+NEVER = float("inf")
+"""A time that never comes, where times are epoch seconds."""
+
 
 class Outcome(StrEnum):
     """How a run ended.  `skipped`: it could not run because the node was full or busy (ages nothing)."""
@@ -77,6 +80,11 @@ class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
     reason: str = ""
     message: str = ""
     reported: str = ""
+
+    @property
+    def as_reported(self) -> tuple[str, int | None]:
+        """Class and GB/s as NVML reports them, also while bandwidth contradicts them."""
+        return self.klass or self.reported, self.nvlink_gbps
 
 
 class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -214,6 +222,11 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     def probe(self, name: str) -> ProbeStatus:
         """The status of one probe; an empty one when it never ran."""
         return next((p for p in self.probes if p.name == name), ProbeStatus(name=name))
+
+    def next_number(self, probe: str) -> int:
+        """The number of the next run of a probe; 1 for the first."""
+        last = self.probe(probe).last_run
+        return last.number + 1 if last else 1
 
     def with_probe(self, probe: ProbeStatus) -> list[ProbeStatus]:
         """The probes with this one's status in its place, in the order of `names.PROBES`."""

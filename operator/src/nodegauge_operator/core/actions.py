@@ -1,4 +1,4 @@
-"""The single writes that a node can need, each a value: `step` chooses, `reconcile` makes them."""
+"""The single writes that a node can need, each a value: `planner` chooses one, `reconcile` makes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodegauge_operator import names
 from nodegauge_operator.api.report import Change, Report, ReportStatus
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
 
@@ -18,7 +17,7 @@ class CreateReport(Struct, frozen=True):
 
 
 class DeleteReport(Struct, frozen=True):
-    """Remove a report: of an earlier node of this name, or because no policy wants one."""
+    """Remove a report of an earlier node of this name, or one that no policy wants."""
 
     report: Report
 
@@ -33,8 +32,8 @@ class PatchReport(Struct, frozen=True):
 class PatchNode(Struct, frozen=True):
     """Write labels and taints of ours in one patch, with the node's resourceVersion.
 
-    `labels`: merge patch; `taints`: the whole list as it should be, foreign ones included, in their order;
-    None leaves the taints alone.
+    `labels`: merge patch; `taints`: the whole new list, foreign taints included, in their order; None leaves
+    the taints alone.
     """
 
     node: NodeView
@@ -62,7 +61,7 @@ class CreatePod(Struct, frozen=True):
     node: NodeView
     number: int
     manifest: dict[str, Any]
-    probe: str = names.PROBE_HEALTH
+    probe: str
 
 
 class DeletePod(Struct, frozen=True):
@@ -73,7 +72,7 @@ class DeletePod(Struct, frozen=True):
 
 
 class RefreshReport(Struct, frozen=True):
-    """Read the report again: a pod says that it is newer than what we hold."""
+    """Read the report again: a pod has a later run number than the report we know."""
 
     name: str
 

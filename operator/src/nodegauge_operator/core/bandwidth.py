@@ -1,123 +1,86 @@
-"""What the last benchmark still says of a node: evidence behind its interconnect, labels of its bandwidth.
+"""What the last NCCL run still says of a node: evidence for its interconnect, labels of its bandwidth.
 
-A pure function of the report, the node and the time.  A measurement counts in the boot, and for the GPUs and
-the driver, that it was made with.  What confirms expires to `reported`; what contradicts stays until another
-benchmark says otherwise, for no label may come back because nobody looked.
+A measurement counts for the boot, the GPUs and the driver that it was made with.  A confirmation expires to
+`reported`; a contradiction stays until another NCCL run says otherwise, because a label must not come back
+just because nobody measured again.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nodegauge_judge import Evidence, Severity, Verdict
+from nodegauge_judge import Evidence, Severity
 from nodegauge_judge.nccl.model import Agreement
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import GpusStatus, InterconnectStatus, ReportStatus, whole
-from nodegauge_operator.core import nccl_eligibility, staleness
-from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.api.report import ReportStatus, whole
+from nodegauge_operator.core.context import Context
 
 CONTRADICTED = "Contradicted"
 """Reason of an interconnect that bandwidth contradicts."""
 REWRITE_SHARE = 0.05
-"""A bandwidth label is rewritten on a change of so much (design, section 4)."""
-WORST_LAST = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
+"""A bandwidth label is rewritten when the value changes by this share (design, section 4)."""
 
 
-def hardware(gpus: GpusStatus) -> str:
-    """What a measurement is bound to, in words: GPUs and driver; empty before they were read."""
-    return f"{gpus.count} x {gpus.product}, driver {gpus.driver}" if gpus.count else ""
-
-
-def same_hardware(status: ReportStatus) -> bool:
-    """Whether the GPUs and the driver are those of the last measurement, by all that could be read of them
-    since: a name or a version that one health run could not read makes no other machine."""
-    was, gpus = status.bandwidth.hardware, status.gpus
-    named = not gpus.product or f" x {gpus.product}, driver " in was
-    driven = not gpus.driver or was.endswith(f", driver {gpus.driver}")
-    return gpus.count > 0 and was.startswith(f"{gpus.count} x ") and named and driven
-
-
-def stands(status: ReportStatus, *, node: NodeView, policy: Policy, now: float, since: float = 0.0) -> bool:
-    """Whether the last benchmark that could be read is one of this machine as it is now."""
+def with_agreement(context: Context) -> ReportStatus:
+    """The status with the interconnect confirmed, contradicted or merely reported, and with the reason why
+    no NCCL run can be made here now."""
+    why = context.nccl_hindrance
+    reason, detail = (why.reason.value, why.detail) if why else ("", "")
+    status = context.status
+    bandwidth = replace(status.bandwidth, reason=reason, detail=detail)
+    reported = status.interconnect
+    if reported.reason == CONTRADICTED:
+        reported = replace(reported, klass=reported.reported, reported="", reason="", message="")
+    if not reported.klass:
+        return replace(status, interconnect=reported, bandwidth=bandwidth)
     probe = status.probe(names.PROBE_NCCL)
-    if (
-        not probe.read_at
-        or staleness.rebooted(probe, node)
-        or nccl_eligibility.divided(status, node) is not None
-    ):
-        return False
-    return same_hardware(status) and now <= staleness.topology_stale_at(probe, policy=policy, since=since)
-
-
-def agreed(
-    status: ReportStatus,
-    *,
-    node: NodeView,
-    policy: Policy,
-    now: float,
-    since: float = 0.0,
-    wanted: bool = True,
-) -> InterconnectStatus:
-    """The interconnect as NVML reports it, with what bandwidth says to it.
-
-    `wanted`: benchmarks are made here, and can be; where none is, one of an earlier boot contradicts nothing
-    any more.
-    """
-    found = status.interconnect
-    if found.reason == CONTRADICTED:
-        found = replace(found, klass=found.reported, reported="", reason="", message="")
-    if not found.klass:
-        return found
-    probe, measured = status.probe(names.PROBE_NCCL), status.bandwidth
-    this_boot = bool(probe.read_at) and not staleness.rebooted(probe, node)
-    if measured.agreement == Agreement.CONTRADICTED and (wanted or this_boot):
-        text = measured.message
-        return replace(found, klass="", reported=found.klass, evidence="", reason=CONTRADICTED, message=text)
-    standing = stands(status, node=node, policy=policy, now=now, since=since)
-    confirmed = measured.agreement == Agreement.CONFIRMED and standing
-    return replace(found, evidence=(Evidence.MEASURED if confirmed else Evidence.REPORTED).value)
+    this_boot = bool(probe.read_at) and not context.rebooted_since(probe)
+    # where no NCCL run is wanted any more, one of an earlier boot contradicts nothing
+    if bandwidth.agreement == Agreement.CONTRADICTED and (context.nccl_wanted or this_boot):
+        interconnect = replace(
+            reported,
+            klass="",
+            reported=reported.klass,
+            evidence="",
+            reason=CONTRADICTED,
+            message=bandwidth.message,
+        )
+    else:
+        confirmed = bandwidth.agreement == Agreement.CONFIRMED and context.nccl_stands
+        evidence = Evidence.MEASURED if confirmed else Evidence.REPORTED
+        interconnect = replace(reported, evidence=evidence.value)
+    return replace(status, interconnect=interconnect, bandwidth=bandwidth)
 
 
 def labels(status: ReportStatus) -> dict[str, str]:
-    """Labels of a measurement that stands: what a collective really reached, whatever was expected."""
-    found = status.bandwidth
+    """Labels of a measurement that stands: the bandwidth that was reached, whatever was expected."""
+    bandwidth, before = status.bandwidth, status.desired.labels
     measured = {
-        names.LABEL_BUSBW_ALLREDUCE: found.all_reduce,
-        names.LABEL_BUSBW_ALLGATHER: found.all_gather,
-        names.LABEL_BUSBW_REDUCESCATTER: found.reduce_scatter,
+        names.LABEL_BUSBW_ALLREDUCE: bandwidth.all_reduce,
+        names.LABEL_BUSBW_ALLGATHER: bandwidth.all_gather,
+        names.LABEL_BUSBW_REDUCESCATTER: bandwidth.reduce_scatter,
     }
-    held = status.desired.labels
-    return {key: _steady(held.get(key, ""), gbps) for key, gbps in measured.items() if gbps is not None}
+    return {key: _steady(before.get(key, ""), gbps) for key, gbps in measured.items() if gbps is not None}
 
 
 def _steady(before: str, gbps: int) -> str:
-    """The value that stands there, unless it is off by more than the share that deserves a write."""
+    """The value already on the node, unless the difference is worth a write."""
     known = whole(before)
     if known is not None and abs(gbps - known) < REWRITE_SHARE * known:
         return before
     return str(gbps)
 
 
-def verdict(status: ReportStatus, health: Verdict) -> Verdict:
-    """The worse of the health probe's verdict and that of a benchmark which stands."""
-    measured = status.probe(names.PROBE_NCCL).verdict
-    if health not in WORST_LAST or measured not in WORST_LAST:
-        return health
-    return max(health, measured, key=WORST_LAST.index)
-
-
-def words(status: ReportStatus) -> str:
-    """A benchmark that stands, in words that stay the same for as long as its findings do."""
+def sentence(status: ReportStatus) -> str:
+    """An NCCL run that stands, for the condition; it only changes when its findings do."""
     probe = status.probe(names.PROBE_NCCL)
     codes = dict.fromkeys(f.code for f in probe.findings if f.severity is not Severity.INFO)
-    found = f" ({', '.join(codes)})" if codes else ""
-    return f"NCCL benchmark: {probe.verdict.value}{found}."
+    listed = f" ({', '.join(codes)})" if codes else ""
+    return f"NCCL probe: {probe.verdict.value}{listed}."
 
 
-def withheld(status: ReportStatus) -> str:
-    """Why there is no interconnect label although NVML reports one; empty where that is not so."""
-    found = status.interconnect
-    if found.reason != CONTRADICTED:
+def missing_label_sentence(status: ReportStatus) -> str:
+    """Why the node has no interconnect label although NVML reports one; empty if that is not so."""
+    if status.interconnect.reason != CONTRADICTED:
         return ""
-    return f"No interconnect label: NVML reports {found.reported}, bandwidth contradicts it."
+    return f"No interconnect label: NVML reports {status.interconnect.reported}, bandwidth contradicts it."

@@ -1,7 +1,7 @@
-"""Counts or percentages of nodes, and whose turn it is when there is not room for everybody.
+"""Budgets as counts or percentages of nodes: probe pods at a time, and nodes with a taint for a fault.
 
-Two budgets: probe pods at a time, and nodes that carry a taint for a fault.  What counts against the second
-stands in the reports (`held.taints`), which are written before the nodes: a place is taken before it is used.
+What counts against the second is in the reports (`desired.taints`), which are written before the nodes: a
+slot is taken before it is used.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MAX_CONCURRENT = 50
 
 
 def concurrent_probes(setting: int | str, nodes: int) -> int:
-    """Probe pods that may run at a time on `nodes` nodes: a count, or per cent rounded down, 1 at least.
+    """Probe pods that may run at a time on `nodes` nodes: a count, or per cent rounded down, at least 1.
 
-    Never more than 50.  A count of 0 pauses the policy.
+    At most 50.  A count of 0 pauses the policy.
     """
     if isinstance(setting, int):
         return min(setting, MAX_CONCURRENT)
@@ -27,8 +27,8 @@ def concurrent_probes(setting: int | str, nodes: int) -> int:
     return min(max(1, nodes * percent // 100), MAX_CONCURRENT) if percent else 0
 
 
-def gated_places(setting: int | str, nodes: int) -> int:
-    """Nodes that may be gated at a time out of `nodes`: a count, or per cent rounded down, 1 at least.
+def gated_slots(setting: int | str, nodes: int) -> int:
+    """Nodes that may be gated at a time out of `nodes`: a count, or per cent rounded down, at least 1.
 
     0 and "0%" are none (measurement, section 5: max(1, floor(20 %)) by default).
     """
@@ -43,6 +43,6 @@ def is_gated(report: Report) -> bool:
     return any(taint.key in names.TAINTS_OF_FAULTS for taint in report.status.desired.taints)
 
 
-def next_in_turn(waiting: Iterable[tuple[float, str]], places: int) -> list[str]:
-    """Names of those who waited longest; `waiting` holds (last run in epoch seconds, name), 0.0 for never."""
-    return [name for _, name in heapq.nsmallest(places, waiting)] if places > 0 else []
+def longest_waiting(waiting: Iterable[tuple[float, str]], slots: int) -> list[str]:
+    """Names of the nodes that waited longest; `waiting`: (last run in epoch seconds, name), 0.0 for never."""
+    return [name for _, name in heapq.nsmallest(slots, waiting)] if slots > 0 else []

@@ -1,51 +1,62 @@
-"""What `next_step` may know of one node: everything it decides from, and nothing else."""
+"""Everything that decisions about one node are made from.
+
+`Snapshot` is what the reconciler knows of a node's name: node, policy and report may each be missing.
+`Context` is the same for a node that a policy selects, together with the status at hand (the report's, or
+what it becomes after a run) and what follows from it: which readings are stale, the gates, the verdict.
+Each of those is computed once, at first use.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
+from functools import cached_property
 
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
+from nodegauge_judge import Probe, Verdict
 from nodegauge_judge.nccl.model import Peers, no_peers
+from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Report
-from nodegauge_operator.core.model import NodeView, PodView
-from nodegauge_operator.core.probes.pod import ProbeDefaults
+from nodegauge_operator.api.report import NEVER, GateStatus, ProbeStatus, Report, ReportStatus, unstamp
+from nodegauge_operator.core import gates
+from nodegauge_operator.core.model import NodeView, PodView, ProbeDefaults
+from nodegauge_operator.core.nccl_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
+
+BEST_FIRST = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 
 
 class Unselected(Enum):
     """What to do with a node that no policy in force selects."""
 
     RELEASE = "release"
-    """Everything of ours comes off, and the report goes."""
+    """Remove everything of ours, and the report."""
     KEEP_REPORT = "keep-report"
-    """Labels, taints and condition come off; the report stays a while: a label may only flap, and the rows'
-    memory must not be lost with it."""
+    """Remove labels, taints and condition; keep the report a while: a label may only flap, and the gates'
+    history must not be lost with it."""
     FREEZE = "freeze"
-    """Nothing is touched: a policy that may select it cannot be read."""
+    """Touch nothing: a policy that may select it cannot be read."""
 
 
-class Situation(Struct, frozen=True, kw_only=True):
-    """All that `next_step` may know of one node.
+class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
+    """All that is known of one node name.
 
-    `node` None: it is gone for certain.  `policy` None: no policy selects it.  `granted`: the budget of
-    concurrent probes has a place for it; `nccl_granted`: that of benchmarks has.  `gate_room`: the budget of
-    gated nodes has a place for it, or it is gated already.  `peers`: what nodes like it reach in benchmarks.
-    `posted`: run and reason of the last event this process posted.
-    `fresh`: the report was read again for this very question.  `since`: when this process began to decide,
-    epoch seconds.  `declined`: writes to the node that the API server has just refused, with its words: they
-    are left for later, and hold nothing else up.
+    `node` None: the node is gone for certain.  `policy` None: no policy selects it.  `granted`: pools of
+    probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
+    gated already.  `peers`: what nodes like it reach in NCCL runs.  `posted`: run and reason of the last
+    event that this process posted.  `fresh`: the report was read again for this very question.  `since`:
+    when this process began to decide, epoch seconds.  `declined`: writes that the API server has just
+    refused, with its message; they are tried later and do not block other writes.
     """
 
     node: NodeView | None
     policy: Policy | None
     report: Report | None
-    pods: tuple[PodView, ...]
+    pods: tuple[PodView, ...] = ()
     now: float
-    granted: bool = False
-    nccl_granted: bool = False
+    granted: frozenset[str] = frozenset()
     peers: Peers = no_peers
-    gate_room: bool = False
+    gate_slot: bool = False
     posted: tuple[str, str] = ("", "")
     fresh: bool = False
     since: float = 0.0
@@ -54,7 +65,116 @@ class Situation(Struct, frozen=True, kw_only=True):
     defaults: ProbeDefaults
 
     @property
-    def known(self) -> Report | None:
-        """The report, where it is of this very node and not of one before it of the same name."""
+    def own_report(self) -> Report | None:
+        """The report, if it belongs to this very node and not to an earlier node of the same name."""
         same = self.node is not None and self.report is not None and self.report.node_uid == self.node.uid
         return self.report if same else None
+
+    @cached_property
+    def context(self) -> Context | None:
+        """The context of a node that a policy selects; None for any other."""
+        if self.node is None or self.policy is None:
+            return None
+        report = self.own_report
+        return Context(**asdict(self), status=report.status if report else ReportStatus())
+
+
+class Context(Snapshot, frozen=True, kw_only=True, dict=True):
+    """A node that a policy selects.  `status`: the report's own, or what it becomes after a run."""
+
+    node: NodeView
+    policy: Policy
+    status: ReportStatus
+
+    def after(self, status: ReportStatus) -> Context:
+        """The same node with another status."""
+        return replace(self, status=status)
+
+    @property
+    def requested_at(self) -> str:
+        """The report's `spec.requestedAt`; empty without a report of this node."""
+        return self.own_report.requested_at if self.own_report else ""
+
+    @property
+    def nccl_image(self) -> str:
+        """The image of NCCL runs; empty if the policy or the installation asks for none."""
+        return self.policy.nccl_image(self.defaults.nccl_image)
+
+    def expires_at(self, probe: ProbeStatus) -> float:
+        """When a probe's reading goes stale, epoch seconds; `NEVER` before the first.
+
+        After a start there is one interval's time to read again: an operator that was away must not strip
+        the labels of the whole fleet.
+        """
+        if not probe.read_at:
+            return NEVER
+        age = self.policy.stale_seconds_of(probe.name)
+        return max(unstamp(probe.read_at) + age, self.since + self.policy.interval_of(probe.name))
+
+    def topology_expires_at(self, probe: ProbeStatus) -> float:
+        """When topology goes stale: runs that only found the node full or busy do not age it.
+
+        It ages from the end of the last run that did not fail, or from the last try when none is made.
+        """
+        last = probe.last_run
+        ages_from = probe.hard_since or (last.finished_at if last else probe.read_at)
+        age = self.policy.stale_seconds_of(probe.name)
+        at = max(unstamp(ages_from) + age, self.since + self.policy.interval_of(probe.name))
+        return max(at, self.expires_at(probe))
+
+    def rebooted_since(self, probe: ProbeStatus) -> bool:
+        """The node runs under another boot id than when it was read."""
+        return bool(probe.boot_id and self.node.boot_id) and probe.boot_id != self.node.boot_id
+
+    @cached_property
+    def stale(self) -> frozenset[Probe]:
+        """Probes whose last reading no longer counts."""
+        return frozenset(p for p in Probe if self.now > self.expires_at(self.status.probe(p.value)))
+
+    @cached_property
+    def nccl_hindrance(self) -> Hindrance | None:
+        """Why no NCCL run can be made here, if NCCL runs are asked for at all."""
+        return hindrance(self.status, self.node) if self.nccl_image else None
+
+    @property
+    def nccl_wanted(self) -> bool:
+        """NCCL runs are asked for, and nothing but a passing hindrance keeps them off this node."""
+        why = self.nccl_hindrance
+        return bool(self.nccl_image) and (why is None or why.reason in PASSING)
+
+    @cached_property
+    def nccl_stands(self) -> bool:
+        """The last NCCL run that could be read measured this machine as it is now: same boot, same GPUs and
+        driver, whole GPUs, not stale."""
+        probe = self.status.probe(names.PROBE_NCCL)
+        return (
+            bool(probe.read_at)
+            and not self.rebooted_since(probe)
+            and divided(self.status, self.node) is None
+            and same_hardware(self.status)
+            and self.now <= self.topology_expires_at(probe)
+        )
+
+    @cached_property
+    def gates(self) -> list[GateStatus]:
+        """The gates as they stand now, with or without a slot in the budget of gated nodes.
+
+        A node that carries a taint of ours without a reservation in its report (somebody set it by hand, or
+        it is being removed) counts as gated for that taint alone: the taint goes before a gate gets a slot.
+        A node that was not read lately enters no gate.
+        """
+        reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
+        on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
+        slot = reserved or (self.gate_slot and Probe.HEALTH not in self.stale and not on_node)
+        return gates.current(self.status.gates, policy=self.policy, now=self.now, slot=slot, stale=self.stale)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Unknown once the health reading is stale; else the worse of it and of an NCCL run that stands."""
+        if Probe.HEALTH in self.stale:
+            return Verdict.UNKNOWN
+        health = self.status.probe(names.PROBE_HEALTH).verdict
+        measured = self.status.probe(names.PROBE_NCCL).verdict
+        if not self.nccl_stands or health not in BEST_FIRST or measured not in BEST_FIRST:
+            return health
+        return max(health, measured, key=BEST_FIRST.index)

@@ -1,145 +1,207 @@
-"""From readings to what the report holds for the node: rows, places, labels, taints, condition, event.
+"""From readings to what the node should carry: gates, labels, taints, condition, and the change that this is.
 
-`settled` is asked after every run and again whenever a node is looked at: it is a pure function of the
-report, the node, the policy and the time, so asking twice changes nothing.  What it says stands in the report
-before anything is written to the node, and takes its place in the budget there (promise 3).
+`next_status` is asked after every run and at every look at a node.  It is a pure function of the context, so
+asking twice changes nothing.  The node is never asked what it carries now, except for who owns the short
+label key.  What it says is in the report before anything is written to the node, and takes its slot in the
+budget of gated nodes there (promise 3).
+
+Stale readings expire to absent labels and to nothing worse.  Labels of topology and bandwidth live until the
+node reboots, or until runs have failed (not merely found the node full) past the staleness limit.  Taints do
+not expire: they follow the gates in the report, which missing data cannot change.
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from nodegauge_judge import Probe, Verdict
-from nodegauge_judge.nccl.model import Peers, no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy, Until
-from nodegauge_operator.api.report import DesiredNode, Report, ReportStatus
-from nodegauge_operator.core import bandwidth, events, gate, gatechanges, nccl_eligibility
-from nodegauge_operator.core import gates as rows
-from nodegauge_operator.core.budget import is_gated
-from nodegauge_operator.core.model import ConditionView, NodeView
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint, Outcome, ReportStatus, unstamp, whole
+from nodegauge_operator.core import bandwidth, events, gates
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.probes import nccl
 from nodegauge_operator.core.report_size import fitted
-from nodegauge_operator.core.staleness import is_stale
-from nodegauge_operator.core.taints import NOTHING, UNVALIDATED
+from nodegauge_operator.reasons import Reason
+
+REWRITE_SHARE = 0.5
+"""`validated-at` is rewritten once it is older than this share of the staleness limit (ADR 0008)."""
+MAX_MESSAGE = 1000
+NOTHING: frozenset[str] = frozenset()
+UNVALIDATED = frozenset({names.TAINT_UNVALIDATED})
 
 
-class Ground(Struct, frozen=True, kw_only=True):
-    """What a decision stands on.  `room`: the budget of gated nodes has a place for this node; `since`: when
-    this process began to decide; `nccl_image`: the installation's; times in epoch seconds."""
-
-    node: NodeView
-    policy: Policy
-    now: float
-    since: float = 0.0
-    room: bool = False
-    nccl_image: str = ""
-    peers: Peers = no_peers
-
-    @property
-    def benchmarks(self) -> bool:
-        """Whether installation and policy ask for benchmarks."""
-        return bool(self.policy.nccl_image(self.nccl_image))
-
-
-def settled(report: Report, status: ReportStatus, ground: Ground) -> ReportStatus:
-    """`status` (the report's own, or that after a run) with what the node should carry now, and with the
-    change that this is, if it is one."""
-    node, policy, now = ground.node, ground.policy, ground.now
-    graded = nccl.regraded(status, nccl.Met(node=node, policy=policy, now=now, peers=ground.peers))
-    status = _joined(graded, ground)
-    stale = _stale(status, ground)
-    room = is_gated(report) or (ground.room and Probe.HEALTH not in stale and not _loose(node))
-    gates = rows.settled(status.gates, policy=policy, now=now, room=room, stale=stale)
-    status = replace(
+def next_status(context: Context) -> ReportStatus:
+    """`context.status` (the report's own, or that after a run) with what the node should carry now, and with
+    the change that deserves an event, if there is one."""
+    context = context.after(nccl.regraded(context))
+    context = context.after(bandwidth.with_agreement(context))
+    status = context.status
+    summary = status.probe(names.PROBE_HEALTH).summary
+    if summary and context.nccl_stands:
+        summary += f" NCCL probe: {status.probe(names.PROBE_NCCL).summary}"
+    after = replace(
         status,
-        policy=policy.name,
-        gates=gates,
-        throttle_judged_at=rows.throttle_judged_at(status.throttle_judged_at, gates),
-        passed_at=status.passed_at or _passed(status, ground),
+        policy=context.policy.name,
+        gates=context.gates,
+        throttle_judged_at=gates.throttle_judged_at(status.throttle_judged_at, context.gates),
+        passed_at=status.passed_at or _passed_at(context),
+        verdict=context.verdict,
+        summary=summary,
     )
-    held = _held(status, ground, report)
-    verdict = gate.effective_verdict(status, node=node, policy=policy, now=now, since=ground.since)
-    summary = gate.summary(status, node=node, policy=policy, now=now, since=ground.since)
-    after = replace(status, desired=held, verdict=verdict, summary=summary)
-    change = events.together(
-        gatechanges.of_rows(report.status, after, policy=policy, now=now),
-        status.change if status.change != report.status.change else None,
-        events.of_grade(report.status, after, now=now),
-        events.of_gate(report.status, after, node=node, now=now),
-    )
+    after = replace(after, desired=desired_node(context, after))
+    change = events.of_status(context, after)
     fits = fitted(replace(after, change=change or status.change))
-    return replace(fits, desired=_held(fits, ground, report)) if fits.probes != status.probes else fits
+    if fits.probes == after.probes:
+        return fits
+    # the condition only names findings that the report still holds, or it would change at the next look
+    return replace(fits, desired=desired_node(context, fits))
 
 
-def idle(report: Report, policy: Policy) -> bool:
-    """Nothing was measured yet, and nothing has to stand on the node before it is."""
-    if report.status.probe(names.PROBE_HEALTH).last_run is not None or report.status.desired.taints:
-        return False
-    return not rows.bars(policy)
+def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
+    """What the node should carry by this status; nothing at all in mode Observe."""
+    refusal = status.desired.refusal
+    if context.policy.spec.mode is Mode.OBSERVE:
+        return DesiredNode(refusal=refusal)
+    labels, conflicts = _topology_labels(context, status)
+    taints = gates.taints(status, policy=context.policy)
+    condition, reason, message = _condition(context, status)
+    gates_sentence = events.gates_sentence(status, taints, policy=context.policy)
+    stale = Probe.HEALTH in context.stale
+    sentences = (
+        message,
+        bandwidth.sentence(status) if context.nccl_stands and message and not stale else "",
+        bandwidth.missing_label_sentence(status),
+        f"Gates: {gates_sentence}." if gates_sentence else "",
+    )
+    return DesiredNode(
+        labels=labels | ({} if stale else _health_labels(context, status)),
+        taints=taints,
+        condition=condition,
+        reason=reason,
+        message=" ".join(sentence for sentence in sentences if sentence)[:MAX_MESSAGE],
+        conflicts=conflicts,
+        refusal=refusal,
+    )
+
+
+def label_patch(node: NodeView, wanted: dict[str, str]) -> dict[str, str | None]:
+    """The merge patch of metadata.labels that turns what the node carries of ours into `wanted`.
+
+    Ours are the keys of `names.NODE_LABELS` and those that managedFields give to our field manager (an
+    earlier short key).  Others are never touched.  Empty if nothing differs.
+    """
+    patch: dict[str, str | None] = {k: v for k, v in wanted.items() if node.labels.get(k) != v}
+    ours = node.managed_labels | names.NODE_LABELS.keys()
+    patch.update({key: None for key in ours if key in node.labels and key not in wanted})
+    return patch
+
+
+def taint_patch(
+    node: NodeView, wanted: Iterable[DesiredTaint], *, leave: frozenset[str] = NOTHING
+) -> tuple[Taint, ...] | None:
+    """The whole list of taints that carries exactly `wanted` of ours; None if the node already does.
+
+    A patch of taints replaces the whole list (promise 2): foreign taints keep their order and `timeAdded`,
+    and so do ours if they do not change.  Only keys of `names.NODE_TAINTS` are ours.  `leave`: keys of ours
+    that stay as they are unless wanted.  `unvalidated` keeps the value and effect that a kubelet gave it.
+    """
+    missing = {taint.key: taint for taint in wanted}
+    after: list[Taint] = []
+    untouched = (leave - missing.keys()) | (UNVALIDATED & missing.keys())
+    for taint in node.taints:
+        if taint.key not in names.NODE_TAINTS or taint.key in untouched:
+            after.append(taint)
+        elif taint.key in missing and not any(seen.key == taint.key for seen in after):
+            after.append(_kept_or_new(node, missing[taint.key]))
+    present = {taint.key for taint in after}
+    after += [_kept_or_new(node, taint) for key, taint in missing.items() if key not in present]
+    return None if tuple(after) == node.taints else tuple(after)
 
 
 def left_alone(status: ReportStatus, policy: Policy) -> frozenset[str]:
-    """Keys of ours that stay as they are: `unvalidated`, whoever set it, until the first pass lifts it."""
+    """Taints of ours that stay as they are: `unvalidated`, whoever set it, until the first pass lifts it."""
     return UNVALIDATED if policy.spec.mode is Mode.ENFORCE and not status.passed_at else NOTHING
 
 
-def condition_of(held: DesiredNode) -> ConditionView | None:
-    """The condition that `held` asks for; None for none."""
-    if not held.condition:
-        return None
-    return ConditionView(status=held.condition, reason=held.reason, message=held.message)
+def _kept_or_new(node: NodeView, wanted: DesiredTaint) -> Taint:
+    """The node's own taint if it is as wanted, with its time; else a new one."""
+    new = Taint(key=wanted.key, value=wanted.value, effect=wanted.effect)
+    same = (t for t in node.taints if (t.key, t.value, t.effect) == (new.key, new.value, new.effect))
+    return next(same, new)
 
 
-def _loose(node: NodeView) -> bool:
-    """The node carries a taint that no report reserves (somebody set it by hand, or it is on its way off).
-
-    It counts as gated for that, which must not make room for a row of its own: the taint goes first.
-    """
-    return any(taint.key in names.TAINTS_OF_FAULTS for taint in node.taints)
-
-
-def _held(status: ReportStatus, ground: Ground, report: Report) -> DesiredNode:
-    """What the node should carry by this status, in words of what is left in it: findings for which a report
-    has no room are not there to be named the next time either."""
-    held = gate.desired(status, node=ground.node, policy=ground.policy, now=ground.now, since=ground.since)
-    return replace(held, refusal=report.status.desired.refusal)
-
-
-def _joined(status: ReportStatus, ground: Ground) -> ReportStatus:
-    """The status with what bandwidth says of the interconnect, and with why no benchmark can run here."""
-    why = nccl_eligibility.hindrance(status, ground.node) if ground.benchmarks else None
-    interconnect = bandwidth.agreed(
-        status,
-        node=ground.node,
-        policy=ground.policy,
-        now=ground.now,
-        since=ground.since,
-        wanted=ground.benchmarks and (why is None or why.reason in nccl_eligibility.PASSING),
-    )
-    measured = replace(
-        status.bandwidth, reason=why.reason.value if why else "", detail=why.detail if why else ""
-    )
-    return replace(status, interconnect=interconnect, bandwidth=measured)
+def _topology_labels(context: Context, status: ReportStatus) -> tuple[dict[str, str], list[str]]:
+    """Labels of interconnect and bandwidth, and label keys in our way that belong to someone else."""
+    measured = bandwidth.labels(status) if context.nccl_stands else {}
+    probe, interconnect = status.probe(names.PROBE_HEALTH), status.interconnect
+    expired = context.now > context.topology_expires_at(probe) or context.rebooted_since(probe)
+    if expired or not interconnect.klass:
+        return measured, []
+    labels = measured | {
+        names.LABEL_INTERCONNECT: interconnect.klass,
+        names.LABEL_EVIDENCE: interconnect.evidence or "reported",
+    }
+    if interconnect.nvlink_gbps is not None:
+        labels[names.LABEL_NVLINK_GBPS] = str(interconnect.nvlink_gbps)
+    node, settings = context.node, context.policy.spec.labels
+    key = settings.interconnect_key
+    if not key:
+        return labels, []
+    value = node.labels.get(key)
+    if value is None or key in node.managed_labels or settings.take_over:
+        return labels | {key: interconnect.klass}, []
+    return labels, [] if value == interconnect.klass else [key]
 
 
-def _stale(status: ReportStatus, ground: Ground) -> frozenset[Probe]:
-    """Probes that have not read the node lately."""
-    known = {probe: status.probe(probe.value) for probe in Probe}
-    return frozenset(
-        probe
-        for probe, found in known.items()
-        if is_stale(found, policy=ground.policy, now=ground.now, since=ground.since)
-    )
-
-
-def _passed(status: ReportStatus, ground: Ground) -> str:
-    """When the node first passed, by what the policy asks for: a health run, or a benchmark where one can be
-    made here at all (a report of an older version may hold a health run that it did not note)."""
+def _health_labels(context: Context, status: ReportStatus) -> dict[str, str]:
     probe = status.probe(names.PROBE_HEALTH)
-    if ground.benchmarks and ground.policy.spec.taints.unvalidated_until is Until.NCCL:
-        why = nccl_eligibility.hindrance(status, ground.node)
-        if why is None or why.reason in nccl_eligibility.PASSING:
-            probe = status.probe(names.PROBE_NCCL)
+    if not probe.read_at:
+        return {}
+    read_at = int(unstamp(probe.read_at))
+    before = whole(status.desired.labels.get(names.LABEL_VALIDATED_AT, ""))
+    rewrite_after = context.policy.stale_seconds_of(probe.name) * REWRITE_SHARE
+    recent = before is not None and 0 <= read_at - before <= rewrite_after
+    known = probe.verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
+    labels = {
+        names.LABEL_VALIDATED_AT: str(before if recent else read_at),
+        names.LABEL_HEALTH: probe.verdict.value if known else "",
+        names.LABEL_THROTTLED: gates.throttled_label(status),
+        names.LABEL_PSU: status.psu,
+    }
+    return {key: value for key, value in labels.items() if value}
+
+
+def _condition(context: Context, status: ReportStatus) -> tuple[str, str, str]:
+    """Status, reason and message of the condition GPUValidated; all empty before the first run."""
+    probe = status.probe(names.PROBE_HEALTH)
+    last = probe.last_run
+    if Probe.HEALTH in context.stale:
+        message = f"last read at {probe.read_at}"
+        if last is not None and last.outcome is not Outcome.READ:
+            message += f"; since then {last.reason}: {last.message}"
+        return "Unknown", Reason.STALE, message
+    if last is None:
+        return "", "", ""
+    if not probe.read_at:
+        return "Unknown", Reason.NOT_YET_VALIDATED, f"{last.reason}: {last.message}"
+    match context.verdict:
+        case Verdict.PASS:
+            return "True", Reason.VALIDATED, probe.summary
+        case Verdict.WARN:
+            return "True", Reason.WARNINGS, probe.summary
+        case Verdict.FAIL:
+            return "False", Reason.FAULTS_FOUND, probe.summary
+    return "Unknown", Reason.NOT_YET_VALIDATED, probe.summary
+
+
+def _passed_at(context: Context) -> str:
+    """When the node first passed what the policy asks for: a health run, or an NCCL run where one can be made
+    (a report of an older version may hold a health run that it did not note)."""
+    until_nccl = context.policy.spec.taints.unvalidated_until is Until.NCCL
+    name = names.PROBE_NCCL if until_nccl and context.nccl_wanted else names.PROBE_HEALTH
+    probe = context.status.probe(name)
     return probe.read_at if probe.verdict in (Verdict.PASS, Verdict.WARN) else ""

@@ -1,131 +1,260 @@
-"""What deserves an event: changes, in words, each under an identity that makes posting it twice harmless.
+"""What deserves an event, and how gates read in events and in the node's condition.
 
-A change stands in the report's status before it is posted, so that a restart in between loses nothing.
+A change is in the report's status before its event is posted, so that a restart in between loses nothing.  It
+has an identity, so that posting it twice is harmless.  One event a write: the most serious change gives the
+reason, and the message holds all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
-from nodegauge_judge import Severity, Verdict
+from nodegauge_judge import GateKind, Severity, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, ReportStatus, Run, stamp
-from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.core.texts import bounded
+from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.report import (
+    Change,
+    DesiredTaint,
+    GateState,
+    GateStatus,
+    Outcome,
+    ProbeStatus,
+    ReportStatus,
+    stamp,
+)
+from nodegauge_operator.core import gates
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.probes.kind import ProbeKind
+from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.reasons import Reason
 
-WHO = {names.PROBE_HEALTH: "", names.PROBE_PULL: "nccl image: ", names.PROBE_NCCL: "NCCL benchmark: "}
-"""Who speaks, where it is not the health probe."""
+MAX_NOTE_BYTES = 1024
+"""Of an event's note (kubernetes, pkg/apis/core/validation: NoteLengthLimit)."""
+MAX_EVIDENCE_BYTES = 300
+"""Of one gate's evidence."""
+KIND_OF_TAINT = {key: kind for kind, key in gates.TAINT_KEYS.items()}
+MOST_SERIOUS_FIRST = (Reason.TAINTED, Reason.HELD_BACK, Reason.ON_PROBATION, Reason.TAINT_LIFTED)
+NORMAL = (Reason.ON_PROBATION, Reason.TAINT_LIFTED)
+OF_VERDICT = {
+    Verdict.PASS: (Reason.VALIDATED, "Normal"),
+    Verdict.WARN: (Reason.WARNINGS, "Warning"),
+    Verdict.FAIL: (Reason.FAULTS_FOUND, "Warning"),
+}
 
 
-def of_gate(before: ReportStatus, after: ReportStatus, *, node: NodeView, now: float) -> Change | None:
-    """What changed without a run: a label of somebody else in our way, or readings that went stale."""
-    old, new = before.desired, after.desired
-    fresh = [key for key in new.conflicts if key not in old.conflicts]
-    if fresh:
-        words = ", ".join(f"{key}={node.labels.get(key, '')}" for key in fresh)
-        text = (
-            f"label {words} is not ours and was left alone; measured was {after.interconnect.klass}. Let "
-            "nodegauge have it (the policy's spec.labels.takeOver), or name another interconnectKey."
-        )
-        return _warning(Reason.LABEL_CONFLICT, identity=words, text=text, now=now)
-    if new.reason == Reason.STALE and old.reason != Reason.STALE:
-        identity = after.probe(names.PROBE_HEALTH).read_at
-        text = f"{new.message}. Labels of what was read are gone."
-        return _warning(Reason.STALE, identity=identity, text=text, now=now)
-    return None
-
-
-def together(*found: Change | None) -> Change | None:
-    """Changes of one moment as one event: the first one's reason, and the words of all."""
-    told = [change for change in found if change is not None]
-    if len(told) < 2:
-        return told[0] if told else None
-    kind = "Warning" if any(change.type == "Warning" for change in told) else told[0].type
-    text = " Also: ".join(change.message for change in told)
-    return replace(told[0], type=kind, message=bounded(text))
-
-
-def _warning(reason: Reason, *, identity: str, text: str, now: float) -> Change:
-    run = names.digest(identity)
-    return Change(run=run, type="Warning", reason=reason, message=bounded(text), at=stamp(now))
-
-
-def of_run(
-    before: ReportStatus, after: ReportStatus, *, run: Run, probe: str = names.PROBE_HEALTH
-) -> Change | None:
-    """What of this run deserves an event: a new verdict, another interconnect, a first failed reading.
-
-    A pull that succeeds is no news.
-    """
-    old, new = before.probe(probe), after.probe(probe)
-    identity = run.pod_uid or f"{WHO[probe]}run-{run.number}"
-    if run.outcome is not Outcome.READ:
-        if old.hard_since or run.outcome is Outcome.SKIPPED:
-            return None
-        text = f"{WHO[probe]}run {run.number} brought no result: {run.reason}: {run.message}"
-        return Change(
-            run=identity,
-            type="Warning",
-            reason=Reason.PROBE_FAILED,
-            message=bounded(text),
-            at=run.finished_at,
-        )
-    if probe == names.PROBE_PULL:
+def of_run(before: ReportStatus, after: ReportStatus, *, kind: ProbeKind) -> Change | None:
+    """The event of a run, if it deserves one: a new verdict, another interconnect, a first failed run."""
+    old, new = before.probe(kind.name), after.probe(kind.name)
+    run = new.last_run
+    assert run is not None, "it has just ended"
+    if run.outcome is Outcome.UNKNOWN and not old.hard_since:
+        reason, event_type = Reason.PROBE_FAILED, "Warning"
+        text = f"run {run.number} brought no result: {run.reason}: {run.message}"
+    elif run.outcome is not Outcome.READ or not kind.announces_verdict:
         return None
-    if not old.read_at or old.verdict is not new.verdict or _codes(old) != _codes(new):
-        reason, kind = _reason_of(new.verdict)
-    elif before.interconnect != after.interconnect and _class(before) != _class(after):
-        reason, kind = Reason.INTERCONNECT_CHANGED, "Warning"
     else:
+        text = new.summary + kind.event_suffix(before, after)
+        if not old.read_at or old.verdict is not new.verdict or _codes(old) != _codes(new):
+            reason, event_type = _reason_of(new.verdict)
+        elif before.interconnect.as_reported != after.interconnect.as_reported:
+            reason, event_type = Reason.INTERCONNECT_CHANGED, "Warning"
+        else:
+            return None
+    return Change(
+        run=run.pod_uid or f"{kind.event_prefix}run-{run.number}",
+        type=event_type,
+        reason=reason,
+        message=bounded(kind.event_prefix + text),
+        at=run.finished_at,
+    )
+
+
+def of_status(context: Context, after: ReportStatus) -> Change | None:
+    """The event of everything that changed from the report to `after`: gates, a run, another grading, labels.
+
+    `context.status` is the status after a run, with that run's change.
+    """
+    assert context.own_report is not None
+    before, now = context.own_report.status, context.now
+    changes = [
+        _of_gates(before, after, policy=context.policy, now=now),
+        context.status.change if context.status.change != before.change else None,
+        _of_grading(before, after, now=now),
+        _of_labels(before, after, context=context),
+    ]
+    found = [change for change in changes if change is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    event_type = "Warning" if any(change.type == "Warning" for change in found) else found[0].type
+    text = " Also: ".join(change.message for change in found)
+    return replace(found[0], type=event_type, message=bounded(text))
+
+
+def gates_sentence(status: ReportStatus, taints: list[DesiredTaint], *, policy: Policy) -> str:
+    """The gates of a node for its condition; it stays the same for as long as they do; empty for none."""
+    parts = []
+    for kind in GateKind:
+        gate = gates.tainting(status.gates, kind, policy=policy)
+        taint = next((t for t in taints if t.key == gates.TAINT_KEYS[kind]), None)
+        if gate is not None and taint is not None:
+            parts.append(f"tainted {_short(taint)} since {gate.since}: {_title(gate)}")
+    for gate in status.gates:
+        if gate.code in gates.GATES and gate.state is GateState.HELD_BACK:
+            parts.append(f"{_held_back(gate, policy=policy)}: {_title(gate)}")
+        elif gate.code in gates.GATES and gate.state is GateState.PROBATION:
+            trial = f"on probation since {gate.since}, one bad run sets the taint"
+            parts.append(f"{_would_be(gate)} {trial}: {_title(gate)}")
+    return "; ".join(parts)
+
+
+def bounded(text: str) -> str:
+    """As much of a text as an event's note holds."""
+    return text.encode()[:MAX_NOTE_BYTES].decode(errors="ignore")
+
+
+def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now: float) -> Change | None:
+    """Taints set or lifted, and gates newly held back.  `unvalidated` is no fault, and has no event.
+
+    The identity is made of the gates' states and times: the same change is told once, a relapse again.
+    """
+    old, new = _fault_taints(before), _fault_taints(after)
+    changes = [*_taints_set(old, new, after, policy=policy), *_taints_lifted(old, new, before, after)]
+    known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
+    changes += [
+        (Reason.HELD_BACK, f"{_held_back(gate, policy=policy)}: {_evidence(gate)}")
+        for gate in after.gates
+        if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known
+    ]
+    if not changes:
         return None
-    text = WHO[probe] + new.summary
-    if probe == names.PROBE_NCCL and before.interconnect != after.interconnect:
-        why = f": {after.interconnect.message}" if after.interconnect.reported else ""
-        text += f" Interconnect label: {_label(before)} -> {_label(after)}{why}."
-    elif probe == names.PROBE_HEALTH and old.read_at:
-        text += f" Interconnect: {_words(before)} -> {_words(after)}."
-    return Change(run=identity, type=kind, reason=reason, message=bounded(text), at=run.finished_at)
+    changes.sort(key=lambda change: MOST_SERIOUS_FIRST.index(change[0]))
+    reason = changes[0][0]
+    states = "|".join(f"{gate.code}/{gate.state}/{gate.since}" for gate in after.gates)
+    return Change(
+        run=names.digest(f"{sorted(old)}{sorted(new.items(), key=str)}{states}"),
+        type="Normal" if reason in NORMAL else "Warning",
+        reason=reason,
+        message=bounded("; ".join(text for _, text in changes)),
+        at=stamp(now),
+    )
 
 
-def of_grade(before: ReportStatus, after: ReportStatus, *, now: float) -> Change | None:
-    """What deserves an event where the same measurement is graded by other rules."""
+def _taints_set(
+    old: dict[str, DesiredTaint], new: dict[str, DesiredTaint], after: ReportStatus, *, policy: Policy
+) -> Iterator[tuple[Reason, str]]:
+    for key, taint in new.items():
+        if old.get(key) == taint:
+            continue
+        gate = gates.tainting(after.gates, KIND_OF_TAINT[key], policy=policy)
+        assert gate is not None, "a gate asks for this taint"
+        runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
+        yield Reason.TAINTED, f"tainted {_short(taint)}{runs}: {_evidence(gate)}"
+
+
+def _taints_lifted(
+    old: dict[str, DesiredTaint], new: dict[str, DesiredTaint], before: ReportStatus, after: ReportStatus
+) -> Iterator[tuple[Reason, str]]:
+    """Why a taint is no longer wanted: on trial, healed, or the policy asks for none now."""
+    for key, taint in old.items():
+        if key in new:
+            continue
+        entered = gates.entered(before.gates, KIND_OF_TAINT[key])
+        codes = {gate.code for gate in entered if gate.state is GateState.GATED}
+        states = {gate.state for gate in after.gates if gate.code in codes}
+        if GateState.PROBATION in states:
+            reason, why = Reason.ON_PROBATION, "on trial: one bad run under load brings it back at once"
+            yield reason, f"{_short(taint)} lifted {why}"
+            continue
+        if GateState.GATED in states:
+            why = "the policy no longer asks for this taint"
+        elif not codes:
+            why = "this version does not know the finding"
+        else:
+            why = "enough good runs in a row"
+        yield Reason.TAINT_LIFTED, f"{_short(taint)} lifted: {why}"
+
+
+def _of_grading(before: ReportStatus, after: ReportStatus, *, now: float) -> Change | None:
+    """The same measurement has another verdict by other expectations or thresholds."""
     old, new = before.probe(names.PROBE_NCCL), after.probe(names.PROBE_NCCL)
     same_run = old.read_at != "" and old.last_run == new.last_run
     if not same_run or before.bandwidth.grade == after.bandwidth.grade:
         return None
     if old.verdict is new.verdict and _codes(old) == _codes(new):
         return None
-    reason, kind = _reason_of(new.verdict)
-    identity = names.digest(f"{new.read_at}/{after.bandwidth.grade}")
-    text = f"{WHO[names.PROBE_NCCL]}graded by other rules than before: {new.summary}"
-    return Change(run=identity, type=kind, reason=reason, message=bounded(text), at=stamp(now))
+    reason, event_type = _reason_of(new.verdict)
+    return Change(
+        run=names.digest(f"{new.read_at}/{after.bandwidth.grade}"),
+        type=event_type,
+        reason=reason,
+        message=bounded(f"NCCL probe: the same run, graded by changed thresholds: {new.summary}"),
+        at=stamp(now),
+    )
+
+
+def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -> Change | None:
+    """A foreign label is in our way, or readings went stale."""
+    old, new = before.desired, after.desired
+    conflicts = [key for key in new.conflicts if key not in old.conflicts]
+    if conflicts:
+        reason = Reason.LABEL_CONFLICT
+        identity = ", ".join(f"{key}={context.node.labels.get(key, '')}" for key in conflicts)
+        text = (
+            f"label {identity} is not ours and was left alone; measured: {after.interconnect.klass}. To let "
+            "nodegauge set it, use the policy's spec.labels.takeOver, or choose another interconnectKey."
+        )
+    elif new.reason == Reason.STALE and old.reason != Reason.STALE:
+        reason, identity = Reason.STALE, after.probe(names.PROBE_HEALTH).read_at
+        text = f"{new.message}. The labels of that reading were removed."
+    else:
+        return None
+    return Change(
+        run=names.digest(identity),
+        type="Warning",
+        reason=reason,
+        message=bounded(text),
+        at=stamp(context.now),
+    )
+
+
+def _fault_taints(status: ReportStatus) -> dict[str, DesiredTaint]:
+    return {taint.key: taint for taint in status.desired.taints if taint.key in names.TAINTS_OF_FAULTS}
 
 
 def _reason_of(verdict: Verdict) -> tuple[Reason, str]:
-    match verdict:
-        case Verdict.PASS:
-            return Reason.VALIDATED, "Normal"
-        case Verdict.FAIL:
-            return Reason.FAULTS_FOUND, "Warning"
-    return Reason.WARNINGS, "Warning"
+    return OF_VERDICT.get(verdict, (Reason.WARNINGS, "Warning"))
 
 
 def _codes(probe: ProbeStatus) -> frozenset[str]:
     return frozenset(f.code for f in probe.findings if f.severity is not Severity.INFO)
 
 
-def _class(status: ReportStatus) -> tuple[str, int | None]:
-    """What NVML reports: a label withheld because of bandwidth is no other interconnect."""
-    found = status.interconnect
-    return found.klass or found.reported, found.nvlink_gbps
+def _short(taint: DesiredTaint) -> str:
+    """`throttled=thermal:NoSchedule`: as kubectl writes it, without our prefix."""
+    name = taint.key.rsplit("/", 1)[1]
+    return f"{name}={taint.value}:{taint.effect}" if taint.value else f"{name}:{taint.effect}"
 
 
-def _words(status: ReportStatus) -> str:
-    klass, gbps = _class(status)
-    return (klass or "none") + (f" {gbps} GB/s" if gbps is not None else "")
+def _would_be(gate: GateStatus) -> str:
+    """`throttled=thermal`: the taint that the gate would set."""
+    known = gates.GATES[gate.code]
+    return f"{known.kind.value}={known.cause.value}"
 
 
-def _label(status: ReportStatus) -> str:
-    found = status.interconnect
-    return f"{found.klass} ({found.evidence})" if found.klass else "none"
+def _held_back(gate: GateStatus, *, policy: Policy) -> str:
+    """Why a gate sets no taint."""
+    setting = policy.spec.budget.gated_nodes
+    return f"{_would_be(gate)} held back: the budget of gated nodes ({setting}) is used up"
+
+
+def _evidence(gate: GateStatus) -> str:
+    """What the last bad run measured."""
+    where = "" if gate.subject in ("", "node") else f"{gate.subject}: "
+    return cut(f"{where}{gate.message}", MAX_EVIDENCE_BYTES)
+
+
+def _title(gate: GateStatus) -> str:
+    where = "" if gate.subject in ("", "node") else f", {gate.subject}"
+    return f"{gates.TITLES[gate.code]}{where} [{gate.code}]"

@@ -1,9 +1,9 @@
-"""All gated rows of one node together: what a run said of each, who has a place, what they ask for.
+"""All gates of one node: what a run answers for each, which have a slot, and the taints they ask for.
 
-The rule of one row is in `hysteresis`; this adds what rows share: the budget's place, the policy's effects,
-the taint of the worst cause, the label for throttling, and how much of it a report has room for.  A row that
-this version's catalogue lacks (an operator that was newer wrote it) holds nothing, since nothing here could
-judge or lift it; it is remembered for as long as a relapse would be.
+`hysteresis` moves one gate; this adds what gates share: the slot in the budget of gated nodes, the policy's
+effects, the taint of the worst cause, the label for throttling, and the length of their texts.  A gate whose
+rule this version lacks (a newer operator wrote it) sets no taint, because nothing here could judge or lift
+it; it is kept for as long as a relapse would be.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from nodegauge_judge import (
 from nodegauge_judge.nccl.model import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated
-from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, ReportStatus, stamp
+from nodegauge_operator.api.report import NEVER, DesiredTaint, GateState, GateStatus, ReportStatus, stamp
 from nodegauge_operator.core import hysteresis
-from nodegauge_operator.core.hysteresis import ENTERED, Rule
-from nodegauge_operator.core.texts import cut
+from nodegauge_operator.core.hysteresis import ENTERED, GateRule
+from nodegauge_operator.core.report_size import cut
 
 GATES: dict[str, Gate] = {entry.code: entry.gate for entry in CATALOGUE.values() if entry.gate}
-"""The rows that have a gate, in the catalogue's order."""
+"""Code to gate, for the findings that have one, in the catalogue's order."""
 PROBES: dict[str, Probe] = {entry.code: entry.probe for entry in CATALOGUE.values()}
-"""Whose runs tell of a row: no other's count for it."""
+"""The probe that answers for each finding; runs of another probe do not count for it."""
 GATES_OF_NCCL = frozenset(code for code in GATES if PROBES[code] is Probe.NCCL)
 TITLES: dict[str, str] = {entry.code: entry.title for entry in CATALOGUE.values()}
-KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
+TAINT_KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
 TEMPERATURES = ("hot", "memory-hot")
-"""Rows of throttling that watch its cause, not slowing down itself."""
-WORST_FIRST = {cause: place for place, cause in enumerate(Cause)}
+"""Gates of throttling that watch its cause, not the slowing down itself."""
+WORST_FIRST = {cause: rank for rank, cause in enumerate(Cause)}
 NO_THROTTLING = "none"
 
 MAX_SUBJECT = 60
-MAX_WORDS = 1200
-"""Bytes for the messages of all rows together: a report stays under 8 KiB."""
+MAX_MESSAGES = 1200
+"""Bytes for the messages of all gates together: a report stays under 8 KiB."""
 MAX_MESSAGE, MIN_MESSAGE = 300, 40
 MAX_UNKNOWN = 8
-"""Rows of another version that are kept."""
+"""Gates of another version that are kept."""
 
 
 def after_run(
@@ -60,11 +60,11 @@ def after_run(
     now: float,
     probe: Probe = Probe.HEALTH,
 ) -> list[GateStatus]:
-    """The rows after one readable run of `probe`, those of other probes as they were.
+    """The gates after one readable run of `probe`; those of other probes stay as they are.
 
-    A row that the judge did not answer is as if unsure.
+    A finding that the judge did not answer counts as unsure.
     """
-    known, kept = _by_code(gates)
+    known, unknown = _by_code(gates)
     evidence = {f.code: f for f in judgement.findings if f.severity is Severity.FAIL}
     after: list[GateStatus] = []
     for code, gate in GATES.items():
@@ -75,151 +75,160 @@ def after_run(
         finding = evidence.get(code) or Finding(
             code=code, severity=Severity.FAIL, subject="node", message=TITLES[code]
         )
-        row = hysteresis.answered(known.get(code), code=code, answer=answer, finding=finding, now=now)
-        if row is not None:
-            row = hysteresis.aged(row, rule=Rule(gate=gate, policy=policy), now=now)
-        if row is not None:
-            after.append(row)
-    return _fitting([*after, *kept])
+        status = hysteresis.answered(known.get(code), code=code, answer=answer, finding=finding, now=now)
+        if status is not None:
+            status = hysteresis.aged(status, rule=GateRule(gate=gate, policy=policy), now=now)
+        if status is not None:
+            after.append(status)
+    return _shortened([*after, *unknown])
 
 
-def settled(
+def current(
     gates: Iterable[GateStatus],
     *,
     policy: Policy,
     now: float,
-    room: bool,
+    slot: bool,
     stale: Collection[Probe] = (),
 ) -> list[GateStatus]:
-    """The rows at `now`: what time does, and who has a place.
+    """The gates at `now`: aged, and with or without a slot.
 
-    `room`: the node may carry a fault's taint; `stale`: probes that have not read it lately.
+    `slot`: the budget lets the node carry a taint for a fault; `stale`: probes that have not read it lately.
 
-    Without room what entered is held back; so is what stood where nothing counted (mode Observe, effect None)
-    once it would count.  A row whose last run was good waits for no place.
+    Without a slot a gate that was entered is held back.  So is one that was entered while it set no taint
+    (mode Observe, effect None), once it would set one.  A gate whose last run was good waits for no slot.
     """
-    known, kept = _by_code(gates)
-    rule = policy.spec.hysteresis
+    known, unknown = _by_code(gates)
+    numbers = policy.spec.hysteresis
     after: list[GateStatus] = []
     for code, gate in GATES.items():
-        row = known.get(code)
+        status = known.get(code)
         fresh = PROBES[code] not in stale
-        row = row and hysteresis.aged(row, rule=Rule(gate=gate, policy=rule), now=now, fresh=fresh)
-        if row is not None:
-            after.append(_placed(row, free=not _counts(gate, policy), room=room, now=now))
-    others = [row for row in kept if not hysteresis.forgotten(row, policy=rule, now=now)]
-    return _fitting([*after, *others[:MAX_UNKNOWN]])
+        status = status and hysteresis.aged(
+            status, rule=GateRule(gate=gate, policy=numbers), now=now, fresh=fresh
+        )
+        if status is not None:
+            after.append(_with_slot(status, needed=_sets_taint(gate, policy), slot=slot, now=now))
+    unknown = [status for status in unknown if not hysteresis.forgotten(status, policy=numbers, now=now)]
+    return _shortened([*after, *unknown[:MAX_UNKNOWN]])
 
 
 def due_at(gates: Iterable[GateStatus], *, policy: Policy) -> float:
-    """When time alone moves a row next, epoch seconds; infinity for never."""
+    """When time alone changes a gate next, epoch seconds; `NEVER` if it changes none."""
     known, _ = _by_code(gates)
-    rule = policy.spec.hysteresis
-    times = [hysteresis.due_at(row, rule=Rule(gate=GATES[code], policy=rule)) for code, row in known.items()]
-    return min(times, default=hysteresis.FOREVER)
+    numbers = policy.spec.hysteresis
+    times = [
+        hysteresis.due_at(gate, rule=GateRule(gate=GATES[code], policy=numbers))
+        for code, gate in known.items()
+    ]
+    return min(times, default=NEVER)
 
 
-def standing(gates: Iterable[GateStatus], kind: GateKind | None = None) -> list[GateStatus]:
-    """Rows that are bad by the rule, with or without a place, the worst cause first."""
-    found = [row for row in gates if row.state in ENTERED and row.code in GATES]
-    wanted = [row for row in found if kind is None or GATES[row.code].kind is kind]
-    return sorted(wanted, key=lambda row: WORST_FIRST[GATES[row.code].cause])
+def entered(gates: Iterable[GateStatus], kind: GateKind) -> list[GateStatus]:
+    """Gates of this kind that were entered, with or without a slot, the worst cause first."""
+    chosen = [g for g in gates if g.state in ENTERED and g.code in GATES and GATES[g.code].kind is kind]
+    return sorted(chosen, key=lambda gate: WORST_FIRST[GATES[gate.code].cause])
 
 
 def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
-    """What the node should be tainted with: per key the worst cause that has an effect, and `unvalidated`
-    where the policy wants it until the first pass."""
+    """The taints that the node should carry: per key the worst cause with an effect, and `unvalidated` until
+    the first pass if the policy wants it."""
     if policy.spec.mode is Mode.OBSERVE:
         return []
-    held = []
-    for kind, key in KEYS.items():
-        row = bearer(status.gates, kind, policy=policy)
-        if row is not None:
-            cause = GATES[row.code].cause
-            held.append(
-                DesiredTaint(key=key, value=cause.value, effect=policy.spec.taints.effect_of(cause).value)
-            )
-    if bars(policy) and not status.passed_at:
-        held.append(DesiredTaint(key=names.TAINT_UNVALIDATED))
-    return held
+    wanted = []
+    for kind, key in TAINT_KEYS.items():
+        gate = tainting(status.gates, kind, policy=policy)
+        if gate is not None:
+            cause = GATES[gate.code].cause
+            effect = policy.spec.taints.effect_of(cause)
+            wanted.append(DesiredTaint(key=key, value=cause.value, effect=effect.value))
+    if not status.passed_at and closes_new_nodes(policy):
+        wanted.append(DesiredTaint(key=names.TAINT_UNVALIDATED))
+    return wanted
 
 
-def bars(policy: Policy) -> bool:
-    """Whether the policy closes a node until its first pass; not where nothing would ever open it."""
+def closes_new_nodes(policy: Policy) -> bool:
+    """Whether the policy taints a node until its first pass; not if no health run could lift the taint."""
     wanted = policy.spec.taints.unvalidated is Unvalidated.SET
     return wanted and policy.spec.mode is Mode.ENFORCE and policy.spec.probes.health.enabled
 
 
-def bearer(gates: Iterable[GateStatus], kind: GateKind, *, policy: Policy) -> GateStatus | None:
-    """The row that gives the taint of this kind its value."""
-    rows = (row for row in standing(gates, kind) if row.state is GateState.GATED)
-    return next((row for row in rows if _counts(GATES[row.code], policy)), None)
+def tainting(gates: Iterable[GateStatus], kind: GateKind, *, policy: Policy) -> GateStatus | None:
+    """The gate that gives the taint of this kind its value."""
+    return next(
+        (
+            gate
+            for gate in entered(gates, kind)
+            if gate.state is GateState.GATED and _sets_taint(GATES[gate.code], policy)
+        ),
+        None,
+    )
 
 
 def throttled_label(status: ReportStatus) -> str:
-    """Value of the label `throttled`, empty for absent."""
-    rows = standing(status.gates, GateKind.THROTTLED)
-    if rows:
-        return GATES[rows[0].code].cause.value
+    """Value of the label `throttled`; empty if it should be absent."""
+    worst = entered(status.gates, GateKind.THROTTLED)
+    if worst:
+        return GATES[worst[0].code].cause.value
     return NO_THROTTLING if status.throttle_judged_at else ""
 
 
 def throttle_judged_at(
     before: str, gates: Iterable[GateStatus], *, judgement: Judgement | None = None, now: float = 0.0
 ) -> str:
-    """When it could last be said that nothing throttles; forgotten as soon as a row enters, and on trial.
+    """When a run last showed that nothing throttles; empty while a gate of throttling is entered or on trial.
 
-    Under load every row that tells of slowing down was good, and no temperature bad: many cards have no
-    sensor in their memory, and warm is not slow.
+    Such a run was under load, every gate that measures slowing down was good, and no temperature was bad.  A
+    temperature need not be good: many cards have no sensor in their memory, and warm is not slow.
     """
     outside = (GateState.GATED, GateState.HELD_BACK, GateState.PROBATION)
-    if any(row.state in outside and _kind(row) is GateKind.THROTTLED for row in gates):
+    if any(
+        gate.state in outside and gate.code in GATES and GATES[gate.code].kind is GateKind.THROTTLED
+        for gate in gates
+    ):
         return ""
     if judgement is None or judgement.load is not Load.LOADED:
         return before
     answers = judgement.answers
     hot = any(answers.get(code) is Answer.BAD for code in TEMPERATURES)
-    rows = [c for c, gate in GATES.items() if gate.kind is GateKind.THROTTLED and c not in TEMPERATURES]
-    good = all(answers.get(code) is Answer.GOOD for code in rows)
+    slowing = [c for c, gate in GATES.items() if gate.kind is GateKind.THROTTLED and c not in TEMPERATURES]
+    good = all(answers.get(code) is Answer.GOOD for code in slowing)
     return stamp(now) if good and not hot else before
 
 
-def _kind(row: GateStatus) -> GateKind | None:
-    gate = GATES.get(row.code)
-    return gate.kind if gate else None
-
-
-def _counts(gate: Gate, policy: Policy) -> bool:
-    """Whether the row puts a taint on the node, and so takes a place."""
+def _sets_taint(gate: Gate, policy: Policy) -> bool:
+    """Whether the gate puts a taint on the node, and so needs a slot."""
     return (
         policy.spec.mode is not Mode.OBSERVE and policy.spec.taints.effect_of(gate.cause) is not Effect.NONE
     )
 
 
-def _placed(row: GateStatus, *, free: bool, room: bool, now: float) -> GateStatus:
-    if row.state not in ENTERED:
-        return row
-    stays = row.state is GateState.GATED or not row.good
-    wanted = GateState.GATED if free or (room and stays) else GateState.HELD_BACK
-    if wanted is row.state:
-        return row
-    if wanted is GateState.GATED:
-        return replace(row, state=wanted, since=stamp(now), entered_at=stamp(now))
-    return replace(row, state=wanted, since=stamp(now))
+def _with_slot(gate: GateStatus, *, needed: bool, slot: bool, now: float) -> GateStatus:
+    """An entered gate, gated or held back."""
+    if gate.state not in ENTERED:
+        return gate
+    still_bad = gate.state is GateState.GATED or not gate.good
+    state = GateState.GATED if not needed or (slot and still_bad) else GateState.HELD_BACK
+    if state is gate.state:
+        return gate
+    if state is GateState.GATED:
+        return replace(gate, state=state, since=stamp(now), entered_at=stamp(now))
+    return replace(gate, state=state, since=stamp(now))
 
 
 def _by_code(gates: Iterable[GateStatus]) -> tuple[dict[str, GateStatus], list[GateStatus]]:
-    """Rows of this version's catalogue by code (the first of each), and the others."""
+    """Gates of this version's rules by code (the first of each), and those of other versions."""
     first: dict[str, GateStatus] = {}
-    for row in gates:
-        first.setdefault(row.code, row)
-    known = {code: row for code, row in first.items() if code in GATES}
-    return known, [row for code, row in first.items() if code not in GATES]
+    for gate in gates:
+        first.setdefault(gate.code, gate)
+    known = {code: gate for code, gate in first.items() if code in GATES}
+    return known, [gate for code, gate in first.items() if code not in GATES]
 
 
-def _fitting(rows: list[GateStatus]) -> list[GateStatus]:
-    """The same with words cut to what a report has room for."""
-    room = max(MIN_MESSAGE, min(MAX_MESSAGE, MAX_WORDS // max(1, len(rows))))
+def _shortened(gates: list[GateStatus]) -> list[GateStatus]:
+    """The same with texts that fit into a report."""
+    most = max(MIN_MESSAGE, min(MAX_MESSAGE, MAX_MESSAGES // max(1, len(gates))))
     return [
-        replace(row, subject=cut(row.subject, MAX_SUBJECT), message=cut(row.message, room)) for row in rows
+        replace(gate, subject=cut(gate.subject, MAX_SUBJECT), message=cut(gate.message, most))
+        for gate in gates
     ]

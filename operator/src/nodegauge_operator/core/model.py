@@ -56,6 +56,19 @@ class NodeView(Struct, frozen=True, kw_only=True):
         """Being deleted or scaled down: no new runs are planned there (promise 7)."""
         return self.deleting or any(t.key in names.TAINTS_OF_NODES_BEING_REMOVED for t in self.taints)
 
+    @property
+    def driver_changing(self) -> bool:
+        """The GPU Operator is changing the driver or the MIG layout: a probe would be in its way."""
+        upgrade = self.labels.get(names.GPU_UPGRADE_STATE, "")
+        mig = self.labels.get(names.MIG_CONFIG_STATE, "")
+        return upgrade not in ("", names.GPU_UPGRADE_DONE) or mig in names.MIG_CONFIG_UNDER_WAY
+
+    @property
+    def may_run(self) -> bool:
+        """A new run may be planned: Ready, not leaving, driver not changing.  A cordoned node is
+        health-checked like any other (promise 7)."""
+        return self.ready and not self.leaving and not self.driver_changing
+
 
 class Terminated(Struct, frozen=True, kw_only=True):
     """How the probe container ended."""
@@ -100,17 +113,34 @@ class PodView(Struct, frozen=True, kw_only=True):
         """The kubelet has nothing left to do with it."""
         return self.phase in ("Succeeded", "Failed")
 
-    @property
-    def in_the_way(self) -> bool:
-        """No health run begins beside it: every pod of ours but a pull, which holds no GPU, opens no NVML and
-        may take half an hour."""
-        return self.probe != names.PROBE_PULL
-
     def after(self, before: PodView) -> PodView:
         """The same pod with what it was last seen waiting for: its end no longer says so."""
         if before.uid != self.uid or self.pending_reason or self.started_at or before.started_at:
             return self
         return replace(self, pending_reason=before.pending_reason, pending_message=before.pending_message)
+
+
+class ProbeDefaults(Struct, frozen=True, kw_only=True):
+    """The installation's settings of probe pods; a policy's podTemplate overrides them field by field.
+
+    Labels, annotations and resources are merged key by key, the policy's winning.
+    """
+
+    namespace: str
+    image: str
+    image_pull_policy: str = ""
+    image_pull_secrets: tuple[str, ...] = ()
+    priority_class_name: str = ""
+    runtime_class_name: str = ""
+    service_account_name: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    tolerations: list[dict[str, Any]] = []
+    resources: dict[str, dict[str, str]] = {}
+    instance: str = "nodegauge"
+    nccl_image: str = ""
+    nccl_priority_class_name: str = ""
+    nccl_resources: dict[str, dict[str, str]] = {}
 
 
 def node_view(body: Mapping[str, Any]) -> NodeView:

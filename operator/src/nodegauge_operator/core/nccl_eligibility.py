@@ -1,7 +1,7 @@
-"""Whether a benchmark can run on a node at all, and if not, why: in words for the report.
+"""Whether an NCCL run can be made on a node, why not, and whether the last one measured the same machine.
 
-Only from what the node's object and the last health reading say; the probe itself asks NVML again before it
-holds anything.  "Not now" (a node that is not Ready, whose driver changes) is no reason to show: `due` knows.
+Only the node's object and the last health reading are used; the probe itself asks NVML again before it holds
+a GPU.  A node that is not Ready or whose driver is changing has no reason here: `schedule` waits for it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome, ReportStatus, whole
-from nodegauge_operator.core.model import NodeView, PodView
-from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.selection import driver_changes
+from nodegauge_operator.api.report import GpusStatus, Outcome, ReportStatus, whole
+from nodegauge_operator.core.model import NodeView
 
 FEWEST = 2
 """GPUs that a collective needs."""
@@ -25,7 +23,7 @@ NOT_WORKING = ("gpu-lost", "reset-required")
 
 
 class Why(StrEnum):
-    """Reasons why no benchmark runs on a node, as the report shows them."""
+    """Reasons why no NCCL run is made on a node, as the report shows them."""
 
     SINGLE_GPU = "SingleGpu"
     SHARED = "Shared"
@@ -38,23 +36,23 @@ class Why(StrEnum):
 
 
 PASSING = (Why.CORDONED, Why.GPU_LOST)
-"""What passes with time or repair; the others are how the node is."""
+"""These pass with time or repair; the others are properties of the node."""
 SEEN_BY_THE_PROBE = (Why.MIG, Why.SHARED, Why.VGPU, Why.CONFIDENTIAL)
-"""What only NVML can tell on some nodes: a run that was skipped for it need not be tried again before the
-node boots anew."""
+"""On some nodes only NVML can tell these: a run that was skipped for one is not tried again until the node
+reboots."""
 
 
 class Hindrance(Struct, frozen=True):
-    """Why no benchmark can run here, in a word and in words."""
+    """Why no NCCL run can be made here: a reason, and a sentence with the details."""
 
     reason: Why
     detail: str
 
 
 def hindrance(status: ReportStatus, node: NodeView, *, asked: bool = False) -> Hindrance | None:
-    """What keeps benchmarks off this node; None where one can run, or where nothing has been read yet.
+    """Why no NCCL run can be made on this node; None if one can, or if nothing has been read yet.
 
-    `asked`: somebody asks for a run, so that what the last one was skipped for is looked at again.
+    `asked`: somebody asks for a run, so the reason for which the last one was skipped is checked again.
     The health probe sees every GPU of the node, whoever holds it; `nvidia.com/gpu` says what a pod can get.
     """
     read = status.gpus.count
@@ -62,56 +60,34 @@ def hindrance(status: ReportStatus, node: NodeView, *, asked: bool = False) -> H
         return None
     found = _divided(node) if asked else divided(status, node)
     if found is not None or read < FEWEST:
-        return found or Hindrance(Why.SINGLE_GPU, f"a collective needs {FEWEST} GPUs, read: {read}")
+        return found or Hindrance(Why.SINGLE_GPU, f"a collective needs {FEWEST} GPUs; this node has {read}")
     offered = allocatable(node)
     if offered == 0:
         return _not_offered(status, node, read)
     if offered < FEWEST:
-        return Hindrance(Why.SINGLE_GPU, f"{names.GPU_RESOURCE} is {offered} here, of {read} GPUs read")
+        return Hindrance(
+            Why.SINGLE_GPU, f"the node offers {offered} of its {read} GPUs as {names.GPU_RESOURCE}"
+        )
     if _handed_out_broken(status, offered):
-        text = f"a GPU does not answer, and the device plugin still offers all {offered}: repair it first"
+        text = f"a GPU does not answer, but the device plugin still offers all {offered}; repair it first"
         return Hindrance(Why.GPU_LOST, text)
     if node.unschedulable:
-        return Hindrance(Why.CORDONED, "cordoned nodes are not benchmarked; uncordon it to have that done")
+        return Hindrance(Why.CORDONED, "NCCL runs skip cordoned nodes; uncordon it first")
     return None
-
-
-def giving_way(node: NodeView) -> RunEnd | None:
-    """The end of a benchmark, or of a pull for one, whose node is wanted for something else by now.
-
-    A drain refuses pods that nothing controls, and a driver's upgrade waits for who holds a GPU.
-    """
-    if node.unschedulable:
-        text = "the node was cordoned meanwhile"
-        return RunEnd(outcome=Outcome.SKIPPED, reason=Why.CORDONED.value, message=text)
-    if node.leaving:
-        return RunEnd(outcome=Outcome.SKIPPED, reason="NodeLeaving", message="the node is being removed")
-    if driver_changes(node.labels):
-        text = "the driver or the MIG layout is being exchanged"
-        return RunEnd(outcome=Outcome.SKIPPED, reason="DriverChanges", message=text)
-    return None
-
-
-def replaced(pod: PodView, *, image: str) -> RunEnd | None:
-    """The end of a pull whose image nobody wants any more: the right one waits no half an hour for it."""
-    if pod.probe != names.PROBE_PULL or pod.image in ("", image):
-        return None
-    text = f"the image is {image} by now" if image else "no benchmark is wanted any more"
-    return RunEnd(outcome=Outcome.SKIPPED, reason="ImageReplaced", message=text)
 
 
 def divided(status: ReportStatus, node: NodeView) -> Hindrance | None:
-    """Why pods get no whole GPUs here, or none that can be measured, by labels or by what a benchmark met."""
+    """Why pods get no whole GPUs here, or none that can be measured: by labels, or by the last NCCL run."""
     return _divided(node) or _skipped(status, node)
 
 
 def allocatable(node: NodeView) -> int:
-    """GPUs that a pod can get on the node, held by others or not."""
+    """GPUs that a pod can get on the node, whether or not other pods hold them now."""
     return whole(node.gpu_allocatable) or 0
 
 
 def _divided(node: NodeView) -> Hindrance | None:
-    """What GPU feature discovery says of the node: MIG devices or replicas instead of whole GPUs.
+    """MIG devices or replicas instead of whole GPUs, by the labels of GPU feature discovery.
 
     Source: NVIDIA/k8s-device-plugin, internal/lm: `mig.strategy` stands on every node where a strategy is
     configured (GPU Operator: `single`), MIG or not; MIG devices show in the product's name (`-MIG-`, with
@@ -119,7 +95,7 @@ def _divided(node: NodeView) -> Hindrance | None:
     """
     labels = node.labels
     if "-MIG-" in labels.get(PRODUCT, "") or any(key.startswith(names.MIG_DEVICE_LABEL) for key in labels):
-        return Hindrance(Why.MIG, "the GPUs are divided by MIG, whose devices NCCL cannot join")
+        return Hindrance(Why.MIG, "MIG divides the GPUs, and NCCL cannot join MIG devices")
     strategy, replicas = labels.get(SHARING, "none"), labels.get(REPLICAS, "1")
     if strategy not in ("", "none") or replicas not in ("", "0", "1"):
         return Hindrance(Why.SHARED, f"{names.GPU_RESOURCE} counts shares of GPUs here ({strategy})")
@@ -127,7 +103,7 @@ def _divided(node: NodeView) -> Hindrance | None:
 
 
 def _skipped(status: ReportStatus, node: NodeView) -> Hindrance | None:
-    """What the benchmark itself found when it was tried in this boot, and what does not change in one."""
+    """The reason for which the NCCL probe skipped its last run, if it cannot change without a reboot."""
     last = status.probe(names.PROBE_NCCL).last_run
     if last is None or last.outcome is not Outcome.SKIPPED or last.boot_id != node.boot_id:
         return None
@@ -136,16 +112,35 @@ def _skipped(status: ReportStatus, node: NodeView) -> Hindrance | None:
 
 
 def _not_offered(status: ReportStatus, node: NodeView, read: int) -> Hindrance | None:
-    """No `nvidia.com/gpu` at all.  Right after a boot the device plugin may only be late; and for as long as
-    the kubelet counts GPUs that it cannot hand out, the plugin is restarting (five minutes: kubernetes,
-    pkg/kubelet/cm/devicemanager, endpointStopGracePeriod), or holds every one of them for broken."""
+    """No `nvidia.com/gpu` at all.
+
+    Right after a boot the device plugin may only be late.  While the kubelet counts GPUs that it cannot hand
+    out, the plugin is restarting (five minutes: kubernetes, pkg/kubelet/cm/devicemanager,
+    endpointStopGracePeriod), or takes all of them for broken.
+    """
     if whole(node.gpu_capacity) or status.probe(names.PROBE_HEALTH).streak < 2:
         return None
-    text = f"{read} GPUs were read, and no {names.GPU_RESOURCE} is offered: DRA gives them out, for which"
-    return Hindrance(Why.DRA, f"{text} no benchmark is made yet, or the device plugin does not run")
+    text = f"{read} GPUs were read, but the node offers no {names.GPU_RESOURCE}: the device plugin is down"
+    return Hindrance(Why.DRA, f"{text}, or DRA hands out the GPUs, which NCCL runs do not support yet")
 
 
 def _handed_out_broken(status: ReportStatus, offered: int) -> bool:
     """A GPU that does not answer is among those that a pod would get."""
     codes = {finding.code for finding in status.probe(names.PROBE_HEALTH).findings}
     return any(code in codes for code in NOT_WORKING) and offered >= status.gpus.count
+
+
+def hardware(gpus: GpusStatus) -> str:
+    """The GPUs and the driver that a measurement is bound to; empty before they were read."""
+    return f"{gpus.count} x {gpus.product}, driver {gpus.driver}" if gpus.count else ""
+
+
+def same_hardware(status: ReportStatus) -> bool:
+    """Whether GPUs and driver are those of the last measurement.
+
+    A product name or driver version that one health run could not read does not make it another machine.
+    """
+    measured, gpus = status.bandwidth.hardware, status.gpus
+    same_product = not gpus.product or f" x {gpus.product}, driver " in measured
+    same_driver = not gpus.driver or measured.endswith(f", driver {gpus.driver}")
+    return gpus.count > 0 and measured.startswith(f"{gpus.count} x ") and same_product and same_driver

@@ -1,7 +1,7 @@
-"""How a run ended: from the pod as the API shows it to one of read, unknown, skipped, or still running.
+"""How a run ended, by its pod: read, unknown, skipped, or still running.
 
-Promise 1 lives here: only a result that decodes and echoes this very run is `read`; whatever else happened is
-`unknown` with the reason in words, or `skipped` when the node was too full or busy to run it.
+Promise 1 is kept here: only a result that decodes and names this very run is `read`.  Any other end is
+`unknown` with a reason and a message, or `skipped` if the node was too full or busy to run it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import PodView
 
 NO_ROOM = ("OutOf", "Preempting")
-"""Starts of the reasons that a kubelet gives to pods which it has no room for: its admission found the node
-full (OutOfcpu, OutOfpods, ...), or a critical pod needed the place (kubernetes, pkg/kubelet/lifecycle and
+"""Prefixes of the reasons for which a kubelet refuses a pod: its admission found the node full (OutOfcpu,
+OutOfpods, ...), or a critical pod needed the room (kubernetes, pkg/kubelet/lifecycle and
 pkg/kubelet/preemption)."""
 
 OF_THE_PROBE = ("", "Completed", "Error", "OOMKilled")
-"""Reasons of a container that ran and ended: its message is the probe's.  Under any other (StartError,
-ContainerCannotRun, ContainerStatusUnknown) it is the container runtime's or the kubelet's."""
+"""Reasons of a container that ran and ended: the probe wrote its message.  For any other reason (StartError,
+ContainerCannotRun, ContainerStatusUnknown) the container runtime or the kubelet did."""
 
 NEVER_RAN = "ContainerStatusUnknown"
 """What a kubelet writes for a container that it ended before it ran (while pulling the image, say)."""
@@ -40,14 +40,14 @@ def ending(pod: PodView, *, node: str, limits: Limits, deadline: float, now: flo
     """How the run of this pod ended, or None while it goes on.
 
     `deadline` and `now` in seconds.  A run ends on our container's terminated state, not on the pod's phase
-    (sidecars), and a pod that is gone or was disrupted ends it too, with its last words where there are any.
+    (sidecars).  A pod that is gone or was disrupted ends it too, with its last message if there is one.
     """
     if pod.terminated is not None:
         end = _of_message(pod, node=node)
         return end if end.outcome is Outcome.READ else _no_room(pod) or end
-    crowded_out = _no_room(pod)
-    if crowded_out is not None:
-        return crowded_out
+    no_room = _no_room(pod)
+    if no_room is not None:
+        return no_room
     if pod.gone or pod.deleting_since:
         return RunEnd(
             outcome=Outcome.UNKNOWN, reason="PodDeleted", message="the pod was deleted before it ended"
@@ -78,7 +78,7 @@ def _no_room(pod: PodView) -> RunEnd | None:
     """The end of a run that the node had no room for, or none to go on with; None for any other."""
     if pod.disrupted.startswith("Preempt"):
         return RunEnd(
-            outcome=Outcome.SKIPPED, reason="Preempted", message="a pod of higher priority took the place"
+            outcome=Outcome.SKIPPED, reason="Preempted", message="a pod of higher priority preempted it"
         )
     if pod.finished and pod.reason.startswith(NO_ROOM):
         return RunEnd(
@@ -121,7 +121,9 @@ def _of_message(pod: PodView, *, node: str) -> RunEnd:
         return RunEnd(outcome=Outcome.UNKNOWN, reason=pod.pending_reason, message=text[:400])
     if pod.reason == "DeadlineExceeded" and not ended.message:
         return RunEnd(
-            outcome=Outcome.UNKNOWN, reason="DeadlineExceeded", message="ended by its deadline, no words"
+            outcome=Outcome.UNKNOWN,
+            reason="DeadlineExceeded",
+            message="its deadline ended it without a message",
         )
     if not ended.message:
         reason = ended.reason if ended.reason not in ("", "Completed", "Error") else "NoResult"
@@ -138,15 +140,15 @@ def _of_message(pod: PodView, *, node: str) -> RunEnd:
 def _checked(result: Result, *, pod: PodView, node: str) -> RunEnd:
     expected = names.run_id(node_uid=pod.node_uid, probe=pod.probe, number=pod.number)
     if result.run != expected or result.node != node or result.probe != pod.probe:
-        told = f"probe {result.probe[:40]!r} run {result.run[:40]!r} node {result.node[:80]!r}"
-        message = f"the result is of {told}, expected probe {pod.probe!r} run {expected!r} node {node!r}"
+        received = f"probe {result.probe[:40]!r} run {result.run[:40]!r} node {result.node[:80]!r}"
+        message = f"the result is of {received}; expected probe {pod.probe!r} run {expected!r} node {node!r}"
         return RunEnd(outcome=Outcome.UNKNOWN, reason="WrongRun", message=message)
     problem = result.problem
-    crowded_out = _no_room(pod)
-    if problem is not None and crowded_out is not None:
-        return crowded_out
-    if problem is not None and problem.kind == ProblemKind.TERMINATED:
-        return RunEnd(
-            outcome=Outcome.UNKNOWN, reason="Terminated", message=problem.message or "ended by SIGTERM"
-        )
+    if problem is not None:
+        no_room = _no_room(pod)
+        if no_room is not None:
+            return no_room
+        if problem.kind == ProblemKind.TERMINATED:
+            message = problem.message or "ended by SIGTERM"
+            return RunEnd(outcome=Outcome.UNKNOWN, reason="Terminated", message=message)
     return RunEnd(outcome=Outcome.READ, reason="Read", result=result)

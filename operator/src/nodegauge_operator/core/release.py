@@ -1,7 +1,5 @@
-"""What comes off a node that no policy selects, or that has no report of its own: labels, taints, condition,
-pods and in the end the report.
-
-Whether it does is `step`'s decision; here is the order, one write at a time.
+"""What is removed from a node that no policy selects, or that has no report of its own: labels, taints,
+condition, pods, and in the end the report.  One write at a time; `planner` decides whether it happens.
 """
 
 from __future__ import annotations
@@ -9,8 +7,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nodegauge_operator.api.policy import Limits, seconds
-from nodegauge_operator.api.report import Report
-from nodegauge_operator.core import gate
 from nodegauge_operator.core.actions import (
     DeletePod,
     DeleteReport,
@@ -19,54 +15,49 @@ from nodegauge_operator.core.actions import (
     SetCondition,
     Step,
 )
-from nodegauge_operator.core.context import Situation, Unselected
+from nodegauge_operator.core.context import Snapshot, Unselected
+from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, label_patch, taint_patch
 from nodegauge_operator.core.model import NodeView, PodView
-from nodegauge_operator.core.taints import NOTHING, UNVALIDATED, taint_patch
 
 
-def release(s: Situation, node: NodeView) -> Step | None:
-    """No policy selects the node: what we hold comes off, then pods and the report go."""
-    if s.unselected is Unselected.FREEZE:
+def release(snapshot: Snapshot, node: NodeView) -> Step | None:
+    """The next write for a node that no policy selects."""
+    if snapshot.unselected is Unselected.FREEZE:
         return None
-    taken_off = take_off(s, node) or delete_next(s.pods, now=s.now, limits=Limits())
-    report, known = s.report, s.known
-    if (
-        taken_off
-        or report is None
-        or (known is not None and taint_patch(node, (), leave=_kept(s)) is not None)
-    ):
-        return taken_off  # where the API server refuses to let a taint go, its evidence stays
-    if s.unselected is Unselected.KEEP_REPORT:
-        return _vacate(known) if known is not None else None
-    return DeleteReport(report)
+    step = remove_from_node(snapshot, node) or delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
+    report, own = snapshot.report, snapshot.own_report
+    if step or report is None:
+        return step
+    if own is not None and taint_patch(node, (), leave=_kept_taints(snapshot)) is not None:
+        return None  # the API server refuses to let a taint go: its evidence stays
+    if snapshot.unselected is not Unselected.KEEP_REPORT:
+        return DeleteReport(report)
+    if own is None or not own.status.desired.taints:
+        return None
+    # the node carries no taint of ours any more: its slot in the budget is free
+    return PatchReport(own, replace(own.status, desired=replace(own.status.desired, taints=[])))
 
 
-def _vacate(report: Report) -> Step | None:
-    """The node carries no taint of ours any more: its place in the budget is free."""
-    held = report.status.desired
-    return (
-        PatchReport(report, replace(report.status, desired=replace(held, taints=[]))) if held.taints else None
-    )
-
-
-def take_off(s: Situation, node: NodeView) -> Step | None:
-    """Labels, taints and condition of ours come off."""
-    labels, taints = gate.label_patch(node, {}), taint_patch(node, (), leave=_kept(s))
-    if (labels or taints is not None) and PatchNode not in s.declined:
+def remove_from_node(snapshot: Snapshot, node: NodeView) -> Step | None:
+    """The write that removes labels, taints and condition of ours."""
+    labels, taints = label_patch(node, {}), taint_patch(node, (), leave=_kept_taints(snapshot))
+    if (labels or taints is not None) and PatchNode not in snapshot.declined:
         return PatchNode(node, labels, taints)
-    if node.condition is not None and SetCondition not in s.declined:
+    if node.condition is not None and SetCondition not in snapshot.declined:
         return SetCondition(node, None)
     return None
 
 
-def _kept(s: Situation) -> frozenset[str]:
-    """What no release takes off: `unvalidated` of a node that was never ours (its kubelet registered with it,
-    and the labels that will select it may come later), or that may only have lost a label for a moment."""
-    return UNVALIDATED if s.known is None or s.unselected is Unselected.KEEP_REPORT else NOTHING
+def _kept_taints(snapshot: Snapshot) -> frozenset[str]:
+    """Taints that no release removes: `unvalidated`, on a node that was never ours (its kubelet registered
+    with it, and the labels that will select it may come later) or that may only have lost a label for a
+    moment."""
+    keep = snapshot.own_report is None or snapshot.unselected is Unselected.KEEP_REPORT
+    return UNVALIDATED if keep else NOTHING
 
 
 def delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> Step | None:
-    """Delete the first of these that is there, by force where it should have been gone for long."""
+    """Delete the first pod that is still there, by force if it should have been gone long ago."""
     for pod in pods:
         if pod.gone:
             continue

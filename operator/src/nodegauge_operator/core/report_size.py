@@ -1,8 +1,8 @@
-"""A report's status within its bound: what is said twice, or least needed at 3 a.m., goes first.
+"""Keeps a report's status under 8 KiB (design, section 4): cuts what is repeated or least needed first.
 
-Design, section 4: a report stays under 8 KiB.  The largest machines (16 GPUs, ten network cards) need most of
-it for their matrix and their memory; with many rows bad at once something has to give.  Nothing that decides
-is ever cut: verdict, rows' states and times, what is held, the memory of the next judgement.
+The largest machines (16 GPUs, ten network cards) need most of it for their matrix and their history; with
+many gates entered at once something has to go.  Nothing that decides is ever cut: verdict, the gates' states
+and times, what the node should carry, the judge's history.
 """
 
 from __future__ import annotations
@@ -14,20 +14,26 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Finding, Severity
 from nodegauge_operator.api.report import ReportStatus
-from nodegauge_operator.core.texts import cut
 
 LIMIT = 7800
-"""Bytes of the status as JSON: 8 KiB less what name, owner and UIDs need."""
+"""Bytes of the status as JSON: 8 KiB minus what name, owner and UIDs need."""
 _LEAST_FIRST = list(Severity)
 
 
 def fitted(status: ReportStatus) -> ReportStatus:
-    """The status, cut no further than it has to be; the same again when asked again."""
+    """The status, cut no more than necessary; fitting it again changes nothing."""
     for step in STEPS:
         if size(status) <= LIMIT:
             return status
         status = step(status)
     return status
+
+
+def cut(text: str, most: int) -> str:
+    """At most so many bytes of UTF-8; dots show that there was more."""
+    if len(text.encode()) <= most:
+        return text
+    return text.encode()[: most - 3].decode(errors="ignore") + "..." if most > 3 else ""
 
 
 def size(status: ReportStatus) -> int:
@@ -44,10 +50,12 @@ def worst(findings: list[Finding], most: int) -> list[Finding]:
 
 
 def _evidence(most: int) -> Callable[[ReportStatus], ReportStatus]:
-    """Cut the rows' words; the findings hold them too.  Their subjects stand in the condition, and stay."""
+    """Shorten the gates' messages, which the findings repeat.  Their subjects stay, for the condition."""
 
     def step(status: ReportStatus) -> ReportStatus:
-        return replace(status, gates=[replace(row, message=cut(row.message, most)) for row in status.gates])
+        return replace(
+            status, gates=[replace(gate, message=cut(gate.message, most)) for gate in status.gates]
+        )
 
     return step
 
@@ -73,14 +81,14 @@ def _narrow(status: ReportStatus) -> ReportStatus:
 
 
 def _named_once(status: ReportStatus) -> ReportStatus:
-    """A GPU's name only where it is not that of all of them."""
+    """Drop a GPU's name if it is the name of all of them."""
     gpus = status.gpus
     items = [replace(item, name="") if item.name == gpus.product else item for item in gpus.items]
     return replace(status, gpus=replace(gpus, items=items))
 
 
 def _without_uuids(status: ReportStatus) -> ReportStatus:
-    """GPUs by their places and PCI addresses alone."""
+    """GPUs by index and PCI address only."""
     items = [replace(item, uuid="") if item.pci else item for item in status.gpus.items]
     return replace(status, gpus=replace(status.gpus, items=items))
 
@@ -92,7 +100,7 @@ def _without_bands(status: ReportStatus) -> ReportStatus:
 
 
 def _gpus_alone(status: ReportStatus) -> ReportStatus:
-    """The matrix of the GPUs among themselves: network cards and affinities go."""
+    """The matrix of the GPUs only: drop network cards and affinities."""
     lines = [line.split() for line in status.matrix.splitlines()]
     names = lines[0] if lines else []
     gpus = sum(1 for name in names if name.startswith("GPU") and name[3:].isdigit())
@@ -123,7 +131,7 @@ def _briefly(most: int) -> Callable[[ReportStatus], ReportStatus]:
 
 
 def _without_gpus(status: ReportStatus) -> ReportStatus:
-    """How many GPUs there are, and of which kind: not each of them."""
+    """Keep the number and the product of the GPUs, not each of them."""
     return replace(status, gpus=replace(status.gpus, items=[]))
 
 
@@ -146,4 +154,4 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _without_gpus,
     _findings(512),
 )
-"""What goes, in this order: findings are what a reader came for, and lose last what can be said shorter."""
+"""What is cut, in this order.  Findings come late: they are what a reader opens the report for."""

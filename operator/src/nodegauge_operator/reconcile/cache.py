@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse
+from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse, ranked
 from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core.model import NodeView, PodView
-from nodegauge_operator.core.selection import ranked
 
 
 class PolicyError(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Set
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_operator.core.budget import gated_places
+from nodegauge_operator.core.budget import gated_slots
 from nodegauge_operator.reconcile.cache import Cache, version_of
 from nodegauge_operator.reconcile.counters import NodeCounters
 
@@ -56,7 +56,7 @@ class GateBudget:
     def slots(self, policy: str) -> int:
         """Slots of the policy, used or free."""
         known = self._cache.policies.get(policy)
-        return gated_places(known.spec.budget.gated_nodes, self.counters.selected(policy)) if known else 0
+        return gated_slots(known.spec.budget.gated_nodes, self.counters.selected(policy)) if known else 0
 
     def used(self, policy: str) -> int:
         """Used slots of the policy; more than it has after its budget shrank."""

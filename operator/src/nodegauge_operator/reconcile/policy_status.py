@@ -14,7 +14,6 @@ from typing import Any
 from nodegauge_judge import Verdict
 from nodegauge_judge.nccl.model import Agreement
 from nodegauge_operator.api.report import stamp
-from nodegauge_operator.core.selection import matches
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
@@ -208,7 +207,7 @@ def _ready(cache: Cache, budget: GateBudget, name: str) -> State:
     selected = budget.counters.selected(name)
     if selected:
         return "True", PolicyReason.ACTIVE, f"in force on {selected} nodes"
-    if policy and any(matches(policy.spec.node_selector, node.labels) for node in cache.nodes.values()):
+    if policy and any(policy.spec.node_selector.matches(node.labels) for node in cache.nodes.values()):
         return "True", PolicyReason.OVERRIDDEN, "every node it selects follows another policy"
     return "True", PolicyReason.NO_NODES, "spec.nodeSelector selects no node"
 

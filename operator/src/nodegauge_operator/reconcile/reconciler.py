@@ -10,16 +10,16 @@ from functools import partial
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, unstamp
-from nodegauge_operator.core import actions
-from nodegauge_operator.core import planner as steps
+from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
+from nodegauge_operator.core import actions, planner
+from nodegauge_operator.core.context import Snapshot, Unselected
 from nodegauge_operator.core.model import Taint
+from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.concurrency import Kind
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.peers import Peers
 from nodegauge_operator.reconcile.writer import Writer
@@ -31,22 +31,23 @@ MAX_STEPS = 24
 LATER_SECONDS = 60.0
 """When writes that the API server refused are tried again."""
 KEEP_SECONDS = 600.0
-"""How long the report of a node is kept that left its policy's selection: its label may only flap."""
+"""How long a node's report is kept after the node left its policy's selection: its label may only flap."""
 
 
-class Settled(Struct, frozen=True, kw_only=True):
+class Reconciled(Struct, frozen=True, kw_only=True):
     """Nothing is left to write for now.
 
-    `due_since`: what the node waits for a place for, and when that was last done there (0.0: never); nothing
-    where nothing is due.  `wake_at`: when to look again, epoch seconds.
+    `waiting_since`: pools of which the node wants a slot, and when such a run was last made there (0.0:
+    never).  `wake_at`: when to look again, epoch seconds.
     """
 
-    due_since: dict[Kind, float]
+    waiting_since: dict[str, float]
     wake_at: float
 
 
-class Worker:
-    """Settles nodes; holds no state but which event this process posted last for each node."""
+class Reconciler:
+    """Reconciles nodes; its only state is the last event that this process posted for each node, and since
+    when a node is outside its policy."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Worker:
         self._clock = clock
         self._since = clock()
         self.gate_budget = GateBudget(cache, clock=time.monotonic)
-        """Who is gated, and may be."""
+        """Which nodes are gated, and which may be."""
         self._peers = Peers(cache)
         self._posted: dict[str, tuple[str, str]] = {}
         self._left_at: dict[str, float] = {}
@@ -80,11 +81,11 @@ class Worker:
             instance=settings.instance,
         )
 
-    async def settle(self, name: str, *, granted: frozenset[Kind], since: float | None) -> Settled:
+    async def reconcile(self, name: str, *, granted: frozenset[str], since: float | None) -> Reconciled:
         """Write what has to be written for one node.
 
-        `granted`: a place in these budgets is kept for it.  `since`: when the pod event came that ended a
-        run, monotonic; None where none did.  Raises `KubeError` for what another try has to solve.
+        `granted`: pools that reserve a slot for it.  `since`: when the pod event arrived that ended a run,
+        monotonic; None if none did.  Raises `KubeError` if another try has to solve it.
         """
         judged = False
         fresh = False
@@ -92,16 +93,16 @@ class Worker:
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
                 await self._confirm(name)
-            situation = self._situation(name, granted=granted, fresh=fresh, declined=declined)
-            step = steps.next_step(situation)
+            snapshot = self._snapshot(name, granted=granted, fresh=fresh, declined=declined)
+            step = planner.next_step(snapshot)
             if step is None or (self.stopping and isinstance(step, actions.CreatePod)):
-                return self._settled(name, situation)
+                return self._reconciled(name, snapshot)
             try:
-                done = await self._writer.write(step, situation)
+                done = await self._writer.write(step, snapshot)
             except KubeError as error:
                 if not _may_wait(step, error):
                     raise
-                log.warning("node %s: %s, tried again later", name, error, extra={"node": name})
+                log.warning("node %s: %s; will try again later", name, error, extra={"node": name})
                 self._metrics.failures.labels(type(error).__name__).inc()
                 declined = declined | {type(step): str(error)}
                 continue
@@ -110,7 +111,7 @@ class Worker:
                 if judged and since is not None and isinstance(done, actions.PatchNode):
                     self._metrics.result_seconds.observe(time.monotonic() - since)
             fresh = isinstance(step, actions.RefreshReport)
-        raise KubeError(f"not settled after {MAX_STEPS} writes")
+        raise KubeError(f"still not reconciled after {MAX_STEPS} writes")
 
     async def _confirm(self, name: str) -> None:
         """A node that was reported deleted, or that a list lacks: only a 404 makes it gone.
@@ -129,20 +130,19 @@ class Worker:
             self._cache.suspects.add(name)
             raise
 
-    def _situation(
-        self, name: str, *, granted: frozenset[Kind], fresh: bool, declined: dict[type, str]
-    ) -> steps.Situation:
+    def _snapshot(
+        self, name: str, *, granted: frozenset[str], fresh: bool, declined: dict[type, str]
+    ) -> Snapshot:
         node = self._cache.nodes.get(name)
-        return steps.Situation(
+        return Snapshot(
             node=node,
             policy=self._cache.policy_of(node) if node else None,
             report=self._cache.reports.get(name),
             pods=self._cache.pods_of(name),
             now=self._clock(),
-            granted=Kind.HEALTH in granted,
-            nccl_granted=Kind.NCCL in granted,
+            granted=granted,
             peers=partial(self._peers.of, but=name),
-            gate_room=self.gate_budget.has_slot(name),
+            gate_slot=self.gate_budget.has_slot(name),
             posted=self._posted.get(name, ("", "")),
             fresh=fresh,
             since=self._since,
@@ -151,13 +151,12 @@ class Worker:
             defaults=self._defaults,
         )
 
-    def _unselected(self, name: str) -> steps.Unselected:
-        """What to do with a node that no policy in force selects."""
+    def _unselected(self, name: str) -> Unselected:
+        """What to do with the node if no policy in force selects it."""
         cache = self._cache
         if cache.policy_errors.keys() - cache.policies.keys():
-            return steps.Unselected.FREEZE
-        report = cache.reports.get(name)
-        node = cache.nodes.get(name)
+            return Unselected.FREEZE
+        report, node = cache.reports.get(name), cache.nodes.get(name)
         flapped = (
             report is not None
             and report.status.policy in cache.policies
@@ -165,40 +164,33 @@ class Worker:
         )
         if node is None or not flapped or cache.policy_of(node) is not None:
             self._left_at.pop(name, None)
-            return steps.Unselected.RELEASE
+            return Unselected.RELEASE
         left = self._left_at.setdefault(name, self._clock())
         away = self._clock() - left
-        return steps.Unselected.RELEASE if away >= KEEP_SECONDS else steps.Unselected.KEEP_REPORT
+        return Unselected.RELEASE if away >= KEEP_SECONDS else Unselected.KEEP_REPORT
 
-    def _settled(self, name: str, situation: steps.Situation) -> Settled:
-        for pod in situation.pods:
+    def _reconciled(self, name: str, snapshot: Snapshot) -> Reconciled:
+        for pod in snapshot.pods:
             if pod.gone:
                 self._cache.drop_pod(pod)
-        node, policy, report = situation.node, situation.policy, situation.report
         if name in self._cache.outside_selector and not self._cache.pods_of(name):
-            self._cache.drop_node(name)  # nothing of ours is left there, and no watch tells of it
-        if node is None:
+            self._cache.drop_node(name)  # nothing of ours is left there, and no watch will report it
+        if snapshot.node is None:
             self._cache.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
-        wake_at = min(steps.wake_at(situation), self._again_at(name, situation))
-        pods = self._cache.pods_of(name)
-        if node is None or policy is None or any(pod.in_the_way for pod in pods):
-            return Settled(due_since={}, wake_at=wake_at)
-        due = {Kind.HEALTH: steps.run_due_at(report, node=node, policy=policy)}
-        if not pods:
-            due[Kind.NCCL] = steps.nccl_due_at(report, node=node, policy=policy, defaults=self._defaults)
-        waits = {kind: _last(situation, kind) for kind, at in due.items() if at <= situation.now}
-        return Settled(due_since=waits, wake_at=wake_at)
+        wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot))
+        waiting_since = planner.waiting_since(snapshot.context) if snapshot.context else {}
+        return Reconciled(waiting_since=waiting_since, wake_at=wake_at)
 
-    def _again_at(self, name: str, situation: steps.Situation) -> float:
-        """When refused writes are tried again, or a report that was kept has been kept long enough."""
-        later = situation.now + LATER_SECONDS if situation.declined else float("inf")
-        if name in self._left_at and situation.report is not None:
-            return min(later, max(self._left_at[name] + KEEP_SECONDS, situation.now + 1))
-        return later
+    def _retry_at(self, name: str, snapshot: Snapshot) -> float:
+        """When refused writes are tried again, or a report has been kept long enough."""
+        at = snapshot.now + LATER_SECONDS if snapshot.declined else NEVER
+        if name in self._left_at and snapshot.report is not None:
+            return min(at, max(self._left_at[name] + KEEP_SECONDS, snapshot.now + 1))
+        return at
 
     def _note(self, name: str, step: actions.Step) -> bool:
-        """Say what was written; whether a run was judged with it."""
+        """Log what was written; whether a run was judged with it."""
         extra = {"node": name}
         match step:
             case actions.PostEvent(_, change):
@@ -206,23 +198,23 @@ class Worker:
             case actions.PatchReport(report, status):
                 return self._note_runs(name, report, status)
             case actions.PatchNode() as patch:
-                log.info("node %s: %s", name, _words(patch), extra=extra)
+                log.info("node %s: %s", name, _changes(patch), extra=extra)
             case _:
                 log.debug("node %s: %s", name, type(step).__name__, extra=extra)
         return False
 
     def _note_runs(self, name: str, report: Report, status: ReportStatus) -> bool:
-        """Count and log what has been judged; whether anything was."""
+        """Count and log the runs that were judged; whether there was one."""
         judged = False
-        for probe in names.PROBES:
+        for probe, kind in KINDS.items():
             before, after = report.status.probe(probe).last_run, status.probe(probe)
             run = after.last_run
             if run is None or (before is not None and before.number == run.number):
                 continue
             judged = True
             self._metrics.runs.labels(probe, run.outcome.value, run.reason).inc()
-            if probe == names.PROBE_NCCL:
-                self._note_held(name, run)
+            if kind.holds_gpus:
+                self._note_gpu_hold(name, run)
             extra = {
                 "node": name,
                 "probe": probe,
@@ -230,22 +222,22 @@ class Worker:
                 "outcome": run.outcome.value,
                 "verdict": after.verdict.value,
             }
-            words = after.summary if run.outcome is Outcome.READ else f"{run.reason}: {run.message}"
-            log.info("node %s: %s run %d: %s", name, probe, run.number, words, extra=extra)
+            message = after.summary if run.outcome is Outcome.READ else f"{run.reason}: {run.message}"
+            log.info("node %s: %s run %d: %s", name, probe, run.number, message, extra=extra)
         return judged
 
-    def _note_held(self, name: str, run: Run) -> None:
-        """How long the benchmark held the node's GPUs, where it held them at all."""
+    def _note_gpu_hold(self, name: str, run: Run) -> None:
+        """How long the run held the node's GPUs, if it held them at all."""
         for pod in self._cache.pods_of(name):
             if pod.uid == run.pod_uid and pod.scheduled_at:
-                told = pod.terminated.finished_at if pod.terminated else 0.0
-                self._metrics.held_seconds.observe(max(0.0, (told or self._clock()) - pod.scheduled_at))
+                ended_at = pod.terminated.finished_at if pod.terminated else 0.0
+                self._metrics.held_seconds.observe(max(0.0, (ended_at or self._clock()) - pod.scheduled_at))
 
 
 def _may_wait(step: actions.Step, error: KubeError) -> bool:
-    """Whether a failed write holds nothing else up: what a node carries or an event says can come later.
+    """Whether other writes may go on after this one failed: an event, or what a node should carry, can wait.
 
-    An event may even meet a store of events that is down; a node that cannot be reached cannot wait.
+    An event can wait for any error; a node only if the API server refused the write.
     """
     if isinstance(step, actions.PostEvent):
         return True
@@ -254,30 +246,15 @@ def _may_wait(step: actions.Step, error: KubeError) -> bool:
     )
 
 
-def _words(patch: actions.PatchNode) -> str:
-    """What a patch changed on the node, for people."""
-    words = [f"{k} removed" if v is None else f"{k}={v}" for k, v in patch.labels.items()]
+def _changes(patch: actions.PatchNode) -> str:
+    """What a patch changed on the node, for the log."""
+    changes = [f"{k} removed" if v is None else f"{k}={v}" for k, v in patch.labels.items()]
     if patch.taints is not None:
         before, after = _taints(patch.node.taints), _taints(patch.taints)
-        words += [f"taint {taint} removed" for taint in before if taint not in after]
-        words += [f"taint {taint} set" for taint in after if taint not in before]
-    return ", ".join(words)
+        changes += [f"taint {taint} removed" for taint in before if taint not in after]
+        changes += [f"taint {taint} set" for taint in after if taint not in before]
+    return ", ".join(changes)
 
 
 def _taints(taints: Iterable[Taint]) -> list[str]:
     return [f"{t.key}={t.value}:{t.effect}" for t in taints if t.key in names.NODE_TAINTS]
-
-
-def _last(situation: steps.Situation, kind: Kind) -> float:
-    """When it was last done here, epoch seconds; 0.0 for never: those go first.
-
-    Of health runs any end counts; of benchmarks the last that measured: one that found the GPUs taken has its
-    own delay, and measured nothing.
-    """
-    report = situation.known
-    if report is None:
-        return 0.0
-    probe = report.status.probe(kind.value)
-    if kind is Kind.NCCL:
-        return unstamp(probe.read_at)
-    return unstamp(probe.last_run.finished_at) if probe.last_run else 0.0

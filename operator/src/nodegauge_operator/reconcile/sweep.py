@@ -20,9 +20,9 @@ from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.background_task import BackgroundTask
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.concurrency import Turns
+from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
-from nodegauge_operator.reconcile.reconciler import Worker
+from nodegauge_operator.reconcile.reconciler import Reconciler
 from nodegauge_operator.reconcile.resync import Jitter, ListSchedule, list_all
 from nodegauge_operator.reconcile.workqueue import Priority, WorkQueue
 from nodegauge_operator.settings import Settings
@@ -57,8 +57,10 @@ class Sweep:
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
-        self._worker = Worker(client=client, cache=cache, metrics=metrics, settings=settings, clock=clock)
-        self._budget = self._worker.gate_budget
+        self._reconciler = Reconciler(
+            client=client, cache=cache, metrics=metrics, settings=settings, clock=clock
+        )
+        self._budget = self._reconciler.gate_budget
         self._policy_status = PolicyStatus(
             client=client,
             cache=cache,
@@ -68,7 +70,7 @@ class Sweep:
             jitter=jitter,
         )
         self._queue = WorkQueue()
-        self._turns = Turns(cache, self._budget.counters)
+        self._concurrency = Concurrency(cache, self._budget.counters)
         self._failures: dict[str, int] = {}
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self._run_ended_at: dict[str, float] = {}
@@ -132,7 +134,7 @@ class Sweep:
                 if not self._has_work():
                     await self._sleep()
         finally:
-            self._worker.stopping = True
+            self._reconciler.stopping = True
             await asyncio.gather(
                 self._list_task.stop(within=0),
                 self._status_task.stop(within=LAST_WRITES_SECONDS),
@@ -208,9 +210,9 @@ class Sweep:
 
     def _grant(self) -> None:
         """Give the free slots of each policy's budgets to the nodes that waited longest."""
-        for name in self._turns.grant():
+        for name in self._concurrency.grant():
             self._queue.wake(name, priority=Priority.HIGH)  # its slot stays reserved until then
-        for probe, count in self._turns.waiting().items():
+        for probe, count in self._concurrency.waiting().items():
             self._metrics.waiting.labels(probe).set(count)
         for probe in names.PROBES:
             self._metrics.running.labels(probe).set(len(self.cache.nodes_with_pods(probe)))
@@ -239,9 +241,9 @@ class Sweep:
 
     async def _reconcile(self, name: str) -> None:
         """Reconcile one node; an error is tried again later and affects no other node."""
-        granted, run_ended_at = self._turns.granted(name), self._run_ended_at.get(name)
+        granted, run_ended_at = self._concurrency.granted(name), self._run_ended_at.get(name)
         try:
-            result = await self._worker.settle(name, granted=granted, since=run_ended_at)
+            reconciled = await self._reconciler.reconcile(name, granted=granted, since=run_ended_at)
         except KubeError as error:
             if isinstance(error, Unreachable):
                 # The API server may have restarted, which watches do not report.
@@ -253,12 +255,12 @@ class Sweep:
         else:
             if self._run_ended_at.get(name) == run_ended_at:
                 self._run_ended_at.pop(name, None)
-            if granted or not result.due_since:
+            if granted or not reconciled.waiting_since:
                 self._failures.pop(name, None)  # else the failed write was only put off: keep its backoff
-            self._turns.wait(name, result.due_since)
-            self._queue.set_timer(name, result.wake_at)
+            self._concurrency.wait(name, reconciled.waiting_since)
+            self._queue.set_timer(name, reconciled.wake_at)
         finally:
-            self._turns.done(name)
+            self._concurrency.done(name)
             self._in_flight.pop(name, None)
             self._budget.reconciled(name)
             self._policy_status.dirty = True

@@ -10,10 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator.api.report import Report, ReportStatus
-from nodegauge_operator.core import actions
-from nodegauge_operator.core import planner as steps
+from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.budget import is_gated
+from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube import events, nodes, pods, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused, Unavailable
@@ -36,7 +37,7 @@ class Writer(Struct, kw_only=True):
     namespace: str
     instance: str
 
-    async def write(self, step: actions.Step, situation: steps.Situation) -> actions.Step | None:
+    async def write(self, step: actions.Step, snapshot: Snapshot) -> actions.Step | None:
         """Make the write; the step that was made, or None if the object had changed or was gone.
 
         If the API server refuses a pod, the step that records the refusal.  Raises `KubeError` if the write
@@ -44,7 +45,7 @@ class Writer(Struct, kw_only=True):
         """
         try:
             if isinstance(step, actions.CreatePod):
-                return await self._create(step, situation)
+                return await self._create(step, snapshot)
             await self._call(step)
         except Conflict:
             await self._read_again(step)
@@ -99,20 +100,24 @@ class Writer(Struct, kw_only=True):
             raise
         self.gate_budget.confirm(report.name)
 
-    async def _create(self, step: actions.CreatePod, situation: steps.Situation) -> actions.Step | None:
+    async def _create(self, step: actions.CreatePod, snapshot: Snapshot) -> actions.Step | None:
         """Create or adopt the pod; a refusal is recorded as a run without a result, and backs off."""
         try:
             self.cache.put_pod(await pods.create(self.client, step.manifest))
             return step
         except (Refused, Forbidden) as error:
             self.metrics.refused.inc()
-            has_slot = self.gate_budget.has_slot(situation.node.name) if situation.node else False
-            asked = replace(situation, gate_room=has_slot)
-            message = f"pod not created: {error}"
-            refusal = steps.refused(
-                asked, number=step.number, reason="CreateRefused", message=message, probe=step.probe
+            slot = self.gate_budget.has_slot(step.node.name)
+            context = replace(snapshot, gate_slot=slot).context
+            assert context is not None, "pods are only created on nodes that a policy selects"
+            refusal = planner.refused(
+                context,
+                kind=KINDS[step.probe],
+                number=step.number,
+                reason="CreateRefused",
+                message=f"pod not created: {error}",
             )
-            return await self.write(refusal, situation)
+            return await self.write(refusal, snapshot)
 
     async def _read_again(self, step: actions.Step) -> None:
         match step:

@@ -1,1 +1,1 @@
-"""The probes as the operator sees them: their pods, and what a finished run does to the report."""
+"""One module per kind of probe: its pod, when it is due, and what a finished run does to the report."""

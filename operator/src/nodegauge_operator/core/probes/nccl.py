@@ -1,126 +1,264 @@
-"""The report's next status after a benchmark, after the pull of its image, and when rules have changed.
+"""The NCCL probe: collectives over all GPUs of an idle node, and what their bandwidth changes in the report.
 
-A benchmark touches what is its own alone: its probe, the bandwidth, the rows of the catalogue that it
-answers.  What NVML reports of the node stays the health probe's; `bandwidth` joins the two.
+It touches its own probe, the bandwidth, and the gates that it answers for.  What NVML reports of the node
+belongs to the health probe; `bandwidth.with_agreement` joins the two.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_contract import Result
-from nodegauge_judge import History, NodeFacts, Probe, Verdict
+from nodegauge_judge import History, NodeFacts, Probe, Thresholds, Verdict
 from nodegauge_judge.nccl.agreement import INTERCONNECT_CONTRADICTED
+from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
-from nodegauge_judge.nccl.model import Agreement, NcclJudgement, Peers, no_peers
+from nodegauge_judge.nccl.model import Agreement, NcclJudgement
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import BandwidthStatus, Outcome, ReportStatus, Run
-from nodegauge_operator.core import bandwidth, readings
-from nodegauge_operator.core import gates as rows
-from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.api.policy import Budget, Policy, seconds
+from nodegauge_operator.api.report import (
+    NEVER,
+    BandwidthStatus,
+    GateState,
+    GateStatus,
+    Outcome,
+    ProbeStatus,
+    ReportStatus,
+    unstamp,
+)
+from nodegauge_operator.core import bandwidth, gates, nccl_eligibility, report_update, schedule
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.nccl_grading import rules_of
-from nodegauge_operator.core.readings import Reading
+from nodegauge_operator.core.probes import nccl_pod
+from nodegauge_operator.core.probes.kind import EndedRun, Pool, ProbeKind
+from nodegauge_operator.core.report_update import Reading
 
-NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ContainerCreating", "NotStarted")
-"""Reasons of a pod that never started because its image was not on the node (any more)."""
+NO_IMAGE = (
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "ContainerCreating",
+    "NotStarted",
+)
+"""Reasons of a pod that never started because its image is not on the node (any more)."""
 MAX_MESSAGE = 300
 
 
-class Met(Struct, frozen=True, kw_only=True):
-    """What a run met: the node, the policy, the time in epoch seconds, what nodes like this one reach."""
-
-    node: NodeView
-    policy: Policy
-    now: float
-    peers: Peers = no_peers
+def _concurrent(budget: Budget) -> int | str:
+    """A policy that pauses health runs pauses NCCL runs too: whoever asks for no pods means all of them."""
+    return 0 if budget.concurrent_probes in (0, "0%") else budget.concurrent_nccl_probes
 
 
-def after_run(status: ReportStatus, *, run: Run, end: RunEnd, met: Met, request: str) -> ReportStatus:
-    """The status after a benchmark that answers `request`."""
-    before = status.probe(names.PROBE_NCCL)
-    judgement = None
-    if end.result is not None:
-        judgement = _judged(end.result, status, met)
-        end = end if judgement.readable else _unreadable(judgement)
-    ended = readings.ended(run, end, node=met.node, now=met.now)
-    if judgement is None or not judgement.readable:
-        probe = readings.unread(before, ended, request=request)
-        after = replace(status, probes=status.with_probe(probe))
-        return _without_image(after) if end.reason in NO_IMAGE else after
-    gates = rows.after_run(
-        status.gates, judgement, policy=met.policy.spec.hysteresis, now=met.now, probe=Probe.NCCL
-    )
-    measured = replace(
-        _measured(judgement, met.policy),
-        boot_id=ended.boot_id,
-        hardware=bandwidth.hardware(status.gpus),
-    )
-    measured = _still_contradicted(status.bandwidth, measured)
-    probe = readings.read(before, ended, _reading(judgement), request=request)
-    after = replace(status, probes=status.with_probe(probe), bandwidth=measured, gates=gates)
-    return replace(after, interconnect=bandwidth.agreed(after, node=met.node, policy=met.policy, now=met.now))
+POOL = Pool(name="nccl", setting=_concurrent)
+"""A pull and the NCCL run that follows it share a slot."""
 
 
-def after_pull(
-    status: ReportStatus, *, run: Run, end: RunEnd, met: Met, request: str, image: str
-) -> ReportStatus:
-    """The status after a pod that was to bring `image` to the node, and to say whether it can be used."""
-    before = status.probe(names.PROBE_PULL)
-    problem = end.result.problem if end.result is not None else None
-    if problem is not None:
-        end = RunEnd(outcome=Outcome.UNKNOWN, reason="ImageUnusable", message=f"{image}: {problem.message}")
-    ended = readings.ended(run, end, node=met.node, now=met.now)
-    if end.outcome is not Outcome.READ:
-        failed = readings.unread(before, ended, request=request)
-        return replace(status, probes=status.with_probe(replace(failed, image=image or before.image)))
-    reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.")
-    pulled = replace(readings.read(before, ended, reading, request=request), image=image)
-    return replace(status, probes=status.with_probe(pulled))
+class NcclKind(ProbeKind):
+    """Holds every GPU of the node for minutes, so it gives way to everything else."""
+
+    name = names.PROBE_NCCL
+    pool = POOL
+    holds_gpus = True
+    event_prefix = "NCCL probe: "
+
+    def deadline(self, policy: Policy) -> float:
+        return seconds(policy.spec.probes.nccl.deadline)
+
+    def due_at(self, context: Context) -> float:
+        return next_measurement_at(context) if image_is_there(context) else NEVER
+
+    def last_done_at(self, status: ReportStatus) -> float:
+        return last_measured_at(status)
+
+    def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
+        return nccl_pod.nccl_spec(context, run, deadline=self.deadline(context.policy))
+
+    def ending(self, pod: PodView, context: Context) -> RunEnd | None:
+        """A run gives way where the node is wanted for something else, or did so already: whoever drained the
+        node may have ended it."""
+        end = super().ending(pod, context)
+        if end is not None and end.outcome is not Outcome.UNKNOWN:
+            return end
+        return yielding(context.node) or end
+
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
+        status = context.status
+        judgement = _judge(context, ended)
+        if judgement is not None and not judgement.readable:
+            ended = replace(ended, end=_unreadable(judgement))
+        if judgement is None or not judgement.readable:
+            probes = status.with_probe(report_update.unread(context, self.name, ended))
+            after = replace(status, probes=probes)
+            return _without_image(after) if ended.end.reason in NO_IMAGE else after
+        probe = report_update.read(context, self.name, ended, _reading(judgement))
+        measured = replace(
+            _bandwidth(judgement, context.policy),
+            boot_id=probe.boot_id,
+            hardware=nccl_eligibility.hardware(status.gpus),
+        )
+        numbers = context.policy.spec.hysteresis
+        after = replace(
+            status,
+            probes=status.with_probe(probe),
+            bandwidth=_still_contradicted(status.bandwidth, measured),
+            gates=gates.after_run(status.gates, judgement, policy=numbers, now=context.now, probe=Probe.NCCL),
+        )
+        return bandwidth.with_agreement(context.after(after))
+
+    def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
+        if before.interconnect == after.interconnect:
+            return ""
+        why = f": {after.interconnect.message}" if after.interconnect.reported else ""
+        return f" Interconnect label: {_label(before)} -> {_label(after)}{why}."
 
 
-def regraded(status: ReportStatus, met: Met) -> ReportStatus:
-    """The status with its last measurement graded by the policy's rules of now: findings and agreement may
-    be others, but no run is counted, and no gate entered or left."""
-    probe, found = status.probe(names.PROBE_NCCL), status.bandwidth
-    if not probe.history or not found.grade or found.grade == rules_of(met.policy).grade:
+def next_measurement_at(context: Context) -> float:
+    """When the GPUs may be measured again, whether or not the image has to be pulled first.
+
+    Never: without an NCCL image, without a health reading of this boot, and where no NCCL run can be made.  A
+    run that read nothing, or found the GPUs taken, is repeated after `recheck`, then twice that each time, up
+    to the interval.
+    """
+    if not context.nccl_image or not context.node.may_run or not nccl_eligibility.allocatable(context.node):
+        return NEVER
+    status, policy = context.status, context.policy
+    health = status.probe(names.PROBE_HEALTH)
+    if not health.read_at or health.unread or context.rebooted_since(health):
+        return NEVER
+    probe = status.probe(names.PROBE_NCCL)
+    asked = schedule.requested(context, probe)
+    if nccl_eligibility.hindrance(status, context.node, asked=asked) is not None:
+        return NEVER
+    if schedule.wanted_now(context, probe):
+        return schedule.AT_ONCE
+    if probe.unread:
+        return schedule.finished_at(probe) + recheck_delay(probe, policy)
+    return schedule.finished_at(probe) + _wait_after_reading(context, probe)
+
+
+def _wait_after_reading(context: Context, probe: ProbeStatus) -> float:
+    """Seconds from a readable run to the next: the interval, or less if something waits for a measurement."""
+    status, policy = context.status, context.policy
+    recheck = seconds(policy.spec.probes.nccl.recheck)
+    waits = [policy.interval_of(names.PROBE_NCCL)]
+    if status.bandwidth.again or not nccl_eligibility.same_hardware(status):
+        waits.append(recheck)
+    if status.bandwidth.gpus < status.bandwidth.of <= nccl_eligibility.allocatable(context.node):
+        waits.append(recheck * schedule.doubled(probe.streak))  # the missing GPUs are back
+    leave = policy.spec.hysteresis.leave_runs
+    in_vain = [_runs_in_vain(gate) for gate in status.gates if _is_open(gate, leave=leave)]
+    if status.bandwidth.agreement == Agreement.CONTRADICTED and not in_vain:
+        in_vain.append(probe.streak)  # only a run that agrees brings the label back
+    return min(waits + [recheck * schedule.doubled(runs) for runs in in_vain])
+
+
+def recheck_delay(probe: ProbeStatus, policy: Policy) -> float:
+    """Seconds to wait after runs that read nothing."""
+    first, most = seconds(policy.spec.probes.nccl.recheck), policy.interval_of(names.PROBE_NCCL)
+    return schedule.backed_off(probe, first=first, most=most)
+
+
+def image_is_there(context: Context) -> bool:
+    """The image of NCCL runs was pulled in this boot: no GPU is held for a pull."""
+    pull = context.status.probe(names.PROBE_PULL)
+    return pull.image == context.nccl_image and not pull.unread and not context.rebooted_since(pull)
+
+
+def last_measured_at(status: ReportStatus) -> float:
+    """When the node was last measured: a run that found the GPUs taken measured nothing."""
+    return unstamp(status.probe(names.PROBE_NCCL).read_at)
+
+
+def yielding(node: NodeView) -> RunEnd | None:
+    """The end of an NCCL run, or of its pull, on a node that is wanted for something else by now.
+
+    A drain refuses to evict pods without a controller, and a driver upgrade waits for whoever holds a GPU.
+    """
+    if node.unschedulable:
+        reason, text = nccl_eligibility.Why.CORDONED.value, "the node was cordoned meanwhile"
+    elif node.leaving:
+        reason, text = "NodeLeaving", "the node is being removed"
+    elif node.driver_changing:
+        reason, text = "DriverChanges", "the driver or the MIG layout is being changed"
+    else:
+        return None
+    return RunEnd(outcome=Outcome.SKIPPED, reason=reason, message=text)
+
+
+def regraded(context: Context) -> ReportStatus:
+    """The status with its last measurement graded by the policy's expectations and thresholds of now.
+
+    Findings and agreement may change; no run is counted, and no gate is entered or left.
+    """
+    status = context.status
+    probe, before = status.probe(names.PROBE_NCCL), status.bandwidth
+    if not probe.history or not before.grade or before.grade == grading(context.policy).digest:
         return status
-    rules = rules_of(met.policy)
+    by = grading(context.policy)
     judgement = regrade(
         probe.history,
-        expectations=rules.expectations,
-        thresholds=rules.thresholds,
-        node=_facts(met.node),
-        peers=met.peers,
+        expectations=by.expectations,
+        thresholds=by.thresholds,
+        node=_facts(context.node),
+        peers=context.peers,
     )
     if not judgement.readable:
-        return replace(status, bandwidth=replace(found, grade=rules.grade))
+        return replace(status, bandwidth=replace(before, grade=by.digest))
     measured = replace(
-        _measured(judgement, met.policy),
-        boot_id=found.boot_id,
-        hardware=found.hardware,
-        reason=found.reason,
-        detail=found.detail,
+        _bandwidth(judgement, context.policy),
+        boot_id=before.boot_id,
+        hardware=before.hardware,
+        reason=before.reason,
+        detail=before.detail,
     )
-    if not _by_its_own_number(status):
-        measured = _still_contradicted(found, measured)
-    probe = readings.graded_again(probe, _reading(judgement))
-    return replace(status, probes=status.with_probe(probe), bandwidth=measured)
+    # a contradiction that an earlier run measured stays; one that the last run measured itself is graded anew
+    if all(finding.code != INTERCONNECT_CONTRADICTED.code for finding in probe.findings):
+        measured = _still_contradicted(before, measured)
+    graded = report_update.graded_again(probe, _reading(judgement))
+    return replace(status, probes=status.with_probe(graded), bandwidth=measured)
 
 
-def _judged(result: Result, status: ReportStatus, met: Met) -> NcclJudgement:
-    rules = rules_of(met.policy)
+class Grading(Struct, frozen=True, kw_only=True):
+    """What grades bandwidth; `digest` identifies it, whichever policy it is from."""
+
+    expectations: Expectations
+    thresholds: Thresholds
+    digest: str
+
+
+def grading(policy: Policy) -> Grading:
+    """The policy's own expectations before the built-in ones, and its thresholds."""
+    return _grading(msgspec.json.encode((policy.spec.expectations, policy.spec.thresholds)))
+
+
+@lru_cache(maxsize=64)
+def _grading(encoded: bytes) -> Grading:
+    """Cached: it is needed at every look at every measured node, and most share a few policies."""
+    own, thresholds = msgspec.json.decode(encoded, type=tuple[list[Expectation], Thresholds])
+    expectations = Expectations.default().with_policy(own)
+    digest = names.digest(f"{expectations.digest()}{msgspec.json.encode(thresholds).decode()}")
+    return Grading(expectations=expectations, thresholds=thresholds, digest=digest)
+
+
+def _judge(context: Context, ended: EndedRun) -> NcclJudgement | None:
+    """The judgement of a run that brought a result; None for any other."""
+    if ended.end.result is None:
+        return None
+    status, by = context.status, grading(context.policy)
     return judge_nccl(
-        result,
-        expectations=rules.expectations,
-        thresholds=rules.thresholds,
+        ended.end.result,
+        expectations=by.expectations,
+        thresholds=by.thresholds,
         previous=status.probe(names.PROBE_NCCL).history,
         history=History.decode(status.probe(names.PROBE_HEALTH).history),
-        node=_facts(met.node),
-        peers=met.peers,
-        environment=met.policy.spec.probes.nccl.environment,
+        node=_facts(context.node),
+        peers=context.peers,
+        environment=context.policy.spec.probes.nccl.environment,
     )
 
 
@@ -142,7 +280,7 @@ def _reading(judgement: NcclJudgement) -> Reading:
     )
 
 
-def _measured(judgement: NcclJudgement, policy: Policy) -> BandwidthStatus:
+def _bandwidth(judgement: NcclJudgement, policy: Policy) -> BandwidthStatus:
     return BandwidthStatus(
         all_reduce=judgement.busbw.get("all_reduce"),
         all_gather=judgement.busbw.get("all_gather"),
@@ -153,20 +291,14 @@ def _measured(judgement: NcclJudgement, policy: Policy) -> BandwidthStatus:
         agreement=judgement.agreement.value,
         message=judgement.message[:MAX_MESSAGE],
         fingerprint=judgement.fingerprint,
-        grade=rules_of(policy).grade,
+        grade=grading(policy).digest,
         again=judgement.again,
     )
 
 
-def _by_its_own_number(status: ReportStatus) -> bool:
-    """Whether the last run itself contradicted what NVML reports, and not one before it."""
-    codes = {finding.code for finding in status.probe(names.PROBE_NCCL).findings}
-    return INTERCONNECT_CONTRADICTED.code in codes
-
-
 def _still_contradicted(before: BandwidthStatus, after: BandwidthStatus) -> BandwidthStatus:
-    """A run that cannot tell lets a contradiction of the same boot stand: only a number that agrees brings a
-    label back."""
+    """A run that cannot tell does not end a contradiction of the same boot: only bandwidth that agrees brings
+    the label back."""
     same = before.boot_id == after.boot_id and before.agreement == Agreement.CONTRADICTED
     if not same or after.agreement != Agreement.UNSURE:
         return after
@@ -174,6 +306,23 @@ def _still_contradicted(before: BandwidthStatus, after: BandwidthStatus) -> Band
 
 
 def _without_image(status: ReportStatus) -> ReportStatus:
-    """The image has to be brought anew: no GPUs are held for that."""
+    """The image has to be pulled again before GPUs are held."""
     pull = status.probe(names.PROBE_PULL)
     return replace(status, probes=status.with_probe(replace(pull, image=""))) if pull.image else status
+
+
+def _is_open(gate: GateStatus, *, leave: int) -> bool:
+    """Whether another NCCL run could change the gate: one with enough good runs only waits for time."""
+    if gate.code not in gates.GATES_OF_NCCL or gate.good >= leave:
+        return False
+    return bool(gate.bad) or gate.state is not GateState.WATCHING
+
+
+def _runs_in_vain(gate: GateStatus) -> int:
+    """Runs that did not help the gate to close: bad ones, and those that could not tell."""
+    return gate.bad + max(0, gate.readable_since - gate.good)
+
+
+def _label(status: ReportStatus) -> str:
+    interconnect = status.interconnect
+    return f"{interconnect.klass} ({interconnect.evidence})" if interconnect.klass else "none"

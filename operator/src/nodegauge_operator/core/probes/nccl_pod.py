@@ -1,9 +1,9 @@
-"""What pods of the benchmark have beyond what all of ours have: one holds every GPU, the other none.
+"""The pods of an NCCL run: the NCCL probe holds every GPU of the node, its pull holds none.
 
-The benchmark asks for all GPUs that the device plugin offers, whoever holds them now: so the scheduler places
-it on an idle node alone, and takes it off as soon as somebody of higher priority wants one.  The plugin says
-which GPUs it sees, so its environment must not.  It never tolerates a cordon: `giving_way` comes too late for
-a node that is cordoned between the plan and the pod.
+The NCCL probe asks for all GPUs that the device plugin offers, whoever holds them now.  So the scheduler only
+places it on an idle node, and preempts it as soon as a pod of higher priority wants a GPU.  The device plugin
+chooses which GPUs it sees, so the environment must not.  It never tolerates a cordon: `nccl.yielding` is too
+late for a node that is cordoned between the plan and the pod.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from typing import Any
 import msgspec
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.nccl_eligibility import allocatable
-from nodegauge_operator.core.probes import pod_parts
-from nodegauge_operator.core.probes.pod_parts import ProbeDefaults
+from nodegauge_operator.core.probes.pod import configured_tolerations, container
 
-OWN_SHARE = 0.9
-"""The benchmark ends by itself before the kubelet ends it, with what it has."""
+DEADLINE_SHARE = 0.9
+"""The probe ends itself before the kubelet would, with what it has measured so far."""
 SHM_GIB = 4
-"""NCCL's host buffers lie in /dev/shm where it may not use cuMem (measurement, section 3.3); the 64 MiB that
-a runtime gives by default are too few.  Charged to the pod's memory, which is why its limit lies above."""
+"""NCCL's host buffers are in /dev/shm if it may not use cuMem (measurement, section 3.3); a runtime's default
+of 64 MiB is too small.  It counts as the pod's memory, so the memory limit includes it."""
 TMP = "1Gi"
 MEMORY_GIB_PER_GPU = 1.5
 """Host memory of a CUDA context, its pinned buffers and its share of NCCL's, generously."""
@@ -31,19 +29,19 @@ MEMORY_GIB = 4
 PULL_REQUESTS = {"cpu": "10m", "memory": "64Mi"}
 PULL_LIMITS = {"cpu": "1", "memory": "2Gi"}
 KUBERNETES_TAINTS = "node.kubernetes.io/"
-"""Taints by which Kubernetes says that a node is not to be used now: cordoned, not ready, short of memory."""
+"""Taints by which Kubernetes closes a node for now: cordoned, not ready, short of memory."""
 
 
-def nccl(*, node: NodeView, policy: Policy, run: str, defaults: ProbeDefaults) -> dict[str, Any]:
-    """The parts of the pod spec that make it a benchmark."""
-    probe, gpus = policy.spec.probes.nccl, allocatable(node)
-    body = pod_parts.container(node=node, policy=policy, run=run, defaults=defaults)
+def nccl_spec(context: Context, run: str, *, deadline: float) -> dict[str, Any]:
+    """The parts of the pod spec of the NCCL probe."""
+    probe, node, gpus = context.policy.spec.probes.nccl, context.node, allocatable(context.node)
+    body = container(context, run)
     body |= {
-        "image": policy.nccl_image(defaults.nccl_image),
+        "image": context.nccl_image,
         "command": ["python", "-m", "nodegauge_probes", names.PROBE_NCCL],
         "args": [
             f"--engine={probe.engine.value}",
-            f"--deadline={policy.deadline_of(names.PROBE_NCCL) * OWN_SHARE:g}",
+            f"--deadline={deadline * DEADLINE_SHARE:g}",
             f"--environment={msgspec.json.encode(probe.environment, order='sorted').decode()}",
         ],
         "env": [
@@ -51,28 +49,28 @@ def nccl(*, node: NodeView, policy: Policy, run: str, defaults: ProbeDefaults) -
             {"name": "NODEGAUGE_GPUS", "value": node.gpu_capacity or str(gpus)},
             {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
         ],
-        "resources": _resources(policy, gpus, defaults),
+        "resources": _resources(context, gpus),
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "tmp", "mountPath": "/tmp"}],
     }
-    priority = defaults.nccl_priority_class_name
     return {
         "containers": [body],
         "volumes": [
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHM_GIB}Gi"}},
             {"name": "tmp", "emptyDir": {"sizeLimit": TMP}},
         ],
-        "tolerations": _tolerations(node, pod_parts.wanted_tolerations(policy, defaults)),
-    } | ({"priorityClassName": priority} if priority else {})
+        "tolerations": _tolerations(context),
+        # never the policy's priority class: it is meant for health probes, and a high one would preempt jobs
+        "priorityClassName": context.defaults.nccl_priority_class_name or None,
+    }
 
 
-def pull(*, node: NodeView, policy: Policy, run: str, defaults: ProbeDefaults) -> dict[str, Any]:
-    """The parts of the pod spec that bring the nccl image to the node; it sees no GPU, whatever its image's
-    own environment asks for."""
-    body = pod_parts.container(node=node, policy=policy, run=run, defaults=defaults)
+def pull_spec(context: Context, run: str) -> dict[str, Any]:
+    """The parts of the pod spec of a pull; it sees no GPU, whatever its image's environment asks for."""
+    body = container(context, run)
     body |= {
-        "image": policy.nccl_image(defaults.nccl_image),
+        "image": context.nccl_image,
         "command": ["python", "-m", "nodegauge_probes", names.PROBE_PULL],
-        "args": [f"--engine={policy.spec.probes.nccl.engine.value}"],
+        "args": [f"--engine={context.policy.spec.probes.nccl.engine.value}"],
         "env": [*body["env"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
         "resources": {"requests": PULL_REQUESTS, "limits": PULL_LIMITS},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
@@ -80,39 +78,38 @@ def pull(*, node: NodeView, policy: Policy, run: str, defaults: ProbeDefaults) -
     return {
         "containers": [body],
         "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": TMP}}],
-        "tolerations": _tolerations(node, pod_parts.wanted_tolerations(policy, defaults)),
+        "tolerations": _tolerations(context),
     }
 
 
-def _resources(policy: Policy, gpus: int, defaults: ProbeDefaults) -> dict[str, dict[str, str]]:
+def _resources(context: Context, gpus: int) -> dict[str, dict[str, str]]:
     """All GPUs and a core for each: throttled launches would measure the CPU (measurement, section 3.3).
 
-    The GPUs are not the installation's to choose: on fewer the number would be another one.
+    The installation cannot change the number of GPUs: fewer GPUs would give another bandwidth.
     """
     memory = f"{round((SHM_GIB + MEMORY_GIB + MEMORY_GIB_PER_GPU * gpus) * 1024)}Mi"
     own = {
         "requests": {"cpu": str(gpus), "memory": f"{MEMORY_GIB}Gi"},
         "limits": {"cpu": str(2 * gpus), "memory": memory},
     }
-    wanted, installed = policy.spec.pod_template.nccl_resources, defaults.nccl_resources
-    held = {names.GPU_RESOURCE: str(gpus)}
+    policy, installed = context.policy.spec.pod_template.nccl_resources, context.defaults.nccl_resources
+    all_gpus = {names.GPU_RESOURCE: str(gpus)}
     return {
-        kind: parts | installed.get(kind, {}) | wanted.get(kind, {}) | held for kind, parts in own.items()
+        kind: parts | installed.get(kind, {}) | policy.get(kind, {}) | all_gpus for kind, parts in own.items()
     }
 
 
-def _tolerations(node: NodeView, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the node carries, where policy and installation let probes go everywhere; never a cordon.
+def _tolerations(context: Context) -> list[dict[str, Any]]:
+    """The node's own taints, if policy and installation let probes go everywhere; never a cordon.
 
-    Our own taints in any case: a node that is gated has to be measured, or it would never leave its gates.
+    Our own taints always: a node that we gate has to be measured, or it would never leave its gates.
     """
-    named = [toleration for toleration in wanted if toleration.get("key")]
-    if wanted and named == wanted:
-        foreign = named
-    else:
-        foreign = named + [
+    configured = configured_tolerations(context)
+    foreign = [toleration for toleration in configured if toleration.get("key")]
+    if not configured or foreign != configured:  # a toleration without a key tolerates everything
+        foreign += [
             {"key": taint.key, "operator": "Exists"}
-            for taint in node.taints
+            for taint in context.node.taints
             if not taint.key.startswith(KUBERNETES_TAINTS)
             and taint.key not in names.NODE_TAINTS
             and taint.key not in names.TAINTS_OF_NODES_BEING_REMOVED

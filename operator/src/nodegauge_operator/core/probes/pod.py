@@ -1,72 +1,127 @@
-"""The probe pod as a manifest: which container a probe has; `podparts` has what all of them are.
+"""The manifest of a probe pod: what every pod of ours has, whatever it measures.
 
-The health probe holds no GPU: by its environment the NVIDIA runtime shows it all of them, and `utility` alone
-brings NVML in.  What a benchmark holds is in `ncclpod`.
+Promise 6: no token, no root, no capabilities, read-only root, seccomp RuntimeDefault, bounded CPU, memory and
+time.  Pods are pinned by affinity on metadata.name, not by nodeName: so priority and preemption stay in
+force, and no autoscaler scales up for them.  Requests are explicit, because limits without requests become
+requests, and the probe would then pend on a full node.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from msgspec import to_builtins
+
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy, seconds
-from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.core.probes import nccl_pod, pod_parts
-from nodegauge_operator.core.probes.pod_parts import ProbeDefaults
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.probes.kind import ProbeKind
 
-__all__ = ["ProbeDefaults", "probe_pod"]
-
-REQUESTS = {"cpu": "10m", "memory": "32Mi"}
-LIMITS = {"cpu": "1", "memory": "256Mi"}
-OWN_SHARE = 0.8
-"""The probe ends by itself a little before the kubelet ends it, so that its own words arrive."""
+GRACE_SECONDS = 5
+USER = 65532
 
 
-def probe_pod(
-    *,
-    node: NodeView,
-    policy: Policy,
-    number: int,
-    request: str,
-    defaults: ProbeDefaults,
-    probe: str = names.PROBE_HEALTH,
-) -> dict[str, Any]:
-    """The manifest of one run of a probe on one node, under the same name for every try of the same run.
-
-    `request`: the report's `spec.requestedAt` that it answers.
-    """
-    run = names.run_id(node_uid=node.uid, probe=probe, number=number)
-    spec = pod_parts.skeleton(node=node, policy=policy, defaults=defaults, deadline=policy.deadline_of(probe))
-    metadata = pod_parts.metadata(node=node, policy=policy, number=number, defaults=defaults, probe=probe)
-    match probe:
-        case names.PROBE_NCCL:
-            spec.pop("priorityClassName", None)  # a high one, meant for health probes, would end jobs
-            spec |= nccl_pod.nccl(node=node, policy=policy, run=run, defaults=defaults)
-        case names.PROBE_PULL:
-            spec |= nccl_pod.pull(node=node, policy=policy, run=run, defaults=defaults)
-            metadata["annotations"][names.POD_IMAGE] = policy.nccl_image(defaults.nccl_image)
-        case _:
-            spec["containers"] = [_health(node=node, policy=policy, run=run, defaults=defaults)]
-    if request:
-        metadata["annotations"][names.POD_REQUEST] = request
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+def probe_pod(context: Context, kind: ProbeKind, *, number: int) -> dict[str, Any]:
+    """The manifest of one run, with the same name for every try of the same run."""
+    run = names.run_id(node_uid=context.node.uid, probe=kind.name, number=number)
+    spec = _skeleton(context, deadline=kind.deadline(context.policy)) | kind.pod_spec(context, run)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(context, kind, number),
+        "spec": {key: value for key, value in spec.items() if value is not None},
+    }
 
 
-def _health(*, node: NodeView, policy: Policy, run: str, defaults: ProbeDefaults) -> dict[str, Any]:
-    template, health = policy.spec.pod_template, policy.spec.probes.health
-    body = pod_parts.container(node=node, policy=policy, run=run, defaults=defaults)
-    own_deadline = max(1.0, seconds(health.deadline) * OWN_SHARE)
-    return body | {
-        "image": template.image or defaults.image,
-        "command": ["python", "-m", "nodegauge_probes", "health"],
-        "args": [f"--window={seconds(health.window):g}", f"--deadline={own_deadline:g}"],
+def container(context: Context, run: str) -> dict[str, Any]:
+    """The one container of a pod: its name and environment, and what it may never do."""
+    pull = context.policy.spec.pod_template.image_pull_policy or context.defaults.image_pull_policy
+    body: dict[str, Any] = {
+        "name": names.PROBE_CONTAINER,
         "env": [
-            *body["env"],
-            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
-            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+            {"name": "NODEGAUGE_RUN", "value": run},
+            {"name": "NODEGAUGE_NODE", "value": context.node.name},
         ],
-        "resources": {
-            kind: own | defaults.resources.get(kind, {}) | template.resources.get(kind, {})
-            for kind, own in (("requests", REQUESTS), ("limits", LIMITS))
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    return body | ({"imagePullPolicy": pull} if pull else {})
+
+
+def configured_tolerations(context: Context) -> list[dict[str, Any]]:
+    """The tolerations of probe pods that the policy, or else the installation, configures."""
+    tolerations = context.policy.spec.pod_template.tolerations or context.defaults.tolerations
+    configured: list[dict[str, Any]] = to_builtins(tolerations)
+    return configured
+
+
+def _skeleton(context: Context, *, deadline: float) -> dict[str, Any]:
+    template, defaults = context.policy.spec.pod_template, context.defaults
+    field = {"key": "metadata.name", "operator": "In", "values": [context.node.name]}
+    required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": max(1, round(deadline)),
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+        "tolerations": _tolerations(context),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    optional = {
+        "runtimeClassName": template.runtime_class_name or defaults.runtime_class_name,
+        "priorityClassName": template.priority_class_name or defaults.priority_class_name,
+        "serviceAccountName": defaults.service_account_name,
+        "imagePullSecrets": template.image_pull_secrets or [{"name": s} for s in defaults.image_pull_secrets],
+    }
+    return spec | {key: value for key, value in optional.items() if value}
+
+
+def _tolerations(context: Context) -> list[dict[str, Any]]:
+    """Everything, unless policy or installation say what; our own taints always, whatever their effect.
+
+    A node that we gate has to be measured, or it would never leave its gates.
+    """
+    configured = configured_tolerations(context)
+    if not configured:
+        return [{"operator": "Exists"}]
+    return configured + [{"key": key, "operator": "Exists"} for key in names.NODE_TAINTS]
+
+
+def _metadata(context: Context, kind: ProbeKind, number: int) -> dict[str, Any]:
+    node, template, defaults = context.node, context.policy.spec.pod_template, context.defaults
+    request = {names.POD_REQUEST: context.requested_at} if context.requested_at else {}
+    return {
+        "name": names.pod_name(node_uid=node.uid, probe=kind.name, number=number),
+        "namespace": defaults.namespace,
+        "labels": {
+            names.NO_SIDECAR_ISTIO: "false",
+            **defaults.labels,
+            **template.labels,
+            "app.kubernetes.io/name": "nodegauge-probe",
+            "app.kubernetes.io/instance": defaults.instance,
+            "app.kubernetes.io/managed-by": "nodegauge",
+            names.POD_PROBE: kind.name,
+        },
+        "annotations": {
+            names.NO_SIDECAR_LINKERD: "disabled",
+            names.SAFE_TO_EVICT: "true",
+            **defaults.annotations,
+            **template.annotations,
+            names.POD_NODE: node.name,
+            names.POD_NODE_UID: node.uid,
+            names.POD_RUN: str(number),
+            names.POD_BOOT: node.boot_id,
+            names.POD_POLICY: context.policy.name,
+            **kind.annotations(context),
+            **request,
         },
     }

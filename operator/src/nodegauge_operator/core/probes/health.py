@@ -1,0 +1,156 @@
+"""The health probe: reads the node through NVML for seconds, and holds no GPU.
+
+By its environment the NVIDIA runtime shows it all GPUs, and `utility` alone brings NVML in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from nodegauge_judge import History, Judgement, NodeFacts, Verdict, judge_health
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy, Until, seconds
+from nodegauge_operator.api.report import NEVER, GpusStatus, InterconnectStatus, Outcome, ReportStatus
+from nodegauge_operator.core import gates, report_update, schedule
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.kind import EndedRun, Pool, ProbeKind
+from nodegauge_operator.core.probes.pod import container
+from nodegauge_operator.core.report_update import Reading
+
+RETRY_SECONDS = 30.0
+MAX_GPUS = 16
+"""GPUs listed one by one: no machine has more, and a report stays a few KiB; the count covers the rest."""
+MAX_MATRIX = 8192
+REQUESTS = {"cpu": "10m", "memory": "32Mi"}
+LIMITS = {"cpu": "1", "memory": "256Mi"}
+DEADLINE_SHARE = 0.8
+"""The probe ends itself a little before the kubelet would, so that its message arrives."""
+
+
+class HealthKind(ProbeKind):
+    """Runs on every selected node, cordoned or not (promise 7)."""
+
+    name = names.PROBE_HEALTH
+    pool = Pool(name="health", setting=lambda budget: budget.concurrent_probes)
+    starts_beside_light = True
+
+    def deadline(self, policy: Policy) -> float:
+        return seconds(policy.spec.probes.health.deadline)
+
+    def due_at(self, context: Context) -> float:
+        """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
+        twice that each time, up to the interval."""
+        policy = context.policy
+        if not policy.spec.probes.health.enabled or not context.node.may_run:
+            return NEVER
+        probe = context.status.probe(self.name)
+        if schedule.wanted_now(context, probe):
+            return schedule.AT_ONCE
+        wait = policy.interval_of(self.name)
+        if probe.unread:
+            wait = schedule.backed_off(probe, first=RETRY_SECONDS, most=wait)
+        return schedule.finished_at(probe) + wait
+
+    def last_done_at(self, status: ReportStatus) -> float:
+        return schedule.finished_at(status.probe(self.name))
+
+    def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
+        template, health = context.policy.spec.pod_template, context.policy.spec.probes.health
+        body = container(context, run)
+        deadline = max(1.0, seconds(health.deadline) * DEADLINE_SHARE)
+        body |= {
+            "image": template.image or context.defaults.image,
+            "command": ["python", "-m", "nodegauge_probes", self.name],
+            "args": [f"--window={seconds(health.window):g}", f"--deadline={deadline:g}"],
+            "env": [
+                *body["env"],
+                {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+                {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+            ],
+            "resources": {
+                kind: own | context.defaults.resources.get(kind, {}) | template.resources.get(kind, {})
+                for kind, own in (("requests", REQUESTS), ("limits", LIMITS))
+            },
+        }
+        return {"containers": [body]}
+
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
+        status = context.status
+        judgement = _judge(context, ended)
+        if judgement is None:
+            return replace(status, probes=status.with_probe(report_update.unread(context, self.name, ended)))
+        if not judgement.readable:
+            end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
+            probe = report_update.unread(
+                context, self.name, replace(ended, end=end), findings=judgement.findings
+            )
+            return replace(status, probes=status.with_probe(probe))
+        return _after_reading(context, ended, judgement)
+
+    def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
+        if not before.probe(self.name).read_at:
+            return ""
+        return f" Interconnect: {_interconnect(before)} -> {_interconnect(after)}."
+
+
+def _judge(context: Context, ended: EndedRun) -> Judgement | None:
+    """The judgement of a run that brought a result; None for any other."""
+    if ended.end.result is None:
+        return None
+    node = context.node
+    return judge_health(
+        ended.end.result,
+        thresholds=context.policy.spec.thresholds,
+        history=History.decode(context.status.probe(names.PROBE_HEALTH).history),
+        node=NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity}),
+        interval=context.policy.interval_of(names.PROBE_HEALTH),
+    )
+
+
+def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> ReportStatus:
+    status, policy = context.status, context.policy
+    reading = Reading(
+        verdict=judgement.verdict,
+        summary=judgement.summary,
+        findings=judgement.findings,
+        history=judgement.history.encode(),
+    )
+    probe = report_update.read(context, names.PROBE_HEALTH, ended, reading)
+    gates_after = gates.after_run(status.gates, judgement, policy=policy.spec.hysteresis, now=context.now)
+    passed = probe.verdict in (Verdict.PASS, Verdict.WARN)
+    ends_unvalidated = passed and policy.spec.taints.unvalidated_until is Until.HEALTH
+    found = judgement.interconnect
+    return replace(
+        status,
+        verdict=probe.verdict,
+        summary=probe.summary,
+        probes=status.with_probe(probe),
+        interconnect=InterconnectStatus(
+            klass=found.klass or "",
+            nvlink_gbps=found.nvlink_gbps,
+            evidence=found.evidence or "",
+            reason=found.reason,
+            message=found.message[:500],
+        ),
+        gpus=GpusStatus(
+            count=len(judgement.gpus),
+            product=judgement.product,
+            driver=judgement.driver,
+            items=list(judgement.gpus[:MAX_GPUS]),
+        ),
+        matrix=judgement.matrix[:MAX_MATRIX],
+        gates=gates_after,
+        throttle_judged_at=gates.throttle_judged_at(
+            status.throttle_judged_at, gates_after, judgement=judgement, now=context.now
+        ),
+        psu=judgement.psu.value if judgement.psu else "",
+        passed_at=status.passed_at or (probe.read_at if ends_unvalidated else ""),
+    )
+
+
+def _interconnect(status: ReportStatus) -> str:
+    klass, gbps = status.interconnect.as_reported
+    return (klass or "none") + (f" {gbps} GB/s" if gbps is not None else "")

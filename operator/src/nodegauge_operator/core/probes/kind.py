@@ -1,0 +1,98 @@
+"""What the operator knows of one kind of probe: everything that differs between kinds is a method here.
+
+A new kind is a module beside this one and an entry in `probes.KINDS`; no other module branches on a probe's
+name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from nodegauge_operator.api.policy import Budget, Limits, Policy
+from nodegauge_operator.api.report import ReportStatus, Run
+from nodegauge_operator.core import pod_outcome
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.model import PodView
+from nodegauge_operator.core.pod_outcome import RunEnd
+
+
+class Pool(Struct, frozen=True, kw_only=True):
+    """Probe pods that share one concurrency budget.  `setting`: the policy's count or percentage of nodes."""
+
+    name: str
+    setting: Callable[[Budget], int | str]
+
+
+class EndedRun(Struct, frozen=True, kw_only=True):
+    """A run that ended: number, pod and start in `run`, how it ended in `end`, the `spec.requestedAt` that it
+    answers, and the image that a pull was to bring."""
+
+    run: Run
+    end: RunEnd
+    request: str = ""
+    image: str = ""
+
+
+class ProbeKind(ABC):
+    """One kind of probe.  An instance has no state."""
+
+    name: str
+    """The value of the pod's label, the name in the report, and the probe program's command."""
+    pool: Pool
+    holds_gpus = False
+    """Its pod reserves all GPUs of the node."""
+    light = False
+    """Its pod holds no GPU, opens no NVML and may take half an hour: kinds that start beside it may."""
+    starts_beside_light = False
+    """It does not wait for a light pod to end."""
+    event_prefix = ""
+    """Starts each event about a run of this kind."""
+    announces_verdict = True
+    """A changed verdict is an event; a failed first run is one for every kind."""
+
+    @abstractmethod
+    def deadline(self, policy: Policy) -> float:
+        """Seconds that one run may take."""
+
+    def limits(self, policy: Policy) -> Limits:
+        """When the operator ends a pod of this kind itself."""
+        return policy.spec.limits
+
+    @abstractmethod
+    def due_at(self, context: Context) -> float:
+        """When the next run may start, epoch seconds; 0.0 for at once, `NEVER` for not at all."""
+
+    @abstractmethod
+    def last_done_at(self, status: ReportStatus) -> float:
+        """When a run was last made here, epoch seconds, 0.0 for never: the longest wait goes first."""
+
+    @abstractmethod
+    def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
+        """The parts of the pod's spec that differ from `pod.skeleton`; None removes one."""
+
+    def annotations(self, context: Context) -> dict[str, str]:
+        """Annotations of the pod beyond those that every probe pod has."""
+        return {}
+
+    def ending(self, pod: PodView, context: Context) -> RunEnd | None:
+        """How the pod's run ended; None while it goes on."""
+        policy = context.policy
+        return pod_outcome.ending(
+            pod,
+            node=context.node.name,
+            limits=self.limits(policy),
+            deadline=self.deadline(policy),
+            now=context.now,
+        )
+
+    @abstractmethod
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
+        """The status after a run ended; `context.node` is the node as it was when the run was planned."""
+
+    def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
+        """What an event about a readable run adds to the summary."""
+        return ""

@@ -1,0 +1,88 @@
+"""The pull: brings the NCCL image to the node and says whether it can be used, before any GPU is held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from nodegauge_judge import Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Limits, Policy, seconds
+from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus
+from nodegauge_operator.core import report_update, schedule
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.model import PodView
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes import nccl, nccl_pod
+from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
+from nodegauge_operator.core.report_update import Reading
+
+PULL_SECONDS = 1800.0
+"""How long the NCCL image (about 0.85 GB) may take to arrive on a node; nothing is held meanwhile."""
+
+
+class PullKind(ProbeKind):
+    """The first half of an NCCL run on a node that may lack the image."""
+
+    name = names.PROBE_PULL
+    pool = nccl.POOL
+    light = True
+    event_prefix = "NCCL image: "
+    announces_verdict = False
+
+    def deadline(self, policy: Policy) -> float:
+        return PULL_SECONDS
+
+    def limits(self, policy: Policy) -> Limits:
+        """A pull may take its time to start: that is when the image is pulled."""
+        limits = policy.spec.limits
+        if seconds(limits.not_started) >= PULL_SECONDS:
+            return limits
+        return replace(limits, not_started=f"{PULL_SECONDS:.0f}s")
+
+    def due_at(self, context: Context) -> float:
+        """When an NCCL run is due that lacks the image; after a failed pull of the same image, later."""
+        at = nccl.next_measurement_at(context)
+        if at == NEVER or nccl.image_is_there(context):
+            return NEVER
+        probe = context.status.probe(self.name)
+        if not probe.unread or probe.image != context.nccl_image or schedule.wanted_now(context, probe):
+            return at  # a failed pull says nothing about another image
+        return max(at, schedule.finished_at(probe) + nccl.recheck_delay(probe, context.policy))
+
+    def last_done_at(self, status: ReportStatus) -> float:
+        return nccl.last_measured_at(status)
+
+    def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
+        return nccl_pod.pull_spec(context, run)
+
+    def annotations(self, context: Context) -> dict[str, str]:
+        return {names.POD_IMAGE: context.nccl_image}
+
+    def ending(self, pod: PodView, context: Context) -> RunEnd | None:
+        end = super().ending(pod, context)
+        if end is not None and end.outcome is not Outcome.UNKNOWN:
+            return end
+        return nccl.yielding(context.node) or _replaced(pod, image=context.nccl_image) or end
+
+    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
+        status, image = context.status, ended.image
+        problem = ended.end.result.problem if ended.end.result is not None else None
+        if problem is not None:
+            text = f"{image}: {problem.message}"
+            ended = replace(ended, end=RunEnd(outcome=Outcome.UNKNOWN, reason="ImageUnusable", message=text))
+        if ended.end.outcome is not Outcome.READ:
+            failed = report_update.unread(context, self.name, ended)
+            return replace(status, probes=status.with_probe(replace(failed, image=image or failed.image)))
+        reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.")
+        probe = replace(report_update.read(context, self.name, ended, reading), image=image)
+        return replace(status, probes=status.with_probe(probe))
+
+
+def _replaced(pod: PodView, *, image: str) -> RunEnd | None:
+    """The end of a pull whose image is no longer wanted: the new one must not wait half an hour for it."""
+    if pod.image in ("", image):
+        return None
+    text = f"the image is now {image}" if image else "NCCL runs are no longer wanted"
+    return RunEnd(outcome=Outcome.SKIPPED, reason="ImageReplaced", message=text)
