@@ -1,8 +1,8 @@
-# One word per thing a person wants to do; `make` alone lists them.
+# One target for each task; `make` alone lists them.
 #
 # Every path is relative, because make cannot handle a checkout whose path has a space. Recipes are single
 # commands: make then starts the program itself, without a shell between them that could swallow a Ctrl-C.
-# The stamp carries a checksum of the checkout's path: an environment that was copied or moved is made anew.
+# The stamp carries a checksum of the checkout's path: an environment that was copied or moved is built again.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
@@ -10,33 +10,36 @@ READY := .venv/ready-$(shell pwd | cksum | cut -d' ' -f1)
 RUN := .venv/bin/python
 ARGS ?=
 
-# What the caller's shell says about Python must not leak into ours.
+# Python variables of the caller's shell must not reach ours.
 unexport PYTHONPATH PYTHONHOME
-# Progress arrives when it is made, also in a pipe.
+# Print progress at once, also into a pipe.
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test e2e check matrix loadtest testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check matrix loadtest testbed images reference constraints clean need-cc
 
-help: ## this list
-	@echo "make demo starts a real control plane with sixteen simulated GPU nodes and shows nodegauge at work."
+help: ## list the targets
+	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
 	@echo
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 	@echo
-	@echo "The testbed while it is up: .venv/bin/python -m testbed status | nodes | fault NODE NAME | heal NODE | down"
+	@echo "While the testbed runs: .venv/bin/python -m testbed status | nodes | fault NODE NAME | heal NODE | down"
 
-demo: $(READY) need-cc ## control plane, helm install, sixteen simulated GPU nodes, labels, taints, jobs placed by them; all gone at the end
+demo: $(READY) need-cc ## install nodegauge on sixteen simulated GPU nodes, show labels, taints and scheduled jobs, then clean up
 	@$(RUN) -m testbed.demo $(ARGS)
 
-test: $(READY) need-cc ## the whole test suite (ARGS="tests/unit -k judge" for a part of it)
+quick: $(READY) need-cc ## the quick tests, unit and probes, in about two minutes (ARGS="-k judge" selects some)
+	@$(RUN) -m pytest tests/unit tests/probes $(ARGS)
+
+test: $(READY) need-cc ## all tests, on a real control plane (ARGS="tests/cluster -k crash" selects some)
 	@$(RUN) -m testbed.binaries
 	@$(RUN) -m pytest $(ARGS)
 
-e2e: $(READY) need-cc ## a real kubelet, containerd and runc: install, fault, upgrade, what a kubelet does to pods (root, Linux; else skipped)
+e2e: $(READY) need-cc ## test install, faults and upgrade on a real kubelet with containerd (needs Linux and root, else skipped)
 	@$(RUN) -m e2e $(ARGS)
 
-check: $(READY) ## ruff, format, mypy --strict, import contracts, generated files
+check: $(READY) ## lint, format, types, import contracts, generated files
 	@$(RUN) docs/generate.py --check
 	@$(RUN) charts/generate.py --check
 	@$(RUN) -m ruff check .
@@ -46,28 +49,28 @@ check: $(READY) ## ruff, format, mypy --strict, import contracts, generated file
 	@$(RUN) -m mypy .ci/venv.py docs/generate.py charts/generate.py
 	@.venv/bin/lint-imports
 
-matrix: $(READY) need-cc ## every simulated machine with every fault: what must follow, and what was seen
+matrix: $(READY) need-cc ## judge every simulated machine with every fault and compare with what must follow (some minutes)
 	@$(RUN) -m testbed.matrix $(ARGS)
 
-loadtest: $(READY) need-cc ## throughput, latency, writes and memory of the operator at 100, 1,000 and 5,000 nodes
+loadtest: $(READY) need-cc ## measure the operator's throughput, latency, writes and memory at 100, 1,000 and 5,000 nodes
 	@$(RUN) -m loadtest $(ARGS)
 
-testbed: $(READY) need-cc ## the demo's cluster to play with: up, and the commands to use it
+testbed: $(READY) need-cc ## start a control plane with simulated GPU nodes that stays up, and print how to use it
 	@$(RUN) -m testbed up $(ARGS)
 
-images: $(READY) ## the operator's and the probe's image as OCI archives in dist/images, without an engine (NCCL=1: and the NCCL image)
+images: $(READY) ## build the images as OCI archives in dist/images, without a container engine (NCCL=1 adds the NCCL image)
 	@$(RUN) -m images archives $(if $(NCCL),operator probe nccl) $(ARGS)
 
-reference: $(READY) ## what is generated: docs/reference, the chart's copies of the CRDs, its schema
+reference: $(READY) ## write the generated files: docs/reference, the chart's copies of the CRDs, its schema
 	@$(RUN) docs/generate.py
 	@$(RUN) charts/generate.py
 
-constraints: ## constraints.txt anew, from the newest versions that pyproject.toml allows
+constraints: ## pin the newest versions that pyproject.toml allows in constraints.txt
 	@"$(PYTHON)" .ci/venv.py pins
 
 clean: ## remove .venv, .testbed and the tools' caches from the checkout
 	@if [ -d .testbed ] && ! NODEGAUGE_TESTBED= $(RUN) -m testbed down; then \
-	echo "The testbed in .testbed could not be asked to stop. If nothing of it runs: rm -rf .testbed, then make clean." >&2; exit 1; fi
+	echo "The testbed in .testbed did not stop. If none of its processes runs: rm -rf .testbed, then make clean." >&2; exit 1; fi
 	@rm -rf .venv .testbed .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@rm -rf nodegauge.egg-info operator/src/nodegauge.egg-info probes/src/nodegauge.egg-info

@@ -251,7 +251,9 @@ def _plain(value: Any) -> Any:
 
 
 def install_crds(api: Rest) -> None:
-    """Create or replace the CRDs of this checkout, and wait until the API server serves them."""
+    """Create the CRDs of this checkout where they are missing, and wait until the API server serves them."""
+    if served(api):
+        return
     for file in sorted((ROOT / "crds").glob("*.yaml")):
         crd = yaml.safe_load(file.read_text())
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGETS = {
     "help",
     "demo",
+    "quick",
     "test",
     "e2e",
     "check",
