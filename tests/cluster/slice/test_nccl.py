@@ -69,7 +69,7 @@ def settled(installed: Any, node: str) -> Object:
 
     def agree() -> Object | None:
         status: Object = installed.report(node)["status"]
-        wanted = {k: v for k, v in status["held"]["labels"].items() if k != OURS + "validated-at"}
+        wanted = {k: v for k, v in status["desired"]["labels"].items() if k != OURS + "validated-at"}
         return status if installed.ours(node) == wanted else None
 
     found: Object = eventually(agree, what=f"{node} as its report says")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from testbed.errors import TestbedError
 from testbed.profiles.model import FAR_SWITCH, Fabric, Gpu, Profile
@@ -115,8 +116,17 @@ class Machine:
         return found
 
     def links(self, gpu: int) -> dict[int, str]:
-        """The links of a GPU that lead anywhere: number to the address of the far end."""
-        return {number: far for number, far in enumerate(self.gpus[gpu].links) if far}
+        """The connected links of a GPU: number to the address of the far end."""
+        return self._links[gpu]
+
+    @cached_property
+    def _links(self) -> list[dict[int, str]]:
+        """Of every GPU; a profile does not change, and this is asked thousands of times for one state."""
+        return [{number: far for number, far in enumerate(gpu.links) if far} for gpu in self.gpus]
+
+    @cached_property
+    def _addresses(self) -> frozenset[str]:
+        return frozenset(gpu.address for gpu in self.gpus)
 
     def peer(self, gpu: int, link: int) -> tuple[int, int] | None:
         """The other end of a link, as (GPU, link); None when it leads to something else than a GPU.
@@ -137,13 +147,13 @@ class Machine:
 
     def is_up(self, gpu: int, link: int) -> bool:
         """As NVML tells: with MIG on, no link is."""
-        there = link in self.links(gpu) and (gpu, link) not in self.down
+        there = link in self._links[gpu] and (gpu, link) not in self.down
         return there and not self.profile.model.mig_enabled
 
     def remote_type(self, gpu: int, link: int) -> int:
         """NVML's type of what a link leads to."""
         far = self.gpus[gpu].links[link]
-        if far in {other.address for other in self.gpus}:
+        if far in self._addresses:
             return GPU
         if far == FAR_SWITCH or self.pci[far].kind.class_ == NVSWITCH_CLASS:
             return SWITCH

@@ -73,6 +73,9 @@ def write_procfs(root: Path, *, boot_id: str) -> None:
 def _write_function(root: Path, function: PciFunction, machine: Machine) -> None:
     folder = root / "devices" / function.path
     kind, host = function.kind, machine.profile.host
+    link = root / "bus/pci/devices" / function.address
+    if function.address not in {gpu.address for gpu in machine.gpus} and link.is_symlink():
+        return  # written before; only GPUs change, and a machine has a hundred other functions
     node = next(node for node in host.nodes if node.id == function.numa)
     _files(
         folder,
@@ -89,7 +92,7 @@ def _write_function(root: Path, function: PciFunction, machine: Machine) -> None
     )
     lost = machine.presence.get(function.address) is PciPresence.ALL_ONES
     _bytes(folder / "config", ALL_ONES if lost else _config(function), made=Made.BEFORE)
-    _symlink(root / "bus/pci/devices" / function.address, folder)
+    _symlink(link, folder)
 
 
 def _remove_function(root: Path, function: PciFunction) -> None:
