@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from e2e import aptlists, cgroups, debian, hoststate, needs, pictures
+from e2e import aptlists, cgroups, debian, hoststate, needs, node_images
 from e2e.hoststate import HostState
 from e2e.order import PROFILE, Order
 from e2e.sandbox import Sandbox
@@ -42,7 +42,7 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
     kubelet = build_kubelet(_say)
     try:
         runtime, images = _packaged(cache)
-    except (debian.FetchFailed, pictures.ImageFailed) as error:
+    except (debian.FetchFailed, node_images.ImageFailed) as error:
         _say(f"{error}\nOnce more, with lists of apt's own:")
         aptlists.fetch(cache, progress=_say)
         runtime, images = _packaged(cache)
@@ -60,7 +60,7 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
 
 def _packaged(cache: Path) -> tuple[Path, list[Path]]:
     """What is made of Debian's packages: the container runtime's folder, the images' archives."""
-    return debian.fetch(cache, progress=_say).root, pictures.make(cache, progress=_say)
+    return debian.fetch(cache, progress=_say).root, node_images.make(cache, progress=_say)
 
 
 def perform(directory: Path, *, steps: Sequence[str], record: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from e2e.world import Object
+from e2e.cluster import Object
 from testbed.errors import TestbedError
 
 

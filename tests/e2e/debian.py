@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e import remembered
+from e2e import cached_answers
 from testbed.errors import TestbedError
 
 PACKAGES = ("containerd", "runc", "containernetworking-plugins")
@@ -57,9 +57,9 @@ class Runtime:
 
 def fetch(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
     """The packages' programs, from the cache or downloaded now.  Raises FetchFailed."""
-    versions = remembered.recall(
+    versions = cached_answers.recall(
         cache / "e2e" / "versions.json",
-        remembered.apt_state(config=os.environ.get("APT_CONFIG", "")),
+        cached_answers.apt_state(config=os.environ.get("APT_CONFIG", "")),
         lambda: [_candidate(package) for package in PACKAGES],
     )
     name = "_".join(f"{p}-{v}" for p, v in zip(PACKAGES, versions, strict=True)).replace("/", "-")

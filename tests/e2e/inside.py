@@ -12,14 +12,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from e2e import likeness, nccl, scenario, stage, steps, trials
+from e2e import kubelet_comparison, mounts, nccl, pod_failures, scenario, steps
 from e2e import order as orders
+from e2e.cluster import Cluster
 from e2e.debian import Runtime
 from e2e.node import Node
 from e2e.order import PROFILE, Order
 from e2e.plane import PodPlane
 from e2e.registry import Lane, Stage, chosen
-from e2e.world import World
 from testbed import hardware
 from testbed.binaries import find_or_build
 from testbed.errors import TestbedError
@@ -27,25 +27,25 @@ from testbed.errors import TestbedError
 NODE = "gpu-1"
 
 
-def control_plane(world: World) -> None:
+def control_plane(cluster: Cluster) -> None:
     """The API server answers, on the service's own address."""
-    world.plane.start()
+    cluster.plane.start()
 
 
-def containerd_and_images(world: World) -> None:
+def containerd_and_images(cluster: Cluster) -> None:
     """The node's container runtime runs and has the images."""
-    world.node.start_containerd(world.hardware, wait=world.until)
-    for archive in world.images:
-        world.node.load(archive)
+    cluster.node.start_containerd(cluster.hardware, wait=cluster.until)
+    for archive in cluster.images:
+        cluster.node.load(archive)
 
 
 BEGIN: tuple[Stage, ...] = (((control_plane,), (containerd_and_images,)), ((steps.node_ready,),))
 """What every step needs."""
 STAGES: tuple[Stage, ...] = (
     ((steps.trivial_pod,),),
-    ((likeness.the_common_pods,), scenario.BEFORE),
+    ((kubelet_comparison.the_common_pods,), scenario.BEFORE),
     ((nccl.measures, nccl.gives_way, nccl.hangs), (scenario.helm_test,)),
-    ((trials.what_a_kubelet_does,),),
+    ((pod_failures.what_a_kubelet_does,),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
@@ -54,9 +54,9 @@ STAGES: tuple[Stage, ...] = (
 def run(order: Order) -> None:
     """Everything, in order.  Raises TestbedError at the first thing not seen."""
     directory = Path(order.directory)
-    stage.prepare(directory)
+    mounts.prepare(directory)
     plane = PodPlane(directory / "plane", node=NODE, binaries=find_or_build(_silent), progress=_silent)
-    world = World(
+    cluster = Cluster(
         directory,
         plane=plane,
         node=Node(NODE, directory, runtime=Runtime(root=Path(order.runtime)), kubelet=Path(order.kubelet)),
@@ -67,26 +67,26 @@ def run(order: Order) -> None:
     done: list[tuple[str, float]] = []
     for one in (*BEGIN, *chosen(STAGES, order.steps)):
         with ThreadPoolExecutor(max_workers=len(one)) as pool:
-            for lane in [pool.submit(_walk, world, lane, done) for lane in one]:
+            for lane in [pool.submit(_walk, cluster, lane, done) for lane in one]:
                 lane.result()
     print("\nSteps and their seconds: " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in done))
 
 
-def _walk(world: World, lane: Lane, done: list[tuple[str, float]]) -> None:
+def _walk(cluster: Cluster, lane: Lane, done: list[tuple[str, float]]) -> None:
     """One step after the other, each with its time."""
     for step in lane:
         name, began = step.__name__.replace("_", " "), time.monotonic()
         try:
-            step(world)
+            step(cluster)
         except TestbedError as error:
-            raise TestbedError(f"{name}: {error}{_last_words(world)}") from error
+            raise TestbedError(f"{name}: {error}{_last_words(cluster)}") from error
         done.append((name, time.monotonic() - began))
-        world.say(f"== {name}: {done[-1][1]:.1f} s")
+        cluster.say(f"== {name}: {done[-1][1]:.1f} s")
 
 
-def _last_words(world: World) -> str:
-    operator = world.node.logs("nodegauge", "nodegauge-").splitlines()[-15:]
-    return world.node.last_words() + "".join(f"\n  operator | {line[:300]}" for line in operator)
+def _last_words(cluster: Cluster) -> str:
+    operator = cluster.node.logs("nodegauge", "nodegauge-").splitlines()[-15:]
+    return cluster.node.last_words() + "".join(f"\n  operator | {line[:300]}" for line in operator)
 
 
 def _silent(_: str) -> None:

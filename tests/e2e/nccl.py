@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from e2e import carried, containers
-from e2e.carried import PREFIX
-from e2e.pictures import ENGINE
+from e2e import containers, node_marks
+from e2e.cluster import NAMESPACE, WORKLOADS, Cluster, Object, terminated
+from e2e.node_images import ENGINE
+from e2e.node_marks import PREFIX
 from e2e.steps import container
-from e2e.world import NAMESPACE, TRIALS, Object, World, terminated
 from nodegauge_contract import decode
 from testbed.errors import TestbedError
-from testbed.likeness import watching
-from testbed.likeness.watching import Event
+from testbed.kubelet_comparison import watching
+from testbed.kubelet_comparison.watching import Event
 
 GPU = "nvidia.com/gpu"
 GPUS = 8
@@ -39,122 +39,122 @@ HANGS_AFTER = "30,2,2"
 """Seconds for starting, measuring and ending, instead of 90, 45 and 10."""
 
 
-def measures(world: World) -> None:
+def measures(cluster: Cluster) -> None:
     """A pod that `restricted` admits gets all GPUs and a /dev/shm of its size; its numbers become labels."""
-    with watching.pods(world.plane, namespace=NAMESPACE, selector=PROBE) as seen:
-        if carried.probe(world, "nccl"):  # it was faster than this watch
-            carried.ask(world)
-        world.until(lambda: _ended(seen), seconds=WITHIN, what="the end of a benchmark's pod")
-        _await_run(world, "read", after=0)
+    with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
+        if node_marks.probe(cluster, "nccl"):  # it was faster than this watch
+            node_marks.ask(cluster)
+        cluster.until(lambda: _ended(seen), seconds=WITHIN, what="the end of a benchmark's pod")
+        _await_run(cluster, "read", after=0)
     pod = _ended(seen)
     holding = [e.pod for e in seen if _is(e, "nccl") and _bound(e) and not terminated(e.pod)]
-    world.must_be(
+    cluster.must_be(
         {(one["spec"]["nodeName"], _held(one), one["spec"]["priority"]) for one in holding},
-        {(world.node.name, str(GPUS), PRIORITY)},
+        {(cluster.node.name, str(GPUS), PRIORITY)},
         what=f"node, {GPU} and priority of the benchmark's pod from binding to its end",
     )
     pulls = [e.pod for e in seen if _is(e, "pull")]
-    world.must_be({"", *map(_held, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
+    cluster.must_be({"", *map(_held, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
     nccl = decode(terminated(pod)["message"]).nccl
     assert nccl is not None
-    world.must_be((nccl.ranks, nccl.expected), (GPUS, GPUS), what="GPUs measured, and expected")
-    memory = world.node_object()["status"]["allocatable"]["memory"].removesuffix("Ki")
-    world.must_be(nccl.shm_bytes, min(SHM_BYTES, int(memory) << 10), what="the size of /dev/shm")
-    world.until(lambda: _measured(world), seconds=WITHIN, what="labels of what was measured")
-    run = carried.last_run(world, "nccl")
-    world.say(
+    cluster.must_be((nccl.ranks, nccl.expected), (GPUS, GPUS), what="GPUs measured, and expected")
+    memory = cluster.node_object()["status"]["allocatable"]["memory"].removesuffix("Ki")
+    cluster.must_be(nccl.shm_bytes, min(SHM_BYTES, int(memory) << 10), what="the size of /dev/shm")
+    cluster.until(lambda: _measured(cluster), seconds=WITHIN, what="labels of what was measured")
+    run = node_marks.last_run(cluster, "nccl")
+    cluster.say(
         f"the benchmark held {GPU}: {_held(holding[0])} with priority {PRIORITY} and a /dev/shm of"
-        f" {nccl.shm_bytes} bytes from {run['startedAt']} to {run['finishedAt']}: {_numbers(world)}"
+        f" {nccl.shm_bytes} bytes from {run['startedAt']} to {run['finishedAt']}: {_numbers(cluster)}"
     )
 
 
-def gives_way(world: World) -> None:
+def gives_way(cluster: Cluster) -> None:
     """A job takes all GPUs from a benchmark at once; it is skipped, and what was measured stays."""
     for left in reversed(range(TRIES)):
-        times = _take_over(world)
+        times = _take_over(cluster)
         words = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times.items())
-        world.say(f"after a job wanted {GPUS} GPUs: {words}")
+        cluster.say(f"after a job wanted {GPUS} GPUs: {words}")
         if all(times[what] < AT_ONCE for what in TIMELY):
             return
         if left:
-            before = _number(world)
-            _end_job(world)
-            _await_run(world, "read", after=before)
+            before = _number(cluster)
+            _end_job(cluster)
+            _await_run(cluster, "read", after=before)
     raise TestbedError(f"a job did not have a benchmark's GPUs within {AT_ONCE} s, {TRIES} times: {words}")
 
 
-def hangs(world: World) -> None:
+def hangs(cluster: Cluster) -> None:
     """The benchmark comes back when the job is over; an engine that hangs is a finding, and nothing stays."""
-    world.hardware.heal("nccl-in-real-time")
-    world.hardware.fault("nccl-hang", arm="default")
-    world.node.tell_gpu_containers(NODEGAUGE_NCCL_LIMITS=HANGS_AFTER)
-    before = _number(world)
-    if world.pod(JOB) is None:
-        carried.ask(world)
+    cluster.hardware.heal("nccl-in-real-time")
+    cluster.hardware.fault("nccl-hang", arm="default")
+    cluster.node.tell_gpu_containers(NODEGAUGE_NCCL_LIMITS=HANGS_AFTER)
+    before = _number(cluster)
+    if cluster.pod(JOB) is None:
+        node_marks.ask(cluster)
     else:
-        _end_job(world)
-    run = _await_run(world, "read", after=before)
-    world.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
-    world.hardware.heal("nccl-hang")
-    world.node.tell_gpu_containers()
-    probe = carried.probe(world, "nccl")
-    world.must_be([f["code"] for f in probe["findings"]], ["nccl-hang"], what="what was found")
-    world.must_be(carried.taints(world), [], what="our taints after one hang")
-    world.say(f"{probe['summary']} {probe['findings'][0]['message']}")
-    _await_run(world, "read", after=run["number"])
-    world.must_be(carried.probe(world, "nccl")["findings"], [], what="findings when nothing hangs")
-    world.until(lambda: _measured(world), seconds=WITHIN, what="labels of what was measured")
-    world.until(lambda: not _pods(world), seconds=WITHIN, what="the benchmark's pods to be gone")
+        _end_job(cluster)
+    run = _await_run(cluster, "read", after=before)
+    cluster.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
+    cluster.hardware.heal("nccl-hang")
+    cluster.node.tell_gpu_containers()
+    probe = node_marks.probe(cluster, "nccl")
+    cluster.must_be([f["code"] for f in probe["findings"]], ["nccl-hang"], what="what was found")
+    cluster.must_be(node_marks.taints(cluster), [], what="our taints after one hang")
+    cluster.say(f"{probe['summary']} {probe['findings'][0]['message']}")
+    _await_run(cluster, "read", after=run["number"])
+    cluster.must_be(node_marks.probe(cluster, "nccl")["findings"], [], what="findings when nothing hangs")
+    cluster.until(lambda: _measured(cluster), seconds=WITHIN, what="labels of what was measured")
+    cluster.until(lambda: not _pods(cluster), seconds=WITHIN, what="the benchmark's pods to be gone")
     # What follows looks at health probes, and at pods of theirs alone.
-    world.api.patch(carried.POLICY, {"spec": {"probes": {"nccl": {"enabled": False}}}})
+    cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"nccl": {"enabled": False}}}})
 
 
-def _take_over(world: World) -> dict[str, float]:
+def _take_over(cluster: Cluster) -> dict[str, float]:
     """Let a job take a benchmark's GPUs while it measures; seconds from asking for the job to each event."""
-    kept = _kept(world)
-    world.hardware.fault("nccl-in-real-time")
-    before = _number(world)
-    carried.ask(world)
+    kept = _kept(cluster)
+    cluster.hardware.fault("nccl-in-real-time")
+    before = _number(cluster)
+    node_marks.ask(cluster)
     with (
-        watching.pods(world.plane, namespace=NAMESPACE, selector=f"{PROBE}=nccl") as ours,
-        watching.pods(world.plane, namespace=TRIALS, selector=JOB) as jobs,
+        watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PROBE}=nccl") as ours,
+        watching.pods(cluster.plane, namespace=WORKLOADS, selector=JOB) as jobs,
     ):
-        victim = _measuring(world)
+        victim = _measuring(cluster)
         asked = time.monotonic()
-        world.api.create(f"/api/v1/namespaces/{TRIALS}/pods", _job(world))
-        ended = _until_none(world)
-        running = world.until(lambda: _at(jobs, _runs), seconds=WITHIN, what="the job to run")
-        gone = world.until(
+        cluster.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", _job(cluster))
+        ended = _until_none(cluster)
+        running = cluster.until(lambda: _at(jobs, _runs), seconds=WITHIN, what="the job to run")
+        gone = cluster.until(
             lambda: _at(ours, lambda event: event.kind == "DELETED" and _uid(event.pod) == victim),
             seconds=WITHIN,
             what="the benchmark's pod to be gone",
         )
     bound = _at(jobs, _bound)
-    world.hardware.heal("nccl-in-real-time")
-    run = _await_run(world, "skipped", after=before)
-    world.must_be((run["podUID"], run["reason"]), (victim, "Preempted"), what="the benchmark's end")
-    world.must_be(_kept(world), kept, what="what was measured before")
-    world.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
+    cluster.hardware.heal("nccl-in-real-time")
+    run = _await_run(cluster, "skipped", after=before)
+    cluster.must_be((run["podUID"], run["reason"]), (victim, "Preempted"), what="the benchmark's end")
+    cluster.must_be(_kept(cluster), kept, what="what was measured before")
+    cluster.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
     moments = {"processes gone": ended, "job bound": bound, "job running": running, "pod gone": gone}
     return {what: at - asked for what, at in moments.items()}
 
 
-def _measuring(world: World) -> str:
+def _measuring(cluster: Cluster) -> str:
     """Wait until a benchmark's engine is past its start, which takes its real time now; its pod's UID.
 
     A kubelet is slow to hear of a pod that it has just started: it looks at its containers once a second, and
     first ends what it was about.  Tried: 1.7 s from the order to SIGTERM, against 0.1 s later on.
     """
-    world.until(lambda: containers.with_argument(ENGINE), seconds=WITHIN, what="NCCL at work")
-    nccl = world.hardware.profile.nccl
+    cluster.until(lambda: containers.with_argument(ENGINE), seconds=WITHIN, what="NCCL at work")
+    nccl = cluster.hardware.profile.nccl
     assert nccl is not None
     starts_until = time.monotonic() + nccl.init_seconds + nccl.load_seconds
-    world.until(lambda: time.monotonic() > starts_until, seconds=WITHIN, what="NCCL to measure")
-    [pod] = _pods(world)
+    cluster.until(lambda: time.monotonic() > starts_until, seconds=WITHIN, what="NCCL to measure")
+    [pod] = _pods(cluster)
     return _uid(pod)
 
 
-def _until_none(world: World) -> float:
+def _until_none(cluster: Cluster) -> float:
     """When the last process of the engine had gone."""
     end = time.monotonic() + WITHIN
     while containers.with_argument(ENGINE):
@@ -164,9 +164,9 @@ def _until_none(world: World) -> float:
     return time.monotonic()
 
 
-def _job(world: World) -> Object:
+def _job(cluster: Cluster) -> Object:
     spec = {
-        "nodeSelector": {"kubernetes.io/hostname": world.node.name},
+        "nodeSelector": {"kubernetes.io/hostname": cluster.node.name},
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 0,
         "containers": [container("import time; time.sleep(3600)", resources={"limits": {GPU: str(GPUS)}})],
@@ -174,9 +174,9 @@ def _job(world: World) -> Object:
     return {"metadata": {"name": JOB, "labels": {JOB: ""}}, "spec": spec}
 
 
-def _end_job(world: World) -> None:
-    world.api.delete(f"/api/v1/namespaces/{TRIALS}/pods/{JOB}")
-    world.until(lambda: world.pod(JOB) is None, seconds=WITHIN, what="the job to be gone")
+def _end_job(cluster: Cluster) -> None:
+    cluster.api.delete(f"/api/v1/namespaces/{WORKLOADS}/pods/{JOB}")
+    cluster.until(lambda: cluster.pod(JOB) is None, seconds=WITHIN, what="the job to be gone")
 
 
 def _uid(pod: Object) -> str:
@@ -211,36 +211,38 @@ def _held(pod: Object) -> str:
     return found
 
 
-def _pods(world: World) -> list[Object]:
+def _pods(cluster: Cluster) -> list[Object]:
     path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={PROBE}%3Dnccl"
-    found: list[Object] = world.api.get(path)["items"]
+    found: list[Object] = cluster.api.get(path)["items"]
     return found
 
 
-def _number(world: World) -> int:
-    return int(carried.last_run(world, "nccl").get("number", 0))
+def _number(cluster: Cluster) -> int:
+    return int(node_marks.last_run(cluster, "nccl").get("number", 0))
 
 
-def _await_run(world: World, outcome: str, *, after: int) -> Object:
+def _await_run(cluster: Cluster, outcome: str, *, after: int) -> Object:
     """The first benchmark after that number; TestbedError where it did not end so."""
-    world.until(lambda: _number(world) > after, seconds=WITHIN, what=f"the benchmark after number {after}")
-    run = carried.last_run(world, "nccl")
-    world.must_be(run["outcome"], outcome, what=f"the outcome of benchmark {run['number']} ({run})")
+    cluster.until(
+        lambda: _number(cluster) > after, seconds=WITHIN, what=f"the benchmark after number {after}"
+    )
+    run = node_marks.last_run(cluster, "nccl")
+    cluster.must_be(run["outcome"], outcome, what=f"the outcome of benchmark {run['number']} ({run})")
     return run
 
 
-def _numbers(world: World) -> dict[str, str]:
-    return {k: v for k, v in carried.labels(world).items() if k.removeprefix(PREFIX) in BUSBW}
+def _numbers(cluster: Cluster) -> dict[str, str]:
+    return {k: v for k, v in node_marks.labels(cluster).items() if k.removeprefix(PREFIX) in BUSBW}
 
 
-def _measured(world: World) -> bool:
+def _measured(cluster: Cluster) -> bool:
     """Whether the labels are those of this machine."""
-    found = carried.labels(world)
+    found = node_marks.labels(cluster)
     near = [abs(int(found.get(f"{PREFIX}{name}", 0)) - gbps) <= gbps * NOISE for name, gbps in BUSBW.items()]
     return all(near) and found.get(f"{PREFIX}interconnect-evidence") == "measured"
 
 
-def _kept(world: World) -> Object:
+def _kept(cluster: Cluster) -> Object:
     """What was measured: labels and the report's numbers.  When health was last read is another matter."""
-    labels = {k: v for k, v in carried.labels(world).items() if not k.endswith("/validated-at")}
-    return {"labels": labels, "bandwidth": world.report()["bandwidth"]}
+    labels = {k: v for k, v in node_marks.labels(cluster).items() if not k.endswith("/validated-at")}
+    return {"labels": labels, "bandwidth": cluster.report()["bandwidth"]}

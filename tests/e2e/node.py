@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from e2e import stage
+from e2e import mounts
 from e2e.debian import Runtime
-from e2e.pictures import PAUSE
+from e2e.node_images import PAUSE
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
 from testbed.processes import Process
@@ -82,7 +82,7 @@ NETWORK = {
             "ipMasq": False,
             "ipam": {
                 "type": "host-local",
-                "ranges": [[{"subnet": stage.POD_NETWORK}]],
+                "ranges": [[{"subnet": mounts.POD_NETWORK}]],
                 "dataDir": "/run/e2e/addresses",
             },
         }
@@ -169,7 +169,7 @@ class Node:
                 "--config=/run/e2e/kubelet.json",
                 f"--kubeconfig={kubeconfig}",
                 f"--hostname-override={self.name}",
-                f"--node-ip={stage.NODE_ADDRESS}",
+                f"--node-ip={mounts.NODE_ADDRESS}",
             ],
             log=self._directory / "kubelet.log",
             environ={"PATH": self._runtime.path},

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from testbed.errors import TestbedError
 
 if TYPE_CHECKING:
-    from e2e.world import World
+    from e2e.cluster import Cluster
 
-Step = Callable[["World"], None]
+Step = Callable[["Cluster"], None]
 Lane = tuple[Step, ...]
 """Steps that follow each other."""
 Stage = tuple[Lane, ...]

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from e2e.carried import FINDINGS_WITHIN, HEALTHY, PREFIX, labels, measure, taints
-from e2e.pictures import NCCL_REPOSITORY, NCCL_TAG, REGISTRY
+from e2e.cluster import NAMESPACE, REPORTS, Cluster, terminated
+from e2e.node_images import NCCL_REPOSITORY, NCCL_TAG, REGISTRY
+from e2e.node_marks import FINDINGS_WITHIN, HEALTHY, PREFIX, labels, measure, taints
 from e2e.steps import container
-from e2e.world import NAMESPACE, REPORTS, World, terminated
 from testbed.errors import ApiError, TestbedError
 
 GPUS = 8
@@ -76,30 +76,30 @@ def values(**policy: Any) -> dict[str, Any]:
     }
 
 
-def gpus_on_the_node(world: World) -> None:
+def gpus_on_the_node(cluster: Cluster) -> None:
     """An administrator's status patch gives the node eight GPUs; the kubelet's later writes keep them."""
-    world.api.patch(
-        f"/api/v1/nodes/{world.node.name}", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}}
+    cluster.api.patch(
+        f"/api/v1/nodes/{cluster.node.name}", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}}
     )
     amount = {"nvidia.com/gpu": str(GPUS)}
-    world.api.patch(
-        f"/api/v1/nodes/{world.node.name}/status", {"status": {"capacity": amount, "allocatable": amount}}
+    cluster.api.patch(
+        f"/api/v1/nodes/{cluster.node.name}/status", {"status": {"capacity": amount, "allocatable": amount}}
     )
-    beat = _heartbeat(world)
-    world.until(lambda: _heartbeat(world) != beat, seconds=30, what="the kubelet's next status")
-    status = world.node_object()["status"]
+    beat = _heartbeat(cluster)
+    cluster.until(lambda: _heartbeat(cluster) != beat, seconds=30, what="the kubelet's next status")
+    status = cluster.node_object()["status"]
     for kind in ("capacity", "allocatable"):
-        world.must_be(
+        cluster.must_be(
             status[kind].get("nvidia.com/gpu"), str(GPUS), what=f"{kind} after the kubelet's next status"
         )
-    world.say(f"the node has nvidia.com/gpu: {GPUS}, and the kubelet keeps it")
+    cluster.say(f"the node has nvidia.com/gpu: {GPUS}, and the kubelet keeps it")
 
 
-def runtime_class(world: World) -> None:
+def runtime_class(cluster: Cluster) -> None:
     """The handler gives the driver to containers that ask for it, and to no others; `restricted` holds."""
     body = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
-    world.api.create("/apis/node.k8s.io/v1/runtimeclasses", body)
-    world.make_namespace("confined", labels=RESTRICTED)
+    cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", body)
+    cluster.make_namespace("confined", labels=RESTRICTED)
     asked = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     confined = {
         "securityContext": {
@@ -116,9 +116,9 @@ def runtime_class(world: World) -> None:
             "containers": [container(SEES, **env, **confined)],
             **CONFINED,
         }
-        world.api.create("/api/v1/namespaces/confined/pods", {"metadata": {"name": name}, "spec": spec})
-        find = partial(world.pod, name, namespace="confined")
-        world.until(partial(_ended, find), seconds=30, what=f"pod {name}")
+        cluster.api.create("/api/v1/namespaces/confined/pods", {"metadata": {"name": name}, "spec": spec})
+        find = partial(cluster.pod, name, namespace="confined")
+        cluster.until(partial(_ended, find), seconds=30, what=f"pod {name}")
         end = terminated(find())
         wanted = {
             "gpus": gpus,
@@ -128,99 +128,101 @@ def runtime_class(world: World) -> None:
             "seccomp": "2",
             "no_new_privs": "1",
         }
-        world.must_be(json.loads(end.get("message") or "{}"), wanted, what=f"what pod {name} saw")
-        world.say(f"pod {name}: {end['message']}")
+        cluster.must_be(json.loads(end.get("message") or "{}"), wanted, what=f"what pod {name} saw")
+        cluster.say(f"pod {name}: {end['message']}")
 
 
-def helm_install(world: World) -> None:
+def helm_install(cluster: Cluster) -> None:
     """`helm install --wait` into a restricted namespace: the Deployment runs with its projected token."""
-    world.make_namespace(NAMESPACE, labels=RESTRICTED)
-    _helm(world, "install", values())
-    pods = world.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+    cluster.make_namespace(NAMESPACE, labels=RESTRICTED)
+    _helm(cluster, "install", values())
+    pods = cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     operator = next(pod for pod in pods if pod["metadata"]["name"].startswith(f"{RELEASE}-"))
     volumes = [v["projected"]["sources"] for v in operator["spec"]["volumes"] if "projected" in v]
     if not any("serviceAccountToken" in source for sources in volumes for source in sources):
         raise TestbedError("the operator's pod has no projected token")
-    world.say(f"operator {operator['metadata']['name']} is ready, with a projected token")
+    cluster.say(f"operator {operator['metadata']['name']} is ready, with a projected token")
 
 
-def labels_appear(world: World) -> None:
+def labels_appear(cluster: Cluster) -> None:
     """What the driver answers in the probe's pod becomes the node's labels."""
-    world.until(
-        lambda: HEALTHY.items() <= labels(world).items(),
+    cluster.until(
+        lambda: HEALTHY.items() <= labels(cluster).items(),
         seconds=FINDINGS_WITHIN,
         what=f"the labels {HEALTHY}",
     )
-    report = world.report()
-    world.must_be(taints(world), [], what="our taints on a healthy node")
-    world.must_be(len(report["gpus"]["items"]), GPUS, what="the number of GPUs in the report")
-    world.say(f"labels {labels(world)}; {report['summary']}")
+    report = cluster.report()
+    cluster.must_be(taints(cluster), [], what="our taints on a healthy node")
+    cluster.must_be(len(report["gpus"]["items"]), GPUS, what="the number of GPUs in the report")
+    cluster.say(f"labels {labels(cluster)}; {report['summary']}")
 
 
-def helm_test(world: World) -> None:
+def helm_test(cluster: Cluster) -> None:
     """`helm test` passes, where the chart has one."""
-    templates = (world.checkout / CHART / "templates").rglob("*.yaml")
+    templates = (cluster.checkout / CHART / "templates").rglob("*.yaml")
     if not any("helm.sh/hook: test" in file.read_text() for file in templates):
-        world.say("the chart has no test")
+        cluster.say("the chart has no test")
         return
-    world.plane.helm("test", RELEASE, "--namespace", NAMESPACE, "--timeout", "60s")
+    cluster.plane.helm("test", RELEASE, "--namespace", NAMESPACE, "--timeout", "60s")
 
 
-def fault_taints(world: World) -> None:
+def fault_taints(cluster: Cluster) -> None:
     """A fault is switched on: after two bad runs the taint comes."""
-    world.hardware.fault("p2p-refused")
-    _until_tainted(world, [TAINT])
+    cluster.hardware.fault("p2p-refused")
+    _until_tainted(cluster, [TAINT])
 
 
-def healed_untaints(world: World) -> None:
+def healed_untaints(cluster: Cluster) -> None:
     """The fault is switched off: after two good runs the taint goes, and with it the label of the fault."""
-    world.hardware.heal("p2p-refused")
-    _until_tainted(world, [])
-    world.until(lambda: HEALTHY.items() <= labels(world).items(), seconds=10, what=f"the labels {HEALTHY}")
+    cluster.hardware.heal("p2p-refused")
+    _until_tainted(cluster, [])
+    cluster.until(
+        lambda: HEALTHY.items() <= labels(cluster).items(), seconds=10, what=f"the labels {HEALTHY}"
+    )
 
 
-def _until_tainted(world: World, wanted: list[str]) -> None:
+def _until_tainted(cluster: Cluster, wanted: list[str]) -> None:
     runs = 0
-    while taints(world) != wanted:
+    while taints(cluster) != wanted:
         if runs == MOST_RUNS:
-            raise TestbedError(f"{runs} runs, and the taints are {taints(world)}, not {wanted}")
-        measure(world)
+            raise TestbedError(f"{runs} runs, and the taints are {taints(cluster)}, not {wanted}")
+        measure(cluster)
         runs += 1
-    world.say(f"taints {taints(world)} after {runs} runs")
+    cluster.say(f"taints {taints(cluster)} after {runs} runs")
 
 
-def helm_upgrade(world: World) -> None:
+def helm_upgrade(cluster: Cluster) -> None:
     """A changed value reaches the Deployment and the policy; labels, taints and the report stay."""
-    watched = _carried(world)
+    watched = _carried(cluster)
     changed = values(hysteresis={"dwell": "6s", "leaveRuns": 2})
     changed["operator"]["logLevel"] = "debug"
     changed["policy"]["spec"]["probes"]["nccl"]["enabled"] = False  # as the benchmark's steps left it
-    _helm(world, "upgrade", changed)
-    policy = world.api.get("/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default")
-    world.must_be(policy["spec"]["hysteresis"]["dwell"], "6s", what="the policy's dwell")
+    _helm(cluster, "upgrade", changed)
+    policy = cluster.api.get("/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default")
+    cluster.must_be(policy["spec"]["hysteresis"]["dwell"], "6s", what="the policy's dwell")
     for _ in range(20):
-        world.must_be(_carried(world), watched, what="what the node carries during the upgrade")
+        cluster.must_be(_carried(cluster), watched, what="what the node carries during the upgrade")
         time.sleep(0.1)
-    measure(world)
-    world.must_be(taints(world), watched["taints"], what="the taints after the new operator's first run")
-    world.say("the new operator runs; labels, taints and the report are as before")
+    measure(cluster)
+    cluster.must_be(taints(cluster), watched["taints"], what="the taints after the new operator's first run")
+    cluster.say("the new operator runs; labels, taints and the report are as before")
 
 
-def helm_uninstall(world: World) -> None:
+def helm_uninstall(cluster: Cluster) -> None:
     """Nothing of ours stays: labels, taints, conditions, reports, pods, CRDs, cluster-wide objects."""
-    world.plane.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "120s")
-    world.until(lambda: not left(world), seconds=30, what="an empty cluster")
-    world.say("nothing of nodegauge is left in the cluster")
+    cluster.plane.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "120s")
+    cluster.until(lambda: not left(cluster), seconds=30, what="an empty cluster")
+    cluster.say("nothing of nodegauge is left in the cluster")
 
 
 def _ended(find: Callable[[], dict[str, Any] | None]) -> bool:
     return bool(terminated(find()))
 
 
-def left(world: World) -> list[str]:
+def left(cluster: Cluster) -> list[str]:
     """Everything that is still there of the release."""
-    found = [f"label {key}" for key in labels(world)] + [f"taint {taint}" for taint in taints(world)]
-    conditions = world.node_object()["status"].get("conditions", [])
+    found = [f"label {key}" for key in labels(cluster)] + [f"taint {taint}" for taint in taints(cluster)]
+    conditions = cluster.node_object()["status"].get("conditions", [])
     found += [f"condition {one['type']}" for one in conditions if one["type"] == "GPUValidated"]
     for path in (
         f"/api/v1/namespaces/{NAMESPACE}/pods",
@@ -229,45 +231,45 @@ def left(world: World) -> list[str]:
         f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments",
         f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
     ):
-        found += [f"{path}: {one['metadata']['name']}" for one in world.api.get(path)["items"]]
+        found += [f"{path}: {one['metadata']['name']}" for one in cluster.api.get(path)["items"]]
     for path in (
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
         "/apis/rbac.authorization.k8s.io/v1/clusterroles",
         "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
         "/apis/scheduling.k8s.io/v1/priorityclasses",
     ):
-        names = [one["metadata"]["name"] for one in world.api.get(path)["items"]]
+        names = [one["metadata"]["name"] for one in cluster.api.get(path)["items"]]
         found += [f"{path}: {name}" for name in names if "nodegauge" in name]
     try:
-        found += [f"report {one['metadata']['name']}" for one in world.api.get(REPORTS)["items"]]
+        found += [f"report {one['metadata']['name']}" for one in cluster.api.get(REPORTS)["items"]]
     except ApiError as error:
         if error.status != 404:
             raise
     return found
 
 
-def _helm(world: World, verb: str, what: dict[str, Any]) -> None:
-    file = world.directory / f"values-{verb}.json"
+def _helm(cluster: Cluster, verb: str, what: dict[str, Any]) -> None:
+    file = cluster.directory / f"values-{verb}.json"
     file.write_text(json.dumps(what))
     wait = ["--wait", "--timeout", "120s"]
-    world.plane.helm(
-        verb, RELEASE, str(world.checkout / CHART), "--namespace", NAMESPACE, "--values", str(file), *wait
+    cluster.plane.helm(
+        verb, RELEASE, str(cluster.checkout / CHART), "--namespace", NAMESPACE, "--values", str(file), *wait
     )
 
 
-def _heartbeat(world: World) -> str:
-    conditions = world.node_object()["status"]["conditions"]
+def _heartbeat(cluster: Cluster) -> str:
+    conditions = cluster.node_object()["status"]["conditions"]
     return str(next(c["lastHeartbeatTime"] for c in conditions if c["type"] == "Ready"))
 
 
-def _carried(world: World) -> dict[str, Any]:
+def _carried(cluster: Cluster) -> dict[str, Any]:
     """What an upgrade must not touch; when it was last validated is another matter."""
-    kept = {key: value for key, value in labels(world).items() if not key.endswith("/validated-at")}
-    return {"labels": kept, "taints": taints(world), "report": _report_uid(world)}
+    kept = {key: value for key, value in labels(cluster).items() if not key.endswith("/validated-at")}
+    return {"labels": kept, "taints": taints(cluster), "report": _report_uid(cluster)}
 
 
-def _report_uid(world: World) -> str:
-    found = world.find(f"{REPORTS}/{world.node.name}")
+def _report_uid(cluster: Cluster) -> str:
+    found = cluster.find(f"{REPORTS}/{cluster.node.name}")
     return "" if found is None else str(found["metadata"]["uid"])
 
 

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from e2e.world import TRIALS, World, terminated
+from e2e.cluster import WORKLOADS, Cluster, terminated
 
 READY_WITHIN = 60.0
 POD_WITHIN = 30.0
 
 
-def node_ready(world: World) -> None:
+def node_ready(cluster: Cluster) -> None:
     """The kubelet registers under its own user; the node turns Ready and loses its taints."""
-    world.node.start_kubelet(world.plane.node_kubeconfig())
+    cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
 
     def ready() -> bool:
-        node = world.find(f"/api/v1/nodes/{world.node.name}")
+        node = cluster.find(f"/api/v1/nodes/{cluster.node.name}")
         if node is None:
             return False
         states = {c["type"]: c["status"] for c in node["status"].get("conditions", [])}
         return states.get("Ready") == "True" and not node["spec"].get("taints")
 
-    world.until(ready, seconds=READY_WITHIN, what="the node to be Ready and untainted")
-    info = world.node_object()["status"]["nodeInfo"]
-    world.say(
-        f"node {world.node.name} is Ready: kubelet {info['kubeletVersion']},"
+    cluster.until(ready, seconds=READY_WITHIN, what="the node to be Ready and untainted")
+    info = cluster.node_object()["status"]["nodeInfo"]
+    cluster.say(
+        f"node {cluster.node.name} is Ready: kubelet {info['kubeletVersion']},"
         f" {info['containerRuntimeVersion']}"
     )
 
 
-def trivial_pod(world: World) -> None:
+def trivial_pod(cluster: Cluster) -> None:
     """A pod's last words arrive, and from inside it the API server answers on the service's address."""
-    world.make_namespace(TRIALS)
+    cluster.make_namespace(WORKLOADS)
     code = (
         "import json, os, ssl, urllib.request as u\n"
         "d = '/var/run/secrets/kubernetes.io/serviceaccount/'\n"
@@ -44,12 +44,14 @@ def trivial_pod(world: World) -> None:
         "metadata": {"name": "trivial"},
         "spec": {"restartPolicy": "Never", "containers": [container(code)]},
     }
-    world.api.create(f"/api/v1/namespaces/{TRIALS}/pods", body)
-    world.until(lambda: terminated(world.pod("trivial")), seconds=POD_WITHIN, what="the trivial pod's end")
-    said = terminated(world.pod("trivial"))
-    wanted = f"10.0.0.1:443 {world.api.get('/version')['gitVersion']}"
-    world.must_be(said.get("message"), wanted, what="the termination message")
-    world.say(f"a pod reached the API server and said: {said['message']}")
+    cluster.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", body)
+    cluster.until(
+        lambda: terminated(cluster.pod("trivial")), seconds=POD_WITHIN, what="the trivial pod's end"
+    )
+    said = terminated(cluster.pod("trivial"))
+    wanted = f"10.0.0.1:443 {cluster.api.get('/version')['gitVersion']}"
+    cluster.must_be(said.get("message"), wanted, what="the termination message")
+    cluster.say(f"a pod reached the API server and said: {said['message']}")
 
 
 def container(code: str, **more: object) -> dict[str, object]:

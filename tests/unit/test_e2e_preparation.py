@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e import registry, remembered
+from e2e import cached_answers, registry
 from testbed.errors import TestbedError
 
 
@@ -26,7 +26,7 @@ def test_an_answer_is_kept_as_long_as_its_mark(tmp_path: Path, asked: list[str])
 
     file = tmp_path / "a folder" / "versions.json"
     for mark in ("monday", "monday", "tuesday"):
-        assert remembered.recall(file, mark, ask) == ["1.0"]
+        assert cached_answers.recall(file, mark, ask) == ["1.0"]
     assert len(asked) == 2
 
 
@@ -35,29 +35,29 @@ def test_a_broken_file_is_none(tmp_path: Path, broken: str) -> None:
     """Whoever was killed while writing it costs one look-up."""
     file = tmp_path / "versions.json"
     file.write_text(broken)
-    assert remembered.recall(file, "monday", lambda: ["1.0"]) == ["1.0"]
+    assert cached_answers.recall(file, "monday", lambda: ["1.0"]) == ["1.0"]
 
 
 def test_the_marks_change_with_lists_and_sources(tmp_path: Path) -> None:
     """A list that apt has fetched anew, a source that was edited or added, and lists of our own."""
     folder = tmp_path / "lists"
     folder.mkdir()
-    seen = {remembered.apt_state([folder]), remembered.contents([folder])}
+    seen = {cached_answers.apt_state([folder]), cached_answers.contents([folder])}
     (folder / "Packages").write_text("one")
-    seen |= {remembered.apt_state([folder]), remembered.contents([folder])}
+    seen |= {cached_answers.apt_state([folder]), cached_answers.contents([folder])}
     (folder / "Packages").write_text("other")
-    seen |= {remembered.apt_state([folder]), remembered.contents([folder])}
+    seen |= {cached_answers.apt_state([folder]), cached_answers.contents([folder])}
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "x.pyc").write_text("bytecode is no source")
-    assert remembered.contents([folder]) in seen
+    assert cached_answers.contents([folder]) in seen
     assert len(seen) == 5  # both say the same of nothing
-    assert remembered.apt_state([], config=str(tmp_path / "apt.conf")) != remembered.apt_state([])
+    assert cached_answers.apt_state([], config=str(tmp_path / "apt.conf")) != cached_answers.apt_state([])
 
 
 def step(name: str) -> Any:
     """A step of that name that does nothing."""
 
-    def nothing(world: Any) -> None:
+    def nothing(cluster: Any) -> None:
         pass
 
     nothing.__name__ = name

@@ -13,7 +13,7 @@ from testbed.controlplane import ControlPlane
 from testbed.kubelet import Kubelet, NodeObject
 from testbed.kubelet.api import Api
 from testbed.kubelet.errors import ApiError
-from testbed.lab import PODS, Lab
+from testbed.podtests import PODS, Lab
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.kubelet.process import alive
-from testbed.lab import (
+from testbed.podtests import (
     FOREVER,
     GRANDCHILD,
     PODS,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed.kubelet.process import ContainerProcess, ProcessSpec
-from testbed.lab import (
+from testbed.podtests import (
     Lab,
     end,
     say,

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from testbed.lab import (
+from testbed.podtests import (
     Lab,
     end,
     say,

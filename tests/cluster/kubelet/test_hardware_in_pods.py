@@ -12,7 +12,7 @@ import pytest
 
 from testbed.hardware import plug
 from testbed.kubelet import Kubelet, NodeObject, RecordedHardware, default_images
-from testbed.lab import (
+from testbed.podtests import (
     Lab,
     end,
     wait_for,

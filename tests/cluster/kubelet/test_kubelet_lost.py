@@ -15,7 +15,7 @@ from testbed.controlplane import ControlPlane
 from testbed.kubelet.desired import DesiredFile, NodeSpec
 from testbed.kubelet.process import alive
 from testbed.kubelet.shim import parents
-from testbed.lab import FOREVER, GRANDCHILD, PODS, Lab, all_dead, end, say, wait_for
+from testbed.podtests import FOREVER, GRANDCHILD, PODS, Lab, all_dead, end, say, wait_for
 
 pytestmark = pytest.mark.cluster
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.lab import (
+from testbed.podtests import (
     Lab,
     Object,
     end,

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from testbed.cluster import find_processes
-from testbed.lab import (
+from testbed.podtests import (
     Lab,
     Object,
     condition,

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from testbed.kubelet import python_image
-from testbed.lab import (
+from testbed.podtests import (
     PODS,
     Lab,
     end,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from testbed.kubelet import environment, images, memory, status
+from testbed.kubelet import environment, images, memory_limit, status
 from testbed.kubelet.checks import Answer, Check, refuse_unknown
 from testbed.kubelet.context import NodeContext, timestamp
 from testbed.kubelet.errors import (
@@ -215,7 +215,7 @@ class Runner:
         (self._directory / "pid").write_text(f"{process.pid}\n")
         (self._directory / "ports.json").write_text(json.dumps(self._moved))
         checks = asyncio.ensure_future(self._check())
-        too_much = asyncio.ensure_future(memory.enforce(process, memory.limit_of(self.spec)))
+        too_much = asyncio.ensure_future(memory_limit.enforce(process, memory_limit.limit_of(self.spec)))
         if self._ending.is_set():
             process.signal(signal.SIGKILL)
         self._changed()

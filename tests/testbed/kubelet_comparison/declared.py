@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from testbed.likeness.perform import EVERY_POD
+from testbed.kubelet_comparison.perform import EVERY_POD
 
 Key = tuple[str, str]
 """Pod and aspect, as in `recorded.differences`."""

@@ -17,7 +17,7 @@ Object = dict[str, Any]
 IMAGE = "localhost/nodegauge/probe:0.1.0"
 PLACE = "example.com/place"
 """An extended resource of which the node has one: the victim has it, and the urgent pod needs it."""
-URGENT = "likeness-urgent"
+URGENT = "comparison-urgent"
 NODE = "the node"
 """Stands for the node's name where a pod goes past the scheduler."""
 
@@ -75,7 +75,7 @@ class Sample:
     grace: int = 30
 
     def body(self, *, node: str, label: str) -> Object:
-        """The pod, for the node of this host name; found by the label `likeness`, and named after it."""
+        """The pod, for the node of this host name; found by the label `comparison`, and named after it."""
         container = {
             "name": "main",
             "image": IMAGE,
@@ -96,7 +96,7 @@ class Sample:
         if spec.get("nodeName") == NODE:
             spec["nodeName"] = node
         spec["containers"] = [container, *self.spec.get("containers", [])]
-        return {"metadata": {"name": f"{self.name}-{label}", "labels": {"likeness": label}}, "spec": spec}
+        return {"metadata": {"name": f"{self.name}-{label}", "labels": {"comparison": label}}, "spec": spec}
 
 
 def urgent(*, node: str, label: str) -> Object:
@@ -139,7 +139,7 @@ SAMPLES = (
     Sample(
         name="settings-missing",
         script=FOREVER,
-        container={"envFrom": [{"configMapRef": {"name": "likeness-absent"}}]},
+        container={"envFrom": [{"configMapRef": {"name": "comparison-absent"}}]},
         act=Act.DELETE,
         when=When.WAITS,
     ),

@@ -16,10 +16,10 @@ from typing import Any
 
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError
-from testbed.likeness import facts, watching
-from testbed.likeness.facts import Facts
-from testbed.likeness.samples import PLACE, SAMPLES, URGENT, Act, Sample, When, urgent
-from testbed.likeness.watching import Event
+from testbed.kubelet_comparison import facts, watching
+from testbed.kubelet_comparison.facts import Facts
+from testbed.kubelet_comparison.samples import PLACE, SAMPLES, URGENT, Act, Sample, When, urgent
+from testbed.kubelet_comparison.watching import Event
 from testbed.rest import Rest
 
 Object = dict[str, Any]
@@ -54,7 +54,7 @@ def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample], namesp
     path = f"/api/v1/namespaces/{namespace}/pods"
     make_room(api, node=node)
     running = {sample.name: _Pod(sample) for sample in samples}
-    with watching.pods(plane, namespace=namespace, selector=f"likeness={label}") as seen:
+    with watching.pods(plane, namespace=namespace, selector=f"comparison={label}") as seen:
         try:
             for sample in samples:
                 api.create(path, sample.body(node=node, label=label))

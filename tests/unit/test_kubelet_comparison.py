@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from testbed.kubelet.memory import limit_of
-from testbed.likeness import facts, recorded
-from testbed.likeness.declared import DECLARED, EVERYTHING, Difference, complaints
-from testbed.likeness.perform import EVERY_POD
-from testbed.likeness.samples import SAMPLES, Act, Sample
-from testbed.likeness.watching import Event
+from testbed.kubelet.memory_limit import limit_of
+from testbed.kubelet_comparison import facts, recorded
+from testbed.kubelet_comparison.declared import DECLARED, EVERYTHING, Difference, complaints
+from testbed.kubelet_comparison.perform import EVERY_POD
+from testbed.kubelet_comparison.samples import SAMPLES, Act, Sample
+from testbed.kubelet_comparison.watching import Event
 
 README = Path(__file__).resolve().parents[1] / "testbed" / "README.md"
 RUNNING = {"running": {"startedAt": "2026-11-21T12:00:00Z"}}

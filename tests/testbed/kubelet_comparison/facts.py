@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from testbed.likeness.samples import Sample
-from testbed.likeness.watching import Event
+from testbed.kubelet_comparison.samples import Sample
+from testbed.kubelet_comparison.watching import Event
 
 Object = dict[str, Any]
 Facts = dict[str, Any]

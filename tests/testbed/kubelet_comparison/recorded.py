@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from testbed.likeness.facts import Facts
+from testbed.kubelet_comparison.facts import Facts
 
 FILE = Path(__file__).with_name("recorded.json")
 

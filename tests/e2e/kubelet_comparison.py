@@ -5,30 +5,30 @@ The simulated kubelet is held against the same record by the ordinary suite, wit
 
 from __future__ import annotations
 
-from e2e.world import World
+from e2e.cluster import Cluster
 from testbed.errors import TestbedError
-from testbed.likeness import recorded
-from testbed.likeness.perform import again, perform
-from testbed.likeness.samples import SAMPLES
+from testbed.kubelet_comparison import recorded
+from testbed.kubelet_comparison.perform import again, perform
+from testbed.kubelet_comparison.samples import SAMPLES
 
 
-def the_common_pods(world: World) -> None:
+def the_common_pods(cluster: Cluster) -> None:
     """Run them all at once; write down what the API showed, or compare it with what is written down."""
-    found = perform(world.plane, node=world.node.name, samples=SAMPLES, namespace="default")
-    info = world.node_object()["status"]["nodeInfo"]
+    found = perform(cluster.plane, node=cluster.node.name, samples=SAMPLES, namespace="default")
+    info = cluster.node_object()["status"]["nodeInfo"]
     versions = {
         "kubelet": info["kubeletVersion"],
         "containerd": info["containerRuntimeVersion"],
-        "runc": world.node.runc_version(),
+        "runc": cluster.node.runc_version(),
         "os": info["osImage"],
     }
-    if world.record:
+    if cluster.record:
         recorded.write(found, versions=versions)
-        world.say(f"written down: {len(SAMPLES)} pods on {versions}")
+        cluster.say(f"written down: {len(SAMPLES)} pods on {versions}")
         return
     wanted = recorded.read()
     wrong = {pod for pod, _ in recorded.differences(wanted, found)}
-    found = again(found, wrong=wrong, plane=world.plane, node=world.node.name, namespace="default")
+    found = again(found, wrong=wrong, plane=cluster.plane, node=cluster.node.name, namespace="default")
     changed = recorded.differences(wanted, found)
     if changed:
         lines = [
@@ -40,5 +40,5 @@ def the_common_pods(world: World) -> None:
             f" (here {versions}):\n  " + "\n  ".join(lines) + "\nIf it is right: make e2e ARGS=--record"
         )
     if wrong:
-        world.say(f"only at the second try: {', '.join(sorted(wrong))}")
-    world.say(f"{len(SAMPLES)} pods: as written down of {recorded.versions()}")
+        cluster.say(f"only at the second try: {', '.join(sorted(wrong))}")
+    cluster.say(f"{len(SAMPLES)} pods: as written down of {recorded.versions()}")

@@ -20,7 +20,7 @@ from typing import Any
 
 from images.archive import Blob, Layer, layer, write
 
-from e2e import remembered
+from e2e import cached_answers
 from images import build
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed.errors import TestbedError
@@ -53,9 +53,11 @@ def make(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     folder = cache / "e2e" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     progress("images: operator and probe, as `make images` makes them")
-    apt = remembered.apt_state(config=os.environ.get("APT_CONFIG", ""))
-    mark = f"{apt} {remembered.contents(CHECKOUT / name for name in build.INPUTS)}"
-    made = [Path(path) for path in remembered.recall(folder / "made.json", mark, lambda: _project(folder))]
+    apt = cached_answers.apt_state(config=os.environ.get("APT_CONFIG", ""))
+    mark = f"{apt} {cached_answers.contents(CHECKOUT / name for name in build.INPUTS)}"
+    made = [
+        Path(path) for path in cached_answers.recall(folder / "made.json", mark, lambda: _project(folder))
+    ]
     if not all(path.exists() for path in made):
         made = [Path(path) for path in _project(folder)]
     probe = next(path for path in made if "probe" in path.name)

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from testbed.controlplane import ControlPlane
-from testbed.lab import Lab
-from testbed.likeness import recorded
-from testbed.likeness.declared import complaints
-from testbed.likeness.facts import Facts
-from testbed.likeness.perform import again, perform
-from testbed.likeness.samples import SAMPLES
+from testbed.kubelet_comparison import recorded
+from testbed.kubelet_comparison.declared import complaints
+from testbed.kubelet_comparison.facts import Facts
+from testbed.kubelet_comparison.perform import again, perform
+from testbed.kubelet_comparison.samples import SAMPLES
+from testbed.podtests import Lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

@@ -18,12 +18,12 @@ Object = dict[str, Any]
 T = TypeVar("T")
 
 NAMESPACE = "nodegauge"
-TRIALS = "trials"
+WORKLOADS = "workloads"
 REPORTS = "/apis/nodegauge.dev/v1alpha1/nodereports"
 LOOK_SECONDS = 0.1
 
 
-class World:
+class Cluster:
     """One run: control plane, node, hardware.  `directory` is the run's folder; `record`: see Order."""
 
     def __init__(
@@ -93,7 +93,7 @@ class World:
         self.api.create("/api/v1/namespaces", {"metadata": metadata})
         self.plane.await_objects(namespace=name)
 
-    def pod(self, name: str, *, namespace: str = TRIALS) -> Object | None:
+    def pod(self, name: str, *, namespace: str = WORKLOADS) -> Object | None:
         """A pod, or None."""
         return self.find(f"/api/v1/namespaces/{namespace}/pods/{name}")
 

@@ -1,0 +1,222 @@
+"""What happens to pods on a kubelet: each failure ends a probe's pod early, and its run is judged.
+
+No failure may change the verdict about the node, and no pod may stay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from e2e import failure_actions, node_marks
+from e2e.cluster import LOOK_SECONDS, NAMESPACE, Cluster, Object
+from e2e.containers import speaks
+from e2e.node_images import PAUSE, TALKER
+from testbed.errors import TestbedError
+from testbed.kubelet_comparison import perform, samples, watching
+from testbed.kubelet_comparison.watching import Event
+from testbed.table import table
+
+PROBE = "nodegauge.dev/probe"
+WITHIN = 120.0
+
+SLOW = {"probes": {"health": {"window": "5s", "deadline": "30s"}}}
+SHORT = {"probes": {"health": {"window": "1s", "deadline": "2s"}}}
+PLACED = {
+    **SLOW,
+    "podTemplate": {"resources": {"requests": {samples.PLACE: "1"}, "limits": {samples.PLACE: "1"}}},
+}
+"""The probe takes the node's one place of an extended resource, which a pod of higher priority can want."""
+SILENT = {**SHORT, "limits": {"overtime": "3s"}}
+USUAL: Object = {
+    "podTemplate": None,
+    "limits": None,
+    "probes": {"health": {"window": "1s", "deadline": "30s"}},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """`policy`: merged into the policy; `harm`: done once the probe runs; `after`: done when it is judged;
+    `wanted`: outcome and reason of the run that ends next, and whether that is a run of the affected pod."""
+
+    name: str
+    wanted: tuple[str, str]
+    policy: Object = field(default_factory=dict)
+    act: Callable[[Cluster, Object], None] | None = None
+    after: Callable[[Cluster], None] | None = None
+    judged: bool = True
+
+
+ALL = (
+    Failure(
+        name="deadline exceeded",
+        wanted=("unknown", "Terminated"),
+        policy=SHORT,
+        act=failure_actions.deadline,
+    ),
+    Failure(
+        name="SIGKILL after the grace",
+        wanted=("unknown", "DeadlineExceeded"),
+        policy=SHORT,
+        act=failure_actions.stubborn,
+    ),
+    Failure(name="SIGTERM", wanted=("unknown", "Terminated"), policy=SLOW, act=failure_actions.terminate),
+    Failure(name="deleted", wanted=("unknown", "PodDeleted"), policy=SLOW, act=failure_actions.delete),
+    Failure(
+        name="removed by force", wanted=("unknown", "PodDeleted"), policy=SLOW, act=failure_actions.remove
+    ),
+    Failure(
+        name="out of memory",
+        wanted=("unknown", "OOMKilled"),
+        policy={"podTemplate": {"resources": {"requests": {"memory": "12Mi"}, "limits": {"memory": "12Mi"}}}},
+    ),
+    Failure(
+        name="image missing",
+        wanted=("unknown", "ErrImageNeverPull"),
+        policy={
+            "podTemplate": {"image": "localhost/nodegauge/absent:1"},
+            "limits": {"notStarted": "3s"},
+        },
+    ),
+    Failure(
+        name="image cannot start",
+        wanted=("unknown", "StartError"),
+        policy={"podTemplate": {"image": PAUSE}},
+    ),
+    Failure(
+        name="over 4,096 bytes",
+        wanted=("unknown", "ResultUnreadable"),
+        policy={"podTemplate": {"image": TALKER}},
+    ),
+    Failure(
+        name="preempted",
+        wanted=("skipped", "Preempted"),
+        policy=PLACED,
+        act=failure_actions.preempt,
+        after=failure_actions.clear_preemption,
+    ),
+    Failure(
+        name="preempted, operator cut off",
+        wanted=("skipped", "Preempted"),
+        policy=PLACED,
+        act=failure_actions.preempt_unseen,
+        after=failure_actions.clear_preemption,
+    ),
+    Failure(
+        name="preempted, no operator",
+        wanted=("read", "Read"),
+        policy=PLACED,
+        act=failure_actions.preempt_meanwhile,
+        judged=False,
+    ),
+    Failure(
+        name="kubelet restarted", wanted=("read", "Read"), policy=SLOW, act=failure_actions.restart_kubelet
+    ),
+    Failure(
+        name="kubelet stopped",
+        wanted=("unknown", "KubeletSilent"),
+        policy=SILENT,
+        act=failure_actions.stop_kubelet,
+        after=failure_actions.back,
+    ),
+)
+
+
+def what_a_kubelet_does(cluster: Cluster) -> None:
+    """Every failure in turn; raises TestbedError naming those whose run was not judged as it must be."""
+    perform.make_room(cluster.api, node=cluster.node.name)
+    rows, wrong = [], []
+    for failure in ALL:
+        began = time.monotonic()
+        shown, run, affected = _perform(cluster, failure)
+        outcome = (str(run.get("outcome")), str(run.get("reason")))
+        wrong += [f"{failure.name}: {outcome}, and must be {failure.wanted}"] * (outcome != failure.wanted)
+        if (run.get("podUID") == affected) != failure.judged:
+            wrong.append(f"{failure.name}: the run is of pod {run['podUID']}, not of {affected}")
+        wrong += [f"{failure.name}: {words}" for words in _unaffected(cluster)]
+        rows.append([failure.name, shown, " ".join(outcome), f"{time.monotonic() - began:.1f} s"])
+        cluster.say(" | ".join(rows[-1]) + f" | {run.get('message', '')[:90]}")
+    # As Helm applied it: other values would be conflicts for an upgrade.
+    cluster.api.patch(node_marks.POLICY, {"spec": USUAL})
+    print("\n" + table([["FAILURE", "WHAT THE API SHOWED", "CONCLUDED", "TIME"], *rows]) + "\n", flush=True)
+    if wrong:
+        raise TestbedError("; ".join(wrong))
+
+
+def _perform(cluster: Cluster, failure: Failure) -> tuple[str, Object, str]:
+    """What the API showed of the pod at last, how the run ended, and the pod's UID."""
+    cluster.api.patch(node_marks.POLICY, {"spec": USUAL})
+    cluster.api.patch(node_marks.POLICY, {"spec": failure.policy})
+    before = _last_run(cluster)
+    with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
+        node_marks.ask(cluster)
+        pod = _act(cluster, failure, seen)
+        end = time.monotonic() + WITHIN
+        while _last_run(cluster) == before:
+            if time.monotonic() > end:
+                raise TestbedError(f"{failure.name}: no judgement within {WITHIN:.0f} s; {_shown(seen)}")
+            time.sleep(LOOK_SECONDS)
+        if failure.after is not None:
+            failure.after(cluster)
+        cluster.until(
+            lambda: not _probes(cluster), seconds=60, what=f"{failure.name}: the probe's pod to be gone"
+        )
+    uid = (pod or seen[-1].pod)["metadata"]["uid"]
+    return _shown([one for one in seen if one.pod["metadata"]["uid"] == uid]), _last_run(cluster), uid
+
+
+def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None:
+    """Wait until the probe runs, and do it; the pod, None where nothing is done to one."""
+    if failure.act is None:
+        return None
+    pod = cluster.until(
+        lambda: next((event.pod for event in reversed(seen) if speaks(event.pod)), None),
+        seconds=60,
+        what=f"{failure.name}: the probe to run",
+    )
+    assert pod is not None
+    failure.act(cluster, pod)
+    return pod
+
+
+def _unaffected(cluster: Cluster) -> list[str]:
+    """What a failure must not have changed on the node."""
+    found = [f"taint {taint}" for taint in node_marks.taints(cluster)]
+    now = node_marks.labels(cluster)
+    found += [f"label {k}={now.get(k)}" for k, v in node_marks.HEALTHY.items() if now.get(k) != v]
+    return found
+
+
+def _probes(cluster: Cluster) -> list[Object]:
+    pods: list[Object] = cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={PROBE}")[
+        "items"
+    ]
+    return pods
+
+
+def _last_run(cluster: Cluster) -> Object:
+    return node_marks.last_run(cluster)
+
+
+def _shown(seen: list[Event]) -> str:
+    """The last state of the pod that the API showed while it ran or after, in words."""
+    told = [_state(event.pod) for event in seen]
+    ended = [words for words in told if "exit" in words] or told or ["no pod"]
+    gone = ", then gone" if any(event.kind == "DELETED" for event in seen) else ""
+    return ended[-1] + gone
+
+
+def _state(pod: Object) -> str:
+    status = pod["status"]
+    words = [" ".join(filter(None, [status.get("phase"), status.get("reason")]))]
+    disrupted = [c for c in status.get("conditions", []) if c["type"] == "DisruptionTarget"]
+    words += [f"DisruptionTarget={c.get('reason', '')}" for c in disrupted]
+    state = (status.get("containerStatuses") or [{}])[0].get("state") or {}
+    if "waiting" in state:
+        words.append(f"waiting {state['waiting'].get('reason', '')}")
+    if end := state.get("terminated"):
+        size = len(end.get("message", "").encode())
+        words.append(f"exit {end['exitCode']} {end.get('reason', '')}, message {size} bytes")
+    return ", ".join(words)
