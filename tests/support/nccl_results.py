@@ -1,4 +1,4 @@
-"""Benchmarks as the probe brings them home, beside what NVML says of made machines.
+"""Results of the NCCL probe on made machines.
 
 `node` gives a machine its arms from a few bandwidths at 1 GiB; smaller sizes follow the published payload
 curves (90 and 60 per cent at 256 and 64 MiB).  `changed` and `swapped` alter single things; `codes` and
@@ -75,7 +75,7 @@ def nvls_off_arm(gbps: float, *, ranks: int, **more: Any) -> Arm:
 
 
 def node(machine: Result, *arms: Arm, **more: Any) -> Result:
-    """The machine with a benchmark of all its GPUs."""
+    """The machine with an NCCL run on all its GPUs."""
     uuids = [gpu.uuid for gpu in machine.gpus if isinstance(gpu.uuid, str)]
     known: dict[str, Any] = {
         "engine": "nccl4py",
@@ -113,26 +113,32 @@ def phb(gbps: float = 11.0, *, host: float = 11.0, transport: str = SHM) -> Resu
     return node(machine, first, p2p_off_arm(host, ranks=2))
 
 
+def arm_of(result: Result, name: ArmName) -> Arm:
+    """The arm of that name."""
+    assert result.nccl is not None
+    return next(arm for arm in result.nccl.arms if arm.name == name)
+
+
 def changed(result: Result, **changes: Any) -> Result:
-    """The benchmark with some members changed."""
+    """The NCCL run with some members changed."""
     assert result.nccl is not None
     return replace(result, nccl=replace(result.nccl, **changes))
 
 
 def swapped(result: Result, name: ArmName, **changes: Any) -> Result:
-    """The benchmark with some members of one arm changed."""
+    """The NCCL run with some members of one arm changed."""
     assert result.nccl is not None
     arms = [replace(arm, **changes) if arm.name == name else arm for arm in result.nccl.arms]
     return changed(result, arms=arms)
 
 
 def with_cells(result: Result, name: ArmName, *cells: Cell) -> Result:
-    """The benchmark with other cells in one arm."""
+    """The NCCL run with other cells in one arm."""
     return swapped(result, name, cells=list(cells))
 
 
 def with_pairs(result: Result, gbps: float, *, slow: dict[tuple[int, int], float] | None = None) -> Result:
-    """The benchmark with a pair matrix: all the same but for some, by rank."""
+    """The NCCL run with a pair matrix: all the same but for some, by rank."""
     assert result.nccl is not None
     ranks = range(result.nccl.ranks)
     matrix: list[list[Num]] = [
@@ -148,4 +154,4 @@ def codes(judgement: NcclJudgement) -> set[str]:
 
 def finding(judgement: NcclJudgement, code: str) -> Finding:
     """The finding of that code."""
-    return next(found for found in judgement.findings if found.code == code)
+    return next(one for one in judgement.findings if one.code == code)

@@ -1,4 +1,4 @@
-"""How the benchmark's processes ended, what one arm says of another, and which verdict that makes."""
+"""Outcomes of the arms: hangs, wrong data and failures, and what a comparison of arms explains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.nccl_results as nccl
-from nodegauge_contract import NOT_READ, Arm, ArmName, ArmOutcome, Phase, Problem, Result
+from nodegauge_contract import NOT_READ, ArmName, ArmOutcome, Phase, Problem, Result
 from nodegauge_judge import Answer, Severity, Verdict
 from nodegauge_judge.nccl.judge import judge_nccl
 from nodegauge_judge.nccl.model import Agreement
@@ -20,31 +20,25 @@ EVERY_PHASE = [phase.value for phase in Phase]
 
 
 def ended(result: Result, name: ArmName, outcome: str, *, phase: str = Phase.INIT, **more: Any) -> Result:
-    """The benchmark in which that arm ended otherwise, without having measured anything."""
+    """The NCCL run in which that arm ended differently, without any measurement."""
     return nccl.swapped(result, name, outcome=outcome, phase=phase, **({"cells": []} | more))
 
 
-def arm_of(result: Result, name: ArmName) -> Arm:
-    """The arm of that name."""
-    assert result.nccl is not None
-    return next(arm for arm in result.nccl.arms if arm.name == name)
-
-
 def wrong(result: Result, *names: ArmName) -> Result:
-    """The benchmark in which the 64 MiB of those arms came back wrong."""
+    """The NCCL run in which 64 MiB and 1 GiB of those arms returned wrong data."""
     for name in names:
         cells = [
             replace(cell, wrong=3)
             if cell.bytes in (64 * MIB, GIB) and cell.collective == "all_reduce"
             else cell
-            for cell in arm_of(result, name).cells
+            for cell in nccl.arm_of(result, name).cells
         ]
         result = nccl.with_cells(result, name, *cells)
     return result
 
 
 def without(result: Result, name: ArmName) -> Result:
-    """The benchmark without that arm."""
+    """The NCCL run without that arm."""
     assert result.nccl is not None
     return nccl.changed(result, arms=[arm for arm in result.nccl.arms if arm.name != name])
 
@@ -55,45 +49,45 @@ def without(result: Result, name: ArmName) -> Result:
 @pytest.mark.parametrize("phase", EVERY_PHASE)
 @pytest.mark.parametrize("name", [DEFAULT, P2P_OFF])
 def test_a_hang_in_any_phase_fails_and_names_arm_and_phase(name: ArmName, phase: str) -> None:
-    """Two TITAN, of which both arms that there are hang: nothing explains it."""
+    """Both arms of two TITAN hang, so nothing explains it."""
     both = ended(ended(nccl.titan(), DEFAULT, "hung", phase=phase), P2P_OFF, "hung", phase=phase)
-    said = judge_nccl(both)
-    assert (said.verdict, said.again) == (Verdict.FAIL, True)
-    assert said.answers["nccl-hang"] is BAD
-    assert codes(said) == {"nccl-hang/fail"}
-    assert finding(said, "nccl-hang").evidence["phase"] == phase
+    judgement = judge_nccl(both)
+    assert (judgement.verdict, judgement.again) == (Verdict.FAIL, True)
+    assert judgement.answers["nccl-hang"] is BAD
+    assert codes(judgement) == {"nccl-hang/fail"}
+    assert finding(judgement, "nccl-hang").evidence["phase"] == phase
     one = judge_nccl(ended(nccl.titan(), name, "hung", phase=phase))
     assert (one.verdict, one.answers["nccl-hang"]) == (Verdict.FAIL, BAD)
 
 
 @pytest.mark.parametrize("phase", EVERY_PHASE)
-def test_a_hang_that_the_arm_without_peer_access_does_not_share_is_peer_access(phase: str) -> None:
-    """The text names what does that: ACS and the IOMMU."""
-    said = judge_nccl(ended(nccl.titan(), DEFAULT, "hung", phase=phase))
-    assert codes(said) == {"p2p-broken/fail"}
-    assert (said.answers["p2p-broken"], said.answers["nccl-hang"]) == (BAD, BAD)
-    assert (said.again, said.agreement, said.busbw) == (True, Agreement.UNSURE, {})
-    message = finding(said, "p2p-broken").message
+def test_a_hang_only_with_p2p_is_broken_p2p(phase: str) -> None:
+    """The message names the causes: ACS and the IOMMU."""
+    judgement = judge_nccl(ended(nccl.titan(), DEFAULT, "hung", phase=phase))
+    assert codes(judgement) == {"p2p-broken/fail"}
+    assert (judgement.answers["p2p-broken"], judgement.answers["nccl-hang"]) == (BAD, BAD)
+    assert (judgement.again, judgement.agreement, judgement.busbw) == (True, Agreement.UNSURE, {})
+    message = finding(judgement, "p2p-broken").message
     assert "ACS" in message
     assert "IOMMU" in message
 
 
-def test_a_hang_without_any_peer_access_is_a_plain_hang() -> None:
-    """NCCL said that it joins the ranks through host memory."""
-    said = judge_nccl(ended(nccl.phb(), DEFAULT, "hung", phase=Phase.MEASURE, transport=SHM))
-    assert codes(said) == {"nccl-hang/fail"}
-    assert said.answers["p2p-broken"] is UNSURE
+def test_a_hang_without_p2p_is_a_plain_hang() -> None:
+    """NCCL logged that its ranks communicate through host memory."""
+    judgement = judge_nccl(ended(nccl.phb(), DEFAULT, "hung", phase=Phase.MEASURE, transport=SHM))
+    assert codes(judgement) == {"nccl-hang/fail"}
+    assert judgement.answers["p2p-broken"] is UNSURE
 
 
-def test_what_a_hung_arm_had_measured_still_counts() -> None:
-    """A hang while pairs were copied comes after the sizes that labels are made of."""
-    said = judge_nccl(nccl.swapped(nccl.h100(), DEFAULT, outcome="hung", phase=Phase.PAIRS))
-    assert said.busbw["all_reduce"] == 462
-    assert codes(said) == {"nccl-hang/fail"}
+def test_measurements_before_a_hang_count() -> None:
+    """The pair matrix comes after the sizes that labels use."""
+    judgement = judge_nccl(nccl.swapped(nccl.h100(), DEFAULT, outcome="hung", phase=Phase.PAIRS))
+    assert judgement.busbw["all_reduce"] == 462
+    assert codes(judgement) == {"nccl-hang/fail"}
 
 
-def test_the_second_hang_asks_for_no_third() -> None:
-    """Two runs are what the row needs."""
+def test_the_second_hang_asks_for_no_third_run() -> None:
+    """The gate needs two runs."""
     hung = ended(nccl.titan(), DEFAULT, "hung")
     assert judge_nccl(hung, previous=judge_nccl(hung).record).again is False
 
@@ -103,133 +97,133 @@ def test_the_second_hang_asks_for_no_third() -> None:
 
 @pytest.mark.parametrize("outcome", ["failed", "hung", "out-of-memory", "crashed"])
 @pytest.mark.parametrize("phase", [Phase.INIT, Phase.LOAD])
-def test_what_works_with_nvls_off_is_broken_nvls(outcome: str, phase: str) -> None:
+def test_a_failure_only_with_nvls_is_broken_nvls(outcome: str, phase: str) -> None:
     """It only warns, and all_reduce comes from the arm that works."""
-    said = judge_nccl(ended(nccl.h100(), DEFAULT, outcome, phase=phase, message="out of memory"))
-    assert (codes(said), said.verdict) == ({"nvls-broken/warn"}, Verdict.WARN)
-    assert said.busbw == {"all_reduce": 352}
-    assert said.agreement is Agreement.CONFIRMED
-    assert said.answers["busbw-low"] is said.answers["p2p-broken"] is GOOD
-    assert said.answers["nccl-hang"] is (UNSURE if outcome == "hung" else GOOD)
+    judgement = judge_nccl(ended(nccl.h100(), DEFAULT, outcome, phase=phase, message="out of memory"))
+    assert (codes(judgement), judgement.verdict) == ({"nvls-broken/warn"}, Verdict.WARN)
+    assert judgement.busbw == {"all_reduce": 352}
+    assert judgement.agreement is Agreement.CONFIRMED
+    assert judgement.answers["busbw-low"] is judgement.answers["p2p-broken"] is GOOD
+    assert judgement.answers["nccl-hang"] is (UNSURE if outcome == "hung" else GOOD)
 
 
-def test_nvls_is_not_blamed_where_nothing_works() -> None:
-    """All three arms hang in their start."""
+def test_nvls_is_not_blamed_if_nothing_works() -> None:
+    """All three arms hang at their start."""
     result = nccl.h100()
     for name in (DEFAULT, NVLS_OFF, P2P_OFF):
         result = ended(result, name, "hung")
     assert codes(judge_nccl(result)) == {"nccl-hang/fail"}
 
 
-def test_nvls_is_not_blamed_where_nccl_made_none() -> None:
-    """It said that it had no NVLS channels before it failed."""
+def test_nvls_is_not_blamed_if_nccl_did_not_use_it() -> None:
+    """NCCL logged that it had no NVLS channels."""
     failed = ended(nccl.h100(), DEFAULT, "failed", phase=Phase.LOAD, nvls=False)
     assert codes(judge_nccl(failed)) == {"nccl-failed/warn"}
 
 
-def test_a_hang_while_measuring_with_nvls_stays_a_hang_and_says_what_was_fine() -> None:
-    """Nothing is proven then, but the other arms are worth a word."""
-    said = judge_nccl(ended(nccl.h100(), DEFAULT, "hung", phase=Phase.MEASURE))
-    assert codes(said) == {"nccl-hang/fail"}
-    assert "NVLS disabled" in finding(said, "nccl-hang").message
+def test_a_hang_while_measuring_stays_a_hang_and_names_arms_that_worked() -> None:
+    """It proves nothing about NVLS, but it is a hint."""
+    judgement = judge_nccl(ended(nccl.h100(), DEFAULT, "hung", phase=Phase.MEASURE))
+    assert codes(judgement) == {"nccl-hang/fail"}
+    assert "NVLS disabled" in finding(judgement, "nccl-hang").message
 
 
 # -- wrong data
 
 
-def test_wrong_data_in_every_arm_fails_at_once_and_makes_no_label() -> None:
-    """However fast garbage was made: no label, no agreement, no other run to wait for."""
-    said = judge_nccl(wrong(nccl.titan(), DEFAULT, P2P_OFF))
-    assert (codes(said), said.verdict) == ({"nccl-wrong-data/fail"}, Verdict.FAIL)
-    assert (said.busbw, said.p2p_off, said.agreement) == ({}, None, Agreement.UNSURE)
-    assert (said.answers["nccl-wrong-data"], said.answers["p2p-broken"]) == (BAD, UNSURE)
-    assert said.again is False
+def test_wrong_data_in_every_arm_fails_at_once_and_gets_no_label() -> None:
+    """There is no label, no agreement, and no other run is needed."""
+    judgement = judge_nccl(wrong(nccl.titan(), DEFAULT, P2P_OFF))
+    assert (codes(judgement), judgement.verdict) == ({"nccl-wrong-data/fail"}, Verdict.FAIL)
+    assert (judgement.busbw, judgement.p2p_off, judgement.agreement) == ({}, None, Agreement.UNSURE)
+    assert (judgement.answers["nccl-wrong-data"], judgement.answers["p2p-broken"]) == (BAD, UNSURE)
+    assert judgement.again is False
 
 
-def test_places_of_wrong_data_are_told_apart() -> None:
-    """By collective, size and arm, each once: a list of nine times all_reduce says nothing."""
+def test_wrong_data_is_listed_by_collective_size_and_arm() -> None:
+    """Each location is listed once."""
     evidence = finding(judge_nccl(wrong(nccl.titan(), DEFAULT, P2P_OFF)), "nccl-wrong-data").evidence
-    places = str(evidence["also"]).split("), ")
-    assert len(places) == len(set(places)) > 1
-    assert any("all_reduce at 64 MiB (P2P disabled" in place for place in places)
+    locations = str(evidence["also"]).split("), ")
+    assert len(locations) == len(set(locations)) > 1
+    assert any("all_reduce at 64 MiB (P2P disabled" in location for location in locations)
 
 
-def test_wrong_data_with_peer_access_alone_is_both() -> None:
-    """One run suffices for the data, and peer access is what to look at."""
-    said = judge_nccl(wrong(nccl.titan(), DEFAULT))
-    assert codes(said) == {"nccl-wrong-data/fail", "p2p-broken/fail"}
-    assert "P2P disabled" in finding(said, "nccl-wrong-data").message
+def test_wrong_data_only_with_p2p_is_also_broken_p2p() -> None:
+    """The message names the arm that worked."""
+    judgement = judge_nccl(wrong(nccl.titan(), DEFAULT))
+    assert codes(judgement) == {"nccl-wrong-data/fail", "p2p-broken/fail"}
+    assert "P2P disabled" in finding(judgement, "nccl-wrong-data").message
 
 
-def test_wrong_data_that_nvls_alone_makes_is_not_laid_to_peer_access() -> None:
-    """With NVLS off and peer access on all was well."""
-    said = judge_nccl(wrong(nccl.h100(), DEFAULT))
-    assert codes(said) == {"nccl-wrong-data/fail"}
-    assert "NVLS disabled" in finding(said, "nccl-wrong-data").message
+def test_wrong_data_only_with_nvls_does_not_blame_p2p() -> None:
+    """The arm with NVLS disabled used P2P and worked."""
+    judgement = judge_nccl(wrong(nccl.h100(), DEFAULT))
+    assert codes(judgement) == {"nccl-wrong-data/fail"}
+    assert "NVLS disabled" in finding(judgement, "nccl-wrong-data").message
 
 
-def test_an_arm_whose_data_nobody_checked_clears_nobody() -> None:
-    """Wrong with peer access, unchecked without it: peer access is not proven to be why."""
-    unchecked = [replace(cell, wrong=NOT_READ) for cell in arm_of(nccl.titan(), P2P_OFF).cells]
-    said = judge_nccl(nccl.with_cells(wrong(nccl.titan(), DEFAULT), P2P_OFF, *unchecked))
-    assert codes(said) == {"nccl-wrong-data/fail"}
+def test_an_arm_with_unchecked_data_explains_nothing() -> None:
+    """Wrong with P2P, unchecked without it: P2P may not be the cause."""
+    unchecked = [replace(cell, wrong=NOT_READ) for cell in nccl.arm_of(nccl.titan(), P2P_OFF).cells]
+    judgement = judge_nccl(nccl.with_cells(wrong(nccl.titan(), DEFAULT), P2P_OFF, *unchecked))
+    assert codes(judgement) == {"nccl-wrong-data/fail"}
 
 
-def test_data_that_nobody_checked_is_neither_good_nor_bad() -> None:
-    """No data, no decision."""
-    bare = [replace(cell, wrong=NOT_READ) for cell in arm_of(nccl.titan(), DEFAULT).cells]
-    said = judge_nccl(nccl.with_cells(nccl.titan(), DEFAULT, *bare))
-    assert (said.answers["nccl-wrong-data"], said.answers["p2p-broken"]) == (UNSURE, UNSURE)
-    assert said.verdict is Verdict.PASS
+def test_unchecked_data_is_neither_good_nor_bad() -> None:
+    """Missing data never changes a verdict."""
+    bare = [replace(cell, wrong=NOT_READ) for cell in nccl.arm_of(nccl.titan(), DEFAULT).cells]
+    judgement = judge_nccl(nccl.with_cells(nccl.titan(), DEFAULT, *bare))
+    assert (judgement.answers["nccl-wrong-data"], judgement.answers["p2p-broken"]) == (UNSURE, UNSURE)
+    assert judgement.verdict is Verdict.PASS
 
 
 # -- failures that prove nothing
 
 
 @pytest.mark.parametrize("outcome", ["failed", "crashed", "garbage", "partial", "out-of-memory", "tomorrow"])
-def test_a_tool_that_failed_is_no_node_that_failed(outcome: str) -> None:
-    """Image, driver and limits are as likely: a warning, and no decision where nothing was read."""
-    said = judge_nccl(ended(ended(nccl.titan(), DEFAULT, outcome), P2P_OFF, outcome))
-    assert (codes(said), said.verdict) == ({"nccl-failed/warn"}, Verdict.UNKNOWN)
-    assert (said.readable, said.reason, said.answers) == (False, "NothingMeasured", {})
-    assert said.again is True
+def test_a_failed_tool_does_not_fail_the_node(outcome: str) -> None:
+    """Image, driver and limits are as likely: it is a warning, and decides nothing."""
+    judgement = judge_nccl(ended(ended(nccl.titan(), DEFAULT, outcome), P2P_OFF, outcome))
+    assert (codes(judgement), judgement.verdict) == ({"nccl-failed/warn"}, Verdict.UNKNOWN)
+    assert (judgement.readable, judgement.reason, judgement.answers) == (False, "NothingMeasured", {})
+    assert judgement.again is True
 
 
 @pytest.mark.parametrize("outcome", ["crashed", "partial", "garbage", "out-of-memory"])
-def test_what_an_arm_measured_before_it_failed_counts(outcome: str) -> None:
-    """Labels and floors are made of the cells that are there."""
-    said = judge_nccl(nccl.swapped(nccl.h100(), DEFAULT, outcome=outcome, phase=Phase.PAIRS))
-    assert (codes(said), said.verdict) == ({"nccl-failed/warn"}, Verdict.WARN)
-    assert said.busbw["all_reduce"] == 462
-    assert (said.answers["busbw-low"], said.answers["nccl-hang"]) == (GOOD, UNSURE)
+def test_measurements_before_a_failure_count(outcome: str) -> None:
+    """Labels and floors use the cells that exist."""
+    judgement = judge_nccl(nccl.swapped(nccl.h100(), DEFAULT, outcome=outcome, phase=Phase.PAIRS))
+    assert (codes(judgement), judgement.verdict) == ({"nccl-failed/warn"}, Verdict.WARN)
+    assert judgement.busbw["all_reduce"] == 462
+    assert (judgement.answers["busbw-low"], judgement.answers["nccl-hang"]) == (GOOD, UNSURE)
 
 
-def test_the_other_arm_that_failed_leaves_the_node_judged() -> None:
-    """A says what the node reaches; B's failure only warns."""
-    said = judge_nccl(ended(nccl.h100(), P2P_OFF, "crashed", message="SIGSEGV"))
-    assert (codes(said), said.p2p_off) == ({"nccl-failed/warn"}, None)
-    assert "SIGSEGV" in finding(said, "nccl-failed").message
-    assert said.answers["busbw-low"] is GOOD
+def test_a_failed_comparison_arm_leaves_the_node_judged() -> None:
+    """The default arm gives the bandwidth; the failure only warns."""
+    judgement = judge_nccl(ended(nccl.h100(), P2P_OFF, "crashed", message="SIGSEGV"))
+    assert (codes(judgement), judgement.p2p_off) == ({"nccl-failed/warn"}, None)
+    assert "SIGSEGV" in finding(judgement, "nccl-failed").message
+    assert judgement.answers["busbw-low"] is GOOD
 
 
-def test_a_run_that_was_told_to_go_is_graded_by_what_it_has() -> None:
-    """The arm that was cut is named, and what its process had said counts."""
+def test_a_terminated_run_is_graded_by_its_measurements() -> None:
+    """The arm that was cut is named."""
     cut = nccl.swapped(nccl.h100(), P2P_OFF, outcome=ArmOutcome.CUT, cells=[])
-    said = judge_nccl(replace(cut, problem=Problem(kind="terminated", message="told to go")))
-    assert codes(said) == {"nccl-failed/warn", "nccl-incomplete/info"}
-    assert said.busbw["all_reduce"] == 462
-    assert said.answers["nccl-hang"] is UNSURE
+    judgement = judge_nccl(replace(cut, problem=Problem(kind="terminated", message="SIGTERM")))
+    assert codes(judgement) == {"nccl-failed/warn", "nccl-incomplete/info"}
+    assert judgement.busbw["all_reduce"] == 462
+    assert judgement.answers["nccl-hang"] is UNSURE
 
 
-def test_a_run_that_ended_early_does_not_clear_hangs() -> None:
-    """Arms that were still to come might have hung."""
+def test_a_run_that_ended_early_clears_no_hang() -> None:
+    """The missing arms might have hung."""
     early = replace(without(nccl.titan(), P2P_OFF), problem=Problem(kind="deadline"))
     assert judge_nccl(early).answers["nccl-hang"] is UNSURE
     assert judge_nccl(replace(early, problem=None)).answers["nccl-hang"] is GOOD
 
 
-def test_arms_that_did_not_run_say_nothing() -> None:
-    """Without B there is no peer access to compare, without C no NVLS."""
+def test_missing_arms_explain_nothing() -> None:
+    """There is nothing to compare P2P or NVLS with."""
     hung = ended(nccl.h100(), DEFAULT, "hung")
     assert codes(judge_nccl(without(without(hung, P2P_OFF), NVLS_OFF))) == {"nccl-hang/fail"}
     assert judge_nccl(without(nccl.h100(), P2P_OFF)).agreement is Agreement.CONFIRMED
@@ -238,31 +232,33 @@ def test_arms_that_did_not_run_say_nothing() -> None:
 # -- slow starts, stalled launches
 
 
-@pytest.mark.parametrize(("first", "later", "found"), [(15, 3, set()), (52, 3, {"info"}), (52, 40, {"warn"})])
-def test_a_slow_start_warns_unless_only_the_first_was_cold(first: int, later: int, found: set[str]) -> None:
-    """52 s of cold kernel loading have been reported; a second arm that starts fast excuses the first."""
+@pytest.mark.parametrize(
+    ("first", "later", "severities"), [(15, 3, set()), (52, 3, {"info"}), (52, 40, {"warn"})]
+)
+def test_a_slow_start_warns_unless_a_later_arm_was_fast(first: int, later: int, severities: set[str]) -> None:
+    """52 s of kernel loading from a cold image have been reported."""
     slow = nccl.swapped(nccl.titan(), DEFAULT, init_ms=1000, load_ms=first * 1000 - 1000)
-    said = judge_nccl(nccl.swapped(slow, P2P_OFF, init_ms=later * 1000, load_ms=0))
-    assert codes(said) == {f"slow-init/{severity}" for severity in found}
-    assert said.verdict is (Verdict.WARN if "warn" in found else Verdict.PASS)
+    judgement = judge_nccl(nccl.swapped(slow, P2P_OFF, init_ms=later * 1000, load_ms=0))
+    assert codes(judgement) == {f"slow-init/{severity}" for severity in severities}
+    assert judgement.verdict is (Verdict.WARN if "warn" in severities else Verdict.PASS)
 
 
-def test_latencies_are_not_kept_where_the_cpu_limit_stalled_launches() -> None:
-    """Bandwidths of large messages are, and the finding says so."""
-    said = judge_nccl(nccl.changed(nccl.h100(), throttled_periods=7))
-    assert codes(said) == {"nccl-incomplete/info"}
-    assert said.busbw["all_reduce"] == 462
-    assert "4096" not in said.record
+def test_latencies_of_a_throttled_pod_are_discarded() -> None:
+    """Bandwidths of large messages are kept, and the finding says so."""
+    judgement = judge_nccl(nccl.changed(nccl.h100(), throttled_periods=7))
+    assert codes(judgement) == {"nccl-incomplete/info"}
+    assert judgement.busbw["all_reduce"] == 462
+    assert "4096" not in judgement.record
 
 
 @pytest.mark.parametrize(("periods", "answer"), [(44, BAD), (45, UNSURE)])
-def test_a_low_number_is_not_held_against_a_node_that_was_stalled_half_of_the_time(
+def test_a_low_number_counts_unless_the_pod_was_throttled_half_of_the_time(
     periods: int, answer: Answer
 ) -> None:
-    """The median of 9 s of batches may then be the CPU limit's: 45 periods of 100 ms are half of them."""
-    said = judge_nccl(nccl.changed(nccl.h100(100), throttled_periods=periods))
-    assert said.answers["busbw-low"] is answer
-    low = finding(said, "busbw-low")
+    """45 periods of 100 ms are half of 9 s, so the CPU limit may have set the median."""
+    judgement = judge_nccl(nccl.changed(nccl.h100(100), throttled_periods=periods))
+    assert judgement.answers["busbw-low"] is answer
+    low = finding(judgement, "busbw-low")
     assert low.severity is Severity.WARN
     again = judge_nccl(
         nccl.changed(nccl.h100(100), throttled_periods=periods), previous=judge_nccl(nccl.h100(100)).record
