@@ -46,8 +46,17 @@ def test_lint_passes(helm: Helm, values: Object) -> None:
 
 @variants
 def test_every_object_is_named_and_labelled(helm: Helm, values: Object) -> None:
-    """Each object has a valid name and the recommended labels; namespaced objects have a namespace."""
-    for o in helm.objects(values):
+    """Each object has a valid, unique name and the recommended labels; namespaced objects have a namespace.
+
+    The policy may be rendered twice: one hook creates it, another deletes it.
+    """
+    objects = helm.objects(values)
+    identities = [
+        (o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"], "pre-delete" in events(o))
+        for o in objects
+    ]
+    assert len(identities) == len(set(identities))
+    for o in objects:
         metadata = o["metadata"]
         labels = metadata["labels"]
         assert o["kind"] == "CustomResourceDefinition" or NAME.fullmatch(metadata["name"])
@@ -55,16 +64,6 @@ def test_every_object_is_named_and_labelled(helm: Helm, values: Object) -> None:
         assert all(isinstance(v, str) and LABEL_VALUE.fullmatch(v) for v in labels.values())
         assert ("namespace" in metadata) == (o["kind"] not in CLUSTER_WIDE), metadata["name"]
         assert metadata.get("namespace", NAMESPACE) in (NAMESPACE, "default")
-
-
-@variants
-def test_no_two_objects_share_a_name(helm: Helm, values: Object) -> None:
-    """No object is rendered twice, except the policy: one hook creates it, another deletes it."""
-    rendered = [
-        (o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"], "pre-delete" in events(o))
-        for o in helm.objects(values)
-    ]
-    assert len(rendered) == len(set(rendered))
 
 
 def test_long_release_names_fit(helm: Helm) -> None:
@@ -154,28 +153,21 @@ def test_the_selector_of_a_release_never_changes(helm: Helm) -> None:
 
 
 def test_the_whole_cleanup_is_a_hook(helm: Helm) -> None:
-    """Job, account and roles of the clean-up are hooks of the uninstall; the Job comes last."""
+    """Job, account and roles of the clean-up are hooks of the uninstall; the Job comes last and is retried.
+
+    No hook of the uninstall is a custom resource: Helm would fail if its CRD is gone.
+    """
+    hooks = [o for o in helm.objects({}, *KNOWN) if "pre-delete" in events(o)]
+    assert [o for o in hooks if o["apiVersion"].startswith("nodegauge.dev/")] == []
     objects = [o for o in helm.objects() if component(o) == "cleanup"]
+    assert only(objects, "Job")["spec"]["backoffLimit"] == 4
+    assert only(objects, "Job")["spec"]["template"]["spec"]["restartPolicy"] == "Never"
     assert {o["kind"] for o in objects} >= {"Job", "ServiceAccount", "ClusterRole", "Role"}
     assert {tuple(events(o)) for o in objects} == {("pre-delete",)}
     weight = {o["kind"]: int(o["metadata"]["annotations"]["helm.sh/hook-weight"]) for o in objects}
     assert weight["ServiceAccount"] <= weight["Role"] < weight["RoleBinding"] < weight["Job"]
     policies = {o["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for o in objects}
     assert policies == {"before-hook-creation,hook-succeeded"}
-
-
-def test_the_cleanup_is_retried(helm: Helm) -> None:
-    """The clean-up Job is retried after a drain or a lost node, within Helm's five minutes."""
-    spec = only(helm.objects(None, *KNOWN), "Job")["spec"]
-    assert spec["backoffLimit"] == 4
-    assert spec["template"]["spec"]["restartPolicy"] == "Never"
-
-
-def test_uninstall_hooks_do_not_need_the_crds(helm: Helm) -> None:
-    """With the clean-up, no pre-delete hook is a custom resource: Helm would fail if its CRD is gone."""
-    hooks = [o for o in helm.objects({}, *KNOWN) if "pre-delete" in events(o)]
-    assert hooks
-    assert [o for o in hooks if o["apiVersion"].startswith("nodegauge.dev/")] == []
 
 
 def test_namespace_override(helm: Helm) -> None:

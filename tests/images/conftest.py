@@ -1,4 +1,4 @@
-"""Both images, built once for all tests of this folder, and unpacked."""
+"""Both images, built and unpacked once for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))  # the builder is not part of the installed projec
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Built]]:
-    """The operator's and the probe's image, in folders whose path has a space."""
+    """The operator's and the probe's image, in folders with a space in their path."""
     folder = tmp_path_factory.mktemp("two images")
     paths = archives("operator", "probe", out=folder / "out")
     yield {name: read(path, name=name, folder=folder / name) for name, path in paths.items()}
@@ -24,5 +24,5 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Built
 
 @pytest.fixture(params=["operator", "probe"])
 def image(request: pytest.FixtureRequest, images: dict[str, Built]) -> Built:
-    """One image after the other."""
+    """Each image in turn."""
     return images[str(request.param)]

@@ -1,4 +1,4 @@
-"""The Dockerfiles, as far as they can be checked without a container engine: the same as the archives."""
+"""The Dockerfiles match the archives, as far as a test without a container engine can tell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ dockerfiles = pytest.mark.parametrize("name", sorted(ALL))
 
 
 def instructions(name: str) -> list[tuple[str, str]]:
-    """Instruction and arguments of an image's Dockerfile, comments left out, continued lines joined."""
+    """Instructions and arguments of an image's Dockerfile, without comments, with joined lines."""
     text = (ROOT / FILES[name]).read_text("utf-8")
     lines = "\n".join(line for line in text.splitlines() if line and not line.startswith("#"))
     split = (line.partition(" ") for line in lines.replace("\\\n", " ").splitlines())
@@ -29,13 +29,13 @@ def instructions(name: str) -> list[tuple[str, str]]:
 
 
 def final(name: str) -> dict[str, str]:
-    """The last stage's instructions."""
+    """The instructions of the last stage."""
     lines = instructions(name)
     return dict(lines[max(i for i, (word, _) in enumerate(lines) if word == "FROM") :])
 
 
 def ignored(path: str) -> bool:
-    """Whether .dockerignore keeps the path out: the last line that matches decides."""
+    """Whether .dockerignore excludes the path: the last matching line decides."""
     result = False
     for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -50,8 +50,8 @@ def ignored(path: str) -> bool:
 
 
 @dockerfiles
-def test_what_the_build_reads_is_copied(name: str) -> None:
-    """Every input of the build is copied from the repository, exists there, and passes .dockerignore."""
+def test_every_input_of_the_build_is_copied(name: str) -> None:
+    """Every input of the build is copied, exists in the repository, and passes .dockerignore."""
     copies = [a.split() for word, a in instructions(name) if word == "COPY" and "--from" not in a]
     sources = {source for group in copies for source in group[:-1]}
     assert sources == set(INPUTS)
@@ -60,15 +60,15 @@ def test_what_the_build_reads_is_copied(name: str) -> None:
     assert all(group == [group[0], group[0]] for group in copies if (ROOT / group[0]).is_dir())
 
 
-def test_context_holds_nothing_else() -> None:
-    """Tests, version control and environments stay out of the build."""
+def test_the_context_contains_nothing_else() -> None:
+    """The build context excludes tests, version control and environments."""
     paths = (".git", "tests", ".venv", "charts", "docs", "dist", "operator/src/x/__pycache__")
     assert all(ignored(path) for path in paths)
 
 
 @dockerfiles
-def test_the_tree_comes_from_the_shared_builder(name: str) -> None:
-    """The build stage ends with the builder's own step for this image, and the final one holds that alone."""
+def test_the_files_come_from_the_shared_builder(name: str) -> None:
+    """The build stage ends with this project's builder; the final stage contains only its output."""
     runs = [a for word, a in instructions(name) if word == "RUN"]
     assert runs[-1].endswith(f"python -m images tree {name} /image")
     assert "--constraint constraints.txt pip" in runs[1]
@@ -78,8 +78,8 @@ def test_the_tree_comes_from_the_shared_builder(name: str) -> None:
 
 
 @dockerfiles
-def test_a_container_starts_as_one_of_the_archive(name: str) -> None:
-    """User, entry point, environment, folder and labels are those of the archive."""
+def test_a_container_starts_like_that_of_the_archive(name: str) -> None:
+    """User, entry point, environment, working directory and labels are those of the archive."""
     stage, wanted = final(name), config(ALL[name])
     assert stage["USER"] == wanted["User"]
     assert stage["WORKDIR"] == wanted["WorkingDir"]
@@ -89,15 +89,15 @@ def test_a_container_starts_as_one_of_the_archive(name: str) -> None:
 
 
 @dockerfiles
-def test_bases_have_a_version(name: str) -> None:
-    """The build stage names a release of Debian whose Python the project supports."""
+def test_the_base_has_a_version(name: str) -> None:
+    """The build stage uses a Debian release whose Python the project supports."""
     lines = instructions(name)
     assert ("ARG", "DEBIAN=12") in lines
     assert [a for word, a in lines if word == "FROM"] == ["debian:${DEBIAN}-slim AS build", "scratch"]
 
 
-def test_the_image_for_benchmarks_is_made_only_when_it_is_asked_for() -> None:
-    """`make images` makes two, `make images NCCL=1` three, and CI never says NCCL."""
+def test_the_nccl_image_is_built_only_on_request() -> None:
+    """`make images` builds two images, `make images NCCL=1` three; CI never sets NCCL."""
     assert set(ALL) - set(IMAGES) == {"nccl"}
 
     def command_of(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""The built images: what is in them, and what is not."""
+"""The built images contain what they need and nothing else, and their archives are correct."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from images.archive import layer
 from images.spec import IMAGES, version
 
-from support.image_tools import ROOT, Built, archives, build, run
+from support.image_tools import ROOT, Built, build, run
 
 pytestmark = pytest.mark.timeout(580)
 TOOLS = {"sh", "bash", "dash", "busybox", "pip", "pip3", "apt", "apt-get", "dpkg", "gcc", "cc", "ld", "make"}
@@ -26,8 +27,8 @@ def test_sizes_stay_below_the_limits(image: Built) -> None:
     assert image.unpacked < IMAGES[image.name].limit_mb * 1_000_000
 
 
-def test_files_belong_to_root_and_nobody_else_writes(image: Built) -> None:
-    """Every file is root's, plain, without set-id bits, and writable by its owner alone; /tmp is sticky."""
+def test_files_belong_to_root_and_only_root_can_write_them(image: Built) -> None:
+    """Every file belongs to root, has no set-id bits, and is writable only by root; /tmp is sticky."""
     links = [m for m in image.members if m.issym()]
     others = [m for m in image.members if not m.issym()]
     assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in image.members} == {(0, 0, "", "", 0)}
@@ -40,7 +41,7 @@ def test_files_belong_to_root_and_nobody_else_writes(image: Built) -> None:
 
 
 def test_no_installer_shell_or_compiler(image: Built) -> None:
-    """What attackers and build steps use is not there, under no name of a program or library."""
+    """The image contains no tools for attackers or build steps, neither as programs nor as libraries."""
     paths = [PurePosixPath(member.name) for member in image.members]
     assert [path for path in paths if path.parent.name in ("bin", "sbin") and path.name in TOOLS] == []
     packages = {path.name for path in paths if path.parent.name in ("lib", "dist-packages", "python3.11")}
@@ -50,7 +51,7 @@ def test_no_installer_shell_or_compiler(image: Built) -> None:
 
 
 def test_links_lead_to_files_of_the_image(image: Built) -> None:
-    """No symbolic link leads outside, or to a library or program that was left out."""
+    """Every symbolic link leads to a file of the image."""
     names = {PurePosixPath(member.name) for member in image.members}
     top = {path: member.linkname for member in image.members if member.issym() for path in [member.name]}
 
@@ -64,15 +65,15 @@ def test_links_lead_to_files_of_the_image(image: Built) -> None:
     assert [(n, top[n]) for n in top if not n.startswith("usr/share/doc/") and target(n) not in names] == []
 
 
-def test_nothing_of_the_building_machine_is_inside(image: Built) -> None:
-    """No path of the build or of the checkout is in any file, bytecode included."""
+def test_no_file_contains_paths_of_the_build_machine(image: Built) -> None:
+    """No file, bytecode included, contains a path of the build or of the checkout."""
     traces = [str(ROOT).encode(), b"nodegauge-images-"]
     files = [path for path in image.root.rglob("*") if path.is_file() and not path.is_symlink()]
     assert [path for path in files if any(trace in path.read_bytes() for trace in traces)] == []
 
 
 def test_every_module_has_bytecode_that_stays_valid(image: Built) -> None:
-    """Each module has bytecode marked as never to be checked, so no start compiles anything."""
+    """Each module has bytecode that Python never checks, so no start compiles anything."""
     for folder in (image.root / "opt/nodegauge/lib", next((image.root / "usr/lib").glob("python3.*"))):
         modules = [path for path in folder.rglob("*.py") if path.stat().st_size]
         assert len(modules) > 50
@@ -81,8 +82,8 @@ def test_every_module_has_bytecode_that_stays_valid(image: Built) -> None:
             assert int.from_bytes(cached.read_bytes()[4:8], "little") == 1, cached
 
 
-def test_scanners_see_what_was_unpacked(image: Built) -> None:
-    """Each Debian package has its control file where scanners look, and the distribution its name."""
+def test_scanners_find_the_debian_packages(image: Built) -> None:
+    """Scanners find a control file of each Debian package, and the name of the distribution."""
     status = image.root / "var/lib/dpkg/status.d"
     for package in status.iterdir():
         assert re.search(rf"^Package: {re.escape(package.name)}$", package.read_text("utf-8"), re.MULTILINE)
@@ -91,8 +92,8 @@ def test_scanners_see_what_was_unpacked(image: Built) -> None:
     assert "VERSION_ID=" in (image.root / "etc/os-release").read_text("utf-8")
 
 
-def test_each_image_holds_its_own_packages(images: dict[str, Built]) -> None:
-    """The probe's image, which runs on GPU nodes, has neither operator nor judge; pins hold in both."""
+def test_each_image_has_only_its_own_packages(images: dict[str, Built]) -> None:
+    """The probe's image has neither operator nor judge; both images have the pinned versions."""
     pins = dict(
         re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
     )
@@ -111,8 +112,8 @@ def sha256(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def test_every_digest_and_size_is_right(image: Built) -> None:
-    """Each blob has the digest that names it, and each reference to it the right digest and size."""
+def test_every_digest_and_size_is_correct(image: Built) -> None:
+    """Each blob has the digest in its name, and each reference has the blob's digest and size."""
     assert [digest for digest, data in image.blobs.items() if sha256(data) != f"sha256:{digest}"] == []
     references: list[dict[str, Any]] = [*image.index["manifests"], image.manifest["config"]]
     references += image.manifest["layers"]
@@ -129,7 +130,7 @@ def test_every_digest_and_size_is_right(image: Built) -> None:
 
 
 def test_names_user_and_labels(image: Built) -> None:
-    """containerd and docker find the same name, and a container starts as uid 65532 with its own program."""
+    """containerd and docker find the same name; a container runs its own program as uid 65532."""
     reference = f"localhost/nodegauge/{image.name}:{version()}"
     assert image.index["manifests"][0]["annotations"]["io.containerd.image.name"] == reference
     assert image.docker[0]["RepoTags"] == [reference]
@@ -139,25 +140,33 @@ def test_names_user_and_labels(image: Built) -> None:
     assert config["Entrypoint"][:2] == ["python", "-m"]
     done = run(image, *config["Entrypoint"][1:], "--help" if image.name == "probe" else "")
     assert "Traceback" not in done.stderr
+    assert image.name != "probe" or "Read one GPU node" in done.stdout
 
 
 def test_both_images_share_the_base(images: dict[str, Built]) -> None:
-    """The first layer, most of the probe's image, is the same in both: a node pulls it once."""
+    """Both images have the same first layer, so a node pulls it only once."""
     first = {image.manifest["layers"][0]["digest"] for image in images.values()}
     assert len(first) == 1
     assert len({image.manifest["layers"][1]["digest"] for image in images.values()}) == 2
 
 
-def test_a_second_build_gives_the_same_digests(images: dict[str, Built], tmp_path: Path) -> None:
-    """The same inputs give the same image, byte for byte, in another folder at another time."""
-    path = archives("operator", out=tmp_path / "elsewhere", again=True)["operator"]
-    with tarfile.open(path) as tar:
-        blobs = {Path(member.name).name for member in tar if member.name.startswith("blobs/")}
-    assert blobs == set(images["operator"].blobs)
+def test_a_layer_depends_only_on_paths_content_and_executable_bits(tmp_path: Path) -> None:
+    """Two folders with the same files give the same layer, regardless of their times, modes and location."""
+    for name, mode, mtime in (("a", 0o600, 1), ("b", 0o664, 2)):
+        (tmp_path / name / "x").mkdir(parents=True)
+        for file, text in (("x/one", "1"), ("two", "2")):
+            path = tmp_path / name / file
+            path.write_text(text)
+            path.chmod(mode)
+            os.utime(path, (mtime, mtime))
+    first, second = (layer(tmp_path / name, created_by="test").blob.digest for name in ("a", "b"))
+    assert first == second
+    (tmp_path / "b/two").chmod(0o755)
+    assert layer(tmp_path / "b", created_by="test").blob.digest != first
 
 
-def test_an_archive_of_the_same_inputs_is_not_made_again(images: dict[str, Built], tmp_path: Path) -> None:
-    """A second call with the same packages, sources and pins leaves what is there."""
+def test_an_archive_of_unchanged_inputs_is_not_rebuilt(images: dict[str, Built], tmp_path: Path) -> None:
+    """A second call with the same packages, sources and pins keeps the archive."""
     out = images["probe"].root.parents[1] / "out"
     (path,) = out.glob("nodegauge-probe-*.tar")
     before = path.stat().st_mtime_ns
@@ -166,8 +175,8 @@ def test_an_archive_of_the_same_inputs_is_not_made_again(images: dict[str, Built
     assert "is up to date" in done.stderr
 
 
-def test_a_machine_without_debian_tools_is_told_the_way_out(tmp_path: Path) -> None:
-    """Where there is no apt, nothing is made, and the message says where to build instead."""
+def test_a_machine_without_debian_tools_gets_advice(tmp_path: Path) -> None:
+    """Without apt nothing is built, and the message says where to build instead."""
     done = build(
         "archives", "--out", str(tmp_path / "out"), env={"PATH": str(tmp_path), "HOME": str(tmp_path)}
     )
@@ -177,23 +186,26 @@ def test_a_machine_without_debian_tools_is_told_the_way_out(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tree_goes_into_an_empty_folder_alone(tmp_path: Path) -> None:
-    """What the Dockerfiles call does not mix an image with files that are there already."""
+def test_a_tree_needs_an_empty_folder(tmp_path: Path) -> None:
+    """`tree` refuses a folder with files, and leaves them alone."""
     (tmp_path / "mine").touch()
     done = build("tree", "probe", str(tmp_path))
     assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (1, ["mine"])
     assert "is not empty" in done.stderr
 
 
-def test_a_tree_has_the_files_and_modes_of_the_archive(images: dict[str, Built], tmp_path: Path) -> None:
-    """What the Dockerfiles copy into an empty image is what the archive holds, whatever the umask is."""
+def test_a_second_build_gives_the_same_files_and_modes(images: dict[str, Built], tmp_path: Path) -> None:
+    """The same inputs give the same files byte for byte, in another folder and with another umask.
+
+    The second build is the Dockerfiles' command `tree`, so a Dockerfile's image equals the archive too.
+    """
     before = os.umask(0o077)
     try:
-        done = build("tree", "probe", str(tmp_path / "root"))
+        done = build("tree", "operator", str(tmp_path / "root"))
     finally:
         os.umask(before)
     assert done.returncode == 0, done.stderr
-    root, image = tmp_path / "root", images["probe"]
+    root, image = tmp_path / "root", images["operator"]
     members = {m.name: "link" if m.issym() else m.mode for m in image.members}
     paths = {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
     modes = {n: "link" if p.is_symlink() else stat.S_IMODE(p.stat().st_mode) for n, p in paths.items()}
@@ -203,7 +215,7 @@ def test_a_tree_has_the_files_and_modes_of_the_archive(images: dict[str, Built],
 
 
 def test_an_unknown_image_is_refused(tmp_path: Path) -> None:
-    """A name that is no image's ends at once, with the names that are."""
+    """An unknown image name is an error that lists the known names."""
     done = build("archives", "probes", "--out", str(tmp_path / "out"))
     assert done.returncode == 2
     assert "operator, probe and nccl, not probes" in done.stderr

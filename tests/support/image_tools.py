@@ -1,4 +1,4 @@
-"""Build the images' archives, unpack them as an engine would, and run what is in them without an engine."""
+"""Builds the images' archives, unpacks them, and runs their programs without a container engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNAVAILABLE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """An archive: its JSON documents, its blobs by digest, the members of its layers, its unpacked root."""
+    """An archive: JSON documents, blobs by digest, members of its layers, and its unpacked root."""
 
     name: str
     index: dict[str, Any]
@@ -48,9 +48,9 @@ def build(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.C
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
 
 
-def archives(*names: str, out: Path, again: bool = False) -> dict[str, Path]:
-    """The named archives in `out`; skips where this machine has no Debian packages to give."""
-    done = build("archives", *names, "--out", str(out), *(["--again"] if again else []))
+def archives(*names: str, out: Path) -> dict[str, Path]:
+    """Build the named archives in `out`; skips if this machine has no Debian packages."""
+    done = build("archives", *names, "--out", str(out))
     if done.returncode == UNAVAILABLE:
         pytest.skip(" ".join(done.stderr.split("\nimages: ")[-1].split()))
     assert done.returncode == 0, done.stderr
@@ -58,7 +58,7 @@ def archives(*names: str, out: Path, again: bool = False) -> dict[str, Path]:
 
 
 def read(path: Path, *, name: str, folder: Path) -> Built:
-    """An archive read whole, its layers unpacked below `folder`."""
+    """Read a whole archive and unpack its layers below `folder`."""
     from images.interpreter import wrapper
 
     with tarfile.open(path) as tar:
@@ -93,7 +93,7 @@ def read(path: Path, *, name: str, folder: Path) -> Built:
 def run(
     image: Built, *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The image's Python with its libraries and nothing of this machine's."""
+    """Run the image's Python with the image's libraries only."""
     own = {
         **image.environment,
         "PYTHONPATH": str(image.root / "opt/nodegauge/lib"),
@@ -105,7 +105,7 @@ def run(
     )
 
 
-# A mount namespace of its own, the root bound over itself and read-only, then chroot as the image's user.
+# A new mount namespace, the root bound to itself and read-only, then chroot as the image's user.
 CONTAINED = """\
 set -eu
 mount --make-rprivate /
@@ -117,9 +117,9 @@ exec "$chroot" $user "$root" "$@"
 
 
 def contained(image: Built, *command: str) -> subprocess.CompletedProcess[str]:
-    """`command` in the unpacked image, with a read-only root; as uid 65532 where this process is root.
+    """Run `command` in the unpacked image with a read-only root; as uid 65532 if this process is root.
 
-    Skips where the kernel allows no new mount namespace.
+    Skips if the kernel allows no new mount namespace.
     """
     user = image.config["config"]["User"]
     chroot = shutil.which("chroot") or "/usr/sbin/chroot"
