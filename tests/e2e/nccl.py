@@ -1,6 +1,6 @@
 """The benchmark on a real kubelet: it holds all GPUs, gives them to whoever comes, and outlives its engine.
 
-The engine is the testbed's stand-in for NCCL, inside the benchmark's image; pods, priorities, preemption, the
+The engine is the testbed's simulated NCCL, inside the benchmark's image; pods, priorities, preemption, the
 file system under /dev/shm and the ends of processes are real.
 """
 

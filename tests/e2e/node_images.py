@@ -1,6 +1,6 @@
 """The images that the node has: the project's two, made as `make images` makes them, and three of the tests'.
 
-The benchmark's is the probe's with a stand-in for NCCL in it; its own has most of a gigabyte.  All are OCI
+The benchmark's is the probe's with a simulated NCCL in it; its own has most of a gigabyte.  All are OCI
 archives in a folder; the node imports what is there.  No registry is asked.
 """
 
@@ -24,7 +24,7 @@ from e2e import cached_answers
 from images import build
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed.errors import TestbedError
-from testbed.hardware.standinfile import CUDA, NCCL
+from testbed.hardware.nccl_file import CUDA, NCCL
 from testbed.simulated_nccl import machine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -33,8 +33,8 @@ PAUSE = f"{REGISTRY}/nodegauge/pause:e2e"
 TALKER = f"{REGISTRY}/nodegauge/talker:e2e"
 """A probe whose result is longer than a kubelet keeps."""
 NCCL_REPOSITORY, NCCL_TAG = "nodegauge/nccl", "e2e"
-STANDIN = "opt/standin"
-ENGINE = f"/{STANDIN}/__main__.py"
+SIMULATED_NCCL = "opt/simulated_nccl"
+ENGINE = f"/{SIMULATED_NCCL}/__main__.py"
 """What measures in the benchmark's image (tests/testbed/simulated_nccl)."""
 
 TALKS = """\
@@ -92,9 +92,9 @@ def _nccl(folder: Path, probe: Path) -> Path:
     source = CHECKOUT / "tests/testbed/simulated_nccl"
 
     def fill(root: Path) -> None:
-        shutil.copytree(source, root / STANDIN, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, root / SIMULATED_NCCL, ignore=shutil.ignore_patterns("__pycache__"))
         nothing = machine.Machine(name="the image", seed="", nccl=NCCL, cuda=CUDA, gpus=())
-        (root / STANDIN / machine.BESIDE.name).write_bytes(machine.encode(nothing))
+        (root / SIMULATED_NCCL / machine.BESIDE.name).write_bytes(machine.encode(nothing))
 
     return _on_top(
         probe,

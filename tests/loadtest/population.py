@@ -1,6 +1,6 @@
 """Fills a cluster with nodes and with finished or running probe pods, and waits until it is quiet.
 
-Writes as the stand-in for kubelets, so that the audit log tells them from the operator's.
+Writes as the simulated kubelets, so that the audit log tells them from the operator's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a validation by NCCL costs beside NCCL: the real NCCL probe with a stand-in for its engine.
+"""What a validation by NCCL costs beside NCCL: the real NCCL probe with a simulated engine.
 
-The overhead is measured: with a stand-in for which no time passes, all that is left is ours (Python, NVML,
-processes, logs, the document).  Nodes per hour are arithmetic on that, on the times the stand-in has for
-NCCL, and on what is assumed of a pod; nothing of it says how fast any GPU is.
+The overhead is measured: with a simulated NCCL that takes no time, all that is left is ours (Python, NVML,
+processes, logs, the document).  Nodes per hour are arithmetic on that, on the times the simulated NCCL has
+for NCCL, and on what is assumed of a pod; nothing of it says how fast any GPU is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodegauge_operator.api.policy import Budget
 from nodegauge_operator.core.budget import concurrent_probes
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware, plug
-from testbed.simulated_nccl.nccl import run
+from testbed.simulated_nccl.run import run
 from testbed.table import table
 
 PROFILE = "h100-sxm-8"
@@ -41,7 +41,7 @@ class Validation:
 
     @property
     def of_nccl(self) -> float:
-        """What of the whole the stand-in slept."""
+        """What of the whole the simulated NCCL slept."""
         return self.whole - statistics.median(self.overhead)
 
 
@@ -81,7 +81,7 @@ def summary(found: Validation) -> str:
     ]
     return "\n".join(
         [
-            f"nccl: a whole validation of {PROFILE} by the real program, with a stand-in for NCCL",
+            f"nccl: a whole validation of {PROFILE} by the real program, with a simulated NCCL",
             f"  everything but NCCL, of {runs} (budget < {OVERHEAD_BUDGET:g} s)",
             f"  with NCCL's times as simulated: {found.whole:.1f} s, of which NCCL has {found.of_nccl:.1f} s",
             "",

@@ -29,7 +29,8 @@ Object = dict[str, Any]
 STOP_SECONDS = 10.0
 TESTS = Path(__file__).resolve().parents[1]
 PROBES = TESTS.parent / "probes" / "src"
-"""Of this checkout, whichever one is installed: result documents and what the stand-in for NCCL is told."""
+"""Of this checkout, whichever one is installed: result documents and what the simulated NCCL for NCCL is
+told."""
 
 
 @dataclass(frozen=True, kw_only=True)

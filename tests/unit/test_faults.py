@@ -72,7 +72,7 @@ ELSEWHERE = {
 """Tried in test_faults_apart on machines that are made for it, and in test_driver_time."""
 
 OF_NCCL = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
-"""Tried in test_faults_nccl and test_standin_probe: they show in no reading of NVML."""
+"""Tried in test_faults_nccl and test_simulated_nccl_probe: they show in no reading of NVML."""
 
 
 def test_every_fault_is_tried() -> None:

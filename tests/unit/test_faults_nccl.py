@@ -1,4 +1,5 @@
-"""Faults of benchmarks: each changes what the stand-in does, nothing that NVML reads, and can be healed."""
+"""Faults of benchmarks: each changes what the simulated NCCL does, nothing that NVML reads, and can be
+healed."""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ from support.machines import snapshot
 from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import FAULTS, Hardware, HardwareError, plug
-from testbed.hardware.plugged import STANDIN
+from testbed.hardware.plugged import NCCL_FILE
 from testbed.simulated_nccl.machine import Machine
 
 IN_NVML = {"gpu-in-use"}
 """Who computes on a GPU is read through NVML."""
 OF_THE_PLUGIN = {"device-unhealthy"}
-"""What the device plugin tells the kubelet: tests/unit/test_standin_devices.py."""
+"""What the device plugin tells the kubelet: tests/unit/test_simulated_nccl_devices.py."""
 NCCL_FAULTS = sorted(name for name, fault in FAULTS.items() if fault.module == "faults_nccl")
 
 
-def standin(hardware: Hardware) -> Machine:
+def nccl_machine(hardware: Hardware) -> Machine:
     """What a child of this machine would find."""
-    return msgspec.json.decode((hardware.directory / STANDIN).read_bytes(), type=Machine)
+    return msgspec.json.decode((hardware.directory / NCCL_FILE).read_bytes(), type=Machine)
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +37,13 @@ def h100(tmp_path_factory: pytest.TempPathFactory) -> Hardware:
 @pytest.mark.parametrize("name", sorted({*NCCL_FAULTS} - IN_NVML - OF_THE_PLUGIN))
 def test_a_fault_of_the_benchmark_shows_in_no_reading_and_heals(h100: Hardware, name: str) -> None:
     """NVML and sysfs answer as before, the machine file differs, and is as before once it is healed."""
-    before, healthy = snapshot(h100), standin(h100)
+    before, healthy = snapshot(h100), nccl_machine(h100)
 
     h100.fault(name)
     assert snapshot(h100) == before
-    assert standin(h100).troubles != healthy.troubles
+    assert nccl_machine(h100).troubles != healthy.troubles
     h100.heal(name)
-    assert standin(h100) == healthy
+    assert nccl_machine(h100) == healthy
 
 
 @pytest.mark.parametrize(
@@ -82,9 +83,9 @@ def test_hardware_refuses_a_fault_that_it_cannot_have(
 def test_links_that_are_down_take_their_bandwidth_along(tmp_path: Path) -> None:
     """One of 18: the ring loses a share, and so do copies from and to that GPU; host memory does not."""
     hardware = plug("h100-sxm-8", tmp_path)
-    before = standin(hardware)
+    before = nccl_machine(hardware)
     hardware.fault("link-down", gpu=3, link=0)
-    after = standin(hardware)
+    after = nccl_machine(hardware)
 
     assert after.ways["p2p"].busbw["all_reduce"]["8"] == pytest.approx(352 * 17 / 18)
     assert after.ways["host"] == before.ways["host"]
@@ -98,7 +99,7 @@ def test_refused_p2p_between_linked_gpus_fails_nccl_unless_p2p_is_off(tmp_path: 
     for profile, arms in (("titan-rtx-nv2", ["default", "nvls-off"]), ("pcie-phb-2", [])):
         hardware = plug(profile, tmp_path / profile)
         hardware.fault("p2p-refused")
-        assert [trouble.arm for trouble in standin(hardware).troubles] == arms
+        assert [trouble.arm for trouble in nccl_machine(hardware).troubles] == arms
 
 
 def test_a_process_on_a_gpu_is_told_by_nvml(tmp_path: Path) -> None:
@@ -127,9 +128,9 @@ def test_nvml_tells_of_vgpus_and_confidential_computing(tmp_path: Path, mode: in
 
 def test_every_gpu_and_every_pair_of_a_machine_is_in_its_file(h100: Hardware) -> None:
     """UUIDs as NVML has them, a row per GPU, its own place -1; what is not at home anywhere is not there."""
-    made = standin(h100)
+    made = nccl_machine(h100)
     assert [gpu.uuid for gpu in made.gpus] == h100.uuids
     assert all(len(gpu.pairs) == 8 and gpu.pairs[n] == -1 for n, gpu in enumerate(made.gpus))
     h100.fault("gpu-lost", gpu=5)
-    assert [gpu.there for gpu in standin(h100).gpus] == [n != 5 for n in range(8)]
+    assert [gpu.there for gpu in nccl_machine(h100).gpus] == [n != 5 for n in range(8)]
     h100.heal()

@@ -13,7 +13,7 @@ from testbed.demo import steps
 from testbed.demo.fleet import BROKEN_LINKS, BUSY_NODE, FLEET, PREFIX, SEVEN_NODE, Machine
 from testbed.demo.session import Object, Session, probe_of
 from testbed.errors import TestbedError
-from testbed.simulated_nccl.nccl import at_work
+from testbed.simulated_nccl.run import at_work
 
 POLICY = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default"
 PODS = "/api/v1/namespaces/default/pods"

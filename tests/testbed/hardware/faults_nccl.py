@@ -1,6 +1,6 @@
 """Faults that only a benchmark meets: NVML reads as ever, and NCCL hangs, fails, lies or is slow.
 
-They concern the stand-in of NCCL's engine (testbed.simulated_nccl), in the named arm: all, default, p2p-off
+They concern the simulated NCCL (testbed.simulated_nccl), in the named arm: all, default, p2p-off
 or nvls-off.  An arm that is under way goes on as it began; the next one meets the fault.
 """
 

@@ -2,7 +2,7 @@
 
     hardware.json   the condition: profile, seed, boot, faults, loads, counters' beginnings
     driver.state    what the simulated driver answers from
-    standin.json    what NCCL's stand-in measures
+    nccl.json       what the simulated NCCL measures
     sys/, proc/     what a probe reads instead of /sys and /proc
 
 Changes are made under a file lock: read the condition, change it, write everything that follows from it.
@@ -23,7 +23,7 @@ import msgspec
 
 from testbed import profiles
 from testbed.driver.build import library_folder
-from testbed.hardware import faults, standinfile
+from testbed.hardware import faults, nccl_file
 from testbed.hardware.condition import ActiveFault, Condition, append
 from testbed.hardware.fault import Parameter
 from testbed.hardware.gpustate import gpu_uuid
@@ -34,7 +34,7 @@ from testbed.profiles import Profile, ProfileError
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 CONDITION, STATE, LOCK = "hardware.json", "driver.state", ".lock"
-STANDIN = "standin.json"
+NCCL_FILE = "nccl.json"
 DEVICES, PROCESSES = f"{STATE}.devices", f"{STATE}.processes"
 """Which GPUs the device plugin calls healthy, and, by the kubelet, who computes (testbed.kubelet.devices)."""
 CLIENTS = f"{STATE}.clients"
@@ -133,7 +133,7 @@ class Hardware:
             "NODEGAUGE_SIM_HARDWARE": str(self.directory / STATE),
             "NODEGAUGE_SYSFS": str(self.directory / "sys"),
             "NODEGAUGE_PROCFS": str(self.directory / "proc"),
-            MACHINE_VARIABLE: str(self.directory / STANDIN),
+            MACHINE_VARIABLE: str(self.directory / NCCL_FILE),
         }
         if self.profile.driver_mounted:
             found["LD_LIBRARY_PATH"] = str(library_folder(self.profile.driver.version))
@@ -178,7 +178,7 @@ class Hardware:
     def unplug(self) -> None:
         """Unload the driver: NVML answers DRIVER_NOT_LOADED, and the folder is free for other hardware."""
         with self._locked():
-            for name in (STATE, CONDITION, CLIENTS, STANDIN, DEVICES, PROCESSES):
+            for name in (STATE, CONDITION, CLIENTS, NCCL_FILE, DEVICES, PROCESSES):
                 (self.directory / name).unlink(missing_ok=True)
 
     def begin(self, condition: Condition) -> None:
@@ -221,6 +221,6 @@ class Hardware:
             uuid: number not in machine.withdrawn for number, uuid in enumerate(self._uuids(condition))
         }
         write(self.directory / DEVICES, msgspec.json.encode(devices))
-        write(self.directory / STANDIN, standinfile.render(machine, seed=condition.seed))
+        write(self.directory / NCCL_FILE, nccl_file.render(machine, seed=condition.seed))
         write(self.directory / STATE, state.encode())
         write(self.directory / CONDITION, msgspec.json.format(msgspec.json.encode(condition)))

@@ -36,7 +36,7 @@ class Image:
 
     @property
     def stands_in(self) -> bool:
-        """Whether nothing in it computes on GPUs, although it may hold them: its NCCL is a stand-in."""
+        """Whether nothing in it computes on GPUs, although it may hold them: its NCCL is simulated."""
         return CHILD_VARIABLE in self.env
 
     def argv(self, command: list[str], args: list[str]) -> list[str]:
@@ -70,10 +70,10 @@ def python_environment(*sources: Path) -> dict[str, str]:
     return env
 
 
-def standin_environment(checkout: Path) -> dict[str, str]:
-    """What makes the benchmark take the stand-in of a checkout for NCCL, with this interpreter."""
+def simulated_nccl_environment(checkout: Path) -> dict[str, str]:
+    """What makes the benchmark take the simulated NCCL of a checkout, with this interpreter."""
     launcher = checkout / "tests/testbed/simulated_nccl/nccl"
-    return {CHILD_VARIABLE: str(launcher), "NODEGAUGE_STANDIN_PYTHON": sys.executable}
+    return {CHILD_VARIABLE: str(launcher), "NODEGAUGE_SIMULATED_NCCL_PYTHON": sys.executable}
 
 
 def host_image(*names: str) -> Image:
@@ -87,7 +87,7 @@ def default_images(checkout: Path | None = None) -> dict[str, Image]:
     root = checkout or Path(__file__).resolve().parents[3]
     sources = (root / "operator" / "src", root / "probes" / "src")
     probes = python_image(*sources, module="nodegauge_probes")
-    nccl = replace(probes, env={**probes.env, **standin_environment(root)})
+    nccl = replace(probes, env={**probes.env, **simulated_nccl_environment(root)})
     return {
         "nodegauge/operator": python_image(*sources, module="nodegauge_operator"),
         "nodegauge/probes": probes,

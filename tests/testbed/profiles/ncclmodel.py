@@ -1,4 +1,4 @@
-"""The part of a profile that says what NCCL would measure on the machine: for the stand-in of its engine.
+"""The part of a profile that says what NCCL would measure on the machine: for the simulated engine.
 
 Nothing here says what a machine must reach: that is the judge's own data, with sources of its own.
 """

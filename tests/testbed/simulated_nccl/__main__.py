@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""The stand-in as a file that is executed: it finds its package by its own place, whatever the path holds.
+"""The simulated NCCL as a file that is executed: it finds its package next to itself, whatever the path.
 
-Executable, so that it can be an engine inside an image without a shell: mount this folder as X/standin.
+Executable, so that it can be an engine inside an image without a shell: mount this folder as
+X/simulated_nccl.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class DebugLog:
         return Path(path).open("a", encoding="utf-8")
 
 
-def tell_init(log: DebugLog, ranks: list[Rank], *, transport: str, nvls: bool | None, nccl: str) -> None:
+def log_init(log: DebugLog, ranks: list[Rank], *, transport: str, nvls: bool | None, nccl: str) -> None:
     """What NCCL says while it makes communicators; `nvls`: channels for it, None without multicast."""
     count = len(ranks)
     log.info("INIT", f"NCCL version {nccl}")
@@ -110,7 +110,7 @@ def tell_init(log: DebugLog, ranks: list[Rank], *, transport: str, nvls: bool | 
         )
 
 
-def tell_call(log: DebugLog, name: str, size: int, *, algorithm: str, protocol: str) -> None:
+def log_call(log: DebugLog, name: str, size: int, *, algorithm: str, protocol: str) -> None:
     """What NCCL says of a call that it enqueues."""
     log.info(
         "TUNING", f"{name}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{0..15}}"

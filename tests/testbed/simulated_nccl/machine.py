@@ -1,4 +1,5 @@
-"""The machine that the stand-in runs on, as a JSON file: what NCCL would find, and what is wrong with it.
+"""The machine that the simulated NCCL runs on, as a JSON file: what NCCL would find, and what is wrong with
+it.
 
 Read when a child starts, so that what is changed between two children (or two arms) is in the next one.
 """
@@ -11,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-MACHINE_VARIABLE = "NODEGAUGE_STANDIN_MACHINE"
+MACHINE_VARIABLE = "NODEGAUGE_SIMULATED_NCCL_MACHINE"
 BESIDE = Path(__file__).with_name("machine.json")
 """What an image brings: versions and no GPUs, which is all that a container without GPUs can tell."""
 MIB = 1 << 20

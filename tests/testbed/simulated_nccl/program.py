@@ -1,4 +1,4 @@
-"""One arm as the stand-in runs it: read the order, behave like NCCL, say what was measured.
+"""One arm as the simulated NCCL runs it: read the order, behave like NCCL, say what was measured.
 
     __main__.py --order JSON
 
@@ -20,11 +20,11 @@ from nodegauge_contract.nccl import Cell, Collective, Phase
 from nodegauge_contract.values import NOT_READ
 from nodegauge_probes.nccl.protocol import CellOrder, EngineInfo, Line, Order, decode_order
 from testbed.simulated_nccl import debuglog, pace, pathfinding, trouble
+from testbed.simulated_nccl.emitter import Emitter, Exit
 from testbed.simulated_nccl.machine import Machine, MachineMissing, load
-from testbed.simulated_nccl.speaker import Speaker, Stopped
 from testbed.simulated_nccl.trouble import Troubles
 
-ENGINE, VERSION = "stand-in", "1"
+ENGINE, VERSION = "simulated", "1"
 BAD_ORDER = 2
 LATENCY_BYTES = 64 * 1024
 """Up to this size calls take what they take, whatever the bandwidth."""
@@ -33,17 +33,17 @@ CALL_NAMES = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scat
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """The exit codes of the module's docstring."""
-    parser = argparse.ArgumentParser(prog="nccl stand-in", description=__doc__)
+    parser = argparse.ArgumentParser(prog="simulated-nccl", description=__doc__)
     parser.add_argument("--order", required=True)
     try:
         order = decode_order(parser.parse_args(arguments).order)
         machine = load(environment)
     except (MachineMissing, msgspec.MsgspecError) as error:
-        print(f"stand-in: {error}", file=sys.stderr)
+        print(f"simulated NCCL: {error}", file=sys.stderr)
         return BAD_ORDER
     try:
         Child(order, machine, environment).run()
-    except Stopped as stopped:
+    except Exit as stopped:
         return stopped.code
     return 0
 
@@ -56,7 +56,7 @@ class Child:
         self._arm = pathfinding.arm(environment)
         self._troubles = Troubles(machine.troubles, arm=self._arm, environment=environment)
         paces = [each.percent / 100 for each in self._troubles.of(trouble.PACE)]
-        self._speaker = Speaker(environment, self._troubles, pace=[machine.pace, *paces][-1])
+        self._emitter = Emitter(environment, self._troubles, pace=[machine.pace, *paces][-1])
         self._log = debuglog.DebugLog(environment)
         self._gpus: list[int] = []
 
@@ -64,24 +64,24 @@ class Child:
         """From the first word to the last; an order without GPUs asks only who would measure."""
         self._spawn()
         if not self._order.uuids:
-            self._speaker.say(Line(done=True))
+            self._emitter.emit(Line(done=True))
             return
         chosen = self._init()
         self._load(chosen)
-        self._speaker.phase(Phase.MEASURE)
-        self._speaker.spend(self._order.warm_up_ms / 1000, measuring=True)
+        self._emitter.phase(Phase.MEASURE)
+        self._emitter.spend(self._order.warm_up_ms / 1000, measuring=True)
         for cell in self._order.cells:
             self._measure(cell, chosen)
         if self._order.pairs_bytes:
             self._pairs()
-        self._speaker.phase(Phase.TEARDOWN)
-        self._speaker.spend(self._machine.teardown_seconds)
-        self._speaker.say(Line(done=True))
+        self._emitter.phase(Phase.TEARDOWN)
+        self._emitter.spend(self._machine.teardown_seconds)
+        self._emitter.emit(Line(done=True))
 
     def _spawn(self) -> None:
         """Libraries, and the GPUs that this process can see: by UUID, in the order's order."""
         if self._troubles.has(trouble.NO_ENGINE):
-            self._speaker.fail("no-engine", "libnccl.so.2: cannot open shared object file")
+            self._emitter.fail("no-engine", "libnccl.so.2: cannot open shared object file")
         known = {gpu.uuid: number for number, gpu in enumerate(self._machine.gpus) if gpu.there}
         seen = visible(known, self._environment)
         engine = EngineInfo(
@@ -91,15 +91,15 @@ class Child:
             cuda=self._machine.cuda,
             uuids=list(seen),
         )
-        self._speaker.say(Line(engine=engine))
+        self._emitter.emit(Line(engine=engine))
         if absent := [uuid for uuid in self._order.uuids if uuid not in seen]:
-            self._speaker.fail("cuda-error", f"CUDA_ERROR_INVALID_DEVICE: not visible: {', '.join(absent)}")
+            self._emitter.fail("cuda-error", f"CUDA_ERROR_INVALID_DEVICE: not visible: {', '.join(absent)}")
         self._gpus = [known[uuid] for uuid in self._order.uuids]
 
     def _init(self) -> pathfinding.Chosen:
-        self._speaker.phase(Phase.INIT)
+        self._emitter.phase(Phase.INIT)
         for each in self._troubles.of(trouble.COLD_INIT):
-            self._speaker.wait(each.seconds)
+            self._emitter.wait(each.seconds)
         self._log.environment(self._environment)
         chosen = pathfinding.choose(
             self._machine,
@@ -108,10 +108,10 @@ class Child:
             links_dead=self._troubles.has(trouble.LINKS_DEAD),
         )
         if not self._machine.ways:
-            self._speaker.fail("nccl-error", f"the stand-in knows no bandwidth of {self._machine.name}")
+            self._emitter.fail("nccl-error", f"there is no simulated bandwidth for {self._machine.name}")
         ranks = [debuglog.Rank(number=n, bus=self._machine.gpus[gpu].bus) for n, gpu in enumerate(self._gpus)]
         multicast = pathfinding.NVLS in self._machine.ways
-        debuglog.tell_init(
+        debuglog.log_init(
             self._log,
             ranks,
             transport=chosen.way.transport,
@@ -120,7 +120,7 @@ class Child:
         )
         if chosen.nvls:
             self._break_nvls()
-        self._speaker.spend(self._machine.init_seconds)
+        self._emitter.spend(self._machine.init_seconds)
         return chosen
 
     def _break_nvls(self) -> None:
@@ -128,35 +128,35 @@ class Child:
         for each in self._troubles.of(trouble.NVLS_BROKEN):
             if each.phase == trouble.OUT_OF_MEMORY:
                 self._log.warn("Failed to allocate NVLS multicast memory: out of memory")
-                self._speaker.fail(trouble.OUT_OF_MEMORY, "NVLS: Cuda failure 2 'out of memory'")
+                self._emitter.fail(trouble.OUT_OF_MEMORY, "NVLS: Cuda failure 2 'out of memory'")
             self._log.warn("Cuda failure 1 'invalid argument' in ncclNvlsInit")
-            self._speaker.fail(
+            self._emitter.fail(
                 "nccl-error", "ncclUnhandledCudaError: failed to bind NVLink SHARP (NVLS) memory"
             )
 
     def _load(self, chosen: pathfinding.Chosen) -> None:
-        self._speaker.phase(Phase.LOAD)
-        self._speaker.spend(self._machine.load_seconds)
+        self._emitter.phase(Phase.LOAD)
+        self._emitter.spend(self._machine.load_seconds)
         for cell in self._order.cells[:1]:
-            self._tell_call(cell, chosen)
+            self._log_call(cell, chosen)
 
     def _measure(self, cell: CellOrder, chosen: pathfinding.Chosen) -> None:
         """One cell, unless the time for measuring is over."""
-        if self._speaker.measured_seconds * 1000 >= self._order.budget_ms:
-            self._speaker.say(Line(cut=f"{cell.collective}/{cell.bytes}"))
+        if self._emitter.measured_seconds * 1000 >= self._order.budget_ms:
+            self._emitter.emit(Line(cut=f"{cell.collective}/{cell.bytes}"))
             return
         wrong = self._check() if cell.check else NOT_READ
         way, ranks = chosen.of(cell.collective), len(self._gpus)
         try:
             us = pace.call_us(way, cell.collective, cell.bytes, ranks=ranks) / self._share(cell.bytes, chosen)
         except pace.NotMeasured as error:
-            self._speaker.fail("nccl-error", str(error))
+            self._emitter.fail("nccl-error", str(error))
         run = self._environment.get(trouble.RUN_VARIABLE, "")
         random = Random(f"{self._machine.seed}/{self._arm}/{cell.collective}/{cell.bytes}/{run}")
         made = pace.batches(cell, us, random=random)
-        self._speaker.spend(made.seconds, measuring=True)
-        self._tell_call(cell, chosen)
-        self._speaker.say(
+        self._emitter.spend(made.seconds, measuring=True)
+        self._log_call(cell, chosen)
+        self._emitter.emit(
             Line(
                 cell=Cell(
                     collective=cell.collective,
@@ -171,7 +171,7 @@ class Child:
                 )
             )
         )
-        self._break_speech()
+        self._break_protocol()
 
     def _share(self, size: int, chosen: pathfinding.Chosen) -> float:
         """What troubles leave of the bandwidth: a ring that takes links is as slow as its slowest."""
@@ -185,22 +185,22 @@ class Child:
 
     def _check(self) -> int:
         """How many elements are not what they must be."""
-        self._speaker.phase(Phase.CHECK)
-        self._speaker.spend(0.05, measuring=True)
+        self._emitter.phase(Phase.CHECK)
+        self._emitter.spend(0.05, measuring=True)
         wrong = trouble.WRONG_ELEMENTS if self._troubles.has(trouble.WRONG_DATA) else 0
-        self._speaker.phase(Phase.MEASURE)
+        self._emitter.phase(Phase.MEASURE)
         return wrong
 
-    def _break_speech(self) -> None:
+    def _break_protocol(self) -> None:
         """After the first cell, some children say nonsense and some nothing any more."""
         if self._troubles.has(trouble.GARBAGE):
-            self._speaker.write(b'{"cell": {"collective": "all_reduce", "by\x00\xff\xfe# out of place\n')
+            self._emitter.write(b'{"cell": {"collective": "all_reduce", "by\x00\xff\xfe# out of place\n')
         if self._troubles.has(trouble.GARBAGE) or self._troubles.has(trouble.PARTIAL):
-            raise Stopped(0)
+            raise Exit(0)
 
     def _pairs(self) -> None:
         """Copies between every ordered pair: what NCCL is told not to use does not matter to them."""
-        self._speaker.phase(Phase.PAIRS)
+        self._emitter.phase(Phase.PAIRS)
         random = Random(f"{self._machine.seed}/pairs")
         rows: list[list[int | float]] = []
         for one in self._gpus:
@@ -209,8 +209,8 @@ class Child:
                 [-1 if one == other else round(gbps, 2) for other, gbps in zip(self._gpus, row, strict=True)]
             )
             copies = self._order.pair_copies * self._order.pairs_bytes
-            self._speaker.spend(sum(copies / (gbps * 1e9) for gbps in row if gbps > 0), measuring=True)
-        self._speaker.say(Line(pairs=[list(row) for row in rows]))
+            self._emitter.spend(sum(copies / (gbps * 1e9) for gbps in row if gbps > 0), measuring=True)
+        self._emitter.emit(Line(pairs=[list(row) for row in rows]))
 
     def _pair(self, one: int, other: int) -> float:
         """GB/s from one GPU to another."""
@@ -221,12 +221,12 @@ class Child:
             gbps = min(gbps, by_host(self._machine))
         return gbps
 
-    def _tell_call(self, cell: CellOrder, chosen: pathfinding.Chosen) -> None:
+    def _log_call(self, cell: CellOrder, chosen: pathfinding.Chosen) -> None:
         """NCCL's log names the bytes that one rank puts in, and its choice; the engine never learns of it."""
         algorithm, protocol = chosen.algorithm(cell.collective, cell.bytes)
         name = CALL_NAMES.get(cell.collective, cell.collective)
         size = cell.bytes if cell.collective == Collective.ALL_REDUCE else cell.bytes // len(self._gpus)
-        debuglog.tell_call(self._log, name, size, algorithm=algorithm, protocol=protocol)
+        debuglog.log_call(self._log, name, size, algorithm=algorithm, protocol=protocol)
 
 
 def visible(known: Mapping[str, int], environment: Mapping[str, str]) -> list[str]:

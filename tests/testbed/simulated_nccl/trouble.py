@@ -1,4 +1,5 @@
-"""What goes wrong with the stand-in: which troubles concern this arm, and the ends that they bring about.
+"""What goes wrong with the simulated NCCL: which troubles concern this arm, and the ends that they bring
+about.
 
 A hang leaves a process of its own behind it and ignores SIGTERM, as a thread inside a driver call does: only
 who kills the whole process group is rid of it.  Both give up by themselves after a while, so that a parent

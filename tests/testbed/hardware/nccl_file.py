@@ -1,4 +1,4 @@
-"""The machine file of NCCL's stand-in: what its profile says, as far as the machine is what it should be.
+"""The machine file of the simulated NCCL: what its profile says, as far as the machine is what it should be.
 
 What NCCL would notice by itself is worked out here (links that are down take bandwidth away, P2P refused
 between NVLinked GPUs fails its init); what only a benchmark notices are the machine's `troubles`.
@@ -11,7 +11,7 @@ from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import SWITCH, Machine
 from testbed.profiles.ncclmodel import NcclResult
 from testbed.profiles.ncclmodel import Way as Told
-from testbed.simulated_nccl import machine as standin
+from testbed.simulated_nccl import machine as simulated
 from testbed.simulated_nccl.machine import Gpu, Trouble, Way
 from testbed.simulated_nccl.trouble import FAILED
 
@@ -26,7 +26,7 @@ REFUSED = "P2P is disabled between NVLINK connected GPUs"
 def render(machine: Machine, *, seed: str) -> bytes:
     """The file's content."""
     nccl = machine.profile.nccl
-    made = standin.Machine(
+    made = simulated.Machine(
         name=machine.profile.name,
         seed=seed,
         nccl=NCCL,
@@ -46,7 +46,7 @@ def render(machine: Machine, *, seed: str) -> bytes:
         load_seconds=nccl.load_seconds if nccl else 0.0,
         troubles=(*_refused(machine), *machine.nccl),
     )
-    return standin.encode(made)
+    return simulated.encode(made)
 
 
 def _way(machine: Machine, name: str, told: Told) -> Way:

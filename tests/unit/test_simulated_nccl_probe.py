@@ -18,7 +18,7 @@ from nodegauge_judge.nccl.judge import judge_nccl
 from testbed import profiles
 from testbed.hardware import FAULTS, plug
 from testbed.kubelet.devices import Devices
-from testbed.simulated_nccl.nccl import run
+from testbed.simulated_nccl.run import run
 
 GIB = 1 << 30
 LIMITS = {"NODEGAUGE_NCCL_LIMITS": "4,3,2"}
@@ -58,7 +58,7 @@ def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -
     assert known is not None
 
     ranks = SHOWN.get(profile, hardware.gpu_count)
-    assert (nccl.engine, nccl.ranks, nccl.skipped) == ("stand-in", ranks, "")
+    assert (nccl.engine, nccl.ranks, nccl.skipped) == ("simulated", ranks, "")
     assert set(nccl.cut) <= {f"pairs/{GIB // 4}"}  # of 240 pairs: copied in smaller pieces
     assert {one.outcome for one in nccl.arms} == {ArmOutcome.DONE}
     assert nccl.uuids == hardware.uuids[:ranks]

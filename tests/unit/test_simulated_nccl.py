@@ -1,4 +1,4 @@
-"""The stand-in for NCCL by itself: it takes from its environment what NCCL takes from there, no more."""
+"""The simulated NCCL by itself: it takes from its environment what NCCL takes from there, no more."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def speak(
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(PROBES),
-            "NODEGAUGE_STANDIN_PYTHON": sys.executable,
+            "NODEGAUGE_SIMULATED_NCCL_PYTHON": sys.executable,
             FD_VARIABLE: "1",
             MACHINE_VARIABLE: str(folder / "machine.json"),
             **({"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if "LD_LIBRARY_PATH" in os.environ else {}),
@@ -164,7 +164,7 @@ def test_an_order_without_gpus_asks_only_who_it_is(tmp_path: Path) -> None:
     """EngineInfo, and done."""
     [about, done] = speak(tmp_path, uuids=())
     assert about.engine is not None
-    assert (about.engine.name, done.done) == ("stand-in", True)
+    assert (about.engine.name, done.done) == ("simulated", True)
 
 
 def test_the_budget_cuts_cells_and_not_the_arm(tmp_path: Path) -> None:
@@ -225,8 +225,8 @@ def test_a_bus_id_is_printed_as_nccl_prints_it() -> None:
 
 def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> None:
     """As it is mounted into an image: this folder alone, and the probes."""
-    place = tmp_path / "any where/standin"
-    shutil.copytree(FOLDER, place, ignore=shutil.ignore_patterns("__pycache__", "nccl.py"))
+    place = tmp_path / "any where/simulated_nccl"
+    shutil.copytree(FOLDER, place, ignore=shutil.ignore_patterns("__pycache__", "run.py"))
     launcher = tmp_path / "python-launcher"
     launcher.write_text(f"#!/bin/sh\nexec {sys.executable!r} -P '{place}/__main__.py' \"$@\"\n")
     launcher.chmod(0o755)

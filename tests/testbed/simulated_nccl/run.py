@@ -1,6 +1,6 @@
-"""The real benchmark program on plugged hardware, with the stand-in as its engine: one run, and what is left.
+"""Runs the real NCCL probe on simulated hardware with the simulated NCCL as its engine.
 
-For tests and measurements; the stand-in itself does not use it.
+For tests and measurements; the simulated NCCL does not use it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from nodegauge_contract import Result, decode
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware
-from testbed.kubelet.images import standin_environment
+from testbed.kubelet.images import simulated_nccl_environment
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -39,7 +39,7 @@ def run(hardware: Hardware, *arguments: str, name: str = "1", more: Mapping[str,
     log = hardware.directory / TERMINATION_LOG
     log.write_bytes(b"")
     environment = {key: os.environ[key] for key in KEPT if key in os.environ}
-    environment |= standin_environment(CHECKOUT) | hardware.env()
+    environment |= simulated_nccl_environment(CHECKOUT) | hardware.env()
     environment |= {"NODEGAUGE_RUN": name, "NODEGAUGE_TERMINATION_LOG": str(log), **(more or {})}
     began = time.monotonic()
     done = subprocess.run(

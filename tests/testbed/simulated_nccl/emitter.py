@@ -1,6 +1,6 @@
-"""The child's mouth: lines on the file descriptor that its parent gave it, and the troubles of each phase.
+"""Writes the child's lines to its parent, and triggers the troubles of each phase.
 
-Also keeps simulated time: what would have passed, of which only the machine's pace really does.
+Also keeps simulated time, of which only a share (the machine's pace) really passes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from testbed.simulated_nccl.trouble import Troubles
 MEASURING = (Phase.MEASURE, Phase.CHECK, Phase.PAIRS)
 
 
-class Stopped(Exception):
+class Exit(Exception):
     """The arm ends here: `code` is the exit code."""
 
     def __init__(self, code: int) -> None:
@@ -26,8 +26,8 @@ class Stopped(Exception):
         self.code = code
 
 
-class Speaker:
-    """Says lines, and lets happen what belongs to a phase."""
+class Emitter:
+    """Writes lines, and triggers the troubles of a phase."""
 
     def __init__(self, environment: Mapping[str, str], troubles: Troubles, *, pace: float) -> None:
         self._descriptor = int(environment[FD_VARIABLE])
@@ -35,7 +35,7 @@ class Speaker:
         self._pace = pace
         self.measured_seconds = 0.0
 
-    def say(self, line: Line) -> None:
+    def emit(self, line: Line) -> None:
         """One line; a parent that is gone ends the child with BrokenPipeError."""
         self.write(encode_line(line))
 
@@ -46,7 +46,7 @@ class Speaker:
 
     def phase(self, phase: Phase) -> None:
         """Open a phase."""
-        self.say(Line(phase=phase))
+        self.emit(Line(phase=phase))
         if self._troubles.at(trouble.HANG, phase):
             trouble.hang()
         if self._troubles.at(trouble.CRASH, phase):
@@ -59,9 +59,9 @@ class Speaker:
             self.fail("nccl-error", failed.message or "ncclUnhandledCudaError: call to CUDA function failed")
 
     def fail(self, kind: str, message: str) -> None:
-        """Say that it failed, and end; raises Stopped."""
-        self.say(Line(failed=Failed(kind=kind, message=message)))
-        raise Stopped(1)
+        """Report a failure and end; raises Exit."""
+        self.emit(Line(failed=Failed(kind=kind, message=message)))
+        raise Exit(1)
 
     def spend(self, seconds: float, *, measuring: bool = False) -> None:
         """Let simulated seconds pass."""
