@@ -119,4 +119,4 @@ def test_the_judge_uses_every_threshold_and_the_page_explains_it() -> None:
         row = re.search(rf"^\| `{field.encode_name}` \| {field.default:g} \| (.+) \|$", page(), re.MULTILINE)
         assert row is not None
         assert f"Default {field.default:g}." in row[1]
-        assert re.search(r"Own[.:]|Source: ", row[1])
+        assert re.search(r"Chosen by this project[.:]|Source: ", row[1])

@@ -1,7 +1,7 @@
 """The judge: from a result document to findings, a verdict and an interconnect class.
 
 Pure: the same result, thresholds, history and facts give the same judgement, on any machine and at any time,
-so that an old result can be judged again and a person can judge a file without a cluster.  It imports only
+so an old result can be judged again, and a file can be judged without a cluster.  It imports only
 `nodegauge_contract` and msgspec; no clock, no environment, no logging, no I/O but reading its own data file
 (`nccl/expectations.yaml`).
 """

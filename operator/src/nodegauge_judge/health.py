@@ -1,6 +1,6 @@
-"""The health judgement: run every check, decide the verdict, remember what the next run needs.
+"""The health judgement: run every rule, decide the verdict, keep the history for the next run.
 
-`judge_health` is the one entry point; it never raises on a decoded document, whatever the document says.
+`judge_health` is the entry point.  It raises for no decoded document, whatever the document says.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nodegauge_judge.thresholds import Thresholds
 MATRIX_LIMIT = 8192
 """Bytes of the matrix in a judgement: 16 GPUs and 10 NICs need 5 KiB, and a report narrows it to half."""
 INTERVAL = 900.0
-"""Seconds between two runs where no policy says otherwise (design: 15 minutes)."""
+"""Seconds between two runs by default."""
 _RULES: dict[str, HealthRule] = {rule.code: rule for rule in HEALTH_RULES}
 _SUPPLY_FAULTS = frozenset({"insufficient-power", "power-brake", "psu-fault", "rail"})
 """Failures of the power supply: GPUs without power, a held power brake (nvml.h: "e.g. by the system power
@@ -54,10 +54,9 @@ def judge_health(
     node: NodeFacts | None = None,
     interval: float = INTERVAL,
 ) -> Judgement:
-    """What `result` says of its node, by `thresholds` (default policy), the node's own past and its facts.
+    """What `result` says about its node, given the policy's `thresholds`, the node's history and its facts.
 
-    `interval`: seconds that the policy has between two runs; growth of counters over more than two of them is
-    no growth since the last run.
+    `interval`: the policy's seconds between two runs; counters are not judged over more than two intervals.
     """
     case = Case.of(
         result,
@@ -154,10 +153,10 @@ def _interconnect_text(interconnect: Interconnect) -> str:
 
 
 def _matrix(result: Result) -> str:
-    """The topology matrix with its legend, or without where it is large, or none where it is absurd."""
-    whole = render(result)
-    table = whole.partition("\n\n")[0]
-    return next((text for text in (whole, table) if len(text.encode()) <= MATRIX_LIMIT), "")
+    """The topology matrix with its legend; without it, or empty, if that is too large."""
+    complete = render(result)
+    table = complete.partition("\n\n")[0]
+    return next((text for text in (complete, table) if len(text.encode()) <= MATRIX_LIMIT), "")
 
 
 def _product(result: Result) -> str:

@@ -1,8 +1,8 @@
-"""Was a GPU at work?  What is only judged under load says nothing while nothing runs.
+"""Was a GPU at work?  Rules that need load give no answer for an idle GPU.
 
-Without this question a taint heals itself: it drains the load, an idle GPU cannot throttle, three "good" runs
-lift the taint, and the next job throttles again.  Two spans are asked about: the interval since the last run
-(busy time, out of counters), and the sampling window of a few seconds (utilisation).
+Otherwise a taint would lift itself: it drains the load, an idle GPU cannot throttle, three "good" runs lift
+the taint, and the next job throttles again.  Load is measured over the interval since the last run (busy
+time, from counters) and over the sampling window of a few seconds (utilisation).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ GPU_IDLE = 0x1
 
 
 def busy_seconds(case: Case, gpu_index: int) -> float | None:
-    """Seconds of the interval in which the GPU was busy; null where there is no interval or no telling.
+    """Seconds of the interval in which the GPU was busy; None without an interval or if unknown.
 
-    The interval less the growth of LOW_UTILIZATION (field 78), where the driver counts that; else by mean
-    power: none at idle watts, all of it from `busyPowerShare` of the way to the power limit on.  A GPU that
-    was never seen idle counts as busy all the time at that share of the limit itself; below it nobody knows.
+    It is the interval less the growth of LOW_UTILIZATION (field 78) if the driver counts that; else by mean
+    power: nothing at idle watts, all of it from `busyPowerShare` of the way to the power limit on.  A GPU
+    that was never seen idle counts as busy at that share of the limit itself, and is unknown below it.
     """
     if gpu_index not in case.busy:
         case.busy[gpu_index] = _busy(case, gpu_index)
@@ -37,7 +37,7 @@ def _busy(case: Case, gpu_index: int) -> float | None:
 
 
 def of_interval(case: Case, gpu_index: int) -> Load:
-    """Load as the rows need it that are judged by counters: over the interval, else in the window alone."""
+    """Load for rules that judge counters: over the interval, else in the window alone."""
     busy = busy_seconds(case, gpu_index)
     if busy is not None:
         return Load.LOADED if busy >= case.thresholds.busy_floor else Load.IDLE
@@ -45,10 +45,10 @@ def of_interval(case: Case, gpu_index: int) -> Load:
 
 
 def of_window(case: Case, gpu_index: int) -> Load:
-    """Load as the rows need it that are judged by what the window saw.
+    """Load for rules that judge the window.
 
-    A job that ended before the window leaves a busy interval and cool GPUs, which prove nothing: so the
-    median of the window must be busy as well.
+    A job that ended before the window leaves a busy interval and cool GPUs, so the median of the window must
+    be busy too.
     """
     busy = busy_seconds(case, gpu_index)
     if busy is None:
@@ -61,7 +61,7 @@ def of_window(case: Case, gpu_index: int) -> Load:
 
 
 def of_node(case: Case) -> Load:
-    """Loaded where any GPU was; idle where none of them was and all could be told."""
+    """Loaded if any GPU was; idle if every GPU is known to have been idle."""
     loads = {of_interval(case, gpu_index) for gpu_index in range(len(case.result.gpus))}
     if Load.LOADED in loads:
         return Load.LOADED
@@ -69,7 +69,7 @@ def of_node(case: Case) -> Load:
 
 
 def idle_watts(case: Case, gpu_index: int) -> float | None:
-    """The lowest mean power over a window in which the GPU was idle all the time, this one included."""
+    """The lowest mean power over any window, this one included, in which the GPU was idle all the time."""
     past, now = case.past(gpu_index), _idle_now(case, gpu_index)
     if past is None or past.idle_dw is None:
         return now
@@ -85,8 +85,8 @@ def _window(case: Case, gpu_index: int) -> Load:
 
 
 def _window_by_power(case: Case, gpu_index: int) -> Load:
-    """Where the driver tells no utilisation, as with MIG on: every sample well on the way to the limit, or
-    the idle bit in every sample."""
+    """For drivers without utilisation, as with MIG on: loaded if every sample is well above idle power, idle
+    if the idle bit is set in every sample."""
     window, limit = case.result.gpus[gpu_index].window, _limit_watts(case, gpu_index)
     lowest = number(window.power_mw.min) if window and window.power_mw else None
     if lowest is not None and limit and lowest / 1000 >= case.thresholds.busy_power_share * limit:
@@ -100,8 +100,8 @@ def _limit_watts(case: Case, gpu_index: int) -> float | None:
 
 
 def _counts_idleness(case: Case, gpu_index: int) -> bool:
-    """Whether LOW_UTILIZATION can be believed: one that has never counted anything, or that stood still while
-    the window saw an idle GPU, would make every idle GPU a busy one."""
+    """Whether to believe LOW_UTILIZATION: a counter that is zero, or that did not grow although the window
+    saw an idle GPU, would make every idle GPU look busy."""
     stands = case.growth.counts[gpu_index].low_utilization_ms
     return bool(stands) and (
         bool(case.growth.gpus[gpu_index].low_utilization) or not _is_idle(case, gpu_index)
@@ -127,7 +127,7 @@ def _is_idle(case: Case, gpu_index: int) -> bool:
 
 
 def _idle_now(case: Case, gpu_index: int) -> float | None:
-    """Mean watts of this window, where the GPU was idle: out of its energy, else the samples' median."""
+    """Mean watts of this window if the GPU was idle: from its energy, else the median of the samples."""
     window = case.result.gpus[gpu_index].window
     if window is None or not _is_idle(case, gpu_index):
         return None

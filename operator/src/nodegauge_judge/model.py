@@ -1,7 +1,7 @@
 """What the judge says: verdicts, findings, the interconnect class, and the judgement that holds them all.
 
 Everything here is a msgspec Struct that encodes to JSON as it is, so that a report can hold it and a person
-can pipe it through `jq`.  No rules live here: numbers are in `thresholds`, words in `findings`.
+can pipe it through `jq`.  Numbers to compare with are in `thresholds`, sentences in `rules`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Scalar = str | int | float | bool
 
 
 class Verdict(StrEnum):
-    """The worst that was found, or why nothing was decided.
+    """The worst severity, or why there is none.
 
     `unknown`: the node could not be judged.  `skipped`: the run could not take place (busy node).  `no-load`:
-    nothing ran, so what needs load was not judged.  The last three neither set nor clear anything.
+    nothing ran, so rules that need load were not judged.  These three neither set nor clear anything.
     """
 
     PASS = "pass"
@@ -40,9 +40,9 @@ class Severity(StrEnum):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One judged fact.  `code` is a row of the catalogue in `findings`; `evidence` holds the numbers it is
-    made of, units in the names.  There is one finding per code and severity: `subject` names the worst place
-    and how many more there are, `message` says what was measured, against what, and the next step."""
+    """One judged fact.  `code` is that of its rule; `evidence` holds the numbers behind it, units in the
+    names.  There is one finding per code and severity: `subject` names the worst location and how many more
+    there are, `message` gives the measurement, its limit and the next step."""
 
     code: str
     severity: Severity
@@ -52,11 +52,11 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Answer(StrEnum):
-    """What one readable run says about one row of the catalogue that has a gate.
+    """What one readable run says about the gate of one rule.
 
-    `good` includes, for temperatures, that they are well below the value that enters.  `no-load`: the row is
-    only judged under load, and nothing ran.  `unsure`: what it needs could not be read, or lies between
-    entering and leaving.  The last two neither enter nor leave anything.
+    `good` means, for temperatures, well below the value that is bad.  `no-load`: the rule needs load, and
+    nothing ran.  `unsure`: its values could not be read, or lie between bad and good.  The last two neither
+    enter nor leave a gate.
     """
 
     BAD = "bad"
@@ -95,16 +95,16 @@ class Cause(StrEnum):
 
 
 class Judged(StrEnum):
-    """When a gate's row can be judged at all: on every readable run, or under load alone."""
+    """Which runs a gate counts: every readable run, or only runs under load."""
 
     ALWAYS = "always"
     UNDER_LOAD = "under-load"
 
 
 class Gate(Struct, frozen=True, kw_only=True):
-    """What a failure of a row does to the node: the taint, after so many bad `runs` in a row.
+    """What a failure does to the node: the taint, after so many bad `runs` in a row.
 
-    Source of runs and loads: the table of docs/reference/findings.md (own numbers).
+    The numbers of runs are chosen by this project: one for what cannot be a misreading, else two.
     """
 
     kind: GateKind
@@ -114,7 +114,7 @@ class Gate(Struct, frozen=True, kw_only=True):
 
 
 class Load(StrEnum):
-    """Whether the node worked while it was watched; `unknown` where that cannot be told."""
+    """Whether the node was at work during the run."""
 
     LOADED = "loaded"
     IDLE = "idle"
@@ -122,7 +122,7 @@ class Load(StrEnum):
 
 
 class Psu(StrEnum):
-    """What supply sensors and NVML say of the node's power supply (`ok` only when a sensor was read)."""
+    """The state of the power supply from its sensors and NVML (`ok` only if a sensor was read)."""
 
     OK = "ok"
     FAULT = "fault"
@@ -137,16 +137,16 @@ class InterconnectClass(StrEnum):
 
 
 class Evidence(StrEnum):
-    """What stands behind a class: `reported` by NVML alone, or `measured` by collectives as well."""
+    """The basis of a class: `reported` by NVML alone, or also `measured` by collectives."""
 
     REPORTED = "reported"
     MEASURED = "measured"
 
 
 class Interconnect(Struct, frozen=True, rename="camel", kw_only=True):
-    """How the node's GPUs are joined.  `klass` (`class` in JSON) is null when that cannot be told; `reason`
-    (PascalCase, one of `interconnect.Reason`) and `message` then say why.  `nvlink_gbps`: GB/s per GPU one
-    way, only with class `nvlink`, null where the link rate could not be read."""
+    """How the node's GPUs are joined.  `klass` (`class` in JSON) is null if unknown; `reason` (PascalCase,
+    one of `classify.Reason`) and `message` then say why.  `nvlink_gbps`: GB/s per GPU one way, only with
+    class `nvlink`; null if the link rate could not be read."""
 
     klass: InterconnectClass | None = field(default=None, name="class")
     nvlink_gbps: int | None = None
@@ -156,9 +156,8 @@ class Interconnect(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class GpuBrief(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One GPU in a line; what could not be read is an empty text, and left out in JSON.  `band`: what its
-    temperature is called (excellent, good, warm, throttling-likely), as information beside the vendor's
-    limits."""
+    """One GPU in a line; an unreadable value is an empty text and left out in JSON.  `band`: the name of its
+    temperature's band (excellent, good, warm, throttling-likely), for information."""
 
     index: int
     uuid: str = ""
@@ -176,7 +175,7 @@ class Sharing(StrEnum):
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """What the cluster says of the node: `gpu_capacity` is that of `nvidia.com/gpu`, null for none."""
+    """What the cluster knows about the node: `gpu_capacity` is that of `nvidia.com/gpu`, None without one."""
 
     gpu_capacity: int | None = None
     sharing: Sharing = Sharing.SHARED
@@ -203,11 +202,10 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
 class Judgement(Struct, frozen=True, kw_only=True):
     """All that one result says about a node.
 
-    `readable`: enough was read to decide something, that is, the verdict is pass, warn or fail.  `summary`:
-    one sentence.  `matrix`: the text that `nvidia-smi topo -m` would print, empty where nothing was read.
-    `history`: what the next judgement needs to know of this one (see `history`).  `answers`: by finding code,
-    for every row of the catalogue that has a gate (empty where nothing was readable).  `psu`: None for "not
-    known".
+    `readable`: the verdict is pass, warn or fail.  `summary`: one sentence.  `matrix`: the text that
+    `nvidia-smi topo -m` would print, empty if nothing was read.  `history`: what the next judgement needs of
+    this one.  `answers`: by code, for every rule with a gate; empty if not readable.  `psu`: None for
+    "unknown".
     """
 
     verdict: Verdict

@@ -1,7 +1,7 @@
 """Every number that the judge compares with, with its unit, default and source.
 
 The fields are `spec.thresholds` of a GPUValidationPolicy, in camelCase there; a number that is left out keeps
-its default.  "Own" marks a number that this project chose and nobody published.
+its default.  "Chosen by this project" marks a number without a published source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PerHour = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
 class ThresholdsInvalid(ValueError):
-    """Thresholds that cannot be used; the message names the field and what it should be."""
+    """Thresholds that cannot be used; the message names the field and the fix."""
 
 
 class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
@@ -31,102 +31,118 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
 
     hot_margin: Degrees = 5
     """°C below the vendor's limit (GPU_MAX, or the margin to the nearest slowdown) at which a GPU counts as
-    hot.  Default 5.  Own."""
+    hot.  Default 5.  Chosen by this project: early enough to act before clocks fall."""
     hot_warn: Celsius = 80
-    """°C from which a GPU is hot when its driver gives no limit.  Default 80.  Source: under 80 is good,
+    """°C from which a GPU is hot if its driver gives no limit.  Default 80.  Source: below 80 is good,
     throttling is likely from 84 to 90 (stas00/ml-engineering, compute/accelerator)."""
     hot_fail: Celsius = 90
-    """°C from which a GPU without a vendor limit has failed to stay cool.  Default 90.  Source: as `hotWarn`,
-    the end of the range in which throttling is likely."""
+    """°C from which a GPU without a vendor limit fails.  Default 90.  Source: as `hotWarn`, the end of the
+    range in which throttling is likely."""
     memory_hot_margin: Degrees = 5
-    """°C below the vendor's limit for memory (MEM_MAX) at which memory counts as hot.  Default 5.  Own."""
+    """°C below the vendor's limit for memory (MEM_MAX) at which memory counts as hot.  Default 5.  Chosen by
+    this project: as `hotMargin`."""
     hot_leave_margin: Degrees = 5
     """°C below the temperature that fails (GPU_MAX, MEM_MAX or `hotFail`) at which a hot GPU counts as cool
-    again.  Default 5.  Own."""
+    again.  Default 5.  Chosen by this project: a GPU at its limit does not flap."""
     throttling_likely: Celsius = 84
     """°C from which throttling is likely: the band of that name, and `hot-for-long`.  Default 84.  Source: as
     `hotWarn`, the start of the range."""
     hot_for_long_runs: Runs = 3
-    """Runs under load at `throttlingLikely` or above, out of the last `hotForLongOf`, that are worth knowing.
-    Default 3.  Own."""
+    """Runs under load at `throttlingLikely` or above, out of the last `hotForLongOf`, that raise
+    `hot-for-long`.  Default 3.  Chosen by this project: one hot run can be chance."""
     hot_for_long_of: Runs = 4
-    """Runs under load that `hotForLongRuns` looks back on.  Default 4.  Own."""
+    """Runs under load that `hotForLongRuns` looks at.  Default 4.  Chosen by this project: an hour at the
+    default interval."""
     band_excellent: Celsius = 75
     """°C up to which a temperature is called excellent.  Default 75.  Source: as `hotWarn` (70 to 75)."""
     band_good: Celsius = 80
     """°C below which a temperature is called good.  Default 80.  Source: as `hotWarn`."""
     interval_floor: Seconds = 120
-    """Seconds that must pass between two runs before growth of counters is judged.  Default 120.  Own."""
+    """Seconds that must pass between two runs before growth of counters is judged.  Default 120.  Chosen by
+    this project: in a shorter interval, one burst looks like a large share."""
     plausible_growth: Annotated[float, Meta(ge=1, le=2)] = 1.05
-    """Growth of a counter of time, as a multiple of the time that passed, above which it is not believed.
-    Default 1.05.  Own."""
+    """Growth of a time counter, as a multiple of the time that passed, above which it is not believed.
+    Default 1.05.  Chosen by this project: it allows for reading the clock and the counter at different
+    moments."""
     busy_floor: Seconds = 60
     """Seconds that a GPU must have been busy since the last run for that run to be one under load.  Default
-    60.  Own."""
+    60.  Chosen by this project: a short job does not count as load."""
     busy_power_share: Ratio = 0.5
-    """Share of the way from idle watts to the power limit at which a GPU counts as busy all the time, where
-    the driver does not count idle time.  Default 0.5.  Own."""
+    """Share of the way from idle watts to the power limit at which a GPU counts as busy all the time, if the
+    driver does not count idle time.  Default 0.5.  Chosen by this project: halfway between idle and full
+    power."""
     busy_utilization: Percent = 50
     """Per cent of utilisation that every sample of a window must reach for it to be one under load.  Default
-    50.  Own."""
+    50.  Chosen by this project: a GPU that works half of the time."""
     sw_thermal_warn_seconds: Seconds = 5
     """Seconds of software thermal slowdown since the last run that warn, together with `swThermalWarnShare`.
-    Default 5.  Own: a nanosecond of it has made whole fleets unhealthy (NVIDIA/DCGM issues 242 and 285)."""
+    Default 5.  Chosen by this project: a nanosecond of it has made whole fleets unhealthy (NVIDIA/DCGM issues
+    242 and 285)."""
     sw_thermal_warn_share: Ratio = 0.01
-    """Share of the busy time in software thermal slowdown above which it warns.  Default 0.01.  Own."""
+    """Share of the busy time in software thermal slowdown above which it warns.  Default 0.01.  Chosen by
+    this project: less costs a job under one per cent."""
     sw_thermal_fail_seconds: Seconds = 60
     """Seconds of software thermal slowdown since the last run that fail, together with `swThermalFailShare`.
-    Default 60.  Own."""
+    Default 60.  Chosen by this project: brief slowdown at a load step never fails."""
     sw_thermal_fail_share: Ratio = 0.1
-    """Share of the busy time in software thermal slowdown above which it fails.  Default 0.1.  Own."""
+    """Share of the busy time in software thermal slowdown above which it fails.  Default 0.1.  Chosen by this
+    project: a tenth of the working time."""
     hw_thermal_warn_seconds: Seconds = 1
-    """Seconds of hardware thermal slowdown since the last run that warn.  Default 1.  Own."""
+    """Seconds of hardware thermal slowdown since the last run that warn.  Default 1.  Chosen by this project:
+    the GPU itself should never reach this step."""
     hw_thermal_fail_seconds: Seconds = 5
     """Seconds of hardware thermal slowdown since the last run that fail, together with `hwThermalFailShare`.
-    Default 5.  Own."""
+    Default 5.  Chosen by this project: clocks are halved meanwhile."""
     hw_thermal_fail_share: Ratio = 0.01
     """Share of the time since the last run in hardware thermal slowdown above which it fails.  Default 0.01.
-    Own."""
+    Chosen by this project: a single short event does not fail."""
     power_brake_warn_seconds: Seconds = 1
-    """Seconds of power brake since the last run that warn.  Default 1.  Own."""
+    """Seconds of power brake since the last run that warn.  Default 1.  Chosen by this project: short pulses
+    at load steps stay below it."""
     power_brake_fail_seconds: Seconds = 30
     """Seconds of power brake since the last run that fail, together with `powerBrakeFailShare`.  Default 30.
-    Own: 9 of 288 nodes had it on for 36 hours unseen (NVIDIA/NVSentinel issue 1666)."""
+    Chosen by this project: 9 of 288 nodes had it on for 36 hours without notice (NVIDIA/NVSentinel issue
+    1666)."""
     power_brake_fail_share: Ratio = 0.05
-    """Share of the time since the last run in power brake above which it fails.  Default 0.05.  Own."""
+    """Share of the time since the last run in power brake above which it fails.  Default 0.05.  Chosen by
+    this project: more than short pulses add up to."""
     window_warn_share: Ratio = 0.01
-    """Share of the sampling window in slowdown above which it warns, where there is no interval to judge.
-    Default 0.01.  Own."""
+    """Share of the sampling window in slowdown above which it warns, without an interval to judge.  Default
+    0.01.  Chosen by this project: as `swThermalWarnShare`."""
     window_fail_share: Ratio = 0.5
-    """Share of the sampling window in slowdown above which it fails, where there is no interval to judge.
-    Default 0.5.  Own."""
+    """Share of the sampling window in slowdown above which it fails, without an interval to judge.  Default
+    0.5.  Chosen by this project: seconds prove less than an interval."""
     bit_warn_samples: Samples = 2
-    """Samples in a row in which a slowdown bit without a counter must stand to warn.  Default 2.  Own: it may
-    stand for a moment while clocks change (nvml.h, nvmlClocksEventReasonHwSlowdown)."""
+    """Samples in a row in which a slowdown bit without a counter must be set to warn.  Default 2.  Chosen by
+    this project: it may be set briefly while clocks change (nvml.h, nvmlClocksEventReasonHwSlowdown)."""
     bit_fail_samples: Samples = 5
-    """Samples, all of them with the bit, that fail, together with `bitFailSeconds`.  Default 5.  Own."""
+    """Samples, all of them with the bit, that fail, together with `bitFailSeconds`.  Default 5.  Chosen by
+    this project: the slowdown lasts through the window."""
     bit_fail_seconds: Seconds = 2
-    """Seconds that a window must last for its samples of a bit to fail.  Default 2.  Own."""
+    """Seconds that a window must last for its samples of a bit to fail.  Default 2.  Chosen by this project:
+    longer than a clock change."""
     slow_clock_warn: Ratio = 0.93
-    """Share of its identical siblings' median SM clock under which a busy GPU's clock warns.  Default 0.93.
-    Own."""
+    """Share of its identical siblings' median SM clock below which a busy GPU's clock warns.  Default 0.93.
+    Chosen by this project: it tolerates small differences between chips."""
     slow_clock_fail: Ratio = 0.8
-    """Share of its identical siblings' median SM clock under which a busy GPU's clock fails.  Default 0.8.
-    Own."""
+    """Share of its identical siblings' median SM clock below which a busy GPU's clock fails.  Default 0.8.
+    Chosen by this project: a fifth of the speed is missing."""
     power_cap_ratio: Ratio = 0.9
-    """Share of the default power limit under which the enforced limit is a finding.  Default 0.9.  Own."""
+    """Share of the default power limit below which the enforced limit is a finding.  Default 0.9.  Chosen by
+    this project: it tolerates a slightly lower limit."""
     nvlink_sum_ratio: Ratio = 0.75
-    """Share of the expected link sum under which a GPU's NVLinks have failed and the node loses its
-    interconnect label; from there up to the expected sum they are degraded.  Default 0.75.  Own."""
+    """Share of the expected links below which a GPU's NVLinks fail and the node loses its interconnect label;
+    from there up to the expected count they warn.  Default 0.75.  Chosen by this project: a quarter of the
+    bandwidth is gone."""
     pcie_width_ratio: Ratio = 0.5
-    """Share of the other GPUs' PCIe width, all under load, below which a narrow link has failed.  Default
-    0.5.  Own."""
+    """Share of the other GPUs' PCIe width, all under load, below which a narrow link fails.  Default 0.5.
+    Chosen by this project: a link with half the lanes warns."""
     pcie_errors_per_hour: PerHour = 100
-    """Replays, or correctable errors, of one GPU's PCIe link an hour above which they are a finding.  Default
-    100.  Own."""
+    """Replays, or correctable errors, of one GPU's PCIe link per hour above which they are a finding.
+    Default 100.  Chosen by this project: it tolerates single errors."""
     nic_errors_per_hour: PerHour = 100
-    """Symbol and receive errors of one network port an hour above which they are a finding.  Default 100.
-    Own."""
+    """Symbol and receive errors of one network port per hour above which they are a finding.  Default 100.
+    Chosen by this project: as `pcieErrorsPerHour`."""
     rail_warn: Ratio = 0.05
     """Share of 12 V by which a rail may be off in either direction.  Default 0.05.  Source: the classic ATX
     tolerance of supplies."""
@@ -137,45 +153,49 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     """Share of 12 V below which a rail is out of range.  Default 0.08.  Source: as `railHigh`."""
     fan_target: Percent = 60
     """Target speed of a GPU's fan, per cent of its maximum, from which 0 rpm means that it stands still
-    (below it fans may rest on purpose).  Default 60.  Own."""
+    (below it, fans may rest on purpose).  Default 60.  Chosen by this project: above the speeds at which fans
+    may rest."""
 
     busbw_expected_share: Ratio = 0.9
-    """Share of a row's bus bandwidth that is its floor, where the row names none.  Default 0.9.  Own."""
+    """Share of an expectation's bus bandwidth that is its floor, unless the expectation sets its own.
+    Default 0.9.  Chosen by this project: it tolerates small differences between machines."""
     busbw_nvls_share: Ratio = 0.85
     """Share of the NVLinks' rate (GB/s per GPU one way) that all_reduce must reach at 1 GiB with NVLS on 8
-    GPUs of compute capability 9; less on fewer.  Default 0.85.  Own: 462 of 450 have been measured on H100,
-    464 on H200."""
+    GPUs of compute capability 9; less on fewer GPUs.  Default 0.85.  Chosen by this project: 462 of 450 have
+    been measured on H100, 464 on H200."""
     busbw_nvls_share_next: Ratio = 0.65
-    """As `busbwNvlsShare`, from compute capability 10 on.  Default 0.65.  Own: 838 of 900 have been measured
-    on B200 at 8 GiB, 681 to 724 in GB200 racks at 1 GiB."""
+    """As `busbwNvlsShare`, from compute capability 10 on.  Default 0.65.  Chosen by this project: 838 of 900
+    have been measured on B200 at 8 GiB, 681 to 724 in GB200 racks at 1 GiB."""
     busbw_ring_share: Ratio = 0.6
-    """Share of the NVLinks' rate that collectives must reach at 1 GiB on rings, pairs and with NVLS off.
-    Default 0.6.  Own: 229 of 300 have been measured on A100, 367 of 450 on H200 without NVLS."""
+    """Share of the NVLinks' rate that collectives must reach at 1 GiB on rings, pairs and with NVLS
+    disabled.  Default 0.6.  Chosen by this project: 229 of 300 have been measured on A100, 367 of 450 on H200
+    without NVLS."""
     busbw_pcie_share: Ratio = 0.5
-    """Share of the slowest link's PCIe rate that collectives must reach at 1 GiB where NCCL uses peer access
-    through PCIe switches alone; through the host there is no floor.  Default 0.5.  Own."""
+    """Share of the slowest link's PCIe rate that collectives must reach at 1 GiB if NCCL uses P2P through
+    PCIe switches alone; through the host there is no floor.  Default 0.5.  Chosen by this project: half of
+    the link's rate."""
     busbw_peers_share: Ratio = 0.85
-    """Share of the median of nodes of its kind below which a node's all_reduce is a finding.  Default 0.85.
-    Own."""
+    """Share of the median of comparable nodes below which a node's all_reduce is a finding.  Default 0.85.
+    Chosen by this project: it tolerates small differences between healthy nodes."""
     busbw_disagreement: Ratio = 0.1
     """Share of the larger value by which two runs may differ before a third is asked for.  Default 0.1.
-    Own."""
+    Chosen by this project: it tolerates small differences between runs."""
     contradicted_share: Ratio = 0.4
-    """Share of the NVLinks' rate below which, where PCIe could do it too, a measurement contradicts NVLink.
-    Default 0.4.  Own: the slowest complaint on record reaches 0.38 of it at nearly twice PCIe's rate
-    (NVIDIA/nccl issue 1161)."""
+    """Share of the NVLinks' rate below which, if PCIe could do it too, a measurement contradicts NVLink.
+    Default 0.4.  Chosen by this project: the slowest complaint on record reaches 0.38 of it at nearly twice
+    PCIe's rate (NVIDIA/nccl issue 1161)."""
     p2p_min_gain: Ratio = 0.15
-    """How much faster, as a share, all_reduce must at least be with peer access than without it on a node
-    whose ring is NVLink.  Default 0.15.  Own."""
+    """Share by which all_reduce must at least be faster with P2P than without it on a node whose ring is
+    NVLink.  Default 0.15.  Chosen by this project: NVLink gains far more, noise gains less."""
     pair_share: Ratio = 0.8
     """Share of the median of pairs with as many NVLinks below which copies between two GPUs are slow.
-    Default 0.8.  Own."""
+    Default 0.8.  Chosen by this project: one link of four missing is below it."""
     pair_link_share: Ratio = 0.5
-    """Share of its NVLinks' rate below which copies between two GPUs are slow, whatever other pairs do.
-    Default 0.5.  Own: 276 of 300 have been measured on A100, 396 of 450 on H200."""
+    """Share of its NVLinks' rate below which copies between two GPUs are slow, whatever other pairs reach.
+    Default 0.5.  Chosen by this project: 276 of 300 have been measured on A100, 396 of 450 on H200."""
     slow_init_seconds: Seconds = 15
-    """Seconds for making communicators and loading kernels above which NCCL starts slowly.  Default 15.  Own:
-    2.8 s warm and 55 s cold have been reported on B200 (NVIDIA/nccl issue 1646)."""
+    """Seconds for creating communicators and loading kernels above which NCCL starts slowly.  Default 15.
+    Chosen by this project: 2.8 s warm and 55 s cold have been reported on B200 (NVIDIA/nccl issue 1646)."""
 
     def __post_init__(self) -> None:
         if self.hot_warn >= self.hot_fail:

@@ -1,7 +1,7 @@
-"""Did the probe see the whole node?  And where it did not: is a GPU lost, or was it only not shown?
+"""Did the probe see the whole node?  If not: is a GPU lost, or only hidden?
 
-A container runtime that shows a probe four of eight GPUs gives no error anywhere, and every number that
-follows would be true of those four only.  `nvidia.com/gpu` is compared only where it counts whole GPUs.
+A container runtime that shows a probe four of eight GPUs gives no error, and every number would be true of
+those four only.  `nvidia.com/gpu` is compared only if it counts whole GPUs.
 
 A missing GPU is lost when it was there in this boot with this driver, and its PCI function is gone or
 silent.  The history does not hold PCI addresses, so lost GPUs are counted, not named (`lost`).
@@ -17,9 +17,9 @@ from nodegauge_judge.model import Sharing
 
 
 def missing(case: Case) -> list[str]:
-    """Why GPUs must be missing from the document, one reason in words each; empty when nothing says so.
+    """The reasons why GPUs must be missing from the document; empty for none.
 
-    A document that was cut off by a problem of its own gives no reason: that problem is the finding.
+    A document that a problem cut off gives no reason: that problem is the finding.
     """
     if case.result.problem is not None:
         return []
@@ -41,7 +41,7 @@ def is_complete(case: Case) -> bool:
 
 
 def gone_uuids(case: Case) -> list[str]:
-    """Starts of UUIDs that the node is known to have and that nothing in the document answers to, sorted."""
+    """Starts of the UUIDs that the history has and the document lacks, sorted."""
     return sorted(uuid_start(key) for key in set(case.history.gpus) - set(case.keys))
 
 
@@ -60,19 +60,19 @@ def lost(case: Case) -> int:
 
 
 def silent_addresses(case: Case) -> list[str]:
-    """PCI addresses of GPUs that NVML does not list and that answer nothing, sorted."""
+    """PCI addresses of GPUs that NVML does not list and that do not answer, sorted."""
     return sorted(_silent(case) & (_unclaimed(case) or set()))
 
 
 def same_boot_and_driver(case: Case) -> bool:
-    """Whether neither was changed since the last clean reading."""
+    """Whether boot and driver are those of the last clean reading."""
     host, system, past = case.result.host, case.result.system, case.history
     return bool(past.boot) and (host.boot_id, system.driver) == (past.boot, past.driver)
 
 
 def _unclaimed(case: Case) -> set[str] | None:
-    """PCI addresses of GPUs on the bus that no GPU of the document names; None where the bus cannot be
-    compared: it was not read, is empty, or lacks GPUs that work."""
+    """PCI addresses of GPUs on the bus that the document lacks; None if the bus was not read, is empty, or
+    lacks GPUs that work."""
     bus = case.result.bus.gpus
     if not isinstance(bus, list) or not bus:
         return None
@@ -89,7 +89,7 @@ def _working(case: Case) -> set[str]:
 
 
 def _silent(case: Case) -> set[str]:
-    """Addresses that read as all ones; none are believed where a GPU that works is said to."""
+    """Addresses that read as all ones; none is believed if one of them belongs to a GPU that works."""
     silent = {address.lower() for address in case.result.bus.silent}
     return set() if silent & _working(case) else silent
 
@@ -99,10 +99,10 @@ def _none_at_all(case: Case) -> str:
 
 
 def _capacity(case: Case) -> str:
-    told, seen = case.node.gpu_capacity or 0, len(case.result.gpus)
-    if case.node.sharing is Sharing.SHARED or case.lanes.mig or seen + lost(case) >= told:
+    capacity, seen = case.node.gpu_capacity or 0, len(case.result.gpus)
+    if case.node.sharing is Sharing.SHARED or case.lanes.mig or seen + lost(case) >= capacity:
         return ""
-    return f"the node's capacity says nvidia.com/gpu={told}, the probe was shown {seen}"
+    return f"the node's capacity says nvidia.com/gpu={capacity}, the probe was shown {seen}"
 
 
 def _seen_before(case: Case) -> str:
@@ -116,14 +116,14 @@ def _seen_before(case: Case) -> str:
 
 
 def _on_the_bus(case: Case) -> str:
-    """GPUs of the PCI bus that NVML does not show.  The places of lost GPUs are left out, and as many as
-    there are GPUs with an error that give no address."""
+    """GPUs of the PCI bus that NVML does not show, less those of lost GPUs and less as many as there are GPUs
+    with an error that give no address."""
     unclaimed = _unclaimed(case) or set()
-    places = sorted(unclaimed - _silent(case) if lost(case) else unclaimed)
+    addresses = sorted(unclaimed - _silent(case) if lost(case) else unclaimed)
     nameless = sum(not isinstance(gpu.pci, str) for gpu in case.result.gpus)
-    if len(places) <= nameless:
+    if len(addresses) <= nameless:
         return ""
-    shown = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+    shown = ", ".join(addresses[:4]) + (f" and {len(addresses) - 4} more" if len(addresses) > 4 else "")
     return f"the PCI bus has GPUs that NVML does not show: {clip(shown)}"
 
 

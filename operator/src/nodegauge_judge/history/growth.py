@@ -1,10 +1,10 @@
-"""How much each counter grew since the last run: all judging of counters starts here.
+"""How much each counter grew since the last run.
 
-Counters are read as values and judged by growth, for they restart: at driver reload, at GPU reset, and when
-the last client closes while persistence is off.  So growth is a number, or null with the reason in words, and
-a check that gets null falls back on the sampling window or gives no opinion.  Nothing here has an opinion.
+Counters restart at driver reload, at GPU reset, and when the last client closes while persistence is off.  So
+rules judge growth, not values.  Growth is a number, or None with the reason; a check without it falls back on
+the sampling window or gives no answer.  Nothing here judges.
 
-Time is CLOCK_BOOTTIME, read beside the counters: wall clocks step.
+Time is CLOCK_BOOTTIME, read together with the counters: wall clocks step.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from nodegauge_judge.thresholds import Thresholds
 
 TIMES = tuple(name for name in Counts.__struct_fields__ if name.endswith("_ms"))
 CLOCKLIKE = ("energy_cj", *TIMES)
-"""Counters that only a restart sets back; one that went back makes all of a GPU's growth unknown."""
+"""Counters that only a restart resets; if one went back, all growth of that GPU is unknown."""
 MOST_GBPS = 100_000
-"""Gb/s that no port has."""
+"""Gb/s above any port's rate."""
 MOST_INTERVALS = 2
-"""Intervals of the policy between two runs that still count as one interval (missed runs).  Own."""
+"""Intervals of the policy between two runs that still count as one.  Chosen by this project: it tolerates one
+missed run."""
 
 
 AT_ONCE = frozenset({"ecc_uncorrected", "link_recovery_failed"})
-"""Errors of which one is one too many: that some came is a fact also over an interval that is too short to
-say that none do."""
+"""Errors of which one is too many: a new one counts even in an interval that is too short to clear a GPU."""
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """The time since the last run.  `seconds`: null where it is not known (first run, reboot, other driver).
+    """The time since the last run.  `seconds`: None if unknown (first run, reboot, other driver).
 
-    `reason`: why throttle rules cannot use it, empty where they can; errors may be counted over an interval
-    that is too long for them (`counts`), never over one that is too short.
+    `reason`: why throttle rules cannot use it; empty if they can.  `counts`: whether errors can be counted
+    over it, as they can if it is too long for throttle rules, but not if it is too short.
     """
 
     seconds: float | None = None
@@ -50,16 +50,16 @@ class Interval(Struct, frozen=True, kw_only=True):
 
     @property
     def early(self) -> bool:
-        """Whether it goes on: too short to be judged, in the same life of the same driver, so that what the
-        counters hold is judged by a later run."""
+        """Whether it is too short to be judged, with the same boot and driver: a later run judges the
+        counters."""
         return self.seconds is not None and self.seconds >= 0 and not self.counts
 
 
 class GpuGrowth(Struct, frozen=True, kw_only=True):
-    """Growth of one GPU's counters over the interval; null with the reason in `why`.
+    """Growth of one GPU's counters over the interval; None with the reason in `why`.
 
-    Times in seconds, energy in hundredths of a joule, errors by number.  Times and energy are null in an
-    interval that is not valid; errors are there also when it was too long.
+    Times in seconds, energy in hundredths of a joule, errors by number.  In an interval that is not valid,
+    times and energy are None; errors are known if it is only too long.
     """
 
     reason: str = ""
@@ -80,13 +80,13 @@ class GpuGrowth(Struct, frozen=True, kw_only=True):
     unavailable: dict[str, str] = {}
 
     def why(self, name: str) -> str:
-        """Why the growth of `name` is null, in words; empty where it is a number."""
+        """Why the growth of `name` is None; empty if it is a number."""
         return self.unavailable.get(name, self.reason) if getattr(self, name) is None else ""
 
 
 class Growth(Struct, frozen=True, kw_only=True):
-    """All growth: `gpus` in the order of the document, `ports` by `device/port` where it can be told;
-    `counts` is where each GPU's counters stand now."""
+    """All growth: `gpus` in the order of the document, `ports` by `device/port` if known; `counts` are each
+    GPU's counters now."""
 
     interval: Interval
     gpus: tuple[GpuGrowth, ...]
@@ -107,7 +107,7 @@ def of(result: Result, *, history: History, thresholds: Thresholds, interval: fl
 
 
 def counts(gpu: Gpu) -> Counts:
-    """Where the counters of one GPU stand."""
+    """The counters of one GPU now."""
     times = gpu.counters
     return Counts(
         energy_cj=_whole(gpu.power.energy_mj, 10),
@@ -128,17 +128,17 @@ def counts(gpu: Gpu) -> Counts:
 
 
 def ports_up(result: Result) -> dict[str, PortHistory]:
-    """Where each NIC port stands that is up, by `device/port`.
+    """Every NIC port that is up, by `device/port`.
 
-    Whether a port has been seen up is what `History.ports` is also asked, so one that is down is not in it.
+    A port that is down is left out, because `History.ports` also answers whether a port was ever up.
     """
-    names, found = result.nics.names, {}
+    names, ports = result.nics.names, {}
     for port in result.nics.ports:
         if port.nic < len(names) and is_up(port):
             total = _total((port.link_downed, port.symbol_errors, port.receive_errors))
             key, rate = f"{names[port.nic]}/{port.port}", _tenths(port.rate_gbps)
-            found[key] = PortHistory(total, rate, _whole(port.link_downed))
-    return found
+            ports[key] = PortHistory(total, rate, _whole(port.link_downed))
+    return ports
 
 
 def _tenths(gbps: object) -> int:
@@ -161,15 +161,15 @@ def is_up(port: Port) -> bool:
 
 
 def went_back(gpu: Counts, past: Counts) -> str:
-    """The name of a counter that only a restart can have set back, empty for none."""
+    """The name of a counter that only a restart can have reset; empty for none."""
     return next((name for name, now, then in _both(gpu, past) if name in CLOCKLIKE and now < then), "")
 
 
 def _past(result: Result, history: History) -> Iterator[Counts | None]:
     key = keys(gpu.uuid for gpu in result.gpus if isinstance(gpu.uuid, str))
     for gpu in result.gpus:
-        memory = history.gpus.get(key[gpu.uuid]) if isinstance(gpu.uuid, str) else None
-        yield memory.counts if memory is not None else None
+        past = history.gpus.get(key[gpu.uuid]) if isinstance(gpu.uuid, str) else None
+        yield past.counts if past is not None else None
 
 
 def _interval(result: Result, history: History, *, thresholds: Thresholds, expected: float) -> Interval:
@@ -233,15 +233,15 @@ def _both(now: Counts, then: Counts) -> Iterator[tuple[str, int, int]]:
 
 
 def _link_errors(links: LinkErrors) -> int | None:
-    """All four older counters, for a sum that lacked one of them once would seem to jump; NVLink 5 has none
-    of them and counts errors that its error correction let through instead."""
+    """The sum of the four older counters; None if one is missing, because the sum would jump once it is back.
+    NVLink 5 has none of them; it counts the errors that its error correction let through."""
     older = (links.replay, links.recovery, links.crc_flit, links.crc_data)
     whole = all(_whole(value) is not None for value in older)
     return _total(older) if whole else _whole(links.effective)
 
 
 def _whole(value: object, divisor: int = 1) -> int | None:
-    """A counter as it is kept; null for what was not read and for what no counter says."""
+    """A counter as the history keeps it; None if unreadable or implausible."""
     return value // divisor if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

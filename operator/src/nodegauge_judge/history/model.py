@@ -24,21 +24,22 @@ SHORT = 8
 _PREFIX = "GPU-"
 _Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 GIVE_UP_AFTER = 3
-"""Lower readings in a row that replace a sum which was seen only once.  Own."""
+"""Lower readings in a row that replace a sum which was seen only once.  Chosen by this project: two could be
+one slow start."""
 WARM_LIMIT = 8
-"""Loaded runs that `warm` can hold."""
+"""Runs under load that `warm` holds."""
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
 _MOST = 2**63 - 1
 
 
 class LinkHistory(Struct, frozen=True, array_like=True):
-    """The link sum to compare with, whether two readings confirmed it, and the readings that differ from it:
-    `rival` was seen `times` in a row (0 for none).
+    """The link sum to compare with, whether two readings confirmed it, and a different reading: `rival`, seen
+    `times` in a row (0 for none).
 
-    - A lower reading never lowers a confirmed sum: that would forget the fault.
-    - A higher reading raises it only when it comes twice in a row: one bad reading must not degrade for good.
-    - The very first reading counts at once, but only a second confirms it; three lower ones replace it.
+    - A confirmed sum is never lowered: that would forget the fault.
+    - Two higher readings in a row raise it; a single one may be a misreading.
+    - The first reading counts at once and is confirmed by a second; three lower ones replace it.
     """
 
     sum: int
@@ -47,7 +48,7 @@ class LinkHistory(Struct, frozen=True, array_like=True):
     times: int = 0
 
     def after(self, reading: int) -> LinkHistory:
-        """The memory once `reading` has been seen as well."""
+        """The history with one more reading."""
         if reading == self.sum:
             return LinkHistory(self.sum, True)
         above = reading > self.sum
@@ -66,9 +67,9 @@ class LinkHistory(Struct, frozen=True, array_like=True):
 
 
 class PortHistory(Struct, frozen=True):
-    """A network port when it was last up: its error counters added up and how often it lost its link, null
-    where that is not known, and the highest rate that it has been seen with in tenths of Gb/s, 0 for none (a
-    lower one does not lower it: that would forget the fault)."""
+    """A network port when it was last up: the sum of its error counters and how often it lost its link (None
+    if unknown), and its highest rate in tenths of Gb/s, 0 for none (a lower rate does not replace it: that
+    would forget the fault)."""
 
     errors: int | None = None
     rate: int = 0
@@ -80,7 +81,7 @@ class PortHistory(Struct, frozen=True):
 
     @classmethod
     def unpacked(cls, text: str) -> PortHistory:
-        """The memory that `packed` wrote; ValueError for anything else."""
+        """The history that `packed` wrote; ValueError for anything else."""
         errors, rate, *downs = text.split(".")  # what an earlier version wrote ends there
         if len(downs) > 1:
             raise ValueError(f"more than a port has: {text[:20]}")
@@ -88,10 +89,10 @@ class PortHistory(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where a GPU's counters stood, null for what could not be read; units in the names.
+    """A GPU's counters at the last run, None if unreadable; units in the names.
 
-    Milliseconds for nanoseconds and centijoules for millijoules: no rule looks closer, and a report has room
-    for this.  `link_errors`: NVLink CRC (flit and data), replay and recovery errors, added up.
+    Milliseconds instead of nanoseconds and centijoules instead of millijoules save space in the report, and
+    no rule needs more.  `link_errors`: the sum of NVLink CRC (flit and data), replay and recovery errors.
     """
 
     energy_cj: int | None = None
@@ -125,7 +126,7 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
     warm: str = ""
 
     def packed(self) -> str:
-        """Numbers in base 64 (`_DIGITS`) with dots between them, nothing for null."""
+        """Numbers in base 64 (`_DIGITS`) with dots between them, nothing for None."""
         links = (self.links.sum, int(self.links.confirmed), self.links.rival, self.links.times)
         head = (*(number or None for number in links), self.idle_dw, self.bad or None)
         warm = int("1" + self.warm, 2) if self.warm else None
@@ -133,7 +134,7 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @classmethod
     def unpacked(cls, text: str) -> GpuHistory:
-        """The memory that `packed` wrote; ValueError for anything else."""
+        """The history that `packed` wrote; ValueError for anything else."""
         numbers: list[int | None] = [_number(part) for part in text.split(".")]
         numbers += [None] * (7 + len(Counts.__struct_fields__) - len(numbers))
         total, confirmed, rival, times, idle, bad, warm = numbers[:7]
@@ -158,11 +159,11 @@ class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Raw inputs kept for the next judgement.
+    """What the next judgement needs of earlier runs.
 
-    `boot` and `driver`: of the last clean reading, `boottime_ms` its CLOCK_BOOTTIME: the counters of `gpus`
-    and `ports` are of that moment.  The keys of `gpus` (see `keys`) are also the set of GPUs that the node is
-    known to have.  `ports`: NIC ports that have been up, by `device/port`.
+    `boot` and `driver`: of the last clean reading; `boottime_ms`: its CLOCK_BOOTTIME, at which the counters
+    of `gpus` and `ports` were read.  The keys of `gpus` (see `keys`) are also the GPUs that the node is known
+    to have.  `ports`: NIC ports that have been up, by `device/port`.
     """
 
     boot: str = ""
@@ -177,20 +178,22 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @classmethod
     def decode(cls, text: str) -> History | None:
-        """The history in `text`; None when there is none or it cannot be read, which costs only memory."""
+        """The history in `text`; None for no text or an unreadable one."""
         try:
-            found = msgspec.json.decode(text, type=_Written) if text else None
-            gpus = {key: GpuHistory.unpacked(packed) for key, packed in found.gpus.items()} if found else {}
-            ports = dict(_ports(found.ports)) if found else {}
+            written = msgspec.json.decode(text, type=_Written) if text else None
+            gpus = (
+                {key: GpuHistory.unpacked(packed) for key, packed in written.gpus.items()} if written else {}
+            )
+            ports = dict(_ports(written.ports)) if written else {}
         except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
             return None
-        if found is None:
+        if written is None:
             return None
-        return cls(boot=found.boot, driver=found.driver, boottime_ms=found.at, gpus=gpus, ports=ports)
+        return cls(boot=written.boot, driver=written.driver, boottime_ms=written.at, gpus=gpus, ports=ports)
 
     def trimmed(self) -> History:
-        """As much of it as a report keeps.  Forgotten first are ports, then counters, then what was bad and
-        warm, last the links."""
+        """As much of it as fits into a report.  Dropped first are ports, then counters, then bad and warm,
+        last the links."""
         return next((history for history in self._less() if len(history._written()) <= LIMIT), History())
 
     def _less(self) -> Iterator[History]:
@@ -226,7 +229,7 @@ def keys(uuids: Iterable[str]) -> Mapping[str, str]:
 
 
 def uuid_start(key: str) -> str:
-    """The UUID, or the start of it, that a key stands for."""
+    """The UUID of a key, or its start."""
     return key if key.startswith(_PREFIX) else _PREFIX + key
 
 

@@ -1,9 +1,9 @@
-"""What of this run is worth remembering for the next one.
+"""What the history keeps of this run for the next one.
 
-Links: only a whole and clean reading counts, for a lost link must stay a lost link.  Counters: those of every
-GPU that was read, as long as the clock they belong to is the same for all of them; a run that comes too early
-to be judged leaves them as they were, so that what happens between frequent runs is still seen by one.
-Errors of a GPU that could not be read are counted on from when it last could: it may come back with more.
+Links: only a complete reading counts; otherwise a lost link would become the expected state.  Counters: those
+of every GPU that was read, all from the same moment.  A run too soon after the last one leaves them
+unchanged, so that a later run judges the whole interval.  For a GPU that could not be read, the old error
+counts stay: it may come back with more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nodegauge_judge.model import Answer
 from nodegauge_judge.rules import thermal
 
 _PORTS = frozenset({"nics", "nics.ports"})
-"""Names in `omitted` of a document that does not have all ports."""
+"""Names in `omitted` of a document that lacks ports."""
 
 
 def remember(case: Case, answers: GpuAnswers) -> History:
@@ -37,7 +37,7 @@ def remember(case: Case, answers: GpuAnswers) -> History:
     gpus = dict(_gpus(case, answers, early=early))
     if not whole:
         unread = {
-            key: replace(gpu, counts=_waiting(gpu.counts, early=early)) for key, gpu in known.gpus.items()
+            key: replace(gpu, counts=_kept_unread(gpu.counts, early=early)) for key, gpu in known.gpus.items()
         }
         gpus = unread | {key: gpu for key, gpu in gpus.items() if key in unread}
     now = case.result.host.boottime_ms
@@ -51,13 +51,15 @@ def remember(case: Case, answers: GpuAnswers) -> History:
 
 
 def _ports(case: Case) -> dict[str, PortHistory]:
-    """Ports that are up, and those that were: a port that went down is not forgotten while it is there, and
-    one that became slower goes on being known by its highest rate.  Errors are those of this run or none."""
+    """Ports that are up, and ports that were: a port that went down stays known while the device exists, and
+    a slower one keeps its highest rate.  Error counts are those of this run or none."""
     names, known = case.result.nics.names, case.history.ports
     here = {f"{names[p.nic]}/{p.port}" for p in case.result.nics.ports if p.nic < len(names)}
-    told = case.result.problem is None and not _PORTS.intersection(case.result.omitted)
+    listed = case.result.problem is None and not _PORTS.intersection(case.result.omitted)
     kept = {
-        key: replace(port, errors=None, downs=None) for key, port in known.items() if key in here or not told
+        key: replace(port, errors=None, downs=None)
+        for key, port in known.items()
+        if key in here or not listed
     }
     up = {
         key: replace(port, rate=max(port.rate, known[key].rate if key in known else 0))
@@ -98,16 +100,16 @@ def _counts(case: Case, gpu_index: int, *, early: bool) -> Counts:
     gpu, past = case.result.gpus[gpu_index], case.past(gpu_index)
     before = past.counts if past is not None else Counts()
     if gpu.error is not None:
-        return _waiting(before, early=early)
+        return _kept_unread(before, early=early)
     now = case.growth.counts[gpu_index]
     if not early:
         return now
     return Counts() if growth.went_back(now, before) else before
 
 
-def _waiting(before: Counts, *, early: bool) -> Counts:
-    """What stays known of a GPU that was not read: all of it where the interval goes on, else what is judged
-    by number and not by time, so that an error made meanwhile is still a new one."""
+def _kept_unread(before: Counts, *, early: bool) -> Counts:
+    """What stays known of a GPU that was not read: all counters if the run was too early, else only the error
+    counts that do not depend on time, so that an error made meanwhile is still new."""
     if early:
         return before
     return Counts(ecc_uncorrected=before.ecc_uncorrected, link_recovery_failed=before.link_recovery_failed)

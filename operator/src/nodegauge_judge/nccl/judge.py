@@ -16,7 +16,7 @@ from nodegauge_contract import Result, Skip
 from nodegauge_judge.case import clip
 from nodegauge_judge.history.model import History
 from nodegauge_judge.model import Answer, Finding, NodeFacts, Severity, Verdict
-from nodegauge_judge.nccl import agreement, arm_outcomes, bandwidth, coverage
+from nodegauge_judge.nccl import agreement, arm_outcomes, bandwidth, coverage, startup
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.floors import Criteria
@@ -40,11 +40,11 @@ NCCL_RULES: tuple[NcclRule, ...] = (
     bandwidth.BUSBW_LOW,
     agreement.INTERCONNECT_CONTRADICTED,
     agreement.PAIR_SLOW,
-    arm_outcomes.NVLS_BROKEN,
+    startup.NVLS_BROKEN,
     arm_outcomes.NCCL_FAILED,
     bandwidth.BUSBW_BELOW_PEERS,
     coverage.FEWER_GPUS,
-    arm_outcomes.SLOW_INIT,
+    startup.SLOW_INIT,
     coverage.NCCL_INCOMPLETE,
     bandwidth.BUSBW_DISAGREES,
     coverage.NOT_GRADABLE,

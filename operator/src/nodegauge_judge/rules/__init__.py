@@ -10,6 +10,7 @@ from nodegauge_judge.case import HealthRule
 from nodegauge_judge.rules import (
     clocks,
     driver_errors,
+    gpu_faults,
     inventory,
     memory,
     nics,
@@ -24,6 +25,7 @@ from nodegauge_judge.rules import (
 
 HEALTH_RULES: tuple[HealthRule, ...] = (
     *reading.RULES,
+    *gpu_faults.RULES,
     *nvlink.RULES,
     *throttling.RULES,
     *thermal.RULES,

@@ -33,25 +33,9 @@ UNDERSIZED = 2
 _TWELVE = re.compile(r"(?<![\d.])\+?p?12(\.0)?[ _]?v(?![a-z])", re.IGNORECASE)
 _STATUS = re.compile(r"\b(pg|pgood|power.?good|ok)\b", re.IGNORECASE)
 
-_SUPPLIES = (
-    "acbel_fsg032",
-    "aps_379",
-    "bpa_rs600",
-    "bpd_rs600",
-    "cffps",
-    "corsairpsu",
-    "crps",
-    "d1u74t",
-    "dps920ab",
-    "hac300s",
-    "ibm_cffps",
-    "intel_crps",
-    "ipsps",
-    "lineage_pem",
-    "pfe1100",
-    "pfe3000",
-    "yh5151e",
-    "ym2151e",
+_SUPPLIES = re.compile(
+    "acbel_fsg032|aps_379|bpa_rs600|bpd_rs600|cffps|corsairpsu|crps|d1u74t|dps920ab|hac300s|ibm_cffps|"
+    "intel_crps|ipsps|lineage_pem|pfe1100|pfe3000|yh5151e|ym2151e"
 )
 """Prefixes of the chip names that kernel drivers for power supplies register."""
 _MAINBOARD = ("nct6", "it86", "it87", "f71", "f8000", "w83", "sch5", "smsc", "dme1737", "pc87", "vt1211")
@@ -72,14 +56,10 @@ def psu_fault(case: Case) -> Iterator[Observation]:
     for sensor in _supply_sensors(case):
         if sensor.alarm == 1:
             yield _alarm(sensor, Severity.FAIL, whose="The power supply")
+    message = "The driver calls the GPU's power source undersized (NVML power source 2)."
     for gpu in case.result.gpus:
         if gpu.power.source == UNDERSIZED:
-            yield of_gpu(
-                gpu,
-                Severity.FAIL,
-                "The driver calls the GPU's power source undersized (NVML power source 2).",
-                evidence={"power_source": UNDERSIZED},
-            )
+            yield of_gpu(gpu, Severity.FAIL, message, evidence={"power_source": UNDERSIZED})
 
 
 def rail(case: Case) -> Iterator[Observation]:
@@ -210,15 +190,13 @@ def _rail_hit(
 
 def _alarm(sensor: Sensor, severity: Severity, *, whose: str) -> Observation:
     value = number(sensor.value)
-    reads = "" if value is None else f"; it reads {_with_unit(sensor, value)}"
-    evidence: dict[str, Scalar] = {"alarm": 1}
-    if value is not None:
-        evidence["reading"] = _with_unit(sensor, value)
+    reading = "" if value is None else _with_unit(sensor, value)
+    evidence: dict[str, Scalar] = {"alarm": 1, "reading": reading} if reading else {"alarm": 1}
     return Observation(
         severity=severity,
         location=_full_location(sensor),
         short=_short_location(sensor),
-        message=f"{whose} raises an alarm{reads}.",
+        message=f"{whose} raises an alarm{f'; it reads {reading}' if reading else ''}.",
         evidence=evidence,
     )
 
@@ -232,7 +210,7 @@ def _is_fan_alarm(sensor: Sensor) -> bool:
 def _is_supply(sensor: Sensor) -> bool:
     """Whether the chip is a power supply."""
     chip = _normal(sensor.chip)
-    return chip.startswith(_SUPPLIES) or "psu" in chip
+    return _SUPPLIES.match(chip) is not None or "psu" in chip
 
 
 def _is_mainboard(sensor: Sensor) -> bool:
