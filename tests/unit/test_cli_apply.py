@@ -1,4 +1,4 @@
-"""`nodegauge apply`: what it sends, what it waits for, what it gives up on at once, and how it says so."""
+"""`nodegauge apply`: what it sends, which errors it retries, and its messages and exit codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_SERVED = NotFound("the server could not find the requested resource", status
 
 
 class Api(AnsweringClient):
-    """An API server that fails as it is told to, then takes everything."""
+    """An API server with a list of failures, after which it accepts everything."""
 
     def __init__(self, *failures: KubeError) -> None:
         super().__init__(self._take)
@@ -48,12 +48,12 @@ class Api(AnsweringClient):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two tries as good as no time passes."""
+    """Hardly any time between two tries."""
     monkeypatch.setattr(command, "POLL_SECONDS", 0.001)
 
 
-async def test_one_apply_that_forces_nothing() -> None:
-    """It sends the policy once, by server-side apply, as the given manager, unknown fields refused."""
+async def test_the_policy_is_applied_once_without_force() -> None:
+    """By server-side apply, as the given manager; unknown fields are refused."""
     api = Api()
     await command.write(api, POLICY, owner="someone", within=1.0)
     wanted = Call(
@@ -77,8 +77,8 @@ async def test_one_apply_that_forces_nothing() -> None:
     ],
     ids=["not served", "right not seen", "busy", "away", "the old CRD goes"],
 )
-async def test_what_time_mends_is_waited_for(failure: KubeError, capsys: pytest.CaptureFixture[str]) -> None:
-    """It asks until it is taken, and says once what it waits for."""
+async def test_temporary_errors_are_retried(failure: KubeError, capsys: pytest.CaptureFixture[str]) -> None:
+    """Until the policy is written; each reason is printed once."""
     api = Api(failure, failure, failure)
     await command.write(api, POLICY, owner="helm", within=10.0)
     assert len(api.calls) == 4
@@ -93,16 +93,16 @@ async def test_what_time_mends_is_waited_for(failure: KubeError, capsys: pytest.
     [Refused("spec.mode: Unsupported value", status=422), Conflict("conflict with kubectl", status=409)],
     ids=["invalid", "another's field"],
 )
-async def test_what_time_cannot_mend_is_not(failure: KubeError) -> None:
-    """A refused policy, or a field that is somebody else's, is asked for once."""
+async def test_permanent_errors_are_not_retried(failure: KubeError) -> None:
+    """An invalid policy, or a field of another manager."""
     api = Api(failure)
     with pytest.raises(type(failure)):
         await command.write(api, POLICY, owner="helm", within=10.0)
     assert len(api.calls) == 1
 
 
-async def test_waiting_ends() -> None:
-    """After the time it raises what it was told last."""
+async def test_retries_end_after_the_timeout() -> None:
+    """It raises the last error."""
     api = Api(*[NOT_SERVED] * 10_000)
     with pytest.raises(NotFound):
         await command.write(api, POLICY, owner="helm", within=0.05)
@@ -110,7 +110,7 @@ async def test_waiting_ends() -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *failures: KubeError, policy: object = POLICY) -> tuple[int, str]:
-    """The command on such an API server: its exit code and what it said."""
+    """The command on such an API server: exit code and output."""
 
     async def connect(**_: object) -> Api:
         return Api(*failures)
@@ -122,7 +122,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *failures: KubeError, policy: object = 
 
 
 @pytest.mark.parametrize(
-    ("failures", "code", "words"),
+    ("failures", "code", "part"),
     [
         ([], 0, "policy default: written"),
         ([NOT_SERVED] * 1000, 1, "gpuvalidationpolicies.nodegauge.dev in time. Set crds.enabled"),
@@ -131,16 +131,14 @@ def run(monkeypatch: pytest.MonkeyPatch, *failures: KubeError, policy: object = 
     ],
     ids=["written", "never served", "never answered", "refused"],
 )
-def test_exit_codes(
-    failures: list[KubeError], code: int, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """0 when written, 1 for what a later try may mend, 2 for what none will (the Job gives up on 2)."""
-    found, said = run(monkeypatch, *failures)
-    assert (found, words in said) == (code, True)
+def test_exit_codes(failures: list[KubeError], code: int, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 written, 1 if a later try may succeed, 2 if none will (the Job gives up on 2)."""
+    exit_code, output = run(monkeypatch, *failures)
+    assert (exit_code, part in output) == (code, True)
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "part"),
     [
         ("{", "not JSON"),
         ([POLICY], "expected one object of nodegauge.dev/v1alpha1 GPUValidationPolicy"),
@@ -150,9 +148,11 @@ def test_exit_codes(
     ],
     ids=["no JSON", "a list", "another kind", "no name", "no metadata"],
 )
-def test_a_policy_that_is_none(policy: object, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no policy is a usage error that names the option; nothing is sent."""
-    code, said = run(monkeypatch, policy=policy)
+def test_an_invalid_policy_is_a_usage_error(
+    policy: object, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the option."""
+    code, output = run(monkeypatch, policy=policy)
     assert code == 2
-    assert "--policy" in said
-    assert words in said
+    assert "--policy" in output
+    assert part in output

@@ -1,4 +1,4 @@
-"""`nodegauge check`: what it asks, what it waits for, and what it says when something is missing."""
+"""`nodegauge check`: its requests, what it waits for, and its messages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Api(AnsweringClient):
 
 
 class Operator:
-    """The operator's own HTTP server, and what it is told to say."""
+    """The operator's HTTP server with settable answers."""
 
     def __init__(self) -> None:
         self.live = self.ready = True
@@ -77,20 +77,20 @@ class Operator:
             await server.stop()
 
 
-async def test_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
-    """CRDs served, the operator alive and ready: a line for each, and nothing but reads."""
+async def test_a_healthy_operator_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each check, and only reads."""
     api = Api()
     await Operator().check(api)
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == 3
-    assert all(name in said[0] for name in names.CRD_NAMES)
-    assert said[1:] == [f"operator gauge/operator-1 answers {path}: ok" for path in ("/healthz", "/readyz")]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(name in lines[0] for name in names.CRD_NAMES)
+    assert lines[1:] == [f"operator gauge/operator-1 answers {path}: ok" for path in ("/healthz", "/readyz")]
     assert {call.method for call in api.calls} == {"GET"}
 
 
 @pytest.mark.parametrize("served", [[], RESOURCES[:1]], ids=["none", "one"])
 async def test_missing_crds_are_named(served: list[dict[str, str]]) -> None:
-    """Those that are not served, with the way out."""
+    """With the remedy."""
     api = Api()
     api.served = served
     missing = names.CRD_NAMES[len(served) :]
@@ -100,8 +100,8 @@ async def test_missing_crds_are_named(served: list[dict[str, str]]) -> None:
 
 
 @pytest.mark.parametrize(("what", "path"), [("live", "/healthz"), ("ready", "/readyz")])
-async def test_an_operator_that_is_not_well_is_quoted(what: str, path: str) -> None:
-    """Which answer it gave, with its own reason."""
+async def test_an_unhealthy_operator_is_quoted(what: str, path: str) -> None:
+    """Its answer and its own reason."""
     operator = Operator()
     setattr(operator, what, False)
     with pytest.raises(command.NotReady, match=f"answers {path} with 503: [a-z]"):
@@ -113,24 +113,24 @@ async def test_an_operator_that_is_not_well_is_quoted(what: str, path: str) -> N
     [[], [make_pod(ip="")], [make_pod(deletionTimestamp="2026-11-21T03:00:00Z")]],
     ids=["none", "no address", "going"],
 )
-async def test_no_operator_is_no_answer(pods: list[dict[str, Any]]) -> None:
-    """One that is not there, has no address, or is going: the message says how to look."""
+async def test_a_missing_operator_is_reported(pods: list[dict[str, Any]]) -> None:
+    """No pod, no address, or being deleted: the message says how to look."""
     api = Api()
     api.pods = pods
     with pytest.raises(command.NotReady, match="kubectl get pods --namespace gauge --selector"):
         await Operator().check(api)
 
 
-async def test_all_operators_have_to_be_well() -> None:
-    """A second one that cannot be reached is named, with what may keep pods apart."""
+async def test_every_operator_pod_is_checked() -> None:
+    """A second one that cannot be reached is named, with possible causes."""
     api = Api()
     api.pods = [make_pod(), make_pod("operator-2", ip="127.0.0.2")]
     with pytest.raises(command.NotReady, match=r"gauge/operator-2 cannot be reached .* NetworkPolicy"):
         await Operator().check(api)
 
 
-async def test_it_waits_for_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An API server that blips and an operator that gets ready late pass, within the time."""
+async def test_it_waits_until_the_operator_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A temporary API error and a late operator pass within the timeout."""
     monkeypatch.setattr(command, "POLL_SECONDS", 0.01)
     api, operator = Api(), Operator()
     api.failures = [KubeError("blip", status=503)]
@@ -147,16 +147,16 @@ async def test_it_waits_for_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(api.calls) >= 4
 
 
-async def test_missing_rights_are_not_waited_for() -> None:
-    """Waiting grants none: the account is told to be another one, at once."""
+async def test_missing_rights_fail_at_once() -> None:
+    """Waiting does not help."""
     api = Api()
     api.failures = [Forbidden("pods is forbidden", status=403)]
     with pytest.raises(command.NotReady, match="may list pods"):
         await Operator().check(api, within=1000)
 
 
-async def test_an_answer_from_somebody_else_is_cut(unused_tcp_port: int) -> None:
-    """Whatever listens at that port: a long page is quoted in part, and is no health."""
+async def test_a_long_foreign_answer_is_cut(unused_tcp_port: int) -> None:
+    """Another server at that port is not healthy, and its page is quoted in part."""
 
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="x" * 10_000, status=404)
@@ -176,8 +176,8 @@ async def test_an_answer_from_somebody_else_is_cut(unused_tcp_port: int) -> None
     assert len(str(caught.value)) < 400
 
 
-def test_no_cluster_ends_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    """Exit code 1 and what to do, no traceback; a bad duration names its option."""
+def test_without_a_cluster_the_error_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    """Exit code 1 and what to do; a bad duration names its option."""
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none")
     done = CliRunner().invoke(main, ["check"])
     assert done.exit_code == 1

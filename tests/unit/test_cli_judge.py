@@ -1,4 +1,4 @@
-"""`nodegauge judge FILE`: inputs it takes, what it prints, and exit codes that scripts can rely on."""
+"""`nodegauge judge FILE`: the inputs it accepts, its output, and exit codes for scripts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,33 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 from click.testing import CliRunner, Result
+from msgspec import to_builtins
 
 import support.results as made
 from nodegauge_cli.__main__ import SUBCOMMANDS, main
-from nodegauge_contract import Ecc, Problem, Repair, Temperature, Xids, encode, encode_message
+from nodegauge_contract import (
+    Arm,
+    ArmName,
+    Cell,
+    Ecc,
+    Gpu,
+    NcclResult,
+    Problem,
+    Repair,
+    Temperature,
+    Xids,
+    encode,
+    encode_message,
+)
 from nodegauge_contract import Result as Document
 from nodegauge_contract.model import MAJOR, MINOR
 from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_judge import CATALOGUE, Judgement, judge_health
+from nodegauge_judge.nccl.judge import judge_nccl
+from nodegauge_operator import names
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus
 
 HOT = made.with_gpu(made.titan(), 0, temperature=Temperature(gpu=78, gpu_max=85), window=None)
 REFUSED = made.with_pair(made.h100(), 0, 1, read=5)
@@ -30,37 +48,73 @@ metadata: {name: strict}
 spec:
   nodeSelector: {}
   thresholds: {hotMargin: 10}
+  expectations:
+  - {gpu: "*A100*", count: 8, collective: all_reduce, bytes: 1073741824, busbw: 300, source: ours}
 """
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ALL_REDUCE = FIXTURES / "nccl-tests_allreduce_superbench.log"
+ALL_GATHER = FIXTURES / "nccl-tests_allgather_superbench.log"
+TWO_NODES = FIXTURES / "nccl-tests_allreduce_h100x16_oci.log"
 
 
-def judge(*arguments: str | Path, stdin: bytes | str | None = None) -> Result:
+def judge(*arguments: str | Path, stdin: bytes | str | Document | None = None) -> Result:
     """The command's outcome in this process."""
-    return CliRunner().invoke(main, ["judge", *map(str, arguments)], input=stdin)
+    data = encode(stdin) if isinstance(stdin, Document) else stdin
+    return CliRunner().invoke(main, ["judge", *map(str, arguments)], input=data)
 
 
-def written(path: Path, document: Document) -> Path:
-    """The document in a file."""
-    path.write_bytes(encode(document))
+def flat(outcome: Result) -> str:
+    """Its output on one line."""
+    return " ".join(outcome.output.split())
+
+
+def written(path: Path, content: Document | str) -> Path:
+    """The document or text in a file."""
+    path.write_bytes(encode(content) if isinstance(content, Document) else content.encode())
     return path
 
 
+def nccl_result(*, us: float = 8159.5, wrong: int = 0) -> Document:
+    """An NCCL run on eight A100 with one cell."""
+    cell = Cell(collective="all_reduce", bytes=2**30, us=us, wrong=wrong)
+    uuids = [f"GPU-{number}" for number in range(8)]
+    gpus = [Gpu(index=number, uuid=uuid, name="NVIDIA A100-SXM4-80GB") for number, uuid in enumerate(uuids)]
+    nccl = NcclResult(engine="nccl4py", ranks=8, uuids=uuids, arms=[Arm(name=ArmName.DEFAULT, cells=[cell])])
+    return Document(probe="nccl", node="n1", gpus=gpus, nccl=nccl)
+
+
+def report(record: str) -> str:
+    """A NodeReport with that record of an NCCL run, as `kubectl get -o yaml` prints it."""
+    status = to_builtins(ReportStatus(probes=[ProbeStatus(name=names.PROBE_NCCL, history=record)]))
+    body = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.REPORT_KIND,
+        "metadata": {"name": "n1", "uid": "u", "resourceVersion": "7"},
+        "status": status,
+    }
+    text: str = yaml.safe_dump(body)
+    return text
+
+
+# -- inputs
+
+
 @pytest.mark.parametrize(
-    ("document", "code", "word"),
-    [(made.titan(), 0, "PASS"), (REFUSED, 1, "FAIL"), (UNREAD, 3, "UNKNOWN")],
-    ids=["pass", "fail", "unknown"],
+    ("document", "code", "verdict"),
+    [
+        (made.titan(), 0, "PASS"),
+        (made.with_gpu(HOT, 0, temperature=Temperature(gpu=85, gpu_max=85)), 0, "WARN"),
+        (REFUSED, 1, "FAIL"),
+        (UNREAD, 3, "UNKNOWN"),
+        (nccl_result(), 0, "PASS"),
+        (nccl_result(wrong=3), 1, "FAIL"),
+    ],
+    ids=["pass", "warn", "fail", "unknown", "nccl-pass", "nccl-wrong-data"],
 )
-def test_the_exit_code_is_the_verdict(tmp_path: Path, document: Document, code: int, word: str) -> None:
-    """0 pass or warn, 1 fail, 3 unknown, and the word comes first."""
-    outcome = judge(written(tmp_path / "result.json", document))
-    assert (outcome.exit_code, outcome.output.split()[0]) == (code, word)
-
-
-def test_a_warning_is_no_failure_for_scripts(tmp_path: Path) -> None:
-    """Exit code 0, the word WARN."""
-    outcome = judge(
-        written(tmp_path / "r.json", made.with_gpu(HOT, 0, temperature=Temperature(gpu=85, gpu_max=85)))
-    )
-    assert (outcome.exit_code, outcome.output.split()[0]) == (0, "WARN")
+def test_the_exit_code_is_the_verdict(document: Document, code: int, verdict: str) -> None:
+    """0 pass or warn, 1 fail, 3 unknown; the verdict is the first word."""
+    outcome = judge("-", stdin=document)
+    assert (outcome.exit_code, outcome.output.split()[0]) == (code, verdict)
 
 
 @pytest.mark.parametrize(
@@ -74,75 +128,126 @@ def test_a_warning_is_no_failure_for_scripts(tmp_path: Path) -> None:
     ],
     ids=["json", "indented", "compressed", "log", "log-compressed"],
 )
-def test_a_document_is_read_in_every_form_that_a_probe_leaves(text: str) -> None:
-    """Plain, indented, compressed, and as a line of a pod's log, from standard input."""
+def test_a_result_is_read_in_every_form(text: str) -> None:
+    """Plain, indented, compressed, and as a line of a pod's log."""
     outcome = judge("-", stdin=text)
     assert outcome.exit_code == 0, outcome.output
     assert "8x Tesla V100-SXM2-32GB: healthy" in outcome.output
 
 
-def test_the_text_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
-    """Verdict, interconnect with its reason, finding with subject, every step of the way out, the matrix."""
-    output = judge(written(tmp_path / "result.json", REFUSED)).output
-    flat = " ".join(output.split())
-    assert "unknown class (P2pRefused)" in flat
-    assert "fail p2p-refused GPU 0 (0000:0f:00.0) - GPU 1 (0000:10:00.0)" in flat
+@pytest.mark.parametrize(
+    ("path", "code", "part"),
+    [
+        (ALL_REDUCE, 0, "PASS 8x A100-SXM4-40GB: collectives reach their expected bandwidth"),
+        (ALL_REDUCE, 0, "busbw all_reduce 229 GB/s"),
+        (ALL_GATHER, 0, "busbw all_gather 220 GB/s"),
+        (TWO_NODES, 3, "UNKNOWN not-gradable: 2 nodes"),
+    ],
+)
+def test_logs_of_nccl_tests_are_judged(path: Path, code: int, part: str) -> None:
+    """By an expectation if one applies; a log of two nodes is not gradable."""
+    outcome = judge(path)
+    assert (outcome.exit_code, part in flat(outcome)) == (code, True), outcome.output
+
+
+def test_logs_of_several_collectives_can_be_joined() -> None:
+    """Tables of the same GPUs are one NCCL run."""
+    both = ALL_REDUCE.read_text() + ALL_GATHER.read_text().replace("112372", "1")
+    assert "busbw all_reduce 229, all_gather 220 GB/s" in flat(judge("-", stdin=both))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_nccl_result_shows_its_cells(packed: bool) -> None:
+    """As JSON, and as the packed message of a pod."""
+    text = encode_message(nccl_result(), limit=700) if packed else encode(nccl_result()).decode()
+    output = flat(judge("-", stdin=text))
+    assert "busbw all_reduce 230 GB/s" in output
+    assert "engine nccl4py" in output
+    assert "default all_reduce 1 GiB 8160 us 230.3 GB/s" in output
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (b"", "the probe wrote no result"),
+        (b"{}", "expected 'nodegauge.dev/probe-result'"),
+        (b"hello\n", "a NodeReport (kind: NodeReport) or a log of nccl-tests"),
+        (b"\xff\xfe", "not UTF-8 text (byte 0)"),
+        (b"x" * 2_000_000, "more than 1048576 bytes"),
+        (PREFIX.encode() + b"abc", "cannot be unpacked"),
+        (encode(made.titan()).replace(VERSION, b'"version":"2.0"'), "major version 2"),
+        (encode(Document(probe="pull")), "results of probe 'pull' cannot be judged"),
+        (encode(made.titan()).replace(b'"index":0', b'"index":"zero"'), "gpus"),
+        (ALL_REDUCE.read_text().split("#       size")[0], "no table: expected a line `# size count"),
+        (ALL_REDUCE.read_text().replace("float", "quad"), "line 17: unknown type quad"),
+        (report(""), "the NodeReport of n1 contains no NCCL run"),
+        (report("x").replace("name: n1", "nom: n1"), "a NodeReport without metadata.name"),
+        (report("x") + "---\n" + report("x"), "2 documents of kind NodeReport, expected one"),
+        (report("x").replace("probes:", "probes: 3 #"), "not readable as YAML"),
+    ],
+    ids=range(15),
+)
+def test_bad_input_is_named_with_exit_code_2(data: bytes | str, part: str) -> None:
+    """The message says what was expected, without a traceback."""
+    outcome = judge("-", stdin=data)
+    assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
+    assert outcome.output.startswith("Error: ")
+
+
+def test_bad_arguments_end_with_exit_code_2(tmp_path: Path) -> None:
+    """A missing file, a wrong earlier result, and options that do not fit the input."""
+    assert judge("/nonexistent/result.json").exit_code == 2
+    bad = judge("-", "--before", written(tmp_path / "bad.json", "{}"), stdin=made.titan())
+    assert (bad.exit_code, "bad.json" in bad.output) == (2, True)
+    past = judge("-", "--before", ALL_REDUCE, stdin=report("x"))
+    assert (past.exit_code, "--before is for results" in flat(past)) == (2, True)
+    other = judge(ALL_REDUCE, "--collective", "all_gather")
+    assert (other.exit_code, "of all_reduce, not of all_gather" in flat(other)) == (2, True)
+
+
+# -- output
+
+
+def test_the_text_says_what_is_wrong_and_what_to_do() -> None:
+    """Verdict, interconnect with its reason, the finding with its subject and every step, the matrix."""
+    outcome = judge("-", stdin=REFUSED)
+    output = flat(outcome)
+    assert "unknown class (P2pRefused)" in output
+    assert "fail p2p-refused GPU 0 (0000:0f:00.0) - GPU 1 (0000:10:00.0)" in output
     for number, step in enumerate(CATALOGUE["p2p-refused"].way_out, 1):
-        assert f"{number}. {step}" in flat
+        assert f"{number}. {step}" in output
     assert "Next:" not in output
-    assert "GPU7  NV18" in output
-    assert "NV#  = Connection traversing a bonded set of # NVLinks" in output
+    assert "GPU7  NV18" in outcome.output
+    assert "NV#  = Connection traversing a bonded set of # NVLinks" in outcome.output
 
 
-def test_the_head_says_load_heat_supply_and_what_would_follow(tmp_path: Path) -> None:
-    """Whether it worked, how warm, what the supplies say, and each taint with the runs that it takes."""
-    sick = made.every_gpu(REFUSED, repair=Repair(action=2))
-    flat = " ".join(judge(written(tmp_path / "sick.json", sick)).output.split())
-    assert "taint unhealthy=p2p after 2 such runs in a row (p2p-refused)" in flat
-    assert "taint unhealthy=recovery-action after this run (recovery-action)" in flat
-    assert "heat GPU 0 is the hottest at 32 °C (excellent)" in flat
-    assert "psu unknown" in flat
-    fine = " ".join(judge(written(tmp_path / "fine.json", made.titan())).output.split())
-    assert "taint none from this result" in fine
+def test_the_head_shows_heat_supply_and_the_taints_that_follow() -> None:
+    """Each taint with the runs that it takes."""
+    sick = flat(judge("-", stdin=made.every_gpu(REFUSED, repair=Repair(action=2))))
+    assert "taint unhealthy=p2p after 2 such runs in a row (p2p-refused)" in sick
+    assert "taint unhealthy=recovery-action after this run (recovery-action)" in sick
+    assert "heat GPU 0 is the hottest at 32 °C (excellent)" in sick
+    assert "psu unknown" in sick
+    assert "taint none from this result" in flat(judge("-", stdin=made.titan()))
+    wrong = flat(judge("-", stdin=nccl_result(wrong=3)))
+    assert "taint unhealthy=nccl after this run (nccl-wrong-data)" in wrong
 
 
-def test_what_was_not_readable_has_no_load_and_no_gates(tmp_path: Path) -> None:
-    """An unknown node says why, and nothing else."""
-    output = judge(written(tmp_path / "result.json", UNREAD)).output
+def test_an_unreadable_result_has_no_load_and_no_taints() -> None:
+    """The output says why, and nothing else."""
+    output = judge("-", stdin=UNREAD).output
     assert not {"load", "heat", "psu", "taint"} & {line.split(" ")[0] for line in output.splitlines()}
 
 
-def test_what_to_do_is_said_once_for_each_code(tmp_path: Path) -> None:
-    """One Xid that fails and one that warns share their steps."""
-    seen = made.with_gpu(made.phb(), 0, xids=Xids(registered=True, seen=[79, 63]))
-    output = judge(written(tmp_path / "result.json", seen)).output
+def test_the_steps_of_a_code_are_printed_once() -> None:
+    """One Xid that fails and one that warns share them."""
+    output = judge("-", stdin=made.with_gpu(made.phb(), 0, xids=Xids(registered=True, seen=[79, 63]))).output
     assert output.count("NVIDIA advises") == 1
     assert output.count("What to do: see above.") == 1
 
 
-def test_an_earlier_result_gives_counters_their_growth(tmp_path: Path) -> None:
-    """Three memory errors warn by themselves, and fail when there were two 15 minutes before."""
-    ecc = {"mode": 1, "volatile_corrected": 0}
-    before = made.with_gpu(made.phb(), 0, ecc=Ecc(volatile_uncorrected=2, **ecc))
-    now = made.later(made.with_gpu(made.phb(), 0, ecc=Ecc(volatile_uncorrected=3, **ecc)))
-    earlier, later = written(tmp_path / "before.json", before), written(tmp_path / "now.json", now)
-    assert judge(later).output.startswith("WARN")
-    outcome = judge(later, "--before", earlier)
-    assert (outcome.exit_code, outcome.output[:4]) == (1, "FAIL")
-    assert "1 uncorrectable memory error since the last run." in outcome.output
-
-
-def test_an_earlier_result_that_is_none_is_named(tmp_path: Path) -> None:
-    """Exit code 2 and the file that is wrong."""
-    bad = tmp_path / "bad.json"
-    bad.write_text("{}")
-    outcome = judge(written(tmp_path / "now.json", made.titan()), "--before", bad)
-    assert outcome.exit_code == 2
-    assert "bad.json" in outcome.output
-
-
 def test_piped_text_is_plain_and_fits_80_columns(tmp_path: Path) -> None:
-    """No escape sequences, no trailing blanks, nothing but the matrix wider than 80 columns."""
+    """No escape sequences and no trailing blanks; only the matrix is wider."""
     path = written(tmp_path / "result.json", REFUSED)
     done = subprocess.run(
         [sys.executable, "-m", "nodegauge_cli", "judge", str(path)],
@@ -159,82 +264,89 @@ def test_piped_text_is_plain_and_fits_80_columns(tmp_path: Path) -> None:
     assert max(len(line) for line in above) <= 80
 
 
-def test_what_a_document_says_is_neither_markup_nor_terminal_control(tmp_path: Path) -> None:
-    """A GPU that calls itself [bold] or sends escape sequences is printed harmlessly."""
+def test_text_from_a_document_cannot_control_a_terminal() -> None:
+    """Markup and escape sequences in a GPU's or a node's name are printed harmlessly."""
     evil = made.with_gpu(made.phb(), 0, name="[bold]\x1b]0;owned\x07 GPU")
-    evil = msgspec.structs.replace(evil, node="n\x1b[2J")
-    output = judge(written(tmp_path / "result.json", evil)).output
+    output = judge("-", stdin=msgspec.structs.replace(evil, node="n\x1b[2J")).output
     assert "\x1b" not in output
     assert "\x07" not in output
     assert "[bold]" in output
 
 
-def test_json_is_the_whole_judgement(tmp_path: Path) -> None:
-    """`--format json` decodes to what the judge said, with the same exit code."""
-    outcome = judge(written(tmp_path / "result.json", REFUSED), "--format", "json")
+def test_json_is_the_whole_judgement() -> None:
+    """`--format json` gives the judge's own document, with the same exit code."""
+    outcome = judge("-", "--format", "json", stdin=REFUSED)
     assert outcome.exit_code == 1
     assert msgspec.convert(json.loads(outcome.output), Judgement) == judge_health(REFUSED)
+    outcome = judge(TWO_NODES, "--format", "json")
+    document = json.loads(outcome.output)
+    assert (outcome.exit_code, document["summary"], document["busbw"]) == (3, "not-gradable: 2 nodes", {})
 
 
-def test_thresholds_of_a_policy_are_used(tmp_path: Path) -> None:
-    """The same document passes by default and warns by a stricter policy, found among other documents."""
-    path = written(tmp_path / "result.json", HOT)
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("kind: Namespace\n---\n" + POLICY)
-    assert judge(path).output.startswith("PASS")
-    assert judge(path, "--policy", policy).output.startswith("WARN")
+# -- earlier results and policies
+
+
+def test_an_earlier_result_gives_counters_their_growth(tmp_path: Path) -> None:
+    """Three memory errors warn alone, and fail if there were two 15 minutes before."""
+    ecc = {"mode": 1, "volatile_corrected": 0}
+    before = made.with_gpu(made.phb(), 0, ecc=Ecc(volatile_uncorrected=2, **ecc))
+    now = made.later(made.with_gpu(made.phb(), 0, ecc=Ecc(volatile_uncorrected=3, **ecc)))
+    assert judge("-", stdin=now).output.startswith("WARN")
+    outcome = judge("-", "--before", written(tmp_path / "before.json", before), stdin=now)
+    assert (outcome.exit_code, outcome.output[:4]) == (1, "FAIL")
+    assert "1 uncorrectable memory error since the last run." in outcome.output
+
+
+def test_an_earlier_nccl_result_shows_whether_runs_agree(tmp_path: Path) -> None:
+    """Two runs that differ by more than a tenth need a third."""
+    earlier = written(tmp_path / "earlier.json", nccl_result(us=6500.0))
+    assert "rerun needed" not in flat(judge("-", stdin=nccl_result()))
+    later = judge("-", "--before", earlier, stdin=nccl_result())
+    assert "rerun needed" in flat(later)
+    assert "busbw-disagrees" in later.output
+
+
+def test_a_policy_gives_thresholds_and_expectations(tmp_path: Path) -> None:
+    """It is found among other documents; results, logs and reports are judged by it."""
+    policy = written(tmp_path / "policy.yaml", "kind: Namespace\n---\n" + POLICY)
+    assert judge("-", stdin=HOT).output.startswith("PASS")
+    assert judge("-", "--policy", policy, stdin=HOT).output.startswith("WARN")
+    once = judge(ALL_REDUCE, "--policy", policy)
+    assert (once.exit_code, once.output[:4]) == (0, "WARN")
+    assert "the floor is 270 GB/s: 0.9 of 300 GB/s (ours)" in flat(once)
+    twice = judge(ALL_REDUCE, "--policy", policy, "--before", ALL_REDUCE)
+    assert (twice.exit_code, twice.output[:4]) == (1, "FAIL")
+    text = report(judge_nccl(nccl_result()).record)
+    assert judge("-", stdin=text).output.startswith("PASS")
+    again = judge("-", "--policy", policy, stdin=text)
+    assert (again.exit_code, again.output[:4]) == (0, "WARN")
+    assert "node n1" in again.output
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
+    ("policy", "part"),
     [
         (POLICY.replace("hotMargin: 10", "hotMargin: 900"), "spec.thresholds.hotMargin"),
         (POLICY.replace("hotMargin", "hotMargarine"), "no such threshold: hotMargarine"),
         (POLICY.replace("hotMargin: 10", "hotWarn: 95"), "hotFail must be above hotWarn"),
         (POLICY.replace("{hotMargin: 10}", "[1]"), "spec.thresholds must be a mapping"),
+        (POLICY.replace("count: 8", "count: 1"), "spec.expectations: Expected `int` >= 2 - at `$[0].count`"),
         ("kind: Pod\n", "0 documents of kind GPUValidationPolicy"),
         ("a: [", "not readable as YAML"),
     ],
 )
-def test_a_bad_policy_is_named_with_the_field(tmp_path: Path, policy: str, words: str) -> None:
+def test_a_bad_policy_is_named_with_its_field(tmp_path: Path, policy: str, part: str) -> None:
     """Exit code 2, file and field in the message."""
-    path = tmp_path / "policy.yaml"
-    path.write_text(policy)
-    outcome = judge(written(tmp_path / "result.json", HOT), "--policy", path)
-    assert outcome.exit_code == 2
-    assert words in outcome.output
+    outcome = judge("-", "--policy", written(tmp_path / "policy.yaml", policy), stdin=HOT)
+    assert (outcome.exit_code, part in flat(outcome)) == (2, True), outcome.output
     assert "policy.yaml" in outcome.output
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "the probe wrote no result"),
-        (b"{}", "expected 'nodegauge.dev/probe-result'"),
-        (b"\xff\xfe", "not UTF-8 text (byte 0)"),
-        (b"x" * 2_000_000, "more than 1048576 bytes"),
-        (PREFIX.encode() + b"abc", "cannot be unpacked"),
-        (encode(made.titan()).replace(VERSION, b'"version":"2.0"'), "major version 2"),
-        (encode(msgspec.structs.replace(made.titan(), probe="pull")), "probe 'pull'"),
-        (encode(made.titan()).replace(b'"index":0', b'"index":"zero"'), "gpus"),
-    ],
-    ids=["empty", "other-json", "binary", "huge", "cut", "version", "probe", "type"],
-)
-def test_bad_input_is_exit_code_2_with_words(data: bytes, words: str) -> None:
-    """Whatever is not a result is refused with the reason and without a traceback."""
-    outcome = judge("-", stdin=data)
-    assert outcome.exit_code == 2
-    assert words in outcome.output
-    assert outcome.output.startswith("Error: ")
+# -- the command `nodegauge`
 
 
-def test_a_missing_file_is_bad_input() -> None:
-    """Exit code 2, as for everything that was typed wrongly."""
-    assert judge("/nonexistent/result.json").exit_code == 2
-
-
-def test_judging_needs_neither_kubernetes_nor_kopf(tmp_path: Path) -> None:
-    """With both made impossible to import, `judge` works and `cleanup` names what it lacks."""
+def test_judging_works_without_kubernetes_and_kopf(tmp_path: Path) -> None:
+    """Without them, `judge` and `--help` work and `cleanup` names the extra to install."""
     path = written(tmp_path / "result.json", made.titan())
     block = (
         "import sys; sys.modules['kubernetes'] = None; sys.modules['kopf'] = None;"
@@ -257,14 +369,9 @@ def test_judging_needs_neither_kubernetes_nor_kopf(tmp_path: Path) -> None:
 
 
 def test_every_subcommand_can_be_imported() -> None:
-    """A name in the list without a function behind it would fail at 3 a.m. only."""
+    """Each name in the list has a function; an unknown one is refused by name."""
     for name in SUBCOMMANDS:
         outcome = CliRunner().invoke(main, [name, "--help"])
         assert outcome.exit_code == 0, outcome.output
-
-
-def test_an_unknown_subcommand_is_refused() -> None:
-    """Exit code 2, with the name that was typed."""
-    outcome = CliRunner().invoke(main, ["jugde"])
-    assert outcome.exit_code == 2
-    assert "jugde" in outcome.output
+    unknown = CliRunner().invoke(main, ["jugde"])
+    assert (unknown.exit_code, "jugde" in unknown.output) == (2, True)

@@ -1,4 +1,4 @@
-"""What DDP and ZeRO spend in communication: volumes by scheme, time by curve, and a published case."""
+"""Communication of DDP and ZeRO: volume by scheme, time by curve, and a published case."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def by_scheme(job: Job, bandwidths: Bandwidths = ALL) -> dict[Scheme, Cost]:
 
 
 def published(model: str, link: str) -> Curve:
-    """The row of the expectations for two such GPUs, as a curve."""
+    """The published bandwidth of two such GPUs, as a curve."""
     [row] = [
         row
         for row in Expectations.default()
@@ -42,13 +42,12 @@ def published(model: str, link: str) -> Curve:
     return Curve(collective=Collective(row.collective), points=((row.bytes, row.busbw),), ranks=2)
 
 
-def test_the_published_gap_between_nvlink_and_no_p2p_comes_out() -> None:
+def test_the_published_gap_between_nvlink_and_no_p2p_is_met() -> None:
     """GPT-2 with DDP on two TITAN RTX: 200 steps took 101.9003 s over NVLink and 131.4367 s with
     NCCL_P2P_DISABLE=1 (Hugging Face transformers documentation, perf_hardware).
 
-    The totals hold computing, which this does not model; the gap is communication alone.  Nobody published
-    what that machine reaches without P2P, so the figure is that of cards of the same generation on the same
-    PCIe: hence a factor of 1.5, and not a per cent.
+    The totals include compute time, which is not modelled; their difference is communication.  The bandwidth
+    without P2P is that of similar cards on the same PCIe generation, so a factor of 1.5 is allowed.
     """
     job = Job(params=124.44e6, width=4, ranks=2)
     bandwidths = Bandwidths(
@@ -71,22 +70,22 @@ def test_volumes_are_those_of_the_paper() -> None:
 
 
 def test_each_collective_takes_its_own_bandwidth() -> None:
-    """DDP that of all_reduce; ZeRO those of the other two, however fast NVLS made all_reduce."""
-    found = by_scheme(Job(params=4e9, ranks=8))
-    assert found[Scheme.DDP].seconds == pytest.approx(14 / 480)
-    assert found[Scheme.ZERO_2].seconds == pytest.approx(7 / 240 + 7 / 360)
-    assert found[Scheme.ZERO_3].seconds == pytest.approx(14 / 360 + 7 / 240)
+    """DDP that of all_reduce; ZeRO those of the other two, which NVLS does not speed up."""
+    by_name = by_scheme(Job(params=4e9, ranks=8))
+    assert by_name[Scheme.DDP].seconds == pytest.approx(14 / 480)
+    assert by_name[Scheme.ZERO_2].seconds == pytest.approx(7 / 240 + 7 / 360)
+    assert by_name[Scheme.ZERO_3].seconds == pytest.approx(14 / 360 + 7 / 240)
 
 
-def test_micro_batches_repeat_what_a_scheme_cannot_put_off() -> None:
+def test_micro_batches_repeat_transfers_that_cannot_wait() -> None:
     """ZeRO-2 reduces and ZeRO-3 gathers and reduces in each; DDP and ZeRO-1 wait for the step's end."""
     once, four = by_scheme(Job(params=4e9)), by_scheme(Job(params=4e9, micro_batches=4))
     ratio = {scheme: four[scheme].gigabytes / once[scheme].gigabytes for scheme in Scheme}
     assert ratio == pytest.approx({Scheme.DDP: 1, Scheme.ZERO_1: 1, Scheme.ZERO_2: 2.5, Scheme.ZERO_3: 4})
 
 
-def test_an_all_reduce_with_nvls_stands_in_for_nothing() -> None:
-    """Without other figures ZeRO is not known; where all_reduce is a ring it stands in, and that is said."""
+def test_all_reduce_with_nvls_is_no_substitute() -> None:
+    """ZeRO is then unknown; an all_reduce that is a ring is a substitute, and named as one."""
     job = Job(params=4e9)
     for nvls in (True, None):
         fast = by_scheme(job, Bandwidths(curves=(flat(AR, 480.0),), nvls=nvls))
@@ -97,15 +96,15 @@ def test_an_all_reduce_with_nvls_stands_in_for_nothing() -> None:
     assert ring[Scheme.ZERO_3].substitutes == ("all_gather as all_reduce", "reduce_scatter as all_reduce")
 
 
-def test_without_p2p_rings_stand_in_for_each_other() -> None:
-    """Over host memory nothing runs NVLS, so one figure is enough."""
+def test_with_p2p_disabled_every_collective_is_a_ring() -> None:
+    """NVLS never runs there, so one bandwidth is enough."""
     bandwidths = Bandwidths(curves=ALL.curves, p2p_off=(flat(AR, 9.0),), nvls=True)
     lost = by_scheme(Job(params=4e9), bandwidths)[Scheme.ZERO_3].lost_without_p2p
     assert lost == pytest.approx(21 / 9 - (14 / 360 + 7 / 240))
 
 
-def test_the_range_is_from_all_hidden_to_nothing_hidden() -> None:
-    """What the backward pass, two thirds of the computing, cannot hide; 0 where nobody said how long."""
+def test_the_backward_pass_hides_two_thirds_of_the_compute_time() -> None:
+    """The rest is exposed; 0 if the compute time is unknown."""
     assert by_scheme(Job(params=4e9))[Scheme.ZERO_3].exposed == 0
     some = by_scheme(Job(params=4e9, compute=0.03))[Scheme.ZERO_3]
     assert some.seconds is not None
@@ -113,7 +112,7 @@ def test_the_range_is_from_all_hidden_to_nothing_hidden() -> None:
     assert by_scheme(Job(params=4e9, compute=10.0))[Scheme.ZERO_3].exposed == 0
 
 
-def test_small_calls_cost_what_the_curve_says() -> None:
+def test_small_calls_use_the_bandwidth_of_their_size() -> None:
     """40 calls of 25 MB at the bandwidth measured at 25 MB, not at that of 1 GiB."""
     size = 25 * 10**6
     bandwidths = Bandwidths(curves=(curve(AR, (65536, 1.0), (size, 100.0), (GIB, 230.0)),), nvls=False)
@@ -134,9 +133,9 @@ def test_a_larger_call_never_takes_less_time(low: int, high: int) -> None:
     assert low / line.at(low) <= high / line.at(high) * (1 + 1e-9)
 
 
-@given(place=st.sampled_from([0, 1, 2, 3]))
-def test_a_curve_goes_through_its_points(place: int) -> None:
-    """What was measured is what is used."""
+@given(index=st.sampled_from([0, 1, 2, 3]))
+def test_a_curve_goes_through_its_points(index: int) -> None:
+    """A measured size has its measured bandwidth."""
     line = curve(AR, (8, 0.0002), (65536, 1.6), (2**26, 200.0), (GIB, 230.0))
-    size, gbps = line.points[place]
+    size, gbps = line.points[index]
     assert line.at(size) == pytest.approx(gbps)
