@@ -271,7 +271,7 @@ class InterleavedOperator:
         held = [
             t for t in report.status.desired.taints if (t.key, t.value, t.effect) == tuple(taint.values())[:3]
         ]
-        kind = next(k for k, key in gates.KEYS.items() if key == taint["key"])
+        kind = next(k for k, key in gates.TAINT_KEYS.items() if key == taint["key"])
         causes = [c for c, g in gates.GATES.items() if (g.kind, g.cause.value) == (kind, taint.get("value"))]
         bearing = [
             g for g in report.status.gates if g.code in causes and g.state is GateState.GATED and g.message

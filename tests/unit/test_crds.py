@@ -22,7 +22,7 @@ from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
-from nodegauge_operator.core import desired_state, gates, report_update
+from nodegauge_operator.core import desired_state, gates, report_size
 from nodegauge_operator.core.probes import health
 from nodegauge_operator.reasons import BudgetReason, PolicyReason
 from support.crds import CRDS, Schema, crd, differences, nodes_of, part, version
@@ -159,15 +159,15 @@ def test_the_operator_s_limits_fit_the_crd() -> None:
     """The operator's limits on texts and lists do not exceed those of the CRD."""
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     assert status["status.probes[].history"]["maxLength"] >= LIMIT
-    assert status["status.probes[].findings"]["maxItems"] >= report_update.MAX_FINDINGS
+    assert status["status.probes[].findings"]["maxItems"] >= report_size.MAX_FINDINGS
     assert status["status.matrix"]["maxLength"] >= health.MAX_MATRIX
     assert status["status.desired.message"]["maxLength"] >= desired_state.MAX_MESSAGE
     assert status["status.gpus.items"]["maxItems"] >= MAX_GPUS
     assert len(names.NODE_LABELS) < status["status.desired.labels"]["maxProperties"]
     assert len(names.NODE_TAINTS) <= status["status.desired.taints"]["maxItems"]
     assert len(gates.GATES) + gates.MAX_UNKNOWN <= status["status.gates"]["maxItems"]
-    assert status["status.gates[].message"]["maxLength"] >= gates.MAX_MESSAGE
-    assert status["status.gates[].subject"]["maxLength"] >= gates.MAX_SUBJECT
+    assert status["status.gates[].message"]["maxLength"] >= report_size.MAX_MESSAGE
+    assert status["status.gates[].subject"]["maxLength"] >= report_size.MAX_SUBJECT
 
 
 def test_causes_are_those_of_the_judge() -> None:

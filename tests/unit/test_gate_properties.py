@@ -19,7 +19,7 @@ from support.api_server import NODES, REPORTS
 from support.judging import listening
 from support.promises import GARBAGE, InterleavedOperator
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(600)  # seconds of CPU, but minutes on a machine at load 8
 
 COUNT = 3
 NODE_NAMES = st.sampled_from([f"node-{n}" for n in range(COUNT)])
@@ -134,8 +134,8 @@ def played(actions: list[tuple[Any, ...]], **spec: Any) -> InterleavedOperator:
     return fleet
 
 
-@given(actions=st.lists(ACTIONS, min_size=15, max_size=60))
-@tried(200)
+@given(actions=st.lists(ACTIONS, min_size=15, max_size=45))
+@tried(120)
 def test_no_order_of_events_breaks_a_promise(actions: list[tuple[Any, ...]]) -> None:
     """Checked after every write; and at rest each node carries what its report holds, and nothing besides."""
     with listening():
@@ -151,8 +151,8 @@ def test_no_order_of_events_breaks_a_promise(actions: list[tuple[Any, ...]]) -> 
             assert stand == {t for t in held if t[0] in names.TAINTS_OF_FAULTS}, name
 
 
-@given(actions=st.lists(ACTIONS, min_size=10, max_size=40))
-@tried(80)
+@given(actions=st.lists(ACTIONS, min_size=10, max_size=30))
+@tried(60)
 def test_no_order_of_events_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
     """Whatever happened: three good runs under load later nothing is tainted for a fault, on any node."""
     with listening():
@@ -173,8 +173,8 @@ def test_no_order_of_events_traps_a_node(actions: list[tuple[Any, ...]]) -> None
         ] == []
 
 
-@given(actions=st.lists(ACTIONS, min_size=10, max_size=40))
-@tried(60)
+@given(actions=st.lists(ACTIONS, min_size=10, max_size=30))
+@tried(45)
 def test_whatever_happened_a_deleted_policy_leaves_nothing(actions: list[tuple[Any, ...]]) -> None:
     """Neither taints for faults, nor labels, nor reports, nor pods; and what others put there stays."""
     with listening():

@@ -250,18 +250,11 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     def interval_of(self, probe: str) -> float:
         """Seconds between two runs of a probe."""
-        settings: HealthProbe | NcclProbe = getattr(self.spec.probes, probe)
-        return seconds(settings.interval)
+        return seconds(getattr(self.spec.probes, probe).interval)
 
     def stale_seconds_of(self, probe: str) -> float:
         """Seconds after which a probe's reading no longer counts (design: three intervals by default)."""
         return self.interval_of(probe) * self.spec.stale_after_intervals
-
-    def nccl_image(self, installed: str) -> str:
-        """The image of NCCL runs: the policy's, or the one that the installation names; empty for none."""
-        if not self.spec.probes.nccl.enabled:
-            return ""
-        return self.spec.pod_template.nccl_image or installed
 
 
 def ranked(policies: Iterable[Policy], labels: Mapping[str, str]) -> list[Policy]:

@@ -23,6 +23,7 @@ from nodegauge_operator.core import gates
 from nodegauge_operator.core.model import NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.nccl_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 
+NO_REPORT = Report(name="", uid="", resource_version="", node_uid="")
 BEST_FIRST = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 
 
@@ -75,30 +76,33 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
         """The context of a node that a policy selects; None for any other."""
         if self.node is None or self.policy is None:
             return None
-        report = self.own_report
-        return Context(**asdict(self), status=report.status if report else ReportStatus())
+        own = self.report is not None and self.report.node_uid == self.node.uid
+        report = self.report if self.report is not None and own else NO_REPORT
+        return Context(**asdict(self) | {"report": report}, status=report.status)
 
 
 class Context(Snapshot, frozen=True, kw_only=True, dict=True):
-    """A node that a policy selects.  `status`: the report's own, or what it becomes after a run."""
+    """A node that a policy selects.
+
+    `report`: this very node's; `NO_REPORT` while there is none.  `status`: the report's, or what it becomes
+    after a run.
+    """
 
     node: NodeView
     policy: Policy
+    report: Report
     status: ReportStatus
 
     def after(self, status: ReportStatus) -> Context:
         """The same node with another status."""
         return replace(self, status=status)
 
-    @property
-    def requested_at(self) -> str:
-        """The report's `spec.requestedAt`; empty without a report of this node."""
-        return self.own_report.requested_at if self.own_report else ""
-
-    @property
+    @cached_property
     def nccl_image(self) -> str:
-        """The image of NCCL runs; empty if the policy or the installation asks for none."""
-        return self.policy.nccl_image(self.defaults.nccl_image)
+        """The image of NCCL runs: the policy's, or else the installation's; empty for no NCCL runs."""
+        if not self.policy.spec.probes.nccl.enabled:
+            return ""
+        return self.policy.spec.pod_template.nccl_image or self.defaults.nccl_image
 
     def expires_at(self, probe: ProbeStatus) -> float:
         """When a probe's reading goes stale, epoch seconds; `NEVER` before the first.

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Mode, Policy, Until
+from nodegauge_operator.api.policy import Mode, Until
 from nodegauge_operator.api.report import DesiredNode, DesiredTaint, Outcome, ReportStatus, unstamp, whole
 from nodegauge_operator.core import bandwidth, events, gates
 from nodegauge_operator.core.context import Context
@@ -120,11 +120,6 @@ def taint_patch(
     present = {taint.key for taint in after}
     after += [_kept_or_new(node, taint) for key, taint in missing.items() if key not in present]
     return None if tuple(after) == node.taints else tuple(after)
-
-
-def left_alone(status: ReportStatus, policy: Policy) -> frozenset[str]:
-    """Taints of ours that stay as they are: `unvalidated`, whoever set it, until the first pass lifts it."""
-    return UNVALIDATED if policy.spec.mode is Mode.ENFORCE and not status.passed_at else NOTHING
 
 
 def _kept_or_new(node: NodeView, wanted: DesiredTaint) -> Taint:

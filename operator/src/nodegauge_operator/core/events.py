@@ -7,8 +7,6 @@ reason, and the message holds all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec.structs import replace
 
 from nodegauge_judge import GateKind, Severity, Verdict
@@ -76,20 +74,19 @@ def of_status(context: Context, after: ReportStatus) -> Change | None:
 
     `context.status` is the status after a run, with that run's change.
     """
-    assert context.own_report is not None
-    before, now = context.own_report.status, context.now
-    changes = [
+    before, now = context.report.status, context.now
+    candidates = [
         _of_gates(before, after, policy=context.policy, now=now),
         context.status.change if context.status.change != before.change else None,
         _of_grading(before, after, now=now),
         _of_labels(before, after, context=context),
     ]
-    found = [change for change in changes if change is not None]
-    if len(found) < 2:
-        return found[0] if found else None
-    event_type = "Warning" if any(change.type == "Warning" for change in found) else found[0].type
-    text = " Also: ".join(change.message for change in found)
-    return replace(found[0], type=event_type, message=bounded(text))
+    changes = [change for change in candidates if change is not None]
+    if len(changes) < 2:
+        return changes[0] if changes else None
+    event_type = "Warning" if any(change.type == "Warning" for change in changes) else changes[0].type
+    text = " Also: ".join(change.message for change in changes)
+    return replace(changes[0], type=event_type, message=bounded(text))
 
 
 def gates_sentence(status: ReportStatus, taints: list[DesiredTaint], *, policy: Policy) -> str:
@@ -119,8 +116,18 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
 
     The identity is made of the gates' states and times: the same change is told once, a relapse again.
     """
-    old, new = _fault_taints(before), _fault_taints(after)
-    changes = [*_taints_set(old, new, after, policy=policy), *_taints_lifted(old, new, before, after)]
+    old, new = (
+        {taint.key: taint for taint in status.desired.taints if taint.key in names.TAINTS_OF_FAULTS}
+        for status in (before, after)
+    )
+    changes = []
+    for key, taint in new.items():
+        if old.get(key) != taint:
+            gate = gates.tainting(after.gates, KIND_OF_TAINT[key], policy=policy)
+            assert gate is not None, "a gate asks for this taint"
+            runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
+            changes.append((Reason.TAINTED, f"tainted {_short(taint)}{runs}: {_evidence(gate)}"))
+    changes += [_lifted(taint, before, after) for key, taint in old.items() if key not in new]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     changes += [
         (Reason.HELD_BACK, f"{_held_back(gate, policy=policy)}: {_evidence(gate)}")
@@ -141,39 +148,22 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
     )
 
 
-def _taints_set(
-    old: dict[str, DesiredTaint], new: dict[str, DesiredTaint], after: ReportStatus, *, policy: Policy
-) -> Iterator[tuple[Reason, str]]:
-    for key, taint in new.items():
-        if old.get(key) == taint:
-            continue
-        gate = gates.tainting(after.gates, KIND_OF_TAINT[key], policy=policy)
-        assert gate is not None, "a gate asks for this taint"
-        runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
-        yield Reason.TAINTED, f"tainted {_short(taint)}{runs}: {_evidence(gate)}"
-
-
-def _taints_lifted(
-    old: dict[str, DesiredTaint], new: dict[str, DesiredTaint], before: ReportStatus, after: ReportStatus
-) -> Iterator[tuple[Reason, str]]:
+def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> tuple[Reason, str]:
     """Why a taint is no longer wanted: on trial, healed, or the policy asks for none now."""
-    for key, taint in old.items():
-        if key in new:
-            continue
-        entered = gates.entered(before.gates, KIND_OF_TAINT[key])
-        codes = {gate.code for gate in entered if gate.state is GateState.GATED}
-        states = {gate.state for gate in after.gates if gate.code in codes}
-        if GateState.PROBATION in states:
-            reason, why = Reason.ON_PROBATION, "on trial: one bad run under load brings it back at once"
-            yield reason, f"{_short(taint)} lifted {why}"
-            continue
-        if GateState.GATED in states:
-            why = "the policy no longer asks for this taint"
-        elif not codes:
-            why = "this version does not know the finding"
-        else:
-            why = "enough good runs in a row"
-        yield Reason.TAINT_LIFTED, f"{_short(taint)} lifted: {why}"
+    entered = gates.entered(before.gates, KIND_OF_TAINT[taint.key])
+    codes = {gate.code for gate in entered if gate.state is GateState.GATED}
+    states = {gate.state for gate in after.gates if gate.code in codes}
+    reason = Reason.TAINT_LIFTED
+    if GateState.PROBATION in states:
+        reason, why = Reason.ON_PROBATION, "on trial: one bad run under load brings it back at once"
+        return reason, f"{_short(taint)} lifted {why}"
+    if GateState.GATED in states:
+        why = "the policy no longer asks for this taint"
+    elif not codes:
+        why = "this version does not know the finding"
+    else:
+        why = "enough good runs in a row"
+    return reason, f"{_short(taint)} lifted: {why}"
 
 
 def _of_grading(before: ReportStatus, after: ReportStatus, *, now: float) -> Change | None:
@@ -217,10 +207,6 @@ def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -
         message=bounded(text),
         at=stamp(context.now),
     )
-
-
-def _fault_taints(status: ReportStatus) -> dict[str, DesiredTaint]:
-    return {taint.key: taint for taint in status.desired.taints if taint.key in names.TAINTS_OF_FAULTS}
 
 
 def _reason_of(verdict: Verdict) -> tuple[Reason, str]:

@@ -1,7 +1,7 @@
 """All gates of one node: what a run answers for each, which have a slot, and the taints they ask for.
 
 `hysteresis` moves one gate; this adds what gates share: the slot in the budget of gated nodes, the policy's
-effects, the taint of the worst cause, the label for throttling, and the length of their texts.  A gate whose
+effects, the taint of the worst cause, and the label for throttling.  A gate whose
 rule this version lacks (a newer operator wrote it) sets no taint, because nothing here could judge or lift
 it; it is kept for as long as a relapse would be.
 """
@@ -30,7 +30,6 @@ from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unva
 from nodegauge_operator.api.report import NEVER, DesiredTaint, GateState, GateStatus, ReportStatus, stamp
 from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import ENTERED, GateRule
-from nodegauge_operator.core.report_size import cut
 
 GATES: dict[str, Gate] = {entry.code: entry.gate for entry in CATALOGUE.values() if entry.gate}
 """Code to gate, for the findings that have one, in the catalogue's order."""
@@ -44,10 +43,6 @@ TEMPERATURES = ("hot", "memory-hot")
 WORST_FIRST = {cause: rank for rank, cause in enumerate(Cause)}
 NO_THROTTLING = "none"
 
-MAX_SUBJECT = 60
-MAX_MESSAGES = 1200
-"""Bytes for the messages of all gates together: a report stays under 8 KiB."""
-MAX_MESSAGE, MIN_MESSAGE = 300, 40
 MAX_UNKNOWN = 8
 """Gates of another version that are kept."""
 
@@ -80,7 +75,7 @@ def after_run(
             status = hysteresis.aged(status, rule=GateRule(gate=gate, policy=policy), now=now)
         if status is not None:
             after.append(status)
-    return _shortened([*after, *unknown])
+    return [*after, *unknown]
 
 
 def current(
@@ -110,7 +105,7 @@ def current(
         if status is not None:
             after.append(_with_slot(status, needed=_sets_taint(gate, policy), slot=slot, now=now))
     unknown = [status for status in unknown if not hysteresis.forgotten(status, policy=numbers, now=now)]
-    return _shortened([*after, *unknown[:MAX_UNKNOWN]])
+    return [*after, *unknown[:MAX_UNKNOWN]]
 
 
 def due_at(gates: Iterable[GateStatus], *, policy: Policy) -> float:
@@ -223,12 +218,3 @@ def _by_code(gates: Iterable[GateStatus]) -> tuple[dict[str, GateStatus], list[G
         first.setdefault(gate.code, gate)
     known = {code: gate for code, gate in first.items() if code in GATES}
     return known, [gate for code, gate in first.items() if code not in GATES]
-
-
-def _shortened(gates: list[GateStatus]) -> list[GateStatus]:
-    """The same with texts that fit into a report."""
-    most = max(MIN_MESSAGE, min(MAX_MESSAGE, MAX_MESSAGES // max(1, len(gates))))
-    return [
-        replace(gate, subject=cut(gate.subject, MAX_SUBJECT), message=cut(gate.message, most))
-        for gate in gates
-    ]

@@ -58,9 +58,11 @@ def hindrance(status: ReportStatus, node: NodeView, *, asked: bool = False) -> H
     read = status.gpus.count
     if not status.probe(names.PROBE_HEALTH).read_at:
         return None
-    found = _divided(node) if asked else divided(status, node)
-    if found is not None or read < FEWEST:
-        return found or Hindrance(Why.SINGLE_GPU, f"a collective needs {FEWEST} GPUs; this node has {read}")
+    division = _divided(node) if asked else divided(status, node)
+    if division is not None or read < FEWEST:
+        return division or Hindrance(
+            Why.SINGLE_GPU, f"a collective needs {FEWEST} GPUs; this node has {read}"
+        )
     offered = allocatable(node)
     if offered == 0:
         return _not_offered(status, node, read)

@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from nodegauge_judge import Probe
-from nodegauge_operator.api.policy import Limits, seconds
-from nodegauge_operator.api.report import NEVER, Change, Outcome, Run, stamp, unstamp
+from nodegauge_operator.api.policy import Limits, Mode, seconds
+from nodegauge_operator.api.report import NEVER, Change, Outcome, Report, Run, stamp, unstamp
 from nodegauge_operator.core import desired_state, gates, pod_outcome
 from nodegauge_operator.core.actions import (
     CreatePod,
@@ -32,7 +32,8 @@ from nodegauge_operator.core.actions import (
     SetCondition,
     Step,
 )
-from nodegauge_operator.core.context import Context, Snapshot
+from nodegauge_operator.core.context import NO_REPORT, Context, Snapshot
+from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED
 from nodegauge_operator.core.model import ConditionView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
@@ -53,8 +54,8 @@ def next_step(snapshot: Snapshot) -> Step | None:
     context = snapshot.context
     if context is None:
         return release(snapshot, snapshot.node)
-    if context.own_report is None:
-        return _replace_report(context)
+    if context.report is NO_REPORT:
+        return _replace_report(context, snapshot.report)
     return (
         _judge_ended_run(context)
         or _update_report(context)
@@ -89,14 +90,18 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
     """The report after the API server refused to create the pod of run `number` (webhook, quota)."""
     end = RunEnd(outcome=Outcome.UNKNOWN, reason=reason, message=message)
     run = Run(number=number, started_at=stamp(context.now))
-    ended = EndedRun(run=run, end=end, request=context.requested_at)
-    return _patch_report(context.after(status_after(context, kind, ended)))
+    ended = EndedRun(run=run, end=end, request=context.report.requested_at)
+    status = status_after(context, kind, ended)
+    return PatchReport(context.report, desired_state.next_status(context.after(status)))
 
 
-def _replace_report(context: Context) -> Step | None:
-    """Without a report of this very node nothing on it is justified: remove it, then start a new report."""
-    if context.report is not None:
-        return DeleteReport(context.report)
+def _replace_report(context: Context, report: Report | None) -> Step | None:
+    """Without a report of this very node nothing on it is justified: remove it, then start a new report.
+
+    `report`: one of an earlier node of this name.
+    """
+    if report is not None:
+        return DeleteReport(report)
     removal = remove_from_node(context, context.node)
     if removal:
         return removal
@@ -113,7 +118,6 @@ def _judge_ended_run(context: Context) -> Step | None:
     pods = [pod for pod in context.pods if pod.node_uid == context.node.uid and pod.probe in KINDS]
     ahead = any(pod.number > context.status.next_number(pod.probe) and not pod.gone for pod in pods)
     if ahead and not context.fresh:
-        assert context.report is not None
         return RefreshReport(context.report.name)
     for pod in pods:
         last = context.status.probe(pod.probe).last_run
@@ -129,43 +133,40 @@ def _judge_ended_run(context: Context) -> Step | None:
         # judged on the node as it was when the run was planned
         node_then = replace(context.node, boot_id=pod.boot_id or context.node.boot_id)
         status = status_after(replace(context, node=node_then), kind, ended)
-        return _patch_report(context.after(status))
+        return PatchReport(context.report, desired_state.next_status(context.after(status)))
     return None
-
-
-def _patch_report(context: Context) -> PatchReport:
-    """The report with this status, and with all that follows from it now."""
-    assert context.report is not None
-    return PatchReport(context.report, desired_state.next_status(context))
 
 
 def _update_report(context: Context) -> Step | None:
     """Bring the report in line with what readings, policy and time say now."""
     if _nothing_to_decide(context):
         return None
-    patch = _patch_report(context)
-    if patch.status == context.status:
+    status = desired_state.next_status(context)
+    if status == context.status:
         return None
-    overtaken = patch.status.change != context.status.change
-    return (_post_event(context, context.status.change) if overtaken else None) or patch
+    overtaken = status.change != context.status.change
+    event = _post_event(context, context.status.change) if overtaken else None
+    return event or PatchReport(context.report, status)
 
 
 def _nothing_to_decide(context: Context) -> bool:
     """Nothing was measured yet, and the node needs no taint before it is."""
-    status = context.status
-    if status.probe(Probe.HEALTH.value).last_run is not None or status.desired.taints:
-        return False
-    return not gates.closes_new_nodes(context.policy)
+    return (
+        context.status.probe(Probe.HEALTH.value).last_run is None
+        and not context.status.desired.taints
+        and not gates.closes_new_nodes(context.policy)
+    )
 
 
 def _bring_in_line(context: Context) -> Step | None:
     """Write to the node what the report says it should carry; a refusal goes to the report."""
-    assert context.report is not None
     node, desired = context.node, context.status.desired
     if context.report.unreadable is not None and _nothing_to_decide(context):
         return None  # the next run replaces a report that cannot be read
     labels = desired_state.label_patch(node, desired.labels)
-    leave = desired_state.left_alone(context.status, context.policy)
+    # `unvalidated` stays, whoever set it, until the first pass lifts it
+    open_now = context.status.passed_at or context.policy.spec.mode is not Mode.ENFORCE
+    leave = NOTHING if open_now else UNVALIDATED
     taints = desired_state.taint_patch(node, desired.taints, leave=leave)
     patch = PatchNode(node, labels, taints) if labels or taints is not None else None
     condition = None
@@ -216,9 +217,9 @@ def _start_run(context: Context) -> Step | None:
 
 
 def _may_start(kind: ProbeKind, pods: Iterable[PodView]) -> bool:
-    """One pod of ours at a time on a node, except that a health run does not wait for a light pod."""
+    """One pod of ours at a time on a node, except that a health run does not wait for a background pod."""
     others = [KINDS.get(pod.probe) for pod in pods if not pod.gone]
-    return all(kind.starts_beside_light and other is not None and other.light for other in others)
+    return all(kind.ignores_background and other is not None and other.in_background for other in others)
 
 
 def _wake_times(context: Context, pods: list[PodView]) -> Iterable[float]:

@@ -17,11 +17,22 @@ from nodegauge_operator.api.report import ReportStatus
 
 LIMIT = 7800
 """Bytes of the status as JSON: 8 KiB minus what name, owner and UIDs need."""
-_LEAST_FIRST = list(Severity)
+MAX_FINDINGS = 20
+MAX_SUBJECT = 60
+MAX_MESSAGES = 1200
+"""Bytes for the messages of all gates together: a report stays under 8 KiB."""
+MAX_MESSAGE, MIN_MESSAGE = 300, 40
+LEAST_FIRST = list(Severity)
 
 
 def fitted(status: ReportStatus) -> ReportStatus:
     """The status, cut no more than necessary; fitting it again changes nothing."""
+    most = max(MIN_MESSAGE, min(MAX_MESSAGE, MAX_MESSAGES // max(1, len(status.gates))))
+    gates = [
+        replace(gate, subject=cut(gate.subject, MAX_SUBJECT), message=cut(gate.message, most))
+        for gate in status.gates
+    ]
+    status = replace(status, gates=gates)
     for step in STEPS:
         if size(status) <= LIMIT:
             return status
@@ -42,8 +53,8 @@ def size(status: ReportStatus) -> int:
 
 
 def worst(findings: list[Finding], most: int) -> list[Finding]:
-    """As many of the worst as fit into so many bytes: one at least, in the judge's order."""
-    kept = sorted(findings, key=lambda f: _LEAST_FIRST.index(f.severity), reverse=True)
+    """The worst findings that fit into so many bytes: at least one, at most 20, in the judge's order."""
+    kept = sorted(findings, key=lambda f: LEAST_FIRST.index(f.severity), reverse=True)[:MAX_FINDINGS]
     while len(kept) > 1 and len(msgspec.json.encode(kept)) > most:
         kept.pop()
     return [finding for finding in findings if finding in kept]

@@ -10,14 +10,13 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_judge import Finding, Severity, Verdict
+from nodegauge_judge import Finding, Verdict
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, stamp
 from nodegauge_operator.core import events
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
 from nodegauge_operator.core.report_size import worst
 
-MAX_FINDINGS = 20
 MAX_FINDINGS_BYTES = 4096
 MAX_TEXT = 500
 
@@ -53,7 +52,7 @@ def unread(
         last_run=run,
         unread=before.unread + 1,
         hard_since="" if run.outcome is Outcome.SKIPPED else before.hard_since or last_end,
-        findings=before.findings if shown is None else fitting(shown),
+        findings=before.findings if shown is None else worst(shown, MAX_FINDINGS_BYTES),
         request=ended.request,
     )
 
@@ -67,7 +66,7 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
         last_run=run,
         verdict=reading.verdict,
         summary=reading.summary[:MAX_TEXT],
-        findings=fitting(reading.findings),
+        findings=worst(reading.findings, MAX_FINDINGS_BYTES),
         streak=before.streak + 1 if same else 1,
         since=before.since if same else run.finished_at,
         read_at=run.finished_at,
@@ -84,16 +83,10 @@ def graded_again(before: ProbeStatus, reading: Reading) -> ProbeStatus:
         before,
         verdict=reading.verdict,
         summary=reading.summary[:MAX_TEXT],
-        findings=fitting(reading.findings),
+        findings=worst(reading.findings, MAX_FINDINGS_BYTES),
         streak=before.streak if same else 1,
         since=before.since if same else before.read_at,
     )
-
-
-def fitting(findings: list[Finding]) -> list[Finding]:
-    """The worst findings that fit into a report: at least one, in the judge's order."""
-    few = sorted(findings, key=lambda f: list(Severity).index(f.severity), reverse=True)[:MAX_FINDINGS]
-    return worst([finding for finding in findings if finding in few], MAX_FINDINGS_BYTES)
 
 
 def _finished(context: Context, ended: EndedRun) -> Run:

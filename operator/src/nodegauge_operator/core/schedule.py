@@ -21,7 +21,7 @@ def wanted_now(context: Context, probe: ProbeStatus) -> bool:
 
 def requested(context: Context, probe: ProbeStatus) -> bool:
     """Somebody asked for a run by `spec.requestedAt`, and it has not been made yet."""
-    return bool(context.requested_at) and context.requested_at != probe.request
+    return bool(context.report.requested_at) and context.report.requested_at != probe.request
 
 
 def finished_at(probe: ProbeStatus) -> float:

@@ -35,7 +35,7 @@ class HealthKind(ProbeKind):
 
     name = names.PROBE_HEALTH
     pool = Pool(name="health", setting=lambda budget: budget.concurrent_probes)
-    starts_beside_light = True
+    ignores_background = True
 
     def deadline(self, policy: Policy) -> float:
         return seconds(policy.spec.probes.health.deadline)
@@ -78,36 +78,26 @@ class HealthKind(ProbeKind):
         return {"containers": [body]}
 
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
-        status = context.status
-        judgement = _judge(context, ended)
-        if judgement is None:
+        status, node = context.status, context.node
+        if ended.end.result is None:
             return replace(status, probes=status.with_probe(report_update.unread(context, self.name, ended)))
-        if not judgement.readable:
-            end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
-            probe = report_update.unread(
-                context, self.name, replace(ended, end=end), findings=judgement.findings
-            )
-            return replace(status, probes=status.with_probe(probe))
-        return _after_reading(context, ended, judgement)
+        judgement = judge_health(
+            ended.end.result,
+            thresholds=context.policy.spec.thresholds,
+            history=History.decode(status.probe(self.name).history),
+            node=NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity}),
+            interval=context.policy.interval_of(self.name),
+        )
+        if judgement.readable:
+            return _after_reading(context, ended, judgement)
+        end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
+        probe = report_update.unread(context, self.name, replace(ended, end=end), findings=judgement.findings)
+        return replace(status, probes=status.with_probe(probe))
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         if not before.probe(self.name).read_at:
             return ""
         return f" Interconnect: {_interconnect(before)} -> {_interconnect(after)}."
-
-
-def _judge(context: Context, ended: EndedRun) -> Judgement | None:
-    """The judgement of a run that brought a result; None for any other."""
-    if ended.end.result is None:
-        return None
-    node = context.node
-    return judge_health(
-        ended.end.result,
-        thresholds=context.policy.spec.thresholds,
-        history=History.decode(context.status.probe(names.PROBE_HEALTH).history),
-        node=NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity}),
-        interval=context.policy.interval_of(names.PROBE_HEALTH),
-    )
 
 
 def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> ReportStatus:
@@ -122,18 +112,18 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
     gates_after = gates.after_run(status.gates, judgement, policy=policy.spec.hysteresis, now=context.now)
     passed = probe.verdict in (Verdict.PASS, Verdict.WARN)
     ends_unvalidated = passed and policy.spec.taints.unvalidated_until is Until.HEALTH
-    found = judgement.interconnect
+    interconnect = judgement.interconnect
     return replace(
         status,
         verdict=probe.verdict,
         summary=probe.summary,
         probes=status.with_probe(probe),
         interconnect=InterconnectStatus(
-            klass=found.klass or "",
-            nvlink_gbps=found.nvlink_gbps,
-            evidence=found.evidence or "",
-            reason=found.reason,
-            message=found.message[:500],
+            klass=interconnect.klass or "",
+            nvlink_gbps=interconnect.nvlink_gbps,
+            evidence=interconnect.evidence or "",
+            reason=interconnect.reason,
+            message=interconnect.message[:500],
         ),
         gpus=GpusStatus(
             count=len(judgement.gpus),

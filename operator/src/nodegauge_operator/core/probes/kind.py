@@ -45,10 +45,10 @@ class ProbeKind(ABC):
     pool: Pool
     holds_gpus = False
     """Its pod reserves all GPUs of the node."""
-    light = False
-    """Its pod holds no GPU, opens no NVML and may take half an hour: kinds that start beside it may."""
-    starts_beside_light = False
-    """It does not wait for a light pod to end."""
+    in_background = False
+    """Its pod holds no GPU, opens no NVML and may take half an hour."""
+    ignores_background = False
+    """It does not wait for a background pod to end."""
     event_prefix = ""
     """Starts each event about a run of this kind."""
     announces_verdict = True

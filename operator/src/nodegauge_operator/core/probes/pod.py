@@ -98,7 +98,7 @@ def _tolerations(context: Context) -> list[dict[str, Any]]:
 
 def _metadata(context: Context, kind: ProbeKind, number: int) -> dict[str, Any]:
     node, template, defaults = context.node, context.policy.spec.pod_template, context.defaults
-    request = {names.POD_REQUEST: context.requested_at} if context.requested_at else {}
+    request = {names.POD_REQUEST: context.report.requested_at} if context.report.requested_at else {}
     return {
         "name": names.pod_name(node_uid=node.uid, probe=kind.name, number=number),
         "namespace": defaults.namespace,

@@ -27,7 +27,7 @@ class PullKind(ProbeKind):
 
     name = names.PROBE_PULL
     pool = nccl.POOL
-    light = True
+    in_background = True
     event_prefix = "NCCL image: "
     announces_verdict = False
 
