@@ -6,7 +6,6 @@ import ctypes
 import ctypes.util
 import os
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -47,34 +46,6 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> No
     """Debian and Fedora users each find their command in it."""
     with pytest.raises(DriverBuildError, match=r"apt-get install gcc.*dnf install gcc"):
         library_folder("550.54.15", {"PATH": str(tmp_path), "HOME": str(tmp_path)})
-
-
-def test_a_cache_that_the_loader_cannot_name_is_refused(tmp_path: Path) -> None:
-    """LD_LIBRARY_PATH splits at colons: better an error than a library that is not found."""
-    env = {**os.environ, "NODEGAUGE_CACHE": str(tmp_path / "a:b")}
-
-    with pytest.raises(DriverBuildError, match="NODEGAUGE_CACHE"):
-        library_folder("550.54.15", env)
-
-
-def test_many_builders_share_one_cache(tmp_path: Path) -> None:
-    """Builders that start at once all get the same complete library, in a folder with a space in its name."""
-    env = {**os.environ, "NODEGAUGE_CACHE": str(tmp_path / "a cache")}
-    built: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda: built.append(library_folder("550.54.15", env))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(built) == 4
-    assert len(set(built)) == 1
-    assert sorted(path.name for path in built[0].parent.iterdir()) == sorted(
-        {built[0].name, *(path.name for path in built[0].parent.glob("driver-*"))}
-    )
-    ctypes.CDLL(str(built[0] / build.LIBRARY))
 
 
 @pytest.mark.parametrize("since", sorted(table().functions))

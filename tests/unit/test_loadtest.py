@@ -11,13 +11,10 @@ import pytest
 import yaml
 
 from loadtest import objects, validation
-from loadtest.__main__ import sizes
-from loadtest.figures import Figures, Latency, Rate, Writes, latency_of, percentile, summary
+from loadtest.figures import Rate
 from loadtest.measured import BURST, RATE, chart_defaults
-from loadtest.process import parse_cpu, parse_memory
-from loadtest.writes import Record, Write, kinds, latencies
+from loadtest.writes import Write, latencies
 from loadtest.writes import parse as parse_writes
-from nodegauge_contract import decode
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import parse
 from nodegauge_operator.api.report import Outcome
@@ -64,20 +61,6 @@ def a_node() -> NodeView:
     return node_view(body)
 
 
-def test_a_percentile_is_a_value_that_was_seen() -> None:
-    """Nearest rank: of 100 values the 99th, of few the largest."""
-    assert percentile(range(1, 101), 0.99) == 99
-    assert percentile([5.0, 1.0, 3.0], 0.5) == 3.0
-    assert percentile([5.0, 1.0, 3.0], 0.99) == 5.0
-
-
-@pytest.mark.parametrize(("values", "share"), [([], 0.5), ([1.0], 0.0), ([1.0], 1.1)])
-def test_no_percentile_is_made_up(values: list[float], share: float) -> None:
-    """Nothing comes of no values, or of a share that is none."""
-    with pytest.raises(ValueError, match="no percentile"):
-        percentile(values, share)
-
-
 def test_a_ratio_is_the_time_that_a_write_takes() -> None:
     """Half the writes a second is twice as slow; two bare rounds count as one."""
     bare = Rate(nodes=10, writes=60, seconds=1, cpu=0) + Rate(nodes=10, writes=60, seconds=2, cpu=0)
@@ -104,17 +87,6 @@ def test_only_answered_writes_are_read_from_the_audit_log() -> None:
     assert (found[1].received, found[1].at) == pytest.approx((1795255200.125, 1795255200.25))
 
 
-def test_a_record_begins_at_its_mark(tmp_path: Path) -> None:
-    """What was written before the mark, and what others write, is nobody's concern."""
-    log = tmp_path / "audit.log"
-    log.write_bytes(line())
-    record = Record(log)
-    record.mark()
-    with log.open("ab") as lines:
-        lines.write(line(user={"username": "kubelet"}) + line(objectRef={"resource": "pods", "name": "p"}))
-    assert [one.kind for one in record.since_mark("operator")] == ["patch pods"]
-
-
 def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
     """Patches before it, refused ones and later ones do not count; a node without one is missing."""
     finished = [
@@ -130,20 +102,6 @@ def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
     ]
     found = latencies(finished, labelled, node_of={"pod-a": "a", "pod-b": "b"})
     assert found == {"a": pytest.approx(200.0)}
-
-
-def test_writes_are_counted_by_kind_and_node() -> None:
-    """Refused writes are none."""
-    writes = [write("a", 1), write("b", 2), write("b", 3, code=409), write("a", 4, kind="delete pods")]
-    assert kinds(writes, per=2) == {"patch nodes": 1.0, "delete pods": 0.5}
-    assert Writes(kinds=kinds(writes, per=2)).total == 1.5
-
-
-def test_memory_and_cpu_are_what_the_kernel_says() -> None:
-    """VmRSS and VmHWM in kB; utime and stime in ticks, behind a name with spaces and brackets."""
-    assert parse_memory("Name:\tx\nVmHWM:\t  204800 kB\nVmRSS:\t  102400 kB\n") == (100.0, 200.0)
-    stat = "7 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 3 0 1 2 3"
-    assert parse_cpu(stat, ticks=100) == 2.0
 
 
 def test_a_node_of_the_benchmark_is_as_large_as_a_real_one() -> None:
@@ -196,12 +154,6 @@ def test_machines_that_take_turns_change_labels_and_set_no_taint() -> None:
     assert seen == [(450, "pass", []), *[(150, "pass", [])] * 3, *[(450, "pass", [])] * 3]
 
 
-def test_a_message_is_a_result_of_its_run() -> None:
-    """It decodes, and echoes run and node."""
-    result = decode(objects.message(h100(), run="r", node="n"))
-    assert (result.run, result.node) == ("r", "n")
-
-
 def test_the_policy_of_the_benchmark_selects_its_nodes() -> None:
     """And plans no second run within a day."""
     policy = parse(objects.policy_body())
@@ -218,44 +170,6 @@ def test_the_operator_is_measured_with_the_settings_of_the_chart() -> None:
     assert defaults.environment["NODEGAUGE_WORKERS"] == str(values["workers"])
     assert 10 * defaults.rate < RATE
     assert 10 * defaults.burst < BURST
-
-
-@pytest.mark.parametrize("text", ["", "a", "100,", "0", "-5", "1000000"])
-def test_sizes_that_are_none_are_refused(text: str) -> None:
-    """Words for a person, not a traceback."""
-    with pytest.raises(Exception, match="counts"):
-        sizes(text)
-
-
-def test_the_table_shows_every_size_beside_the_budgets() -> None:
-    """One column a size; budgets in the last one."""
-    rate = Rate(nodes=100, writes=600, seconds=1.0, cpu=1.0)
-    fast = Rate(nodes=100, writes=600, seconds=0.8, cpu=0.5)
-    writes = Writes(kinds={"patch nodes": 1.0})
-    figures = [
-        Figures(
-            nodes=count,
-            node_kilobytes=21.0,
-            patches=fast,
-            same_writes=fast,
-            operator=rate,
-            conflicts=0,
-            calm=Latency(samples=100, rate=10.0, p50=10.0, p99=70.0, worst=90.0),
-            busy=Latency(samples=100, rate=50.0, p50=10.0, p99=70.0, worst=90.0),
-            first=writes,
-            changed=writes,
-            unchanged=Writes(kinds={"create pods": 1.0, "patch nodereports/status": 1.0, "delete pods": 1.0}),
-            start=1.5,
-            rss_steady_mib=80.0,
-            rss_peak_mib=85.0,
-        )
-        for count in (100, 5_000)
-    ]
-    text = summary(figures)
-    assert "100 nodes  5,000 nodes  budget" in text
-    row = next(one for one in text.splitlines() if "slower than the bare patches" in one)
-    assert row.split()[-4:] == ["1.25x", "1.25x", "<=", "1.50x"]
-    assert latency_of([1.0, 2.0], rate=50).worst == 2.0
 
 
 def test_validations_an_hour_follow_the_default_budget() -> None:

@@ -7,11 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from support.machines import sysfs
 from testbed.driver.client import GPU, NvmlClient
-from testbed.hardware import Hardware, HardwareError, attach, plug
+from testbed.hardware import Hardware, attach
 
 
 def test_another_process_can_break_a_machine(h100: Hardware, nvml: NvmlClient) -> None:
@@ -37,21 +34,6 @@ def test_changes_from_many_processes_are_all_kept(h100: Hardware) -> None:
 
     assert [process.wait() for process in running] == [0] * 4
     assert len(h100.faults()) == 20
-
-
-def test_a_folder_holds_one_machine(h100: Hardware, tmp_path: Path) -> None:
-    """A second plug is refused until the first is pulled; an empty folder has nothing to attach to."""
-    with pytest.raises(HardwareError, match="unplug it"):
-        plug("pcie-phb-2", h100.directory)
-    with pytest.raises(HardwareError, match="no hardware is plugged"):
-        attach(tmp_path / "nothing")
-    with pytest.raises(HardwareError, match="h100-sxm-8"):
-        plug("h100", tmp_path / "typo")
-
-    h100.unplug()
-    assert plug("pcie-phb-2", h100.directory).gpu_product == "Tesla T4"
-    gpus = [p for p in sysfs(h100).glob("bus/pci/devices/*/class") if p.read_text().startswith("0x03")]
-    assert len(gpus) == 2
 
 
 def test_a_reboot_is_a_new_boot_of_the_same_machine(h100: Hardware) -> None:

@@ -54,12 +54,6 @@ def to_switches(profile: profiles.Profile) -> Callable[[tuple[str, ...]], int]:
     return lambda links: sum(far in {*switches, FAR_SWITCH} for far in links)
 
 
-def test_the_four_profiles_of_the_demonstration_are_there() -> None:
-    """Their names are part of the testbed's interface."""
-    assert set(profiles.names()) >= {"h100-sxm-8", "dgx1-v100-8", "titan-rtx-nv2", "pcie-phb-2"}
-    assert set(MATRICES) >= {"dgx1-v100-8", "titan-rtx-nv2", "pcie-phb-2"}
-
-
 @pytest.mark.parametrize("name", profiles.names())
 def test_a_profile_names_its_sources(name: str) -> None:
     """Every profile says what is made up, and names a recording of ours or a published one for the rest."""
@@ -247,12 +241,6 @@ def test_a_profile_that_contradicts_itself_is_refused(old: str, new: str, told: 
         parse(text.replace(old, new).encode(), name="titan-rtx-nv2")
 
     assert "titan-rtx-nv2.yaml" in str(caught.value)
-
-
-def test_an_unknown_profile_is_refused_with_those_there_are() -> None:
-    """A misspelt name is answered with the list."""
-    with pytest.raises(ProfileError, match="h100-sxm-8"):
-        profiles.load("h100")
 
 
 def test_a_profile_survives_being_written_down() -> None:

@@ -13,18 +13,18 @@ from testbed.controlplane import ControlPlane
 from testbed.kubelet import Kubelet, NodeObject
 from testbed.kubelet.api import Api
 from testbed.kubelet.errors import ApiError
-from testbed.podtests import PODS, Lab
+from testbed.pod_runner import PODS, PodRunner
 
 
 @pytest.fixture
-async def lab(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Lab]:
+async def runner(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[PodRunner]:
     """A node of its own for each test, and its pods removed afterwards."""
     name = f"node-{uuid.uuid4().hex[:8]}"
     kubelet = Kubelet(name=name, server=control_plane.kubeconfig, directory=tmp_path / name)
     async with await Api.connect(control_plane.kubeconfig, agent="tests") as api:
         await kubelet.start()
         try:
-            yield Lab(api, kubelet, control_plane.kubeconfig, tmp_path)
+            yield PodRunner(api, kubelet, control_plane.kubeconfig, tmp_path)
         finally:
             await kubelet.stop(NodeObject.DELETE)
             pods = await api.get(PODS, fieldSelector=f"spec.nodeName={name}")

@@ -12,18 +12,20 @@ from testbed.kubelet_comparison.declared import complaints
 from testbed.kubelet_comparison.facts import Facts
 from testbed.kubelet_comparison.perform import again, perform
 from testbed.kubelet_comparison.samples import SAMPLES
-from testbed.podtests import Lab
+from testbed.pod_runner import PodRunner
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 
-async def test_pods_show_what_they_show_on_a_real_kubelet(lab: Lab, control_plane: ControlPlane) -> None:
+async def test_pods_show_what_they_show_on_a_real_kubelet(
+    runner: PodRunner, control_plane: ControlPlane
+) -> None:
     """Every difference is declared, and every declared difference is one."""
 
     def run() -> dict[str, Facts]:
-        seen = perform(control_plane, node=lab.node, samples=SAMPLES, namespace="default")
+        seen = perform(control_plane, node=runner.node, samples=SAMPLES, namespace="default")
         wrong = {pod for pod, _ in complaints(recorded.differences(recorded.read(), seen))}
-        return again(seen, wrong=wrong, plane=control_plane, node=lab.node, namespace="default")
+        return again(seen, wrong=wrong, plane=control_plane, node=runner.node, namespace="default")
 
     found = recorded.differences(recorded.read(), await asyncio.to_thread(run))
     assert complaints(found) == [], found

@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from testbed.podtests import (
-    Lab,
+from testbed.pod_runner import (
+    PodRunner,
     end,
     say,
 )
@@ -15,11 +15,13 @@ from testbed.podtests import (
 pytestmark = pytest.mark.cluster
 
 
-async def test_only_the_pods_own_environment_gets_in(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_pods_own_environment_gets_in(
+    runner: PodRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Variables of the kubelet do not leak; downward fields, secrets and $(NAME) arrive."""
     monkeypatch.setenv("LEAK", "from the shell")
     secret = f"secret-{uuid.uuid4().hex[:8]}"
-    await lab.api.create(
+    await runner.api.create(
         "/api/v1/namespaces/default/secrets", {"metadata": {"name": secret}, "stringData": {"key": "s3"}}
     )
     env = [
@@ -33,9 +35,9 @@ async def test_only_the_pods_own_environment_gets_in(lab: Lab, monkeypatch: pyte
         "words = [os.environ.get('LEAK', 'none'), os.environ['SECRET'], os.environ['JOINED'], sys.argv[1]]\n"
         "open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write('|'.join(words))"
     )
-    name = await lab.run(script, container={"env": env, "args": ["$(NODE)"]})
-    words = end(await lab.ended(name))["message"].split("|")
-    assert words == ["none", "s3", f"{name}@{lab.node} $(POD) $(UNKNOWN)", lab.node]
+    name = await runner.run(script, container={"env": env, "args": ["$(NODE)"]})
+    words = end(await runner.ended(name))["message"].split("|")
+    assert words == ["none", "s3", f"{name}@{runner.node} $(POD) $(UNKNOWN)", runner.node]
 
 
 WHO_AM_I = """
@@ -54,18 +56,18 @@ open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write(info['username'] + ' ' 
 """
 
 
-async def test_a_pods_token_is_its_service_account(lab: Lab) -> None:
+async def test_a_pods_token_is_its_service_account(runner: PodRunner) -> None:
     """A pod finds a real token, bound to it, with which the API server knows it as its service account."""
-    name = await lab.run(WHO_AM_I)
-    status = await lab.ended(name)
+    name = await runner.run(WHO_AM_I)
+    status = await runner.ended(name)
     assert end(status)["message"] == f"system:serviceaccount:default:default {name}"
 
 
-async def test_no_token_when_none_is_mounted(lab: Lab) -> None:
+async def test_no_token_when_none_is_mounted(runner: PodRunner) -> None:
     """With automountServiceAccountToken false there are no credentials, in the environment or on disk."""
     script = (
         say("")[:-2] + "; open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write(repr(sorted(os.environ)))"
     )
-    name = await lab.run(script, automountServiceAccountToken=False)
-    assert "KUBECONFIG" not in end(await lab.ended(name))["message"]
-    assert not list(lab.files(name).rglob("token"))
+    name = await runner.run(script, automountServiceAccountToken=False)
+    assert "KUBECONFIG" not in end(await runner.ended(name))["message"]
+    assert not list(runner.files(name).rglob("token"))

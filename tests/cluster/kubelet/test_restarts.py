@@ -9,9 +9,9 @@ import uuid
 import pytest
 
 from testbed.cluster import find_processes
-from testbed.podtests import (
-    Lab,
+from testbed.pod_runner import (
     Object,
+    PodRunner,
     condition,
     end,
     say,
@@ -50,16 +50,16 @@ def served(**probes: Object) -> Object:
     }
 
 
-async def test_a_killed_deployments_container_is_restarted(lab: Lab) -> None:
+async def test_a_killed_deployments_container_is_restarted(runner: PodRunner) -> None:
     """A Deployment's container that is killed runs again in the same pod, which says so and is Ready."""
     app = f"app-{uuid.uuid4().hex[:8]}"
     container = {"name": "main", "image": "python:3", **served(readinessProbe={})}
     template = {
         "metadata": {"labels": {"app": app}},
-        "spec": {"nodeSelector": {"kubernetes.io/hostname": lab.node}, "containers": [container]},
+        "spec": {"nodeSelector": {"kubernetes.io/hostname": runner.node}, "containers": [container]},
     }
     path = "/apis/apps/v1/namespaces/default/deployments"
-    await lab.api.create(
+    await runner.api.create(
         path,
         {
             "metadata": {"name": app},
@@ -69,43 +69,43 @@ async def test_a_killed_deployments_container_is_restarted(lab: Lab) -> None:
     try:
 
         async def available() -> bool:
-            found = await lab.api.get(f"{path}/{app}")
+            found = await runner.api.get(f"{path}/{app}")
             return bool(found["status"].get("readyReplicas") == 2)
 
         await wait_for(available)
-        victim = find_processes(lab.directory, namespace="default", pod=app)[0]
+        victim = find_processes(runner.directory, namespace="default", pod=app)[0]
         os.kill(victim.pid, signal.SIGKILL)
-        pod = await lab.until(
+        pod = await runner.until(
             victim.pod, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1
         )
         assert pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 137
-        await lab.until(victim.pod, lambda pod: condition(pod) == "True")
+        await runner.until(victim.pod, lambda pod: condition(pod) == "True")
         await wait_for(available)
     finally:
-        await lab.api.delete(f"{path}/{app}", {"propagationPolicy": "Foreground"})
+        await runner.api.delete(f"{path}/{app}", {"propagationPolicy": "Foreground"})
 
 
-async def test_readiness_and_liveness_follow_their_answers(lab: Lab) -> None:
+async def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) -> None:
     """A failing readiness check takes Ready away; a failing liveness check restarts the container."""
     container = served(readinessProbe={}, livenessProbe={"initialDelaySeconds": 2})
-    name = await lab.run("", container=container, restartPolicy="Always", terminationGracePeriodSeconds=1)
-    await lab.until(name, lambda pod: condition(pod) == "True")
-    (lab.files(name) / "sick-readinessProbe").touch()
-    await lab.until(name, lambda pod: condition(pod) == "False")
-    (lab.files(name) / "sick-livenessProbe").touch()
-    await lab.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
+    name = await runner.run("", container=container, restartPolicy="Always", terminationGracePeriodSeconds=1)
+    await runner.until(name, lambda pod: condition(pod) == "True")
+    (runner.files(name) / "sick-readinessProbe").touch()
+    await runner.until(name, lambda pod: condition(pod) == "False")
+    (runner.files(name) / "sick-livenessProbe").touch()
+    await runner.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
 
 
-async def test_a_crashing_container_backs_off(lab: Lab) -> None:
+async def test_a_crashing_container_backs_off(runner: PodRunner) -> None:
     """A container that fails again and again is shown in CrashLoopBackOff and keeps its last end."""
-    name = await lab.run("raise SystemExit(5)", restartPolicy="Always")
+    name = await runner.run("raise SystemExit(5)", restartPolicy="Always")
     reason = "CrashLoopBackOff"
-    pod = await lab.until(name, lambda pod: state(pod).get("waiting", {}).get("reason") == reason)
+    pod = await runner.until(name, lambda pod: state(pod).get("waiting", {}).get("reason") == reason)
     assert pod["status"]["phase"] == "Running"
     assert pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 5
 
 
-async def test_init_containers_run_first_and_sidecars_beside(lab: Lab) -> None:
+async def test_init_containers_run_first_and_sidecars_beside(runner: PodRunner) -> None:
     """Init containers end before the main one starts; a sidecar runs meanwhile and ends after it."""
     python = {"image": "python:3"}
     first = {"name": "first", **python, "command": ["python", "-c", "open('one', 'w').close()"]}
@@ -118,16 +118,16 @@ async def test_init_containers_run_first_and_sidecars_beside(lab: Lab) -> None:
         "while not os.path.exists('beside'): time.sleep(0.01)\n"
         "open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write(str(os.path.exists('one')))"
     )
-    status = await lab.ended(await lab.run(main, initContainers=[first, side]))
+    status = await runner.ended(await runner.run(main, initContainers=[first, side]))
     assert status["phase"] == "Succeeded"
     assert end(status)["message"] == "True"
     ends = [item["state"]["terminated"]["exitCode"] for item in status["initContainerStatuses"]]
     assert ends == [0, 0]
 
 
-async def test_a_failed_init_container_fails_the_pod(lab: Lab) -> None:
+async def test_a_failed_init_container_fails_the_pod(runner: PodRunner) -> None:
     """With restartPolicy Never a failing init container keeps the main one from ever starting."""
     first = {"name": "first", "image": "python:3", "command": ["python", "-c", "raise SystemExit(9)"]}
-    status = await lab.ended(await lab.run(say("never"), initContainers=[first]))
+    status = await runner.ended(await runner.run(say("never"), initContainers=[first]))
     assert status["phase"] == "Failed"
     assert "never" not in str(status)

@@ -31,7 +31,7 @@ def say(words: str) -> str:
     return f"import os; open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write({words!r}); "
 
 
-class Lab:
+class PodRunner:
     """An API session and one simulated node, with the few steps that the tests repeat."""
 
     def __init__(self, api: Api, kubelet: Kubelet, kubeconfig: Path, directory: Path) -> None:
@@ -135,10 +135,10 @@ async def all_dead(pids: list[int]) -> None:
     await wait_for(dead)
 
 
-async def armed(lab: Lab, name: str) -> None:
+async def armed(runner: PodRunner, name: str) -> None:
     """Wait until the script has printed that its handlers are in place."""
-    await lab.running(name)
-    log = lab.files(name) / "main" / "0.log"
+    await runner.running(name)
+    log = runner.files(name) / "main" / "0.log"
 
     async def printed() -> bool:
         return "armed" in log.read_text()
