@@ -6,6 +6,7 @@ Watch events arrive late and calls take time; pods end by themselves.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -133,10 +134,8 @@ class VirtualTimeOperator:
         )
 
 
-def on_virtual_time(
-    play: Callable[[VirtualTimeOperator], Awaitable[None]], **how: Any
-) -> VirtualTimeOperator:
-    """Play on a virtual loop; the clocks that the operator reads are the loop's."""
+def play(story: Callable[[VirtualTimeOperator], Awaitable[None]], **options: Any) -> VirtualTimeOperator:
+    """Run a story on a virtual loop, whose time is also that of every clock that the operator reads."""
 
     async def main() -> VirtualTimeOperator:
         loop = asyncio.get_running_loop()
@@ -145,14 +144,28 @@ def on_virtual_time(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sweep_module, "time", clock)
             patch.setattr(reconciler_module, "time", clock)
-            operator = VirtualTimeOperator(loop, **how)
-            await play(operator)
+            operator = VirtualTimeOperator(loop, **options)
+            await story(operator)
             if operator.task is not None and not operator.task.done():
                 operator.task.cancel()
                 await asyncio.gather(operator.task, return_exceptions=True)
             return operator
 
     return run(main())
+
+
+def on_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a test of a coroutine whose first parameter is a new operator; pytest fills the others."""
+
+    def run_test(**arguments: Any) -> None:
+        play(lambda operator: test(operator, **arguments))
+
+    run_test.__name__, run_test.__doc__ = test.__name__, test.__doc__
+    run_test.__module__ = test.__module__
+    signature = inspect.signature(test)
+    others = list(signature.parameters.values())[1:]
+    run_test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
+    return run_test
 
 
 def refusing(error: KubeError, verb: str, path: str) -> Callable[[str, str], KubeError | None]:

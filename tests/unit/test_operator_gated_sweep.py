@@ -86,61 +86,55 @@ def _held(body: dict[str, Any]) -> list[dict[str, Any]]:
     return held
 
 
-def test_fifty_hot_nodes_never_gate_more_than_the_budget() -> None:
+@on_virtual_time
+async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: VirtualTimeOperator) -> None:
     """At no moment, in reports and on nodes together; the policy says how many are held back, and why; as the
     first ones cool down, those that waited longest come next, until nobody is hot."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        watched = Watched(operator)
-        operator.nodes(COUNT)
-        operator.cluster.add_policy(**SPEC)
-        watched.all("hot=b")
-        operator.start()
-        await operator.after(400)
-        assert len(watched.tainted()) == PLACES
-        condition = watched.condition()
-        assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
-        assert condition["message"].startswith("10 of 10 slots used, 40 nodes held back: thermal 40.")
-        counts = operator.cluster.objects[POLICIES]["default"]["status"]["nodes"]
-        assert (counts["gated"], counts["heldBack"]) == (PLACES, COUNT - PLACES)
-        shown = operator.metrics.render().decode()
-        assert 'nodegauge_gated_nodes{cause="thermal",policy="default",taint="throttled"} 10.0' in shown
-        assert 'nodegauge_held_back_nodes{policy="default"} 40.0' in shown
-        first = set(watched.entered)
-        for name in first:
-            operator.cluster.results[name] = saying("")
-        await operator.after(400)
-        assert len(watched.tainted()) == PLACES
-        assert not watched.tainted() & first
-        watched.all("")
-        await operator.after(1500)
-        assert watched.tainted() == set()
-        assert watched.condition()["reason"] == "WithinBudget"
-        assert watched.over == []
-
-    on_virtual_time(play)
+    watched = Watched(operator)
+    operator.nodes(COUNT)
+    operator.cluster.add_policy(**SPEC)
+    watched.all("hot=b")
+    operator.start()
+    await operator.after(400)
+    assert len(watched.tainted()) == PLACES
+    condition = watched.condition()
+    assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
+    assert condition["message"].startswith("10 of 10 slots used, 40 nodes held back: thermal 40.")
+    counts = operator.cluster.objects[POLICIES]["default"]["status"]["nodes"]
+    assert (counts["gated"], counts["heldBack"]) == (PLACES, COUNT - PLACES)
+    shown = operator.metrics.render().decode()
+    assert 'nodegauge_gated_nodes{cause="thermal",policy="default",taint="throttled"} 10.0' in shown
+    assert 'nodegauge_held_back_nodes{policy="default"} 40.0' in shown
+    first = set(watched.entered)
+    for name in first:
+        operator.cluster.results[name] = saying("")
+    await operator.after(400)
+    assert len(watched.tainted()) == PLACES
+    assert not watched.tainted() & first
+    watched.all("")
+    await operator.after(1500)
+    assert watched.tainted() == set()
+    assert watched.condition()["reason"] == "WithinBudget"
+    assert watched.over == []
 
 
-def test_who_was_hot_first_is_gated_first() -> None:
+@on_virtual_time
+async def test_who_was_hot_first_is_gated_first(operator: VirtualTimeOperator) -> None:
     """A place that falls free goes to the node that has waited longest, whoever asks first."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        watched = Watched(operator, places=1)
-        operator.nodes(3)
-        operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 1}}))
-        operator.start()
-        for name in ("node-2", "node-0", "node-1"):
-            operator.cluster.results[name] = saying("gpu-lost=b")
-            await operator.after(150)
-        assert watched.entered == ["node-2"]
-        waiting = {n: _row(operator, n)["since"] for n in ("node-0", "node-1")}
-        assert unstamp(waiting["node-0"]) < unstamp(waiting["node-1"])
-        operator.cluster.results["node-2"] = saying("")
-        await operator.after(200)
-        assert watched.entered == ["node-2", "node-0"]
-        assert watched.over == []
-
-    on_virtual_time(play)
+    watched = Watched(operator, places=1)
+    operator.nodes(3)
+    operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 1}}))
+    operator.start()
+    for name in ("node-2", "node-0", "node-1"):
+        operator.cluster.results[name] = saying("gpu-lost=b")
+        await operator.after(150)
+    assert watched.entered == ["node-2"]
+    waiting = {n: _row(operator, n)["since"] for n in ("node-0", "node-1")}
+    assert unstamp(waiting["node-0"]) < unstamp(waiting["node-1"])
+    operator.cluster.results["node-2"] = saying("")
+    await operator.after(200)
+    assert watched.entered == ["node-2", "node-0"]
+    assert watched.over == []
 
 
 def _row(operator: VirtualTimeOperator, name: str) -> dict[str, Any]:
@@ -151,77 +145,68 @@ def _row(operator: VirtualTimeOperator, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_answers_that_are_lost_lose_no_place(seed: int) -> None:
+@on_virtual_time
+async def test_answers_that_are_lost_lose_no_place(operator: VirtualTimeOperator, seed: int) -> None:
     """A third of the writes to reports is made or not, and no answer comes: the budget holds all the same,
     and in the end as many nodes are gated as there are places."""
     dice = random.Random(seed)
+    watched = Watched(operator)
+    operator.nodes(COUNT)
+    operator.cluster.add_policy(**SPEC)
+    watched.all("gpu-lost=b")
 
-    async def play(operator: VirtualTimeOperator) -> None:
-        watched = Watched(operator)
-        operator.nodes(COUNT)
-        operator.cluster.add_policy(**SPEC)
-        watched.all("gpu-lost=b")
+    def lost(verb: str, path: str) -> KubeError | None:
+        hit = verb == "PATCH" and path.startswith(REPORTS) and dice.random() < 0.17
+        return unavailable() if hit else None
 
-        def lost(verb: str, path: str) -> KubeError | None:
-            hit = verb == "PATCH" and path.startswith(REPORTS) and dice.random() < 0.17
-            return unavailable() if hit else None
+    def unheard(verb: str, path: str) -> None:
+        error = lost(verb, path)
+        if error is not None:
+            raise error
 
-        def unheard(verb: str, path: str) -> None:
-            error = lost(verb, path)
-            if error is not None:
-                raise error
-
-        operator.client.refuse, operator.client.answered = lost, unheard
-        operator.start()
-        await operator.after(300)
-        assert watched.over == []
-        assert len(watched.tainted()) == PLACES
-
-    on_virtual_time(play)
+    operator.client.refuse, operator.client.answered = lost, unheard
+    operator.start()
+    await operator.after(300)
+    assert watched.over == []
+    assert len(watched.tainted()) == PLACES
 
 
-def test_a_restart_counts_what_it_finds() -> None:
+@on_virtual_time
+async def test_a_restart_counts_what_it_finds(operator: VirtualTimeOperator) -> None:
     """A new process lists first: what its predecessor gated keeps its places, also if no watch ever tells."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        watched = Watched(operator, places=2)
-        operator.nodes(6)
-        operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 2}}))
-        watched.all("gpu-lost=b")
-        operator.start()
-        await operator.after(100)
-        before = watched.tainted()
-        assert len(before) == 2
-        again = VirtualTimeOperator(operator.loop)
-        again.cluster.objects = operator.cluster.objects
-        again.cluster._version, again.cluster._uids = operator.cluster._version, operator.cluster._uids
-        assert operator.task is not None
-        operator.task.cancel()
-        after = Watched(again, places=2)
-        after.all("gpu-lost=b")
-        again.start()
-        await again.after(400)
-        assert (after.tainted(), after.over) == (before, [])
-        assert again.task is not None
-        again.task.cancel()
-
-    on_virtual_time(play)
+    watched = Watched(operator, places=2)
+    operator.nodes(6)
+    operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 2}}))
+    watched.all("gpu-lost=b")
+    operator.start()
+    await operator.after(100)
+    before = watched.tainted()
+    assert len(before) == 2
+    again = VirtualTimeOperator(operator.loop)
+    again.cluster.objects = operator.cluster.objects
+    again.cluster._version, again.cluster._uids = operator.cluster._version, operator.cluster._uids
+    assert operator.task is not None
+    operator.task.cancel()
+    after = Watched(again, places=2)
+    after.all("gpu-lost=b")
+    again.start()
+    await again.after(400)
+    assert (after.tainted(), after.over) == (before, [])
+    assert again.task is not None
+    again.task.cancel()
 
 
-def test_nothing_is_gated_before_the_first_full_list() -> None:
+@on_virtual_time
+async def test_nothing_is_gated_before_the_first_full_list(operator: VirtualTimeOperator) -> None:
     """Watches may show a hot node before the reports of those that are gated already have been listed."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.slow("GET", NODES, 20)
-        watched = Watched(operator)
-        operator.nodes(3)
-        operator.cluster.add_policy(**SPEC)
-        watched.all("gpu-lost=b")
-        operator.start()
-        await operator.after(15)
-        assert not operator.sweep.listed
-        assert operator.client.log == []
-        await operator.after(60)
-        assert len(watched.tainted()) == 3
-
-    on_virtual_time(play)
+    operator.slow("GET", NODES, 20)
+    watched = Watched(operator)
+    operator.nodes(3)
+    operator.cluster.add_policy(**SPEC)
+    watched.all("gpu-lost=b")
+    operator.start()
+    await operator.after(15)
+    assert not operator.sweep.listed
+    assert operator.client.log == []
+    await operator.after(60)
+    assert len(watched.tainted()) == 3

@@ -9,9 +9,10 @@ import pytest
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.errors import Forbidden
+from support import virtual_operator
 from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
 from support.operator import MEASURING
-from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time
+from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -20,8 +21,8 @@ NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
 
 
 def play(story: Any) -> VirtualTimeOperator:
-    """With a nccl image."""
-    return on_virtual_time(story, settings=MEASURING)
+    """In an installation with an NCCL image."""
+    return virtual_operator.play(story, settings=MEASURING)
 
 
 def probe(operator: VirtualTimeOperator, node: str, name: str = names.PROBE_NCCL) -> Body:

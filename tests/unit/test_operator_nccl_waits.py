@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
+from support import virtual_operator
 from support.api_server import PODS, Body
 from support.operator import MEASURING
-from support.virtual_operator import VirtualTimeOperator, on_virtual_time
+from support.virtual_operator import VirtualTimeOperator
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -21,8 +22,8 @@ HOUR = 3600.0
 
 
 def play(story: Any) -> VirtualTimeOperator:
-    """With a nccl image."""
-    return on_virtual_time(story, settings=MEASURING)
+    """In an installation with an NCCL image."""
+    return virtual_operator.play(story, settings=MEASURING)
 
 
 def never_ending(operator: VirtualTimeOperator, *probes: str) -> None:

@@ -32,260 +32,231 @@ async def measured(operator: VirtualTimeOperator, count: int = 3) -> None:
     assert len(operator.read()) == count
 
 
-def test_timeouts_and_refusals_add_no_list() -> None:
+@on_virtual_time
+async def test_timeouts_and_refusals_add_no_list(operator: VirtualTimeOperator) -> None:
     """A full list is the last thing that an API server needs which does not keep up."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator)
-        for error in (unavailable(0), unavailable(429), unavailable(503)):
-            operator.client.refuse = refusing(error, "POST", PODS)
-            lists = operator.lists()
-            await operator.after(3600)
-            assert operator.lists() - lists <= 6, "one every ten minutes"
-
-    on_virtual_time(play)
+    await measured(operator)
+    for error in (unavailable(0), unavailable(429), unavailable(503)):
+        operator.client.refuse = refusing(error, "POST", PODS)
+        lists = operator.lists()
+        await operator.after(3600)
+        assert operator.lists() - lists <= 6, "one every ten minutes"
 
 
-def test_connections_that_are_cut_again_and_again_add_ever_fewer_lists() -> None:
+@on_virtual_time
+async def test_repeatedly_cut_connections_cause_fewer_lists(
+    operator: VirtualTimeOperator,
+) -> None:
     """Each is a gap that has to be mended, and with a list every five seconds none ever would be."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator)
-        lists = operator.lists()
-        operator.client.refuse = refusing(unreachable(), "POST", PODS)
-        await operator.after(INTERVAL + 3600)
-        assert 8 <= operator.lists() - lists <= 10 + 2 * 3600 / LONGEST
-
-    on_virtual_time(play)
+    await measured(operator)
+    lists = operator.lists()
+    operator.client.refuse = refusing(unreachable(), "POST", PODS)
+    await operator.after(INTERVAL + 3600)
+    assert 8 <= operator.lists() - lists <= 10 + 2 * 3600 / LONGEST
 
 
-def test_full_lists_that_fail_are_tried_ever_more_seldom() -> None:
+@on_virtual_time
+async def test_full_lists_that_fail_are_tried_ever_more_seldom(operator: VirtualTimeOperator) -> None:
     """And the operator is whole again within the longest wait, however long it lasted."""
+    await measured(operator)
+    tried: list[float] = []
 
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator)
-        tried: list[float] = []
+    def refuse(verb: str, path: str) -> Any:
+        if (verb, path) == ("GET", NODES):
+            tried.append(operator.loop.time())
+            return unavailable(500)
+        return None
 
-        def refuse(verb: str, path: str) -> Any:
-            if (verb, path) == ("GET", NODES):
-                tried.append(operator.loop.time())
-                return unavailable(500)
-            return None
-
-        operator.client.refuse = refuse
-        await operator.after(SETTINGS.relist_interval + 3600)
-        waits = [later - earlier for earlier, later in pairwise(tried)]
-        assert [round(wait) for wait in waits[:6]] == [5, 10, 20, 40, 80, 160]
-        assert all(round(wait) == LONGEST for wait in waits[6:])
-        lists = operator.lists()
-        operator.client.refuse = lambda verb, path: None
-        await operator.after(LONGEST + 5)
-        assert operator.lists() == lists + 1
-
-    on_virtual_time(play)
+    operator.client.refuse = refuse
+    await operator.after(SETTINGS.relist_interval + 3600)
+    waits = [later - earlier for earlier, later in pairwise(tried)]
+    assert [round(wait) for wait in waits[:6]] == [5, 10, 20, 40, 80, 160]
+    assert all(round(wait) == LONGEST for wait in waits[6:])
+    lists = operator.lists()
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(LONGEST + 5)
+    assert operator.lists() == lists + 1
 
 
 @pytest.mark.parametrize(("verb", "path"), [("GET", NODES), ("GET", PODS), ("PATCH", POLICY_STATUS)])
-def test_a_result_does_not_wait_for_a_slow_list_or_a_slow_status(verb: str, path: str) -> None:
+@on_virtual_time
+async def test_slow_lists_and_statuses_delay_no_result(
+    operator: VirtualTimeOperator, verb: str, path: str
+) -> None:
     """At 5,000 nodes a list takes many pages, and each may take a minute."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator)
-        operator.cluster.add_node("node-new")
-        await operator.after(1)
-        operator.slow(verb, path, 50.0)
-        operator.sweep._list_schedule._regular_at = 0.0
-        operator.sweep._policy_status.dirty = True
-        operator.cluster.add_node("node-next")
-        await operator.after(RUN_SECONDS + 2)
-        assert operator.sweep._list_task.busy or operator.sweep._status_task.busy
-        assert {"node-new", "node-next"} <= set(operator.read())
-
-    on_virtual_time(play)
+    await measured(operator)
+    operator.cluster.add_node("node-new")
+    await operator.after(1)
+    operator.slow(verb, path, 50.0)
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep._policy_status.dirty = True
+    operator.cluster.add_node("node-next")
+    await operator.after(RUN_SECONDS + 2)
+    assert operator.sweep._list_task.busy or operator.sweep._status_task.busy
+    assert {"node-new", "node-next"} <= set(operator.read())
 
 
-def test_a_list_wakes_those_about_whom_it_brings_news_and_nobody_else() -> None:
+@on_virtual_time
+async def test_a_list_wakes_only_nodes_that_changed(
+    operator: VirtualTimeOperator,
+) -> None:
     """Five thousand idle nodes in the queue were in the way of every result."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator, 8)
-        subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
-        operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
-        operator.cluster.remove(NODES, "node-2")
-        operator.cluster.remove(REPORTS, "node-3")
-        operator.cluster.change(REPORTS, "node-4", {"metadata": {"labels": {"somebody": "was-here"}}})
-        operator.cluster.subscribers = subscribers
-        settled = operator.reconciled()
-        operator.sweep._list_schedule._regular_at = 0.0
-        await operator.after(SHORTEST + 1)
-        assert set(settled) == {"node-1", "node-2", "node-3", "node-4"}
-        assert names.LABEL_HEALTH in operator.cluster.get(NODES, "node-1")["metadata"]["labels"]
-        assert "node-2" not in operator.sweep.cache.nodes
-
-    on_virtual_time(play)
+    await measured(operator, 8)
+    subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
+    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
+    operator.cluster.remove(NODES, "node-2")
+    operator.cluster.remove(REPORTS, "node-3")
+    operator.cluster.change(REPORTS, "node-4", {"metadata": {"labels": {"somebody": "was-here"}}})
+    operator.cluster.subscribers = subscribers
+    settled = operator.reconciled()
+    operator.sweep._list_schedule._regular_at = 0.0
+    await operator.after(SHORTEST + 1)
+    assert set(settled) == {"node-1", "node-2", "node-3", "node-4"}
+    assert names.LABEL_HEALTH in operator.cluster.get(NODES, "node-1")["metadata"]["labels"]
+    assert "node-2" not in operator.sweep.cache.nodes
 
 
-def test_what_half_a_list_brought_is_not_forgotten() -> None:
+@on_virtual_time
+async def test_what_half_a_list_brought_is_not_forgotten(operator: VirtualTimeOperator) -> None:
     """The next list no longer shows it as news."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator)
-        subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
-        operator.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": "2027-01-15T08:01:00Z"}})
-        operator.cluster.subscribers = subscribers
-        operator.client.refuse = refusing(unavailable(500), "GET", NODES)
-        operator.sweep._list_schedule._regular_at = 0.0
-        await operator.after(RUN_SECONDS + 10)
-        assert [number for node, number, _ in operator.cluster.judged if node == "node-1"] == [1, 2]
-
-    on_virtual_time(play)
+    await measured(operator)
+    subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
+    operator.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": "2027-01-15T08:01:00Z"}})
+    operator.cluster.subscribers = subscribers
+    operator.client.refuse = refusing(unavailable(500), "GET", NODES)
+    operator.sweep._list_schedule._regular_at = 0.0
+    await operator.after(RUN_SECONDS + 10)
+    assert [number for node, number, _ in operator.cluster.judged if node == "node-1"] == [1, 2]
 
 
-def test_another_policy_that_only_a_list_shows_reaches_every_node() -> None:
+@on_virtual_time
+async def test_a_list_with_a_changed_policy_wakes_every_node(
+    operator: VirtualTimeOperator,
+) -> None:
     """The set of policies in force is news to all of them."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator)
-        subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
-        operator.cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}})
-        operator.cluster.subscribers = subscribers
-        operator.sweep._list_schedule._regular_at = 0.0
-        await operator.after(SHORTEST + 1)
-        assert operator.read() == []
-
-    on_virtual_time(play)
+    await measured(operator)
+    subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
+    operator.cluster.change(POLICIES, "default", {"spec": {"mode": "Observe"}})
+    operator.cluster.subscribers = subscribers
+    operator.sweep._list_schedule._regular_at = 0.0
+    await operator.after(SHORTEST + 1)
+    assert operator.read() == []
 
 
-def test_a_list_brings_nothing_back_that_went_while_it_was_taken() -> None:
+@on_virtual_time
+async def test_a_list_brings_nothing_back_that_went_while_it_was_taken(operator: VirtualTimeOperator) -> None:
     """Its pages show the cluster as it was when it began."""
+    await measured(operator)
+    call = operator.client.call
 
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator)
-        call = operator.client.call
+    asked: list[tuple[str, str]] = []
 
-        asked: list[tuple[str, str]] = []
+    async def late(method: str, path: str, **how: Any) -> Any:
+        asked.append((method, path))
+        answer = await call(method, path, **how)
+        if method == "GET" and path in (NODES, REPORTS):
+            await asyncio.sleep(20)
+        return answer
 
-        async def late(method: str, path: str, **how: Any) -> Any:
-            asked.append((method, path))
-            answer = await call(method, path, **how)
-            if method == "GET" and path in (NODES, REPORTS):
-                await asyncio.sleep(20)
-            return answer
-
-        operator.client.call = late  # type: ignore[method-assign]
-        operator.sweep._list_schedule._regular_at = 0.0
-        operator.sweep.wake("node-0")
-        await operator.after(30)  # the nodes are on their way
-        assert operator.sweep._list_task.busy
-        operator.cluster.remove(REPORTS, "node-1")
-        operator.cluster.remove(NODES, "node-1")
-        asked.clear()
-        await operator.after(60)
-        assert not operator.sweep._list_task.busy
-        assert ("PATCH", f"{NODES}/node-1") not in asked
-        assert "node-1" not in operator.sweep.cache.known_names()
-
-    on_virtual_time(play)
+    operator.client.call = late  # type: ignore[method-assign]
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep.wake("node-0")
+    await operator.after(30)  # the nodes are on their way
+    assert operator.sweep._list_task.busy
+    operator.cluster.remove(REPORTS, "node-1")
+    operator.cluster.remove(NODES, "node-1")
+    asked.clear()
+    await operator.after(60)
+    assert not operator.sweep._list_task.busy
+    assert ("PATCH", f"{NODES}/node-1") not in asked
+    assert "node-1" not in operator.sweep.cache.known_names()
 
 
-def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look() -> None:
+@on_virtual_time
+async def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look(operator: VirtualTimeOperator) -> None:
     """Another policy wakes thousands of nodes; the run that ends meanwhile is judged next."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator, 60)
-        settled = operator.reconciled()
-        operator.sweep.wake(*sorted(operator.sweep.cache.nodes))
-        operator.sweep.cache.suspects |= set(operator.sweep.cache.nodes)  # each takes a question
-        operator.sweep.pod_seen(make_pod(make_node("node-7")).vanished())
-        await operator.after(1)
-        assert settled.index("node-7") == 0
-        assert len(settled) >= 60
-
-    on_virtual_time(play)
+    await measured(operator, 60)
+    settled = operator.reconciled()
+    operator.sweep.wake(*sorted(operator.sweep.cache.nodes))
+    operator.sweep.cache.suspects |= set(operator.sweep.cache.nodes)  # each takes a question
+    operator.sweep.pod_seen(make_pod(make_node("node-7")).vanished())
+    await operator.after(1)
+    assert settled.index("node-7") == 0
+    assert len(settled) >= 60
 
 
 @pytest.mark.parametrize("path", [NODES, PODS, POLICIES, REPORTS])
-def test_a_gap_in_any_watch_is_mended_by_a_list(path: str) -> None:
+@on_virtual_time
+async def test_a_gap_in_any_watch_is_mended_by_a_list(operator: VirtualTimeOperator, path: str) -> None:
     """When the watch of pods alone was interrupted, deletions of pods alone are unknown."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1)
-        operator.cluster.add_policy()
-        operator.start()
-        await operator.after(2)
-        body = next(iter(operator.cluster.objects[path].values()))
+    operator.nodes(1)
+    operator.cluster.add_policy()
+    operator.start()
+    await operator.after(2)
+    body = next(iter(operator.cluster.objects[path].values()))
+    operator.watches.give(path, None, body)
+    await operator.after(SHORTEST + GATHER_SECONDS + 5)
+    lists = operator.lists()
+    assert lists == 1, "the watches' own first lists are no gap"
+    await operator.after(30)
+    for _ in range(15):  # kopf's list anew, object by object
         operator.watches.give(path, None, body)
-        await operator.after(SHORTEST + GATHER_SECONDS + 5)
-        lists = operator.lists()
-        assert lists == 1, "the watches' own first lists are no gap"
-        await operator.after(30)
-        for _ in range(15):  # kopf's list anew, object by object
-            operator.watches.give(path, None, body)
-            await operator.after(1)
-        await operator.after(SHORTEST + 1)
-        assert operator.lists() == lists + 1
-
-    on_virtual_time(play)
+        await operator.after(1)
+    await operator.after(SHORTEST + 1)
+    assert operator.lists() == lists + 1
 
 
 @pytest.mark.parametrize("path", [NODES, PODS, POLICIES, REPORTS])
-def test_a_gap_right_after_the_start_is_none_of_the_first_lists(path: str) -> None:
+@on_virtual_time
+async def test_a_gap_soon_after_the_start_is_noticed(operator: VirtualTimeOperator, path: str) -> None:
     """What a watch has shown once, it shows again only after an interruption."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(2)
-        operator.cluster.add_policy()
-        operator.start()
-        await operator.after(2)
-        body = next(iter(operator.cluster.objects[path].values()))
-        operator.watches.give(path, None, body)
-        await operator.after(SHORTEST + 1)
-        assert operator.lists() == 1
-        operator.watches.give(path, None, body)
-        await operator.after(SHORTEST + 1)
-        assert operator.lists() == 2
-
-    on_virtual_time(play)
+    operator.nodes(2)
+    operator.cluster.add_policy()
+    operator.start()
+    await operator.after(2)
+    body = next(iter(operator.cluster.objects[path].values()))
+    operator.watches.give(path, None, body)
+    await operator.after(SHORTEST + 1)
+    assert operator.lists() == 1
+    operator.watches.give(path, None, body)
+    await operator.after(SHORTEST + 1)
+    assert operator.lists() == 2
 
 
-def test_an_error_beside_the_loop_is_raised_in_it() -> None:
+@on_virtual_time
+async def test_an_error_beside_the_loop_is_raised_in_it(operator: VirtualTimeOperator) -> None:
     """A list that ended by a bug must not look like a list that goes on."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator)
-        operator.sweep.cache.drop_unlisted = lambda **_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
-        operator.sweep._list_schedule._regular_at = 0.0
-        operator.sweep.wake("node-0")
-        with pytest.raises(ZeroDivisionError):
-            await operator.after(10)
-
-    on_virtual_time(play)
+    await measured(operator)
+    operator.sweep.cache.drop_unlisted = lambda **_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep.wake("node-0")
+    with pytest.raises(ZeroDivisionError):
+        await operator.after(10)
 
 
-def test_the_end_waits_for_a_status_that_is_being_written_and_not_for_a_list() -> None:
+@on_virtual_time
+async def test_shutdown_waits_for_a_status_but_not_for_a_list(
+    operator: VirtualTimeOperator,
+) -> None:
     """SIGTERM in the middle of both: neither outlives the loop."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        await measured(operator)
-        operator.slow("GET", NODES, 50.0)
-        operator.slow("PATCH", POLICY_STATUS, 2.0)
-        operator.cluster.add_node("node-new")
-        await operator.after(1)
-        operator.sweep._list_schedule._regular_at = 0.0
-        operator.sweep._policy_status.dirty = True
-        operator.sweep.wake("node-0")
-        await operator.after(1)
-        assert operator.sweep._list_task.busy
-        assert operator.sweep._status_task.busy
-        assert operator.task is not None
-        began = operator.loop.time()
-        operator.task.cancel()
-        await asyncio.gather(operator.task, return_exceptions=True)
-        assert operator.loop.time() - began <= 2
-        assert operator.cluster.get(POLICIES, "default")["status"]["nodes"]["selected"] == 4
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    on_virtual_time(play)
+    await measured(operator)
+    operator.slow("GET", NODES, 50.0)
+    operator.slow("PATCH", POLICY_STATUS, 2.0)
+    operator.cluster.add_node("node-new")
+    await operator.after(1)
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep._policy_status.dirty = True
+    operator.sweep.wake("node-0")
+    await operator.after(1)
+    assert operator.sweep._list_task.busy
+    assert operator.sweep._status_task.busy
+    assert operator.task is not None
+    began = operator.loop.time()
+    operator.task.cancel()
+    await asyncio.gather(operator.task, return_exceptions=True)
+    assert operator.loop.time() - began <= 2
+    assert operator.cluster.get(POLICIES, "default")["status"]["nodes"]["selected"] == 4
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def test_a_background_task_that_was_never_started_can_be_checked_and_stopped() -> None:

@@ -12,23 +12,20 @@ from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtua
 pytestmark = pytest.mark.timeout(20)
 
 
-def test_the_time_from_a_result_to_its_node_is_measured_and_nothing_else() -> None:
+@on_virtual_time
+async def test_only_the_time_from_a_result_to_its_node_is_measured(operator: VirtualTimeOperator) -> None:
     """From the arrival of the event that ended the run; a label put back by hand is no result."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(2)
-        operator.cluster.add_policy(budget={"concurrentProbes": 2})
-        operator.start()
-        await operator.after(RUN_SECONDS + 10)
-        count, total = metric(operator)
-        assert count == 2
-        assert 0 < total < 2 * 0.2, "not from the first wake, a whole run ago"
-        operator.cluster.change(NODES, "node-0", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
-        await operator.after(30)
-        assert len(operator.read()) == 2
-        assert metric(operator) == (count, total)
-
-    on_virtual_time(play)
+    operator.nodes(2)
+    operator.cluster.add_policy(budget={"concurrentProbes": 2})
+    operator.start()
+    await operator.after(RUN_SECONDS + 10)
+    count, total = metric(operator)
+    assert count == 2
+    assert 0 < total < 2 * 0.2, "not from the first wake, a whole run ago"
+    operator.cluster.change(NODES, "node-0", {"metadata": {"labels": {names.LABEL_HEALTH: None}}})
+    await operator.after(30)
+    assert len(operator.read()) == 2
+    assert metric(operator) == (count, total)
 
 
 def test_a_write_without_a_judged_run_is_not_measured() -> None:

@@ -19,63 +19,54 @@ from support.virtual_operator import LATENCY, RUN_SECONDS, VirtualTimeOperator, 
 pytestmark = pytest.mark.timeout(20)
 
 
-def test_every_node_is_measured_and_measured_again() -> None:
+@on_virtual_time
+async def test_every_node_is_measured_and_measured_again(operator: VirtualTimeOperator) -> None:
     """From nothing to labels, then once per interval, and no pod is left over."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(3)
-        operator.cluster.add_policy(budget={"concurrentProbes": 3})
-        operator.start()
-        await operator.after(10)
-        assert operator.read() == ["node-0", "node-1", "node-2"]
-        assert operator.cluster.objects[PODS] == {}
-        await operator.after(4 * INTERVAL + 60)
-        numbers = [
-            body["status"]["probes"][0]["lastRun"]["number"]
-            for body in operator.cluster.objects[REPORTS].values()
-        ]
-        assert numbers == [5, 5, 5]
-        assert len(operator.cluster.judged) == 15
-
-    on_virtual_time(play)
+    operator.nodes(3)
+    operator.cluster.add_policy(budget={"concurrentProbes": 3})
+    operator.start()
+    await operator.after(10)
+    assert operator.read() == ["node-0", "node-1", "node-2"]
+    assert operator.cluster.objects[PODS] == {}
+    await operator.after(4 * INTERVAL + 60)
+    numbers = [
+        body["status"]["probes"][0]["lastRun"]["number"]
+        for body in operator.cluster.objects[REPORTS].values()
+    ]
+    assert numbers == [5, 5, 5]
+    assert len(operator.cluster.judged) == 15
 
 
-def test_nothing_is_decided_before_the_first_full_list() -> None:
+@on_virtual_time
+async def test_nothing_is_decided_before_the_first_full_list(operator: VirtualTimeOperator) -> None:
     """Watch events alone are half the truth: no write, and not ready, until all has been listed."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.client.refuse = refusing(unavailable(), "GET", NODES)
-        operator.start()
-        operator.nodes(2)
-        operator.cluster.add_policy()
-        await operator.after(20)
-        assert not operator.sweep.listed
-        assert operator.sweep.alive()
-        assert operator.client.log == []
-        operator.client.refuse = lambda verb, path: None
-        await operator.after(30)
-        assert operator.sweep.listed
-        assert operator.read() == ["node-0", "node-1"]
-
-    on_virtual_time(play)
+    operator.client.refuse = refusing(unavailable(), "GET", NODES)
+    operator.start()
+    operator.nodes(2)
+    operator.cluster.add_policy()
+    await operator.after(20)
+    assert not operator.sweep.listed
+    assert operator.sweep.alive()
+    assert operator.client.log == []
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(30)
+    assert operator.sweep.listed
+    assert operator.read() == ["node-0", "node-1"]
 
 
-def test_missing_crds_are_waited_for() -> None:
+@on_virtual_time
+async def test_missing_crds_are_waited_for(operator: VirtualTimeOperator) -> None:
     """Not an error that ends anything: they may be installed a minute later."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1)
-        operator.client.refuse = refusing(NotFound("no such resource", status=404), "GET", POLICIES)
-        operator.start()
-        await operator.after(60)
-        assert not operator.sweep.listed
-        assert operator.client.calls < 20
-        operator.client.refuse = lambda verb, path: None
-        operator.cluster.add_policy()
-        await operator.after(15)
-        assert operator.read() == ["node-0"]
-
-    on_virtual_time(play)
+    operator.nodes(1)
+    operator.client.refuse = refusing(NotFound("no such resource", status=404), "GET", POLICIES)
+    operator.start()
+    await operator.after(60)
+    assert not operator.sweep.listed
+    assert operator.client.calls < 20
+    operator.client.refuse = lambda verb, path: None
+    operator.cluster.add_policy()
+    await operator.after(15)
+    assert operator.read() == ["node-0"]
 
 
 @pytest.mark.parametrize(
@@ -91,143 +82,124 @@ def test_missing_crds_are_waited_for() -> None:
         (80, 70, 50),
     ],
 )
-def test_no_more_probes_at_a_time_than_the_budget_has_places(
-    nodes: int, setting: int | str, most: int
+@on_virtual_time
+async def test_no_more_probes_at_a_time_than_the_budget_has_places(
+    operator: VirtualTimeOperator, nodes: int, setting: int | str, most: int
 ) -> None:
     """A count, or per cent rounded down, at least one, at most 50; 0 pauses."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(nodes)
-        operator.cluster.add_policy(budget={"concurrentProbes": setting})
-        operator.start()
-        await operator.after(10 + 2 * RUN_SECONDS * nodes / max(most, 1))
-        assert operator.most_pods == most
-        assert len(operator.read()) == (nodes if most else 0)
-
-    on_virtual_time(play)
+    operator.nodes(nodes)
+    operator.cluster.add_policy(budget={"concurrentProbes": setting})
+    operator.start()
+    await operator.after(10 + 2 * RUN_SECONDS * nodes / max(most, 1))
+    assert operator.most_pods == most
+    assert len(operator.read()) == (nodes if most else 0)
 
 
-def test_each_policy_has_its_own_places() -> None:
+@on_virtual_time
+async def test_each_policy_has_its_own_places(operator: VirtualTimeOperator) -> None:
     """A paused policy holds up nobody else's nodes."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        for n in range(4):
-            operator.cluster.add_node(f"node-{n}", tier="gold" if n < 2 else "tin")
-        gold = {"matchLabels": {"tier": "gold"}}
-        operator.cluster.add_policy("gold", nodeSelector=gold, priority=1, budget={"concurrentProbes": 0})
-        operator.cluster.add_policy("rest", budget={"concurrentProbes": 1})
-        operator.start()
-        await operator.after(40)
-        assert operator.read() == ["node-2", "node-3"]
-        assert operator.most_pods == 1
-
-    on_virtual_time(play)
+    for n in range(4):
+        operator.cluster.add_node(f"node-{n}", tier="gold" if n < 2 else "tin")
+    gold = {"matchLabels": {"tier": "gold"}}
+    operator.cluster.add_policy("gold", nodeSelector=gold, priority=1, budget={"concurrentProbes": 0})
+    operator.cluster.add_policy("rest", budget={"concurrentProbes": 1})
+    operator.start()
+    await operator.after(40)
+    assert operator.read() == ["node-2", "node-3"]
+    assert operator.most_pods == 1
 
 
-def test_who_waited_longest_goes_first() -> None:
+@on_virtual_time
+async def test_who_waited_longest_goes_first(operator: VirtualTimeOperator) -> None:
     """Never measured before measured, and of those the oldest reading."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(3)
-        operator.cluster.add_policy(budget={"concurrentProbes": 1})
-        operator.start()
-        await operator.after(3 * RUN_SECONDS + 5)
-        first = list(operator.order)
-        assert sorted(first) == ["node-0", "node-1", "node-2"]
-        operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": 0}}})
-        await operator.after(2 * INTERVAL)
-        operator.cluster.add_node("node-new")
-        await operator.after(1)
-        operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": 1}}})
-        await operator.after(4 * RUN_SECONDS + 10)
-        assert operator.order[3:] == ["node-new", *first]
-
-    on_virtual_time(play)
+    operator.nodes(3)
+    operator.cluster.add_policy(budget={"concurrentProbes": 1})
+    operator.start()
+    await operator.after(3 * RUN_SECONDS + 5)
+    first = list(operator.order)
+    assert sorted(first) == ["node-0", "node-1", "node-2"]
+    operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": 0}}})
+    await operator.after(2 * INTERVAL)
+    operator.cluster.add_node("node-new")
+    await operator.after(1)
+    operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": 1}}})
+    await operator.after(4 * RUN_SECONDS + 10)
+    assert operator.order[3:] == ["node-new", *first]
 
 
-def test_a_request_is_answered_within_seconds_and_once() -> None:
+@on_virtual_time
+async def test_a_request_is_answered_within_seconds_and_once(operator: VirtualTimeOperator) -> None:
     """Long before the interval is over."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1)
-        operator.cluster.add_policy()
-        operator.start()
-        await operator.after(20)
-        asked = {"spec": {"requestedAt": "2027-01-15T08:00:20Z"}}
-        operator.cluster.change(REPORTS, "node-0", asked)
-        await operator.after(RUN_SECONDS + 1)
-        assert [number for _, number, _ in operator.cluster.judged] == [1, 2]
-        await operator.after(60)
-        assert len(operator.cluster.judged) == 2
-
-    on_virtual_time(play)
+    operator.nodes(1)
+    operator.cluster.add_policy()
+    operator.start()
+    await operator.after(20)
+    asked = {"spec": {"requestedAt": "2027-01-15T08:00:20Z"}}
+    operator.cluster.change(REPORTS, "node-0", asked)
+    await operator.after(RUN_SECONDS + 1)
+    assert [number for _, number, _ in operator.cluster.judged] == [1, 2]
+    await operator.after(60)
+    assert len(operator.cluster.judged) == 2
 
 
-def test_a_deleted_policy_takes_everything_off() -> None:
+@on_virtual_time
+async def test_a_deleted_policy_takes_everything_off(operator: VirtualTimeOperator) -> None:
     """Labels, condition, report and pods, also of a run under way."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(2)
-        operator.cluster.add_policy(budget={"concurrentProbes": 1})
-        operator.start()
-        await operator.after(RUN_SECONDS + 2)
-        assert operator.cluster.objects[PODS]
-        operator.cluster.remove(POLICIES, "default")
-        await operator.after(1)
-        for name in list(operator.cluster.objects[PODS]):
-            operator.cluster.remove(PODS, name)
-        await operator.after(10)
-        state = operator.cluster.state()
-        for name, node in state["nodes"].items():
-            assert node["labels"] == {"kubernetes.io/hostname": name}
-            assert names.CONDITION not in node["conditions"]
-        assert state["reports"] == {}
-        assert state["pods"] == []
-
-    on_virtual_time(play)
+    operator.nodes(2)
+    operator.cluster.add_policy(budget={"concurrentProbes": 1})
+    operator.start()
+    await operator.after(RUN_SECONDS + 2)
+    assert operator.cluster.objects[PODS]
+    operator.cluster.remove(POLICIES, "default")
+    await operator.after(1)
+    for name in list(operator.cluster.objects[PODS]):
+        operator.cluster.remove(PODS, name)
+    await operator.after(10)
+    state = operator.cluster.state()
+    for name, node in state["nodes"].items():
+        assert node["labels"] == {"kubernetes.io/hostname": name}
+        assert names.CONDITION not in node["conditions"]
+    assert state["reports"] == {}
+    assert state["pods"] == []
 
 
-def test_cancelling_finishes_the_writes_in_flight_and_makes_no_pod() -> None:
+@on_virtual_time
+async def test_shutdown_finishes_writes_and_creates_no_pod(
+    operator: VirtualTimeOperator,
+) -> None:
     """SIGTERM while results come in: what was judged is written, due nodes get no new pod."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(12)
-        operator.cluster.add_policy(budget={"concurrentProbes": 6})
-        operator.start()
-        while not (operator.sweep._in_flight and operator.cluster.judged):
-            await operator.after(LATENCY / 3)
-        assert operator.task is not None
-        pods = sum(operator.cluster.created.values())
-        operator.task.cancel()
-        await asyncio.gather(operator.task, return_exceptions=True)
-        assert operator.task.cancelled()
-        assert sum(operator.cluster.created.values()) == pods
-        assert not operator.sweep._in_flight
-        judged = {node for node, _, _ in operator.cluster.judged}
-        assert judged
-        assert judged == set(operator.read())
-
-    on_virtual_time(play)
+    operator.nodes(12)
+    operator.cluster.add_policy(budget={"concurrentProbes": 6})
+    operator.start()
+    while not (operator.sweep._in_flight and operator.cluster.judged):
+        await operator.after(LATENCY / 3)
+    assert operator.task is not None
+    pods = sum(operator.cluster.created.values())
+    operator.task.cancel()
+    await asyncio.gather(operator.task, return_exceptions=True)
+    assert operator.task.cancelled()
+    assert sum(operator.cluster.created.values()) == pods
+    assert not operator.sweep._in_flight
+    judged = {node for node, _, _ in operator.cluster.judged}
+    assert judged
+    assert judged == set(operator.read())
 
 
-def test_cancelling_does_not_wait_for_ever_and_leaves_no_task() -> None:
+@on_virtual_time
+async def test_cancelling_does_not_wait_for_ever_and_leaves_no_task(operator: VirtualTimeOperator) -> None:
     """An API server that never answers holds up the end for seconds at most."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(3)
-        operator.cluster.add_policy(budget={"concurrentProbes": 3})
-        operator.start()
-        await operator.after(RUN_SECONDS + 2)
-        operator.latency = 1000.0
-        operator.sweep.wake("node-0", "node-1", "node-2")
-        operator.sweep.cache.suspects |= {"node-0", "node-1", "node-2"}
-        await operator.after(1)
-        assert operator.task is not None
-        assert operator.sweep._in_flight
-        started = operator.loop.time()
-        operator.task.cancel()
-        await asyncio.gather(operator.task, return_exceptions=True)
-        assert operator.loop.time() - started <= 6
-        assert not [t for t in asyncio.all_tasks() if t is not asyncio.current_task() and not t.done()]
-
-    on_virtual_time(play)
+    operator.nodes(3)
+    operator.cluster.add_policy(budget={"concurrentProbes": 3})
+    operator.start()
+    await operator.after(RUN_SECONDS + 2)
+    operator.latency = 1000.0
+    operator.sweep.wake("node-0", "node-1", "node-2")
+    operator.sweep.cache.suspects |= {"node-0", "node-1", "node-2"}
+    await operator.after(1)
+    assert operator.task is not None
+    assert operator.sweep._in_flight
+    started = operator.loop.time()
+    operator.task.cancel()
+    await asyncio.gather(operator.task, return_exceptions=True)
+    assert operator.loop.time() - started <= 6
+    assert not [t for t in asyncio.all_tasks() if t is not asyncio.current_task() and not t.done()]

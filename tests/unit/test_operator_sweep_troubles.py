@@ -18,197 +18,174 @@ from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refus
 pytestmark = pytest.mark.timeout(20)
 
 
-def test_a_list_that_fails_later_decides_nothing_and_is_repeated() -> None:
+@on_virtual_time
+async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator: VirtualTimeOperator) -> None:
     """The API server answers 500 to lists for ten minutes: every label stays."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(2)
-        operator.cluster.add_policy()
-        operator.start()
-        await operator.after(30)
-        before = operator.cluster.state()["nodes"]
-        for path in (POLICIES, REPORTS, PODS, NODES):
-            operator.client.refuse = refusing(unavailable(500), "GET", path)
-            operator.sweep._list_schedule._regular_at = 0.0
-            operator.sweep.wake("node-0")
-            await operator.after(20)
-            assert operator.cluster.state()["nodes"] == before
-        lists = operator.lists()
-        operator.client.refuse = lambda verb, path: None
-        await operator.after(300)
-        assert operator.lists() > lists
-
-    on_virtual_time(play)
+    operator.nodes(2)
+    operator.cluster.add_policy()
+    operator.start()
+    await operator.after(30)
+    before = operator.cluster.state()["nodes"]
+    for path in (POLICIES, REPORTS, PODS, NODES):
+        operator.client.refuse = refusing(unavailable(500), "GET", path)
+        operator.sweep._list_schedule._regular_at = 0.0
+        operator.sweep.wake("node-0")
+        await operator.after(20)
+        assert operator.cluster.state()["nodes"] == before
+    lists = operator.lists()
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(300)
+    assert operator.lists() > lists
 
 
-def test_a_lost_connection_has_everything_listed_anew() -> None:
+@on_virtual_time
+async def test_a_lost_connection_has_everything_listed_anew(operator: VirtualTimeOperator) -> None:
     """No answer may mean that the API server restarted: what was deleted meanwhile is in no watch."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1)
-        operator.cluster.add_policy()
-        operator.start()
-        await operator.after(30)
-        lists = operator.lists()
-        operator.client.refuse = refusing(unreachable(), "POST", PODS)
-        await operator.after(INTERVAL + 5)
-        operator.client.refuse = lambda verb, path: None
-        await operator.after(60)
-        assert operator.lists() > lists + 1
-        assert operator.cluster.judged[-1][1] == 2
-
-    on_virtual_time(play)
+    operator.nodes(1)
+    operator.cluster.add_policy()
+    operator.start()
+    await operator.after(30)
+    lists = operator.lists()
+    operator.client.refuse = refusing(unreachable(), "POST", PODS)
+    await operator.after(INTERVAL + 5)
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(60)
+    assert operator.lists() > lists + 1
+    assert operator.cluster.judged[-1][1] == 2
 
 
-def test_a_webhook_that_is_down_is_asked_ever_more_seldom() -> None:
+@on_virtual_time
+async def test_a_webhook_that_is_down_is_asked_ever_more_seldom(operator: VirtualTimeOperator) -> None:
     """HTTP 500 on every create, for hours: a few calls per node and hour, and no list for each of them."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(4)
-        operator.cluster.add_policy(budget={"concurrentProbes": 4})
-        operator.client.refuse = refusing(unavailable(500), "POST", PODS)
-        operator.start()
-        await operator.after(60)
-        calls, lists = operator.client.calls, operator.lists()
-        await operator.after(3600)
-        assert operator.lists() - lists <= 7  # one every ten minutes
-        assert operator.client.calls - calls <= 4 * 130
-        operator.client.refuse = lambda verb, path: None
-        await operator.after(90)
-        assert len(operator.read()) == 4
-
-    on_virtual_time(play)
+    operator.nodes(4)
+    operator.cluster.add_policy(budget={"concurrentProbes": 4})
+    operator.client.refuse = refusing(unavailable(500), "POST", PODS)
+    operator.start()
+    await operator.after(60)
+    calls, lists = operator.client.calls, operator.lists()
+    await operator.after(3600)
+    assert operator.lists() - lists <= 7  # one every ten minutes
+    assert operator.client.calls - calls <= 4 * 130
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(90)
+    assert len(operator.read()) == 4
 
 
-def test_one_node_s_trouble_stops_nobody_else() -> None:
+@on_virtual_time
+async def test_one_node_s_trouble_stops_nobody_else(operator: VirtualTimeOperator) -> None:
     """Refused writes and plain bugs on one node: the others are measured, and it is tried again."""
+    operator.nodes(3)
+    operator.cluster.add_policy(budget={"concurrentProbes": 3})
+    reconcile = operator.sweep._reconciler.reconcile
 
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(3)
-        operator.cluster.add_policy(budget={"concurrentProbes": 3})
-        settle = operator.sweep._reconciler.reconcile
+    async def sometimes(name: str, **how: Any) -> Any:
+        if name == "node-0":
+            raise ZeroDivisionError("a bug")
+        return await reconcile(name, **how)
 
-        async def sometimes(name: str, **how: Any) -> Any:
-            if name == "node-0":
-                raise ZeroDivisionError("a bug")
-            return await settle(name, **how)
-
-        operator.sweep._reconciler.reconcile = sometimes  # type: ignore[method-assign]
-        operator.client.refuse = refusing(Refused("denied by policy"), "PATCH", f"{NODES}/node-1")
-        operator.start()
-        await operator.after(120)
-        assert operator.read() == ["node-2"]
-        failures = {
-            s.labels["kind"]: s.value
-            for m in operator.metrics.failures.collect()
-            for s in m.samples
-            if s.name.endswith("_total")
-        }
-        assert failures.keys() == {"Unexpected", "Refused"}
-        assert all(3 <= count <= 15 for count in failures.values())
-        operator.sweep._reconciler.reconcile = settle  # type: ignore[method-assign]
-        operator.client.refuse = lambda verb, path: None
-        await operator.after(120)
-        assert len(operator.read()) == 3
-
-    on_virtual_time(play)
+    operator.sweep._reconciler.reconcile = sometimes  # type: ignore[method-assign]
+    operator.client.refuse = refusing(Refused("denied by policy"), "PATCH", f"{NODES}/node-1")
+    operator.start()
+    await operator.after(120)
+    assert operator.read() == ["node-2"]
+    failures = {
+        s.labels["kind"]: s.value
+        for m in operator.metrics.failures.collect()
+        for s in m.samples
+        if s.name.endswith("_total")
+    }
+    assert failures.keys() == {"Unexpected", "Refused"}
+    assert all(3 <= count <= 15 for count in failures.values())
+    operator.sweep._reconciler.reconcile = reconcile  # type: ignore[method-assign]
+    operator.client.refuse = lambda verb, path: None
+    await operator.after(120)
+    assert len(operator.read()) == 3
 
 
-def test_an_error_in_the_loop_itself_ends_the_task() -> None:
+@on_virtual_time
+async def test_an_error_in_the_loop_itself_ends_the_task(operator: VirtualTimeOperator) -> None:
     """And with it the process: a loop that is broken must not look alive."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.sweep._grant = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
-        operator.start()
-        with pytest.raises(ZeroDivisionError):
-            await operator.after(10)
-
-    on_virtual_time(play)
+    operator.sweep._grant = lambda: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    operator.start()
+    with pytest.raises(ZeroDivisionError):
+        await operator.after(10)
 
 
-def test_what_a_watch_missed_is_found_by_the_next_full_list() -> None:
+@on_virtual_time
+async def test_what_a_watch_missed_is_found_by_the_next_full_list(operator: VirtualTimeOperator) -> None:
     """A node deleted while the watch was away, and a node that came: both within the relist interval."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(2)
-        operator.cluster.add_policy()
-        operator.start()
-        await operator.after(30)
-        subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
-        operator.cluster.remove(NODES, "node-0")
-        operator.cluster.add_node("node-9")
-        operator.cluster.subscribers = subscribers
-        await operator.after(30)
-        assert "node-0" in operator.sweep.cache.nodes
-        await operator.after(SETTINGS.relist_interval)
-        assert "node-0" not in operator.sweep.cache.nodes
-        assert operator.read() == ["node-1", "node-9"]
-
-    on_virtual_time(play)
+    operator.nodes(2)
+    operator.cluster.add_policy()
+    operator.start()
+    await operator.after(30)
+    subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
+    operator.cluster.remove(NODES, "node-0")
+    operator.cluster.add_node("node-9")
+    operator.cluster.subscribers = subscribers
+    await operator.after(30)
+    assert "node-0" in operator.sweep.cache.nodes
+    await operator.after(SETTINGS.relist_interval)
+    assert "node-0" not in operator.sweep.cache.nodes
+    assert operator.read() == ["node-1", "node-9"]
 
 
-def test_a_gap_in_a_watch_has_everything_listed_within_seconds() -> None:
+@on_virtual_time
+async def test_a_gap_in_a_watch_has_everything_listed_within_seconds(operator: VirtualTimeOperator) -> None:
     """kopf lists anew after an interruption (type None) and never says what was deleted."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1)
-        operator.cluster.add_policy()
-        operator.start()
-        await operator.after(2)
-        body = operator.cluster.get(NODES, "node-0")
-        lists = operator.lists()
-        operator.watches.give(NODES, None, body)
-        await operator.after(10)
-        assert operator.lists() == lists, "the watches' own first lists are no gap"
-        await operator.after(60)
-        operator.watches.give(NODES, None, body)
-        await operator.after(10)
-        assert operator.lists() == lists + 1
-
-    on_virtual_time(play)
+    operator.nodes(1)
+    operator.cluster.add_policy()
+    operator.start()
+    await operator.after(2)
+    body = operator.cluster.get(NODES, "node-0")
+    lists = operator.lists()
+    operator.watches.give(NODES, None, body)
+    await operator.after(10)
+    assert operator.lists() == lists, "the watches' own first lists are no gap"
+    await operator.after(60)
+    operator.watches.give(NODES, None, body)
+    await operator.after(10)
+    assert operator.lists() == lists + 1
 
 
-def test_a_gap_is_not_slept_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_virtual_time
+async def test_a_gap_wakes_a_sleeping_sweep(
+    operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the sweep is set to wake once in five minutes."""
     monkeypatch.setattr(
         "support.operator.SETTINGS",
         slow := replace(SETTINGS, sweep_interval=300.0, relist_interval=86_400.0),
     )
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.sweep._settings = slow
-        operator.nodes(1)
-        operator.cluster.add_policy()
-        operator.start()
-        await operator.after(60)
-        operator.sweep.listed_by_watch("a")
-        operator.sweep.listed_by_watch("b")
-        lists = operator.lists()
-        await operator.after(SHORTEST + 1)
-        assert operator.lists() == lists + 1
-        operator.sweep.listed_by_watch("a")
-        await operator.after(2 * SHORTEST + 1)
-        assert operator.lists() == lists + 2
-
-    on_virtual_time(play)
+    operator.sweep._settings = slow
+    operator.nodes(1)
+    operator.cluster.add_policy()
+    operator.start()
+    await operator.after(60)
+    operator.sweep.listed_by_watch("a")
+    operator.sweep.listed_by_watch("b")
+    lists = operator.lists()
+    await operator.after(SHORTEST + 1)
+    assert operator.lists() == lists + 1
+    operator.sweep.listed_by_watch("a")
+    await operator.after(2 * SHORTEST + 1)
+    assert operator.lists() == lists + 2
 
 
-def test_a_sweep_that_hangs_is_not_alive_and_a_slow_api_server_does_not_kill() -> None:
+@on_virtual_time
+async def test_liveness_fails_for_a_stuck_loop_only(
+    operator: VirtualTimeOperator,
+) -> None:
     """Liveness fails for a loop that is stuck, not for a list that takes its minute."""
-
-    async def play(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1)
-        operator.start()
-        await operator.after(30)
-        operator.latency = 55.0
-        operator.sweep._list_schedule._regular_at = 0.0
-        operator.sweep.wake("node-0")
-        for _ in range(30):
-            await operator.after(10)
-            assert operator.sweep.alive()
-        operator.latency = 10_000.0
-        operator.sweep._list_schedule._regular_at = 0.0
-        await operator.after(1000)
-        assert not operator.sweep.alive()
-
-    on_virtual_time(play)
+    operator.nodes(1)
+    operator.start()
+    await operator.after(30)
+    operator.latency = 55.0
+    operator.sweep._list_schedule._regular_at = 0.0
+    operator.sweep.wake("node-0")
+    for _ in range(30):
+        await operator.after(10)
+        assert operator.sweep.alive()
+    operator.latency = 10_000.0
+    operator.sweep._list_schedule._regular_at = 0.0
+    await operator.after(1000)
+    assert not operator.sweep.alive()
