@@ -28,7 +28,7 @@ def test_killed_at_every_write_and_started_again_ends_as_an_undisturbed_run(
 ) -> None:
     """SIGKILL right before and after each write of one validation: the same end, one pod, one judgement.
 
-    tests/unit/test_operator_crash.py kills at one write at a time, in every combination.
+    tests/unit/test_operator_crashes.py kills at one write at a time, in every combination.
     """
     undisturbed = rig.add_node()
     rig.add_policy()
