@@ -1,7 +1,4 @@
-"""A cluster on which an operator has worked, for tests of what a clean-up leaves of it.
-
-Time is virtual: minutes of waiting pass at once, and in the order in which they would pass.
-"""
+"""A cluster with everything that an operator writes, for tests of the clean-up in virtual time."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ FOREIGN = [TAINTS[0], TAINTS[3]]
 CLEAN: tuple[dict[str, list[str]], list[str], list[str]] = ({}, [], [])
 
 
-class Scene(FakeClient):
-    """A cluster on which an operator has worked, and what the clean-up sees and does of the operator."""
+class DirtyCluster(FakeClient):
+    """The API server of that cluster, with the operator's Deployments and pods, and a log of all calls."""
 
     def __init__(self, *, nodes: int = 3) -> None:
         super().__init__(FakeCluster(lambda: 1_800_000_000.0))
@@ -47,7 +44,7 @@ class Scene(FakeClient):
             self.cluster.add_policy(name)
 
     def add(self, name: str) -> None:
-        """A node that carries what the operator writes, beside what others set, with its report."""
+        """A node with marks of the operator and of others, and its report."""
         self.cluster.add_node(name, theirs="kept")
         labels = {names.LABEL_HEALTH: "pass", "interconnect": "nvlink"}
         marks = {"metadata": {"labels": labels}, "spec": {"taints": TAINTS}}
@@ -73,11 +70,11 @@ class Scene(FakeClient):
         self.cluster.pod_status(name, {"phase": phase}, node=node)
 
     def add_operator(self, name: str = "operator-1", *, namespace: str = NAMESPACE) -> None:
-        """A living pod of the operator."""
+        """A running pod of the operator."""
         self.operators[name] = {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}}
 
     async def call(self, method: str, path: str, **options: Any) -> Body:
-        """Deployments and the operator's pods here, the rest as the cluster has it."""
+        """Deployments and the operator's pods are answered here, the rest by the cluster."""
         self.order.append(f"{method} {path}")
         if path.startswith("/apis/apps/") or self._about_operators(path, options.get("query") or {}):
             refusal = self.refuse(method, path)
@@ -119,7 +116,7 @@ class Scene(FakeClient):
                 del self.operators[name]
 
     def clean(self, **options: Any) -> float:
-        """Clean up; virtual seconds that it took."""
+        """Clean up; the virtual seconds that it took."""
         wanted: dict[str, Any] = {
             "namespace": NAMESPACE,
             "deployment": "",
@@ -135,17 +132,17 @@ class Scene(FakeClient):
         return run(work())
 
     def marks(self) -> dict[str, list[str]]:
-        """What of ours is on nodes, by node; nodes without it are left out."""
-        found = {}
+        """Marks of nodegauge by node; checks that foreign marks are intact."""
+        marks = {}
         for name, body in self.cluster.objects[NODES].items():
             labels = set(body["metadata"]["labels"]) & {names.LABEL_HEALTH, "interconnect"}
             conditions = {c["type"] for c in body["status"]["conditions"]} & {names.CONDITION}
             taints = {t["key"] for t in body["spec"]["taints"]} & names.NODE_TAINTS.keys()
             if labels | taints | conditions:
-                found[name] = sorted(labels | taints | conditions)
+                marks[name] = sorted(labels | taints | conditions)
             assert body["metadata"]["labels"]["theirs"] == "kept"
             assert [t for t in body["spec"]["taints"] if t["key"] not in names.NODE_TAINTS] == FOREIGN
-        return found
+        return marks
 
     def left(self) -> tuple[dict[str, list[str]], list[str], list[str]]:
         """Marks on nodes, reports, probe pods."""

@@ -1,6 +1,6 @@
-"""`nodegauge cleanup` on a cluster in trouble: blips, conflicts, nodes that go, kubelets that never answer.
+"""`nodegauge cleanup` on an unhealthy cluster: API errors, conflicts, dead kubelets, running operators.
 
-Time is virtual: minutes of waiting pass at once, and in the order in which they would pass.
+Time is virtual: minutes of waiting pass at once, in their order.
 """
 
 from __future__ import annotations
@@ -9,188 +9,187 @@ import asyncio
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
 from support.api_server import NAMESPACE, NODES, PODS, POLICIES, REPORTS
-from support.cleaning import CLEAN, FOREIGN, MARKS, TAINTS, Scene, failing
+from support.cleaning import CLEAN, DEPLOYMENTS, FOREIGN, MARKS, TAINTS, DirtyCluster, failing
 from support.virtual_time import run
 
 pytestmark = pytest.mark.timeout(20)
 
 
 @pytest.fixture
-def scene() -> Scene:
+def dirty() -> DirtyCluster:
     """Three nodes with marks and reports."""
-    return Scene()
+    return DirtyCluster()
 
 
-def test_a_failed_test_of_the_chart_goes_too(scene: Scene) -> None:
-    """Helm leaves the pod of a `helm test` that failed, and nobody else would take it away."""
+def test_the_pod_of_a_failed_helm_test_is_removed(dirty: DirtyCluster) -> None:
+    """Helm leaves it behind."""
     part = {"app.kubernetes.io/part-of": "nodegauge"}
     for name, component in (("a-test", "test"), ("another", "cleanup")):
         metadata = {"name": name, "labels": part | {"app.kubernetes.io/component": component}}
-        scene.cluster.create(PODS, {"metadata": metadata | {"namespace": NAMESPACE}, "spec": {}})
-        scene.cluster.pod_status(name, {"phase": "Failed"}, node="node-0")
-    scene.clean(dry_run=True)
-    assert sorted(scene.cluster.objects[PODS]) == ["a-test", "another"]
-    scene.clean()
-    assert sorted(scene.cluster.objects[PODS]) == ["another"]
+        dirty.cluster.create(PODS, {"metadata": metadata | {"namespace": NAMESPACE}, "spec": {}})
+        dirty.cluster.pod_status(name, {"phase": "Failed"}, node="node-0")
+    dirty.clean(dry_run=True)
+    assert sorted(dirty.cluster.objects[PODS]) == ["a-test", "another"]
+    dirty.clean()
+    assert sorted(dirty.cluster.objects[PODS]) == ["another"]
 
 
-def test_everything_of_ours_goes_and_nothing_else(scene: Scene) -> None:
-    """Labels, taints, conditions, reports and probe pods; other labels, taints and conditions stay, and so do
-    policies."""
-    scene.add_probe("done", phase="Succeeded")
-    scene.clean()
-    assert scene.left() == CLEAN
-    assert [call for call in scene.order if call.startswith(f"PATCH {NODES}/node-0")] == [
+def test_only_objects_of_nodegauge_are_removed(dirty: DirtyCluster) -> None:
+    """Labels, taints, conditions, reports and probe pods; others stay, and so do policies."""
+    dirty.add_probe("done", phase="Succeeded")
+    dirty.clean()
+    assert dirty.left() == CLEAN
+    assert [call for call in dirty.order if call.startswith(f"PATCH {NODES}/node-0")] == [
         f"PATCH {NODES}/node-0",
         f"PATCH {NODES}/node-0/status",
     ]
-    assert sorted(scene.cluster.objects[POLICIES]) == ["default", "mine"]
-    kinds = {c["type"] for c in scene.cluster.objects[NODES]["node-0"]["status"]["conditions"]}
+    assert sorted(dirty.cluster.objects[POLICIES]) == ["default", "mine"]
+    kinds = {c["type"] for c in dirty.cluster.objects[NODES]["node-0"]["status"]["conditions"]}
     assert kinds == {"Ready"}
 
 
 @pytest.mark.parametrize(
     "where", ["GET /api/v1/nodes", "PATCH", "DELETE", f"GET {REPORTS}", f"GET {PODS}", "deployments"]
 )
-def test_a_blip_is_sat_out(scene: Scene, where: str) -> None:
-    """Five calls in a row without an answer, of whatever kind, cost a few seconds and nothing else."""
-    scene.deployments = ["nodegauge"]
-    scene.add_probe("probe", phase="Succeeded")
-    scene.refuse = failing(5, where)
-    took = scene.clean()
-    assert scene.left() == CLEAN
+def test_a_temporary_api_error_is_retried(dirty: DirtyCluster, where: str) -> None:
+    """Five calls of any kind without an answer cost a few seconds."""
+    dirty.deployments = ["nodegauge"]
+    dirty.add_probe("probe", phase="Succeeded")
+    dirty.refuse = failing(5, where)
+    took = dirty.clean()
+    assert dirty.left() == CLEAN
     assert 0 < took < 40
 
 
-def test_a_list_that_breaks_off_is_taken_whole(scene: Scene) -> None:
-    """An expired continue token, after the first page, starts the list again: no node is missing."""
+def test_a_list_that_breaks_off_is_started_again(dirty: DirtyCluster) -> None:
+    """An expired continue token after the first page loses no node."""
     for number in range(100, 230):
-        scene.add(f"node-{number}")
+        dirty.add(f"node-{number}")
     expired_once = [False]
 
     def expired(verb: str, path: str) -> KubeError | None:
-        if verb == "GET" and path == NODES and NODES in scene.reads and not expired_once[0]:
+        if verb == "GET" and path == NODES and NODES in dirty.reads and not expired_once[0]:
             expired_once[0] = True
             return Refused("the provided continue parameter is too old", status=410)
         return None
 
-    scene.refuse = expired
-    scene.clean()
+    dirty.refuse = expired
+    dirty.clean()
     assert expired_once == [True]
-    assert scene.left() == CLEAN
+    assert dirty.left() == CLEAN
 
 
-def test_a_taint_that_a_stranger_sets_meanwhile_survives(scene: Scene) -> None:
-    """The list of taints is written whole: one that came after it was read must be in it."""
+def test_a_taint_added_meanwhile_survives(dirty: DirtyCluster) -> None:
+    """The list of taints is replaced as a whole, so it must be current."""
     late = {"key": "late", "value": "1", "effect": "NoSchedule"}
     come: list[str] = []
 
     def stranger(verb: str, path: str) -> KubeError | None:
         if verb == "PATCH" and path == f"{NODES}/node-1" and not come:
             come.append(path)
-            scene.cluster.change(NODES, "node-1", {"spec": {"taints": [*TAINTS, late]}})
+            dirty.cluster.change(NODES, "node-1", {"spec": {"taints": [*TAINTS, late]}})
         return None
 
-    scene.refuse = stranger
-    scene.clean()
-    assert scene.cluster.objects[NODES]["node-1"]["spec"]["taints"] == [*FOREIGN, late]
-    scene.cluster.change(NODES, "node-1", {"spec": {"taints": FOREIGN}})
-    assert scene.left() == CLEAN
+    dirty.refuse = stranger
+    dirty.clean()
+    assert dirty.cluster.objects[NODES]["node-1"]["spec"]["taints"] == [*FOREIGN, late]
+    dirty.cluster.change(NODES, "node-1", {"spec": {"taints": FOREIGN}})
+    assert dirty.left() == CLEAN
 
 
-def test_a_node_with_a_taint_alone_is_cleaned(scene: Scene) -> None:
-    """A kubelet may register a node with `unvalidated`, and nothing else of ours be there yet."""
+def test_a_node_with_a_taint_alone_is_cleaned(dirty: DirtyCluster) -> None:
+    """A kubelet may register a node with `unvalidated` and nothing else."""
     taint = {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}
-    scene.cluster.add_node("node-new", theirs="kept")
-    scene.cluster.change(NODES, "node-new", {"spec": {"taints": [taint, *FOREIGN]}})
-    scene.clean()
-    assert scene.left() == CLEAN
+    dirty.cluster.add_node("node-new", theirs="kept")
+    dirty.cluster.change(NODES, "node-new", {"spec": {"taints": [taint, *FOREIGN]}})
+    dirty.clean()
+    assert dirty.left() == CLEAN
 
 
-def test_a_conflict_reads_again(scene: Scene) -> None:
-    """A kubelet that writes the node between list and patch costs one more read."""
+def test_a_conflict_reads_the_node_again(dirty: DirtyCluster) -> None:
+    """A kubelet wrote the node between list and patch."""
     written: list[str] = []
 
     def stranger(verb: str, path: str) -> None:
         if verb == "GET" and path == NODES and not written:
             written.append(path)
             for name in ("node-0", "node-1", "node-2"):
-                scene.cluster.change(NODES, name, {"metadata": {"labels": {"other": "1"}}})
+                dirty.cluster.change(NODES, name, {"metadata": {"labels": {"other": "1"}}})
 
-    scene.answered = stranger
-    scene.clean()
-    assert scene.left() == CLEAN
-    assert [path for path in scene.reads if path.startswith(NODES + "/")] != []
+    dirty.answered = stranger
+    dirty.clean()
+    assert dirty.left() == CLEAN
+    assert [path for path in dirty.reads if path.startswith(NODES + "/")] != []
 
 
 @pytest.mark.parametrize("conflict_first", [False, True], ids=["at the patch", "after a conflict"])
-def test_a_node_that_goes_meanwhile_stops_nothing(scene: Scene, conflict_first: bool) -> None:
-    """Scaled down while it is cleaned: its siblings are cleaned, and nothing is left to say."""
+def test_a_node_deleted_meanwhile_is_no_error(dirty: DirtyCluster, conflict_first: bool) -> None:
+    """The other nodes are cleaned."""
     gone: list[str] = []
 
     def scale_down(verb: str, path: str) -> KubeError | None:
         here = f"{NODES}/node-1"
         if path.startswith(here) and verb == ("GET" if conflict_first else "PATCH") and not gone:
             gone.append(path)
-            scene.cluster.remove(NODES, "node-1")
+            dirty.cluster.remove(NODES, "node-1")
         return None
 
     def kubelet(verb: str, path: str) -> None:
         if conflict_first and path == NODES:
-            scene.cluster.change(NODES, "node-1", {"metadata": {"labels": {"other": "1"}}})
+            dirty.cluster.change(NODES, "node-1", {"metadata": {"labels": {"other": "1"}}})
 
-    scene.answered = kubelet
-    scene.refuse = scale_down
-    scene.clean()
+    dirty.answered = kubelet
+    dirty.refuse = scale_down
+    dirty.clean()
     assert gone
-    assert scene.left() == CLEAN
+    assert dirty.left() == CLEAN
 
 
-def test_one_object_that_fails_stops_no_other(scene: Scene) -> None:
-    """A webhook refuses one node's labels and taints: its condition and all else goes; the error names the
-    node."""
+def test_a_failed_object_does_not_stop_the_others(dirty: DirtyCluster) -> None:
+    """A webhook refuses one node's labels and taints; all else is removed, and the error names the node."""
     refusal = Refused("denied by somebody's webhook", status=403)
-    scene.refuse = failing(1, f"PATCH {NODES}/node-1", lambda: refusal)
+    dirty.refuse = failing(1, f"PATCH {NODES}/node-1", lambda: refusal)
     with pytest.raises(KubeError, match=r"node node-1: denied by somebody's webhook") as caught:
-        scene.clean()
+        dirty.clean()
     assert "node-0" not in str(caught.value)
-    assert scene.left() == ({"node-1": MARKS}, [], [])
-    scene.clean()
-    assert scene.left() == CLEAN
+    assert dirty.left() == ({"node-1": MARKS}, [], [])
+    dirty.clean()
+    assert dirty.left() == CLEAN
 
 
-def test_what_may_not_be_listed_is_named_and_the_rest_is_cleaned(scene: Scene) -> None:
-    """No right to list nodes: reports and pods go all the same."""
-    scene.refuse = failing(99, f"GET {NODES}", lambda: Forbidden("may not list nodes", status=403))
+def test_a_missing_right_is_named_and_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
+    """Without the right to list nodes, reports and pods are removed."""
+    dirty.refuse = failing(99, f"GET {NODES}", lambda: Forbidden("may not list nodes", status=403))
     with pytest.raises(KubeError, match="nodes: may not list nodes"):
-        scene.clean()
-    assert scene.left()[1:] == CLEAN[1:]
-    assert len(scene.marks()) == 3
+        dirty.clean()
+    assert dirty.left()[1:] == CLEAN[1:]
+    assert len(dirty.marks()) == 3
 
 
-def test_a_node_that_keeps_changing_is_named(scene: Scene) -> None:
-    """Conflicts without end are bounded, and the others are cleaned."""
+def test_a_node_that_keeps_changing_is_named(dirty: DirtyCluster) -> None:
+    """After some conflicts it gives up on that node only."""
 
     def restless(verb: str, path: str) -> KubeError | None:
         if verb == "PATCH" and path == f"{NODES}/node-2":
-            scene.cluster.objects[NODES]["node-2"]["metadata"]["resourceVersion"] += "0"
+            dirty.cluster.objects[NODES]["node-2"]["metadata"]["resourceVersion"] += "0"
         return None
 
-    scene.refuse = restless
+    dirty.refuse = restless
     with pytest.raises(KubeError, match="node node-2: the node keeps changing"):
-        scene.clean()
-    assert set(scene.marks()) == {"node-2"}
+        dirty.clean()
+    assert set(dirty.marks()) == {"node-2"}
 
 
-def test_an_api_server_that_stays_away_ends_it(scene: Scene) -> None:
-    """With a thousand nodes to go it gives up a while after the last answer, not a while for each of them."""
+def test_a_long_outage_ends_the_clean_up(dirty: DirtyCluster) -> None:
+    """With many nodes left it gives up once, not for each of them."""
     for number in range(100, 300):
-        scene.add(f"node-{number}")
+        dirty.add(f"node-{number}")
     went_away: list[float] = []
 
     async def timed() -> None:
@@ -202,10 +201,10 @@ def test_an_api_server_that_stays_away_ends_it(scene: Scene) -> None:
                 return Unavailable("no answer")
             return Unavailable("no answer") if went_away else None
 
-        scene.refuse = away
+        dirty.refuse = away
         options: dict[str, Any] = {"namespace": NAMESPACE, "deployment": "", "policy": "", "within": 120.0}
         with pytest.raises(KubeError, match=r"and \d+ more"):
-            await command.clean(scene, **options, dry_run=False)
+            await command.clean(dirty, **options, dry_run=False)
         assert loop.time() - went_away[0] < 120
 
     run(timed())
@@ -214,90 +213,202 @@ def test_an_api_server_that_stays_away_ends_it(scene: Scene) -> None:
 # -- pods ----------------------------------------------------------------------------------------------------
 
 
-def test_probe_pods_of_a_dead_kubelet_are_removed_without_it(scene: Scene) -> None:
-    """After their grace and a few seconds more, by their UID; reports do not wait for them."""
-    scene.add_probe("stuck")
-    took = scene.clean()
-    assert scene.left() == CLEAN
+def test_probe_pods_of_a_dead_kubelet_are_forced(dirty: DirtyCluster) -> None:
+    """After their grace period, by UID; reports do not wait for them."""
+    dirty.add_probe("stuck")
+    took = dirty.clean()
+    assert dirty.left() == CLEAN
     assert 10 <= took < 15
-    deletes = [line for line in scene.order if line.startswith("DELETE")]
+    deletes = [line for line in dirty.order if line.startswith("DELETE")]
     assert deletes.index(f"DELETE {REPORTS}/node-0") < len(deletes) - 1
     assert [line for line in deletes if "stuck" in line] == [f"DELETE {PODS}/stuck"] * 2
     assert deletes[0] == deletes[-1] == f"DELETE {PODS}/stuck"
 
 
-def test_a_kubelet_that_confirms_is_waited_for(scene: Scene) -> None:
-    """A probe that ends within its grace is not forced."""
-    scene.add_probe("slow")
+def test_a_probe_pod_that_ends_in_time_is_not_forced(dirty: DirtyCluster) -> None:
+    """Its kubelet confirms within the grace period."""
+    dirty.add_probe("slow")
     looks: list[str] = []
 
     def kubelet(verb: str, path: str) -> KubeError | None:
         looks.append(path)
-        if verb == "GET" and looks.count(PODS) == 5 and "slow" in scene.cluster.objects[PODS]:
-            scene.cluster.delete(PODS, "slow", {"gracePeriodSeconds": 0})
+        if verb == "GET" and looks.count(PODS) == 5 and "slow" in dirty.cluster.objects[PODS]:
+            dirty.cluster.delete(PODS, "slow", {"gracePeriodSeconds": 0})
         return None
 
-    scene.refuse = kubelet
-    assert scene.clean() < 5
-    assert scene.left() == CLEAN
-    assert len([line for line in scene.order if line == f"DELETE {PODS}/slow"]) == 1
+    dirty.refuse = kubelet
+    assert dirty.clean() < 5
+    assert dirty.left() == CLEAN
+    assert len([line for line in dirty.order if line == f"DELETE {PODS}/slow"]) == 1
 
 
-def test_another_pod_of_the_same_name_is_not_forced(scene: Scene) -> None:
-    """The precondition on the UID protects whatever has taken the name meanwhile."""
-    scene.add_probe("stuck")
+def test_another_pod_of_the_same_name_is_not_forced(dirty: DirtyCluster) -> None:
+    """The UID precondition protects it."""
+    dirty.add_probe("stuck")
 
     def replaced(verb: str, path: str) -> KubeError | None:
-        if verb == "DELETE" and path == f"{PODS}/stuck" and scene.order.count(f"DELETE {path}") == 2:
-            scene.cluster.objects[PODS]["stuck"]["metadata"]["uid"] = "another"
+        if verb == "DELETE" and path == f"{PODS}/stuck" and dirty.order.count(f"DELETE {path}") == 2:
+            dirty.cluster.objects[PODS]["stuck"]["metadata"]["uid"] = "another"
         return None
 
-    scene.refuse = replaced
+    dirty.refuse = replaced
     with pytest.raises(KubeError, match="stuck"):
-        scene.clean()
-    assert scene.left()[2] == ["stuck"]
+        dirty.clean()
+    assert dirty.left()[2] == ["stuck"]
 
 
-def test_a_pod_that_does_not_go_is_named_and_all_else_is_gone(scene: Scene) -> None:
-    """Even forced it stays (a finalizer): the time is bounded, the pod named, the rest clean."""
-    scene.add_probe("held")
-    scene.refuse = failing(99, f"DELETE {PODS}/held", lambda: NotFound("held", status=404))
+def test_a_pod_that_stays_is_named_and_the_rest_is_removed(dirty: DirtyCluster) -> None:
+    """A finalizer keeps it even when forced."""
+    dirty.add_probe("held")
+    dirty.refuse = failing(99, f"DELETE {PODS}/held", lambda: NotFound("held", status=404))
     with pytest.raises(KubeError, match=rf"probe pod {NAMESPACE}/held"):
-        scene.clean()
-    assert scene.left() == ({}, [], ["held"])
+        dirty.clean()
+    assert dirty.left() == ({}, [], ["held"])
 
 
 # -- reports, policy, dry run --------------------------------------------------------------------------------
 
 
-def test_without_the_crds_the_rest_is_cleaned(scene: Scene) -> None:
-    """CRDs that somebody has removed: reports and policy are gone with them, which is no error."""
-    scene.refuse = failing(99, f"/apis/{names.GROUP}/", lambda: NotFound("no such resource", status=404))
-    scene.clean(policy="default")
-    assert scene.marks() == {}
+def test_without_the_crds_the_rest_is_cleaned(dirty: DirtyCluster) -> None:
+    """Reports and policies were deleted with their CRDs."""
+    dirty.refuse = failing(99, f"/apis/{names.GROUP}/", lambda: NotFound("no such resource", status=404))
+    dirty.clean(policy="default")
+    assert dirty.marks() == {}
 
 
-def test_the_named_policy_goes_and_no_other(scene: Scene) -> None:
-    """The chart names its own; people's stay."""
-    scene.clean(policy="default")
-    assert sorted(scene.cluster.objects[POLICIES]) == ["mine"]
+def test_only_the_named_policy_is_deleted(dirty: DirtyCluster) -> None:
+    """The chart names its own."""
+    dirty.clean(policy="default")
+    assert sorted(dirty.cluster.objects[POLICIES]) == ["mine"]
 
 
-def test_a_dry_run_writes_nothing_and_says_all(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not one write, the operator's included, and every kind of object is in what it says."""
-    scene.deployments = ["nodegauge"]
-    scene.add_operator()
-    scene.add_probe("probe")
-    before = scene.left()
-    scene.clean(dry_run=True, policy="default")
-    assert [line for line in scene.order if not line.startswith("GET")] == []
-    assert scene.left() == before
-    words = capsys.readouterr().out
-    assert f"Deployment {NAMESPACE}/nodegauge would be scaled to 0" in words
-    (line,) = [line for line in words.splitlines() if "node-1" in line]
-    said = {mark.removeprefix("taint ") for mark in line.split(": ")[1].split(", ")}
-    assert said == {*MARKS, "condition"}
-    assert "nodes: 3 of 3 would be cleaned" in words
-    assert "reports: 3 of 3 would be removed" in words
-    assert "probe pods: 1 of 1 would be removed" in words
-    assert "policy default: would be removed" in words
+def test_a_dry_run_lists_everything_and_writes_nothing(
+    dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every kind of object is in its output, the operator too."""
+    dirty.deployments = ["nodegauge"]
+    dirty.add_operator()
+    dirty.add_probe("probe")
+    before = dirty.left()
+    dirty.clean(dry_run=True, policy="default")
+    assert [line for line in dirty.order if not line.startswith("GET")] == []
+    assert dirty.left() == before
+    output = capsys.readouterr().out
+    assert f"Deployment {NAMESPACE}/nodegauge would be scaled to 0" in output
+    (line,) = [line for line in output.splitlines() if "node-1" in line]
+    marks = {mark.removeprefix("taint ") for mark in line.split(": ")[1].split(", ")}
+    assert marks == {*MARKS, "condition"}
+    assert "nodes: 3 of 3 would be cleaned" in output
+    assert "reports: 3 of 3 would be removed" in output
+    assert "probe pods: 1 of 1 would be removed" in output
+    assert "policy default: would be removed" in output
+
+
+# -- the operator --------------------------------------------------------------------------------------------
+
+
+def first_write(dirty: DirtyCluster) -> str:
+    """The first write call."""
+    return next((line for line in dirty.order if not line.startswith("GET")), "")
+
+
+@pytest.mark.parametrize("deployment", ["", "my-gauge"], ids=["found by its labels", "named"])
+def test_the_operator_is_stopped_first(dirty: DirtyCluster, deployment: str) -> None:
+    """Before any other write."""
+    dirty.deployments = ["my-gauge"]
+    dirty.add_operator()
+    dirty.clean(deployment=deployment)
+    assert first_write(dirty) == f"PATCH {DEPLOYMENTS}/my-gauge/scale"
+    assert dirty.operators == {}
+    assert dirty.left() == CLEAN
+
+
+def test_an_operator_on_a_dead_kubelet_is_forced(dirty: DirtyCluster) -> None:
+    """Its pod is removed by UID, and its token must expire before the first node is changed."""
+    dirty.deployments, dirty.dead_kubelets = ["nodegauge"], True
+    dirty.add_operator()
+    took = dirty.clean()
+    assert dirty.left() == CLEAN
+    assert 30 + 10 + 15 <= took < 60
+    assert dirty.order.index(f"DELETE {PODS}/operator-1") < dirty.order.index(f"PATCH {NODES}/node-0")
+
+
+@pytest.mark.parametrize("deployment", ["", "nodegauge"])
+def test_an_operator_that_keeps_running_ends_the_clean_up(dirty: DirtyCluster, deployment: str) -> None:
+    """Nothing was removed, and the pod is named."""
+    dirty.deployments = ["nodegauge"]
+    dirty.add_operator()
+    dirty._stop = lambda: None  # type: ignore[method-assign]
+    before = dirty.left()
+    with pytest.raises(KubeError, match=rf"still runs after 120 s \(pod {NAMESPACE}/operator-1\)"):
+        dirty.clean(deployment=deployment)
+    assert dirty.left() == before
+
+
+def test_an_operator_in_another_namespace_is_refused(dirty: DirtyCluster) -> None:
+    """Before any write, naming the namespace to use."""
+    dirty.add_operator(namespace="elsewhere")
+    with pytest.raises(KubeError, match="--namespace elsewhere"):
+        dirty.clean()
+    assert first_write(dirty) == ""
+
+
+def test_without_the_right_to_see_other_namespaces_a_name_is_required(dirty: DirtyCluster) -> None:
+    """With --deployment that check is skipped."""
+    dirty.deployments = ["nodegauge"]
+    dirty.refuse = failing(99, "GET /api/v1/pods", lambda: Forbidden("may not list pods", status=403))
+    with pytest.raises(KubeError, match="--deployment"):
+        dirty.clean()
+    assert first_write(dirty) == ""
+    dirty.clean(deployment="nodegauge")
+    assert dirty.left() == CLEAN
+
+
+def test_without_an_operator_the_rest_is_cleaned(
+    dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output says so."""
+    dirty.clean()
+    dirty.clean(deployment="gone")
+    output = capsys.readouterr().out
+    assert "no Deployment with its labels" in output
+    assert f"no Deployment {NAMESPACE}/gone" in output
+
+
+# -- the command ---------------------------------------------------------------------------------------------
+
+
+def invoke(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    """The command on this cluster."""
+
+    async def connect(**_: Any) -> DirtyCluster:
+        return dirty
+
+    monkeypatch.setattr(command, "connect", connect)
+    return CliRunner().invoke(command.cleanup, list(arguments))
+
+
+def test_the_command_succeeds(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 0 and a line for each kind of object."""
+    outcome = invoke(dirty, monkeypatch)
+    assert outcome.exit_code == 0, outcome.output
+    assert "nodes: 3 of 3 cleaned" in outcome.output
+    assert dirty.left() == CLEAN
+
+
+def test_the_command_lists_what_remains(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1, the object and its reason."""
+    dirty.refuse = failing(1, f"DELETE {REPORTS}/node-1", lambda: Refused("held", status=403))
+    outcome = invoke(dirty, monkeypatch)
+    assert outcome.exit_code == 1
+    assert "some objects remain" in outcome.output
+    assert "report node-1: held" in outcome.output
+    assert "Traceback" not in outcome.output
+
+
+def test_a_wrong_timeout_is_refused_by_name(dirty: DirtyCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2, before any call."""
+    outcome = invoke(dirty, monkeypatch, "--timeout", "soon")
+    assert outcome.exit_code == 2
+    assert "--timeout" in outcome.output
+    assert dirty.order == []
