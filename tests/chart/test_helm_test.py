@@ -23,10 +23,10 @@ from support.chart import (
     ChartPods,
     Helm,
     HelmFailed,
-    eventually,
     install,
 )
 from testbed.rest import Rest
+from testbed.wait import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -59,7 +59,7 @@ def test_helm_test_passes_with_a_healthy_operator(cluster: Helm, rest: Rest, cha
         cluster.run("test", RELEASE, "--namespace", NAMESPACE)
     assert "answers /healthz: ok" in chart_pods.output["test"]
     assert "answers /readyz: ok" in chart_pods.output["test"]
-    eventually(lambda: helm_test_pods(rest) == [])
+    wait_for(lambda: helm_test_pods(rest) == [], what="the test pods gone")
 
 
 def test_helm_test_fails_while_the_operator_is_not_ready(

@@ -20,7 +20,6 @@ from support.chart import (
     Helm,
     HelmFailed,
     Object,
-    eventually,
     install,
     installed_crds,
     is_served,
@@ -29,6 +28,7 @@ from support.chart import (
     upgrade,
 )
 from testbed.rest import Rest
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -94,7 +94,7 @@ def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, keep: bool, up
     cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
     kept = set(itertools.product(["CustomResourceDefinition"], installed_crds(rest))) if keep else set()
     assert len(kept) == (2 if keep else 0)
-    eventually(lambda: left_behind(rest) == kept)
+    wait_for(lambda: left_behind(rest) == kept, what="only what Helm keeps")
 
 
 def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
@@ -103,10 +103,10 @@ def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods:
     upgrade(cluster)
     for name in installed_crds(rest):
         rest.delete(f"{CRDS}/{name}")
-    eventually(lambda: not installed_crds(rest) and not is_served(rest))
+    wait_for(lambda: not installed_crds(rest) and not is_served(rest), what="CRDs gone")
     cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
     assert "reports: gone already" in chart_pods.output["cleanup"]
-    eventually(lambda: left_behind(rest) == set())
+    wait_for(lambda: left_behind(rest) == set(), what="nothing left behind")
 
 
 def test_uninstall_without_hooks_keeps_crds_and_policy(cluster: Helm, rest: Rest) -> None:

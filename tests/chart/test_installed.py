@@ -15,13 +15,13 @@ from support.chart import (
     Helm,
     Installed,
     events,
-    eventually,
     left_behind,
     pods,
     policies,
 )
 from testbed.errors import ApiError
 from testbed.rest import Rest
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -82,7 +82,7 @@ def test_one_install_creates_every_object(helm: Helm, installed: Installed, rest
 def test_the_policy_hook_leaves_nothing_behind(rest: Rest) -> None:
     """Job, account and rights that created the first policy are gone after `helm install`."""
     assert [name for kind, name in left_behind(rest) if name.endswith("-policy")] == []
-    eventually(lambda: rest.get(JOBS)["items"] == [])
+    wait_for(lambda: rest.get(JOBS)["items"] == [], what="the job gone")
 
 
 @pytest.mark.usefixtures("installed")
@@ -120,7 +120,10 @@ def test_pods_pass_pod_security(helm: Helm, rest: Rest) -> None:
 def test_the_operator_has_the_rights_that_it_needs_and_no_others(rest: Rest) -> None:
     """The operator's account may do its work, and nothing that an attacker would want."""
     for *question, wanted in RIGHTS:
-        eventually(lambda q=question, w=wanted: allowed(rest, "ng-nodegauge", tuple(q)) is w)  # type: ignore[misc]
+        wait_for(
+            lambda q=question, w=wanted: allowed(rest, "ng-nodegauge", tuple(q)) is w,  # type: ignore[misc]
+            what=f"{question} allowed: {wanted}",
+        )
 
 
 @pytest.mark.usefixtures("installed")

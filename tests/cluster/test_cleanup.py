@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.rig import GROUP, ROOT, Rig, eventually, install_crds
+from support.cluster_under_test import GROUP, ROOT, ClusterUnderTest, eventually, install_crds
 from testbed.errors import ApiError
 from testbed.rest import Rest
 
@@ -24,10 +24,10 @@ CONTAINER = {"name": "main", "image": "nothing:1"}
 
 
 @pytest.fixture
-def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[Rig]:
+def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[ClusterUnderTest]:
     """Nodes without kubelets: no pod on them is ever confirmed gone."""
     install_crds(api)
-    rig = Rig(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
+    rig = ClusterUnderTest(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
     yield rig
     rig.clean()
     deployments = f"/apis/apps/v1/namespaces/{namespace}/deployments"
@@ -39,7 +39,7 @@ def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterat
             api.delete(path, {"gracePeriodSeconds": 0})
 
 
-def cleanup(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
+def cleanup(rig: ClusterUnderTest, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command as people run it."""
     paths = [str(ROOT / "operator/src"), str(ROOT / "probes/src")]
     environment = {**os.environ, "KUBECONFIG": str(rig.kubeconfig), "PYTHONPATH": os.pathsep.join(paths)}
@@ -47,7 +47,7 @@ def cleanup(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-def add_marks(rig: Rig, node: str) -> None:
+def add_marks(rig: ClusterUnderTest, node: str) -> None:
     """What the operator writes: a label, a taint, the condition, a report; beside a stranger's taint."""
     ours = {"key": "nodegauge.dev/throttled", "value": "thermal", "effect": "NoSchedule"}
     marks = {"metadata": {"labels": {"nodegauge.dev/health": "pass"}}, "spec": {"taints": [FOREIGN, ours]}}
@@ -59,7 +59,7 @@ def add_marks(rig: Rig, node: str) -> None:
     rig.api.create(f"{GROUP}/nodereports", body | {"spec": {}})
 
 
-def add_probe(rig: Rig, node: str) -> None:
+def add_probe(rig: ClusterUnderTest, node: str) -> None:
     """A probe pod that runs on the node as far as the API server knows."""
     metadata = {
         "name": "probe",
@@ -72,7 +72,7 @@ def add_probe(rig: Rig, node: str) -> None:
     rig.api.patch(f"{pods}/probe/status", {"status": {"phase": "Running"}})
 
 
-def add_operator(rig: Rig, node: str) -> None:
+def add_operator(rig: ClusterUnderTest, node: str) -> None:
     """A Deployment with the chart's labels, under a name of its own, with a pod on the node."""
     spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": [CONTAINER]}
     template = {"metadata": {"labels": LABELS}, "spec": spec}
@@ -87,7 +87,7 @@ def add_operator(rig: Rig, node: str) -> None:
     rig.api.patch(f"{path}/status", {"status": {"phase": "Running"}})
 
 
-def test_all_goes_although_no_kubelet_answers(rig: Rig) -> None:
+def test_all_goes_although_no_kubelet_answers(rig: ClusterUnderTest) -> None:
     """Operator and probe on nodes whose kubelet is dead: both are removed, then nothing of ours is left."""
     node = rig.add_node()
     add_marks(rig, node)
@@ -104,7 +104,7 @@ def test_all_goes_although_no_kubelet_answers(rig: Rig) -> None:
     assert deployment["spec"]["replicas"] == 0
 
 
-def test_an_operator_elsewhere_is_refused_before_anything_is_changed(rig: Rig) -> None:
+def test_an_operator_elsewhere_is_refused_before_anything_is_changed(rig: ClusterUnderTest) -> None:
     """With the wrong namespace it says which is the right one; a dry run changes nothing either."""
     node = rig.add_node()
     add_marks(rig, node)

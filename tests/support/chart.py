@@ -12,8 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +25,7 @@ from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
 from testbed.rest import STRATEGIC, Rest
 from testbed.scripted import ScriptedKubelet, create_node
+from testbed.wait import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "nodegauge"
@@ -150,14 +149,6 @@ COLLECTIONS = {
 PART_OF = "app.kubernetes.io/part-of"
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = 20) -> None:
-    """Poll until the condition holds."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds:g} s"
-        time.sleep(0.05)
-
-
 def installed_crds(rest: Rest) -> list[str]:
     """Names of nodegauge's CRDs."""
     return [o["metadata"]["name"] for o in rest.get(CRDS)["items"] if o["spec"]["group"] == "nodegauge.dev"]
@@ -176,7 +167,10 @@ def clear(helm: Helm, rest: Rest) -> None:
         rest.delete(f"{CRDS}/{name}")
     for job in rest.get(JOBS)["items"]:
         rest.delete(f"{JOBS}/{job['metadata']['name']}", {"propagationPolicy": "Foreground"})
-    eventually(lambda: not (installed_crds(rest) or is_served(rest) or rest.get(PODS)["items"]))
+    wait_for(
+        lambda: not (installed_crds(rest) or is_served(rest) or rest.get(PODS)["items"]),
+        what="CRDs and pods gone",
+    )
 
 
 def install(helm: Helm, values: Object | None = None) -> str:

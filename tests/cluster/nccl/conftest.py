@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 from nodegauge_contract import NcclResult, Result, encode_message
+from support.cluster_under_test import OURS, ClusterUnderTest, Object, eventually, install_crds, run_of
 from support.results import h100
-from support.rig import OURS, Object, Rig, eventually, install_crds, run_of
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.rest import Rest
@@ -50,7 +50,7 @@ class Machine:
         return encode_message(replace(found, run=run, node=node, probe=probe))
 
 
-class NcclRig(Rig):
+class NcclRig(ClusterUnderTest):
     """One test's corner of the cluster, with a priority class for its benchmarks."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

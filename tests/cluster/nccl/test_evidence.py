@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 from nodegauge_contract import ArmName
+from support.cluster_under_test import OURS, eventually
 from support.results import phb
-from support.rig import OURS, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

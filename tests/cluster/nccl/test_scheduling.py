@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import support.nccl_results as nccl
-from support.rig import OURS, eventually
+from support.cluster_under_test import OURS, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

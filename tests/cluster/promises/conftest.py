@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from support.rig import Rig, install_crds
+from support.cluster_under_test import ClusterUnderTest, install_crds
 from testbed.rest import Rest
 
 
 @pytest.fixture
-def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[Rig]:
+def rig(api: Rest, control_plane: Any, namespace: str, tmp_path: Path) -> Iterator[ClusterUnderTest]:
     """A corner of the cluster, with the CRDs installed."""
     install_crds(api)
-    rig = Rig(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
+    rig = ClusterUnderTest(api, namespace=namespace, directory=tmp_path, kubeconfig=control_plane.kubeconfig)
     yield rig
     rig.clean()

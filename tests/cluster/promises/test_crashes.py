@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.rig import eventually
+from support.cluster_under_test import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

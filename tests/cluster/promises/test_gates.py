@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.rig import GROUP, answering, at_work, eventually, run_of
-from support.witness import Witness
+from support.cluster_under_test import GROUP, answering, at_work, eventually, run_of
+from support.taint_history import TaintHistory
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -53,7 +53,7 @@ def test_twenty_hot_nodes_never_gate_more_than_the_budget(
     for _ in range(20):
         rig.add_node()
     with (
-        Witness(control_plane.kubeconfig, prefix=f"node-{rig.mark}-") as witness,
+        TaintHistory(control_plane.kubeconfig, prefix=f"node-{rig.mark}-") as witness,
         rig.kubelet(machines),
         rig.operator() as operator,
     ):

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from nodegauge_contract import encode, encode_message
 from nodegauge_contract.wire import codec
+from support.cluster_under_test import answering, eventually, run_of
 from support.results import h100, phb
-from support.rig import answering, eventually, run_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

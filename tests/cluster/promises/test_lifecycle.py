@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from support.cluster_under_test import GROUP, ROOT, answering, eventually, install_crds, served
 from support.results import h100
-from support.rig import GROUP, ROOT, answering, eventually, install_crds, served
 from testbed.scripted import create_node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]

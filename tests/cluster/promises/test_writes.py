@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from support.cluster_under_test import OURS, answering, at_work, eventually
 from support.results import dgx1, h100
-from support.rig import OURS, answering, at_work, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.rig import OURS, ROOT, Rig, eventually
+from support.cluster_under_test import OURS, ROOT, ClusterUnderTest, eventually
 from testbed.audit import AuditTrail, Entry, service_account
 from testbed.cluster import PodProcess, Testbed
 
@@ -42,7 +42,7 @@ VALUES = {
 their own (tests/cluster/nccl).  The rest is the chart's default."""
 
 
-class Slice(Rig):
+class Slice(ClusterUnderTest):
     """The installed slice: faults on nodes, runs asked for, and what came of them."""
 
     def __init__(self, testbed: Testbed) -> None:

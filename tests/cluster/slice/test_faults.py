@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.rig import OURS, eventually
+from support.cluster_under_test import OURS, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.rig import OURS, ROOT
+from support.cluster_under_test import OURS, ROOT
 from testbed.audit import Entry, service_account
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.rig import GROUP, OURS, eventually
+from support.cluster_under_test import GROUP, OURS, eventually
 from testbed.audit import service_account
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from support.rig import OURS, Object, eventually
+from support.cluster_under_test import OURS, Object, eventually
 from testbed.audit import service_account
 from testbed.cluster import Testbed
 

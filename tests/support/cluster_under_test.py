@@ -1,4 +1,4 @@
-"""A rig for tests of the operator on the real control plane: a node, a policy, a namespace, an operator.
+"""One test's part of the real control plane: nodes, a policy, a namespace and an operator.
 
 Pods end as the test says (`testbed.scripted`); the control plane and the operator are real.
 """
@@ -73,8 +73,8 @@ def eventually(condition: Callable[[], Any], *, what: str, within: float = WITHI
     return found
 
 
-class Rig:
-    """One test's corner of the cluster: a node of its own, a policy for it, a namespace, an operator."""
+class ClusterUnderTest:
+    """Nodes of one test, a policy that selects only them, a namespace, an operator."""
 
     def __init__(self, api: Rest, *, namespace: str, directory: Path, kubeconfig: Path) -> None:
         self.api = api
@@ -86,17 +86,15 @@ class Rig:
         self.policies: list[str] = []
         self._asked = 0
 
-    # -- what a test sets up ---------------------------------------------------------------------------------
-
     def add_node(self, *, boot: str = "boot-1", **labels: str) -> str:
-        """A GPU node that the rig's policies select."""
+        """A GPU node that this test's policies select."""
         name = f"node-{self.mark}-{len(self.nodes)}"
         create_node(self.api, name, labels={"test": self.mark, **labels}, boot=boot)
         self.nodes.append(name)
         return name
 
     def add_policy(self, name: str = "", **spec: Any) -> str:
-        """A policy for the rig's nodes; long intervals, so that a run is asked for or does not happen."""
+        """A policy for this test's nodes."""
         name = name or f"policy-{self.mark}-{len(self.policies)}"
         body = {
             "apiVersion": "nodegauge.dev/v1alpha1",
@@ -133,16 +131,14 @@ class Rig:
         moment = f"2026-01-01T00:{self._asked // 60:02d}:{self._asked % 60:02d}Z"
         self.api.patch(f"{GROUP}/nodereports/{node}", {"spec": {"requestedAt": moment}})
 
-    # -- what a test looks at --------------------------------------------------------------------------------
-
     def node(self, name: str) -> Object:
         """The node."""
         return self.api.get(f"/api/v1/nodes/{name}")
 
     def labels(self, name: str) -> dict[str, str]:
         """All labels of the node."""
-        found: dict[str, str] = self.node(name)["metadata"].get("labels", {})
-        return found
+        labels: dict[str, str] = self.node(name)["metadata"].get("labels", {})
+        return labels
 
     def ours(self, name: str) -> dict[str, str]:
         """The node's labels under our prefix, and the short key, without the time."""
@@ -153,15 +149,15 @@ class Rig:
 
     def taints(self, name: str) -> list[str]:
         """The node's taints under our prefix, as kubectl writes them."""
-        found = self.node(name)["spec"].get("taints") or []
-        ours = [t for t in found if t["key"].startswith(OURS)]
+        taints = self.node(name)["spec"].get("taints") or []
+        ours = [t for t in taints if t["key"].startswith(OURS)]
         return [f"{t['key'].removeprefix(OURS)}={t.get('value', '')}:{t['effect']}" for t in ours]
 
     def condition(self, name: str) -> Object:
         """Our condition without its times; empty where there is none."""
         conditions = self.node(name)["status"].get("conditions", [])
-        found = next((c for c in conditions if c["type"] == "GPUValidated"), {})
-        return {k: v for k, v in found.items() if not k.startswith("last")}
+        condition = next((c for c in conditions if c["type"] == "GPUValidated"), {})
+        return {k: v for k, v in condition.items() if not k.startswith("last")}
 
     def report(self, name: str) -> Object:
         """The node's report; empty where there is none."""
@@ -175,19 +171,19 @@ class Rig:
     def last_run(self, name: str) -> Object:
         """The last run of the health probe; empty before the first."""
         probes = self.report(name).get("status", {}).get("probes") or [{}]
-        found: Object = probes[0].get("lastRun") or {}
-        return found
+        run: Object = probes[0].get("lastRun") or {}
+        return run
 
     def pods(self) -> list[Object]:
-        """Every pod in the rig's namespace."""
-        found: list[Object] = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
-        return found
+        """Every pod in the test's namespace."""
+        pods: list[Object] = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return pods
 
     def counts(self) -> dict[str, int]:
-        """How the nodes of the last policy fare, as its status says."""
+        """Counts of nodes in the status of the last policy."""
         policy = self.api.get(f"{GROUP}/gpuvalidationpolicies/{self.policies[-1]}")
-        found: dict[str, int] = policy.get("status", {}).get("nodes", {"validated": 0})
-        return found
+        counts: dict[str, int] = policy.get("status", {}).get("nodes", {"validated": 0})
+        return counts
 
     def events(self, name: str) -> list[Object]:
         """Our events regarding the node."""
@@ -197,7 +193,7 @@ class Rig:
         return [e for e in by_us if e["regarding"].get("uid") == uid]
 
     def state(self, name: str) -> Object:
-        """Everything that must be the same after a calm run and after one that was killed."""
+        """Everything that must be equal with and without crashes."""
         return {
             "labels": self.ours(name),
             "taints": self.taints(name),
@@ -231,7 +227,7 @@ class Rig:
         return self.state(name)
 
     def clean(self) -> None:
-        """Take what the test made off the cluster."""
+        """Delete what the test created."""
         paths = [f"{GROUP}/gpuvalidationpolicies/{name}" for name in self.policies]
         paths += [f"/api/v1/nodes/{name}" for name in self.nodes]
         paths += [f"{GROUP}/nodereports/{name}" for name in self.nodes]

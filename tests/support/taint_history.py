@@ -1,7 +1,7 @@
-"""A witness of taints: watches nodes and reports, and knows afterwards what stood there at every moment.
+"""Watches nodes and reports, and knows afterwards which taints they had after every write.
 
-Revisions of the two watches are of one store, so that sorting by them gives the order in which the API server
-wrote; nothing between two looks is missed, as polling would.
+Both watches get revisions of one store, so sorting by revision gives the order of the writes.  Polling would
+miss what happens between two reads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FAULTS = ("nodegauge.dev/throttled", "nodegauge.dev/unhealthy")
 END_SECONDS = 10.0
 
 
-class Witness:
-    """Sees every revision of nodes and reports whose names begin with `prefix`, from entering to leaving."""
+class TaintHistory:
+    """Every revision of nodes and reports whose names begin with `prefix`, from entering to leaving."""
 
     def __init__(self, kubeconfig: Path, *, prefix: str) -> None:
         self._kubeconfig = kubeconfig
@@ -33,7 +33,7 @@ class Witness:
         self._watching = threading.Event()
         self._leave = threading.Event()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="taint history", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -63,18 +63,18 @@ class Witness:
             self._failure = error
 
     async def _watch(self) -> None:
-        async with await Api.connect(self._kubeconfig, agent="witness") as api:
+        async with await Api.connect(self._kubeconfig, agent="taint-history") as api:
             tasks = [asyncio.create_task(self._follow(api, kind)) for kind in (NODES, REPORTS)]
             self._watching.set()
             left = asyncio.create_task(asyncio.to_thread(self._leave.wait))
             await asyncio.wait({left, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(0.2)  # what was written last is on its way
+            await asyncio.sleep(0.2)  # the last writes may still be on their way
             self._leave.set()
             for task in tasks:
                 task.cancel()
-            for found in await asyncio.gather(*tasks, return_exceptions=True):
-                if not isinstance(found, asyncio.CancelledError):
-                    raise AssertionError("a watch ended") from found
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                if not isinstance(outcome, asyncio.CancelledError):
+                    raise AssertionError("a watch ended") from outcome
 
     async def _follow(self, api: Api, kind: str) -> None:
         listed = await api.get(kind)
