@@ -72,13 +72,6 @@ def test_a_hang_only_with_p2p_is_broken_p2p(phase: str) -> None:
     assert "IOMMU" in message
 
 
-def test_a_hang_without_p2p_is_a_plain_hang() -> None:
-    """NCCL logged that its ranks communicate through host memory."""
-    judgement = judge_nccl(ended(nccl.phb(), DEFAULT, "hung", phase=Phase.MEASURE, transport=SHM))
-    assert codes(judgement) == {"nccl-hang/fail"}
-    assert judgement.answers["p2p-broken"] is UNSURE
-
-
 def test_measurements_before_a_hang_count() -> None:
     """The pair matrix comes after the sizes that labels use."""
     judgement = judge_nccl(nccl.swapped(nccl.h100(), DEFAULT, outcome="hung", phase=Phase.PAIRS))
@@ -107,27 +100,6 @@ def test_a_failure_only_with_nvls_is_broken_nvls(outcome: str, phase: str) -> No
     assert judgement.answers["nccl-hang"] is (UNSURE if outcome == "hung" else GOOD)
 
 
-def test_nvls_is_not_blamed_if_nothing_works() -> None:
-    """All three arms hang at their start."""
-    result = nccl.h100()
-    for name in (DEFAULT, NVLS_OFF, P2P_OFF):
-        result = ended(result, name, "hung")
-    assert codes(judge_nccl(result)) == {"nccl-hang/fail"}
-
-
-def test_nvls_is_not_blamed_if_nccl_did_not_use_it() -> None:
-    """NCCL logged that it had no NVLS channels."""
-    failed = ended(nccl.h100(), DEFAULT, "failed", phase=Phase.LOAD, nvls=False)
-    assert codes(judge_nccl(failed)) == {"nccl-failed/warn"}
-
-
-def test_a_hang_while_measuring_stays_a_hang_and_names_arms_that_worked() -> None:
-    """It proves nothing about NVLS, but it is a hint."""
-    judgement = judge_nccl(ended(nccl.h100(), DEFAULT, "hung", phase=Phase.MEASURE))
-    assert codes(judgement) == {"nccl-hang/fail"}
-    assert "NVLS disabled" in finding(judgement, "nccl-hang").message
-
-
 # -- wrong data
 
 
@@ -148,31 +120,9 @@ def test_wrong_data_is_listed_by_collective_size_and_arm() -> None:
     assert any("all_reduce at 64 MiB (P2P disabled" in location for location in locations)
 
 
-def test_wrong_data_only_with_p2p_is_also_broken_p2p() -> None:
-    """The message names the arm that worked."""
-    judgement = judge_nccl(wrong(nccl.titan(), DEFAULT))
-    assert codes(judgement) == {"nccl-wrong-data/fail", "p2p-broken/fail"}
-    assert "P2P disabled" in finding(judgement, "nccl-wrong-data").message
-
-
-def test_wrong_data_only_with_nvls_does_not_blame_p2p() -> None:
-    """The arm with NVLS disabled used P2P and worked."""
-    judgement = judge_nccl(wrong(nccl.h100(), DEFAULT))
-    assert codes(judgement) == {"nccl-wrong-data/fail"}
-    assert "NVLS disabled" in finding(judgement, "nccl-wrong-data").message
-
-
-def test_an_arm_with_unchecked_data_explains_nothing() -> None:
-    """Wrong with P2P, unchecked without it: P2P may not be the cause."""
-    unchecked = [replace(cell, wrong=NOT_READ) for cell in nccl.arm_of(nccl.titan(), P2P_OFF).cells]
-    judgement = judge_nccl(nccl.with_cells(wrong(nccl.titan(), DEFAULT), P2P_OFF, *unchecked))
-    assert codes(judgement) == {"nccl-wrong-data/fail"}
-
-
 def test_unchecked_data_is_neither_good_nor_bad() -> None:
     """Missing data never changes a verdict."""
-    bare = [replace(cell, wrong=NOT_READ) for cell in nccl.arm_of(nccl.titan(), DEFAULT).cells]
-    judgement = judge_nccl(nccl.with_cells(nccl.titan(), DEFAULT, *bare))
+    judgement = judge_nccl(unchecked(nccl.titan(), DEFAULT))
     assert (judgement.answers["nccl-wrong-data"], judgement.answers["p2p-broken"]) == (UNSURE, UNSURE)
     assert judgement.verdict is Verdict.PASS
 
@@ -265,3 +215,55 @@ def test_a_low_number_counts_unless_the_pod_was_throttled_half_of_the_time(
     )
     assert finding(again, "busbw-low").severity is (Severity.WARN if answer is UNSURE else Severity.FAIL)
     assert ("CPU limit" in low.message) is (answer is UNSURE)
+
+
+# -- which setting is to blame
+
+
+def all_hung(result: Result) -> Result:
+    """The NCCL run in which every arm hung at its start."""
+    for name in (DEFAULT, NVLS_OFF, P2P_OFF):
+        result = ended(result, name, "hung")
+    return result
+
+
+def unchecked(result: Result, name: ArmName) -> Result:
+    """The NCCL run without checked data in that arm."""
+    cells = [replace(cell, wrong=NOT_READ) for cell in nccl.arm_of(result, name).cells]
+    return nccl.with_cells(result, name, *cells)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "p2p", "hint"),
+    [
+        (ended(nccl.phb(), DEFAULT, "hung", transport=SHM), {"nccl-hang/fail"}, UNSURE, "hung"),
+        (all_hung(nccl.h100()), {"nccl-hang/fail"}, UNSURE, "hung"),
+        (
+            ended(nccl.h100(), DEFAULT, "failed", phase=Phase.LOAD, nvls=False),
+            {"nccl-failed/warn"},
+            None,
+            "failed",
+        ),
+        (ended(nccl.h100(), DEFAULT, "hung", phase=Phase.MEASURE), {"nccl-hang/fail"}, GOOD, "NVLS disabled"),
+        (wrong(nccl.titan(), DEFAULT), {"nccl-wrong-data/fail", "p2p-broken/fail"}, BAD, "P2P disabled"),
+        (wrong(nccl.h100(), DEFAULT), {"nccl-wrong-data/fail"}, GOOD, "NVLS disabled"),
+        (unchecked(wrong(nccl.titan(), DEFAULT), P2P_OFF), {"nccl-wrong-data/fail"}, UNSURE, "wrong"),
+    ],
+    ids=[
+        "a hang without P2P",
+        "every arm hangs",
+        "NCCL did not use NVLS",
+        "a hang after the start with NVLS",
+        "wrong data only with P2P",
+        "wrong data only with NVLS",
+        "wrong data with P2P, unchecked without",
+    ],
+)
+def test_p2p_and_nvls_are_blamed_only_if_another_arm_proves_it(
+    result: Result, expected: set[str], p2p: Answer | None, hint: str
+) -> None:
+    """Otherwise the finding names the arms that worked."""
+    judgement = judge_nccl(result)
+    assert codes(judgement) == expected
+    assert hint in judgement.findings[0].message
+    assert judgement.answers.get("p2p-broken") is p2p
