@@ -101,8 +101,8 @@ def node(gpus: int = 2, **fields: Any) -> Result:
             low_utilization_ns=NANOSECONDS,
         ),
     }
-    for place in range(gpus):
-        result = made.with_gpu(result, place, **(known | working() | fields))
+    for gpu_index in range(gpus):
+        result = made.with_gpu(result, gpu_index, **(known | working() | fields))
     return replace(result, host=replace(result.host, boottime_ms=3_600_000))
 
 
@@ -113,8 +113,8 @@ def later(
     all; thermal violation grows with both kinds of heat unless it is given; `watts` drawn on average."""
     heat = grown.get("sw_thermal", 0) + grown.get("hw_thermal", 0)
     by = {"thermal_violation": heat} | grown
-    for place, each in enumerate(result.gpus):
-        if gpu is not None and place != gpu:
+    for gpu_index, each in enumerate(result.gpus):
+        if gpu is not None and gpu_index != gpu:
             more = {"low_utilization": grown.get("low_utilization", 0)}
         else:
             more = by
@@ -127,7 +127,7 @@ def later(
         power = each.power
         if isinstance(energy, int):
             power = replace(power, energy_mj=energy + round(watts * seconds * 1000))
-        result = made.with_gpu(result, place, counters=replace(each.counters, **counters), power=power)
+        result = made.with_gpu(result, gpu_index, counters=replace(each.counters, **counters), power=power)
     now = result.host.boottime_ms
     assert isinstance(now, int)
     return replace(result, host=replace(result.host, boottime_ms=now + round(seconds * 1000)))
@@ -135,8 +135,8 @@ def later(
 
 def every(result: Result, **fields: Any) -> Result:
     """The document with every GPU changed."""
-    for place in range(len(result.gpus)):
-        result = made.with_gpu(result, place, **fields)
+    for gpu_index in range(len(result.gpus)):
+        result = made.with_gpu(result, gpu_index, **fields)
     return result
 
 

@@ -53,23 +53,23 @@ DGX1_NV = (
 """NV# of a recorded DGX-1V (microsoft/sccl, tests/test_topologies.py, MIT)."""
 
 
-def pci(place: int) -> str:
-    """The PCI address of the GPU in that place."""
-    return f"0000:{0x0F + place:02x}:00.0"
+def pci(gpu_index: int) -> str:
+    """The PCI address of the GPU at that position."""
+    return f"0000:{0x0F + gpu_index:02x}:00.0"
 
 
-def uuid(place: int) -> str:
+def uuid(gpu_index: int) -> str:
     """The UUID of the GPU in that place, as long as a real one."""
-    return f"GPU-{place:08x}-1111-2222-3333-444444444444"
+    return f"GPU-{gpu_index:08x}-1111-2222-3333-444444444444"
 
 
-def gpu(place: int, *, name: str, links: Sequence[LinkGroup] = (), **more: Any) -> Gpu:
+def gpu(gpu_index: int, *, name: str, links: Sequence[LinkGroup] = (), **more: Any) -> Gpu:
     """A cool, healthy GPU with these links."""
     return Gpu(
-        index=place,
-        uuid=uuid(place),
+        index=gpu_index,
+        uuid=uuid(gpu_index),
         name=name,
-        pci=pci(place),
+        pci=pci(gpu_index),
         vbios="96.00.74.00.01",
         mig=more.pop("mig", 0),
         links=list(links),
@@ -82,12 +82,12 @@ def gpu(place: int, *, name: str, links: Sequence[LinkGroup] = (), **more: Any) 
     )
 
 
-def direct(place: int, row: Sequence[int], *, mbps: int) -> list[LinkGroup]:
+def direct(gpu_index: int, row: Sequence[int], *, mbps: int) -> list[LinkGroup]:
     """Active links of one GPU to its peers, numbered from 0: `row[j]` of them lead to the GPU in place j."""
     groups: list[LinkGroup] = []
     first = 0
     for peer, count in enumerate(row):
-        if count and peer != place:
+        if count and peer != gpu_index:
             numbers = list(range(first, first + count))
             groups.append(
                 LinkGroup(links=numbers, state=1, p2p=1, remote=pci(peer), remote_type=0, mbps=mbps)
@@ -167,9 +167,9 @@ def hgx_a100_4() -> Result:
     return mesh(nv, name="NVIDIA A100-SXM4-40GB", mbps=25_000)
 
 
-def dgx1(places: Sequence[int] = range(8)) -> Result:
+def dgx1(gpu_indexes: Sequence[int] = range(8)) -> Result:
     """DGX-1V, or the GPUs in some of its places."""
-    nv = [[DGX1_NV[i][j] for j in places] for i in places]
+    nv = [[DGX1_NV[i][j] for j in gpu_indexes] for i in gpu_indexes]
     return mesh(nv, name="Tesla V100-SXM2-32GB", mbps=25_781)
 
 
@@ -206,29 +206,29 @@ def ncv4() -> Result:
     )
 
 
-def with_gpu(result: Result, place: int, **changes: Any) -> Result:
+def with_gpu(result: Result, gpu_index: int, **changes: Any) -> Result:
     """The document with one GPU changed."""
-    gpus = [replace(g, **changes) if i == place else g for i, g in enumerate(result.gpus)]
+    gpus = [replace(g, **changes) if i == gpu_index else g for i, g in enumerate(result.gpus)]
     return replace(result, gpus=gpus)
 
 
-def with_links(result: Result, place: int, **changes: Any) -> Result:
+def with_links(result: Result, gpu_index: int, **changes: Any) -> Result:
     """The document with every link group of one GPU changed."""
-    groups = [replace(group, **changes) for group in result.gpus[place].links]
-    return with_gpu(result, place, links=groups)
+    groups = [replace(group, **changes) for group in result.gpus[gpu_index].links]
+    return with_gpu(result, gpu_index, links=groups)
 
 
-def without_links(result: Result, place: int, *, count: int) -> Result:
+def without_links(result: Result, gpu_index: int, *, count: int) -> Result:
     """The document with the last `count` links of one GPU inactive."""
     groups: list[LinkGroup] = []
     left = count
-    for group in reversed(result.gpus[place].links):
+    for group in reversed(result.gpus[gpu_index].links):
         down = group.links[max(0, len(group.links) - left) :] if left else []
         up = group.links[: len(group.links) - len(down)]
         left -= len(down)
         groups += [replace(group, links=up)] if up else []
         groups += [replace(group, links=down, state=0)] if down else []
-    return with_gpu(result, place, links=groups)
+    return with_gpu(result, gpu_index, links=groups)
 
 
 def with_pair(result: Result, i: int, j: int, **status: Any) -> Result:
@@ -287,9 +287,9 @@ def with_ports(result: Result, *states: str, **port: Any) -> Result:
     return replace(result, nics=nics)
 
 
-def with_port(result: Result, place: int, **changes: Any) -> Result:
+def with_port(result: Result, gpu_index: int, **changes: Any) -> Result:
     """The document with one network port changed."""
-    ports = [replace(p, **changes) if i == place else p for i, p in enumerate(result.nics.ports)]
+    ports = [replace(p, **changes) if i == gpu_index else p for i, p in enumerate(result.nics.ports)]
     return replace(result, nics=replace(result.nics, ports=ports))
 
 

@@ -18,26 +18,26 @@ LOST = Problem(kind="gpu-lost", code=15)
 BAD, GOOD, NO_LOAD, UNSURE = Answer.BAD, Answer.GOOD, Answer.NO_LOAD, Answer.UNSURE
 
 
-def slowed(result: Result, *places: int, seconds: float = 900) -> Result:
+def slowed(result: Result, *gpu_indexes: int, seconds: float = 900) -> Result:
     """The machine 15 minutes on, those GPUs in software thermal slowdown for half of it."""
     after = later(result, seconds, gpu=-1)
-    for place in places:
-        after = later(after, 0, gpu=place, sw_thermal=seconds / 2)
+    for gpu_index in gpu_indexes:
+        after = later(after, 0, gpu=gpu_index, sw_thermal=seconds / 2)
     return after
 
 
-def only_works(result: Result, *places: int) -> Result:
+def only_works(result: Result, *gpu_indexes: int) -> Result:
     """The machine 15 minutes on with load on those GPUs alone."""
     after = later(result, 900)
-    for place in range(len(after.gpus)):
-        if place not in places:
-            counters = after.gpus[place].counters
+    for gpu_index in range(len(after.gpus)):
+        if gpu_index not in gpu_indexes:
+            counters = after.gpus[gpu_index].counters
             before = counters.low_utilization_ns
             assert isinstance(before, int)
             idle = replace(counters, low_utilization_ns=before + 900 * 10**9)
-            after = made.with_gpu(after, place, counters=idle, **resting())
+            after = made.with_gpu(after, gpu_index, counters=idle, **resting())
         else:
-            after = made.with_gpu(after, place, **working())
+            after = made.with_gpu(after, gpu_index, **working())
     return after
 
 
@@ -54,9 +54,9 @@ def test_gpus_that_were_not_seen_are_not_good() -> None:
     sick = made.with_gpu(node(), 0, error=LOST)
     half = replace(sick, gpus=sick.gpus[:1])
     for partial in (replace(sick, problem=Problem(kind="deadline")), half):
-        said = judge(node(), partial).answers
-        assert said["gpu-lost"] is BAD
-        assert GOOD not in said.values()
+        answers = judge(node(), partial).answers
+        assert answers["gpu-lost"] is BAD
+        assert GOOD not in answers.values()
 
 
 # -- every row

@@ -97,8 +97,8 @@ def test_the_umbrella_bit_is_not_counted_twice(bit: int, code: str) -> None:
 def test_a_brake_that_is_held_right_now_fails_beside_a_counter_and_idle() -> None:
     """Whatever the counter says, and without load; the power supply is at fault."""
     first = every(node(), **resting())
-    held = every(later(first, 900, low_utilization=900, watts=70), **resting(bits={0x80: 12, 0x8: 12}))
-    judgement = judge(first, held)
+    braked = every(later(first, 900, low_utilization=900, watts=70), **resting(bits={0x80: 12, 0x8: 12}))
+    judgement = judge(first, braked)
     assert codes(judgement) == ["power-brake/fail"]
     assert (judgement.psu, judgement.load) == (Psu.FAULT, "idle")
 

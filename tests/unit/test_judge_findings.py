@@ -18,7 +18,7 @@ HOT = Temperature(gpu=84, gpu_max=85)
 
 
 @pytest.mark.parametrize(
-    ("values", "found"),
+    ("values", "expected"),
     [
         ({"gpu": 79, "gpu_max": 85}, []),
         ({"gpu": 80, "gpu_max": 85}, ["hot/warn"]),
@@ -46,10 +46,10 @@ HOT = Temperature(gpu=84, gpu_max=85)
     ],
 )
 def test_heat_is_judged_by_the_vendor_and_else_by_the_policy(
-    values: dict[str, int], found: list[str]
+    values: dict[str, int], expected: list[str]
 ) -> None:
     """Within 5 °C of the vendor's limit warns, else from 80 on; nothing fails without load or sensor."""
-    assert codes(judge_health(cool(**values))) == found
+    assert codes(judge_health(cool(**values))) == expected
 
 
 def test_the_hottest_sample_of_the_window_counts() -> None:
@@ -80,7 +80,7 @@ def test_heat_without_a_vendor_limit_names_the_policys_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("power", "found"),
+    ("power", "expected"),
     [
         (Power(enforced_limit_mw=359_999, default_limit_mw=400_000), ["power-cap-low/warn"]),
         (Power(enforced_limit_mw=360_000, default_limit_mw=400_000), []),
@@ -90,10 +90,10 @@ def test_heat_without_a_vendor_limit_names_the_policys_number() -> None:
         (Power(enforced_limit_mw=100_000), []),
     ],
 )
-def test_a_cap_below_nine_tenths_of_the_default_is_said(power: Power, found: list[str]) -> None:
+def test_a_cap_below_nine_tenths_of_the_default_is_said(power: Power, expected: list[str]) -> None:
     """Below 0.9 warns, exactly 0.9 does not; a missing or zero reading is no cap."""
     result = replace(made.phb(), gpus=[replace(gpu, power=power) for gpu in made.phb().gpus])
-    assert codes(judge_health(result)) == found
+    assert codes(judge_health(result)) == expected
 
 
 def test_the_share_of_power_is_a_threshold() -> None:
@@ -141,7 +141,7 @@ def test_findings_are_listed_worst_first_and_the_worst_is_the_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "words"),
+    ("result", "text"),
     [
         (made.h100(), "8x NVIDIA H100 80GB HBM3: healthy; NVLink joins all GPUs, 450 GB/s per GPU one way."),
         (made.phb(), "2x NVIDIA GeForce RTX 4090: healthy; no NVLink, GPUs talk over PCIe."),
@@ -165,9 +165,9 @@ def test_findings_are_listed_worst_first_and_the_worst_is_the_verdict() -> None:
         ),
     ],
 )
-def test_the_summary_is_one_sentence_for_a_person(result: Result, words: str) -> None:
+def test_the_summary_is_one_sentence_for_a_person(result: Result, text: str) -> None:
     """What it is, what is wrong, where."""
-    assert judge_health(result).summary == words
+    assert judge_health(result).summary == text
 
 
 def test_the_summary_counts_what_else_there_is_without_what_is_only_worth_knowing() -> None:

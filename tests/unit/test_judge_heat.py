@@ -34,7 +34,7 @@ def answer(judgement: Judgement, code: str) -> tuple[list[str], Answer]:
 
 
 @pytest.mark.parametrize(
-    ("result", "found", "said"),
+    ("result", "expected", "expected_answer"),
     [
         (heated(81), [], Answer.GOOD),
         (heated(82), ["hot/warn"], Answer.GOOD),
@@ -59,10 +59,10 @@ def answer(judgement: Judgement, code: str) -> tuple[list[str], Answer]:
     ],
 )
 def test_a_vendors_limit_needs_a_counter_and_the_policys_does_not(
-    result: Result, found: list[str], said: Answer
+    result: Result, expected: list[str], expected_answer: Answer
 ) -> None:
     """Fails at the limit with heat counted; good again 5 °C below it; a margin of 0 alone proves nothing."""
-    assert answer(judge(result), "hot") == (found, said)
+    assert answer(judge(result), "hot") == (expected, expected_answer)
 
 
 def test_heat_of_an_idle_gpu_warns_and_neither_enters_nor_leaves() -> None:
@@ -108,7 +108,7 @@ def test_growth_over_the_interval_counts_for_heat_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "found", "said"),
+    ("result", "expected", "expected_answer"),
     [
         (heated(60, memory=89), [], Answer.GOOD),
         (heated(60, memory=90), ["memory-hot/warn"], Answer.GOOD),
@@ -120,11 +120,11 @@ def test_growth_over_the_interval_counts_for_heat_as_well() -> None:
     ],
 )
 def test_memory_fails_at_its_limit_with_software_slowdown(
-    result: Result, found: list[str], said: Answer
+    result: Result, expected: list[str], expected_answer: Answer
 ) -> None:
     """By the window's hottest sample of the memory; no sensor, no answer."""
     whole = made.with_gpu(result, 1, **working(memory_temperature=span(60)))
-    assert answer(judge(whole), "memory-hot") == (found, said)
+    assert answer(judge(whole), "memory-hot") == (expected, expected_answer)
 
 
 # -- for long
@@ -175,7 +175,7 @@ def capped(mhz: float, *, name: str = "NVIDIA A100-SXM4-80GB", bits: int = 12, *
 
 
 @pytest.mark.parametrize(
-    ("result", "found"),
+    ("result", "expected"),
     [
         (capped(1274), ["power-cap-low/warn"]),
         (capped(1275), []),
@@ -186,9 +186,11 @@ def capped(mhz: float, *, name: str = "NVIDIA A100-SXM4-80GB", bits: int = 12, *
         (capped(1274, utilization=span(20, 90)), []),
     ],
 )
-def test_a_cap_below_the_base_clock_is_said_where_the_base_is_known(result: Result, found: list[str]) -> None:
+def test_a_cap_below_the_base_clock_is_said_where_the_base_is_known(
+    result: Result, expected: list[str]
+) -> None:
     """Under load and capped in most samples; a model without a row has no opinion."""
-    assert codes(judge(result)) == found
+    assert codes(judge(result)) == expected
 
 
 def test_base_clocks_are_found_by_nvmls_name_old_and_new() -> None:
@@ -202,14 +204,14 @@ def test_base_clocks_are_found_by_nvmls_name_old_and_new() -> None:
 def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None) -> Result:
     """GPUs at work at these clocks; `bits` by position."""
     result = node(len(mhz))
-    for place, clock in enumerate(mhz):
-        fields = working(sm_mhz=span(clock), bits=(bits or {}).get(place))
-        result = made.with_gpu(result, place, **fields)
+    for gpu_index, clock in enumerate(mhz):
+        fields = working(sm_mhz=span(clock), bits=(bits or {}).get(gpu_index))
+        result = made.with_gpu(result, gpu_index, **fields)
     return result
 
 
 @pytest.mark.parametrize(
-    ("result", "found"),
+    ("result", "expected"),
     [
         (paced(1000, 1000, 1000, 930), []),
         (paced(1000, 1000, 1000, 929), ["slow-clock/warn"]),
@@ -225,9 +227,11 @@ def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None) -> Result:
         (made.with_gpu(paced(1000, 1000, 700), 2, **working(sm_mhz=span(700), utilization=span(40))), []),
     ],
 )
-def test_a_gpu_is_compared_with_identical_siblings_at_the_same_work(result: Result, found: list[str]) -> None:
+def test_a_gpu_is_compared_with_identical_siblings_at_the_same_work(
+    result: Result, expected: list[str]
+) -> None:
     """Not with another model, an idle one, one whose clocks are set, or one that draws less than its cap."""
-    assert codes(judge(result)) == found
+    assert codes(judge(result)) == expected
 
 
 def test_a_slow_clock_with_a_known_reason_is_that_reasons() -> None:
@@ -257,8 +261,8 @@ def test_shares_of_clocks_are_the_policys() -> None:
     assert codes(judge(paced(1000, 550), thresholds=lenient)) == ["slow-clock/warn"]
 
 
-@pytest.mark.parametrize(("limit", "margin", "found"), [(87, 47, []), (0, 47, []), (0, 4, ["hot/warn"])])
-def test_a_limit_that_is_no_distance_is_left_out(limit: int, margin: int, found: list[str]) -> None:
+@pytest.mark.parametrize(("limit", "margin", "expected"), [(87, 47, []), (0, 47, []), (0, 4, ["hot/warn"])])
+def test_a_limit_that_is_no_distance_is_left_out(limit: int, margin: int, expected: list[str]) -> None:
     """A driver that answers a T.Limit with an absolute temperature must not make a cool GPU hot."""
     cool = Temperature(gpu=40, margin=margin, tlimit_gpu_max=limit)
-    assert codes(judge(node(temperature=cool))) == found
+    assert codes(judge(node(temperature=cool))) == expected

@@ -149,8 +149,8 @@ def full(gpus: int, *, ports: int) -> History:
     """A node up for a year on which everything has been counted, its GPUs busy, hot and bad for long."""
     counts = Counts(
         **{
-            name: 31_536_000_000 - place if name in growth.CLOCKLIKE else 46_656 + place
-            for place, name in enumerate(Counts.__struct_fields__)
+            name: 31_536_000_000 - gpu_index if name in growth.CLOCKLIKE else 46_656 + gpu_index
+            for gpu_index, name in enumerate(Counts.__struct_fields__)
         }
     )
     counts = replace(counts, energy_cj=31_536_000 * 700 * 100)
@@ -161,8 +161,8 @@ def full(gpus: int, *, ports: int) -> History:
         boot=BOOT,
         driver="580.105.08",
         boottime_ms=31_536_000_000,
-        gpus={f"{place:08x}": memory for place in range(gpus)},
-        ports={f"mlx5_{place}/1": PortHistory(46_656, 4000) for place in range(ports)},
+        gpus={f"{gpu_index:08x}": memory for gpu_index in range(gpus)},
+        ports={f"mlx5_{gpu_index}/1": PortHistory(46_656, 4000) for gpu_index in range(ports)},
     )
 
 
@@ -190,8 +190,8 @@ def test_what_does_not_fit_is_forgotten_in_order_and_never_cut() -> None:
 def test_an_absurd_node_leaves_no_memory_rather_than_half_of_one() -> None:
     """UUIDs as long as a document allows, the same at the start: whole ones are the keys, and too long."""
     absurd = made.h100(64)
-    for place in range(64):
-        absurd = made.with_gpu(absurd, place, uuid="ü" * 100 + f"{place:03}")
+    for gpu_index in range(64):
+        absurd = made.with_gpu(absurd, gpu_index, uuid="ü" * 100 + f"{gpu_index:03}")
     assert run(absurd).gpus == {}
 
 

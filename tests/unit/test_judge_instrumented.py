@@ -54,14 +54,16 @@ FAULTS = {
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.sampled_from(MACHINES), st.sampled_from(sorted(FAULTS)), st.integers(0, 63))
-def test_a_fault_on_any_gpu_is_found_there_and_nowhere_else(machine: Result, fault: str, place: int) -> None:
+def test_a_fault_on_any_gpu_is_found_there_and_nowhere_else(
+    machine: Result, fault: str, gpu_index: int
+) -> None:
     """One finding that names the GPU, a bad answer for its row, and the same class and labels as before."""
-    place %= len(machine.gpus)
+    gpu_index %= len(machine.gpus)
     history = judge_health(machine).history
-    judgement = judge_health(made.with_gpu(made.later(machine), place, **FAULTS[fault]), history=history)
+    judgement = judge_health(made.with_gpu(made.later(machine), gpu_index, **FAULTS[fault]), history=history)
     failed = [finding for finding in judgement.findings if finding.severity is Severity.FAIL]
     assert [finding.code for finding in failed] == [fault]
-    assert failed[0].subject == f"GPU {place} ({made.pci(place)})"
+    assert failed[0].subject == f"GPU {gpu_index} ({made.pci(gpu_index)})"
     assert [row for row, answer in judgement.answers.items() if answer is Answer.BAD] == [fault]
     assert judgement.verdict is Verdict.FAIL
     assert judgement.interconnect == judge_health(machine).interconnect
@@ -71,9 +73,9 @@ def test_findings_of_a_node_where_everything_is_wrong_stay_readable() -> None:
     """Each message is short enough for an event, and says what to do next."""
     sick = made.instrumented(made.h100(16))
     history = judge_health(sick).history
-    for place in range(16):
+    for gpu_index in range(16):
         changes = FAULTS["ecc"] | FAULTS["xid"] | FAULTS["pcie-narrow"] | FAULTS["recovery-action"]
-        sick = made.with_gpu(sick, place, **changes)
+        sick = made.with_gpu(sick, gpu_index, **changes)
     alarms = [replace(sensor, alarm=1, value=10_000) for sensor in sick.sensors]
     findings = judge_health(made.later(replace(sick, sensors=alarms)), history=history).findings
     assert len(findings) >= 5

@@ -94,8 +94,8 @@ def test_links_up_and_p2p_refused_is_a_disagreement(grid: str, status: int) -> N
 @pytest.mark.parametrize("status", [6, 99, Unavailable("Unknown")], ids=["U", "99", "unavailable"])
 def test_p2p_that_cannot_be_told_is_unknown_and_not_pcie(grid: str, status: int | Unavailable) -> None:
     """An unreadable status neither counts as OK nor turns NVLink into PCIe."""
-    found = joined(made.with_pair(made.titan(), 0, 1, **{grid: status}))
-    assert (found.klass, found.reason) == (None, "P2pUnreadable")
+    interconnect = joined(made.with_pair(made.titan(), 0, 1, **{grid: status}))
+    assert (interconnect.klass, interconnect.reason) == (None, "P2pUnreadable")
 
 
 def test_p2p_grids_that_are_missing_are_unknown() -> None:
@@ -140,15 +140,15 @@ def test_nvlink_p2p_without_any_link_is_not_called_pcie() -> None:
 )
 def test_the_fabric_must_agree_or_have_no_opinion(fabric: Fabric, agrees: bool) -> None:
     """One GPU whose fabric is not ready takes the node's class away."""
-    found = joined(made.with_gpu(made.h100(), 5, fabric=fabric))
-    assert found.reason == ("NvlinkRing" if agrees else "FabricDisagrees")
+    interconnect = joined(made.with_gpu(made.h100(), 5, fabric=fabric))
+    assert interconnect.reason == ("NvlinkRing" if agrees else "FabricDisagrees")
 
 
 def test_the_fabric_is_asked_even_where_no_link_is_up() -> None:
     """A fabric that has not started explains links that are down: this is not a PCIe machine."""
     result = made.h100(2)
-    for place in range(2):
-        result = made.with_gpu(result, place, links=[], switch_links=0, fabric=Fabric(state=1))
+    for gpu_index in range(2):
+        result = made.with_gpu(result, gpu_index, links=[], switch_links=0, fabric=Fabric(state=1))
     assert joined(result).reason == "FabricDisagrees"
 
 
@@ -162,9 +162,9 @@ def test_below_three_quarters_of_the_expected_links_there_is_no_class(
     down: int, klass: InterconnectClass | None
 ) -> None:
     """14 of 18 links are 78 %, 13 are 72 %: the limit of 75 % lies between."""
-    found = joined(made.without_links(made.h100(), 3, count=down))
-    assert found.klass is klass
-    assert found.nvlink_gbps == (350 if klass else None)
+    interconnect = joined(made.without_links(made.h100(), 3, count=down))
+    assert interconnect.klass is klass
+    assert interconnect.nvlink_gbps == (350 if klass else None)
 
 
 def test_exactly_three_quarters_of_the_links_are_enough() -> None:
@@ -236,11 +236,11 @@ def test_without_a_rate_the_class_stands_and_the_number_is_absent() -> None:
     """A rate that is not readable or like none that is sold is not invented."""
     for mbps in (0, 35_000):
         result = made.titan()
-        for place in range(2):
-            result = made.with_links(result, place, mbps=mbps)
-        found = joined(result)
-        assert (found.klass, found.nvlink_gbps) == (NVLINK, None)
-        assert found.message == "both GPUs are joined by NVLink, link rate not readable"
+        for gpu_index in range(2):
+            result = made.with_links(result, gpu_index, mbps=mbps)
+        interconnect = joined(result)
+        assert (interconnect.klass, interconnect.nvlink_gbps) == (NVLINK, None)
+        assert interconnect.message == "both GPUs are joined by NVLink, link rate not readable"
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def test_the_worse_of_siblings_and_history_is_what_counts() -> None:
     """All siblings degraded alike are seen against the past."""
     history = judge_health(made.h100()).history
     result = made.h100()
-    for place in range(8):
-        result = made.without_links(result, place, count=2)
+    for gpu_index in range(8):
+        result = made.without_links(result, gpu_index, count=2)
     finding = only(judge_health(result, history=history))
     assert finding.evidence["against"] == "history"
     assert finding.subject.endswith("and 7 more")

@@ -226,5 +226,5 @@ def test_counters_survive_a_lost_gpu_and_an_unreadable_run() -> None:
     grown = case(first, lost, later(lost, 900, gpu=0, sw_thermal=500)).growth
     assert (grown.interval.seconds, grown.gpus[0].sw_thermal, grown.gpus[1].sw_thermal) == (900, 500, None)
     before = judge(first).history
-    blind = judge_health(Result(probe="health", problem=Problem(kind="call-hung")), history=before)
-    assert (blind.answers, blind.history) == ({}, before)
+    unreadable = judge_health(Result(probe="health", problem=Problem(kind="call-hung")), history=before)
+    assert (unreadable.answers, unreadable.history) == ({}, before)

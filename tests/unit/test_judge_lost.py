@@ -12,7 +12,7 @@ from support.judge_results import codes, only
 
 LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
 STRANGER = "0000:f0:00.0"
-ALL = [made.pci(place) for place in range(8)]
+ALL = [made.pci(index) for index in range(8)]
 
 
 def whole() -> Result:
@@ -27,26 +27,26 @@ def past() -> History:
 
 def left(count: int, *, on_bus: int, silent: int = 0, more: tuple[str, ...] = ()) -> Result:
     """NVML lists the first `count` GPUs; the bus has the first `on_bus`, the last `silent` of them mute."""
-    addresses = [made.pci(place) for place in range(on_bus)]
+    addresses = [made.pci(index) for index in range(on_bus)]
     bus = Bus(gpus=[*addresses, *more], silent=addresses[len(addresses) - silent :] if silent else [])
     return replace(made.later(made.h100(count)), bus=bus)
 
 
 @pytest.mark.parametrize(
-    ("result", "place"),
+    ("result", "index"),
     [
         (left(7, on_bus=7), "is empty"),
         (left(7, on_bus=8, silent=1), "is silent (0000:16:00.0)"),
     ],
 )
-def test_a_gpu_that_fell_off_the_bus_is_lost(result: Result, place: str) -> None:
+def test_a_gpu_that_fell_off_the_bus_is_lost(result: Result, index: str) -> None:
     """NVML lacks it, the last run of this boot saw it, and its place on the bus is empty or silent."""
     judgement = judge_health(result, history=past())
     finding = only(judgement)
     assert (finding.code, judgement.verdict) == ("gpu-lost", Verdict.FAIL)
     assert judgement.answers["gpu-lost"] is Answer.BAD
     assert finding.subject == made.uuid(7)[:12]
-    assert f"Its place on the PCI bus {place}" in finding.message
+    assert f"Its place on the PCI bus {index}" in finding.message
     assert judgement.interconnect.klass is None
     assert "1 GPU" not in judgement.interconnect.message
     assert "fell off the bus" in judgement.interconnect.message
@@ -200,7 +200,7 @@ def test_links_of_its_peers_do_not_make_a_lost_gpu_a_hidden_one() -> None:
     """Half a second after the fall the other ends may still read as active."""
     mesh = made.with_bus(made.hgx_a100_4())
     left_over = replace(made.later(mesh), gpus=mesh.gpus[:3], pairs=made.pairs([[1] * 3] * 3))
-    gone = replace(left_over, bus=Bus(gpus=[made.pci(place) for place in range(3)]))
+    gone = replace(left_over, bus=Bus(gpus=[made.pci(index) for index in range(3)]))
     history = judge_health(mesh).history
     assert codes(judge_health(gone, history=history)) == ["gpu-lost/fail"]
     assert codes(judge_health(left_over, history=history)) == ["gpus-not-visible/warn"]

@@ -102,13 +102,13 @@ def test_a_gpu_without_ecc_answers_nothing_and_is_never_found() -> None:
 
 def test_a_gpu_that_stops_counting_is_not_good() -> None:
     """ECC is on, but its count could not be read: silence is no health."""
-    blind = Ecc(mode=1, volatile_uncorrected=Unavailable("Unknown"))
-    judgement = judge_health(made.with_gpu(sound(), 1, ecc=blind))
+    unreadable = Ecc(mode=1, volatile_uncorrected=Unavailable("Unknown"))
+    judgement = judge_health(made.with_gpu(sound(), 1, ecc=unreadable))
     assert (codes(judgement), judgement.answers["ecc"]) == ([], Answer.UNSURE)
 
 
 @pytest.mark.parametrize(
-    ("changes", "found"),
+    ("changes", "expected"),
     [
         ({"repair": Repair(rows_pending=1, rows_failed=0, action=0)}, ["row-remap/warn"]),
         ({"repair": Repair(pages_pending=1, action=0)}, ["row-remap/warn"]),
@@ -122,11 +122,11 @@ def test_a_gpu_that_stops_counting_is_not_good() -> None:
         ({"repair": Repair(pages_single_bit=12, pages_double_bit=1, pages_pending=0, action=0)}, []),
     ],
 )
-def test_marks_on_a_board_are_judged_as_they_stand(changes: dict[str, object], found: list[str]) -> None:
+def test_marks_on_a_board_are_judged_as_they_stand(changes: dict[str, object], expected: list[str]) -> None:
     """Pending warns, failed fails, and repairs that were done are nobody's business."""
     judgement = judge_health(made.with_gpu(sound(), 1, **changes))
-    assert codes(judgement) == found
-    if found:
+    assert codes(judgement) == expected
+    if expected:
         assert judgement.findings[0].subject == "GPU 1 (0000:10:00.0)"
 
 
@@ -159,16 +159,16 @@ def test_no_repair_on_any_gpu_answers_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "found"),
+    ("action", "expected"),
     [(0, [])]
     + [(action, ["recovery-action/fail"]) for action in (1, 2, 4, 6, 7)]
     + [(action, ["recovery-action/warn"]) for action in (3, 5, 8, 99)],
 )
-def test_what_the_driver_asks_for_is_passed_on(action: int, found: list[str]) -> None:
+def test_what_the_driver_asks_for_is_passed_on(action: int, expected: list[str]) -> None:
     """Draining P2P, recovering IMEX and actions of tomorrow warn; everything else fails."""
     judgement = judge_health(made.with_gpu(sound(), 1, repair=Repair(rows_failed=0, action=action)))
-    assert codes(judgement) == found
-    if found:
+    assert codes(judgement) == expected
+    if expected:
         assert f"recovery action {action}" in only(judgement).message
 
 
@@ -187,8 +187,8 @@ def test_many_sick_gpus_are_one_finding_with_the_worst_first() -> None:
     counts = [Ecc(mode=1, volatile_uncorrected=n) for n in (1, 1, 9, 1)]
     before = made.every_gpu(made.hgx_a100_4(), ecc=CLEAN)
     now = before
-    for place, ecc in enumerate(counts):
-        now = made.with_gpu(now, place, ecc=ecc)
+    for gpu_index, ecc in enumerate(counts):
+        now = made.with_gpu(now, gpu_index, ecc=ecc)
     finding = only(after(before, now))
     assert finding.subject == "GPU 2 (0000:11:00.0) and 3 more"
     assert finding.evidence["also"] == "GPU 0, GPU 1, GPU 3"

@@ -131,7 +131,7 @@ def test_ports_that_a_message_had_no_room_for_are_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rates", "found"),
+    ("rates", "expected"),
     [
         ([400, 400, 400, 400], []),
         ([400, 400, 400, 100], ["nic-slow/warn"]),
@@ -142,14 +142,14 @@ def test_ports_that_a_message_had_no_room_for_are_not_forgotten() -> None:
         ([100, 100, 100, 400], []),
     ],
 )
-def test_a_port_below_three_of_its_kind_that_agree_warns(rates: list[int], found: list[str]) -> None:
+def test_a_port_below_three_of_its_kind_that_agree_warns(rates: list[int], expected: list[str]) -> None:
     """A faster one is no reason to call the others slow, and where nobody agrees there is no measure."""
     result = node(*[UP] * len(rates))
-    for place, rate in enumerate(rates):
-        result = made.with_port(result, place, rate_gbps=rate)
+    for number, rate in enumerate(rates):
+        result = made.with_port(result, number, rate_gbps=rate)
     judgement = judge_health(result)
-    assert codes(judgement) == found
-    if found:
+    assert codes(judgement) == expected
+    if expected:
         assert "100 Gb/s; " in only(judgement).message
         assert only(judgement).evidence == {"rate_gbps": 100, "expected_gbps": 400}
 
@@ -176,20 +176,20 @@ def test_ports_that_are_down_are_no_measure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counter", "grown", "found"),
+    ("counter", "grown", "expected"),
     [
         ("symbol_errors", 25, []),
         ("symbol_errors", 26, ["nic-slow/warn"]),
         ("receive_errors", 26, ["nic-slow/warn"]),
     ],
 )
-def test_errors_of_a_port_are_judged_by_their_rate(counter: str, grown: int, found: list[str]) -> None:
+def test_errors_of_a_port_are_judged_by_their_rate(counter: str, grown: int, expected: list[str]) -> None:
     """100 an hour are 25 in 15 minutes; what was counted before does not matter."""
     before, now = node(UP, **{counter: 5_000}), node(UP, **{counter: 5_000 + grown})
     assert codes(judge_health(before)) == []
     judgement = after(before, now)
-    assert codes(judgement) == found
-    if found:
+    assert codes(judgement) == expected
+    if expected:
         assert "26 errors in 900 s since the last run: 104 an hour" in only(judgement).message
 
 
@@ -248,8 +248,8 @@ def test_errors_of_a_port_that_was_away_are_not_those_of_one_interval() -> None:
 # -- a link that comes and goes
 
 
-@pytest.mark.parametrize(("now", "words"), [(4, "once"), (6, "3 times")])
-def test_a_port_that_lost_its_link_and_came_back_warns(now: int, words: str) -> None:
+@pytest.mark.parametrize(("now", "times"), [(4, "once"), (6, "3 times")])
+def test_a_port_that_lost_its_link_and_came_back_warns(now: int, times: str) -> None:
     """Both runs saw it up; every job over it has died meanwhile."""
     before, back = (
         node(UP, UP, link_downed=3),
@@ -257,7 +257,7 @@ def test_a_port_that_lost_its_link_and_came_back_warns(now: int, words: str) -> 
     )
     finding = only(after(before, back))
     assert (finding.code, finding.severity, finding.subject) == ("nic-down", "warn", "port mlx5_1/1")
-    assert f"Lost its link {words} since the last run and came back." in finding.message
+    assert f"Lost its link {times} since the last run and came back." in finding.message
     assert codes(after(before, back, back)) == []
 
 

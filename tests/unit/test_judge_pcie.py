@@ -21,13 +21,13 @@ def link(generation: int = 4, width: int = 16, *, utilization: int = 97, **more:
 def node(*links: Pcie) -> Result:
     """Four GPUs of one model whose links are these; the last one stands for those that are left out."""
     result = made.hgx_a100_4()
-    for place in range(4):
-        result = made.with_gpu(result, place, pcie=links[min(place, len(links) - 1)])
+    for gpu_index in range(4):
+        result = made.with_gpu(result, gpu_index, pcie=links[min(gpu_index, len(links) - 1)])
     return result
 
 
 @pytest.mark.parametrize(
-    ("first", "found"),
+    ("first", "expected"),
     [
         (link(), []),
         (link(3), ["pcie-narrow/warn"]),
@@ -42,9 +42,9 @@ def node(*links: Pcie) -> Result:
         (link(0, 0), []),
     ],
 )
-def test_a_link_is_judged_at_work_against_what_card_and_slot_can_do(first: Pcie, found: list[str]) -> None:
+def test_a_link_is_judged_at_work_against_what_card_and_slot_can_do(first: Pcie, expected: list[str]) -> None:
     """Half the lanes warn, less than half of the others' fail; idle and unread links have no opinion."""
-    assert codes(judge_health(node(first, link()))) == found
+    assert codes(judge_health(node(first, link()))) == expected
 
 
 def test_a_narrow_slot_is_no_fault() -> None:
@@ -108,7 +108,7 @@ def test_the_share_of_the_others_width_is_the_policys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counter", "grown", "found"),
+    ("counter", "grown", "expected"),
     [
         ("replays", 25, []),
         ("replays", 26, ["pcie-errors/warn"]),
@@ -117,13 +117,13 @@ def test_the_share_of_the_others_width_is_the_policys() -> None:
         ("replays", 0, []),
     ],
 )
-def test_pcie_errors_are_judged_by_their_rate(counter: str, grown: int, found: list[str]) -> None:
+def test_pcie_errors_are_judged_by_their_rate(counter: str, grown: int, expected: list[str]) -> None:
     """100 an hour are 25 in 15 minutes; the absolute value says nothing."""
     history = judge_health(node(link(**{counter: 70_000}))).history
     now = made.later(node(link(**{counter: 70_000 + grown}), link(**{counter: 70_000})))
     judgement = judge_health(now, history=history)
-    assert codes(judgement) == found
-    if found:
+    assert codes(judgement) == expected
+    if expected:
         assert "26 " in only(judgement).message
         assert "104 an hour (warns above 100)" in only(judgement).message
 
@@ -148,7 +148,7 @@ def with_errors(**errors: int) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "found"),
+    ("before", "now", "expected"),
     [
         (OLDER | {"replay": 5}, OLDER | {"replay": 6}, ["nvlink-degraded/warn"]),
         (OLDER | {"crc_flit": 5}, OLDER | {"crc_flit": 6}, ["nvlink-degraded/warn"]),
@@ -160,12 +160,14 @@ def with_errors(**errors: int) -> Result:
         ({"symbol": 9}, {"symbol": 9000}, []),
     ],
 )
-def test_nvlink_errors_count_by_growth(before: dict[str, int], now: dict[str, int], found: list[str]) -> None:
+def test_nvlink_errors_count_by_growth(
+    before: dict[str, int], now: dict[str, int], expected: list[str]
+) -> None:
     """Replays and CRC errors warn, a failed recovery fails; corrected bits are what links live with."""
     history = judge_health(with_errors(**before)).history
     judgement = judge_health(made.later(with_errors(**now)), history=history)
-    assert codes(judgement) == found
-    if found:
+    assert codes(judgement) == expected
+    if expected:
         assert only(judgement).subject == "GPU 2 (0000:11:00.0)"
 
 

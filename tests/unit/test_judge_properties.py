@@ -122,8 +122,8 @@ def test_more_slowdown_is_never_less_of_a_finding(name: str, one: float, two: fl
     """At the same work over the same time, a longer slowdown is as bad or worse."""
     first = node()
     less, more = sorted((min(one, seconds), min(two, seconds)))
-    found = [judge(first, later(first, seconds, **{name: amount})) for amount in (less, more)]
-    assert WORSE.index(found[0].verdict) <= WORSE.index(found[1].verdict)
+    expected = [judge(first, later(first, seconds, **{name: amount})) for amount in (less, more)]
+    assert WORSE.index(expected[0].verdict) <= WORSE.index(expected[1].verdict)
 
 
 @quickly
@@ -135,14 +135,14 @@ def test_a_row_is_good_only_when_the_gpu_that_was_bad_has_worked(runs: list[str]
     seen = [first, result]
     for run in runs:
         result = later(result, 900)
-        for place, works in ((0, run == "other"), (1, run == "bad")):
+        for gpu_index, works in ((0, run == "other"), (1, run == "bad")):
             fields = working() if works else resting()
-            counters = result.gpus[place].counters
+            counters = result.gpus[gpu_index].counters
             low = counters.low_utilization_ns
             assert isinstance(low, int)
             if not works:
                 counters = replace(counters, low_utilization_ns=low + 900 * 10**9)
-            result = made.with_gpu(result, place, counters=counters, **fields)
+            result = made.with_gpu(result, gpu_index, counters=counters, **fields)
         seen.append(result)
     expected = {"bad": Answer.GOOD, "other": Answer.NO_LOAD, "rest": Answer.NO_LOAD}
     assert judge(*seen).answers["sw-thermal-slowdown"] is (expected[runs[-1]] if runs else Answer.BAD)
@@ -173,22 +173,22 @@ def test_taking_links_away_never_raises_the_bandwidth(machine: Result, taken: li
     history = judge_health(machine).history
     for past in (History(), history):
         result, before = machine, judge_health(machine, history=past).interconnect.nvlink_gbps
-        for place in taken:
-            result = _one_less(result, place % len(machine.gpus))
+        for gpu_index in taken:
+            result = _one_less(result, gpu_index % len(machine.gpus))
             after = judge_health(result, history=past).interconnect.nvlink_gbps
             assert after is None or (before is not None and after <= before)
             before = after
 
 
-def _one_less(result: Result, place: int) -> Result:
+def _one_less(result: Result, gpu_index: int) -> Result:
     """One active link of the GPU goes down, at both ends of the document's telling."""
-    groups = list(result.gpus[place].links)
+    groups = list(result.gpus[gpu_index].links)
     for n, group in enumerate(groups):
         if group.state == 1:
             rest = [replace(group, links=group.links[1:])] if len(group.links) > 1 else []
             groups[n : n + 1] = [replace(group, links=group.links[:1], state=0), *rest]
             break
-    return made.with_gpu(result, place, links=groups)
+    return made.with_gpu(result, gpu_index, links=groups)
 
 
 @quickly
@@ -198,7 +198,7 @@ def test_nothing_unreadable_is_ever_a_pass_that_was_none(machine: Result, data: 
     size = len(machine.gpus)
     i, j = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, size - 1))
     grid = data.draw(st.sampled_from(["read", "write", "nvlink"]))
-    blind = made.with_pair(machine, i, j, **{grid: {"unavailable": "x"}})
-    blind = msgspec.convert(msgspec.to_builtins(blind), Result)
-    before, after = judge_health(machine).interconnect, judge_health(blind).interconnect
+    unreadable = made.with_pair(machine, i, j, **{grid: {"unavailable": "x"}})
+    unreadable = msgspec.convert(msgspec.to_builtins(unreadable), Result)
+    before, after = judge_health(machine).interconnect, judge_health(unreadable).interconnect
     assert after.klass in (before.klass, None)

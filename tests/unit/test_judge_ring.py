@@ -27,7 +27,7 @@ def test_the_answer_is_that_of_trying_every_order(size: int) -> None:
         share = chance.random()
         for a, b in combinations(range(size), 2):
             joined[a][b] = joined[b][a] = chance.random() < share
-        found = by_trying(joined)
-        seen.add(found)
-        assert ring(joined) is (Ring.YES if found else Ring.NO), joined
+        exists = by_trying(joined)
+        seen.add(exists)
+        assert ring(joined) is (Ring.YES if exists else Ring.NO), joined
     assert seen == {True, False}

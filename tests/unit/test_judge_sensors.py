@@ -29,7 +29,7 @@ def node(*sensors: Sensor) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("millivolts", "found"),
+    ("millivolts", "expected"),
     [
         (12_000, []),
         (12_600, []),
@@ -40,13 +40,13 @@ def node(*sensors: Sensor) -> Result:
         (11_030, ["rail/fail"]),
     ],
 )
-def test_twelve_volts_have_the_tolerance_of_the_connector(millivolts: int, found: list[str]) -> None:
+def test_twelve_volts_have_the_tolerance_of_the_connector(millivolts: int, expected: list[str]) -> None:
     """5 % either way warns, +5 % and -8 % fail (ATX 3.0)."""
-    assert codes(judge_health(node(volts(millivolts)))) == found
+    assert codes(judge_health(node(volts(millivolts)))) == expected
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "millivolts", "found"),
+    ("low", "high", "millivolts", "expected"),
     [
         (11_700, 12_300, 11_600, ["rail/fail"]),
         (11_700, 12_300, 12_400, ["rail/fail"]),
@@ -60,10 +60,10 @@ def test_twelve_volts_have_the_tolerance_of_the_connector(millivolts: int, found
     ],
 )
 def test_the_chips_own_tolerance_wins(
-    low: int, high: int | Unavailable, millivolts: int, found: list[str]
+    low: int, high: int | Unavailable, millivolts: int, expected: list[str]
 ) -> None:
     """Where a chip has limits that can be a tolerance; switch-off points and zeroes are none."""
-    assert codes(judge_health(node(volts(millivolts, low=low, high=high)))) == found
+    assert codes(judge_health(node(volts(millivolts, low=low, high=high)))) == expected
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_supply_is_good_only_where_none_is_mute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fan", "found"),
+    ("fan", "expected"),
     [
         (Fan(percent=60, target=60, rpm=0), ["fan-stopped/warn"]),
         (Fan(percent=59, target=59, rpm=0), []),
@@ -188,9 +188,9 @@ def test_a_supply_is_good_only_where_none_is_mute() -> None:
         (Fan(percent=80, rpm=0), []),
     ],
 )
-def test_a_fan_that_is_told_to_turn_and_does_not_warns(fan: Fan, found: list[str]) -> None:
+def test_a_fan_that_is_told_to_turn_and_does_not_warns(fan: Fan, expected: list[str]) -> None:
     """Fans that rest, passive cards and fans without a tachometer are left alone."""
-    assert codes(judge_health(made.with_gpu(made.phb(), 0, fans=[fan]))) == found
+    assert codes(judge_health(made.with_gpu(made.phb(), 0, fans=[fan]))) == expected
 
 
 def test_a_fan_is_named_with_its_gpu() -> None:
@@ -202,7 +202,7 @@ def test_a_fan_is_named_with_its_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chip", "label", "found"),
+    ("chip", "label", "expected"),
     [
         ("dell_smm", "Processor Fan", ["fan-stopped/warn"]),
         ("emc2305", "", ["fan-stopped/warn"]),
@@ -210,10 +210,10 @@ def test_a_fan_is_named_with_its_gpu() -> None:
         ("nct6775", "CPU Fan", ["fan-stopped/warn"]),
     ],
 )
-def test_fan_alarms_count_where_there_is_a_fan(chip: str, label: str, found: list[str]) -> None:
+def test_fan_alarms_count_where_there_is_a_fan(chip: str, label: str, expected: list[str]) -> None:
     """Mainboards raise alarms for headers that nothing is plugged into."""
     alarm = Sensor(chip=chip, name="fan2", label=label, value=0, alarm=1)
-    assert codes(judge_health(node(alarm))) == found
+    assert codes(judge_health(node(alarm))) == expected
 
 
 # -- thresholds

@@ -26,7 +26,7 @@ def throttled(
 
 
 @pytest.mark.parametrize(
-    ("grown", "found"),
+    ("grown", "expected"),
     [
         ({"sw_thermal": 4.9, "low_utilization": 700}, []),
         ({"sw_thermal": 5, "low_utilization": 700}, ["sw-thermal-slowdown/warn"]),
@@ -53,13 +53,13 @@ def throttled(
         ({"thermal_violation": 900}, []),
     ],
 )
-def test_slowdown_in_fifteen_minutes(grown: dict[str, float], found: list[str]) -> None:
+def test_slowdown_in_fifteen_minutes(grown: dict[str, float], expected: list[str]) -> None:
     """Seconds and share both count; heat by software over the busy time alone; caps and boost never."""
-    assert throttled(**grown)[0] == found
+    assert throttled(**grown)[0] == expected
 
 
 @pytest.mark.parametrize(
-    ("grown", "found"),
+    ("grown", "expected"),
     [
         ({"hw_thermal": 4.9}, ["hw-thermal-slowdown/warn"]),
         ({"hw_thermal": 5}, ["hw-thermal-slowdown/fail"]),
@@ -69,9 +69,9 @@ def test_slowdown_in_fifteen_minutes(grown: dict[str, float], found: list[str]) 
         ({"sw_thermal": 60}, ["sw-thermal-slowdown/fail"]),
     ],
 )
-def test_a_short_interval_still_needs_the_seconds(grown: dict[str, float], found: list[str]) -> None:
+def test_a_short_interval_still_needs_the_seconds(grown: dict[str, float], expected: list[str]) -> None:
     """In 300 s each share is passed long before the floor is."""
-    assert throttled(300, **grown)[0] == found
+    assert throttled(300, **grown)[0] == expected
 
 
 def test_a_nanosecond_is_no_finding() -> None:
@@ -166,8 +166,8 @@ def test_one_gpu_that_was_reset_leaves_the_others_judged() -> None:
 def test_growth_that_cannot_be_is_not_believed() -> None:
     """More than 1.05 seconds a second: a counter of something else."""
     assert throttled(power_brake=945)[0] == ["power-brake/fail"]
-    found, answers = throttled(power_brake=946)
-    assert found == []
+    expected, answers = throttled(power_brake=946)
+    assert expected == []
     assert throttled(power_brake=946, thresholds=Thresholds(plausible_growth=2))[0] == ["power-brake/fail"]
     assert answers["power-brake"] is Answer.GOOD
 
@@ -185,13 +185,13 @@ def test_heat_of_the_hardware_is_not_counted_twice_where_one_counter_holds_both(
     """Before driver 575: the bit says which; both in as many samples are the hardware's, the severer one."""
     counters = Counters(trio=Unavailable("none"), thermal_violation_ns=1, low_utilization_ns=1)
     old = node(counters=counters)
-    for bits, found in [
+    for bits, expected in [
         ({0x40: 12}, "hw-thermal-slowdown/fail"),
         ({0x40: 12, 0x20: 12}, "hw-thermal-slowdown/fail"),
         ({0x20: 12}, "sw-thermal-slowdown/fail"),
     ]:
         judgement = judge(old, every(later(old, 900, thermal_violation=200), **working(bits=bits)))
-        assert codes(judgement) == [found]
+        assert codes(judgement) == [expected]
     assert judge(every(old, **working(bits={0x40: 12}))).answers["sw-thermal-slowdown"] is Answer.UNSURE
 
 
@@ -216,7 +216,7 @@ def windowed(result: Result | None = None, **grown: float) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("grown", "found"),
+    ("grown", "expected"),
     [
         ({"sw_thermal": 0.03}, []),
         ({"sw_thermal": 0.031}, ["sw-thermal-slowdown/warn"]),
@@ -231,19 +231,19 @@ def windowed(result: Result | None = None, **grown: float) -> Result:
         ({"sw_power_cap": 3}, []),
     ],
 )
-def test_a_first_run_is_judged_by_its_window(grown: dict[str, float], found: list[str]) -> None:
+def test_a_first_run_is_judged_by_its_window(grown: dict[str, float], expected: list[str]) -> None:
     """More than 1 % warns, more than half fails, and the evidence says that it was the window."""
     judgement = judge(windowed(**grown))
-    assert codes(judgement) == found
+    assert codes(judgement) == expected
     assert {finding.evidence["evidence"] for finding in judgement.findings} <= {"window"}
     assert all("no earlier reading" in finding.message for finding in judgement.findings)
 
 
 def test_a_window_needs_load_in_every_sample_for_heat_and_none_for_the_brake() -> None:
     """One sample at 49 % and it says nothing of software slowdown; the brake is judged idle too."""
-    for lowest, found in [(50, ["sw-thermal-slowdown/fail"]), (49, [])]:
+    for lowest, expected in [(50, ["sw-thermal-slowdown/fail"]), (49, [])]:
         window = working(utilization=span(lowest, 100), growth=grew(sw_thermal=3))
-        assert codes(judge(every(node(), **window))) == found
+        assert codes(judge(every(node(), **window))) == expected
     idle = every(node(), **resting(growth=grew(power_brake=3, hw_thermal=3, sw_thermal=3)))
     assert codes(judge(idle)) == ["hw-thermal-slowdown/fail", "power-brake/fail"]
 

@@ -195,8 +195,8 @@ def test_links_of_a_mesh_are_not_called_lost_when_their_gpus_are_hidden() -> Non
     history = judge_health(made.dgx1()).history
     assert codes(judge_health(made.dgx1([0, 1, 2, 3]), history=history)) == ["gpus-not-visible/warn"]
     lost = made.with_gpu(made.dgx1(), 7, error=LOST, links=[])
-    for place in range(7):
+    for gpu_index in range(7):
         lost = made.with_gpu(
-            lost, place, links=[g for g in lost.gpus[place].links if g.remote != made.pci(7)]
+            lost, gpu_index, links=[g for g in lost.gpus[gpu_index].links if g.remote != made.pci(7)]
         )
     assert codes(judge_health(lost, history=history)) == ["gpu-lost/fail"]

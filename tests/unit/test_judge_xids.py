@@ -13,10 +13,10 @@ from nodegauge_judge.rules.driver_errors import FATAL, WARNING
 from support.judge_results import codes
 
 
-def seen(*codes: int, place: int = 0) -> Result:
+def seen(*codes: int, gpu_index: int = 0) -> Result:
     """Two GPUs that were watched, one of which reported these."""
     watched = made.every_gpu(made.phb(), xids=Xids(registered=True))
-    return made.with_gpu(watched, place, xids=Xids(registered=True, seen=list(codes)))
+    return made.with_gpu(watched, gpu_index, xids=Xids(registered=True, seen=list(codes)))
 
 
 @pytest.mark.parametrize("code", [48, 74, 79, 94, 95, 119, 120, 140])
@@ -56,8 +56,8 @@ def test_several_xids_of_one_gpu_are_told_apart_by_severity() -> None:
 def test_only_a_window_that_was_watched_on_every_gpu_is_good() -> None:
     """No registration, no opinion."""
     assert judge_health(seen()).answers["xid"] is Answer.GOOD
-    blind = made.with_gpu(seen(), 1, xids=Xids(registered=False))
-    assert judge_health(blind).answers["xid"] is Answer.UNSURE
+    unreadable = made.with_gpu(seen(), 1, xids=Xids(registered=False))
+    assert judge_health(unreadable).answers["xid"] is Answer.UNSURE
     assert judge_health(made.phb()).answers["xid"] is Answer.UNSURE
     never = Xids(registered=Unavailable("NVML_ERROR_NOT_SUPPORTED"))
     assert judge_health(made.with_gpu(seen(), 1, xids=never)).answers["xid"] is Answer.GOOD
