@@ -65,19 +65,19 @@ def degraded(links: int) -> Result:
         ([6, 12, 5, 5, 5, 5], 6),
     ],
 )
-def test_memory_rises_on_two_readings_and_falls_only_while_unconfirmed(
+def test_the_link_sum_rises_on_two_readings_and_falls_only_while_unconfirmed(
     readings: list[int], expected: int
 ) -> None:
     """Two in a row raise it; a confirmed sum never falls; one seen once gives way to three lower in a row."""
     assert remembered(readings).sum == expected
 
 
-def test_the_same_reading_twice_confirms_and_clears_what_differed() -> None:
+def test_a_repeated_reading_confirms_the_link_sum() -> None:
     """After it, nothing of an earlier rival is left to add up with a later one."""
     assert remembered([6, 6]) == remembered([6, 5, 6]) == remembered([6, 9, 6]) == LinkHistory(6, True)
 
 
-def test_a_lost_link_is_reported_again_and_again() -> None:
+def test_a_lost_link_is_reported_in_every_run() -> None:
     """Twenty runs on one link do not make one link normal."""
     history = run(made.titan(), made.titan(), *[degraded(1)] * 20)
     assert judge_health(degraded(1), history=history).findings[0].code == "nvlink-degraded"
@@ -88,20 +88,20 @@ def test_a_lost_link_is_reported_after_a_single_good_run() -> None:
     assert judge_health(degraded(1), history=run(made.titan())).findings[0].code == "nvlink-degraded"
 
 
-def test_one_reading_that_was_too_high_degrades_nobody() -> None:
+def test_one_reading_that_is_too_high_is_ignored() -> None:
     """A bogus NV4 between good readings is forgotten at once."""
     bogus = made.mesh([[0, 4], [4, 0]], name="NVIDIA TITAN RTX", mbps=25_781)
     history = run(made.titan(), made.titan(), bogus)
     assert judge_health(made.titan(), history=history).findings == []
 
 
-def test_a_bridge_that_was_added_is_the_new_normal_after_two_runs() -> None:
+def test_an_added_bridge_is_expected_after_two_runs() -> None:
     """More links than before are welcome."""
     history = run(degraded(1), degraded(1), made.titan(), made.titan())
     assert sums(history) == [2, 2]
 
 
-def test_hidden_gpus_leave_the_memory_as_it_was() -> None:
+def test_hidden_gpus_do_not_change_the_history() -> None:
     """A run that saw four of eight GPUs neither shrinks the set nor touches a sum."""
     whole = run(made.dgx1(), made.dgx1())
     assert judge_health(made.dgx1([0, 1, 2, 3]), history=whole).history == whole
@@ -117,13 +117,13 @@ def test_hidden_gpus_leave_the_memory_as_it_was() -> None:
     ],
     ids=["cut-off", "lost-gpu", "mig", "no-gpu"],
 )
-def test_only_a_whole_and_clean_reading_is_remembered(result: Result) -> None:
+def test_only_a_complete_reading_changes_the_history(result: Result) -> None:
     """What was not read properly changes nothing."""
     history = run(made.titan())
     assert judge_health(result, history=history).history == history
 
 
-def test_links_that_could_not_be_told_keep_what_was_known() -> None:
+def test_unclear_links_do_not_change_the_history() -> None:
     """A reading in doubt is neither the new sum nor a lower one."""
     history = run(made.titan(), made.titan())
     asleep = made.with_links(made.with_links(made.titan(), 0, state=2), 1, state=2)
@@ -131,7 +131,7 @@ def test_links_that_could_not_be_told_keep_what_was_known() -> None:
     assert sums(run(asleep)) == [0, 0]
 
 
-def test_a_swapped_gpu_is_known_from_then_on_and_the_old_one_forgotten() -> None:
+def test_a_replaced_gpu_takes_the_place_of_the_old_one_in_the_history() -> None:
     """The set of GPUs is that of the last whole reading."""
     swapped = made.with_gpu(made.titan(), 1, uuid="GPU-new")
     assert set(run(made.titan(), swapped).gpus) == {"00000000", "new"}
@@ -173,7 +173,7 @@ def test_sixteen_gpus_and_ten_ports_fit_with_everything_counted_for_a_year() -> 
     assert History.decode(history.encode()) == history
 
 
-def test_what_does_not_fit_is_forgotten_in_order_and_never_cut() -> None:
+def test_a_history_that_is_too_large_drops_whole_parts_in_order() -> None:
     """Ports first, then counters, then what was bad, the links last; in the end nothing but the boot."""
     seen = [History.decode(full(count, ports=128).encode()) for count in (16, 24, 60, 64, 100)]
     assert [history is not None and bool(history.ports) for history in seen] == [False] * 5
@@ -187,7 +187,7 @@ def test_what_does_not_fit_is_forgotten_in_order_and_never_cut() -> None:
     assert all(len(full(count, ports=128).encode()) <= LIMIT for count in range(0, 200, 7))
 
 
-def test_an_absurd_node_leaves_no_memory_rather_than_half_of_one() -> None:
+def test_absurd_uuids_leave_an_empty_history() -> None:
     """UUIDs as long as a document allows, the same at the start: whole ones are the keys, and too long."""
     absurd = made.h100(64)
     for gpu_index in range(64):

@@ -59,14 +59,14 @@ def test_busy_time_by_mean_power(watts: float, busy: float) -> None:
     assert by_power(watts) == pytest.approx(busy)
 
 
-def test_the_share_of_the_way_is_the_policys() -> None:
+def test_the_policy_sets_the_busy_power_share() -> None:
     """busyPowerShare."""
     first = every(node(counters=NO_IDLE_COUNTER), **resting())
     second = every(later(first, 900, watts=385), **working())
     assert load.busy_seconds(case(first, second, thresholds=Thresholds(busy_power_share=1)), 0) == 450
 
 
-def test_without_idle_watts_or_a_limit_power_tells_nothing() -> None:
+def test_power_needs_idle_watts_and_a_limit_to_tell_load() -> None:
     """A GPU that was never seen idle could be anything; then its window speaks."""
     assert by_power(349, idle=None) is None
     assert by_power(350, idle=None) == 900
@@ -77,7 +77,7 @@ def test_without_idle_watts_or_a_limit_power_tells_nothing() -> None:
     assert load.of_interval(case(first, rested), 0) is Load.IDLE
 
 
-def test_a_counter_that_never_counted_or_stands_still_on_an_idle_gpu_is_not_believed() -> None:
+def test_a_low_utilisation_counter_that_does_not_count_is_not_believed() -> None:
     """Else every idle GPU of such a driver would be a busy one, and idle runs would lift taints."""
     silent = every(node(), counters=replace(NO_IDLE_COUNTER, low_utilization_ns=0), **resting())
     assert load.busy_seconds(case(silent, later(silent, 900, watts=70)), 0) == 0
@@ -130,9 +130,7 @@ def test_load_by_the_interval_and_by_the_window(
         (working(utilization=None, power_mw=None), Load.UNKNOWN),
     ],
 )
-def test_without_utilisation_power_and_the_idle_bit_tell_what_they_can(
-    fields: dict[str, Any], expected: Load
-) -> None:
+def test_without_utilisation_power_and_the_idle_bit_tell_load(fields: dict[str, Any], expected: Load) -> None:
     """MIG hides utilisation: half of the limit in every sample is work, idle in every sample is none."""
     assert load.of_interval(case(every(node(), **fields)), 0) is expected
 
@@ -205,7 +203,7 @@ def test_the_first_run_and_a_new_gpu_have_no_growth_and_say_so() -> None:
     assert "this GPU" in grown.gpus[1].why("sw_thermal")
 
 
-def test_reasons_name_what_happened() -> None:
+def test_an_invalid_interval_names_its_reason() -> None:
     """For the evidence, and for whoever asks why nothing was said."""
     first = node()
     reboot = replace(later(first, 900), host=replace(later(first, 900).host, boot_id="b"))

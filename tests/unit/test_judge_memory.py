@@ -1,4 +1,4 @@
-"""Memory errors, repairs, and what the driver wants done: growth fails, a count without a past only warns."""
+"""GPU memory: new errors fail, a count without an earlier reading warns, repairs are judged as they are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from nodegauge_judge import Answer, Judgement, Verdict, judge_health
 from support.judge_results import codes, only
 
 CLEAN = Ecc(mode=1, volatile_corrected=0, volatile_uncorrected=0, aggregate_uncorrected=0, sram_threshold=0)
+
+
 NONE = Unavailable("NVML_ERROR_NOT_SUPPORTED")
+
+
 NEITHER = Repair(rows_failed=NONE, pages_pending=NONE, unrepairable=NONE)
+
+
 FINE = Repair(rows_pending=0, rows_failed=0, unrepairable=NONE, action=0)
 
 
@@ -41,7 +47,7 @@ def test_uncorrectable_errors_since_the_last_run_fail_at_once() -> None:
     assert judgement.answers["ecc"] is Answer.BAD
 
 
-def test_an_error_is_one_too_many_also_seconds_after_the_last_run() -> None:
+def test_an_uncorrectable_error_fails_even_seconds_after_the_last_run() -> None:
     """That it came is a fact at once; that none came is none so soon."""
     soon = made.later(with_errors(uncorrected=1), seconds=3)
     history = judge_health(sound()).history
@@ -52,14 +58,14 @@ def test_an_error_is_one_too_many_also_seconds_after_the_last_run() -> None:
     assert kept.answers["ecc"] is not Answer.GOOD
 
 
-def test_a_count_without_growth_is_only_mentioned() -> None:
+def test_an_old_error_count_is_info() -> None:
     """What happened before the last run was judged then."""
     judgement = after(with_errors(uncorrected=3), with_errors(uncorrected=3))
     assert codes(judgement) == ["ecc/info"]
     assert (judgement.verdict, judgement.answers["ecc"]) == (Verdict.PASS, Answer.GOOD)
 
 
-def test_a_count_without_a_past_warns_and_answers_nothing() -> None:
+def test_an_error_count_without_an_earlier_reading_warns_and_is_unsure() -> None:
     """Whether it is new is not known: neither good nor bad, on a first run and after a reboot."""
     first = judge_health(with_errors(uncorrected=3))
     again = judge_health(made.rebooted(with_errors(uncorrected=3)), history=first.history)
@@ -76,7 +82,7 @@ def test_no_error_at_all_is_good_even_on_a_first_run() -> None:
     assert (judgement.verdict, judgement.answers["ecc"]) == (Verdict.PASS, Answer.GOOD)
 
 
-def test_a_restarted_counter_is_no_growth() -> None:
+def test_a_restarted_error_counter_only_warns() -> None:
     """5 and then 2: nobody knows what happened between."""
     assert codes(after(with_errors(uncorrected=5), with_errors(uncorrected=2))) == ["ecc/warn"]
     assert codes(after(with_errors(uncorrected=5), with_errors(uncorrected=0))) == []
@@ -94,7 +100,7 @@ def test_both_kinds_on_one_gpu_are_two_findings() -> None:
     assert codes(after(with_errors(), with_errors(uncorrected=1, corrected=4))) == ["ecc/fail", "ecc/warn"]
 
 
-def test_a_gpu_without_ecc_answers_nothing_and_is_never_found() -> None:
+def test_a_gpu_without_ecc_has_no_finding_and_is_unsure() -> None:
     """Consumer cards have no ECC."""
     judgement = judge_health(made.phb())
     assert (codes(judgement), judgement.answers["ecc"]) == ([], Answer.UNSURE)
@@ -122,7 +128,7 @@ def test_a_gpu_that_stops_counting_is_not_good() -> None:
         ({"repair": Repair(pages_single_bit=12, pages_double_bit=1, pages_pending=0, action=0)}, []),
     ],
 )
-def test_marks_on_a_board_are_judged_as_they_stand(changes: dict[str, object], expected: list[str]) -> None:
+def test_pending_repairs_warn_and_failed_ones_fail(changes: dict[str, object], expected: list[str]) -> None:
     """Pending warns, failed fails, and repairs that were done are nobody's business."""
     judgement = judge_health(made.with_gpu(sound(), 1, **changes))
     assert codes(judgement) == expected
@@ -146,7 +152,7 @@ def test_marks_on_a_board_are_judged_as_they_stand(changes: dict[str, object], e
         ({"ecc": Ecc(mode=NONE, sram_threshold=NONE)}, Answer.GOOD),
     ],
 )
-def test_repairs_are_good_where_every_gpu_that_has_them_said_so(
+def test_repairs_are_good_if_every_gpu_that_supports_them_answered(
     changes: dict[str, object], answer: Answer
 ) -> None:
     """A card that never had rows or ECC holds nobody back; one that cannot be read does, and so does MIG."""
@@ -158,50 +164,9 @@ def test_no_repair_on_any_gpu_answers_nothing() -> None:
     assert judge_health(made.every_gpu(sound(), repair=NEITHER)).answers["row-remap"] is Answer.UNSURE
 
 
-@pytest.mark.parametrize(
-    ("action", "expected"),
-    [(0, [])]
-    + [(action, ["recovery-action/fail"]) for action in (1, 2, 4, 6, 7)]
-    + [(action, ["recovery-action/warn"]) for action in (3, 5, 8, 99)],
-)
-def test_what_the_driver_asks_for_is_passed_on(action: int, expected: list[str]) -> None:
-    """Draining P2P, recovering IMEX and actions of tomorrow warn; everything else fails."""
-    judgement = judge_health(made.with_gpu(sound(), 1, repair=Repair(rows_failed=0, action=action)))
-    assert codes(judgement) == expected
-    if expected:
-        assert f"recovery action {action}" in only(judgement).message
-
-
-def test_no_answer_about_recovery_is_not_good() -> None:
-    """Older drivers have no such field: then nothing is said, and nothing cleared."""
-    assert judge_health(sound()).answers["recovery-action"] is Answer.GOOD
-    mixed = made.with_gpu(sound(), 1, repair=Repair(action=Unavailable("NVML_ERROR_INVALID_ARGUMENT")))
-    assert judge_health(mixed).answers["recovery-action"] is Answer.GOOD
-    mute = made.with_gpu(sound(), 1, repair=Repair(action=Unavailable("NVML_ERROR_UNKNOWN")))
-    assert judge_health(mute).answers["recovery-action"] is Answer.UNSURE
-    assert judge_health(made.phb()).answers["recovery-action"] is Answer.UNSURE
-
-
-def test_many_sick_gpus_are_one_finding_with_the_worst_first() -> None:
-    """Eight GPUs with growth: the one with the most speaks."""
-    counts = [Ecc(mode=1, volatile_uncorrected=n) for n in (1, 1, 9, 1)]
-    before = made.every_gpu(made.hgx_a100_4(), ecc=CLEAN)
-    now = before
-    for gpu_index, ecc in enumerate(counts):
-        now = made.with_gpu(now, gpu_index, ecc=ecc)
-    finding = only(after(before, now))
-    assert finding.subject == "GPU 2 (0000:11:00.0) and 3 more"
-    assert finding.evidence["also"] == "GPU 0, GPU 1, GPU 3"
-
-
-# -- a GPU that is away for one run
-
-
 @pytest.mark.parametrize("seconds", [10, 900])
 @pytest.mark.parametrize("named", [{}, {"uuid": Unavailable("nvmlDeviceGetUUID: GPU_IS_LOST")}])
-def test_errors_made_while_a_gpu_could_not_be_read_are_new_ones(
-    seconds: int, named: dict[str, object]
-) -> None:
+def test_errors_made_while_a_gpu_was_unreadable_are_new(seconds: int, named: dict[str, object]) -> None:
     """With its UUID or without, and in a run that came too early to count, it comes back with one more."""
     sound = made.every_gpu(made.phb(), ecc=Ecc(mode=1, volatile_uncorrected=3))
     away = made.with_gpu(

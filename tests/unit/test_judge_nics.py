@@ -29,9 +29,6 @@ def after(first: Result, *following: Result) -> Judgement:
     return judgement
 
 
-# -- down
-
-
 def test_a_port_that_was_up_before_warns_as_long_as_it_is_down() -> None:
     """The node's own past tells, with no sibling and no counter of the kernel; repeats do not wear off."""
     down = node(DOWN, link_downed=Unavailable("no such file"))
@@ -48,7 +45,7 @@ def test_a_port_that_came_back_is_fine() -> None:
     assert codes(after(node(UP), node(DOWN), node(UP), node(DOWN))) == ["nic-down/warn"]
 
 
-def test_a_port_that_lost_its_link_warns_without_any_past() -> None:
+def test_a_port_that_lost_its_link_warns_without_a_history() -> None:
     """The kernel counts lost links since its driver was loaded."""
     finding = only(judge_health(node(DOWN, link_downed=2)))
     assert "it lost its link 2 times since its driver was loaded" in finding.message
@@ -104,7 +101,7 @@ def test_a_port_of_another_kind_is_no_sibling(other: dict[str, object]) -> None:
     assert codes(judge_health(replace(result, nics=nics))) == []
 
 
-def test_a_port_that_is_switched_off_is_only_mentioned() -> None:
+def test_a_port_that_is_switched_off_is_info() -> None:
     """Somebody's decision, also where it was up before."""
     off = made.with_port(node(UP), 0, state=DOWN, physical="Disabled")
     assert codes(after(node(UP), off)) == ["nic-down/info"]
@@ -116,18 +113,9 @@ def test_a_port_without_a_subnet_manager_is_down_too() -> None:
     assert finding.message.startswith("INIT, LinkUp; it was up before.")
 
 
-def test_an_unreadable_state_is_no_opinion() -> None:
+def test_an_unreadable_port_state_raises_nothing() -> None:
     """Nothing read, nothing said."""
     assert codes(after(node(UP), made.with_port(node(UP), 0, state=Unavailable("EINVAL")))) == []
-
-
-def test_ports_that_a_message_had_no_room_for_are_not_forgotten() -> None:
-    """A run without NICs in its document costs no memory."""
-    omitted = replace(made.phb(), omitted=["nics"])
-    assert codes(after(node(UP), omitted, node(DOWN))) == ["nic-down/warn"]
-
-
-# -- slow
 
 
 @pytest.mark.parametrize(
@@ -169,7 +157,7 @@ def test_the_rate_of_a_port_survives_its_being_down() -> None:
     assert codes(after(node(UP), node(DOWN), node(UP, rate_gbps=200))) == ["nic-slow/warn"]
 
 
-def test_ports_that_are_down_are_no_measure() -> None:
+def test_ports_that_are_down_do_not_set_the_expected_rate() -> None:
     """The rate of a dead link is a default."""
     result = made.with_port(node(UP, DOWN, DOWN, DOWN, rate_gbps=400), 0, rate_gbps=100)
     assert codes(judge_health(result)) == []
@@ -198,15 +186,8 @@ def test_a_port_whose_counters_restarted_makes_no_errors() -> None:
     assert codes(after(node(UP, symbol_errors=5_000), node(UP, symbol_errors=40))) == []
 
 
-def test_ports_are_named_and_counted_like_gpus() -> None:
-    """Two ports down are one finding."""
-    finding = only(after(node(UP, UP, UP), node(UP, DOWN, DOWN)))
-    assert finding.subject == "port mlx5_1/1 and 1 more"
-    assert finding.evidence["also"] == "mlx5_2/1"
-
-
 @pytest.mark.parametrize("ports", ["x", "mlx5_0/1", "mlx5_0/1 1", "mlx5_0/1 1.2.3.4", "mlx5_0/1 é.1", ","])
-def test_ports_that_nobody_wrote_cost_the_memory_and_nothing_else(ports: str) -> None:
+def test_an_unreadable_list_of_ports_drops_the_history(ports: str) -> None:
     """A report that was edited by hand: what cannot be read counts as nothing."""
     assert History.decode(json.dumps({"boot": "b", "ports": ports})) is None
 
@@ -217,9 +198,6 @@ def test_ports_survive_a_report() -> None:
     kept = History.decode(History(boot="b", ports=ports).encode())
     assert kept is not None
     assert kept.ports == {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0)}
-
-
-# -- what was not read is not gone
 
 
 @pytest.mark.parametrize("late", ["nics.ports", "nics"])
@@ -245,9 +223,6 @@ def test_errors_of_a_port_that_was_away_are_not_those_of_one_interval() -> None:
     assert codes(after(node(UP), back)) == ["nic-slow/warn"]
 
 
-# -- a link that comes and goes
-
-
 @pytest.mark.parametrize(("now", "times"), [(4, "once"), (6, "3 times")])
 def test_a_port_that_lost_its_link_and_came_back_warns(now: int, times: str) -> None:
     """Both runs saw it up; every job over it has died meanwhile."""
@@ -261,7 +236,7 @@ def test_a_port_that_lost_its_link_and_came_back_warns(now: int, times: str) -> 
     assert codes(after(before, back, back)) == []
 
 
-def test_lost_links_of_another_time_are_not_told_again() -> None:
+def test_lost_links_are_reported_only_for_the_last_interval() -> None:
     """Before the first run, in another boot, while it was seen down, and after its counter began anew."""
     for results in (
         (node(UP, link_downed=9),),
@@ -272,7 +247,7 @@ def test_lost_links_of_another_time_are_not_told_again() -> None:
         assert "Lost its link" not in str(after(*results).findings)
 
 
-def test_a_port_is_remembered_as_an_earlier_version_wrote_it() -> None:
+def test_ports_written_by_an_earlier_version_are_read() -> None:
     """Without its lost links; longer than any version wrote it, it is not read at all."""
     assert PortHistory.unpacked("7.25") == PortHistory(7, 2 * 64 + 5)
     assert PortHistory.unpacked("7.25.3").downs == 3

@@ -1,4 +1,4 @@
-"""Supplies, rails and fans: only sensors that can be trusted say anything, and absence says nothing."""
+"""Supplies, rails and fans: only trusted sensors count, and a missing one proves nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ def volts(
 def node(*sensors: Sensor) -> Result:
     """Two healthy GPUs beside these sensors."""
     return replace(made.phb(), sensors=list(sensors))
-
-
-# -- rails
 
 
 @pytest.mark.parametrize(
@@ -59,7 +56,7 @@ def test_twelve_volts_have_the_tolerance_of_the_connector(millivolts: int, expec
         (10_800, NONE, 12_700, ["rail/fail"]),
     ],
 )
-def test_the_chips_own_tolerance_wins(
+def test_a_chips_own_tolerance_replaces_the_policys(
     low: int, high: int | Unavailable, millivolts: int, expected: list[str]
 ) -> None:
     """Where a chip has limits that can be a tolerance; switch-off points and zeroes are none."""
@@ -90,20 +87,20 @@ def test_the_chips_own_tolerance_wins(
         ("asus", "12VSB", False),
     ],
 )
-def test_only_what_is_called_twelve_volts_is_a_rail(chip: str, label: str, is_rail: bool) -> None:
+def test_only_supply_outputs_and_12_volt_labels_are_rails(chip: str, label: str, is_rail: bool) -> None:
     """An output of a supply, or a label; a bare number of a mainboard chip is never taken for one."""
     low = judge_health(node(volts(10_500, chip=chip, label=label)))
     assert ("rail/fail" in codes(low)) is is_rail
 
 
 @pytest.mark.parametrize("millivolts", [0, 1, 3_300, 5_000, 8_999, 15_001, 54_000, 230_000, -12_000])
-def test_what_cannot_be_twelve_volts_is_another_rail(millivolts: int) -> None:
+def test_implausible_voltages_are_not_a_12_volt_rail(millivolts: int) -> None:
     """A supply's 54 V output, a status bit, a dead sensor."""
     judgement = judge_health(node(volts(millivolts, chip="pfe3000", label="vout1")))
     assert (codes(judgement), judgement.answers["rail"]) == ([], Answer.UNSURE)
 
 
-def test_a_rail_is_good_only_where_all_of_them_were_read() -> None:
+def test_a_rail_is_good_only_if_every_rail_was_read() -> None:
     """A second supply that went mute may be the one that sags."""
     other = replace(volts(12_000), chip="corsairpsu2", value=Unavailable("EIO"))
     assert judge_health(node(volts(12_000))).answers["rail"] is Answer.GOOD
@@ -117,9 +114,6 @@ def test_a_rail_names_its_sensor_and_its_limits() -> None:
     assert finding.subject == "corsairpsu in1 (v_out +12v)"
     assert finding.message.startswith("10.90 V; should be 11.04 to 12.60 V.")
     assert finding.evidence == {"volts": 10.9, "low_volts": 11.04, "high_volts": 12.6}
-
-
-# -- supplies
 
 
 def test_an_alarm_of_a_supply_is_a_fault() -> None:
@@ -139,7 +133,7 @@ def test_every_kind_of_alarm_of_a_supply_counts(name: str) -> None:
     assert codes(judge_health(node(alarm))) == ["psu-fault/fail"]
 
 
-def test_an_alarm_of_a_mainboard_chip_is_none() -> None:
+def test_alarms_of_mainboard_chips_do_not_count() -> None:
     """SuperIO chips compare with limits that nobody set."""
     noise = [Sensor(chip="nct6775", name=name, value=16, alarm=1) for name in ("in4", "in5", "fan2")]
     judgement = judge_health(node(*noise))
@@ -154,17 +148,18 @@ def test_an_undersized_source_is_a_fault_without_any_sensor() -> None:
     assert only(judgement).subject == "GPU 1 (0000:10:00.0)"
 
 
-def test_ok_needs_a_supply_that_was_read() -> None:
+def test_a_supply_is_ok_only_if_it_was_read() -> None:
     """No sensor, a mute one, and a supply with a rail that is off: not known; a fine one: ok."""
     mute = Sensor(chip="corsairpsu", name="in0", label="v_in", value=Unavailable("EIO"))
     assert judge_health(node()).psu is None
     assert judge_health(node(mute)).psu is None
+    assert judge_health(node(volts(12_050), mute)).psu is None
     assert judge_health(node(volts(12_000, chip="asus_wmi_sensors", label="+12V"))).psu is None
     assert judge_health(node(volts(11_300))).psu is None
     assert judge_health(node(volts(12_050))).psu is Psu.OK
 
 
-def test_a_supply_is_good_only_where_none_is_mute() -> None:
+def test_supplies_are_good_only_if_none_is_mute() -> None:
     """What would have told of a fault must have been read; NVML's source alone where there is no sensor."""
     mute = Sensor(chip="corsairpsu", name="in0", label="v_in", value=Unavailable("EIO"))
     named = made.every_gpu(made.phb(), power=Power(source=0))
@@ -172,9 +167,6 @@ def test_a_supply_is_good_only_where_none_is_mute() -> None:
     assert judge_health(node(volts(12_050), mute)).answers["psu-fault"] is Answer.UNSURE
     assert judge_health(made.phb()).answers["psu-fault"] is Answer.UNSURE
     assert judge_health(named).answers["psu-fault"] is Answer.GOOD
-
-
-# -- fans
 
 
 @pytest.mark.parametrize(
@@ -188,7 +180,7 @@ def test_a_supply_is_good_only_where_none_is_mute() -> None:
         (Fan(percent=80, rpm=0), []),
     ],
 )
-def test_a_fan_that_is_told_to_turn_and_does_not_warns(fan: Fan, expected: list[str]) -> None:
+def test_a_fan_at_0_rpm_with_a_high_target_warns(fan: Fan, expected: list[str]) -> None:
     """Fans that rest, passive cards and fans without a tachometer are left alone."""
     assert codes(judge_health(made.with_gpu(made.phb(), 0, fans=[fan]))) == expected
 
@@ -210,16 +202,13 @@ def test_a_fan_is_named_with_its_gpu() -> None:
         ("nct6775", "CPU Fan", ["fan-stopped/warn"]),
     ],
 )
-def test_fan_alarms_count_where_there_is_a_fan(chip: str, label: str, expected: list[str]) -> None:
+def test_fan_alarms_count_only_for_connected_fans(chip: str, label: str, expected: list[str]) -> None:
     """Mainboards raise alarms for headers that nothing is plugged into."""
     alarm = Sensor(chip=chip, name="fan2", label=label, value=0, alarm=1)
     assert codes(judge_health(node(alarm))) == expected
 
 
-# -- thresholds
-
-
-def test_the_numbers_are_the_policys() -> None:
+def test_the_policy_sets_tolerances_and_fan_targets() -> None:
     """Tolerances and the fan's target are fields."""
     loose = Thresholds.of({"railWarn": 0.1, "railHigh": 0.1, "railLow": 0.12, "fanTarget": 90})
     assert codes(judge_health(node(volts(10_900)), thresholds=loose)) == []
@@ -229,7 +218,7 @@ def test_the_numbers_are_the_policys() -> None:
         Thresholds.of({"railLow": 7})
 
 
-def test_sensors_that_were_still_being_read_heal_nothing() -> None:
+def test_omitted_sensors_are_unsure() -> None:
     """What was read so far may lack the one with the alarm, whatever NVML says of its power source."""
     on_mains = made.every_gpu(node(), power=Power(source=0))
     assert judge_health(on_mains).answers["psu-fault"] is Answer.GOOD
@@ -239,9 +228,3 @@ def test_sensors_that_were_still_being_read_heal_nothing() -> None:
     judgement = judge_health(some)
     assert (judgement.answers["psu-fault"], judgement.answers["rail"]) == (Answer.UNSURE, Answer.UNSURE)
     assert judgement.psu is None
-
-
-def test_supplies_are_not_ok_while_one_of_them_is_mute() -> None:
-    """A supply without input often answers its bus no more."""
-    mute = Sensor(chip="pfe1100", name="in0", label="vin", value=Unavailable("EIO"))
-    assert judge_health(node(volts(12_050), mute)).psu is None

@@ -1,4 +1,4 @@
-"""GPUs that are sick or hidden, and runs with a problem: what is proven, what is unknown, and the way out."""
+"""Probes that failed, sick GPUs, and GPUs that were hidden."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import support.results as made
 from nodegauge_contract import Gpu, Problem, ProblemKind, Result
 from nodegauge_judge import NodeFacts, Severity, Sharing, Verdict, judge_health
 from support.judge_results import LOST, codes, cool, only
-
-# -- GPUs with errors
 
 
 @pytest.mark.parametrize(
@@ -54,13 +52,10 @@ def test_a_gpu_without_an_address_is_named_by_its_index() -> None:
         ("no-permission", "gpus-not-visible"),
     ],
 )
-def test_a_gpu_that_says_nothing_leaves_the_node_unjudged(kind: str, code: str) -> None:
+def test_an_unreadable_gpu_leaves_the_node_unjudged(kind: str, code: str) -> None:
     """Neither healthy nor broken: unknown, with a finding that says which GPU."""
     judgement = judge_health(made.with_gpu(made.h100(), 3, error=Problem(kind=kind)))
     assert (only(judgement).code, judgement.verdict, judgement.readable) == (code, Verdict.UNKNOWN, False)
-
-
-# -- runs with problems
 
 
 @pytest.mark.parametrize(
@@ -79,7 +74,7 @@ def test_a_gpu_that_says_nothing_leaves_the_node_unjudged(kind: str, code: str) 
         ("a-kind-of-tomorrow", "probe-problem"),
     ],
 )
-def test_a_run_that_ended_early_is_unknown_and_names_the_way_out(kind: str, code: str) -> None:
+def test_a_run_that_ended_early_is_unknown_and_names_the_next_step(kind: str, code: str) -> None:
     """No data decides nothing: the verdict is unknown, with and without half a reading."""
     problem = Problem(kind=kind, call="nvmlInitWithFlags", message="what happened")
     for result in (Result(probe="health", problem=problem), replace(made.titan(), problem=problem)):
@@ -90,14 +85,14 @@ def test_a_run_that_ended_early_is_unknown_and_names_the_way_out(kind: str, code
         assert finding.evidence["call"] == "nvmlInitWithFlags"
 
 
-def test_every_problem_kind_of_the_contract_has_words() -> None:
+def test_every_problem_kind_of_the_contract_has_a_finding() -> None:
     """A kind added to the contract without a code of its own still gives a finding with a next step."""
     for kind in ProblemKind:
         finding = only(judge_health(Result(probe="health", problem=Problem(kind=kind))))
         assert "Next: " in finding.message
 
 
-def test_what_is_proven_broken_outweighs_what_could_not_be_judged() -> None:
+def test_a_failure_outweighs_an_unjudged_node() -> None:
     """A lost GPU fails the node even when the run was cut off afterwards."""
     result = replace(made.with_gpu(made.h100(), 0, error=LOST), problem=Problem(kind="deadline"))
     judgement = judge_health(result)
@@ -105,16 +100,13 @@ def test_what_is_proven_broken_outweighs_what_could_not_be_judged() -> None:
     assert codes(judgement) == ["gpu-lost/fail", "probe-deadline/warn"]
 
 
-def test_a_warning_beside_an_unjudged_node_does_not_make_it_a_pass() -> None:
+def test_a_warning_does_not_make_an_unjudged_node_known() -> None:
     """Half a node that is only warm is still half a node."""
     facts = NodeFacts(gpu_capacity=4, sharing=Sharing.EXCLUSIVE)
     assert judge_health(cool(gpu=81, gpu_max=85), node=facts).verdict is Verdict.UNKNOWN
 
 
-# -- visibility
-
-
-def test_nvml_without_a_gpu_is_a_runtime_that_hides_them() -> None:
+def test_no_gpu_at_all_means_that_the_runtime_hides_them() -> None:
     """No GPU and no error is not a healthy node."""
     judgement = judge_health(Result(probe="health"))
     assert (only(judgement).code, judgement.verdict) == ("gpus-not-visible", Verdict.UNKNOWN)
@@ -132,7 +124,7 @@ def test_nvml_without_a_gpu_is_a_runtime_that_hides_them() -> None:
         (None, True),
     ],
 )
-def test_capacity_is_compared_only_where_it_counts_whole_gpus(facts: NodeFacts | None, visible: bool) -> None:
+def test_capacity_is_compared_only_if_it_counts_whole_gpus(facts: NodeFacts | None, visible: bool) -> None:
     """Time-slicing multiplies nvidia.com/gpu; then it proves nothing."""
     judgement = judge_health(made.titan(), node=facts)
     assert judgement.verdict == ("pass" if visible else "unknown")
@@ -141,7 +133,7 @@ def test_capacity_is_compared_only_where_it_counts_whole_gpus(facts: NodeFacts |
         assert only(judgement).evidence == {"gpus_seen": 2, "gpus_known": 0, "gpu_capacity": 3}
 
 
-def test_a_link_to_a_gpu_that_is_not_there_tells_that_it_was_hidden() -> None:
+def test_a_link_to_an_absent_gpu_shows_that_it_is_hidden() -> None:
     """No capacity and no past needed: GPUs 2 to 7 of a DGX-1 are named by the links of the first two."""
     whole = made.dgx1()
     pair = replace(whole, gpus=whole.gpus[:2], pairs=made.pairs([[0, 1], [1, 0]]))
@@ -176,7 +168,7 @@ def test_sharing_is_read_from_the_labels_of_gpu_feature_discovery(
     assert NodeFacts.of(labels=labels, capacity={"nvidia.com/gpu": "many"}).gpu_capacity is None
 
 
-def test_gpus_that_were_there_before_are_missed_by_name() -> None:
+def test_missing_gpus_are_named_by_uuid() -> None:
     """Fewer GPUs than in the last whole reading: unknown, with the UUIDs that are gone."""
     history = judge_health(made.h100()).history
     four = made.h100(4)
@@ -190,7 +182,7 @@ def test_gpus_that_were_there_before_are_missed_by_name() -> None:
     assert "before the last reboot" in only(judge_health(later, history=history)).message
 
 
-def test_links_of_a_mesh_are_not_called_lost_when_their_gpus_are_hidden() -> None:
+def test_links_to_hidden_gpus_are_not_lost() -> None:
     """A half-hidden DGX-1 has fewer links to visible GPUs; that is not damage."""
     history = judge_health(made.dgx1()).history
     assert codes(judge_health(made.dgx1([0, 1, 2, 3]), history=history)) == ["gpus-not-visible/warn"]

@@ -1,4 +1,4 @@
-"""The throttle rule: how much slowdown, over which time, by which evidence, is a finding."""
+"""Slowdown: how much of it, over which time and from which source, is a finding."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Counters, Result, Unavailable
-from nodegauge_judge import Answer, Thresholds
-from support.judge_results import codes, every, grew, judge, later, node, resting, span, working
+from nodegauge_contract import Counters, Result, Span, Unavailable
+from nodegauge_judge import Answer, Psu, Thresholds
+from support.judge_results import (
+    NO_COUNTERS,
+    SAMPLES,
+    codes,
+    events,
+    every,
+    grew,
+    judge,
+    later,
+    node,
+    resting,
+    span,
+    working,
+)
 
 
 def throttled(
@@ -20,9 +33,6 @@ def throttled(
     first = node()
     judgement = judge(first, later(first, seconds, gpu=0, **grown), thresholds=thresholds)
     return codes(judgement), judgement.answers
-
-
-# -- counters over an interval
 
 
 @pytest.mark.parametrize(
@@ -53,7 +63,7 @@ def throttled(
         ({"thermal_violation": 900}, []),
     ],
 )
-def test_slowdown_in_fifteen_minutes(grown: dict[str, float], expected: list[str]) -> None:
+def test_slowdown_needs_seconds_and_share(grown: dict[str, float], expected: list[str]) -> None:
     """Seconds and share both count; heat by software over the busy time alone; caps and boost never."""
     assert throttled(**grown)[0] == expected
 
@@ -74,14 +84,14 @@ def test_a_short_interval_still_needs_the_seconds(grown: dict[str, float], expec
     assert throttled(300, **grown)[0] == expected
 
 
-def test_a_nanosecond_is_no_finding() -> None:
+def test_a_nanosecond_of_slowdown_raises_nothing() -> None:
     """One of them has made whole fleets unhealthy elsewhere."""
     first = node()
     tick = later(first, 900, sw_thermal=1e-9, hw_thermal=1e-9, power_brake=1e-9)
     assert codes(judge(first, tick)) == []
 
 
-def test_all_floors_are_the_policys() -> None:
+def test_the_policy_sets_every_floor_of_slowdown() -> None:
     """A policy with intervals of seconds judges seconds, on the same path."""
     quick = Thresholds(
         interval_floor=2,
@@ -100,7 +110,7 @@ def test_all_floors_are_the_policys() -> None:
     assert throttled(6, sw_thermal=0.5, thresholds=quick)[0] == ["sw-thermal-slowdown/warn"]
 
 
-def test_a_finding_says_how_long_of_what_by_which_evidence() -> None:
+def test_a_slowdown_finding_names_duration_share_and_source() -> None:
     """What a person needs to believe it."""
     first = node()
     finding = judge(first, later(first, 900, gpu=1, sw_thermal=150, low_utilization=600)).findings[0]
@@ -113,16 +123,6 @@ def test_a_finding_says_how_long_of_what_by_which_evidence() -> None:
         "elapsed_seconds": 900.0,
         "busy_seconds": 300.0,
     }
-
-
-def test_the_node_takes_its_worst_gpu() -> None:
-    """One GPU in sixteen is enough; the others are named."""
-    first = node(16)
-    second = later(later(first, 0, gpu=3, sw_thermal=400), 900)
-    assert judge(first, second).findings[0].subject == "GPU 3 (0000:12:00.0)"
-
-
-# -- which interval counts
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_node_takes_its_worst_gpu() -> None:
     ],
     ids=["reboot", "driver", "no-clock", "energy-back", "cap-back", "heat-back", "missed-runs"],
 )
-def test_an_interval_that_is_not_one_is_not_judged(change: Any, interval: float) -> None:
+def test_an_invalid_interval_is_not_judged(change: Any, interval: float) -> None:
     """Counters restart; then only the window speaks, and here it saw nothing."""
     first = node()
     second = change(later(first, 900, sw_thermal=800))
@@ -146,7 +146,7 @@ def test_an_interval_that_is_not_one_is_not_judged(change: Any, interval: float)
     assert codes(judge(first, second, interval=interval)) == []
 
 
-def test_runs_that_come_too_early_add_up_instead_of_hiding_what_happens() -> None:
+def test_slowdown_adds_up_over_runs_that_come_too_early() -> None:
     """Somebody asks for a run every minute: the second one sees the first one's growth as well."""
     first = node()
     early = later(first, 60, sw_thermal=50)
@@ -163,7 +163,7 @@ def test_one_gpu_that_was_reset_leaves_the_others_judged() -> None:
     assert (finding.code, finding.subject) == ("sw-thermal-slowdown", "GPU 1 (0000:10:00.0)")
 
 
-def test_growth_that_cannot_be_is_not_believed() -> None:
+def test_implausible_growth_is_ignored() -> None:
     """More than 1.05 seconds a second: a counter of something else."""
     assert throttled(power_brake=945)[0] == ["power-brake/fail"]
     expected, answers = throttled(power_brake=946)
@@ -172,7 +172,7 @@ def test_growth_that_cannot_be_is_not_believed() -> None:
     assert answers["power-brake"] is Answer.GOOD
 
 
-def test_the_counter_of_thermal_violations_stands_in_before_driver_575() -> None:
+def test_old_drivers_are_judged_by_thermal_violations() -> None:
     """The only source of older drivers; a newer driver's own counter comes first."""
     old = every(
         node(), counters=Counters(trio=Unavailable("none"), thermal_violation_ns=1, low_utilization_ns=1)
@@ -181,7 +181,7 @@ def test_the_counter_of_thermal_violations_stands_in_before_driver_575() -> None
     assert (finding.code, finding.evidence["evidence"]) == ("sw-thermal-slowdown", "counter")
 
 
-def test_heat_of_the_hardware_is_not_counted_twice_where_one_counter_holds_both() -> None:
+def test_one_counter_for_both_kinds_of_heat_is_not_counted_twice() -> None:
     """Before driver 575: the bit says which; both in as many samples are the hardware's, the severer one."""
     counters = Counters(trio=Unavailable("none"), thermal_violation_ns=1, low_utilization_ns=1)
     old = node(counters=counters)
@@ -195,7 +195,7 @@ def test_heat_of_the_hardware_is_not_counted_twice_where_one_counter_holds_both(
     assert judge(every(old, **working(bits={0x40: 12}))).answers["sw-thermal-slowdown"] is Answer.UNSURE
 
 
-def test_counters_that_contradict_each_other_gate_nobody() -> None:
+def test_contradicting_counters_only_warn() -> None:
     """Thermal violations stood still: a warning that says so, and an answer that is none."""
     first = node()
     judgement = judge(first, later(first, 900, sw_thermal=400, thermal_violation=0))
@@ -205,9 +205,6 @@ def test_counters_that_contradict_each_other_gate_nobody() -> None:
     never = every(first, counters=replace(first.gpus[0].counters, thermal_violation_ns=0))
     silent = judge(never, later(never, 900, sw_thermal=400, thermal_violation=0))
     assert codes(silent) == ["sw-thermal-slowdown/fail"]
-
-
-# -- the window alone
 
 
 def windowed(result: Result | None = None, **grown: float) -> Result:
@@ -263,7 +260,7 @@ def test_an_interval_outweighs_the_window() -> None:
         ("power-brake", {"power_brake": 600}),
     ],
 )
-def test_a_run_soon_after_another_calls_nothing_good(code: str, grown: dict[str, float]) -> None:
+def test_a_run_soon_after_another_is_never_good(code: str, grown: dict[str, float]) -> None:
     """Somebody asks for a run ten seconds after a bad one: three clean seconds do not begin the row anew, a
     slow window still counts, and the next run of the policy judges what the counters hold."""
     first = node()
@@ -277,3 +274,88 @@ def test_a_run_soon_after_another_calls_nothing_good(code: str, grown: dict[str,
     assert judge(first, bad, clean, later(bad, 900)).answers[code] is Answer.GOOD
     alone = every(node(), **working(growth=grew(sw_thermal=0, hw_thermal=0, power_brake=0)))
     assert judge(alone).answers[code] is Answer.GOOD
+
+
+def sampled(bit: int, count: int, *, read: int = SAMPLES, seconds: float = 3.0, **window: Any) -> Result:
+    """A machine of driver 570 at work, a bit standing in `count` of `read` samples."""
+    fields = working(seconds=seconds, **window) | {"events": events({bit: count} if count else {}, read=read)}
+    return every(node(counters=NO_COUNTERS), **fields)
+
+
+ROWS = [
+    (0x8, "hw-slowdown"),
+    (0x20, "sw-thermal-slowdown"),
+    (0x40, "hw-thermal-slowdown"),
+    (0x80, "power-brake"),
+]
+
+
+@pytest.mark.parametrize(("bit", "code"), ROWS)
+@pytest.mark.parametrize(
+    ("count", "read", "seconds", "severity"),
+    [
+        (12, 12, 3.0, "fail"),
+        (5, 5, 2.0, "fail"),
+        (11, 12, 3.0, "warn"),
+        (4, 4, 2.0, "warn"),
+        (5, 5, 1.9, "warn"),
+        (2, 12, 3.0, "warn"),
+        (1, 12, 3.0, ""),
+        (0, 12, 3.0, ""),
+    ],
+)
+def test_a_bit_without_a_counter_fails_in_every_sample_and_warns_in_two(
+    bit: int, code: str, count: int, read: int, seconds: float, severity: str
+) -> None:
+    """All of at least five samples over at least two seconds; the evidence says samples."""
+    judgement = judge(sampled(bit, count, read=read, seconds=seconds))
+    assert codes(judgement) == ([f"{code}/{severity}"] if severity else [])
+    assert judgement.answers[code] is (Answer.BAD if severity == "fail" else Answer.GOOD)
+    assert {finding.evidence["evidence"] for finding in judgement.findings} <= {"samples"}
+
+
+@pytest.mark.parametrize("pstate", [span(0, 2), None])
+def test_the_umbrella_bit_does_not_count_while_clocks_change(pstate: Span | None) -> None:
+    """The P-state moved, or nobody knows whether it did: no finding, and no good answer either."""
+    judgement = judge(sampled(0x8, 12, pstate=pstate))
+    assert (codes(judgement), judgement.answers["hw-slowdown"]) == ([], Answer.UNSURE)
+
+
+@pytest.mark.parametrize("pstate", [span(0, 8), None])
+@pytest.mark.parametrize(("bit", "code"), ROWS[1:])
+def test_bits_of_heat_and_brake_count_while_clocks_change(bit: int, code: str, pstate: Span | None) -> None:
+    """Only the umbrella bit comes with a change of clocks; a brake that is held must not hide behind one."""
+    judgement = judge(sampled(bit, 12, pstate=pstate))
+    assert (codes(judgement), judgement.answers[code]) == ([f"{code}/fail"], Answer.BAD)
+
+
+def test_a_bit_that_the_driver_does_not_support_is_unsure() -> None:
+    """A mask of supported reasons without it: absent means nothing."""
+    fields = working() | {"events": events({}, supported=0x7)}
+    answers = judge(every(node(counters=NO_COUNTERS), **fields)).answers
+    assert {answers[code] for _, code in ROWS} == {Answer.UNSURE}
+
+
+@pytest.mark.parametrize(("bit", "code"), [(0x40, "hw-thermal-slowdown"), (0x80, "power-brake")])
+def test_the_umbrella_bit_is_not_counted_twice(bit: int, code: str) -> None:
+    """Heat and brake raise it as well; they have rows of their own."""
+    both = every(sampled(bit, 12), events=events({bit: 12, 0x8: 12}))
+    judgement = judge(both)
+    assert codes(judgement) == [f"{code}/fail"]
+    assert judgement.answers["hw-slowdown"] is Answer.UNSURE
+    assert codes(judge(every(both, events=events({bit: 1, 0x8: 12})))) == ["hw-slowdown/fail"]
+
+
+def test_a_held_brake_fails_whatever_its_counter_says() -> None:
+    """Whatever the counter says, and without load; the power supply is at fault."""
+    first = every(node(), **resting())
+    braked = every(later(first, 900, low_utilization=900, watts=70), **resting(bits={0x80: 12, 0x8: 12}))
+    judgement = judge(first, braked)
+    assert codes(judgement) == ["power-brake/fail"]
+    assert (judgement.psu, judgement.load) == (Psu.FAULT, "idle")
+
+
+def test_normal_bits_raise_nothing() -> None:
+    """Idle, application clocks, power cap, sync boost, display clocks, and the two of old drivers."""
+    normal = dict.fromkeys((0x1, 0x2, 0x4, 0x10, 0x100, 0x200, 0x400), SAMPLES)
+    assert codes(judge(every(node(counters=NO_COUNTERS), **working(bits=normal)))) == []

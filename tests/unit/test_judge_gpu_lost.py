@@ -1,4 +1,4 @@
-"""A GPU that is missing: lost, or only not shown.  Lost needs proof; the rest is unknown."""
+"""A GPU that is missing: lost, or only hidden.  Lost needs proof; everything else is unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from nodegauge_judge import Answer, History, NodeFacts, Sharing, Verdict, judge_
 from support.judge_results import codes, only
 
 LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
+
+
 STRANGER = "0000:f0:00.0"
+
+
 ALL = [made.pci(index) for index in range(8)]
 
 
@@ -52,7 +56,7 @@ def test_a_gpu_that_fell_off_the_bus_is_lost(result: Result, index: str) -> None
     assert "fell off the bus" in judgement.interconnect.message
 
 
-def test_it_stays_lost_from_run_to_run_and_is_forgotten_by_nobody() -> None:
+def test_a_lost_gpu_stays_lost_in_later_runs() -> None:
     """A history that followed the loss would heal the node."""
     judgement = judge_health(left(7, on_bus=7), history=past())
     for number in range(3):
@@ -62,7 +66,7 @@ def test_it_stays_lost_from_run_to_run_and_is_forgotten_by_nobody() -> None:
         assert codes(judgement) == ["gpu-lost/fail"]
 
 
-def test_a_gpu_that_still_answers_on_the_bus_was_only_not_shown() -> None:
+def test_a_gpu_that_answers_on_the_bus_is_hidden() -> None:
     """A runtime that hides GPUs leaves them on the bus: unknown, with the fixes."""
     judgement = judge_health(left(4, on_bus=8), history=past())
     assert (codes(judgement), judgement.verdict) == (["gpus-not-visible/warn"], Verdict.UNKNOWN)
@@ -107,14 +111,14 @@ def test_some_may_be_lost_and_others_hidden() -> None:
         "silence-is-no-proof",
     ],
 )
-def test_what_is_not_proven_is_unknown(result: Result) -> None:
+def test_a_missing_gpu_without_proof_is_hidden(result: Result) -> None:
     """Another boot or driver, a hidden PCI tree, a function that still answers: not visible, and no gate."""
     judgement = judge_health(result, history=past())
     assert codes(judgement) == ["gpus-not-visible/warn"]
     assert (judgement.verdict, judgement.answers) == (Verdict.UNKNOWN, {})
 
 
-def test_without_a_past_nothing_is_lost() -> None:
+def test_without_a_history_no_gpu_is_lost() -> None:
     """Seven of eight on a first run, or a mute function: something is not shown."""
     assert codes(judge_health(left(7, on_bus=7))) == []
     assert codes(judge_health(left(7, on_bus=8, silent=1))) == ["gpus-not-visible/warn"]
@@ -126,7 +130,7 @@ def test_a_run_that_was_cut_off_proves_no_loss() -> None:
     assert codes(judge_health(cut, history=past())) == ["probe-deadline/warn"]
 
 
-def test_an_error_and_an_empty_place_are_one_loss() -> None:
+def test_an_error_and_a_missing_pci_function_are_one_lost_gpu() -> None:
     """NVML says 15 for the GPU whose function is gone: one finding, one GPU."""
     for gpu in (Gpu(index=7, error=LOST), replace(made.h100().gpus[7], error=LOST, links=[])):
         gone = left(8, on_bus=7)
@@ -135,7 +139,7 @@ def test_an_error_and_an_empty_place_are_one_loss() -> None:
         assert (finding.code, finding.subject[:5]) == ("gpu-lost", "GPU 7")
 
 
-def test_a_reset_that_is_needed_is_no_loss() -> None:
+def test_a_gpu_that_needs_a_reset_is_not_lost() -> None:
     """16 alone, whatever the bus says."""
     error = Problem(kind=ProblemKind.RESET_REQUIRED, code=16)
     result = made.with_gpu(left(8, on_bus=8, silent=1), 7, error=error)
@@ -168,20 +172,20 @@ def test_a_virtual_machine_that_shows_another_bus_proves_nothing() -> None:
     assert codes(judge_health(virtual)) == []
 
 
-def test_shared_gpus_and_mig_are_counted_on_the_bus_as_anywhere() -> None:
+def test_sharing_and_mig_do_not_change_what_the_bus_shows() -> None:
     """Sharing multiplies the capacity, never what the bus shows."""
     shared = NodeFacts(gpu_capacity=32, sharing=Sharing.SHARED)
     assert codes(judge_health(whole(), node=shared)) == []
     assert codes(judge_health(made.with_gpu(whole(), 0, mig=1), node=shared)) == []
 
 
-def test_capacity_that_a_lost_gpu_explains_is_no_second_reason() -> None:
+def test_a_lost_gpu_explains_missing_capacity() -> None:
     """The device plugin has not noticed yet."""
     facts = NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
     assert codes(judge_health(left(7, on_bus=7), history=past(), node=facts)) == ["gpu-lost/fail"]
 
 
-def test_only_a_whole_node_answers_that_none_is_lost() -> None:
+def test_gpu_faults_are_good_only_on_a_complete_node() -> None:
     """Every GPU must have given its handle."""
     rows = ("gpu-lost", "reset-required", "insufficient-power", "gpu-fault")
     assert {judge_health(whole()).answers[row] for row in rows} == {Answer.GOOD}
@@ -190,13 +194,13 @@ def test_only_a_whole_node_answers_that_none_is_lost() -> None:
     assert (answers["gpu-fault"], answers["insufficient-power"]) == (Answer.BAD, Answer.UNSURE)
 
 
-def test_an_index_that_moved_is_no_loss() -> None:
+def test_reordered_gpus_are_not_lost() -> None:
     """NVML's order is not stable; UUIDs are."""
     turned = made.with_bus(made.later(made.shuffled(made.h100(), [7, 6, 5, 4, 3, 2, 1, 0])))
     assert codes(judge_health(turned, history=past())) == []
 
 
-def test_links_of_its_peers_do_not_make_a_lost_gpu_a_hidden_one() -> None:
+def test_active_links_of_its_peers_do_not_hide_a_lost_gpu() -> None:
     """Half a second after the fall the other ends may still read as active."""
     mesh = made.with_bus(made.hgx_a100_4())
     left_over = replace(made.later(mesh), gpus=mesh.gpus[:3], pairs=made.pairs([[1] * 3] * 3))

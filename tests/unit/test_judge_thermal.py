@@ -1,17 +1,31 @@
-"""Heat, power caps and clocks under load: what warns, what fails, and what is only information."""
+"""Temperatures: close to the limit warns, and heat that slowed the GPU down fails."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Power, Result, Temperature
-from nodegauge_judge import Answer, Judgement, Thresholds
-from nodegauge_judge.rules.power import BASE_MHZ
-from support.judge_results import LIMIT_WATTS, codes, every, grew, judge, later, node, resting, span, working
+from nodegauge_contract import Result, Span, Temperature, Window
+from nodegauge_judge import (
+    Answer,
+    Judgement,
+    Thresholds,
+    judge_health,
+)
+from support.judge_results import (
+    codes,
+    cool,
+    every,
+    grew,
+    judge,
+    later,
+    node,
+    only,
+    resting,
+    span,
+    working,
+)
 
 
 def heated(celsius: int, *, heat: bool = False, memory: int = 70, **temperature: int) -> Result:
@@ -28,9 +42,6 @@ def heated(celsius: int, *, heat: bool = False, memory: int = 70, **temperature:
 def answer(judgement: Judgement, code: str) -> tuple[list[str], Answer]:
     """What is said of heat, besides the counter's own row, and the row's answer."""
     return [c for c in codes(judgement) if not c.startswith("sw-thermal")], judgement.answers[code]
-
-
-# -- the core
 
 
 @pytest.mark.parametrize(
@@ -58,14 +69,14 @@ def answer(judgement: Judgement, code: str) -> tuple[list[str], Answer]:
         (heated(90, shutdown=98), ["hot/fail"], Answer.BAD),
     ],
 )
-def test_a_vendors_limit_needs_a_counter_and_the_policys_does_not(
+def test_a_vendors_limit_fails_only_with_a_counter(
     result: Result, expected: list[str], expected_answer: Answer
 ) -> None:
     """Fails at the limit with heat counted; good again 5 °C below it; a margin of 0 alone proves nothing."""
     assert answer(judge(result), "hot") == (expected, expected_answer)
 
 
-def test_heat_of_an_idle_gpu_warns_and_neither_enters_nor_leaves() -> None:
+def test_an_idle_hot_gpu_warns_and_is_no_load() -> None:
     """No load, no failure: by the window that saw none."""
     idle = resting(temperature=span(92), growth=grew(hw_thermal=3))
     result = made.with_gpu(node(), 0, temperature=Temperature(gpu=92), **idle)
@@ -73,7 +84,7 @@ def test_heat_of_an_idle_gpu_warns_and_neither_enters_nor_leaves() -> None:
     assert answer(judgement, "hot") == (["hot/warn"], Answer.NO_LOAD)
 
 
-def test_a_job_that_ended_before_the_window_neither_enters_nor_leaves() -> None:
+def test_a_job_that_ended_before_the_window_is_no_load() -> None:
     """A busy interval and an idle window: the GPU has cooled down because nothing runs."""
     first = node()
     ended = every(later(first, 900), **resting())
@@ -82,29 +93,26 @@ def test_a_job_that_ended_before_the_window_neither_enters_nor_leaves() -> None:
     assert answers["sw-thermal-slowdown"] is Answer.GOOD
 
 
-def test_what_counts_as_cool_again_and_as_too_hot_is_the_policys() -> None:
+def test_the_policy_sets_what_is_hot_and_cool_again() -> None:
     """hotLeaveMargin and hotFail."""
     assert judge(heated(83), thresholds=Thresholds(hot_leave_margin=4)).answers["hot"] is Answer.GOOD
     strict = Thresholds(hot_warn=70, hot_fail=78)
     assert codes(judge(heated(78, shutdown=98), thresholds=strict)) == ["hot/fail"]
 
 
-def test_samples_of_a_bit_are_no_counter() -> None:
+def test_samples_of_a_bit_do_not_count_as_a_counter() -> None:
     """At the vendor's limit with the bit in every sample: that is the slowdown's row, not this one's."""
     hot = made.with_gpu(heated(90), 0, **working(temperature=span(90), bits={0x20: 12}))
     bare = replace(hot.gpus[0].counters, sw_thermal_ns=hot.gpus[0].counters.trio)
     assert codes(judge(made.with_gpu(hot, 0, counters=bare))) == ["sw-thermal-slowdown/fail", "hot/warn"]
 
 
-def test_growth_over_the_interval_counts_for_heat_as_well() -> None:
+def test_growth_over_the_interval_makes_heat_fail() -> None:
     """87 °C now, and 100 s of slowdown since the last run."""
     first = heated(80)
     assert "hot/fail" in codes(judge(first, later(heated(87), 900, gpu=0, sw_thermal=100)))
     assert "hot/fail" in codes(judge(first, later(heated(87), 900, gpu=0, hw_thermal=1)))
     assert codes(judge(first, later(heated(87), 900, gpu=0, sw_thermal=4))) == ["hot/warn"]
-
-
-# -- the memory
 
 
 @pytest.mark.parametrize(
@@ -127,10 +135,7 @@ def test_memory_fails_at_its_limit_with_software_slowdown(
     assert answer(judge(whole), "memory-hot") == (expected, expected_answer)
 
 
-# -- for long
-
-
-def test_three_of_four_hot_runs_under_load_are_worth_knowing() -> None:
+def test_three_of_four_hot_runs_under_load_are_info() -> None:
     """84 °C; idle runs between them do not count; information never changes the verdict."""
     runs = [heated(celsius, gpu_max=95) for celsius in (84, 90, 70, 84)]
     idle = made.with_gpu(heated(84, gpu_max=95), 0, **resting(temperature=span(84)))
@@ -157,7 +162,7 @@ def test_three_of_four_hot_runs_under_load_are_worth_knowing() -> None:
         (99, "throttling-likely"),
     ],
 )
-def test_each_gpus_temperature_has_a_name(celsius: int, band: str) -> None:
+def test_each_temperature_has_a_band(celsius: int, band: str) -> None:
     """The published bands, beside whatever the vendor's limits say."""
     brief = judge(heated(celsius)).gpus[0]
     assert (brief.celsius, brief.band) == (celsius, band)
@@ -165,104 +170,67 @@ def test_each_gpus_temperature_has_a_name(celsius: int, band: str) -> None:
     assert (judge(unread).gpus[0].celsius, judge(unread).gpus[0].band) == (None, "")
 
 
-# -- power caps
-
-
-def capped(mhz: float, *, name: str = "NVIDIA A100-SXM4-80GB", bits: int = 12, **window: Any) -> Result:
-    """A machine at work at that clock, the software power cap's bit in so many of twelve samples."""
-    fields = working(bits={0x4: bits}, sm_mhz=span(mhz), **window)
-    return every(node(), name=name, **fields)
-
-
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        (capped(1274), ["power-cap-low/warn"]),
-        (capped(1275), []),
-        (capped(1274, bits=7), ["power-cap-low/warn"]),
-        (capped(1274, bits=6), []),
-        (capped(1274, bits=0), []),
-        (capped(1274, name="NVIDIA H100 80GB HBM3"), []),
-        (capped(1274, utilization=span(20, 90)), []),
-    ],
-)
-def test_a_cap_below_the_base_clock_is_said_where_the_base_is_known(
-    result: Result, expected: list[str]
-) -> None:
-    """Under load and capped in most samples; a model without a row has no opinion."""
-    assert codes(judge(result)) == expected
-
-
-def test_base_clocks_are_found_by_nvmls_name_old_and_new() -> None:
-    """Drivers since 470 put NVIDIA before the name."""
-    assert all(400 < mhz < 3000 for mhz in BASE_MHZ.values())
-
-
-# -- clocks
-
-
-def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None) -> Result:
-    """GPUs at work at these clocks; `bits` by position."""
-    result = node(len(mhz))
-    for gpu_index, clock in enumerate(mhz):
-        fields = working(sm_mhz=span(clock), bits=(bits or {}).get(gpu_index))
-        result = made.with_gpu(result, gpu_index, **fields)
-    return result
-
-
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        (paced(1000, 1000, 1000, 930), []),
-        (paced(1000, 1000, 1000, 929), ["slow-clock/warn"]),
-        (paced(1000, 1000, 1000, 800), ["slow-clock/warn"]),
-        (paced(1000, 1000, 1000, 799), ["slow-clock/fail"]),
-        (paced(1000, 799), ["slow-clock/fail"]),
-        (paced(1000), []),
-        (paced(1000, 1000, 700, bits={2: {0x2: 12}}), []),
-        (paced(1000, 1000, 700, bits={2: {0x100: 1}}), []),
-        (paced(1000, 1000, 700, bits={2: {0x4: 12}}), []),
-        (paced(1000, 1000, 700, bits={n: {0x4: 12} for n in range(3)}), ["slow-clock/fail"]),
-        (made.with_gpu(paced(1000, 1000, 700), 2, name="NVIDIA A10"), ["mixed-gpus/info"]),
-        (made.with_gpu(paced(1000, 1000, 700), 2, **working(sm_mhz=span(700), utilization=span(40))), []),
-    ],
-)
-def test_a_gpu_is_compared_with_identical_siblings_at_the_same_work(
-    result: Result, expected: list[str]
-) -> None:
-    """Not with another model, an idle one, one whose clocks are set, or one that draws less than its cap."""
-    assert codes(judge(result)) == expected
-
-
-def test_a_slow_clock_with_a_known_reason_is_that_reasons() -> None:
-    """A GPU that heat slows down is throttled, not slow: no second taint, and no good answer either."""
-    judgement = judge(paced(1000, 1000, 500, bits={2: {0x20: 12}}))
-    assert not [code for code in codes(judgement) if code.startswith("slow-clock")]
-    assert judgement.answers["slow-clock"] is Answer.UNSURE
-
-
-def test_a_clock_at_the_very_share_that_fails_is_not_bad() -> None:
-    """Below it is; a warning in between is a good answer."""
-    assert judge(paced(1000, 1000, 1000, 800)).answers["slow-clock"] is Answer.GOOD
-    assert judge(paced(1000, 1000, 1000, 799)).answers["slow-clock"] is Answer.BAD
-
-
-def test_a_lower_power_limit_makes_no_sibling() -> None:
-    """One of two is capped by hand: it may run slower."""
-    limited = Power(enforced_limit_mw=LIMIT_WATTS * 950, default_limit_mw=LIMIT_WATTS * 1000)
-    result = made.with_gpu(paced(1000, 700), 1, power=limited)
-    assert codes(judge(result)) == ["mixed-gpus/info"]
-
-
-def test_shares_of_clocks_are_the_policys() -> None:
-    """slowClockWarn and slowClockFail."""
-    lenient = Thresholds(slow_clock_warn=0.6, slow_clock_fail=0.5)
-    assert codes(judge(paced(1000, 700), thresholds=lenient)) == []
-    assert codes(judge(paced(1000, 550), thresholds=lenient)) == ["slow-clock/warn"]
-
-
 @pytest.mark.parametrize(("limit", "margin", "expected"), [(87, 47, []), (0, 47, []), (0, 4, ["hot/warn"])])
-def test_a_limit_that_is_no_distance_is_left_out(limit: int, margin: int, expected: list[str]) -> None:
+def test_an_implausible_t_limit_is_ignored(limit: int, margin: int, expected: list[str]) -> None:
     """A driver that answers a T.Limit with an absolute temperature must not make a cool GPU hot."""
     cool = Temperature(gpu=40, margin=margin, tlimit_gpu_max=limit)
     assert codes(judge(node(temperature=cool))) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"gpu": 79, "gpu_max": 85}, []),
+        ({"gpu": 80, "gpu_max": 85}, ["hot/warn"]),
+        ({"gpu": 95, "gpu_max": 85}, ["hot/warn"]),
+        ({"gpu": 87, "gpu_max": 93}, []),
+        ({"gpu": 60, "margin": 6}, []),
+        ({"gpu": 60, "margin": 5}, ["hot/warn"]),
+        ({"gpu": 60, "margin": 4, "tlimit_gpu_max": -2}, []),
+        ({"gpu": 60, "margin": 3, "tlimit_gpu_max": -2}, ["hot/warn"]),
+        ({"gpu": 40, "margin": 0}, []),
+        ({"gpu": 40, "margin": -3}, []),
+        ({"gpu": 82, "margin": -3}, ["hot/warn"]),
+        ({"margin": 3}, ["hot/warn"]),
+        ({"gpu": 89, "margin": 30}, []),
+        ({"gpu": 79}, []),
+        ({"gpu": 80}, ["hot/warn"]),
+        ({"gpu": 89}, ["hot/warn"]),
+        ({"gpu": 90}, ["hot/warn"]),
+        ({"gpu": 89, "gpu_max": 0}, ["hot/warn"]),
+        ({"gpu": 0, "gpu_max": 85}, []),
+        ({"gpu": 30, "gpu_max": 85, "memory": 89, "memory_max": 95}, []),
+        ({"gpu": 30, "gpu_max": 85, "memory": 90, "memory_max": 95}, ["memory-hot/warn"]),
+        ({"gpu": 30, "gpu_max": 85, "memory": 99}, []),
+        ({"gpu": 30, "gpu_max": 85, "memory": 0, "memory_max": 95}, []),
+    ],
+)
+def test_temperature_is_compared_with_the_vendors_limit_or_the_policys(
+    values: dict[str, int], expected: list[str]
+) -> None:
+    """Within 5 °C of the vendor's limit warns, else from 80 on; nothing fails without load or sensor."""
+    assert codes(judge_health(cool(**values))) == expected
+
+
+def test_the_hottest_sample_of_the_window_counts() -> None:
+    """A window's maximum stands for the GPU, and only the first reading where there was no window."""
+    temperature = Temperature(gpu=40, gpu_max=85)
+    window = Window(seconds=3.0, samples=12, temperature=Span(min=60, median=70, max=81))
+    hot = made.with_gpu(made.phb(), 0, temperature=temperature, window=window)
+    assert only(judge_health(hot)).evidence == {"celsius": 81, "limit_celsius": 85}
+
+
+def test_temperature_thresholds_come_from_the_policy() -> None:
+    """Margin and warning are two numbers of the policy, memory's margin a third."""
+    assert codes(judge_health(cool(gpu=78, gpu_max=85), thresholds=Thresholds(hot_margin=7))) == ["hot/warn"]
+    assert codes(judge_health(cool(gpu=78), thresholds=Thresholds(hot_warn=78))) == ["hot/warn"]
+    memory = cool(gpu=30, gpu_max=85, memory=80, memory_max=95)
+    assert codes(judge_health(memory, thresholds=Thresholds(memory_hot_margin=15))) == ["memory-hot/warn"]
+
+
+def test_heat_without_a_vendor_limit_names_the_policys_number() -> None:
+    """Which number, and whose."""
+    warned, failed = only(judge_health(cool(gpu=85))), only(judge_health(cool(gpu=95)))
+    assert warned.message.startswith("85 °C; the driver gives no limit, the policy's hotWarn is 80 °C.")
+    assert failed.message.startswith("95 °C; the driver gives no limit, the policy's hotFail is 90 °C.")
+    assert failed.evidence == {"celsius": 95, "limit_celsius": 90}

@@ -1,4 +1,4 @@
-"""What one run says about each gated row: bad, good, no-load or unsure, and whose load may heal whom."""
+"""What one run means for each gate: bad, good, no-load or unsure, and whose load may heal which GPU."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Counters, Problem, Result, Sensor
-from nodegauge_judge import CATALOGUE, Answer, History, Judged, Probe, Psu, Severity
-from support.judge_results import every, judge, later, node, resting, span, working
+from nodegauge_judge import CATALOGUE, Answer, History, Judged, Probe, Psu
+from support.judge_results import every, judge, later, node, resting, working
 
 UNDER_LOAD = sorted(
     code for code, entry in CATALOGUE.items() if entry.gate and entry.gate.judged is Judged.UNDER_LOAD
 )
+
+
 GATED = {code for code, e in CATALOGUE.items() if e.gate and e.probe is Probe.HEALTH}
+
+
 LOST = Problem(kind="gpu-lost", code=15)
+
+
 BAD, GOOD, NO_LOAD, UNSURE = Answer.BAD, Answer.GOOD, Answer.NO_LOAD, Answer.UNSURE
 
 
@@ -46,10 +52,7 @@ def heat(*results: Result, history: History | None = None) -> Answer:
     return judge(*results, history=history).answers["sw-thermal-slowdown"]
 
 
-# -- nodes seen in part
-
-
-def test_gpus_that_were_not_seen_are_not_good() -> None:
+def test_a_partly_visible_node_answers_nothing_good() -> None:
     """A failure makes a node readable that was seen in part; what it says of the other rows is not "good"."""
     sick = made.with_gpu(node(), 0, error=LOST)
     half = replace(sick, gpus=sick.gpus[:1])
@@ -59,24 +62,21 @@ def test_gpus_that_were_not_seen_are_not_good() -> None:
         assert GOOD not in answers.values()
 
 
-# -- every row
-
-
-def test_a_readable_run_answers_every_gated_row_and_no_other() -> None:
+def test_a_readable_run_answers_every_gate_of_a_health_rule() -> None:
     """One answer a row, whatever was found."""
     for result in (node(), made.titan(), made.with_gpu(node(), 0, error=LOST)):
         assert set(judge(result).answers) == GATED
 
 
 def test_an_unreadable_run_answers_nothing() -> None:
-    """No data decides nothing."""
+    """Missing data never changes a verdict."""
     hung = made.with_gpu(node(), 0, error=Problem(kind="call-hung"))
     for result in (Result(probe="health"), hung, replace(node(), problem=Problem(kind="deadline"))):
         judgement = judge(result)
         assert (judgement.readable, judgement.answers, judgement.psu) == (False, {}, None)
 
 
-def test_a_bare_reading_is_sure_of_nothing_that_it_did_not_read() -> None:
+def test_unread_values_are_unsure() -> None:
     """Identity alone: nothing is good that needs a counter, a sensor or a temperature."""
     bare = every(
         node(),
@@ -92,7 +92,7 @@ def test_a_bare_reading_is_sure_of_nothing_that_it_did_not_read() -> None:
     }
 
 
-def test_an_idle_run_is_no_load_for_the_rows_that_need_it_and_good_for_the_others() -> None:
+def test_an_idle_run_is_no_load_for_rules_that_need_load_and_good_for_others() -> None:
     """The brake and heat in hardware are judged idle too."""
     first = every(node(), **resting())
     answers = judge(first, later(first, 900, low_utilization=900)).answers
@@ -100,14 +100,11 @@ def test_an_idle_run_is_no_load_for_the_rows_that_need_it_and_good_for_the_other
     assert {answers["power-brake"], answers["hw-thermal-slowdown"]} == {GOOD}
 
 
-def test_bad_is_a_failure_and_a_warning_is_not() -> None:
-    """Rows are entered by failures alone."""
+def test_a_failure_is_bad_and_a_warning_is_good() -> None:
+    """Only failures enter a gate."""
     first = node()
     assert heat(first, slowed(first, 0)) is BAD
     assert heat(first, later(first, 900, sw_thermal=50)) is GOOD
-
-
-# -- whose load heals whom
 
 
 def test_load_on_one_gpu_does_not_heal_another() -> None:
@@ -121,7 +118,7 @@ def test_load_on_one_gpu_does_not_heal_another() -> None:
     assert heat(first, bad, elsewhere, later(only_works(elsewhere), 900)) is GOOD
 
 
-def test_all_that_were_bad_must_have_been_good() -> None:
+def test_every_gpu_that_was_bad_must_be_good_under_load() -> None:
     """Two were bad, one after the other without a good run between: both must work."""
     first = node(4)
     one = slowed(first, 3)
@@ -133,7 +130,7 @@ def test_all_that_were_bad_must_have_been_good() -> None:
     assert heat(first, one, two, then) is GOOD
 
 
-def test_a_gpu_that_was_good_in_a_bad_run_of_another_need_not_work_again() -> None:
+def test_a_gpu_that_was_good_while_another_was_bad_need_not_work_again() -> None:
     """GPU 3 was bad, then good while GPU 1 was bad: only GPU 1 is asked for."""
     first = node(4)
     one = slowed(first, 3)
@@ -151,7 +148,7 @@ def test_each_good_run_needs_the_gpu_that_was_bad() -> None:
     assert heat(first, bad, good, only_works(good, 0)) is NO_LOAD
 
 
-def test_memory_of_the_bad_survives_a_reboot_another_order_and_an_unread_run() -> None:
+def test_bad_gpus_are_remembered_across_reboots_and_reordering() -> None:
     """It is kept by UUID and needs no counters."""
     first = node(4)
     bad = slowed(first, 3)
@@ -167,7 +164,7 @@ def test_memory_of_the_bad_survives_a_reboot_another_order_and_an_unread_run() -
     )
 
 
-def test_a_bad_gpu_that_is_gone_cannot_have_worked() -> None:
+def test_a_bad_gpu_that_is_lost_does_not_become_good() -> None:
     """It is lost: a fault of its own, and no good run for the others' row."""
     first = node(4)
     bad = slowed(first, 3)
@@ -177,15 +174,12 @@ def test_a_bad_gpu_that_is_gone_cannot_have_worked() -> None:
     assert judgement.answers["sw-thermal-slowdown"] in (NO_LOAD, UNSURE)
 
 
-def test_a_gpu_that_was_replaced_is_not_waited_for() -> None:
+def test_a_replaced_gpu_no_longer_counts_as_bad() -> None:
     """A new UUID in its place: the bad one left with its board."""
     first = node(4)
     bad = slowed(first, 3)
     swapped = made.with_gpu(later(bad, 900), 3, uuid="GPU-99999999-new")
     assert heat(first, bad, swapped, later(swapped, 900)) is GOOD
-
-
-# -- psu
 
 
 def supply(alarm: int) -> Result:
@@ -206,21 +200,6 @@ def supply(alarm: int) -> Result:
         (made.with_gpu(node(), 0, power=replace(node().gpus[0].power, source=2)), Psu.FAULT),
     ],
 )
-def test_the_supply_is_ok_only_when_a_sensor_said_so(result: Result, psu: Psu | None) -> None:
+def test_the_supply_is_ok_only_if_a_sensor_was_read(result: Result, psu: Psu | None) -> None:
     """A fault needs an alarm, a missing cable, an undersized source or a brake that is held."""
     assert judge(result).psu is psu
-
-
-def test_answers_and_findings_agree() -> None:
-    """A row is bad exactly where it has a failure."""
-    first = node()
-    for result in (slowed(first, 1), supply(1), made.with_gpu(first, 0, error=LOST), only_works(first, 0)):
-        judgement = judge(first, result)
-        failed = {f.code for f in judgement.findings if f.severity is Severity.FAIL}
-        assert {code for code, answer in judgement.answers.items() if answer is BAD} == failed & GATED
-
-
-def test_temperatures_between_leaving_and_entering_are_unsure() -> None:
-    """83 °C of 87: neither hot enough to enter nor cool enough to leave."""
-    warm = every(node(), **working(temperature=span(83)))
-    assert judge(warm).answers["hot"] is UNSURE

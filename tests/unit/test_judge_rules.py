@@ -17,6 +17,7 @@ from nodegauge_judge import CATALOGUE, Answer, Effect, Gate, Judged, Rule, Sever
 from nodegauge_judge.model import Cause, GateKind
 from nodegauge_judge.nccl.judge import NCCL_RULES
 from nodegauge_judge.reference import page
+from nodegauge_judge.rule import Observation
 from nodegauge_judge.rules import HEALTH_RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "findings.md"
@@ -67,6 +68,34 @@ def test_every_code_has_one_rule() -> None:
     codes = [rule.code for rule in (*HEALTH_RULES, *NCCL_RULES)]
     assert len(codes) == len(set(codes))
     assert codes == list(CATALOGUE)
+
+
+def test_a_rule_makes_one_finding_per_severity_that_describes_the_worst_location() -> None:
+    """The others are named, sixteen of them at most, so that a large node fits into a report."""
+
+    def check(weights: list[float]) -> list[Observation]:
+        return [
+            Observation(
+                severity=Severity.WARN if weight < 5 else Severity.FAIL,
+                location=f"GPU {number} (here)",
+                short=f"GPU {number}",
+                message="Too much.",
+                evidence={"weight": weight},
+                weight=weight,
+            )
+            for number, weight in enumerate(weights)
+        ]
+
+    rule = Rule(
+        code="x", title="x", meaning="x.", when={}, next_step="look.", way_out=("Look.",), check=check
+    )
+    fail, warn = rule.findings([1, 7, 9, 4, 7])
+    assert (fail.severity, fail.subject) == (Severity.FAIL, "GPU 2 (here) and 2 more")
+    assert (fail.message, fail.evidence) == ("Too much. Next: look.", {"weight": 9, "also": "GPU 1, GPU 4"})
+    assert (warn.subject, warn.evidence) == ("GPU 3 (here) and 1 more", {"weight": 4, "also": "GPU 0"})
+    (many,) = rule.findings([1] * 20)
+    assert str(many.evidence["also"]).endswith("GPU 16 and 3 more")
+    assert list(rule.findings([])) == []
 
 
 def test_the_number_of_a_rule_in_a_stored_history_never_changes() -> None:

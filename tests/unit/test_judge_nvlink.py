@@ -1,16 +1,17 @@
-"""Findings about links between GPUs: refused, missing, hidden, down, and those that nobody can tell."""
+"""Links between GPUs: refused, missing, hidden, down, unclear, or with errors."""
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Fabric, Unavailable
+from nodegauge_contract import Fabric, LinkErrors, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Severity, judge_health
 from support.judge_results import codes, only
 
 
-def test_refused_p2p_fails_and_names_pair_status_and_way_out() -> None:
+def test_refused_p2p_fails_and_names_pair_status_and_next_step() -> None:
     """The message holds what a person needs at night: which pair, how many links, which status, what next."""
     finding = only(judge_health(made.with_pair(made.titan(), 0, 1, read=5, nvlink=4)))
     assert (finding.code, finding.severity) == ("p2p-refused", Severity.FAIL)
@@ -34,7 +35,7 @@ def test_many_refused_pairs_are_one_finding() -> None:
     assert str(finding.evidence["also"]).startswith("0-1, 0-2, ")
 
 
-def test_a_fabric_that_is_not_ready_speaks_before_the_pairs_that_refuse_because_of_it() -> None:
+def test_a_fabric_that_is_not_ready_is_named_before_the_pairs_that_refuse() -> None:
     """The cause leads, the consequences are counted."""
     result = made.with_pair(made.with_gpu(made.h100(), 7, fabric=Fabric(state=2)), 0, 1, read=5)
     finding = only(judge_health(result))
@@ -60,7 +61,7 @@ def test_siblings_are_compared_within_a_model_and_only_behind_switches() -> None
     assert codes(judge_health(made.dgx1([0, 1, 2, 3]))) == []
 
 
-def test_the_worse_of_siblings_and_history_is_what_counts() -> None:
+def test_links_are_compared_with_siblings_and_history() -> None:
     """All siblings degraded alike are seen against the past."""
     history = judge_health(made.h100()).history
     result = made.h100()
@@ -71,7 +72,7 @@ def test_the_worse_of_siblings_and_history_is_what_counts() -> None:
     assert finding.subject.endswith("and 7 more")
 
 
-def test_links_that_cannot_be_told_warn_and_are_no_degradation() -> None:
+def test_unresolved_links_warn_and_are_not_degraded() -> None:
     """A doubt is not a lost link, even with a past to compare with."""
     history = judge_health(made.titan()).history
     result = made.with_links(made.with_links(made.titan(), 0, state=3), 1, state=3)
@@ -80,20 +81,20 @@ def test_links_that_cannot_be_told_warn_and_are_no_degradation() -> None:
     assert "traffic is disabled" in finding.message
 
 
-def test_a_gpu_whose_links_are_all_down_is_degraded_and_not_a_riddle() -> None:
+def test_a_gpu_with_all_links_down_is_degraded() -> None:
     """Zero of 18 is a fact, although the GPU still counts its wires to the switches."""
     finding = only(judge_health(made.with_links(made.h100(), 1, state=0)))
     assert (finding.code, finding.evidence["links"]) == ("nvlink-degraded", 0)
 
 
-def test_lost_links_are_not_a_riddle_as_well() -> None:
+def test_a_pair_that_lost_all_links_is_degraded_but_not_unresolved() -> None:
     """All links of a pair gone while NVLINK P2P still reads OK: one finding, against the past."""
     gone = made.with_links(made.with_links(made.titan(), 0, state=0), 1, state=0)
     assert codes(judge_health(gone, history=judge_health(made.titan()).history)) == ["nvlink-degraded/fail"]
     assert codes(judge_health(gone)) == ["nvlink-unresolved/warn"]
 
 
-def test_unreadable_p2p_is_a_warning_of_its_own() -> None:
+def test_unreadable_p2p_warns() -> None:
     """What could not be told is neither refused nor fine."""
     finding = only(judge_health(made.with_pair(made.titan(), 0, 1, write=Unavailable("Unknown"))))
     assert (finding.code, finding.severity) == ("nvlink-unresolved", Severity.WARN)
@@ -102,13 +103,59 @@ def test_unreadable_p2p_is_a_warning_of_its_own() -> None:
     assert "READ (not in the document)" in absent.message
 
 
-def test_mig_silences_every_opinion_on_links() -> None:
+def test_mig_silences_findings_about_links() -> None:
     """With MIG on, refused P2P and a fabric in progress mean nothing."""
     result = made.with_gpu(made.with_pair(made.h100(), 1, 2, read=5), 0, mig=1, fabric=Fabric(state=2))
     assert codes(judge_health(result, history=judge_health(made.h100()).history)) == []
 
 
-def test_a_lone_gpu_of_a_bridged_pair_is_left_alone() -> None:
+def test_a_single_gpu_of_a_bridged_pair_passes() -> None:
     """One GPU in a virtual machine whose links name itself is no riddle worth a warning."""
     whole = made.ncv4()
     assert judge_health(replace(whole, gpus=whole.gpus[:1], pairs=made.pairs([[0]]))).verdict == "pass"
+
+
+OLDER = {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}
+
+
+def with_errors(**errors: int) -> Result:
+    """A mesh of four whose GPU 2 has counted these."""
+    return made.with_gpu(made.hgx_a100_4(), 2, link_errors=LinkErrors(**errors))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (OLDER | {"replay": 5}, OLDER | {"replay": 6}, ["nvlink-degraded/warn"]),
+        (OLDER | {"crc_flit": 5}, OLDER | {"crc_flit": 6}, ["nvlink-degraded/warn"]),
+        (OLDER | {"crc_data": 5}, OLDER | {"crc_data": 6}, ["nvlink-degraded/warn"]),
+        (OLDER | {"replay": 5}, OLDER | {"replay": 5}, []),
+        ({"recovery_failed": 0}, {"recovery_failed": 1}, ["nvlink-degraded/fail"]),
+        ({"recovery_failed": 1}, {"recovery_failed": 1}, []),
+        ({"effective": 1}, {"effective": 2}, ["nvlink-degraded/warn"]),
+        ({"symbol": 9}, {"symbol": 9000}, []),
+    ],
+)
+def test_nvlink_errors_are_judged_by_growth(
+    before: dict[str, int], now: dict[str, int], expected: list[str]
+) -> None:
+    """Replays and CRC errors warn, a failed recovery fails; corrected bits are what links live with."""
+    history = judge_health(with_errors(**before)).history
+    judgement = judge_health(made.later(with_errors(**now)), history=history)
+    assert codes(judgement) == expected
+    if expected:
+        assert only(judgement).subject == "GPU 2 (0000:11:00.0)"
+
+
+def test_a_failed_recovery_without_a_past_warns() -> None:
+    """Whether it is new is not known."""
+    finding = only(judge_health(with_errors(recovery_failed=2)))
+    assert (finding.code, finding.severity) == ("nvlink-degraded", "warn")
+    assert "2 NVLink recoveries failed since the driver was loaded" in finding.message
+
+
+def test_mig_silences_link_errors_too() -> None:
+    """NVML reports links as down then, whatever they count."""
+    history = judge_health(with_errors(recovery_failed=0)).history
+    mig = made.with_gpu(made.later(with_errors(recovery_failed=3)), 0, mig=1)
+    assert codes(judge_health(mig, history=history)) == []

@@ -1,0 +1,156 @@
+"""Power caps, clocks and GPUs that differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import support.results as made
+from nodegauge_contract import Power, Result
+from nodegauge_judge import (
+    Answer,
+    Severity,
+    Thresholds,
+    Verdict,
+    judge_health,
+)
+from nodegauge_judge.rules.power import BASE_MHZ
+from support.judge_results import (
+    LIMIT_WATTS,
+    codes,
+    every,
+    judge,
+    node,
+    only,
+    span,
+    working,
+)
+
+
+def capped(mhz: float, *, name: str = "NVIDIA A100-SXM4-80GB", bits: int = 12, **window: Any) -> Result:
+    """A machine at work at that clock, the software power cap's bit in so many of twelve samples."""
+    fields = working(bits={0x4: bits}, sm_mhz=span(mhz), **window)
+    return every(node(), name=name, **fields)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (capped(1274), ["power-cap-low/warn"]),
+        (capped(1275), []),
+        (capped(1274, bits=7), ["power-cap-low/warn"]),
+        (capped(1274, bits=6), []),
+        (capped(1274, bits=0), []),
+        (capped(1274, name="NVIDIA H100 80GB HBM3"), []),
+        (capped(1274, utilization=span(20, 90)), []),
+    ],
+)
+def test_a_cap_below_a_known_base_clock_warns(result: Result, expected: list[str]) -> None:
+    """Under load and capped in most samples; a model without a row has no opinion."""
+    assert codes(judge(result)) == expected
+
+
+def test_base_clocks_are_plausible() -> None:
+    """Drivers since 470 put NVIDIA before the name."""
+    assert all(400 < mhz < 3000 for mhz in BASE_MHZ.values())
+
+
+def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None) -> Result:
+    """GPUs at work at these clocks; `bits` by position."""
+    result = node(len(mhz))
+    for gpu_index, clock in enumerate(mhz):
+        fields = working(sm_mhz=span(clock), bits=(bits or {}).get(gpu_index))
+        result = made.with_gpu(result, gpu_index, **fields)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (paced(1000, 1000, 1000, 930), []),
+        (paced(1000, 1000, 1000, 929), ["slow-clock/warn"]),
+        (paced(1000, 1000, 1000, 800), ["slow-clock/warn"]),
+        (paced(1000, 1000, 1000, 799), ["slow-clock/fail"]),
+        (paced(1000, 799), ["slow-clock/fail"]),
+        (paced(1000), []),
+        (paced(1000, 1000, 700, bits={2: {0x2: 12}}), []),
+        (paced(1000, 1000, 700, bits={2: {0x100: 1}}), []),
+        (paced(1000, 1000, 700, bits={2: {0x4: 12}}), []),
+        (paced(1000, 1000, 700, bits={n: {0x4: 12} for n in range(3)}), ["slow-clock/fail"]),
+        (made.with_gpu(paced(1000, 1000, 700), 2, name="NVIDIA A10"), ["mixed-gpus/info"]),
+        (made.with_gpu(paced(1000, 1000, 700), 2, **working(sm_mhz=span(700), utilization=span(40))), []),
+    ],
+)
+def test_a_gpu_is_compared_with_identical_siblings_at_the_same_work(
+    result: Result, expected: list[str]
+) -> None:
+    """Not with another model, an idle one, one whose clocks are set, or one that draws less than its cap."""
+    assert codes(judge(result)) == expected
+
+
+def test_a_slowdown_with_its_own_rule_is_not_also_a_slow_clock() -> None:
+    """A GPU that heat slows down is throttled, not slow: no second taint, and no good answer either."""
+    judgement = judge(paced(1000, 1000, 500, bits={2: {0x20: 12}}))
+    assert not [code for code in codes(judgement) if code.startswith("slow-clock")]
+    assert judgement.answers["slow-clock"] is Answer.UNSURE
+
+
+def test_a_clock_is_bad_only_below_the_share_that_fails() -> None:
+    """Below it is; a warning in between is a good answer."""
+    assert judge(paced(1000, 1000, 1000, 800)).answers["slow-clock"] is Answer.GOOD
+    assert judge(paced(1000, 1000, 1000, 799)).answers["slow-clock"] is Answer.BAD
+
+
+def test_gpus_with_different_power_limits_are_no_siblings() -> None:
+    """One of two is capped by hand: it may run slower."""
+    limited = Power(enforced_limit_mw=LIMIT_WATTS * 950, default_limit_mw=LIMIT_WATTS * 1000)
+    result = made.with_gpu(paced(1000, 700), 1, power=limited)
+    assert codes(judge(result)) == ["mixed-gpus/info"]
+
+
+def test_the_policy_sets_the_shares_of_slow_clocks() -> None:
+    """slowClockWarn and slowClockFail."""
+    lenient = Thresholds(slow_clock_warn=0.6, slow_clock_fail=0.5)
+    assert codes(judge(paced(1000, 700), thresholds=lenient)) == []
+    assert codes(judge(paced(1000, 550), thresholds=lenient)) == ["slow-clock/warn"]
+
+
+@pytest.mark.parametrize(
+    ("power", "expected"),
+    [
+        (Power(enforced_limit_mw=359_999, default_limit_mw=400_000), ["power-cap-low/warn"]),
+        (Power(enforced_limit_mw=360_000, default_limit_mw=400_000), []),
+        (Power(enforced_limit_mw=500_000, default_limit_mw=400_000), []),
+        (Power(enforced_limit_mw=0, default_limit_mw=400_000), []),
+        (Power(default_limit_mw=400_000), []),
+        (Power(enforced_limit_mw=100_000), []),
+    ],
+)
+def test_a_cap_below_nine_tenths_of_the_default_warns(power: Power, expected: list[str]) -> None:
+    """Below 0.9 warns, exactly 0.9 does not; a missing or zero reading is no cap."""
+    result = replace(made.phb(), gpus=[replace(gpu, power=power) for gpu in made.phb().gpus])
+    assert codes(judge_health(result)) == expected
+
+
+def test_the_policy_sets_the_share_of_the_power_limit() -> None:
+    """A policy that wants caps may have them."""
+    capped = Power(enforced_limit_mw=250_000, default_limit_mw=400_000)
+    result = replace(made.phb(), gpus=[replace(gpu, power=capped) for gpu in made.phb().gpus])
+    assert codes(judge_health(result, thresholds=Thresholds(power_cap_ratio=0.6))) == []
+    finding = only(judge_health(result))
+    assert finding.message.startswith("Capped at 250 W of 400 W by default (62%, warns below 90%).")
+    assert finding.evidence["enforced_watts"] == 250
+
+
+def test_different_gpus_are_info() -> None:
+    """Model first; VBIOS and power limit within a model; info never changes the verdict."""
+    judgement = judge_health(made.with_gpu(made.phb(), 0, name="NVIDIA A10"))
+    assert (only(judgement).code, only(judgement).severity) == ("mixed-gpus", Severity.INFO)
+    assert judgement.verdict is Verdict.PASS
+    assert "1x NVIDIA A10, 1x NVIDIA GeForce RTX 4090" in only(judgement).message
+    assert judgement.product == "NVIDIA A10 + NVIDIA GeForce RTX 4090"
+    assert codes(judge_health(made.with_gpu(made.phb(), 0, vbios="94.02"))) == ["mixed-gpus/info"]
+    power = Power(enforced_limit_mw=390_000, default_limit_mw=400_000)
+    assert codes(judge_health(made.with_gpu(made.phb(), 0, power=power))) == ["mixed-gpus/info"]
