@@ -92,7 +92,7 @@ class Engine(StrEnum):
 
 
 class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
-    """The NCCL benchmark: `interval` between runs, `deadline` of one run.
+    """The NCCL probe: `interval` between runs, `deadline` of one run.
 
     `recheck`: time to the next run where one asks for another (first time below the floor, runs that
     disagree, a gate that a good run would leave).  `environment`: NCCL_* variables for the arms; of the
@@ -143,8 +143,8 @@ class Unvalidated(StrEnum):
 
 
 class Until(StrEnum):
-    """What ends `unvalidated`: the first health run that passes or warns, or the first such benchmark (on
-    nodes where none applies, with one GPU or shared ones, the first health run all the same)."""
+    """What ends `unvalidated`: the first health run that passes or warns, or the first such NCCL run (on nodes
+    where none can be made, with one GPU or shared ones, a health run)."""
 
     HEALTH = "Health"
     NCCL = "Nccl"
@@ -164,9 +164,9 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Hysteresis(Struct, frozen=True, rename="camel", kw_only=True):
-    """When gates are entered and left (design promise 4; numbers are own).
+    """When gates are entered and left (design promise 4; the numbers are chosen by this project).
 
-    `enterRuns`: bad runs in a row, for rows that need more than one (a lost GPU needs one).  `leaveRuns`:
+    `enterRuns`: bad runs in a row, for findings that need more than one (a lost GPU needs one).  `leaveRuns`:
     good runs in a row.  `dwell`: how long a gate stands at least.  `probationAfter`: dwell after which a gate
     that only loaded runs can lift is lifted on trial: the first entry of it, and one further for each relapse
     within `relapseWindow`; empty for never.  `probation`: how long the trial lasts at most.
@@ -184,8 +184,8 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     """`concurrentProbes`: probe pods at a time: a count, or per cent of the policy's nodes (rounded down, at
     least 1), never more than 50; 0 pauses the policy.  `gatedNodes`: nodes that may carry a taint of ours for
     a fault at a time (`unvalidated` is not one): a count, or per cent (rounded down, at least 1); 0 for none.
-    `concurrentNcclProbes`: nodes that a benchmark may hold or wait for at a time, counted like
-    `concurrentProbes` and apart from it; 0 pauses benchmarks.
+    `concurrentNcclProbes`: nodes that NCCL runs may hold or wait for at a time, counted like
+    `concurrentProbes` and apart from it; 0 pauses NCCL runs.
     """
 
     concurrent_probes: CountOrPercent = "10%"
@@ -223,7 +223,7 @@ class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
-    """The whole of `spec`."""
+    """All of `spec`."""
 
     node_selector: Selector
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0

@@ -1,4 +1,4 @@
-"""NodeReport: all that nodegauge knows of one node, and the operator's only memory.
+"""NodeReport: all that nodegauge knows of one node, and the only state that the operator keeps.
 
 Named as its node and owned by it.  Times are RFC 3339 in UTC, whole seconds.  The status is written in one
 patch with resourceVersion (promise 3); everything on the node is a pure function of it.
@@ -46,8 +46,8 @@ class Run(Struct, frozen=True, rename="camel", kw_only=True):
 class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What one probe found.  Verdict and findings are of the last run that could be read.
 
-    `readAt`: when that was; `unread`: runs since then that brought nothing, `hardSince`: when the last run
-    ended before the present row of failed (not merely skipped) ones; `streak`: runs in a row with this
+    `readAt`: when that was; `unread`: runs since then that read nothing; `hardSince`: when the last run ended
+    before the current series of failed (not merely skipped) runs; `streak`: runs in a row with this
     verdict, `since` its first; `history`: what the judge keeps for its next run (JSON, 2 KiB at most);
     `image`: of `pull`, the image last asked for; `request`: the last `spec.requestedAt` answered.
     """
@@ -95,8 +95,8 @@ class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, k
     contradicted or unsure, with `message`; `fingerprint`: what makes nodes comparable; `grade`: digest of
     the expectations and thresholds that it was graded by (others grade it again); `again`: another run is
     wanted soon; `bootID`: the boot it was measured in, `hardware`: GPUs and driver as last read then.
-    `reason`: why no benchmark can run here now (SingleGpu, Shared, Mig, Dra, Cordoned, ...; empty where one
-    can), with `detail` in words; older results stand beside it.
+    `reason`: why no NCCL run can be made here now (SingleGpu, Shared, Mig, Dra, Cordoned, ...; empty if one
+    can), with `detail` as a sentence; older results stay.
     """
 
     all_reduce: int | None = None
@@ -126,22 +126,22 @@ class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class GateState(StrEnum):
-    """Where one row of the catalogue stands on one node."""
+    """The state of one gate on one node."""
 
     WATCHING = "watching"
     """Bad runs were seen, too few to enter."""
     HELD_BACK = "held-back"
-    """It would enter, but the policy's budget of gated nodes is used up."""
+    """Entered, but the policy's budget of gated nodes is used up."""
     GATED = "gated"
-    """Entered: the taint stands, where its effect is not None."""
+    """Entered: the taint is set, unless its effect is None."""
     PROBATION = "probation"
     """Lifted on trial: one bad run enters again."""
 
 
 class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The memory of one row (`code`) that is, or was lately, bad.
+    """One gate (`code` is its finding) that is bad, or was lately.
 
-    `bad`, `good`: runs in a row (runs that say nothing of it do not count); `since`: when `state` began;
+    `bad`, `good`: runs in a row (runs that cannot tell do not count); `since`: when `state` began;
     `enteredAt`, `leftAt`: when it last entered and left; `badAt`: its last bad run; `readableSince`: readable
     runs since then; `relapses`: how often it came back within the policy's window; `subject` and `message`:
     the finding of the last bad run, which is the taint's evidence.
@@ -199,8 +199,8 @@ class Change(Struct, frozen=True, rename="camel", kw_only=True):
 class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """The whole of `status`.
 
-    `gates`: rows of the catalogue on their way in or out; `throttleJudgedAt`: the last run that could say of
-    throttling that there is none (under load); `psu`: as last read; `passedAt`: the first pass or warn, which
+    `gates`: findings that are being confirmed, are gated, or are recovering; `throttleJudgedAt`: the last run
+    that showed, under load, that nothing throttles; `psu`: as last read; `passedAt`: the first pass or warn, which
     ends `unvalidated`.
     """
 
@@ -229,7 +229,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
         return last.number + 1 if last else 1
 
     def with_probe(self, probe: ProbeStatus) -> list[ProbeStatus]:
-        """The probes with this one's status in its place, in the order of `names.PROBES`."""
+        """The probes with this one's new status, in the order of `names.PROBES`."""
         known = {p.name: p for p in self.probes} | {probe.name: probe}
         ours = [known.pop(name) for name in names.PROBES if name in known]
         return [*ours, *known.values()]
@@ -246,13 +246,13 @@ class Report(Struct, frozen=True, kw_only=True):
     requested_at: str = ""
     status: ReportStatus = ReportStatus()
     unreadable: dict[str, Any] | None = None
-    """The status as it stands where it could not be read: the next write replaces all of it."""
+    """The raw status if it could not be read: the next write replaces all of it."""
 
 
 def parse_report(body: Mapping[str, Any]) -> Report:
     """The typed report in a Kubernetes object.
 
-    A status that cannot be read (someone edited it) counts as empty: it is measured again, never guessed.
+    A status that cannot be read (someone edited it) counts as empty: the node is measured again.
     """
     metadata = body.get("metadata", {})
     owners = [o for o in metadata.get("ownerReferences") or () if o.get("kind") == "Node"]
