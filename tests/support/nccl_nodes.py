@@ -15,7 +15,7 @@ from nodegauge_operator.api.report import Outcome, Report
 from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.registry import KINDS
-from support.objects import DEFAULTS, NOW, ANode, AReport, make_context, make_node, make_report
+from support.objects import DEFAULTS, NOW, ANode, AReport, make_context, make_node, make_report, read
 
 IMAGE = "nccl:1"
 INSTALLED: ProbeDefaults = replace(DEFAULTS, nccl_image=IMAGE, nccl_priority_class_name="nodegauge-nccl")
@@ -45,11 +45,6 @@ STRICT: dict[str, Any] = {
     ]
 }
 """Of a policy that even the fast machine does not satisfy."""
-
-
-def read(result: Result) -> RunEnd:
-    """A run that brought this document."""
-    return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
 
 
 def skipping(why: Skip, message: str = "") -> Result:

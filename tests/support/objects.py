@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Result, encode_message
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec, Requirement, Selector
-from nodegauge_operator.api.report import DesiredNode, Report, Run, stamp
+from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, stamp
 from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.context import Context, Snapshot
 from nodegauge_operator.core.model import (
@@ -36,6 +36,14 @@ MINUTE = 60.0
 INTERVAL = 15 * MINUTE
 STALE = 3 * INTERVAL
 DEFAULTS = ProbeDefaults(namespace="nodegauge", image="probe:1")
+
+LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="no result")
+BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="the node is full")
+
+
+def read(result: Result) -> RunEnd:
+    """The end of a run that brought this document."""
+    return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
 
 
 def taint(words: str) -> Taint:

@@ -5,21 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import DesiredNode, Outcome
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint
 from nodegauge_operator.core import desired_state
-from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.desired_state import UNVALIDATED, label_patch, taint_patch
+from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.reasons import Reason
-from support import INTERVAL, NOW, STALE, make_context, make_node, make_policy, make_report
-from support.objects import AReport
+from support import INTERVAL, NOW, STALE, make_context, make_node, make_policy, make_report, tried
+from support.objects import BUSY, LOST, ANode, APolicy, AReport, read, taint
 
-pytestmark = pytest.mark.timeout(5)
+pytestmark = pytest.mark.timeout(30)
 
 NODE = make_node()
 TOPOLOGY = {
@@ -29,13 +32,6 @@ TOPOLOGY = {
     "interconnect": "nvlink",
 }
 HEALTH = {names.LABEL_HEALTH: "pass", names.LABEL_VALIDATED_AT: str(int(NOW))}
-LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="no result")
-BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="node is full")
-
-
-def read(result: Result) -> RunEnd:
-    """A run that brought this home."""
-    return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
 
 
 def titan() -> AReport:
@@ -215,3 +211,170 @@ def test_the_short_key_can_be_left_out() -> None:
     """An empty key means none."""
     found = desired(titan(), node=NODE, policy=make_policy().keyed(""), now=NOW)
     assert found.labels == {k: v for k, v in (TOPOLOGY | HEALTH).items() if k != "interconnect"}
+
+
+# -- the patch of labels (promise 2) ------------------------------------------------------------------------
+
+SHORT = st.sampled_from(["interconnect", "example.com/link", ""])
+LABEL_KEYS = st.sampled_from(
+    [
+        *names.NODE_LABELS,
+        "interconnect",
+        "example.com/link",
+        "team",
+        "nvidia.com/gpu.count",
+        "nodegauge.dev.evil/x",
+    ]
+)
+VALUES = st.sampled_from(["nvlink", "pcie", "nvlink-pairs", "pass", "50", "x", ""])
+LABELS = st.dictionaries(LABEL_KEYS, VALUES, max_size=6)
+RESULTS = st.sampled_from([made.titan(), made.phb(), made.dgx1(), made.h100(1), made.a100_bridged_pairs()])
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> ANode:
+    """A node with labels of ours and of others."""
+    return make_node().bearing(draw(LABELS)).ours(draw(LABELS))
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> APolicy:
+    """Any policy as far as labels go."""
+    if draw(st.booleans()):
+        return make_policy().keyed(draw(SHORT), take_over=draw(st.booleans()))
+    return make_policy().observing()
+
+
+@given(node=nodes(), policy=policies(), result=RESULTS)
+@tried(400)
+def test_foreign_keys_are_never_in_a_patch(node: ANode, policy: APolicy, result: Result) -> None:
+    """A key in the patch is one of our prefix, one that we wrote before, one nobody has, or taken over."""
+    report = make_report().after(read(result), node=node)
+    wanted = desired(report, node=node, policy=policy, now=NOW).labels
+    patch = label_patch(node, wanted)
+    free = node.managed_labels | names.NODE_LABELS.keys()
+    key = policy.spec.labels.interconnect_key
+    free |= {key} if policy.spec.labels.take_over or key not in node.labels else set()
+    assert patch.keys() <= free
+    foreign = {k: v for k, v in node.labels.items() if k not in free}
+    after = node.patched(patch)
+    assert {k: v for k, v in after.labels.items() if k in foreign} == foreign
+
+
+@given(node=nodes(), policy=policies(), result=RESULTS)
+@tried(200)
+def test_a_patch_does_what_is_wanted_and_the_next_one_is_empty(
+    node: ANode, policy: APolicy, result: Result
+) -> None:
+    """After it the node carries exactly what it should of ours, and nothing is left to do."""
+    report = make_report().after(read(result), node=node)
+    wanted = desired(report, node=node, policy=policy, now=NOW).labels
+    after = node.patched(label_patch(node, wanted))
+    assert {k: after.labels[k] for k in wanted} == wanted
+    assert {k for k in after.labels if k in names.NODE_LABELS or k in after.managed_labels} <= wanted.keys()
+    again = desired(report, node=after, policy=policy, now=NOW)
+    assert again.labels == wanted
+    assert label_patch(after, again.labels) == {}
+
+
+def test_a_changed_key_removes_the_old_one() -> None:
+    """What managedFields give to us under an earlier short key goes with it."""
+    node = make_node().labelled(team="a")
+    first = desired(
+        make_report().after(read(made.titan()), node=node), node=node, policy=make_policy(), now=NOW
+    )
+    node = node.patched(label_patch(node, first.labels))
+    moved = make_policy().keyed("example.com/link")
+    report = make_report().after(read(made.titan()), node=node, policy=moved)
+    patch = label_patch(node, desired(report, node=node, policy=moved, now=NOW).labels)
+    assert patch == {"interconnect": None, "example.com/link": "nvlink"}
+
+
+def test_nothing_wanted_takes_off_all_of_ours_and_nothing_else() -> None:
+    """Mode Observe, no policy, uninstalling."""
+    node = make_node().labelled(team="a", interconnect="mine").ours({names.LABEL_HEALTH: "pass", "link": "x"})
+    assert label_patch(node, {}) == {names.LABEL_HEALTH: None, "link": None}
+
+
+def test_a_key_of_our_prefix_is_ours_even_where_managed_fields_were_lost() -> None:
+    """managedFields can be cleared by anyone; the prefix cannot be mistaken."""
+    node = make_node().bearing({names.LABEL_INTERCONNECT: "nvlink"})
+    assert label_patch(node, {}) == {names.LABEL_INTERCONNECT: None}
+    assert label_patch(node, {names.LABEL_INTERCONNECT: "pcie"}) == {names.LABEL_INTERCONNECT: "pcie"}
+
+
+# -- the list of taints (promise 2) ------------------------------------------------------------------------
+
+THROTTLED, UNHEALTHY = names.TAINT_THROTTLED, names.TAINT_UNHEALTHY
+THERMAL = DesiredTaint(key=THROTTLED, value="thermal")
+GPU_LOST = DesiredTaint(key=UNHEALTHY, value="gpu-lost")
+
+
+TAINT_KEYS = st.sampled_from(
+    [*names.NODE_TAINTS, "team", "nvidia.com/gpu", "node.kubernetes.io/not-ready", "x/throttled"]
+)
+TAINTS = st.builds(
+    Taint,
+    key=TAINT_KEYS,
+    value=st.sampled_from(["", "thermal", "gpu-lost", "a"]),
+    effect=st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"]),
+    added=st.sampled_from(["", "2027-01-15T08:00:00Z"]),
+)
+LISTS = st.lists(TAINTS, max_size=7, unique_by=lambda t: (t.key, t.effect)).map(tuple)
+WANTED = st.lists(
+    st.builds(
+        DesiredTaint,
+        key=st.sampled_from(sorted(names.NODE_TAINTS)),
+        value=st.sampled_from(["", "thermal", "gpu-lost"]),
+        effect=st.sampled_from(["NoSchedule", "NoExecute"]),
+    ),
+    max_size=3,
+    unique_by=lambda t: t.key,
+)
+
+
+@given(taints=LISTS, wanted=WANTED, leave=st.sampled_from([frozenset(), UNVALIDATED]))
+@tried(600)
+def test_whatever_a_node_carries_foreign_taints_are_as_they_were(
+    taints: tuple[Taint, ...], wanted: list[DesiredTaint], leave: frozenset[str]
+) -> None:
+    """Order, values, effects and times of others; exactly what is wanted of ours; and nothing left to do."""
+    node = replace(NODE, taints=taints)
+    patch = taint_patch(node, wanted, leave=leave)
+    now = taints if patch is None else patch
+    assert [t for t in now if t.key not in names.NODE_TAINTS] == [
+        t for t in taints if t.key not in names.NODE_TAINTS
+    ]
+    for key in names.NODE_TAINTS:
+        mine = [t for t in now if t.key == key]
+        asked = [t for t in wanted if t.key == key]
+        before = [t for t in taints if t.key == key]
+        if key in UNVALIDATED and before and (asked or key in leave):
+            assert mine == before
+        else:
+            assert [(t.value, t.effect) for t in mine] == [(t.value, t.effect) for t in asked]
+    assert len({(t.key, t.effect) for t in now}) == len(now)
+    assert taint_patch(replace(node, taints=now), wanted, leave=leave) is None
+    assert patch is None or patch != taints
+
+
+def test_ours_is_replaced_where_it_stands_and_keeps_its_time_where_it_is_the_same() -> None:
+    """Nothing moves, and an eviction's clock is not set back."""
+    stands = Taint(key=THROTTLED, value="thermal", effect="NoSchedule", added="2027-01-15T08:00:00Z")
+    node = replace(NODE, taints=(taint("a=1"), stands, taint("b=2")))
+    assert taint_patch(node, [THERMAL]) is None
+    other = DesiredTaint(key=THROTTLED, value="power-brake")
+    assert taint_patch(node, [other]) == (
+        taint("a=1"),
+        Taint(key=THROTTLED, value="power-brake", effect="NoSchedule"),
+        taint("b=2"),
+    )
+    assert taint_patch(node, [THERMAL, GPU_LOST]) == (*node.taints, taint(f"{UNHEALTHY}=gpu-lost"))
+    assert taint_patch(node, []) == (taint("a=1"), taint("b=2"))
+
+
+def test_a_second_effect_under_our_key_goes_and_the_right_one_stays() -> None:
+    """Kubernetes allows one key with several effects; we hold one."""
+    stands = Taint(key=UNHEALTHY, value="gpu-lost", effect="NoSchedule", added="2027-01-15T08:00:00Z")
+    node: ANode = replace(NODE, taints=(taint(f"{UNHEALTHY}=x:NoExecute"), taint("a"), stands))
+    assert taint_patch(node, [GPU_LOST]) == (stands, taint("a"))

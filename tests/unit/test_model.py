@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_operator import names
@@ -17,6 +18,7 @@ from nodegauge_operator.core.model import node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support import NOW, make_node, make_report, tried
 from support.api_server import Body
+from support.objects import ANode
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -247,3 +249,35 @@ def test_a_status_that_cannot_be_read_counts_as_empty(status: Body) -> None:
     assert report.status == ReportStatus()
     assert report.unreadable == status
     assert report.node_uid == ""
+
+
+GPU_DRIVER_UPGRADE, MIG_CONFIG = "nvidia.com/gpu-driver-upgrade-state", "nvidia.com/mig.config.state"
+
+
+@pytest.mark.parametrize(
+    ("node", "may"),
+    [
+        (make_node(), True),
+        (make_node().not_ready(), False),
+        (replace(make_node(), deleting=True), False),
+        (make_node().tainted("node.kubernetes.io/unschedulable"), True),
+        (make_node().tainted("nvidia.com/gpu", "whatever"), True),
+        *[(make_node().tainted("x", taint), False) for taint in names.TAINTS_OF_NODES_BEING_REMOVED],
+        *[
+            (make_node().bearing({GPU_DRIVER_UPGRADE: state}), may)
+            for state, may in [
+                ("upgrade-done", True),
+                ("drain-required", False),
+                ("pod-restart-required", False),
+            ]
+        ],
+        *[
+            (make_node().bearing({MIG_CONFIG: state}), may)
+            for state, may in [("success", True), ("failed", True), ("pending", False), ("rebooting", False)]
+        ],
+    ],
+)
+def test_where_a_run_may_be_planned(node: ANode, may: bool) -> None:
+    """Ready and not leaving; cordoned nodes are health-checked; an open NVML client would block a driver
+    upgrade or a MIG change (promise 7)."""
+    assert node.may_run is may

@@ -27,16 +27,14 @@ from support import (
     make_report,
     make_snapshot,
 )
-from support.objects import AReport
+from support.objects import BUSY, LOST, AReport, read
 
 pytestmark = pytest.mark.timeout(5)
 
 NONE: frozenset[str] = frozenset()
 
 NODE = make_node()
-READ = RunEnd(outcome=Outcome.READ, reason="Read", result=made.titan())
-LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="no result")
-BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="full")
+READ = read(made.titan())
 
 
 def health_due_at(report: AReport | None, **known: Any) -> float:

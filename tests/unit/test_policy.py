@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from nodegauge_operator.api.policy import Mode, PolicyInvalid, parse, seconds
-from support import tried
+from nodegauge_operator.api.policy import Mode, PolicyInvalid, Selector, parse, ranked, seconds
+from support import make_policy, tried
 
 pytestmark = pytest.mark.timeout(10)
 
@@ -110,3 +111,61 @@ def test_no_text_is_read_half(text: str) -> None:
         return
     assert found >= 0
     assert all(c in "0123456789hms" for c in text)
+
+
+# -- which policy a node follows --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "labels", "holds"),
+    [
+        ("In", ("a", "b"), {"k": "a"}, True),
+        ("In", ("a", "b"), {"k": "c"}, False),
+        ("In", ("a", "b"), {}, False),
+        ("In", ("",), {}, False),
+        ("In", ("",), {"k": ""}, True),
+        ("NotIn", ("a",), {"k": "a"}, False),
+        ("NotIn", ("a",), {"k": "b"}, True),
+        ("NotIn", ("a",), {}, True),
+        ("Exists", (), {"k": ""}, True),
+        ("Exists", (), {}, False),
+        ("DoesNotExist", (), {}, True),
+        ("DoesNotExist", (), {"k": ""}, False),
+        ("Like", ("a",), {"k": "a"}, False),
+    ],
+)
+def test_expressions(operator: str, values: tuple[str, ...], labels: dict[str, str], holds: bool) -> None:
+    """As apimachinery's labels.Selector; what is not known matches nothing."""
+    selector = make_policy().where("k", operator, *values).spec.node_selector
+    assert selector.matches(labels) is holds
+
+
+def test_all_parts_must_hold_and_no_part_selects_everything() -> None:
+    """An empty selector is every node, as everywhere in Kubernetes."""
+    both = replace(
+        make_policy().where("gpu", "Exists").spec.node_selector,
+        match_labels={"tier": "gold", "zone": "a"},
+    )
+    assert both.matches({"tier": "gold", "zone": "a", "gpu": "x"})
+    for lost in ("tier", "zone", "gpu"):
+        labels = {"tier": "gold", "zone": "a", "gpu": "x"}
+        del labels[lost]
+        assert not both.matches(labels)
+    assert Selector().matches({})
+
+
+@given(
+    order=st.permutations([("a", 0), ("b", 0), ("c", 7), ("d", -3)]),
+)
+@tried(24)
+def test_the_higher_priority_wins_and_then_the_name(order: list[tuple[str, int]]) -> None:
+    """Whatever order they arrive in."""
+    policies = [make_policy(name).ranked(priority) for name, priority in order]
+    assert [p.name for p in ranked(policies, {})] == ["c", "a", "b", "d"]
+
+
+def test_a_policy_that_does_not_select_the_node_does_not_count() -> None:
+    """Priority is among those that do."""
+    gold = make_policy("gold").ranked(9).selecting(tier="gold")
+    assert [p.name for p in ranked([gold, make_policy()], {"tier": "tin"})] == ["default"]
+    assert ranked([gold], {}) == []

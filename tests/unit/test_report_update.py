@@ -6,26 +6,19 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Power, Result
+from nodegauge_contract import Power
 from nodegauge_judge import History, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, stamp
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.reasons import Reason
 from support import INTERVAL, NOW, make_node, make_policy, make_report
-from support.objects import AReport
+from support.objects import BUSY, LOST, AReport, read
 
 pytestmark = pytest.mark.timeout(5)
 
 NODE = make_node()
-LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="the probe left no result")
-BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="0/1 nodes are available")
 CAPPED = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
-
-
-def read(result: Result) -> RunEnd:
-    """A run that brought this home."""
-    return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
 
 
 def health(report: AReport) -> ProbeStatus:

@@ -143,8 +143,8 @@ class Unvalidated(StrEnum):
 
 
 class Until(StrEnum):
-    """What ends `unvalidated`: the first health run that passes or warns, or the first such NCCL run (on nodes
-    where none can be made, with one GPU or shared ones, a health run)."""
+    """What ends `unvalidated`: the first health run that passes or warns, or the first such NCCL run (on
+    nodes where none can be made, with one GPU or shared ones, a health run)."""
 
     HEALTH = "Health"
     NCCL = "Nccl"

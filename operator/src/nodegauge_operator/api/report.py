@@ -200,8 +200,8 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """The whole of `status`.
 
     `gates`: findings that are being confirmed, are gated, or are recovering; `throttleJudgedAt`: the last run
-    that showed, under load, that nothing throttles; `psu`: as last read; `passedAt`: the first pass or warn, which
-    ends `unvalidated`.
+    that showed, under load, that nothing throttles; `psu`: as last read; `passedAt`: the first pass or
+    warn, which ends `unvalidated`.
     """
 
     policy: str = ""
