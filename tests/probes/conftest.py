@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pynvml
 import pytest
 
+from nodegauge_contract import Result
 from nodegauge_probes.nvml.library import Device, Nvml
 from support.library import Library, Watched
 from support.nccl_probe import NcclRun
@@ -24,6 +26,24 @@ def probe(tmp_path: Path) -> Callable[[str | Profile], Probe]:
         return Probe(hardware=plug(profile, tmp_path / "machine", seed="nodegauge"), folder=tmp_path)
 
     return on
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Probe]:
+    """`machine("h100-sxm-8")`: the probe on that machine, shared by all tests: do not change it."""
+
+    @cache
+    def of(profile: str) -> Probe:
+        folder = tmp_path_factory.mktemp("machine")
+        return Probe(hardware=plug(profile, folder / "machine", seed="nodegauge"), folder=folder)
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def healthy(machine: Callable[[str], Probe]) -> Callable[[str], Result]:
+    """`healthy("h100-sxm-8")`: the result of one run on that machine, shared by all tests."""
+    return cache(lambda profile: machine(profile).result())
 
 
 @pytest.fixture

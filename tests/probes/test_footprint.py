@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import (
     MESSAGE_LIMIT,
+    Result,
     decode,
     encode_message,
 )
@@ -19,15 +20,16 @@ from testbed import profiles
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Probe]
+Healthy = Callable[[str], Result]
 
 
 HEADROOM = 0.15
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx2-v100-16"])
-def test_the_largest_profiles_fit_the_message_when_busy(probe: On, profile: str) -> None:
+def test_the_largest_profiles_fit_the_message_when_busy(healthy: Healthy, profile: str) -> None:
     """Every reading different, ports and four supplies included: nothing given up, and room to spare."""
-    result = busy(probe(profile).result())
+    result = busy(healthy(profile))
     message = encode_message(result)
     assert decode(message) == result
     assert len(message) <= MESSAGE_LIMIT * (1 - HEADROOM)

@@ -15,44 +15,50 @@ from support.probing import Probe
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Probe]
+Healthy = Callable[[str], Result]
 
-MARKS: list[tuple[str, str, dict[str, Any], Callable[[Gpu], Any], Any, Any]] = [
-    ("h100-sxm-8", "row-remap", {"state": "pending"}, lambda g: g.repair.rows_pending, 1, 0),
-    ("h100-sxm-8", "row-remap", {"state": "failed"}, lambda g: g.repair.rows_failed, 1, 0),
-    ("dgx1-v100-8", "page-pending", {}, lambda g: g.repair.pages_pending, 1, 0),
-    ("dgx1-v100-8", "page-pending", {}, lambda g: g.repair.pages_double_bit, 1, 0),
-    ("h100-sxm-8-drv580", "repair-pending", {"kind": "tpc"}, lambda g: g.repair.tpcs_pending, 1, 0),
-    ("h100-sxm-8-drv580", "recovery-action", {"action": 2}, lambda g: g.repair.action, 2, 0),
-    ("h100-sxm-8", "ecc-uncorrectable", {"count": 3}, lambda g: g.ecc.volatile_uncorrected, 3, 0),
-    ("h100-sxm-8", "ecc-uncorrectable", {"count": 3}, lambda g: g.ecc.aggregate_uncorrected, 3, 0),
-    ("h100-sxm-8-drv580", "sram-threshold", {}, lambda g: g.ecc.sram_threshold, 1, 0),
-    ("h100-sxm-8", "pcie-width-halved", {}, lambda g: g.pcie.width, 8, 16),
-    ("h100-sxm-8", "hot", {"celsius": 91}, lambda g: g.temperature.gpu, 91, 33),
-    ("h100-sxm-8", "hot-memory", {"celsius": 97}, lambda g: g.window.memory_temperature.max, 97, 41),
-    ("h100-sxm-8", "undersized-power-source", {}, lambda g: g.power.source, 2, 0),
-    ("rtx3090-nv4-2", "fan-stopped", {}, lambda g: g.fans[0].rpm == 0, True, False),
-]
+Reading = Callable[[Gpu], Any]
+MARKS: dict[str, list[tuple[str, dict[str, Any], Reading, Any, Any]]] = {
+    "h100-sxm-8": [
+        ("row-remap", {"state": "pending"}, lambda g: g.repair.rows_pending, 1, 0),
+        ("row-remap", {"state": "failed"}, lambda g: g.repair.rows_failed, 1, 0),
+        ("ecc-uncorrectable", {"count": 3}, lambda g: g.ecc.volatile_uncorrected, 3, 0),
+        ("ecc-uncorrectable", {"count": 5}, lambda g: g.ecc.aggregate_uncorrected, 5, 0),
+        ("pcie-width-halved", {}, lambda g: g.pcie.width, 8, 16),
+        ("hot", {"celsius": 91}, lambda g: g.temperature.gpu, 91, 33),
+        ("hot-memory", {"celsius": 97}, lambda g: g.window.memory_temperature.max, 97, 41),
+        ("undersized-power-source", {}, lambda g: g.power.source, 2, 0),
+    ],
+    "h100-sxm-8-drv580": [
+        ("repair-pending", {"kind": "tpc"}, lambda g: g.repair.tpcs_pending, 1, 0),
+        ("recovery-action", {"action": 2}, lambda g: g.repair.action, 2, 0),
+        ("sram-threshold", {}, lambda g: g.ecc.sram_threshold, 1, 0),
+    ],
+    "dgx1-v100-8": [
+        ("page-pending", {}, lambda g: (g.repair.pages_pending, g.repair.pages_double_bit), (1, 1), (0, 0)),
+    ],
+    "rtx3090-nv4-2": [("fan-stopped", {}, lambda g: g.fans[0].rpm == 0, True, False)],
+}
+"""Per machine: fault, parameters, reading, its value on the faulty GPU, and its healthy value."""
 
 
-@pytest.mark.parametrize(
-    ("profile", "fault", "parameters", "reading", "ill", "well"), MARKS, ids=lambda value: str(value)[:24]
-)
-def test_a_fault_shows_on_its_gpu_alone(
-    probe: On,
-    profile: str,
-    fault: str,
-    parameters: dict[str, Any],
-    reading: Callable[[Gpu], Any],
-    ill: Any,
-    well: Any,
-) -> None:
-    """The marks that outlast an event, and what is read at the moment."""
+@pytest.mark.parametrize("profile", MARKS)
+def test_each_fault_shows_on_its_gpu_alone(probe: On, profile: str) -> None:
+    """All faults in one run: the first on GPU 0, the next on GPU 1, and so on."""
     on = probe(profile)
-    on.hardware.fault(fault, gpu=1, **parameters)
-    result = on.result()
-    assert [reading(gpu) for gpu in result.gpus] == [
-        ill if gpu.index == 1 else well for gpu in result.gpus
-    ], fault
+    for index, (fault, parameters, *_) in enumerate(MARKS[profile]):
+        on.hardware.fault(fault, gpu=index, **parameters)
+    gpus = on.result().gpus
+    for index, (fault, _, reading, faulty, healthy) in enumerate(MARKS[profile]):
+        if fault in ("row-remap", "ecc-uncorrectable"):
+            # Two faults of one kind change the same counters of their GPUs.
+            assert reading(gpus[index]) == faulty, fault
+            others = {reading(gpu) for gpu in gpus if MARKS[profile][gpu.index][0] != fault}
+            assert others == {healthy}, fault
+        else:
+            assert [reading(gpu) for gpu in gpus] == [
+                faulty if gpu.index == index else healthy for gpu in gpus
+            ], fault
 
 
 def test_an_xid_in_the_window_is_heard_by_its_gpu(probe: On) -> None:
@@ -72,31 +78,28 @@ def test_an_xid_before_the_run_is_not_heard(probe: On) -> None:
     assert all((gpu.xids.registered, gpu.xids.seen) == (True, []) for gpu in on.result().gpus)
 
 
-@pytest.mark.parametrize(
-    ("fault", "parameters", "counter"),
-    [
+def test_throttling_within_the_window_is_growth(probe: On) -> None:
+    """As many nanoseconds as passed, on the throttled GPU; none on the others."""
+    faults: list[tuple[str, dict[str, Any], str]] = [
         ("power-brake", {}, "power_brake_ns"),
         ("thermal-slowdown", {"kind": "hw"}, "hw_thermal_ns"),
         ("thermal-slowdown", {"kind": "sw"}, "sw_thermal_ns"),
-    ],
-)
-def test_throttling_within_the_window_is_growth(
-    probe: On, fault: str, parameters: dict[str, Any], counter: str
-) -> None:
-    """EngineInfo as many nanoseconds as passed, on the GPU that was held back; none on the others."""
+    ]
     on = probe("h100-sxm-8-drv580")
     on.hardware.load(100)
-    on.hardware.fault(fault, gpu=2, **parameters)
-    result = on.result("--window", "0.6")
-    for gpu in result.gpus:
+    for index, (fault, parameters, _) in enumerate(faults):
+        on.hardware.fault(fault, gpu=index, **parameters)
+    for gpu in on.result("--window", "0.6").gpus:
         assert gpu.window is not None
         assert gpu.window.growth is not None
-        grown, elapsed = getattr(gpu.window.growth, counter), gpu.window.growth.elapsed_ms
+        elapsed = gpu.window.growth.elapsed_ms
         assert isinstance(elapsed, int)
-        if gpu.index == 2:
-            assert 0.8 * elapsed <= grown / 1e6 <= 1.05 * elapsed + 5
-        else:
-            assert grown == 0
+        for index, (_, _, counter) in enumerate(faults):
+            grown = getattr(gpu.window.growth, counter)
+            if gpu.index == index:
+                assert 0.8 * elapsed <= grown / 1e6 <= 1.05 * elapsed + 5, counter
+            else:
+                assert grown == 0, (gpu.index, counter)
 
 
 def test_work_shows_as_energy_and_at_the_pcie_link(probe: On) -> None:
@@ -118,30 +121,24 @@ def test_work_shows_as_energy_and_at_the_pcie_link(probe: On) -> None:
     assert watts == pytest.approx(busy.power.instant_mw / 1000, rel=0.2)
 
 
-def grown(on: Probe, reading: Callable[[Gpu], Any]) -> list[bool]:
-    """Which GPUs' readings rose between two runs, while the fault works on."""
-    before = [reading(gpu) for gpu in on.result().gpus]
-    after = [reading(gpu) for gpu in on.result("--window", "0.4").gpus]
-    return [later > earlier for earlier, later in zip(before, after, strict=True)]
+GROWING: list[tuple[str, dict[str, Any], Reading]] = [
+    ("nvlink-errors", {"kind": "crc"}, lambda g: g.link_errors.crc_flit),
+    ("nvlink-errors", {"kind": "replay"}, lambda g: g.link_errors.replay),
+    ("pcie-replays", {}, lambda g: g.pcie.replays),
+    ("pcie-replays", {"kind": "correctable"}, lambda g: g.pcie.correctable),
+    ("ecc-correctable", {}, lambda g: g.ecc.volatile_corrected),
+]
 
 
-@pytest.mark.parametrize(
-    ("fault", "parameters", "reading"),
-    [
-        ("nvlink-errors", {"kind": "crc"}, lambda g: g.link_errors.crc_flit),
-        ("nvlink-errors", {"kind": "replay"}, lambda g: g.link_errors.replay),
-        ("pcie-replays", {}, lambda g: g.pcie.replays),
-        ("pcie-replays", {"kind": "correctable"}, lambda g: g.pcie.correctable),
-        ("ecc-correctable", {}, lambda g: g.ecc.volatile_corrected),
-    ],
-)
-def test_error_counters_grow_between_runs(
-    probe: On, fault: str, parameters: dict[str, Any], reading: Callable[[Gpu], Any]
-) -> None:
-    """On the GPU with the fault; the others stand still."""
+def test_error_counters_grow_between_runs(probe: On) -> None:
+    """Each fault on a GPU of its own; the counters of the other GPUs do not change."""
     on = probe("h100-sxm-8")
-    on.hardware.fault(fault, gpu=6, **parameters)
-    assert grown(on, reading) == [index == 6 for index in range(8)]
+    for index, (fault, parameters, _) in enumerate(GROWING):
+        on.hardware.fault(fault, gpu=index, **parameters)
+    before, after = on.result().gpus, on.result("--window", "0.4").gpus
+    for index, (fault, _, reading) in enumerate(GROWING):
+        grown = [reading(new) > reading(old) for old, new in zip(before, after, strict=True)]
+        assert grown == [gpu.index == index for gpu in after], fault
 
 
 def test_a_port_that_is_down_is_told_so(probe: On) -> None:
@@ -174,15 +171,15 @@ def test_a_gpu_that_vanished_is_in_neither_list(probe: On) -> None:
     assert len(result.bus.gpus) == 7
 
 
-def test_hidden_gpus_are_on_the_bus(probe: On) -> None:
+def test_hidden_gpus_are_on_the_bus(healthy: Healthy) -> None:
     """The runtime showed the container fewer: the bus says how many there are."""
-    result = probe("h100-runtime-hides-8").result()
+    result = healthy("h100-runtime-hides-8")
     assert isinstance(result.bus.gpus, list)
     assert len(result.gpus) < len(result.bus.gpus) == 8
 
 
-def test_a_machine_that_hides_its_pci_tree_is_no_machine_without_gpus(probe: On) -> None:
+def test_a_machine_that_hides_its_pci_tree_is_no_machine_without_gpus(healthy: Healthy) -> None:
     """`bus.gpus` is a reason, or empty where the tree is there without them; the GPUs are read as ever."""
-    result: Result = probe("vm-hidden-pci-8").result()
+    result: Result = healthy("vm-hidden-pci-8")
     assert len(result.gpus) == 8
     assert isinstance(result.bus.gpus, Unavailable) or result.bus.gpus == []

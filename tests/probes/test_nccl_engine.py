@@ -6,14 +6,13 @@ shows where there is a GPU.
 
 from __future__ import annotations
 
-import os
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nodegauge_contract import Unavailable
-from nodegauge_probes.nccl import engine_nccl4py
+from nodegauge_probes.nccl import engine, engine_nccl4py
 from nodegauge_probes.nccl.protocol import CellOrder, Line, Order
 from support import engines
 from support.engines import cells
@@ -34,16 +33,19 @@ def ordered(**changes: object) -> Order:
 
 
 def run(
-    order: Order | str, *, visible: tuple[str, ...] = UUIDS, path: str = str(FAKES), **fake: str
-) -> engines.Said:
-    """What the child said; `fake`: what the libraries are told."""
+    order: Order | str,
+    *,
+    visible: tuple[str, ...] = UUIDS,
+    libraries: Path | None = FAKES,
+    **fake: str,
+) -> engines.Outcome:
+    """The engine with the fake libraries; `fake`: their settings."""
     environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": os.pathsep.join([*filter(None, [path]), *sys.path]),
         "CUDA_VISIBLE_DEVICES": ",".join(visible),
         **{f"NODEGAUGE_FAKE_{name.upper()}": value for name, value in fake.items()},
     }
-    return engines.run("engine_nccl4py", order, environment)
+    main = partial(engine.main, engine_nccl4py.Nccl4py)
+    return engines.run(main, order, environment, libraries=libraries)
 
 
 def phases(lines: list[Line]) -> list[str]:
@@ -56,15 +58,15 @@ def test_an_arm_says_who_measures_what_and_that_it_is_done() -> None:
     """EngineInfo first, phases in their order, a cell per order in its order, pairs, done last."""
     code, lines, printed = run(ordered())
     assert code == 0, printed
-    engine = lines[0].engine
-    assert engine is not None
-    assert (engine.name, engine.version, engine.nccl, engine.cuda) == (
+    info = lines[0].engine
+    assert info is not None
+    assert (info.name, info.version, info.nccl, info.cuda) == (
         "nccl4py",
         "0.6.0",
         "2.32.3",
         "12.9",
     )
-    assert tuple(engine.uuids) == UUIDS
+    assert tuple(info.uuids) == UUIDS
     assert phases(lines)[:3] == ["init", "load", "measure"]
     assert phases(lines)[-2:] == ["pairs", "teardown"]
     assert [(cell.collective, cell.bytes) for cell in cells(lines)] == [
@@ -214,7 +216,7 @@ def test_an_order_that_nobody_can_read_is_exit_code_2() -> None:
 
 def test_without_the_packages_there_is_no_engine() -> None:
     """The light image has neither; the child says so instead of dying."""
-    code, lines, printed = run(ordered(), path="")
+    code, lines, printed = run(ordered(), libraries=None)
     failed = lines[-1].failed if lines else None
     assert failed is not None, printed
     assert (code, failed.kind) == (1, "no-engine")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from shlex import quote
 
 import pytest
 
 from nodegauge_contract import Unavailable
+from nodegauge_probes.nccl import engine_nccltests
 from nodegauge_probes.nccl.protocol import CellOrder, Order
 from support import engines
 from support.engines import cells
@@ -32,14 +31,10 @@ def ordered(**changes: object) -> Order:
     return Order(**(told | changes))  # type: ignore[arg-type]
 
 
-def run(order: Order, folder: Path, **environment: str) -> engines.Said:
-    """What the child said, with the programs of a folder."""
-    own = {
-        "PATH": "/nonexistent",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "NODEGAUGE_NCCL_TESTS": str(folder),
-    }
-    return engines.run("engine_nccltests", order, own | environment)
+def run(order: Order, folder: Path, **environment: str) -> engines.Outcome:
+    """The engine with the programs of a folder."""
+    own = {"PATH": "/nonexistent", "NODEGAUGE_NCCL_TESTS": str(folder)}
+    return engines.run(engine_nccltests.main, order, own | environment)
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "old"])

@@ -18,6 +18,7 @@ from testbed import profiles
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Probe]
+Healthy = Callable[[str], Result]
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 MODELLED = {name: recording for name in profiles.names() if (recording := profiles.load(name).recording)}
 OF_NO_MACHINE = {"topo-m_h100x8_wrapped-header_nvsentinel.txt"}
@@ -75,10 +76,10 @@ def drawn_as(result: Result, driver: str) -> Result:
 
 
 @pytest.mark.parametrize("name", MODELLED)
-def test_the_matrix_equals_the_recorded_one(probe: On, name: str) -> None:
+def test_the_matrix_equals_the_recorded_one(healthy: Healthy, name: str) -> None:
     """Up to spacing: header, names, order, every cell, affinities and legend."""
     recorded = (FIXTURES / MODELLED[name].file).read_text()
-    result = probe(name).result()
+    result = healthy(name)
     matrix = render_matrix(drawn_as(result, MODELLED[name].drawn_as))
     assert words(matrix)[: len(words(recorded))] == words(recorded)
     whole = not MODELLED[name].drawn_as  # who draws a table anew may leave out the rows of network cards
@@ -95,9 +96,9 @@ def test_every_recorded_matrix_is_of_some_profile() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_rows_and_columns_are_the_published_ones(probe: On, name: str) -> None:
+def test_rows_and_columns_are_the_published_ones(healthy: Healthy, name: str) -> None:
     """What an issue shows of such a machine, in the columns that the profile's driver prints."""
-    head, *rows = words(render_matrix(probe(name).result()))
+    head, *rows = words(render_matrix(healthy(name)))
     assert head == HEADERS[name]
     devices = len([column for column in head if not column.endswith(("Affinity", "ID"))])
     printed = {row[0]: row[1 : devices + 1] for row in rows}
@@ -105,16 +106,16 @@ def test_rows_and_columns_are_the_published_ones(probe: On, name: str) -> None:
     assert {row: printed[row] for row in expected} == expected
 
 
-def test_links_that_name_themselves_come_out_as_pairs(probe: On) -> None:
+def test_links_that_name_themselves_come_out_as_pairs(healthy: Healthy) -> None:
     """NVML names each GPU as its own neighbour; only P2P over NVLink tells who is at the other end."""
-    gpus = probe("ncv4-a100-pcie").result().gpus
+    gpus = healthy("ncv4-a100-pcie").gpus
     told = [{group.remote for group in gpu.links if group.state == 1} for gpu in gpus]
     assert told == [{gpu.pci} for gpu in gpus]
 
 
-def test_links_into_the_rack_lead_to_switches_that_nobody_names(probe: On) -> None:
+def test_links_into_the_rack_lead_to_switches_that_nobody_names(healthy: Healthy) -> None:
     """GB200: the switches stand in other trays, and 18 links of each GPU lead there."""
-    for gpu in probe("gb200-4").result().gpus:
+    for gpu in healthy("gb200-4").gpus:
         assert {(group.state, group.remote_type, group.mbps) for group in gpu.links} == {(1, 2, 53125)}
         assert all(not isinstance(group.remote, str) or not group.remote for group in gpu.links)
         assert gpu.switch_links == 18

@@ -35,6 +35,7 @@ from support.probing import Probe, words
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Probe]
+Healthy = Callable[[str], Result]
 
 
 def test_a_table_is_for_people_and_the_message_stays_the_document(probe: On) -> None:
@@ -67,9 +68,9 @@ def test_a_table_without_a_gpu_says_what_to_check(probe: On) -> None:
     assert "NVIDIA_VISIBLE_DEVICES=all" in on.run("--format", "table").stdout
 
 
-def test_a_terminal_gets_no_line_that_it_would_break(probe: On) -> None:
+def test_a_terminal_gets_no_line_that_it_would_break(healthy: Healthy) -> None:
     """Sixteen network cards beside eight GPUs: on 120 columns the matrix comes in parts, in a pipe whole."""
-    result = probe("h100-sxm-8").result()
+    result = healthy("h100-sxm-8")
     narrow = render_matrix(result, width=120)
     assert max(map(len, narrow.splitlines())) <= 120
     parts = narrow.split("\n\nLegend")[0].split("\n\n")
@@ -98,9 +99,9 @@ def test_a_table_of_a_broken_machine_names_what_is_broken(probe: On) -> None:
     assert "NV2" in stdout
 
 
-def test_gpus_that_say_the_same_share_a_row(probe: On) -> None:
+def test_gpus_that_say_the_same_share_a_row(healthy: Healthy) -> None:
     """A healthy machine has one row of errors, a machine where two differ has three."""
-    result = probe("h100-sxm-8").result()
+    result = healthy("h100-sxm-8")
     assert rows_of(result, "Errors (since") == ["0-7"]
     bad = replace(result.gpus[3], ecc=replace(result.gpus[3].ecc, volatile_uncorrected=2))
     worse = replace(result.gpus[5], repair=replace(result.gpus[5].repair, action=2))
@@ -116,9 +117,9 @@ def rows_of(result: Result, title: str) -> list[str]:
     return [line.split()[0] for line in block.splitlines()[2:]]
 
 
-def test_the_page_stays_narrow(probe: On) -> None:
+def test_the_page_stays_narrow(healthy: Healthy) -> None:
     """Beside the matrix a healthy machine's page has 120 columns, with every number different 135."""
-    result = probe("dgx2-v100-16").result()
+    result = healthy("dgx2-v100-16")
     for shown, widest in ((result, 120), (busy(result), 135)):
         rest = table.render(shown).replace(render_matrix(shown), "")
         assert max(map(len, rest.splitlines())) <= widest

@@ -1,38 +1,59 @@
-"""An engine of the benchmark as the probe starts it: a program, an order, and what it says on its pipe."""
+"""Runs an engine of the NCCL probe in this process: an order in, its protocol lines out.
+
+`tests/probes/test_nccl_with_engines.py` runs the engines as programs.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from unittest import mock
 
 from nodegauge_contract import Cell
 from nodegauge_probes.nccl.protocol import FD_VARIABLE, Line, Order, decode_line, encode_order
 
-Said = tuple[int, list[Line], str]
-"""The child's exit code, all it said, and what it and its programs printed."""
+Outcome = tuple[int, list[Line], str]
+"""The exit code, the lines, and the output."""
+LIBRARIES = ("nccl", "cuda")
 
 
-def run(module: str, order: Order | str, environment: Mapping[str, str]) -> Said:
-    """The engine until its end, with nothing in its environment but this and its pipe."""
+def run(
+    main: Callable[[Sequence[str], Mapping[str, str]], int],
+    order: Order | str,
+    environment: Mapping[str, str],
+    *,
+    libraries: Path | None = None,
+) -> Outcome:
+    """Run an engine's `main` with this environment; `libraries`: a folder with fakes of nccl and cuda."""
     reading, writing = os.pipe()
     text = order if isinstance(order, str) else encode_order(order)
-    child = subprocess.Popen(
-        [sys.executable, "-m", f"nodegauge_probes.nccl.{module}", "--order", text],
-        env={**environment, FD_VARIABLE: str(writing)},
-        pass_fds=(writing,),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    os.close(writing)
-    with os.fdopen(reading, "rb") as speech, child:
-        lines = [decode_line(line) for line in speech]
-        assert child.stdout is not None
-        printed = child.stdout.read().decode()
-    return child.returncode, lines, printed
+    environment = {**environment, FD_VARIABLE: str(writing)}
+    output = io.StringIO()
+    forget_libraries()
+    try:
+        with (
+            mock.patch.dict(os.environ, environment, clear=True),
+            mock.patch.object(sys, "path", [*([str(libraries)] if libraries else []), *sys.path]),
+            contextlib.redirect_stderr(output),
+        ):
+            code = main(["--order", text], environment)
+    finally:
+        os.close(writing)
+        forget_libraries()
+    with os.fdopen(reading, "rb") as pipe:
+        return code, [decode_line(line) for line in pipe], output.getvalue()
+
+
+def forget_libraries() -> None:
+    """The fakes read their settings when they are imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in LIBRARIES]:
+        del sys.modules[name]
 
 
 def cells(lines: list[Line]) -> list[Cell]:
-    """What was measured."""
+    """The measured cells."""
     return [line.cell for line in lines if line.cell is not None]
