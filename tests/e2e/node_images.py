@@ -94,7 +94,7 @@ def _nccl(folder: Path, probe: Path) -> Path:
     def fill(root: Path) -> None:
         shutil.copytree(source, root / SIMULATED_NCCL, ignore=shutil.ignore_patterns("__pycache__"))
         nothing = machine.Machine(name="the image", seed="", nccl=NCCL, cuda=CUDA, gpus=())
-        (root / SIMULATED_NCCL / machine.BESIDE.name).write_bytes(machine.encode(nothing))
+        (root / SIMULATED_NCCL / machine.DEFAULT_FILE.name).write_bytes(machine.encode(nothing))
 
     return _on_top(
         probe,

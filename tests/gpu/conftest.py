@@ -25,12 +25,12 @@ def uuids() -> list[str]:
     try:
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(n) for n in range(pynvml.nvmlDeviceGetCount())]
-        found = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+        visible = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     except pynvml.NVMLError as error:
         pytest.skip(f"no NVIDIA driver answers here: {error}")
-    if not found:
+    if not visible:
         pytest.skip("the NVIDIA driver shows no GPU")
-    return found
+    return visible
 
 
 @pytest.fixture(scope="session")

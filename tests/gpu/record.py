@@ -54,8 +54,8 @@ class Disguise:
 
     def __call__(self, text: str) -> str:
         """The text without what identifies this machine."""
-        text = UUID.sub(lambda found: self._uuid(found[0]), text)
-        text = SERIAL.sub(lambda found: found[1] + self._serial(found[2]), text)
+        text = UUID.sub(lambda match: self._uuid(match[0]), text)
+        text = SERIAL.sub(lambda match: match[1] + self._serial(match[2]), text)
         return re.sub(rf"\b{re.escape(socket.gethostname())}\b", "gpu-host", text)
 
     def _uuid(self, real: str) -> str:

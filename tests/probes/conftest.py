@@ -47,8 +47,8 @@ def healthy(machine: Callable[[str], Probe]) -> Callable[[str], Result]:
 
 
 @pytest.fixture
-def benchmark(tmp_path: Path) -> Callable[[str | Profile], NcclRun]:
-    """`benchmark("h100-sxm-8")`: that machine, plugged in, and the benchmark's probe on it."""
+def nccl_on(tmp_path: Path) -> Callable[[str | Profile], NcclRun]:
+    """`nccl_on("h100-sxm-8")`: that machine, plugged in, and the NCCL probe on it."""
 
     def on(profile: str | Profile) -> NcclRun:
         return NcclRun(hardware=plug(profile, tmp_path / "machine", seed="nodegauge"), folder=tmp_path)

@@ -24,19 +24,19 @@ from nodegauge_probes.nvml import errors, values
 )
 def test_a_mask_reads_as_people_write_sets(numbers: list[int], text: str) -> None:
     """Runs are joined over word borders, single numbers stand alone."""
-    words = [sum(1 << n % 64 for n in numbers if n // 64 == w) for w in range(4)]
-    assert values.ranges(words) == text
+    mask = [sum(1 << n % 64 for n in numbers if n // 64 == w) for w in range(4)]
+    assert values.ranges(mask) == text
 
 
 @given(st.sets(st.integers(0, 255)))
 def test_no_number_of_a_mask_is_lost_or_added(numbers: set[int]) -> None:
     """Expanding the text gives back the set."""
     text = values.ranges([sum(1 << n % 64 for n in numbers if n // 64 == w) for w in range(4)])
-    found: set[int] = set()
+    numbers_in_text: set[int] = set()
     for part in text.split(",") if text else []:
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    assert found == numbers
+        numbers_in_text.update(range(int(first), int(last or first) + 1))
+    assert numbers_in_text == numbers
 
 
 @pytest.mark.parametrize(

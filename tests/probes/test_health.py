@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, Unavailable, render_matrix
 from nodegauge_contract.nvlink import lanes
-from support.probing import Probe, words
+from support.probing import Probe, table_cells
 from testbed import profiles
 from testbed.profiles import Profile
 
@@ -31,7 +31,7 @@ def test_switches_are_found_where_the_driver_does_not_know_them(probe: On) -> No
 
 @pytest.mark.parametrize("profile", profiles.names())
 def test_every_profile_is_read_without_a_problem(machine: On, healthy: Healthy, profile: str) -> None:
-    """All GPUs with identity, place, links, condition, window and counters; run and node echoed."""
+    """All GPUs with identity, index, links, condition, window and counters; run and node echoed."""
     on, result = machine(profile), healthy(profile)
     assert (result.problem, result.probe, result.run, result.node) == (None, "health", "run-1", "node-1")
     shown = profiles.load(profile).visible
@@ -67,8 +67,8 @@ def test_an_nvswitch_machine_has_its_links_and_its_fabric(healthy: Healthy) -> N
 def test_a_mesh_has_its_peers(healthy: Healthy) -> None:
     """DGX-1: two links from GPU 0 to GPU 3 and GPU 4, one to GPU 1 and GPU 2, none farther."""
     result = healthy("dgx1-v100-8")
-    place = {gpu.pci: i for i, gpu in enumerate(result.gpus)}
-    peers = {place[str(group.remote)]: len(group.links) for group in result.gpus[0].links}
+    index = {gpu.pci: i for i, gpu in enumerate(result.gpus)}
+    peers = {index[str(group.remote)]: len(group.links) for group in result.gpus[0].links}
     assert peers == {1: 1, 2: 1, 3: 2, 4: 2}
     assert result.pairs.read[0][4] == 0
     assert result.pairs.nvlink[0][7] != 0
@@ -125,7 +125,7 @@ def test_refused_p2p_is_reported_beside_links_that_are_up(probe: On, kind: str) 
         grid = getattr(result.pairs, name)
         refused = 5 if kind in (name, "all") else 0
         assert {grid[i][j] for i in range(8) for j in range(8) if i != j} == {refused}
-    assert words(render_matrix(result))[1][2] == "NV18"
+    assert table_cells(render_matrix(result))[1][2] == "NV18"
 
 
 def test_a_link_that_is_down_is_a_group_of_its_own(probe: On) -> None:
@@ -134,7 +134,7 @@ def test_a_link_that_is_down_is_a_group_of_its_own(probe: On) -> None:
     on.hardware.fault("link-down", gpu=0, link=1)
     result = on.result()
     assert [(group.links, group.state) for group in result.gpus[0].links[:2]] == [([0], 1), ([1], 0)]
-    assert [row[1:3] for row in words(render_matrix(result))[1:]] == [["X", "NV1"], ["NV1", "X"]]
+    assert [row[1:3] for row in table_cells(render_matrix(result))[1:]] == [["X", "NV1"], ["NV1", "X"]]
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx2-v100-16", "pcie-phb-2"])
@@ -159,7 +159,7 @@ def test_a_lost_gpu_is_still_on_the_bus_and_silent(probe: On) -> None:
 
 
 def test_ports_of_network_cards_are_read(healthy: Healthy) -> None:
-    """Every port with state, link, rate and counters, by the card's place in the list."""
+    """Every port with state, link, rate and counters, by the card's index in the list."""
     nics = healthy("h100-sxm-8").nics
     assert [port.nic for port in nics.ports] == list(range(len(nics.names)))
     assert {(port.state, port.physical, port.rate_gbps, port.link_layer) for port in nics.ports} == {

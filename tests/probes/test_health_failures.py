@@ -18,7 +18,7 @@ from nodegauge_contract import (
     decode,
     render_matrix,
 )
-from support.probing import Probe, words
+from support.probing import Probe, table_cells
 from testbed import profiles
 from testbed.profiles import Profile
 
@@ -72,7 +72,7 @@ def test_a_call_that_never_returns_is_named(probe: On) -> None:
     assert result.problem is not None
     assert (result.problem.kind, result.problem.call) == ("call-hung", "nvmlDeviceGetPowerUsage")
     assert "GPU 2" in result.problem.message
-    assert words(render_matrix(result))[1][2] == "NV18"
+    assert table_cells(render_matrix(result))[1][2] == "NV18"
     assert isinstance(result.gpus[1].power.usage_mw, int)
     assert result.gpus[2].power.usage_mw == Unavailable("not read")
 

@@ -14,7 +14,7 @@ RECORDED = Path(__file__).parent.parent / "fixtures/nccl-debug-info_lines_nccl-d
 HEAD = "node-01:7:7 [0] NCCL INFO "
 
 
-def said(*lines: str) -> Choices:
+def choices_of(*lines: str) -> Choices:
     return parse(HEAD + line for line in lines)
 
 
@@ -44,13 +44,15 @@ def test_the_recorded_lines_are_understood() -> None:
 )
 def test_transports_by_their_kind(via: str, transport: str) -> None:
     """Without the GPUs and devices on the way, which differ from channel to channel."""
-    assert said(via, via).transport == transport
+    assert choices_of(via, via).transport == transport
 
 
 def test_several_transports_are_joined() -> None:
     """GPU pairs of one machine may differ."""
     one, other = "Channel 00 : 0[0] -> 1[1] via ", "Channel 00/0 : 1[1] -> 2[2] via "
-    assert said(one + "SHM/direct/direct", other + "P2P/CUMEM").transport == "P2P/CUMEM+SHM/direct/direct"
+    assert (
+        choices_of(one + "SHM/direct/direct", other + "P2P/CUMEM").transport == "P2P/CUMEM+SHM/direct/direct"
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,12 +66,12 @@ def test_several_transports_are_joined() -> None:
 )
 def test_choices_of_every_release(line: str) -> None:
     """With what later releases add, in either case, and by the numbers of old ones."""
-    assert said(line).chosen("all_reduce", 65536, ranks=8) == ("RING", "LL128")
+    assert choices_of(line).chosen("all_reduce", 65536, ranks=8) == ("RING", "LL128")
 
 
 def test_gathered_bytes_are_those_of_one_rank() -> None:
     """The size counts all ranks, NCCL's line one; what does not divide is rounded down."""
-    choices = said(
+    choices = choices_of(
         "AllGather: 153391680 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}",
         "ReduceScatter: 8192 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}",
     )
@@ -79,7 +81,7 @@ def test_gathered_bytes_are_those_of_one_rank() -> None:
 
 def test_a_size_that_nobody_saw_has_no_choice() -> None:
     """The nearest one is not good enough."""
-    choices = said("AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}")
+    choices = choices_of("AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}")
     assert choices.chosen("all_reduce", 8, ranks=8) == ("TREE", "LL")
     assert choices.chosen("all_reduce", 4096, ranks=8) == (NOT_READ, NOT_READ)
     assert choices.chosen("all_gather", 8, ranks=8) == (NOT_READ, NOT_READ)
@@ -99,13 +101,13 @@ def test_a_size_that_nobody_saw_has_no_choice() -> None:
 )
 def test_channels_and_nvls(line: str, channels: int, nvls: bool) -> None:
     """NVLS is on where channels of it were made, whatever the hardware supports."""
-    choices = said("NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)", line)
+    choices = choices_of("NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)", line)
     assert (choices.channels, choices.nvls, choices.nvls_supported) == (channels, nvls, True)
 
 
 def test_hardware_without_multicast() -> None:
-    """Supported is said apart from made."""
-    choices = said("NVLS multicast support is not available on dev 3 (NVLS_NCHANNELS 0)")
+    """Supported is choices_of apart from made."""
+    choices = choices_of("NVLS multicast support is not available on dev 3 (NVLS_NCHANNELS 0)")
     assert (choices.nvls_supported, choices.nvls) == (False, NOT_READ)
 
 
@@ -118,12 +120,12 @@ def test_hardware_without_multicast() -> None:
 )
 def test_host_memory(line: str, memory: str) -> None:
     """Without SYS_NICE NCCL falls back to /dev/shm, which is charged to the pod."""
-    assert said(line).host_buffers == memory
+    assert choices_of(line).host_buffers == memory
 
 
 def test_the_version() -> None:
     """Of NCCL and of the CUDA that it was built with."""
-    choices = said("NCCL version 2.32.3+cuda12.9")
+    choices = choices_of("NCCL version 2.32.3+cuda12.9")
     assert (choices.version, choices.cuda) == ("2.32.3", "12.9")
 
 

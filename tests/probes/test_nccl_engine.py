@@ -28,8 +28,8 @@ SMALL = tuple(
 
 def ordered(**changes: object) -> Order:
     """A small order for two GPUs."""
-    told = {"arm": "default", "uuids": UUIDS, "cells": SMALL, "warm_up_ms": 1.0, "pairs_bytes": 4096}
-    return Order(**(told | changes))  # type: ignore[arg-type]
+    members = {"arm": "default", "uuids": UUIDS, "cells": SMALL, "warm_up_ms": 1.0, "pairs_bytes": 4096}
+    return Order(**(members | changes))  # type: ignore[arg-type]
 
 
 def run(
@@ -50,8 +50,8 @@ def run(
 
 def phases(lines: list[Line]) -> list[str]:
     """Phases, without repetitions."""
-    said = [line.phase for line in lines if line.phase]
-    return [phase for place, phase in enumerate(said) if place == 0 or said[place - 1] != phase]
+    names = [line.phase for line in lines if line.phase]
+    return [phase for index, phase in enumerate(names) if index == 0 or names[index - 1] != phase]
 
 
 def test_an_arm_says_who_measures_what_and_that_it_is_done() -> None:
@@ -163,7 +163,7 @@ def test_what_has_no_memory_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fake", "what", "words"),
+    ("fake", "what", "text"),
     [
         ({"trouble": "no-libnccl"}, "no-engine", "libnccl.so.2"),
         ({"trouble": "no-driver"}, "no-engine", "NVIDIA driver library"),
@@ -178,17 +178,17 @@ def test_what_has_no_memory_is_cut() -> None:
     ],
     ids=["no-libnccl", "no-driver", "init", "memory-of-nccl", "async", "memory"],
 )
-def test_what_the_libraries_raise_is_said(fake: dict[str, str], what: str, words: str) -> None:
-    """The kind that the parent acts on, and the library's own words; exit code 1."""
+def test_what_the_libraries_raise_is_said(fake: dict[str, str], what: str, text: str) -> None:
+    """The kind that the parent acts on, and the library's own text; exit code 1."""
     code, lines, printed = run(ordered(), **fake)
     failed = lines[-1].failed
     assert failed is not None, printed
     assert (code, failed.kind) == (1, what)
-    assert words in failed.message
+    assert text in failed.message
 
 
 @pytest.mark.parametrize(
-    ("order", "visible", "what", "words"),
+    ("order", "visible", "what", "text"),
     [
         (ordered(), UUIDS[:1], "wrong-order", f"not visible to CUDA: {UUIDS[1]}; visible: {UUIDS[0]}"),
         (ordered(), (), "cuda-error", "CUDA_ERROR_NO_DEVICE"),
@@ -198,13 +198,13 @@ def test_what_the_libraries_raise_is_said(fake: dict[str, str], what: str, words
     ids=["hidden", "none", "collective", "nothing"],
 )
 def test_an_order_that_cannot_be_done_is_refused(
-    order: Order, visible: tuple[str, ...], what: str, words: str
+    order: Order, visible: tuple[str, ...], what: str, text: str
 ) -> None:
     """With what is wrong with it."""
     code, lines, printed = run(order, visible=visible)
     failed = lines[-1].failed
     assert failed is not None, printed
-    assert (code, failed.kind, words in failed.message) == (1, what, True)
+    assert (code, failed.kind, text in failed.message) == (1, what, True)
 
 
 def test_an_order_that_nobody_can_read_is_exit_code_2() -> None:

@@ -27,8 +27,8 @@ CELLS = (
 
 def ordered(**changes: object) -> Order:
     """An order for four GPUs."""
-    told = {"arm": "default", "uuids": tuple("abcd"), "cells": CELLS, "pairs_bytes": 1 << 28}
-    return Order(**(told | changes))  # type: ignore[arg-type]
+    members = {"arm": "default", "uuids": tuple("abcd"), "cells": CELLS, "pairs_bytes": 1 << 28}
+    return Order(**(members | changes))  # type: ignore[arg-type]
 
 
 def run(order: Order, folder: Path, **environment: str) -> engines.Outcome:
@@ -119,7 +119,7 @@ def test_an_order_without_gpus_starts_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "what", "words"),
+    ("script", "what", "text"),
     [
         ("exit 0", "nccl-error", "all_reduce_perf: exit code 0: no line `Rank 0"),
         ("echo 'box: Test CUDA failure common.cu:732 out of memory'; exit 2", "out-of-memory", "exit code 2"),
@@ -139,8 +139,8 @@ def test_an_order_without_gpus_starts_nothing(tmp_path: Path) -> None:
     ],
     ids=["silent", "memory", "loader", "crash", "cut-off", "failure", "unreadable"],
 )
-def test_a_program_that_fails_says_how(tmp_path: Path, script: str, what: str, words: str) -> None:
-    """Its last words and how it ended; exit code 1."""
+def test_a_program_that_fails_says_how(tmp_path: Path, script: str, what: str, text: str) -> None:
+    """Its last text and how it ended; exit code 1."""
     log = FIXTURES / "nccl-tests_allreduce_superbench.log"
     scripted(
         tmp_path,
@@ -151,7 +151,7 @@ def test_a_program_that_fails_says_how(tmp_path: Path, script: str, what: str, w
     failed = lines[-1].failed
     assert failed is not None, printed
     assert (code, failed.kind) == (1, what)
-    assert words in failed.message
+    assert text in failed.message
 
 
 def test_a_recorded_log_is_read_like_any_other(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_recorded_log_is_read_like_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "words"),
+    ("cells", "text"),
     [
         ((), "nothing to measure"),
         ((CellOrder(collective="alltoall", bytes=8),), "unknown collective: alltoall"),
@@ -174,13 +174,13 @@ def test_a_recorded_log_is_read_like_any_other(tmp_path: Path) -> None:
     ],
 )
 def test_an_order_that_cannot_be_done_is_refused(
-    tmp_path: Path, cells: tuple[CellOrder, ...], words: str
+    tmp_path: Path, cells: tuple[CellOrder, ...], text: str
 ) -> None:
     """With what is wrong with it."""
     _, lines, _ = run(ordered(cells=cells), installed(tmp_path))
     failed = lines[-1].failed
     assert failed is not None
-    assert (failed.kind, words in failed.message) == ("wrong-order", True)
+    assert (failed.kind, text in failed.message) == ("wrong-order", True)
 
 
 def test_what_has_no_time_left_is_cut(tmp_path: Path) -> None:

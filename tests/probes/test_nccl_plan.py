@@ -19,12 +19,12 @@ EIGHT = tuple(f"GPU-{n}" for n in range(8))
 
 
 def planned(machine: Machine, arm: ArmName = DEFAULT, *, seconds: float = 19.0) -> tuple[Order, list[str]]:
-    told, cut = order_for(arm, machine, uuids=EIGHT[: machine.ranks], seconds=seconds)
-    return told, list(cut)
+    ordered, cut = order_for(arm, machine, uuids=EIGHT[: machine.ranks], seconds=seconds)
+    return ordered, list(cut)
 
 
-def cells(told: Order) -> set[tuple[str, int]]:
-    return {(cell.collective, cell.bytes) for cell in told.cells}
+def cells(ordered: Order) -> set[tuple[str, int]]:
+    return {(cell.collective, cell.bytes) for cell in ordered.cells}
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,18 @@ def test_arms(machine: Machine, wanted: tuple[ArmName, ...]) -> None:
 
 def test_the_cells_of_the_protocol() -> None:
     """Six sizes of all_reduce, two of all_gather and reduce_scatter, and 256 MiB between all pairs."""
-    told, cut = planned(H100)
+    ordered, cut = planned(H100)
     sizes = (8, 4 * KIB, 64 * KIB, 64 * MIB, 256 * MIB, GIB)
     two = {(of, size) for of in ("all_gather", "reduce_scatter") for size in (64 * KIB, GIB)}
-    assert cells(told) == {("all_reduce", size) for size in sizes} | two
-    assert (told.pairs_bytes, told.pair_copies, told.warm_up_ms, cut) == (256 * MIB, 5, 300, [])
-    assert told.uuids == EIGHT
-    assert {cell.calls for cell in told.cells} == {0}
+    assert cells(ordered) == {("all_reduce", size) for size in sizes} | two
+    assert (ordered.pairs_bytes, ordered.pair_copies, ordered.warm_up_ms, cut) == (
+        256 * MIB,
+        5,
+        300,
+        [],
+    )
+    assert ordered.uuids == EIGHT
+    assert {cell.calls for cell in ordered.cells} == {0}
 
 
 def test_little_is_measured_in_the_other_arms() -> None:
@@ -72,8 +77,8 @@ def test_little_is_measured_in_the_other_arms() -> None:
 def test_data_is_checked_up_to_256_mib() -> None:
     """Once per size class, and never at 1 GiB, whose comparison takes longer than the rest."""
     for arm in (DEFAULT, P2P_OFF):
-        told, _ = planned(H100, arm)
-        checked = {cell.bytes for cell in told.cells if cell.check}
+        ordered, _ = planned(H100, arm)
+        checked = {cell.bytes for cell in ordered.cells if cell.check}
         assert {64 * KIB, 64 * MIB, 256 * MIB} <= checked
         assert GIB not in checked
 
@@ -82,11 +87,11 @@ def test_a_healthy_node_is_measured_whole_on_the_usual_budget() -> None:
     """60 s, three arms that start cold: nothing is cut; a child still has room below its limit."""
     spent: list[Spent] = []
     names = arms(H100)
-    for place, arm in enumerate(names):
-        seconds = allowance(plan.BUDGET_S, spent=spent, later=names[place + 1 :])
-        told, cut = planned(H100, arm, seconds=seconds)
+    for index, arm in enumerate(names):
+        seconds = allowance(plan.BUDGET_S, spent=spent, later=names[index + 1 :])
+        ordered, cut = planned(H100, arm, seconds=seconds)
         assert cut == []
-        assert told.budget_ms < Limits().measure * 1000
+        assert ordered.budget_ms < Limits().measure * 1000
         spent.append(Spent(startup=55.0, measure=6.0, teardown=1.0))
     assert sum(arm.counted for arm in spent) < plan.BUDGET_S
 
@@ -95,20 +100,20 @@ def test_a_healthy_node_is_measured_whole_on_the_usual_budget() -> None:
 def test_a_short_budget_cuts_sizes_and_never_arms(machine: Machine) -> None:
     """Down to one cell per arm, each of them named, its arm's too unless that is the default one."""
     for arm in arms(machine):
-        told, cut = planned(machine, arm, seconds=allowance(1.0, spent=[], later=[]))
-        assert len(told.cells) >= 1
-        assert told.cells[0].bytes >= 256 * MIB
+        ordered, cut = planned(machine, arm, seconds=allowance(1.0, spent=[], later=[]))
+        assert len(ordered.cells) >= 1
+        assert ordered.cells[0].bytes >= 256 * MIB
         wanted = {plan.in_arm(arm, plan.name(cell)) for cell in plan.CELLS[arm]}
-        kept = {plan.in_arm(arm, plan.name(cell)) for cell in told.cells}
+        kept = {plan.in_arm(arm, plan.name(cell)) for cell in ordered.cells}
         assert wanted == kept | {each for each in cut if "pairs/" not in each}
         assert not kept & set(cut)
 
 
 def test_what_is_kept_is_what_is_worth_most() -> None:
     """Bandwidth of all three collectives first, and cheap cells where a dear one does not fit any more."""
-    told, cut = planned(PCIE, seconds=12.0)
-    assert ("all_reduce", GIB) in cells(told)
-    assert ("all_reduce", 8) in cells(told)
+    ordered, cut = planned(PCIE, seconds=12.0)
+    assert ("all_reduce", GIB) in cells(ordered)
+    assert ("all_reduce", 8) in cells(ordered)
     assert "all_reduce/1073741824" not in cut
     assert cut
 
@@ -126,8 +131,8 @@ def test_what_is_kept_is_what_is_worth_most() -> None:
 )
 def test_pairs_take_a_third_of_the_time_at_most(machine: Machine, size: int) -> None:
     """The size is cut for many GPUs and slow paths, and that is said."""
-    told, cut = planned(machine, seconds=20.0)
-    assert told.pairs_bytes == size
+    ordered, cut = planned(machine, seconds=20.0)
+    assert ordered.pairs_bytes == size
     assert ("pairs/268435456" in cut) == (size != 256 * MIB)
 
 
@@ -137,12 +142,12 @@ def test_pairs_take_a_third_of_the_time_at_most(machine: Machine, size: int) -> 
 def test_sizes_are_cut_by_free_memory(free: int, largest: int) -> None:
     """Every collective at the largest size that the fullest GPU holds beside NCCL's own buffers."""
     machine = Machine(ranks=8, capability=(7, 5), linked=True, free_bytes=free)
-    told, cut = planned(machine)
-    assert max(cell.bytes for cell in told.cells) == largest
+    ordered, cut = planned(machine)
+    assert max(cell.bytes for cell in ordered.cells) == largest
     for collective in ("all_reduce", "all_gather", "reduce_scatter"):
-        assert max(cell.bytes for cell in told.cells if cell.collective == collective) == largest
+        assert max(cell.bytes for cell in ordered.cells if cell.collective == collective) == largest
         assert (f"{collective}/{GIB}" in cut) == (largest != GIB)
-    assert told.pairs_bytes == 0 or 2 * told.pairs_bytes + plan.RESERVED_BYTES <= free
+    assert ordered.pairs_bytes == 0 or 2 * ordered.pairs_bytes + plan.RESERVED_BYTES <= free
 
 
 def test_a_cold_start_counts_ten_seconds() -> None:
@@ -176,8 +181,8 @@ def test_every_plan_can_be_told(
 ) -> None:
     """No cell twice, none above what was wanted, a budget above nothing, and fewer names than fit."""
     machine = Machine(ranks=ranks, linked=linked, free_bytes=free)
-    told, cut = order_for(arm, machine, uuids=[f"GPU-{n}" for n in range(ranks)], seconds=seconds)
-    assert told.cells
-    assert len(cells(told)) == len(told.cells)
-    assert told.budget_ms >= plan.LEAST_S * 1000
+    ordered, cut = order_for(arm, machine, uuids=[f"GPU-{n}" for n in range(ranks)], seconds=seconds)
+    assert ordered.cells
+    assert len(cells(ordered)) == len(ordered.cells)
+    assert ordered.budget_ms >= plan.LEAST_S * 1000
     assert len(cut) <= len(plan.CELLS[arm]) + 1

@@ -33,19 +33,19 @@ def gpus(count: int = 8) -> list[Gpu]:
 
 
 def skipped(
-    told: list[Gpu],
+    read: list[Gpu],
     *uses: GpuUse,
     expected: int = 8,
     shared: str = "",
     confidential: Int = NO,
 ) -> Skipped | None:
-    each = list(uses) or [IDLE] * len(usable(told))
-    node = Node(gpus=told, uses=each, confidential=confidential)
+    each = list(uses) or [IDLE] * len(usable(read))
+    node = Node(gpus=read, uses=each, confidential=confidential)
     return skip_reason(node, expected=expected, shared=shared)
 
 
-def why(told: Skipped | None) -> str:
-    return "" if told is None else told.reason
+def why(result: Skipped | None) -> str:
+    return "" if result is None else result.reason
 
 
 def test_a_free_node_is_measured() -> None:
@@ -79,26 +79,26 @@ def test_confidential_computing_is_skipped() -> None:
 
 
 def test_shared_gpus_are_skipped() -> None:
-    """As the pod was told, with the words that it was told."""
-    told = skipped(gpus(), shared="time-slicing x4")
-    assert told is not None
-    assert (told.reason, told.message) == ("shared", "the GPUs are shared: time-slicing x4")
+    """As the pod was result, with the text that it was result."""
+    result = skipped(gpus(), shared="time-slicing x4")
+    assert result is not None
+    assert (result.reason, result.message) == ("shared", "the GPUs are shared: time-slicing x4")
 
 
 def test_one_gpu_is_nobody_to_talk_to() -> None:
     """Also one that is left of eight, and none."""
-    told = skipped([gpus()[0], *(replace(gpu, error=LOST) for gpu in gpus()[1:])])
-    assert told is not None
-    assert (told.reason, "1 of 8 GPUs" in told.message) == ("single-gpu", True)
+    result = skipped([gpus()[0], *(replace(gpu, error=LOST) for gpu in gpus()[1:])])
+    assert result is not None
+    assert (result.reason, "1 of 8 GPUs" in result.message) == ("single-gpu", True)
     assert why(skipped([])) == "single-gpu"
 
 
 def test_a_gpu_in_use_is_somebody_else_s() -> None:
     """A compute process on any of them; the message names the GPU."""
-    for count, words in ((1, "1 compute process"), (2, "2 compute processes")):
-        told = skipped(gpus(3), IDLE, IDLE, replace(IDLE, processes=count))
-        assert told is not None
-        assert (told.reason, told.message) == ("busy", f"GPU 2 is in use by {words}")
+    for count, text in ((1, "1 compute process"), (2, "2 compute processes")):
+        result = skipped(gpus(3), IDLE, IDLE, replace(IDLE, processes=count))
+        assert result is not None
+        assert (result.reason, result.message) == ("busy", f"GPU 2 is in use by {text}")
 
 
 def test_memory_in_use_is_somebody_s_whom_nobody_sees() -> None:
@@ -169,11 +169,11 @@ def test_a_driver_that_lists_no_processes_says_so(nvml: Nvml, library: Library, 
 def test_confidential_computing_as_nvml_tells_it(nvml: Nvml, library: Library) -> None:
     """The feature's state, from a structure."""
 
-    def told(state: Any) -> int:
+    def answer(state: Any) -> int:
         ctypes.memset(ctypes.byref(state._obj), 0, ctypes.sizeof(state._obj))
         state._obj.ccFeature = 1
         return 0
 
     assert isinstance(read_confidential(nvml), Unavailable)
-    library.has("nvmlSystemGetConfComputeState", told)
+    library.has("nvmlSystemGetConfComputeState", answer)
     assert read_confidential(nvml) == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodegauge_contract import NOT_READ, Cell, Phase, Unavailable
+from nodegauge_contract.nccl import MAX_CELLS
 from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown, parse_stat, table
 from nodegauge_probes.nccl.receiver import InvalidOutput, Receiver, Tail, one_line, tidy
 from nodegauge_probes.nccl.supervisor import Limits, PhaseClock
@@ -69,6 +70,9 @@ def test_starting_has_ninety_seconds_altogether(phase: Phase) -> None:
     assert (clock.left(now=89.0), clock.left(now=91.0)) == (1, -1)
 
 
+CELL = b'{"cell":{"collective":"all_reduce","bytes":8,"us":21.5}}\n'
+
+
 def receiver(arm: ArmBuilder) -> Receiver:
     def ignore(_: object) -> None: ...
 
@@ -92,21 +96,57 @@ def test_members_of_a_newer_child_are_passed_over() -> None:
     assert len(arm.cells) == 1
 
 
-@pytest.mark.parametrize("line", [b'{"cell":{"bytes":8}}\n', b'{"cell":{"collective":1,"bytes":8}}\n', b"\n"])
-def test_lines_of_the_wrong_type_are_garbage(line: bytes) -> None:
-    """Nothing of them is kept."""
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"# nThread 1 nGpus 8 minBytes 8",
+        b"\xff\xfe\x00",
+        b"",
+        b"[1, 2]",
+        b"{}",
+        b'{"phase":"coffee"}',
+        b'{"phase":"measure","done":true}',
+        b'{"cell":{"bytes":8}}',
+        b'{"cell":{"collective":1,"bytes":8}}',
+        b'{"cell":{"collective":"all_reduce","bytes":0}}',
+        b'{"cell":{"collective":"all_reduce","bytes":8,"us":0}}',
+        b'{"cell":{"collective":"all_reduce","bytes":8,"us":-5.0}}',
+        b'{"pairs":[[1]]}',
+        b'{"pairs":[[-1,50],[50]]}',
+        b"{" * 200_000,
+    ],
+    ids=lambda line: line[:40].decode("utf-8", "replace"),
+)
+def test_invalid_lines_are_refused(line: bytes) -> None:
+    """Nothing of them is kept; the cell before them is."""
     arm = ArmBuilder("default")
     with pytest.raises(InvalidOutput):
-        receiver(arm).feed(line)
-    assert arm.cells == []
+        receiver(arm).feed(CELL + line + b"\n")
+    assert len(arm.cells) == 1
+    assert arm.pairs == []
+
+
+@pytest.mark.parametrize("data", [b"x" * 65_536, CELL, b'{"phase":"measure"}\n'], ids=["x", "cell", "phase"])
+def test_endless_output_is_refused(data: bytes) -> None:
+    """Without an end of line, with too many cells, with too many lines."""
+    arm = ArmBuilder("default")
+    received = receiver(arm)
+
+    def feed() -> None:
+        for _ in range(2_000_000 // len(data)):
+            received.feed(data)
+
+    with pytest.raises(InvalidOutput):
+        feed()
+    assert len(arm.cells) <= MAX_CELLS
 
 
 def test_times_keep_the_digits_that_mean_something() -> None:
     """Five of a time, a thousandth of a share; what is unavailable or too large for a number stays out."""
-    told = Cell(
+    given = Cell(
         collective="all_reduce", bytes=8, us=4105.123456, us_min=21.3456789, us_max=1e300, spread=0.01236
     )
-    kept = tidy(told)
+    kept = tidy(given)
     assert (kept.us, kept.us_min, kept.spread) == (4105.1, 21.346, 0.012)
     assert kept.us_max == Unavailable("implausibly large")
     no = Unavailable("no")
@@ -118,8 +158,8 @@ def test_the_end_of_what_was_printed_is_kept() -> None:
     tail = Tail()
     tail.feed(b"x" * 100_000 + b"\nTraceback:\x1b[31m\n")
     tail.feed(b"ValueError: caf\xc3\xa9 \xff\n")
-    told = tail.text(most=40)
-    assert told.startswith("…")
-    assert told.endswith("ValueError: café \N{REPLACEMENT CHARACTER}")
-    assert len(told) == 40
+    given = tail.text(most=40)
+    assert given.startswith("…")
+    assert given.endswith("ValueError: café \N{REPLACEMENT CHARACTER}")
+    assert len(given) == 40
     assert one_line(" a\n\tb ") == "a b"

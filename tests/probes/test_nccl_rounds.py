@@ -152,8 +152,8 @@ def test_what_is_expected_is_what_arithmetic_says(
     wanted = model(name, ranks=ranks, rank=rank, count=count)
     start = data.draw(st.integers(0, len(wanted) - 1))
     stop = data.draw(st.integers(start + 1, len(wanted)))
-    said = pattern.expected(name, ranks=ranks, rank=rank, count=count, start=start, stop=stop)
-    assert array("f", said).tolist() == wanted[start:stop]
+    actual = pattern.expected(name, ranks=ranks, rank=rank, count=count, start=start, stop=stop)
+    assert array("f", actual).tolist() == wanted[start:stop]
 
 
 def test_wrong_elements_are_counted() -> None:
@@ -167,7 +167,7 @@ def test_wrong_elements_are_counted() -> None:
 @pytest.mark.parametrize(("size", "pieces"), [(4, 1), (16 << 20, 1), ((16 << 20) + 4, 3), (1 << 30, 3)])
 def test_large_results_are_compared_in_three_places(size: int, pieces: int) -> None:
     """Start, middle and end, on whole elements; small ones as a whole."""
-    found = list(pattern.windows(size))
-    assert len(found) == pieces
-    assert (found[0][0], found[-1][1]) == (0, size)
-    assert all(low % 4 == high % 4 == 0 and high <= size for low, high in found)
+    parts = list(pattern.windows(size))
+    assert len(parts) == pieces
+    assert (parts[0][0], parts[-1][1]) == (0, size)
+    assert all(low % 4 == high % 4 == 0 and high <= size for low, high in parts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,38 +14,38 @@ import pytest
 
 from nodegauge_contract import Unavailable, decode
 from nodegauge_contract.nvlink import lanes
-from support.nccl_probe import NcclRun
+from support.nccl_probe import NcclRun, wait_for
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], NcclRun]
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(150)
 
-TOLD = """
+SAVE_INPUT = """
 with open({path!r} + "/" + arm, "w") as file:
     json.dump({{"order": order, "environment": dict(os.environ)}}, file)
 """
 
 
 def well(run: NcclRun) -> NcclRun:
-    """Every arm does well, and keeps what it was told."""
-    return run.child(TOLD.format(path=str(run.folder)) + "all_well()", arm="all")
+    """Every arm does well, and keeps what it was child_input."""
+    return run.child(SAVE_INPUT.format(path=str(run.folder)) + "all_well()", arm="all")
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Callable[[str], dict[str, dict[str, str]]]:
-    """What the child of an arm was told."""
+def child_input(tmp_path: Path) -> Callable[[str], dict[str, dict[str, str]]]:
+    """What the child of an arm was child_input."""
 
     def read(arm: str) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = json.loads((tmp_path / arm).read_text())
-        return found
+        content: dict[str, dict[str, str]] = json.loads((tmp_path / arm).read_text())
+        return content
 
     return read
 
 
-def test_eight_h100_are_measured_in_three_arms(benchmark: On) -> None:
+def test_eight_h100_are_measured_in_three_arms(nccl_on: On) -> None:
     """All GPUs by UUID, who measured, 15 cells, a full matrix, nothing cut, no problem."""
-    nccl = well(benchmark("h100-sxm-8")).nccl()
+    nccl = well(nccl_on("h100-sxm-8")).nccl()
     assert (nccl.engine, nccl.engine_version, nccl.nccl) == ("script", "7", "2.32.3")
     assert (nccl.ranks, nccl.expected, nccl.skipped, nccl.message, nccl.cut) == (8, 0, "", "", [])
     assert [(arm.name, arm.outcome, len(arm.cells)) for arm in nccl.arms] == [
@@ -56,9 +58,9 @@ def test_eight_h100_are_measured_in_three_arms(benchmark: On) -> None:
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm-8", "dgx1-v100-8", "pcie-phb-2", "vm-hidden-pci-8"])
-def test_the_same_document_holds_what_nvml_says(benchmark: On, profile: str) -> None:
+def test_the_same_document_holds_what_nvml_says(nccl_on: On, profile: str) -> None:
     """Identity, places, links and P2P as the health probe reads them: one moment for the judge."""
-    run = well(benchmark(profile))
+    run = well(nccl_on(profile))
     result = run.result()
     health = run.result("--window", "0.1", probe="health")
     assert result.nccl is not None
@@ -75,28 +77,28 @@ def test_the_same_document_holds_what_nvml_says(benchmark: On, profile: str) -> 
 
 
 def test_children_are_told_who_and_what(
-    benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
+    nccl_on: On, child_input: Callable[[str], dict[str, dict[str, str]]]
 ) -> None:
     """The order as an argument, GPUs in rank order, the policy's variables, none of the probe's own."""
-    run = well(benchmark("titan-rtx-nv2"))
+    run = well(nccl_on("titan-rtx-nv2"))
     run.environment |= {"NCCL_ALGO": "Tree", "NCCL_SHM_DISABLE": "1"}
     nccl = run.nccl("--environment", '{"NCCL_MIN_CTAS": "4"}')
-    environment = told("p2p-off")["environment"]
+    environment = child_input("p2p-off")["environment"]
     assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(nccl.uuids)
-    assert told("p2p-off")["order"]["uuids"] == nccl.uuids
+    assert child_input("p2p-off")["order"]["uuids"] == nccl.uuids
     assert environment["NCCL_MIN_CTAS"] == "4"
     assert not {"NCCL_ALGO", "NCCL_SHM_DISABLE"} & environment.keys()
     assert (environment["NCCL_P2P_DISABLE"], environment["NCCL_NVLS_ENABLE"]) == ("1", "0")
 
 
 def test_every_arm_is_a_process_of_its_own_in_a_session_of_its_own(
-    benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
+    nccl_on: On, child_input: Callable[[str], dict[str, dict[str, str]]]
 ) -> None:
     """NCCL reads its environment once per process; and its log has a folder that is gone afterwards."""
-    run = benchmark("titan-rtx-nv2")
+    run = nccl_on("titan-rtx-nv2")
     body = "os.environ |= {'PID': str(os.getpid()), 'SID': str(os.getsid(0)), 'GROUP': str(os.getpgrp())}\n"
-    run.child(body + TOLD.format(path=str(run.folder)) + "all_well()", arm="all").nccl()
-    one, other = (told(arm)["environment"] for arm in ("default", "p2p-off"))
+    run.child(body + SAVE_INPUT.format(path=str(run.folder)) + "all_well()", arm="all").nccl()
+    one, other = (child_input(arm)["environment"] for arm in ("default", "p2p-off"))
     assert one["PID"] == one["SID"] == one["GROUP"] != other["PID"]
     logs = [Path(environment["NCCL_DEBUG_FILE"]).parent for environment in (one, other)]
     assert logs[0] != logs[1]
@@ -119,9 +121,9 @@ sys.exit(main())
 """
 
 
-def test_nvml_is_closed_before_a_child_starts(benchmark: On) -> None:
+def test_nvml_is_closed_before_a_child_starts(nccl_on: On) -> None:
     """An open client is one more process on every GPU, and keeps a driver from being unloaded."""
-    run = benchmark("titan-rtx-nv2")
+    run = nccl_on("titan-rtx-nv2")
     closed = run.folder / "closed"
     body = f"sys.exit(7) if not os.path.exists({str(closed)!r}) else all_well()"
     command = [sys.executable, "-c", CLOSING, str(closed), "nccl"]
@@ -131,9 +133,9 @@ def test_nvml_is_closed_before_a_child_starts(benchmark: On) -> None:
     assert [arm.outcome for arm in nccl.arms] == ["done", "done"]
 
 
-def test_seven_of_eight_are_measured(benchmark: On) -> None:
+def test_seven_of_eight_are_measured(nccl_on: On) -> None:
     """A lost GPU takes no part and is named; the rest do not wait for it."""
-    run = well(benchmark("h100-sxm-8"))
+    run = well(nccl_on("h100-sxm-8"))
     run.environment["NODEGAUGE_GPUS"] = "8"
     run.hardware.fault("gpu-lost", gpu=3)
     result = run.result()
@@ -147,9 +149,9 @@ def test_seven_of_eight_are_measured(benchmark: On) -> None:
 @pytest.mark.parametrize(
     ("profile", "skip"), [("t4-1", "single-gpu"), ("a100-mig-4", "mig"), ("h100-sxm-8", "shared")]
 )
-def test_no_child_starts_on_a_node_that_is_skipped(benchmark: On, profile: str, skip: str) -> None:
+def test_no_child_starts_on_a_node_that_is_skipped(nccl_on: On, profile: str, skip: str) -> None:
     """And the reason stands in the result, which has no problem."""
-    run = well(benchmark(profile))
+    run = well(nccl_on(profile))
     if skip == "shared":
         run.environment["NODEGAUGE_SHARED"] = "mps"
     nccl = run.nccl()
@@ -158,9 +160,9 @@ def test_no_child_starts_on_a_node_that_is_skipped(benchmark: On, profile: str, 
     assert not (run.folder / "default").exists()
 
 
-def test_a_driver_that_cannot_be_asked_is_a_problem(benchmark: On) -> None:
+def test_a_driver_that_cannot_be_asked_is_a_problem(nccl_on: On) -> None:
     """As for the health probe, and no child starts."""
-    run = well(benchmark("h100-sxm-8"))
+    run = well(nccl_on("h100-sxm-8"))
     run.hardware.fault("driver-mismatch")
     result = run.result()
     assert result.problem is not None
@@ -177,9 +179,9 @@ all_well()
 """
 
 
-def test_throttling_while_measuring_is_counted(benchmark: On) -> None:
+def test_throttling_while_measuring_is_counted(nccl_on: On) -> None:
     """Over all arms, from the pod's own control group."""
-    run = benchmark("titan-rtx-nv2")
+    run = nccl_on("titan-rtx-nv2")
     stat = run.folder / "machine/sys/fs/cgroup/cpu.stat"
     stat.parent.mkdir(parents=True)
     stat.write_text("nr_throttled 40")
@@ -203,9 +205,9 @@ CHOSEN = (
 )
 
 
-def test_what_nccl_chose_stands_beside_the_numbers(benchmark: On) -> None:
+def test_what_nccl_chose_stands_beside_the_numbers(nccl_on: On) -> None:
     """Transport, NVLS, channels and host memory of the arm; algorithm and protocol of each cell."""
-    run = benchmark("h100-sxm-8")
+    run = nccl_on("h100-sxm-8")
     body = LOGGED.format(lines=CHOSEN, body="all_well()")
     arm = run.child(body).arms()["default"]
     assert (arm.transport, arm.nvls, arm.channels, arm.host_buffers) == ("P2P/CUMEM", True, 24, "/dev/shm")
@@ -215,9 +217,9 @@ def test_what_nccl_chose_stands_beside_the_numbers(benchmark: On) -> None:
     assert chosen["all_reduce", 8] == (Unavailable("not read"), Unavailable("not read"))
 
 
-def test_nvls_that_breaks_one_arm_leaves_the_others(benchmark: On) -> None:
-    """Its words and NCCL's warning are kept; p2p-off and nvls-off have their numbers."""
-    run = benchmark("h100-sxm-8")
+def test_nvls_that_breaks_one_arm_leaves_the_others(nccl_on: On) -> None:
+    """Its message and NCCL's warning are kept; p2p-off and nvls-off have their numbers."""
+    run = nccl_on("h100-sxm-8")
     failed = "phases('init'); emit(failed={'kind': 'nccl-error', 'message': 'unhandled cuda error'})"
     warning = ("WARN Cuda failure 'out of memory' in NVLS multicast",)
     arms = run.child(LOGGED.format(lines=warning, body=failed)).arms()
@@ -226,16 +228,16 @@ def test_nvls_that_breaks_one_arm_leaves_the_others(benchmark: On) -> None:
     assert "NVLS multicast" in arms["default"].message
 
 
-def test_a_slow_start_is_explained(benchmark: On) -> None:
+def test_a_slow_start_is_explained(nccl_on: On) -> None:
     """By NCCL's own timings: a cold B200 spends them on loading kernels."""
     timings = "INFO Init timings - ncclCommInitAll: rank 0 nranks 2 total 55.10 (kernels 52.05, alloc 0.1)"
-    run = benchmark("titan-rtx-nv2").child(LOGGED.format(lines=(timings,), body="all_well()"))
+    run = nccl_on("titan-rtx-nv2").child(LOGGED.format(lines=(timings,), body="all_well()"))
     assert run.arms()["default"].message == "init 55 s, of which kernels 52 s"
 
 
-def test_the_budget_cuts_sizes_of_every_arm(benchmark: On) -> None:
+def test_the_budget_cuts_sizes_of_every_arm(nccl_on: On) -> None:
     """One second for all: one cell each, and the names of the others."""
-    nccl = well(benchmark("titan-rtx-nv2")).nccl("--budget", "1")
+    nccl = well(nccl_on("titan-rtx-nv2")).nccl("--budget", "1")
     assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "done"), ("p2p-off", "done")]
     assert all(1 <= len(arm.cells) < 4 for arm in nccl.arms)
     assert "all_gather/1073741824" in nccl.cut
@@ -243,32 +245,32 @@ def test_the_budget_cuts_sizes_of_every_arm(benchmark: On) -> None:
 
 
 def test_what_one_arm_takes_the_next_ones_do_not_have(
-    benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
+    nccl_on: On, child_input: Callable[[str], dict[str, dict[str, str]]]
 ) -> None:
     """Of 30 s a second arm may measure 19, less what the first one took."""
-    run = benchmark("titan-rtx-nv2")
+    run = nccl_on("titan-rtx-nv2")
     body = (
-        TOLD.format(path=str(run.folder))
+        SAVE_INPUT.format(path=str(run.folder))
         + "if arm == 'default': phases('measure'); time.sleep(1.5)\nall_well()"
     )
     run.child(body, arm="all").nccl("--budget", "30")
-    left = int(told("p2p-off")["order"]["budget_ms"])
+    left = int(child_input("p2p-off")["order"]["budget_ms"])
     assert 10_000 < left <= 17_500
 
 
-def test_the_message_holds_all_of_it(benchmark: On) -> None:
+def test_the_message_holds_all_of_it(nccl_on: On) -> None:
     """Sixteen GPUs with a full matrix; written and read back."""
-    run = well(benchmark("dgx2-v100-16"))
+    run = well(nccl_on("dgx2-v100-16"))
     result = run.result()
     assert decode(run.log.read_text()) == result
     assert result.omitted == []
 
 
 def test_pull_asks_who_would_measure_and_touches_no_gpu(
-    benchmark: On, told: Callable[[str], dict[str, dict[str, str]]]
+    nccl_on: On, child_input: Callable[[str], dict[str, dict[str, str]]]
 ) -> None:
     """No NVML, no GPU in the order or in the environment; versions come home."""
-    run = benchmark("h100-sxm-8")
+    run = nccl_on("h100-sxm-8")
     run.child("sys.exit(1)", arm="nobody").hardware.fault("driver-mismatch")
     result = run.result(probe="pull")
     assert (result.problem, result.gpus, result.probe) == (None, [], "pull")
@@ -277,19 +279,66 @@ def test_pull_asks_who_would_measure_and_touches_no_gpu(
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "message"),
     [
         ("emit(failed={'kind': 'no-engine', 'message': 'libnccl.so.2: cannot open'})", "libnccl.so.2"),
         ("raise ImportError('No module named nccl')", "No module named nccl"),
         ("time.sleep(60)", "exceeded its time limit"),
     ],
 )
-def test_pull_says_when_the_engine_cannot_be_loaded(benchmark: On, body: str, words: str) -> None:
-    """A problem with its words, before any GPU is held for it."""
-    run = benchmark("t4-1").child(body)
+def test_pull_says_when_the_engine_cannot_be_loaded(nccl_on: On, body: str, message: str) -> None:
+    """A problem with its message, before any GPU is held for it."""
+    run = nccl_on("t4-1").child(body)
     script = run.folder / "child.py"
     script.write_text(script.read_text().replace("if not ranks or", "if"))
     result = run.result("--limits", "3,2,2", probe="pull")
     assert result.problem is not None
     assert (result.problem.kind, result.problem.call) == ("no-engine", "nccl4py")
-    assert words in result.problem.message
+    assert message in result.problem.message
+
+
+@pytest.fixture
+def two(nccl_on: On) -> NcclRun:
+    """Two GPUs with NVLink: arms default and p2p-off."""
+    return nccl_on("titan-rtx-nv2")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_probe_kills_the_children_first(two: NcclRun, number: signal.Signals) -> None:
+    """With all that they started; what was measured is written, and no arm begins any more."""
+    touch = two.folder / "measuring"
+    body = f"""
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+engine(); phases("init", "load", "measure"); cell(0)
+open({str(touch)!r}, "w"); time.sleep(600)
+"""
+    run = two.child(body).start()
+    assert wait_for(touch.exists)
+    os.kill(run.pid, number)
+    result = two.finish(run)
+    assert result.problem is not None
+    assert result.problem.kind == "terminated"
+    assert result.nccl is not None
+    arm, later = result.nccl.arms
+    assert (arm.outcome, arm.phase, len(arm.cells)) == ("cut", "measure", 1)
+    assert (later.name, later.outcome, later.phase) == ("p2p-off", "cut", "")
+    assert result.gpus[0].uuid == result.nccl.uuids[0]
+
+
+def test_children_die_with_a_probe_that_is_killed(two: NcclRun) -> None:
+    """SIGKILL leaves it no last word; the kernel ends its children."""
+    touch = two.folder / "measuring"
+    run = two.child(f"open({str(touch)!r}, 'w'); time.sleep(600)").start()
+    assert wait_for(touch.exists)
+    assert len(two.left_behind()) == 2
+    run.kill()
+    run.communicate()
+    assert wait_for(lambda: not two.left_behind())
+
+
+def test_the_run_s_own_time_ends_arms_and_not_the_result(two: NcclRun) -> None:
+    """The running arm is cut, the next one too without having begun, and both are there."""
+    nccl = two.child("phases('init', 'load', 'measure'); cell(0); time.sleep(60)").nccl("--deadline", "4")
+    assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "cut"), ("p2p-off", "cut")]
+    assert ([len(arm.cells) for arm in nccl.arms], nccl.arms[0].phase) == ([1, 0], "measure")
+    assert nccl.arms[1].spawn_ms == Unavailable("not read")

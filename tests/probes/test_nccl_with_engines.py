@@ -19,9 +19,9 @@ FAKES = Path(__file__).parent / "fakes"
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_nccl4py_measures_every_arm_in_a_process_of_its_own(benchmark: On) -> None:
+def test_nccl4py_measures_every_arm_in_a_process_of_its_own(nccl_on: On) -> None:
     """What there is no memory for is cut and named; the rest is there, with the right data."""
-    run = benchmark("pcie-phb-2")
+    run = nccl_on("pcie-phb-2")
     run.environment |= {
         "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path]),
         "NODEGAUGE_FAKE_BYTES": "65536",
@@ -48,18 +48,18 @@ def test_nccl4py_measures_every_arm_in_a_process_of_its_own(benchmark: On) -> No
     assert {"all_reduce/1073741824", "p2p-off:all_reduce/268435456", "pairs/268435456"} <= set(nccl.cut)
 
 
-def test_without_its_packages_nccl4py_is_skipped(benchmark: On) -> None:
+def test_without_its_packages_nccl4py_is_skipped(nccl_on: On) -> None:
     """The light image has no NCCL: that is said, and is nobody's fault."""
-    nccl = benchmark("pcie-phb-2").nccl("--engine", "nccl4py")
-    assert nccl.skipped == "no-engine"
+    nccl = nccl_on("pcie-phb-2").nccl("--engine", "nccl4py")
+    assert (nccl.skipped, nccl.arms, nccl.ranks) == ("no-engine", [], 0)
     assert "nccl" in nccl.message
 
 
-def test_nccl_tests_measures_every_arm(benchmark: On, tmp_path: Path) -> None:
+def test_nccl_tests_measures_every_arm(nccl_on: On, tmp_path: Path) -> None:
     """Three arms of eight H100: all that was ordered but pairs, which it cannot copy between."""
     folder = tmp_path / "programs"
     folder.mkdir()
-    run = benchmark("h100-sxm-8")
+    run = nccl_on("h100-sxm-8")
     run.environment["NODEGAUGE_NCCL_TESTS"] = str(installed(folder))
     nccl = run.nccl("--engine", "nccl-tests")
     assert (nccl.engine, nccl.engine_version, nccl.nccl) == ("nccl-tests", "2.18.3", "2.30.3")

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_contract import Result, render_matrix
-from support.probing import Probe, words
+from support.probing import Probe, table_cells
 from testbed import profiles
 from testbed.profiles import Profile
 
@@ -81,9 +81,9 @@ def test_the_matrix_equals_the_recorded_one(healthy: Healthy, name: str) -> None
     recorded = (FIXTURES / MODELLED[name].file).read_text()
     result = healthy(name)
     matrix = render_matrix(drawn_as(result, MODELLED[name].drawn_as))
-    assert words(matrix)[: len(words(recorded))] == words(recorded)
+    assert table_cells(matrix)[: len(table_cells(recorded))] == table_cells(recorded)
     whole = not MODELLED[name].drawn_as  # who draws a table anew may leave out the rows of network cards
-    assert len(words(recorded)) == 1 + len(result.gpus) + len(result.nics.names) * whole
+    assert len(table_cells(recorded)) == 1 + len(result.gpus) + len(result.nics.names) * whole
     if "Legend" in recorded:
         assert matrix.split("\n\n", 1)[1].split() == recorded.strip("\n").split("\n\n", 1)[1].split()
 
@@ -98,7 +98,7 @@ def test_every_recorded_matrix_is_of_some_profile() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_rows_and_columns_are_the_published_ones(healthy: Healthy, name: str) -> None:
     """What an issue shows of such a machine, in the columns that the profile's driver prints."""
-    head, *rows = words(render_matrix(healthy(name)))
+    head, *rows = table_cells(render_matrix(healthy(name)))
     assert head == HEADERS[name]
     devices = len([column for column in head if not column.endswith(("Affinity", "ID"))])
     printed = {row[0]: row[1 : devices + 1] for row in rows}
@@ -109,8 +109,8 @@ def test_rows_and_columns_are_the_published_ones(healthy: Healthy, name: str) ->
 def test_links_that_name_themselves_come_out_as_pairs(healthy: Healthy) -> None:
     """NVML names each GPU as its own neighbour; only P2P over NVLink tells who is at the other end."""
     gpus = healthy("ncv4-a100-pcie").gpus
-    told = [{group.remote for group in gpu.links if group.state == 1} for gpu in gpus]
-    assert told == [{gpu.pci} for gpu in gpus]
+    given = [{group.remote for group in gpu.links if group.state == 1} for gpu in gpus]
+    assert given == [{gpu.pci} for gpu in gpus]
 
 
 def test_links_into_the_rack_lead_to_switches_that_nobody_names(healthy: Healthy) -> None:

@@ -24,6 +24,7 @@ from nodegauge_probes.settings import Format
 
 def measure(result, watch):
     result.host.set(boot_id="read before")
+    {prepare}
     print("measuring", file=sys.stderr, flush=True)
     {body}
 
@@ -36,9 +37,9 @@ sys.exit(run.run(measure))
 class Started:
     """A run in a process of its own."""
 
-    def __init__(self, folder: Path, *, body: str, deadline: float) -> None:
+    def __init__(self, folder: Path, *, body: str, prepare: str, deadline: float) -> None:
         self.log = folder / "termination-log"
-        script = SCRIPT.format(body=body, deadline=deadline)
+        script = SCRIPT.format(body=body, prepare=prepare, deadline=deadline)
         self.process = subprocess.Popen(
             [sys.executable, "-c", script, str(self.log)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -60,8 +61,8 @@ class Started:
 def start(tmp_path: Path) -> Iterator[type[Started]]:
     begun: list[Started] = []
 
-    def starter(*, body: str, deadline: float = 30) -> Started:
-        begun.append(Started(tmp_path, body=body, deadline=deadline))
+    def starter(*, body: str, prepare: str = "pass", deadline: float = 30) -> Started:
+        begun.append(Started(tmp_path, body=body, prepare=prepare, deadline=deadline))
         return begun[-1]
 
     yield starter  # type: ignore[misc]
@@ -139,7 +140,7 @@ def test_a_signal_ends_the_run_at_once_with_last_words(start: type[Started], num
 
 def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
     """A closed standard output and a termination log that cannot be written leave nothing to report."""
-    script = SCRIPT.format(body="pass", deadline=30)
+    script = SCRIPT.format(body="pass", prepare="pass", deadline=30)
     command = [sys.executable, "-c", script, str(tmp_path)]
     with Path("/dev/full").open("wb") as full:
         run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
@@ -147,13 +148,11 @@ def test_nothing_written_is_exit_code_one(tmp_path: Path) -> None:
     assert b"termination log" in run.stderr
 
 
-def test_what_must_be_done_before_leaving_is_done_first(start: type[Started]) -> None:
-    """In order, before the result is written; one that fails keeps neither the others nor the result."""
+def test_before_exit_runs_before_the_result_is_written(start: type[Started]) -> None:
+    """In order; one function that fails stops neither the others nor the result."""
     run = start(
-        body=(
-            "watch.before_exit += [lambda: 1 / 0, lambda: result.host.set(boot_id='all gone')]\n"
-            "    watch.enter('nvmlInit', ''); time.sleep(600)"
-        )
+        prepare="watch.before_exit += [lambda: 1 / 0, lambda: result.host.set(boot_id='all gone')]",
+        body="watch.enter('nvmlInit', ''); time.sleep(600)",
     )
     run.wait_until_measuring()
     os.kill(run.process.pid, signal.SIGTERM)

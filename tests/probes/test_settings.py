@@ -23,10 +23,10 @@ def parse_probe(probe: str, *arguments: str, **environment: str) -> settings.Set
 def test_defaults_need_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """3 s at 4 Hz, 45 s at most, /sys and /proc, JSON, and no termination log where none exists."""
     monkeypatch.setattr(settings, "DEFAULT_TERMINATION_LOG", tmp_path / "none")
-    told = parse()
-    assert (told.window, told.hz, told.deadline, told.format) == (3, 4, 45, Format.JSON)
-    assert (told.sysfs, told.procfs, told.termination_log) == (Path("/sys"), Path("/proc"), None)
-    assert (told.run, told.node) == ("", "")
+    parsed = parse()
+    assert (parsed.window, parsed.hz, parsed.deadline, parsed.format) == (3, 4, 45, Format.JSON)
+    assert (parsed.sysfs, parsed.procfs, parsed.termination_log) == (Path("/sys"), Path("/proc"), None)
+    assert (parsed.run, parsed.node) == ("", "")
 
 
 def test_the_default_termination_log_is_used_where_it_exists(
@@ -41,10 +41,10 @@ def test_the_default_termination_log_is_used_where_it_exists(
 
 def test_options_win_over_the_environment() -> None:
     """A root given as an option is the one that is read."""
-    told = parse(
+    parsed = parse(
         "--sysfs", "/a", NODEGAUGE_SYSFS="/b", NODEGAUGE_PROCFS="/c", NODEGAUGE_RUN="r", NODEGAUGE_NODE="n"
     )
-    assert (told.sysfs, told.procfs, told.run, told.node) == (Path("/a"), Path("/c"), "r", "n")
+    assert (parsed.sysfs, parsed.procfs, parsed.run, parsed.node) == (Path("/a"), Path("/c"), "r", "n")
 
 
 def test_one_error_lists_every_bad_value() -> None:
@@ -78,15 +78,15 @@ def test_an_unknown_probe_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]
 
 def test_the_benchmark_has_its_own_defaults() -> None:
     """7.5 of the pod's 8 minutes, 60 s of budget, the limits of the protocol, nccl4py, nothing inherited."""
-    told = parse_probe("nccl", NCCL_ALGO="Ring")
-    assert (told.deadline, told.budget, told.limits) == (450, 60, (90, 45, 10))
-    assert (told.engine, told.nccl_variables, told.child) == ("nccl4py", {}, "")
-    assert (told.expected, told.shared) == (0, "")
+    parsed = parse_probe("nccl", NCCL_ALGO="Ring")
+    assert (parsed.deadline, parsed.budget, parsed.limits) == (450, 60, (90, 45, 10))
+    assert (parsed.engine, parsed.nccl_variables, parsed.child) == ("nccl4py", {}, "")
+    assert (parsed.expected, parsed.shared) == (0, "")
 
 
 def test_the_benchmark_is_told_by_options_and_environment() -> None:
     """Variables as JSON; how many GPUs there should be, and what stands in for the engine, from the pod."""
-    told = parse_probe(
+    parsed = parse_probe(
         "nccl",
         "--environment",
         '{"NCCL_ALGO": "Ring"}',
@@ -97,8 +97,8 @@ def test_the_benchmark_is_told_by_options_and_environment() -> None:
         NODEGAUGE_NCCL_CHILD="/opt/child",
         NODEGAUGE_NCCL_LIMITS="9,9,9",
     )
-    assert (told.nccl_variables, told.limits) == ({"NCCL_ALGO": "Ring"}, (3, 2, 1.5))
-    assert (told.expected, told.shared, told.child) == (8, "time-slicing", "/opt/child")
+    assert (parsed.nccl_variables, parsed.limits) == ({"NCCL_ALGO": "Ring"}, (3, 2, 1.5))
+    assert (parsed.expected, parsed.shared, parsed.child) == (8, "time-slicing", "/opt/child")
     assert parse_probe("nccl", NODEGAUGE_NCCL_LIMITS="9,8,7").limits == (9, 8, 7)
 
 

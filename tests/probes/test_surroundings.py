@@ -36,15 +36,15 @@ def write(tmp_path: Path) -> Write:
 
 
 def found_sensors(root: Path) -> list[Sensor]:
-    found: list[Sensor] = []
-    sensors(root, found.append)
-    return found
+    readings: list[Sensor] = []
+    sensors(root, readings.append)
+    return readings
 
 
 def found_ports(root: Path, *names: str) -> list[Port]:
-    found: list[Port] = []
-    ports(root, list(names), found.append)
-    return found
+    readings: list[Port] = []
+    ports(root, list(names), readings.append)
+    return readings
 
 
 def port(name: str, number: int = 1) -> str:

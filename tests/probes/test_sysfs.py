@@ -131,10 +131,10 @@ def test_an_rdma_device_without_a_pci_function_is_listed_with_the_reason(tmp_pat
 
 def test_a_root_without_anything_gives_reasons_and_no_error(tmp_path: Path) -> None:
     """A container without /sys has no NICs and no places, and says which."""
-    found = locate_gpu(tmp_path / "none", "0000:07:00.0")
-    assert found == Unavailable("no 0000:07:00.0 in sysfs")
-    assert numa_node(found) == found
-    assert rdma.nics(tmp_path / "none", [found]).names == []
+    result = locate_gpu(tmp_path / "none", "0000:07:00.0")
+    assert result == Unavailable("no 0000:07:00.0 in sysfs")
+    assert numa_node(result) == result
+    assert rdma.nics(tmp_path / "none", [result]).names == []
 
 
 @pytest.mark.parametrize("content", [None, "", "zero"])

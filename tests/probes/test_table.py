@@ -31,7 +31,7 @@ from nodegauge_contract import (
 )
 from nodegauge_probes.page import page as table
 from support.busy import busy
-from support.probing import Probe, words
+from support.probing import Probe, table_cells
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Probe]
@@ -80,11 +80,11 @@ def test_a_terminal_gets_no_line_that_it_would_break(healthy: Healthy) -> None:
 
 def cells(*tables: str) -> dict[tuple[str, str], str]:
     """Every cell of some tables by its row and column."""
-    found = {}
-    for head, *rows in map(words, tables):
+    by_cell = {}
+    for head, *rows in map(table_cells, tables):
         for name, *row in rows:
-            found |= {(name, column): cell for column, cell in zip(head, row, strict=False)}
-    return found
+            by_cell |= {(name, column): cell for column, cell in zip(head, row, strict=False)}
+    return by_cell
 
 
 def test_a_table_of_a_broken_machine_names_what_is_broken(probe: On) -> None:
@@ -127,7 +127,7 @@ def test_the_page_stays_narrow(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "text"),
     [
         ({"counters": Counters(sw_thermal_ns=7_200_000_000_000)}, "2.0 h"),
         ({"counters": Counters(power_brake_ns=1_500_000_000)}, "1.5 s"),
@@ -146,9 +146,9 @@ def test_the_page_stays_narrow(healthy: Healthy) -> None:
         ({"fans": [Fan(rpm=0, target=70), Fan(percent=30)]}, "0 rpm at 70 %, 30 %"),
     ],
 )
-def test_what_is_wrong_with_a_gpu_is_shown(change: dict[str, Any], words: str) -> None:
-    """Each in the words of the field."""
-    assert words in table.render(Result(probe="health", gpus=[Gpu(index=0, **change)]))
+def test_what_is_wrong_with_a_gpu_is_shown(change: dict[str, Any], text: str) -> None:
+    """Each in the text of the field."""
+    assert text in table.render(Result(probe="health", gpus=[Gpu(index=0, **change)]))
 
 
 def test_ports_that_are_alike_share_a_row() -> None:

@@ -20,7 +20,7 @@ from nodegauge_probes.nccl.process_tree import PR_SET_CHILD_SUBREAPER, ProcessTr
 from nodegauge_probes.nccl.protocol import EngineInfo, Failed, encode_order
 from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder
-from support.probing import told
+from support.probing import probe_environment
 from testbed.hardware import Hardware
 
 PRELUDE = """
@@ -101,7 +101,7 @@ class NcclRun:
         return self
 
     def env(self) -> Mapping[str, str]:
-        return told(self.hardware, self.log, {MARK: self.mark, **self.environment})
+        return probe_environment(self.hardware, self.log, {MARK: self.mark, **self.environment})
 
     def start(self, *options: str, probe: str = "nccl") -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -19,7 +19,7 @@ from testbed.hardware import Hardware
 QUICK = ("--window", "0.2", "--hz", "10")
 
 
-def told(hardware: Hardware, termination_log: Path, more: Mapping[str, str]) -> dict[str, str]:
+def probe_environment(hardware: Hardware, termination_log: Path, more: Mapping[str, str]) -> dict[str, str]:
     """The environment that a kubelet gives a probe on this machine."""
     run = {
         "NODEGAUGE_RUN": "run-1",
@@ -45,7 +45,7 @@ class Probe:
         return [sys.executable, "-m", "nodegauge_probes", "health", *QUICK, *options]
 
     def env(self) -> Mapping[str, str]:
-        return told(self.hardware, self.termination_log, self.environment)
+        return probe_environment(self.hardware, self.termination_log, self.environment)
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
         """The probe until its end."""
@@ -70,7 +70,7 @@ class Probe:
         )
 
 
-def words(text: str) -> list[list[str]]:
+def table_cells(text: str) -> list[list[str]]:
     """The rows of a printed matrix as cells; a header of two words is one cell."""
     table = text.strip("\n").split("\n\n")[0]
     for header in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID"):

@@ -18,7 +18,7 @@ ROOT = TESTS.parent
 
 
 class Program:
-    """`python -m COMMAND`, with a new folder for its temporary files.  `within`: how long words may take."""
+    """`python -m COMMAND`, with a new folder for its temporary files.  `within`: how long text may take."""
 
     def __init__(
         self, directory: Path, *command: str, within: float, environ: dict[str, str] | None = None
@@ -44,15 +44,15 @@ class Program:
         """What it has printed so far."""
         return self._output.read_text()
 
-    def wait_for_words(self, words: str) -> None:
+    def wait_for_words(self, text: str) -> None:
         """Until it has printed them; at once with its output when it ends without."""
 
         def printed() -> bool:
             ended = self.process.poll() is not None
-            assert words in self.output or not ended, self.output
-            return words in self.output
+            assert text in self.output or not ended, self.output
+            return text in self.output
 
-        wait_for(printed, seconds=self._within, what=f"{words!r} in:\n{self.output}")
+        wait_for(printed, seconds=self._within, what=f"{text!r} in:\n{self.output}")
 
     def interrupt(self) -> None:
         """Ctrl-C: the terminal sends SIGINT to every process of the foreground's group."""

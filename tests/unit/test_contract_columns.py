@@ -30,8 +30,8 @@ from nodegauge_contract.wire.cells import (
 from nodegauge_contract.wire.columns import NO_DEFAULT, plan_of
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-WIRES = sorted(GOLDEN.glob("wire-*.txt"))
-WIRE = WIRES[-1]
+WIRE_FILES = sorted(GOLDEN.glob("wire-*.txt"))
+WIRE = WIRE_FILES[-1]
 NOT_READ = {"unavailable": "not read"}
 NO = {"unavailable": "NVML_ERROR_NOT_SUPPORTED"}
 
@@ -203,7 +203,7 @@ def test_an_older_reader_passes_over_new_members(new: New) -> None:
     assert (old.name, old.one, old.either) == (new.name, new.one, new.either)
 
 
-@pytest.mark.parametrize("wire", WIRES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("wire", WIRE_FILES, ids=lambda path: path.stem)
 def test_the_order_of_members_is_frozen(wire: Path) -> None:
     """What the wire knew stands where it stood; whatever is new stands behind the members of its struct."""
     frozen, today = wire.read_text().split(), list(codec.PLAN.paths(""))
@@ -216,7 +216,7 @@ def test_the_order_of_members_is_frozen(wire: Path) -> None:
 
 def test_the_newest_wire_is_today_s() -> None:
     """A member that was added stands in a golden file before anybody writes it."""
-    assert [path.stem for path in WIRES] == ["wire-1.1", "wire-1.2"]
+    assert [path.stem for path in WIRE_FILES] == ["wire-1.1", "wire-1.2"]
     assert WIRE.read_text().split() == list(codec.PLAN.paths(""))
 
 

@@ -26,7 +26,7 @@ def noisy(nccl: NcclResult, *, message: str = "") -> NcclResult:
     def us(base: float) -> float:
         return round(base * chance.uniform(0.9, 1.1), 3 if base < 1000 else 1)
 
-    def arm(told: Arm) -> Arm:
+    def arm(given: Arm) -> Arm:
         cells = [
             replace(
                 cell,
@@ -37,19 +37,19 @@ def noisy(nccl: NcclResult, *, message: str = "") -> NcclResult:
                 calls=chance.randrange(5, 9_000),
                 batches=chance.randrange(5, 60),
             )
-            for n, cell in enumerate(told.cells)
+            for n, cell in enumerate(given.cells)
         ]
-        size = len(told.pairs)
+        size = len(given.pairs)
         pairs: list[list[Num]] = [
             [-1 if i == j else round(chance.uniform(120, 280), 1) for j in range(size)] for i in range(size)
         ]
         times = {name: chance.randrange(50_000) for name in ("spawn_ms", "init_ms", "load_ms", "measure_ms")}
-        return replace(told, cells=cells, pairs=pairs, message=message, **times)
+        return replace(given, cells=cells, pairs=pairs, message=message, **times)
 
     return replace(nccl, arms=[arm(each) for each in nccl.arms], message=message)
 
 
-WORDS = "exit code 1: " + " ".join(f"{n * 2654435761 % 2**32:08x}" for n in range(25))
+VALUES = "exit code 1: " + " ".join(f"{n * 2654435761 % 2**32:08x}" for n in range(25))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_message_holds_a_whole_benchmark(name: str, cells: list[int], ranks: i
 def test_long_messages_of_every_arm_cost_pairs_at_most(name: str) -> None:
     """240 characters that do not compress, four times: cells and times are still whole."""
     result, nccl = golden(name)
-    worst = replace(result, nccl=noisy(nccl, message=WORDS[:240]))
+    worst = replace(result, nccl=noisy(nccl, message=VALUES[:240]))
     arrived = decode(encode_message(worst))
     assert (arrived.problem, arrived.nccl is not None) == (None, True)
     assert set(arrived.omitted) <= {"gpus.affinities", "gpus.serials", "bench.pairs", "bench.messages"}

@@ -171,7 +171,7 @@ def test_the_numbers_say_which_collective_ran(row: str, collective: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "text"),
     [
         (TOTAL.replace("10.49  0", "10.49  N/A"), "line 5: alltoall is not supported"),
         (TOTAL.replace("-1", "0"), "gather is not supported"),
@@ -184,11 +184,11 @@ def test_the_numbers_say_which_collective_ran(row: str, collective: str) -> None
         (ROW.replace("50.0", "0.00"), "line 6: expected the columns"),
     ],
 )
-def test_what_cannot_be_graded_is_named_with_its_line(row: str, words: str) -> None:
+def test_what_cannot_be_graded_is_named_with_its_line(row: str, text: str) -> None:
     """The line, what stands there, and what was expected."""
     with pytest.raises(NcclTestsError) as caught:
         result(log(row))
-    assert words in str(caught.value)
+    assert text in str(caught.value)
 
 
 def test_what_the_caller_says_counts_unless_the_table_contradicts() -> None:
@@ -273,7 +273,7 @@ def test_too_many_sizes_keep_the_largest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "the GPUs are unknown"),
         (DEVICES, "no table: expected a line"),
@@ -283,9 +283,9 @@ def test_too_many_sizes_keep_the_largest() -> None:
     ],
     ids=["empty", "no-table", "no-rows", "no-ranks", "too-long"],
 )
-def test_what_is_no_log_is_told(text: str, words: str) -> None:
-    """One sentence on what is missing."""
-    with pytest.raises(NcclTestsError, match=words):
+def test_a_text_that_is_not_a_log(text: str, message: str) -> None:
+    """The error says what is missing."""
+    with pytest.raises(NcclTestsError, match=message):
         result(text)
 
 

@@ -44,8 +44,8 @@ def test_what_launchers_put_before_each_line_is_left_aside(tag: str) -> None:
 
 def test_what_nccl_chose_is_taken_from_its_own_lines() -> None:
     """Rows of expectations depend on NVLS: a log with NCCL_DEBUG_SUBSYS=TUNING can be graded by them."""
-    told = "box:1:2 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
+    given = "box:1:2 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
     other = "box:1:2 [0] NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}"
-    nccl = result(log(other, told, ROW)).nccl
+    nccl = result(log(other, given, ROW)).nccl
     assert nccl is not None
     assert [(cell.algorithm, cell.protocol) for cell in nccl.arms[0].cells] == [("NVLS", "SIMPLE")]

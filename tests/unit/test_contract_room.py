@@ -44,14 +44,14 @@ def node() -> Result:
 
 
 def nccl() -> NcclResult:
-    """A benchmark with a pair matrix, its slowest pair from 5 to 2, and more words than needed."""
+    """A benchmark with a pair matrix, its slowest pair from 5 to 2, and more text than needed."""
     pairs: list[list[Num]] = [
         [-1 if i == j else 270.1 + 3.3 * i + 0.7 * j for j in range(8)] for i in range(8)
     ]
     pairs[5][2] = 11.5
-    words = "signal 11: " + " ".join(f"frame {n * 7919 % 1000}" for n in range(20))
-    arms = [Arm(name="default", pairs=pairs), Arm(name="p2p-off", outcome="crashed", message=words)]
-    return NcclResult(ranks=8, message=words, arms=arms)
+    text = "signal 11: " + " ".join(f"frame {n * 7919 % 1000}" for n in range(20))
+    arms = [Arm(name="default", pairs=pairs), Arm(name="p2p-off", outcome="crashed", message=text)]
+    return NcclResult(ranks=8, message=text, arms=arms)
 
 
 def sent(result: Result, *, given_up: int) -> Result:

@@ -37,11 +37,11 @@ def test_behind_switches_every_pair_has_the_smaller_number_of_switch_links() -> 
 def test_a_switch_is_known_by_field_147_where_the_driver_hides_the_far_end() -> None:
     """Links without a readable far end lead to switches when the GPU counts switch links."""
     result = made.h100(4)
-    for place in range(4):
-        result = made.with_links(result, place, remote=Unavailable("NotSupported"), remote_type=255)
+    for index in range(4):
+        result = made.with_links(result, index, remote=Unavailable("NotSupported"), remote_type=255)
     assert lanes(result).pair[0] == (0, 18, 18, 18)
-    for place in range(4):
-        result = made.with_gpu(result, place, switch_links=0)
+    for index in range(4):
+        result = made.with_gpu(result, index, switch_links=0)
     assert lanes(result).sums == (0, 0, 0, 0)
     assert {doubt for _, doubt in doubts(result)} == {Doubt.REMOTE}
 
@@ -49,8 +49,8 @@ def test_a_switch_is_known_by_field_147_where_the_driver_hides_the_far_end() -> 
 def test_a_switch_is_known_by_the_type_of_the_far_end_alone() -> None:
     """The remote type is enough where field 147 does not exist (drivers before r460)."""
     result = made.h100(4)
-    for place in range(4):
-        result = made.with_gpu(result, place, switch_links=Unavailable("FunctionNotFound"))
+    for index in range(4):
+        result = made.with_gpu(result, index, switch_links=Unavailable("FunctionNotFound"))
     assert lanes(result).pair[0] == (0, 18, 18, 18)
 
 
@@ -76,8 +76,8 @@ def test_a_self_link_with_two_possible_peers_is_not_guessed() -> None:
 def test_an_unnamed_far_end_is_resolved_like_a_self_link(remote: str | Unavailable) -> None:
     """Empty and unreadable far ends fall back on P2P status too."""
     result = made.titan()
-    for place in range(2):
-        result = made.with_links(result, place, remote=remote)
+    for index in range(2):
+        result = made.with_links(result, index, remote=remote)
     assert lanes(result).pair == ((0, 2), (2, 0))
 
 
@@ -120,8 +120,8 @@ def test_a_gpu_whose_address_could_not_be_read_is_not_called_hidden() -> None:
 def test_only_an_active_link_counts(state: int | Unavailable, doubt: Doubt | None) -> None:
     """Inactive and absent links are zero; asleep, disabled and unreadable ones are a doubt, not a zero."""
     result = made.titan()
-    for place in range(2):
-        result = made.with_links(result, place, state=state)
+    for index in range(2):
+        result = made.with_links(result, index, state=state)
     assert lanes(result).sums == (0, 0)
     assert {d for _, d in doubts(result)} == ({doubt} if doubt else set())
 
@@ -163,8 +163,8 @@ def test_wired_to_switches_with_no_link_up_is_said() -> None:
 def test_names_that_fit_nobody_are_not_believed_where_no_link_names_anyone() -> None:
     """A virtual machine shows its host's addresses: P2P status tells, and nobody is called hidden."""
     result = made.titan()
-    for place in range(2):
-        result = made.with_links(result, place, remote="000a:00:00.0")
+    for index in range(2):
+        result = made.with_links(result, index, remote="000a:00:00.0")
     assert lanes(result).pair == ((0, 2), (2, 0))
     assert doubts(result) == []
 
@@ -177,10 +177,10 @@ def test_no_switch_links_and_no_links_is_a_plain_pcie_card() -> None:
 def test_an_unnamed_far_end_beside_a_named_one_is_still_given_to_the_only_peer() -> None:
     """One link names the peer, the other nobody: P2P status tells where the second leads."""
     result = made.titan()
-    for place in range(2):
-        first = result.gpus[place].links[0]
+    for index in range(2):
+        first = result.gpus[index].links[0]
         split = [replace(first, links=[0]), replace(first, links=[1], remote=Unavailable("Unknown"))]
-        result = made.with_gpu(result, place, links=split)
+        result = made.with_gpu(result, index, links=split)
     assert lanes(result).sums == (2, 2)
 
 

@@ -225,16 +225,16 @@ def test_a_bus_id_is_printed_as_nccl_prints_it() -> None:
 
 def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> None:
     """As it is mounted into an image: this folder alone, and the probes."""
-    place = tmp_path / "any where/simulated_nccl"
-    shutil.copytree(FOLDER, place, ignore=shutil.ignore_patterns("__pycache__", "run.py"))
+    folder = tmp_path / "any where/simulated_nccl"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__", "run.py"))
     launcher = tmp_path / "python-launcher"
-    launcher.write_text(f"#!/bin/sh\nexec {sys.executable!r} -P '{place}/__main__.py' \"$@\"\n")
+    launcher.write_text(f"#!/bin/sh\nexec {sys.executable!r} -P '{folder}/__main__.py' \"$@\"\n")
     launcher.chmod(0o755)
     cell = CellOrder(collective="all_reduce", bytes=GIB)
     assert one_gib(speak(tmp_path, cell, launcher=launcher)) == pytest.approx(80, rel=0.02)
-    assert os.access(place / "__main__.py", os.X_OK)
+    assert os.access(folder / "__main__.py", os.X_OK)
     # A pod that brings the image holds no GPU, and nobody tells it of a machine.
-    (place / "machine.json").write_bytes(encode(msgspec.structs.replace(PAIR, nccl="2.1", gpus=())))
+    (folder / "machine.json").write_bytes(encode(msgspec.structs.replace(PAIR, nccl="2.1", gpus=())))
     about, done = speak(tmp_path, launcher=launcher, uuids=(), environment={MACHINE_VARIABLE: ""})
     assert about.engine is not None
     assert (about.engine.nccl, about.engine.uuids, done.done) == ("2.1", [], True)

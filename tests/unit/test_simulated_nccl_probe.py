@@ -97,7 +97,7 @@ class Ends:
     more: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """For pytest."""
         return "-".join([self.fault, *map(str, self.parameters.values()), *self.profile.split("-")[:1]])
 
@@ -170,7 +170,7 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize("ends", ENDS, ids=lambda ends: ends.words)
+@pytest.mark.parametrize("ends", ENDS, ids=lambda ends: ends.text)
 def test_a_fault_ends_in_its_verdict_and_leaves_no_process(tmp_path: Path, ends: Ends) -> None:
     """Each arm by itself, with the phase that it was in; the judge names what is wrong; nothing lives on."""
     hardware = plug(ends.profile, tmp_path / "hardware")
@@ -215,14 +215,14 @@ def test_runs_that_disagree_ask_for_a_third(tmp_path: Path) -> None:
     """Two runs of which one reaches 80 per cent: the judge wants another; the same names give the same."""
     hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
     hardware.fault("nccl-unsteady")
-    found = {name: run(hardware, name=name).result for name in "1234"}
-    by_speed = {name: busbw(result, ArmName.DEFAULT) for name, result in found.items()}
+    machine_file = {name: run(hardware, name=name).result for name in "1234"}
+    by_speed = {name: busbw(result, ArmName.DEFAULT) for name, result in machine_file.items()}
     fast, slow = max(by_speed, key=lambda n: by_speed[n]), min(by_speed, key=lambda n: by_speed[n])
     assert by_speed[slow] == pytest.approx(0.8 * by_speed[fast], rel=0.03)
     assert busbw(run(hardware, name=slow).result, ArmName.DEFAULT) == by_speed[slow]
-    first = judge_nccl(found[fast])
+    first = judge_nccl(machine_file[fast])
     assert not first.again
-    assert judge_nccl(found[slow], previous=first.record).again
+    assert judge_nccl(machine_file[slow], previous=first.record).again
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The log that NCCL would write where it is told to: NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE.
+"""The log that NCCL would write where it is given to: NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE.
 
 Formats from NVIDIA/nccl 5067397c: src/transport/*.cc (channels, NVLS), src/init.cc, src/enqueue.cc 822
 (TUNING).  Without a file NCCL writes to standard output, and so does this.
@@ -84,9 +84,9 @@ def log_init(log: DebugLog, ranks: list[Rank], *, transport: str, nvls: bool | N
             f"nranks {count} {where} - Init START",
             device=rank.number,
         )
-        told = "is not" if nvls is None else "is"
+        given = "is not" if nvls is None else "is"
         log.info(
-            "INIT,NVLS", f"NVLS multicast support {told} available on dev {rank.number}", device=rank.number
+            "INIT,NVLS", f"NVLS multicast support {given} available on dev {rank.number}", device=rank.number
         )
     for rank in ranks:
         peer = (rank.number + 1) % count

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 MACHINE_VARIABLE = "NODEGAUGE_SIMULATED_NCCL_MACHINE"
-BESIDE = Path(__file__).with_name("machine.json")
+DEFAULT_FILE = Path(__file__).with_name("machine.json")
 """What an image brings: versions and no GPUs, which is all that a container without GPUs can tell."""
 MIB = 1 << 20
 
@@ -83,7 +83,7 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def load(environment: Mapping[str, str]) -> Machine:
     """The machine that the environment names, or else that of the image; MachineMissing where none is."""
-    named = environment.get(MACHINE_VARIABLE) or (BESIDE if BESIDE.exists() else None)
+    named = environment.get(MACHINE_VARIABLE) or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
     if named is None:
         raise MachineMissing(f"{MACHINE_VARIABLE} is not set: it names the file of the machine to stand for")
     try:

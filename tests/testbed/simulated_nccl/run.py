@@ -71,12 +71,12 @@ def at_work(hardware: Hardware) -> bool:
 def survivors(hardware: Hardware) -> list[int]:
     """Processes that were started for this machine's benchmarks and still run."""
     mark = f"{MACHINE_VARIABLE}={hardware.env()[MACHINE_VARIABLE]}".encode()
-    found = []
+    pids = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(int(folder.name))
+                    pids.append(int(folder.name))
             except OSError:  # it ended, or is not ours
                 continue
-    return found
+    return pids

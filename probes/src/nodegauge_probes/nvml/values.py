@@ -79,9 +79,9 @@ def fabric(info: Any) -> Fabric:
     )
 
 
-def ranges(words: list[int], *, bits: int = 64) -> str:
-    """A bit mask in words, lowest first, in the notation of CPU sets: `0-19,40-59`; empty without a bit."""
-    numbers = [w * bits + b for w, word in enumerate(words) for b in range(bits) if word >> b & 1]
+def ranges(mask: list[int], *, bits: int = 64) -> str:
+    """A bit mask in mask, lowest first, in the notation of CPU sets: `0-19,40-59`; empty without a bit."""
+    numbers = [w * bits + b for w, word in enumerate(mask) for b in range(bits) if word >> b & 1]
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

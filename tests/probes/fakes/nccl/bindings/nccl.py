@@ -91,8 +91,8 @@ def all_gather(sendbuff, recvbuff, sendcount, datatype, comm, stream):
     def run(calls):
         blocks = [_read(send, sendcount) for send, _ in calls]
         for rank, (_, receive) in enumerate(calls):
-            for place, block in enumerate(blocks):
-                _write(receive + place * sendcount * 4, _spoilt(block, rank))
+            for index, block in enumerate(blocks):
+                _write(receive + index * sendcount * 4, _spoilt(block, rank))
         return sendcount * 4 * len(calls)
 
     _group.append((run, comm, stream, (sendbuff, recvbuff)))
