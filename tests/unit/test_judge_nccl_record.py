@@ -209,7 +209,8 @@ def test_wrong_data_at_a_small_size_is_kept_when_the_record_is_full() -> None:
 
 # -- properties
 
-quickly = settings(max_examples=30, deadline=None, derandomize=True)
+fuzzed = settings(max_examples=60, deadline=None, derandomize=True)
+quickly = settings(fuzzed, max_examples=30)
 results = st.sampled_from(RESULTS)
 records = st.sampled_from(["", "{}", *(judge_nccl(result).record for result in RESULTS)])
 nodes = st.builds(NodeFacts, gpu_capacity=st.integers(0, 16), sharing=st.sampled_from(Sharing))
@@ -253,7 +254,7 @@ def test_the_record_alone_gives_the_same_judgement(result: Result) -> None:
 
 
 @given(results, st.integers(0, 2**32), st.integers(1, 40), records, nodes)
-@quickly
+@fuzzed
 def test_every_document_is_judged(
     result: Result, seed: int, times: int, previous: str, node: NodeFacts
 ) -> None:
@@ -263,7 +264,7 @@ def test_every_document_is_judged(
 
 
 @given(outcomes(), records)
-@quickly
+@fuzzed
 def test_every_combination_of_outcomes_is_judged(result: Result, previous: str) -> None:
     """Only a hang answers that NCCL hangs."""
     judgement = judge_nccl(result, previous=previous)
@@ -281,7 +282,7 @@ def test_any_text_can_be_regraded(text: str) -> None:
 
 
 @given(results, st.integers(0, 2**32), st.integers(1, 30))
-@quickly
+@fuzzed
 def test_a_record_with_edited_numbers_is_graded_or_refused(result: Result, seed: int, times: int) -> None:
     """It is graded alike every time."""
     measurement = Measurement.decode(judge_nccl(result).record)
