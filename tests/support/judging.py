@@ -25,21 +25,21 @@ SHORT = {"b": BAD, "g": GOOD, "n": NO_LOAD, "u": UNSURE}
 MARK = "told "
 
 
-def saying(words: str, *, load: bool = True, psu: str = "") -> Result:
+def saying(codes: str, *, load: bool = True, psu: str = "") -> Result:
     """A pair of TITANs of which the judge will say "hot=b gpu-lost=g", and good of the rest."""
-    text = f"{MARK}{words};{'loaded' if load else 'idle'};{psu}"
+    text = f"{MARK}{codes};{'loaded' if load else 'idle'};{psu}"
     return made.with_gpu(made.titan(), 0, vbios=text)
 
 
 def _judge(result: Result, **how: Any) -> Judgement:
-    heard = judge_health(result, **how)
+    judgement = judge_health(result, **how)
     text = result.gpus[0].vbios if result.gpus else ""
     if not isinstance(text, str) or not text.startswith(MARK):
-        return heard
-    words, load, psu = text.removeprefix(MARK).split(";")
-    said = {code: SHORT[letter] for code, _, letter in (word.partition("=") for word in words.split())}
-    answers = dict.fromkeys(gates.GATES, GOOD) | said
-    found = [
+        return judgement
+    codes, load, psu = text.removeprefix(MARK).split(";")
+    stated = {code: SHORT[letter] for code, _, letter in (word.partition("=") for word in codes.split())}
+    answers = dict.fromkeys(gates.GATES, GOOD) | stated
+    findings = [
         Finding(
             code=code, severity=Severity.FAIL, subject="GPU 0", message=f"{gates.TITLES[code]}: it was told."
         )
@@ -47,9 +47,9 @@ def _judge(result: Result, **how: Any) -> Judgement:
         if answer is BAD
     ]
     return replace(
-        heard,
-        verdict=Verdict.FAIL if found else Verdict.PASS,
-        findings=[*found, *(f for f in heard.findings if f.code not in answers)],
+        judgement,
+        verdict=Verdict.FAIL if findings else Verdict.PASS,
+        findings=[*findings, *(f for f in judgement.findings if f.code not in answers)],
         answers=answers,
         load=Load.LOADED if load == "loaded" else Load.IDLE,
         psu=Psu(psu) if psu else None,

@@ -136,8 +136,8 @@ class PlannerLoop:
                 ]
 
     def _create(self, step: actions.CreatePod) -> None:
-        beside = [names.PROBE_PULL] if step.probe == names.PROBE_HEALTH else []
-        assert all(pod.gone or pod.probe in beside for pod in self.pods), "one pod of ours at a time"
+        allowed = [names.PROBE_PULL] if step.probe == names.PROBE_HEALTH else []
+        assert all(pod.gone or pod.probe in allowed for pod in self.pods), "one pod of ours at a time"
         self._made += 1
         meta = step.manifest["metadata"] | {"uid": f"pod-{self._made}", "resourceVersion": "1"}
         view = pod_view({"metadata": meta, "spec": {}, "status": {"phase": "Pending"}})

@@ -1,6 +1,6 @@
 """A few nodes, an operator that works on several at once, and everybody who may come between.
 
-What must hold is checked after every single write of the operator, against what this fleet itself has seen:
+What must hold is checked after every single write of the operator, against what this class itself has seen:
 what the judge was told to say of each node, what strangers put on it, and the policy and the nodes that the
 operator knew at that moment.
 """
@@ -42,12 +42,12 @@ class InterleavedOperator:
 
     def __init__(self, count: int, **spec: Any) -> None:
         self.cluster = FakeCluster()
-        self.said: dict[str, list[str]] = {}
+        self.stated: dict[str, list[str]] = {}
         """By report UID: what the judge said in each readable run of it, in order."""
         self.foreign: dict[str, tuple[dict[str, str], list[Body]]] = {}
         """By node: labels and taints that strangers put there."""
-        self._words: dict[tuple[str, int], str] = {}
-        self._flights: dict[str, Coroutine[Any, Any, Any]] = {}
+        self._codes: dict[tuple[str, int], str] = {}
+        self._in_flight: dict[str, Coroutine[Any, Any, Any]] = {}
         self._race: Callable[[], None] | None = None
         self._allowed: dict[str, int] = {}
         self.entered = self.checked = 0
@@ -71,21 +71,21 @@ class InterleavedOperator:
         if name in self.cluster.objects[NODES]:
             self.cluster.remove(NODES, name)
 
-    def measure(self, name: str, words: str, *, load: bool = True) -> None:
-        """A run ends: the judge will say `words`, or the probe left garbage; nobody has looked at it yet."""
+    def measure(self, name: str, codes: str, *, load: bool = True) -> None:
+        """A run ends: the judge will say `codes`, or the probe left garbage; nobody has looked at it yet."""
         self.deliver()
         self.finish(name)
-        self.settle(name)  # the run before this one, if nobody has looked at it yet
+        self.reconcile(name)  # the run before this one, if nobody has looked at it yet
         self.deliver()
         self.cluster.pass_time(15 * 60)
-        self.cluster.results[name] = saying(words, load=load)
-        self.settle(name, granted=True)
+        self.cluster.results[name] = saying(codes, load=load)
+        self.reconcile(name, granted=True)
         for pod in self.cluster.pods():
             mine = pod["metadata"]["annotations"][names.POD_NODE] == name
             if mine and pod["status"]["phase"] == "Pending" and not pod["metadata"].get("deletionTimestamp"):
                 number = int(pod["metadata"]["annotations"][names.POD_RUN])
-                self._words[pod["metadata"]["uid"], number] = words
-                self.cluster.end(pod, GARBAGE if words == GARBAGE else self.cluster.result(pod))
+                self._codes[pod["metadata"]["uid"], number] = codes
+                self.cluster.end(pod, GARBAGE if codes == GARBAGE else self.cluster.result(pod))
         self.deliver()
 
     def write_policy(self, spec: Body | None) -> None:
@@ -123,19 +123,19 @@ class InterleavedOperator:
 
     def go(self, name: str) -> None:
         """The operator looks at the node, or goes on with it up to its next call."""
-        if name not in self._flights:
-            self._flights[name] = self.operator.reconciler.reconcile(name, granted=NOTHING, since=0.0)
+        if name not in self._in_flight:
+            self._in_flight[name] = self.operator.reconciler.reconcile(name, granted=NOTHING, since=0.0)
         self._step(name)
 
     def finish(self, name: str) -> None:
         """Whatever was begun on the node is brought to its end."""
-        while name in self._flights:
+        while name in self._in_flight:
             self._step(name)
 
-    def settle(self, name: str, *, granted: bool = False) -> None:
+    def reconcile(self, name: str, *, granted: bool = False) -> None:
         """Look at the node, and do all there is to do."""
         kinds = HEALTH if granted else NOTHING
-        self._flights[name] = self.operator.reconciler.reconcile(name, granted=kinds, since=0.0)
+        self._in_flight[name] = self.operator.reconciler.reconcile(name, granted=kinds, since=0.0)
         self.finish(name)
 
     def die_after(self, writes: int, when: str) -> None:
@@ -143,10 +143,10 @@ class InterleavedOperator:
         self.operator.client.kill_at = (len(self.operator.client.log) + writes, when)
 
     def restart(self) -> None:
-        """The process is another one; what was in flight is lost."""
-        for flight in self._flights.values():
-            flight.close()
-        self._flights.clear()
+        """The process is another one; what was in work is lost."""
+        for work in self._in_flight.values():
+            work.close()
+        self._in_flight.clear()
         self.operator.die()
         self._born()
 
@@ -157,10 +157,10 @@ class InterleavedOperator:
             before = len(self.operator.client.log)
             self.deliver()
             for name in sorted(
-                {*self.cluster.objects[NODES], *self.operator.cache.known_names(), *self._flights}
+                {*self.cluster.objects[NODES], *self.operator.cache.known_names(), *self._in_flight}
             ):
                 self.finish(name)
-                self.settle(name)
+                self.reconcile(name)
             if len(self.operator.client.log) == before and not self.operator.inbox:
                 return
         raise Broken("the operator never comes to rest")
@@ -180,12 +180,12 @@ class InterleavedOperator:
 
     def _step(self, name: str) -> None:
         try:
-            self._flights[name].send(None)
-            self._allowed[name] = self._places(name)
+            self._in_flight[name].send(None)
+            self._allowed[name] = self._slots(name)
         except (StopIteration, KubeError):
-            self._flights.pop(name, None)
+            self._in_flight.pop(name, None)
         except Killed:
-            del self._flights[name]
+            del self._in_flight[name]
             self.restart()
 
     def _before(self, verb: str, path: str) -> KubeError | None:
@@ -209,12 +209,14 @@ class InterleavedOperator:
 
     def _heard(self, name: str) -> None:
         for node, number, pod in self.cluster.judged[self._runs_before :]:
-            words = self._words.get((pod, number), GARBAGE)
-            if words != GARBAGE:
-                self.said.setdefault(self.cluster.objects[REPORTS][node]["metadata"]["uid"], []).append(words)
+            codes = self._codes.get((pod, number), GARBAGE)
+            if codes != GARBAGE:
+                self.stated.setdefault(self.cluster.objects[REPORTS][node]["metadata"]["uid"], []).append(
+                    codes
+                )
 
     def _gated(self) -> set[str]:
-        """Nodes that take a place: by what the cluster holds, of the nodes that follow a policy."""
+        """Nodes that take a slot: by what the cluster holds, of the nodes that follow a policy."""
         cache = self.operator.cache
         return {
             name
@@ -231,15 +233,15 @@ class InterleavedOperator:
         return node is not None and bool(_faults(node))
 
     def _check_budget(self, name: str) -> None:
-        """Who has just been gated found a place that was free."""
+        """Who has just been gated found a slot that was free."""
         if name in self._gated_before or name not in self._gated():
             return
         self.entered += 1
-        places = self._allowed[name]
-        if len(self._gated()) > places:
-            raise Broken(f"{name} entered: {sorted(self._gated())} are gated, {places} may be")
+        slots = self._allowed[name]
+        if len(self._gated()) > slots:
+            raise Broken(f"{name} entered: {sorted(self._gated())} are gated, {slots} may be")
 
-    def _places(self, name: str) -> int:
+    def _slots(self, name: str) -> int:
         """How many nodes may be gated by what the operator knows when it makes a call."""
         cache = self.operator.cache
         node = cache.nodes.get(name)
@@ -268,7 +270,7 @@ class InterleavedOperator:
         report = parse_report(body) if body else self.operator.cache.reports.get(name)
         if report is None:
             raise Broken(f"{name}: {taint} without a report")
-        held = [
+        wanted = [
             t for t in report.status.desired.taints if (t.key, t.value, t.effect) == tuple(taint.values())[:3]
         ]
         kind = next(k for k, key in gates.TAINT_KEYS.items() if key == taint["key"])
@@ -276,20 +278,20 @@ class InterleavedOperator:
         bearing = [
             g for g in report.status.gates if g.code in causes and g.state is GateState.GATED and g.message
         ]
-        if not held or not bearing:
+        if not wanted or not bearing:
             raise Broken(f"{name}: {taint} is not in the report")
-        runs = self.said.get(report.uid, [])
+        runs = self.stated.get(report.uid, [])
         if not any(_entered_once(runs, code) for code in causes):
             raise Broken(f"{name}: {taint}, but the judge said {runs}")
 
 
 def _entered_once(runs: list[str], code: str) -> bool:
-    """Whether the judge ever called this row bad as often in a row as it needs, no good one between."""
+    """Whether the judge ever called this gate bad as often in succession as it needs, no good one between."""
     need = 2 if gates.GATES[code].runs > 1 else 1
     bad = 0
-    for words in runs:
-        said = dict(word.split("=") for word in words.split())
-        answer = SHORT[said.get(code, "g")]
+    for codes in runs:
+        stated = dict(word.split("=") for word in codes.split())
+        answer = SHORT[stated.get(code, "g")]
         bad = bad + 1 if answer is Answer.BAD else 0 if answer is Answer.GOOD else bad
         if bad >= need:
             return True

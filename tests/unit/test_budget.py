@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(10)
 
 
 @pytest.mark.parametrize(
-    ("setting", "nodes", "places"),
+    ("setting", "nodes", "slots"),
     [
         ("10%", 100, 10),
         ("10%", 109, 10),
@@ -31,19 +31,19 @@ pytestmark = pytest.mark.timeout(10)
         (100_000, 5000, 50),
     ],
 )
-def test_places(setting: int | str, nodes: int, places: int) -> None:
+def test_places(setting: int | str, nodes: int, slots: int) -> None:
     """A count as it is; per cent rounded down, at least 1; never over 50; 0 pauses."""
-    assert concurrent_probes(setting, nodes) == places
+    assert concurrent_probes(setting, nodes) == slots
 
 
 @given(percent=st.integers(1, 100), nodes=st.integers(0, 10_000))
 @tried(200)
 def test_per_cent_are_never_exceeded_but_by_the_one_that_must_be(percent: int, nodes: int) -> None:
     """In whole numbers: no rounding of floats decides over somebody's node."""
-    places = concurrent_probes(f"{percent}%", nodes)
-    assert 1 <= places <= MAX_CONCURRENT
-    assert places == 1 or places * 100 <= nodes * percent
-    assert places == MAX_CONCURRENT or (places + 1) * 100 > nodes * percent
+    slots = concurrent_probes(f"{percent}%", nodes)
+    assert 1 <= slots <= MAX_CONCURRENT
+    assert slots == 1 or slots * 100 <= nodes * percent
+    assert slots == MAX_CONCURRENT or (slots + 1) * 100 > nodes * percent
 
 
 WAITING = st.lists(st.tuples(st.floats(0, 100), st.text(max_size=3)), max_size=20, unique_by=lambda w: w[1])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)  # seconds of CPU, but minutes on a machin
 
 COUNT = 3
 NODE_NAMES = st.sampled_from([f"node-{n}" for n in range(COUNT)])
-WORDS = st.sampled_from(
+ANSWERS = st.sampled_from(
     [
         "hot=b",
         "hot=b",
@@ -57,7 +57,7 @@ SPECS = st.sampled_from(
 TAINTS = st.sampled_from(["late", "other", *names.NODE_TAINTS])
 
 KINDS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {
-    "measure": (12, (NODE_NAMES, WORDS)),
+    "measure": (12, (NODE_NAMES, ANSWERS)),
     "gets": (6, (NODE_NAMES, st.sampled_from(["hot=b", "gpu-lost=b", "p2p-refused=b"]))),
     "heals": (3, (NODE_NAMES,)),
     "go": (8, (NODE_NAMES,)),
@@ -81,57 +81,57 @@ ACTIONS = st.sampled_from([kind for kind, (weight, _) in KINDS.items() for _ in 
 )
 
 
-def act(fleet: InterleavedOperator, action: tuple[Any, ...]) -> None:
+def act(operator: InterleavedOperator, action: tuple[Any, ...]) -> None:
     """One thing happens."""
     match action:
-        case ("measure", name, words):
-            fleet.measure(name, words, load="hot=n" not in words)
-        case ("gets", name, words):
-            fleet.measure(name, words)
-            fleet.measure(name, words)
+        case ("measure", name, answers):
+            operator.measure(name, answers, load="hot=n" not in answers)
+        case ("gets", name, answers):
+            operator.measure(name, answers)
+            operator.measure(name, answers)
         case ("heals", name):
             for _ in range(3):
-                fleet.measure(name, "")
+                operator.measure(name, "")
         case ("go", name):
-            fleet.go(name)
+            operator.go(name)
         case ("finish", name):
-            fleet.finish(name)
+            operator.finish(name)
         case ("deliver",):
-            fleet.deliver()
+            operator.deliver()
         case ("wait", seconds):
-            fleet.cluster.pass_time(seconds)
+            operator.cluster.pass_time(seconds)
         case ("policy", spec):
-            fleet.write_policy(spec)
+            operator.write_policy(spec)
         case ("stranger", name, taint):
-            fleet.stranger(name, taint=taint)
+            operator.stranger(name, taint=taint)
         case ("race", name, taint):
-            fleet.race(name, taint)
+            operator.race(name, taint)
         case ("drop", name):
-            fleet.stranger(name, drop=True)
+            operator.stranger(name, drop=True)
         case ("label", name, label):
-            fleet.stranger(name, label=label)
+            operator.stranger(name, label=label)
         case ("node goes", name):
-            fleet.remove_node(name)
+            operator.remove_node(name)
         case ("node comes", name, unvalidated):
-            fleet.add_node(name, unvalidated=unvalidated)
+            operator.add_node(name, unvalidated=unvalidated)
         case ("report goes", name):
-            if name in fleet.cluster.objects[REPORTS]:
-                fleet.cluster.remove(REPORTS, name)
+            if name in operator.cluster.objects[REPORTS]:
+                operator.cluster.remove(REPORTS, name)
         case ("restart",):
-            fleet.restart()
+            operator.restart()
         case ("die", writes, when):
-            fleet.die_after(writes, when)
+            operator.die_after(writes, when)
         case _:
             raise AssertionError(action)
 
 
 def played(actions: list[tuple[Any, ...]], **spec: Any) -> InterleavedOperator:
-    """A fleet after all that, at rest."""
-    fleet = InterleavedOperator(COUNT, **({"budget": {"gatedNodes": 1}} | spec))
+    """A operator after all that, at rest."""
+    operator = InterleavedOperator(COUNT, **({"budget": {"gatedNodes": 1}} | spec))
     for action in actions:
-        act(fleet, action)
-    fleet.rest()
-    return fleet
+        act(operator, action)
+    operator.rest()
+    return operator
 
 
 @given(actions=st.lists(ACTIONS, min_size=15, max_size=45))
@@ -139,16 +139,18 @@ def played(actions: list[tuple[Any, ...]], **spec: Any) -> InterleavedOperator:
 def test_no_order_of_events_breaks_a_promise(actions: list[tuple[Any, ...]]) -> None:
     """Checked after every write; and at rest each node carries what its report holds, and nothing besides."""
     with listening():
-        fleet = played(actions)
-        for name, body in fleet.cluster.objects[NODES].items():
-            report = fleet.cluster.objects[REPORTS].get(name, {}).get("status", {})
-            held = {(t["key"], t["value"], t["effect"]) for t in report.get("desired", {}).get("taints", ())}
+        operator = played(actions)
+        for name, body in operator.cluster.objects[NODES].items():
+            report = operator.cluster.objects[REPORTS].get(name, {}).get("status", {})
+            desired = {
+                (t["key"], t["value"], t["effect"]) for t in report.get("desired", {}).get("taints", ())
+            }
             stand = {
                 (t["key"], t.get("value", ""), t["effect"])
                 for t in body["spec"].get("taints") or ()
                 if t["key"] in names.TAINTS_OF_FAULTS
             }
-            assert stand == {t for t in held if t[0] in names.TAINTS_OF_FAULTS}, name
+            assert stand == {t for t in desired if t[0] in names.TAINTS_OF_FAULTS}, name
 
 
 @given(actions=st.lists(ACTIONS, min_size=10, max_size=30))
@@ -156,19 +158,19 @@ def test_no_order_of_events_breaks_a_promise(actions: list[tuple[Any, ...]]) -> 
 def test_no_order_of_events_traps_a_node(actions: list[tuple[Any, ...]]) -> None:
     """Whatever happened: three good runs under load later nothing is tainted for a fault, on any node."""
     with listening():
-        fleet = played(actions)
-        fleet.write_policy({"mode": "Enforce", "hysteresis": {"dwell": "10m", "leaveRuns": 3}})
-        for name in fleet.cluster.objects[NODES]:
-            fleet.stranger(name, label="gpu=yes")
-        fleet.rest()
+        operator = played(actions)
+        operator.write_policy({"mode": "Enforce", "hysteresis": {"dwell": "10m", "leaveRuns": 3}})
+        for name in operator.cluster.objects[NODES]:
+            operator.stranger(name, label="gpu=yes")
+        operator.rest()
         for _ in range(3):
-            for name in sorted(fleet.cluster.objects[NODES]):
-                fleet.measure(name, "")
-            fleet.rest()
-        assert [name for name in fleet.cluster.objects[NODES] if fleet.taints(name)] == []
+            for name in sorted(operator.cluster.objects[NODES]):
+                operator.measure(name, "")
+            operator.rest()
+        assert [name for name in operator.cluster.objects[NODES] if operator.taints(name)] == []
         assert [
             name
-            for name, body in fleet.cluster.objects[NODES].items()
+            for name, body in operator.cluster.objects[NODES].items()
             if any(t["key"] == names.TAINT_UNVALIDATED for t in body["spec"].get("taints") or ())
         ] == []
 
@@ -178,15 +180,15 @@ def test_no_order_of_events_traps_a_node(actions: list[tuple[Any, ...]]) -> None
 def test_whatever_happened_a_deleted_policy_leaves_nothing(actions: list[tuple[Any, ...]]) -> None:
     """Neither taints for faults, nor labels, nor reports, nor pods; and what others put there stays."""
     with listening():
-        fleet = played(actions)
-        fleet.write_policy(None)
-        fleet.rest()
-        fleet.cluster.kubelets()
-        fleet.rest()
-        assert fleet.cluster.objects[REPORTS] == {}
-        assert list(fleet.cluster.pods()) == []
-        for name, body in fleet.cluster.objects[NODES].items():
-            assert fleet.taints(name) == []
+        operator = played(actions)
+        operator.write_policy(None)
+        operator.rest()
+        operator.cluster.kubelets()
+        operator.rest()
+        assert operator.cluster.objects[REPORTS] == {}
+        assert list(operator.cluster.pods()) == []
+        for name, body in operator.cluster.objects[NODES].items():
+            assert operator.taints(name) == []
             assert not body["metadata"]["labels"].keys() & names.NODE_LABELS.keys()
 
 
@@ -195,27 +197,27 @@ def test_the_stories_reach_what_they_are_about() -> None:
     with listening():
         hot = [("measure", f"node-{n}", "hot=b") for n in (0, 1, 0, 1)]
         go = [("go", f"node-{n}") for _ in range(12) for n in (0, 1)]
-        fleet = played([*hot[:2], *go, *hot[2:], *go])
-        assert fleet.entered == 1
-        assert [n for n in sorted(fleet.cluster.objects[NODES]) if fleet.taints(n)] == ["node-0"]
-        assert fleet.checked > 4
+        operator = played([*hot[:2], *go, *hot[2:], *go])
+        assert operator.entered == 1
+        assert [n for n in sorted(operator.cluster.objects[NODES]) if operator.taints(n)] == ["node-0"]
+        assert operator.checked > 4
 
 
 @pytest.mark.parametrize("calls", range(8))
 def test_a_place_is_free_only_once_the_taint_is_off_the_node(calls: int) -> None:
     """One node heals, another waits: it is looked at after every single call made for the first."""
     with listening():
-        fleet = InterleavedOperator(2, budget={"gatedNodes": 1})
+        operator = InterleavedOperator(2, budget={"gatedNodes": 1})
         for name in ("node-0", "node-1"):
-            fleet.measure(name, "gpu-lost=b")
-            fleet.finish(name)
-            fleet.settle(name)
-        assert [n for n in ("node-0", "node-1") if fleet.taints(n)] == ["node-0"]
+            operator.measure(name, "gpu-lost=b")
+            operator.finish(name)
+            operator.reconcile(name)
+        assert [n for n in ("node-0", "node-1") if operator.taints(n)] == ["node-0"]
         for _ in range(3):
-            fleet.measure("node-0", "")
+            operator.measure("node-0", "")
         for _ in range(calls):
-            fleet.go("node-0")
-        fleet.settle("node-1")
-        assert not (fleet.taints("node-0") and fleet.taints("node-1"))
-        fleet.rest()
-        assert [n for n in ("node-0", "node-1") if fleet.taints(n)] == ["node-1"]
+            operator.go("node-0")
+        operator.reconcile("node-1")
+        assert not (operator.taints("node-0") and operator.taints("node-1"))
+        operator.rest()
+        assert [n for n in ("node-0", "node-1") if operator.taints(n)] == ["node-1"]

@@ -57,14 +57,14 @@ class Server:
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
     """A server on a free port."""
-    found = Server()
+    server = Server()
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", found.handle)
+    app.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    found.port = runner.addresses[0][1]
-    yield found
+    server.port = runner.addresses[0][1]
+    yield server
     await runner.cleanup()
 
 
@@ -95,9 +95,9 @@ contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
 @pytest_asyncio.fixture
 async def client(server: Server, tmp_path: Path, token: Path) -> AsyncIterator[Client]:
     """A client of the server."""
-    found = await connect(environ=kubeconfig(tmp_path, port=server.port, token=token))
-    yield found
-    await found.close()
+    client = await connect(environ=kubeconfig(tmp_path, port=server.port, token=token))
+    yield client
+    await client.close()
 
 
 def status(code: int, reason: str = "", message: str = "because") -> web.Response:
@@ -291,8 +291,8 @@ async def test_a_rotated_token_is_used_within_a_minute(
 
 async def test_kopf_gets_the_same_access(server: Server, tmp_path: Path, token: Path) -> None:
     """Server and token as plain fields."""
-    found = await access(environ=kubeconfig(tmp_path, port=server.port, token=token))
-    assert (found.server, found.token) == (f"http://127.0.0.1:{server.port}", "first")
+    result = await access(environ=kubeconfig(tmp_path, port=server.port, token=token))
+    assert (result.server, result.token) == (f"http://127.0.0.1:{server.port}", "first")
 
 
 @pytest.mark.parametrize("content", [None, "", "clusters: 7", "\x00"])

@@ -81,8 +81,8 @@ def gets_hot_and_cools() -> tuple[FakeCluster, Iterator[None]]:
     cluster.add_policy(budget={"gatedNodes": 1}, hysteresis={"probationAfter": []})
 
     def events() -> Iterator[None]:
-        for words in ("", "hot=b", "hot=b", "hot=n", "", "", ""):
-            cluster.results["node-1"] = saying(words, load=words != "hot=n")
+        for answers in ("", "hot=b", "hot=b", "hot=n", "", "", ""):
+            cluster.results["node-1"] = saying(answers, load=answers != "hot=n")
             yield
             cluster.pass_time(INTERVAL)
 
@@ -127,9 +127,9 @@ class CrashingOperators:
         if (verb, path) != ("PATCH", f"{NODES}/node-1"):
             return
         report = self.cluster.objects[REPORTS].get("node-1", {}).get("status", {})
-        held = [t["key"] for t in report.get("desired", {}).get("taints", ())]
+        desired = [t["key"] for t in report.get("desired", {}).get("taints", ())]
         for taint in self.cluster.objects[NODES]["node-1"]["spec"]["taints"]:
-            assert taint["key"] not in names.TAINTS_OF_FAULTS or taint["key"] in held
+            assert taint["key"] not in names.TAINTS_OF_FAULTS or taint["key"] in desired
             self.gated += taint["key"] in names.TAINTS_OF_FAULTS
 
     def calm(self) -> None:
@@ -181,7 +181,7 @@ def check_invariants(operators: CrashingOperators) -> None:
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__)
 def test_a_calm_life(story: Story) -> None:
-    """Without deaths the story ends as told: this is what the others are held against."""
+    """Without deaths the story ends as expected; the others are compared with this."""
     operators = lived(story, [])
     check_invariants(operators)
     state = end_of(operators)

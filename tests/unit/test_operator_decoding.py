@@ -98,17 +98,17 @@ def test_a_taint_is_written_as_it_was_read() -> None:
 
 def test_the_rest_of_a_node_is_not_decoded() -> None:
     """Images and annotations, the bulk of a node, never become objects."""
-    found = decoded(msgspec.json.encode(NODE), resource="nodes/status")
-    assert "images" not in found["status"]
-    assert "annotations" not in found["metadata"]
+    answer = decoded(msgspec.json.encode(NODE), resource="nodes/status")
+    assert "images" not in answer["status"]
+    assert "annotations" not in answer["metadata"]
 
 
 def test_a_list_of_nodes_keeps_its_pages() -> None:
     """The mark where the next page begins comes through with the trimmed items."""
     page = {"kind": "NodeList", "metadata": {"continue": "next"}, "items": [NODE, NODE]}
-    found = decoded(msgspec.json.encode(page), resource="nodes")
-    assert found["metadata"]["continue"] == "next"
-    assert [node_view(item) for item in found["items"]] == [node_view(NODE)] * 2
+    answer = decoded(msgspec.json.encode(page), resource="nodes")
+    assert answer["metadata"]["continue"] == "next"
+    assert [node_view(item) for item in answer["items"]] == [node_view(NODE)] * 2
 
 
 def test_an_unexpected_shape_is_decoded_in_full() -> None:

@@ -1,4 +1,4 @@
-"""What is told in events: each change once, none lost to another, nothing told that did not change."""
+"""Events: each change is posted once, and only changes are."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_a_conflict_at_the_first_run_does_not_hide_what_the_run_found(operator: 
     """A fault and somebody's label at once: both are told."""
     label(operator, interconnect="infiniband")
     run(operator)
-    words = " ".join(f"{reason} {note}" for reason, note in operator.events)
-    assert "Validated" in words
-    assert "interconnect=infiniband" in words
+    text = " ".join(f"{reason} {note}" for reason, note in operator.events)
+    assert "Validated" in text
+    assert "interconnect=infiniband" in text
 
 
 def test_a_finding_whose_event_found_no_answer_is_not_lost_to_a_conflict(operator: SteppedOperator) -> None:

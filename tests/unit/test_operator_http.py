@@ -41,10 +41,10 @@ class Served:
 @pytest_asyncio.fixture
 async def served() -> AsyncIterator[Served]:
     """Started, and stopped."""
-    found = Served()
-    found.port = await found.server.start()
-    yield found
-    await found.server.stop()
+    served = Served()
+    served.port = await served.server.start()
+    yield served
+    await served.server.stop()
 
 
 async def test_live_and_ready_are_asked_at_each_request(served: Served) -> None:

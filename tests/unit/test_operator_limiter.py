@@ -24,15 +24,15 @@ def times(
         monkeypatch.setattr(limiter_module.time, "monotonic", loop.time)
         limiter = Limiter(rate=rate, burst=burst)
         await asyncio.sleep(idle)
-        found: list[tuple[int, float]] = []
+        calls_at: list[tuple[int, float]] = []
 
         async def call(number: int) -> None:
             await limiter.wait()
-            found.append((number, loop.time() - idle))
+            calls_at.append((number, loop.time() - idle))
 
         await asyncio.gather(*(call(n) for n in range(calls)))
-        assert [n for n, _ in found] == list(range(calls)), "callers overtook each other"
-        return [round(at, 6) for _, at in found]
+        assert [n for n, _ in calls_at] == list(range(calls)), "callers overtook each other"
+        return [round(at, 6) for _, at in calls_at]
 
     return run(main())
 
@@ -49,8 +49,8 @@ def test_idle_time_saves_up_one_burst_and_no_more(monkeypatch: pytest.MonkeyPatc
 
 def test_the_rate_holds_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand calls at 100 a second take ten seconds, less the burst."""
-    found = times(monkeypatch, calls=1000, rate=100, burst=200)
-    assert found[-1] == pytest.approx(8.0, abs=0.02)
+    moments = times(monkeypatch, calls=1000, rate=100, burst=200)
+    assert moments[-1] == pytest.approx(8.0, abs=0.02)
 
 
 def test_a_caller_that_gives_up_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

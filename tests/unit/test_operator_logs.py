@@ -37,15 +37,15 @@ def test_a_line_is_one_json_object_with_our_fields(
     log.info("node %s:\nsecond line", "n", extra={"node": "n", "run": 3, "other": "x"})
     log.debug("not said")
     (line,) = capsys.readouterr().err.splitlines()
-    said = json.loads(line)
-    assert (said["level"], said["logger"], said["message"]) == (
+    record = json.loads(line)
+    assert (record["level"], record["logger"], record["message"]) == (
         "info",
         "nodegauge.test",
         "node n:\nsecond line",
     )
-    assert (said["node"], said["run"]) == ("n", 3)
-    assert said["time"].endswith("+00:00")
-    assert "other" not in said
+    assert (record["node"], record["run"]) == ("n", 3)
+    assert record["time"].endswith("+00:00")
+    assert "other" not in record
 
 
 def test_an_error_carries_its_traceback(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:

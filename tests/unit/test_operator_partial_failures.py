@@ -26,7 +26,7 @@ def operator() -> SteppedOperator:
 def test_a_node_patch_that_is_refused_holds_no_pod_and_is_said_in_the_report(
     operator: SteppedOperator, error: KubeError
 ) -> None:
-    """An admission webhook that denies our label costs the label, not the policy's only place."""
+    """An admission webhook that denies our label costs the label, not the policy's only slot."""
     operator.refuse("PATCH", NODE, error)
     operator.run()
     assert not list(operator.cluster.pods())
@@ -46,9 +46,9 @@ def test_a_refused_write_is_tried_again_within_a_minute(operator: SteppedOperato
     """Somebody mends the webhook: nobody has to restart the operator."""
     operator.refuse("PATCH", NODE, Refused("denied"))
     operator.run()
-    settled = operator.reconcile()
+    result = operator.reconcile()
     now = operator.cluster.clock()
-    assert now < settled.wake_at <= now + MINUTE
+    assert now < result.wake_at <= now + MINUTE
 
 
 def test_a_store_of_events_that_is_down_holds_no_pod_up(operator: SteppedOperator) -> None:

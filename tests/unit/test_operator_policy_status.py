@@ -120,7 +120,7 @@ def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:
 
 
 def test_counts_that_drift_are_written_every_few_seconds(operator: PolicyOperator) -> None:
-    """Five thousand nodes settling must not mean a patch a second; the first change is told at once."""
+    """Five thousand nodes settling must not mean a patch a second; the first change is written at once."""
     operator.cluster.add_policy()
     operator.list()
     assert len(operator.write()) == 1
@@ -299,7 +299,7 @@ def test_places_are_counted_before_the_first_pass(operator: PolicyOperator) -> N
 
 
 def gate(operator: PolicyOperator, name: str, *codes: str, held_back: bool = False) -> None:
-    """The node's report says that these rows are entered, with or without a place."""
+    """The node's report says that these gates are entered, with or without a slot."""
     report = operator.cache.reports[name]
     state = GateState.HELD_BACK if held_back else GateState.GATED
     rows = [GateStatus(code=code, state=state, since=stamp(NOW)) for code in codes]
@@ -311,32 +311,32 @@ def gate(operator: PolicyOperator, name: str, *codes: str, held_back: bool = Fal
 
 
 def test_a_policy_says_whether_all_that_should_be_gated_is(operator: PolicyOperator) -> None:
-    """Places used; then who is held back, how many, and for what; then more than the budget has places."""
+    """Slots used; then who is held back, how many, and for what; then more than the budget has slots."""
     operator.cluster.add_policy(budget={"concurrentProbes": "100%", "gatedNodes": "40%"})
     operator.measure()
     operator.write()
-    found = operator.condition("GatesWithinBudget")
-    assert (found["status"], found["reason"]) == ("True", "WithinBudget")
-    assert found["message"] == "0 of 1 slots used (40% of 3 nodes)"
-    since = found["lastTransitionTime"]
+    condition = operator.condition("GatesWithinBudget")
+    assert (condition["status"], condition["reason"]) == ("True", "WithinBudget")
+    assert condition["message"] == "0 of 1 slots used (40% of 3 nodes)"
+    since = condition["lastTransitionTime"]
     gate(operator, "node-0", "hot")
     operator.write(after=10)
-    found = operator.condition("GatesWithinBudget")
-    assert (found["reason"], found["lastTransitionTime"]) == ("WithinBudget", since)
+    condition = operator.condition("GatesWithinBudget")
+    assert (condition["reason"], condition["lastTransitionTime"]) == ("WithinBudget", since)
     gate(operator, "node-1", "hot", "xid", held_back=True)
-    assert len(operator.write()) == 1, "another reason is told at once"
-    found = operator.condition("GatesWithinBudget")
-    assert (found["status"], found["reason"]) == ("False", "BudgetExhausted")
-    assert found["message"].startswith(
+    assert len(operator.write()) == 1, "another reason is written at once"
+    condition = operator.condition("GatesWithinBudget")
+    assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
+    assert condition["message"].startswith(
         "1 of 1 slots used (40% of 3 nodes), 1 node held back: thermal 1, xid 1."
     )
-    assert found["lastTransitionTime"] > since
+    assert condition["lastTransitionTime"] > since
     assert operator.written()["nodes"]["heldBack"] == 1
     gate(operator, "node-2", "hot")
     operator.write()
-    found = operator.condition("GatesWithinBudget")
-    assert (found["status"], found["reason"]) == ("False", "BudgetExceeded")
-    assert found["message"].startswith("2 of 1 slots used")
+    condition = operator.condition("GatesWithinBudget")
+    assert (condition["status"], condition["reason"]) == ("False", "BudgetExceeded")
+    assert condition["message"].startswith("2 of 1 slots used")
     assert (operator.written()["nodes"]["gated"], operator.ready()) == (2, ("True", "Active"))
 
 

@@ -50,9 +50,9 @@ def test_a_hostile_result_changes_nothing_on_the_node(operator: SteppedOperator,
 def test_a_refused_pod_is_a_run_that_backs_off(operator: SteppedOperator, error: KubeError) -> None:
     """The words of quota or webhook stand in the report; the next try comes later; it counts as a run."""
     operator.client.refuse = lambda verb, path: error if (verb, path) == ("POST", PODS) else None
-    settled = operator.reconcile()
-    assert settled.wake_at == operator.cluster.now + 30
-    assert settled.waiting_since == {}
+    result = operator.reconcile()
+    assert result.wake_at == operator.cluster.now + 30
+    assert result.waiting_since == {}
     last = operator.probe["lastRun"]
     assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
     assert str(error) in last["message"]
@@ -268,9 +268,9 @@ def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(operator: SteppedO
     assert operator.labels[names.LABEL_HEALTH] == "pass"
     operator.cluster.pass_time(INTERVAL)
     operator.client.log.clear()
-    settled = operator.reconcile()
+    result = operator.reconcile()
     assert operator.client.log == []
-    assert settled.waiting_since.keys() == {names.PROBE_HEALTH}
+    assert result.waiting_since.keys() == {names.PROBE_HEALTH}
 
 
 def test_a_suspect_is_gone_only_when_the_api_says_so(operator: SteppedOperator) -> None:
@@ -362,13 +362,13 @@ def test_a_run_that_is_given_up_is_repeated_after_half_a_minute(operator: Steppe
     assert operator.probe["lastRun"]["reason"] == "KubeletSilent"
     operator.cluster.kubelets()
     operator.deliver()
-    settled = operator.reconcile(granted=False)
-    assert settled.wake_at == operator.cluster.now + 30
+    result = operator.reconcile(granted=False)
+    assert result.wake_at == operator.cluster.now + 30
 
 
 def test_an_event_s_name_is_valid_whatever_the_node_is_called() -> None:
     """Node names may have 253 characters, with dots anywhere inside."""
     for name in ("n", "a" * 199 + ".b" * 27, "a." * 126 + "a", "a-" * 126 + "a"):
-        found = names.event_name(node=make_node(name).name, run="x", reason="Validated")
-        assert len(found) <= 253
-        assert all(part and part[0].isalnum() and part[-1].isalnum() for part in found.split("."))
+        event = names.event_name(node=make_node(name).name, run="x", reason="Validated")
+        assert len(event) <= 253
+        assert all(part and part[0].isalnum() and part[-1].isalnum() for part in event.split("."))

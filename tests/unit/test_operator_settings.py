@@ -140,6 +140,6 @@ def test_no_cluster_ends_the_process_with_1(
     monkeypatch.setattr("os.environ", NEEDED | {"KUBECONFIG": kubeconfig, "NODEGAUGE_LOG_LEVEL": "error"})
     monkeypatch.setattr("nodegauge_operator.logs.configure", lambda **_: None)
     assert main() == 1
-    said = capsys.readouterr().err
-    assert "no access to a cluster" in said
-    assert "Set KUBECONFIG" in said
+    output = capsys.readouterr().err
+    assert "no access to a cluster" in output
+    assert "Set KUBECONFIG" in output

@@ -18,16 +18,16 @@ from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
 pytestmark = pytest.mark.timeout(60)
 
-COUNT, PLACES = 50, 10
+COUNT, SLOTS = 50, 10
 SPEC: dict[str, Any] = {
     "probes": {"health": {"interval": "2m"}},
-    "budget": {"concurrentProbes": "100%", "gatedNodes": PLACES},
+    "budget": {"concurrentProbes": "100%", "gatedNodes": SLOTS},
     "hysteresis": {"leaveRuns": 1, "dwell": "1m", "probationAfter": []},
 }
 
 
 @pytest.fixture(autouse=True)
-def _told() -> Iterator[None]:
+def stated_answers() -> Iterator[None]:
     with listening():
         yield
 
@@ -35,9 +35,9 @@ def _told() -> Iterator[None]:
 class Watched:
     """A operator on which every single change is looked at: how many nodes are gated at that moment."""
 
-    def __init__(self, operator: VirtualTimeOperator, *, places: int = PLACES) -> None:
+    def __init__(self, operator: VirtualTimeOperator, *, slots: int = SLOTS) -> None:
         self.operator = operator
-        self.gate_budget = places
+        self.gate_budget = slots
         self.most = (0, 0)
         self.over: list[tuple[int, int]] = []
         self.entered: list[str] = []
@@ -45,13 +45,13 @@ class Watched:
 
     def tainted(self) -> set[str]:
         """Nodes that carry a taint for a fault."""
-        found = self.operator.cluster.objects[NODES].items()
-        return {n for n, body in found if any(t["key"] in names.TAINTS_OF_FAULTS for t in _taints(body))}
+        nodes = self.operator.cluster.objects[NODES].items()
+        return {n for n, body in nodes if any(t["key"] in names.TAINTS_OF_FAULTS for t in _taints(body))}
 
     def reserved(self) -> set[str]:
         """Nodes whose report holds one."""
         reports = self.operator.cluster.objects[REPORTS].items()
-        return {n for n, body in reports if _held(body)}
+        return {n for n, body in reports if _desired_taints(body)}
 
     def _look(self, path: str, kind: str, body: dict[str, Any]) -> None:
         if path == NODES:
@@ -64,26 +64,26 @@ class Watched:
         if len(both) > self.gate_budget:
             self.over.append((len(self.tainted()), len(self.reserved())))
 
-    def all(self, words: str, *, load: bool = True) -> None:
+    def all(self, answers: str, *, load: bool = True) -> None:
         """Every node's next run ends like this."""
         for name in self.operator.cluster.objects[NODES]:
-            self.operator.cluster.results[name] = saying(words, load=load)
+            self.operator.cluster.results[name] = saying(answers, load=load)
 
     def condition(self) -> dict[str, Any]:
         """The policy's condition about its budget."""
         status = self.operator.cluster.objects[POLICIES]["default"]["status"]
-        found: dict[str, Any]
-        (found,) = [c for c in status["conditions"] if c["type"] == "GatesWithinBudget"]
-        return found
+        condition: dict[str, Any]
+        (condition,) = [c for c in status["conditions"] if c["type"] == "GatesWithinBudget"]
+        return condition
 
 
 def _taints(body: dict[str, Any]) -> list[dict[str, Any]]:
     return (body.get("spec") or {}).get("taints") or []
 
 
-def _held(body: dict[str, Any]) -> list[dict[str, Any]]:
-    held: list[dict[str, Any]] = body.get("status", {}).get("desired", {}).get("taints", [])
-    return held
+def _desired_taints(body: dict[str, Any]) -> list[dict[str, Any]]:
+    taints: list[dict[str, Any]] = body.get("status", {}).get("desired", {}).get("taints", [])
+    return taints
 
 
 @on_virtual_time
@@ -96,12 +96,12 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
     watched.all("hot=b")
     operator.start()
     await operator.after(400)
-    assert len(watched.tainted()) == PLACES
+    assert len(watched.tainted()) == SLOTS
     condition = watched.condition()
     assert (condition["status"], condition["reason"]) == ("False", "BudgetExhausted")
     assert condition["message"].startswith("10 of 10 slots used, 40 nodes held back: thermal 40.")
     counts = operator.cluster.objects[POLICIES]["default"]["status"]["nodes"]
-    assert (counts["gated"], counts["heldBack"]) == (PLACES, COUNT - PLACES)
+    assert (counts["gated"], counts["heldBack"]) == (SLOTS, COUNT - SLOTS)
     shown = operator.metrics.render().decode()
     assert 'nodegauge_gated_nodes{cause="thermal",policy="default",taint="throttled"} 10.0' in shown
     assert 'nodegauge_held_back_nodes{policy="default"} 40.0' in shown
@@ -109,7 +109,7 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
     for name in first:
         operator.cluster.results[name] = saying("")
     await operator.after(400)
-    assert len(watched.tainted()) == PLACES
+    assert len(watched.tainted()) == SLOTS
     assert not watched.tainted() & first
     watched.all("")
     await operator.after(1500)
@@ -120,8 +120,8 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
 
 @on_virtual_time
 async def test_who_was_hot_first_is_gated_first(operator: VirtualTimeOperator) -> None:
-    """A place that falls free goes to the node that has waited longest, whoever asks first."""
-    watched = Watched(operator, places=1)
+    """A slot that becomes free goes to the node that has waited longest, whoever asks first."""
+    watched = Watched(operator, slots=1)
     operator.nodes(3)
     operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 1}}))
     operator.start()
@@ -138,17 +138,17 @@ async def test_who_was_hot_first_is_gated_first(operator: VirtualTimeOperator) -
 
 
 def _row(operator: VirtualTimeOperator, name: str) -> dict[str, Any]:
-    found: dict[str, Any]
-    (found,) = operator.cluster.objects[REPORTS][name]["status"]["gates"]
-    assert found["state"] == "held-back"
-    return found
+    gate: dict[str, Any]
+    (gate,) = operator.cluster.objects[REPORTS][name]["status"]["gates"]
+    assert gate["state"] == "held-back"
+    return gate
 
 
 @pytest.mark.parametrize("seed", range(4))
 @on_virtual_time
 async def test_answers_that_are_lost_lose_no_place(operator: VirtualTimeOperator, seed: int) -> None:
     """A third of the writes to reports is made or not, and no answer comes: the budget holds all the same,
-    and in the end as many nodes are gated as there are places."""
+    and in the end as many nodes are gated as there are slots."""
     dice = random.Random(seed)
     watched = Watched(operator)
     operator.nodes(COUNT)
@@ -168,13 +168,13 @@ async def test_answers_that_are_lost_lose_no_place(operator: VirtualTimeOperator
     operator.start()
     await operator.after(300)
     assert watched.over == []
-    assert len(watched.tainted()) == PLACES
+    assert len(watched.tainted()) == SLOTS
 
 
 @on_virtual_time
 async def test_a_restart_counts_what_it_finds(operator: VirtualTimeOperator) -> None:
-    """A new process lists first: what its predecessor gated keeps its places, also if no watch ever tells."""
-    watched = Watched(operator, places=2)
+    """A new process lists first: what its predecessor gated keeps its slots, also if no watch ever tells."""
+    watched = Watched(operator, slots=2)
     operator.nodes(6)
     operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 2}}))
     watched.all("gpu-lost=b")
@@ -187,7 +187,7 @@ async def test_a_restart_counts_what_it_finds(operator: VirtualTimeOperator) -> 
     again.cluster._version, again.cluster._uids = operator.cluster._version, operator.cluster._uids
     assert operator.task is not None
     operator.task.cancel()
-    after = Watched(again, places=2)
+    after = Watched(again, slots=2)
     after.all("gpu-lost=b")
     again.start()
     await again.after(400)

@@ -108,10 +108,10 @@ async def test_a_list_wakes_only_nodes_that_changed(
     operator.cluster.remove(REPORTS, "node-3")
     operator.cluster.change(REPORTS, "node-4", {"metadata": {"labels": {"somebody": "was-here"}}})
     operator.cluster.subscribers = subscribers
-    settled = operator.reconciled()
+    reconciled = operator.reconciled()
     operator.sweep._list_schedule._regular_at = 0.0
     await operator.after(SHORTEST + 1)
-    assert set(settled) == {"node-1", "node-2", "node-3", "node-4"}
+    assert set(reconciled) == {"node-1", "node-2", "node-3", "node-4"}
     assert names.LABEL_HEALTH in operator.cluster.get(NODES, "node-1")["metadata"]["labels"]
     assert "node-2" not in operator.sweep.cache.nodes
 
@@ -176,13 +176,13 @@ async def test_a_list_brings_nothing_back_that_went_while_it_was_taken(operator:
 async def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look(operator: VirtualTimeOperator) -> None:
     """Another policy wakes thousands of nodes; the run that ends meanwhile is judged next."""
     await measured(operator, 60)
-    settled = operator.reconciled()
+    reconciled = operator.reconciled()
     operator.sweep.wake(*sorted(operator.sweep.cache.nodes))
     operator.sweep.cache.suspects |= set(operator.sweep.cache.nodes)  # each takes a question
     operator.sweep.pod_seen(make_pod(make_node("node-7")).vanished())
     await operator.after(1)
-    assert settled.index("node-7") == 0
-    assert len(settled) >= 60
+    assert reconciled.index("node-7") == 0
+    assert len(reconciled) >= 60
 
 
 @pytest.mark.parametrize("path", [NODES, PODS, POLICIES, REPORTS])

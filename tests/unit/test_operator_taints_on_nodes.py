@@ -23,7 +23,7 @@ UNVALIDATED = names.TAINT_UNVALIDATED
 
 
 @pytest.fixture(autouse=True)
-def _told() -> Iterator[None]:
+def stated_answers() -> Iterator[None]:
     with listening():
         yield
 
@@ -169,7 +169,7 @@ def test_what_takes_every_taint_of_ours_off_and_no_other(how: str) -> None:
 
 
 def test_a_label_that_flaps_loses_no_state_and_keeps_no_place() -> None:
-    """Off while it is away, and its place with it; back at once when it returns, without a run."""
+    """Off while it is away, and its slot with it; back at once when it returns, without a run."""
     operator = TaintingOperator(
         "node-1", "node-2", budget={"gatedNodes": 1}, nodeSelector={"matchLabels": {"gpu": "yes"}}
     )
@@ -178,7 +178,7 @@ def test_a_label_that_flaps_loses_no_state_and_keeps_no_place() -> None:
     operator.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
     operator.catch_up(granted=False)
     assert (operator.taints(), operator.status["desired"].get("taints", [])) == ([], [])
-    assert [row["state"] for row in operator.status["gates"]] == ["gated"]
+    assert [gate["state"] for gate in operator.status["gates"]] == ["gated"]
     runs = len(operator.cluster.judged)
     operator.change(NODES, "node-1", {"metadata": {"labels": {"gpu": "yes"}}})
     operator.catch_up(granted=False)
@@ -190,7 +190,7 @@ def test_a_label_that_flaps_loses_no_state_and_keeps_no_place() -> None:
     operator.change(NODES, "node-1", {"metadata": {"labels": {"gpu": "yes"}}})
     operator.catch_up(granted=False)
     assert operator.taints() == []
-    assert [row["state"] for row in operator.status["gates"]] == ["held-back"]
+    assert [gate["state"] for gate in operator.status["gates"]] == ["held-back"]
 
 
 def test_while_the_api_server_keeps_a_taint_its_evidence_stays() -> None:
@@ -258,7 +258,7 @@ def test_a_flapping_label_does_not_validate_a_node() -> None:
 
 
 def test_a_policy_may_have_unvalidated_set_before_the_first_run() -> None:
-    """The report says so first; no place among the probes is needed for it."""
+    """The report says so first; no slot of the probes is needed for it."""
     operator = TaintingOperator(taints=("team",))
     operator.change(POLICIES, "default", {"spec": {"taints": {"unvalidated": "Set"}}})
     operator.catch_up(granted=False)
@@ -296,14 +296,14 @@ def test_a_policy_that_goes_takes_the_unvalidated_that_it_set_along() -> None:
 
 
 def test_fifty_hot_nodes_at_once_never_gate_more_than_the_budget() -> None:
-    """A fifth of them, and the others say that they are held back; as taints go, others take their places."""
+    """A fifth of them, and the others say that they are held back; as taints go, others take their slots."""
     every = [f"node-{n}" for n in range(50)]
     operator = TaintingOperator(*every)
 
-    def round_of(words: str, names: list[str]) -> None:
+    def round_of(answers: str, names: list[str]) -> None:
         operator.cluster.pass_time(INTERVAL)
         for name in names:
-            operator.measure(words, name=name, after=0)
+            operator.measure(answers, name=name, after=0)
             assert len(gated()) <= 10
 
     def gated() -> list[str]:

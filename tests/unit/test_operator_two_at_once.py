@@ -144,11 +144,11 @@ def test_whoever_goes_next_the_end_is_the_same(actions: list[str]) -> None:
     assert ("foreign" in labels) == ("stranger" in actions)
     assert labels[names.LABEL_HEALTH] == "fail"
     assert not labels.keys() & {names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, "interconnect"}
-    held = state["reports"]["node-1"]["desired"]
+    desired = state["reports"]["node-1"]["desired"]
     ours = {k: v for k, v in labels.items() if k in names.NODE_LABELS or k == "interconnect"}
-    assert held["labels"] == ours
+    assert desired["labels"] == ours
     condition = state["nodes"]["node-1"]["conditions"][names.CONDITION]
-    assert (condition["status"], condition["message"]) == (held["condition"], held["message"])
+    assert (condition["status"], condition["message"]) == (desired["condition"], desired["message"])
 
 
 @given(actions=st.lists(ACTIONS, min_size=20, max_size=80))
@@ -164,7 +164,7 @@ def test_a_run_is_counted_where_it_was_written(actions: list[str]) -> None:
 
 
 def test_two_that_do_not_hear_of_each_other_exceed_the_budget_by_what_each_entered_and_say_so() -> None:
-    """One place; each gates a node before it has seen the other's report. Once they have, neither adds one,
+    """One slot; each gates a node before it has seen the other's report. Once they have, neither adds one,
     and both count what there is."""
     with listening():
         cluster = FakeCluster()
