@@ -95,20 +95,49 @@ def test_unknown_p2p_removes_the_class(grid: str, status: int | Unavailable) -> 
     assert (interconnect.klass, interconnect.reason) == (None, "P2pUnreadable")
 
 
-def test_missing_p2p_grids_remove_the_class() -> None:
-    """A document without P2P grids has no class while links are up."""
-    assert joined(replace(made.titan(), pairs=Pairs())).reason == "P2pUnreadable"
+@pytest.mark.parametrize(
+    ("result", "inputs", "reason"),
+    [
+        pytest.param(replace(made.titan(), pairs=Pairs()), {}, "P2pUnreadable", id="no-p2p-grids"),
+        pytest.param(
+            made.with_pair(made.phb(), 0, 1, nvlink=0), {}, "LinksUnresolved", id="p2p-without-links"
+        ),
+        pytest.param(
+            made.with_pair(made.ncv4(), 0, 2, nvlink=0), {}, "LinksUnresolved", id="self-links-unresolved"
+        ),
+        pytest.param(
+            made.without_links(made.h100(), 3, count=1),
+            {"thresholds": Thresholds(nvlink_sum_ratio=1.0)},
+            "LinksDegraded",
+            id="policy-wants-all-links",
+        ),
+        pytest.param(
+            made.with_gpu(made.h100(), 0, error=Problem(kind=ProblemKind.GPU_LOST), links=[]),
+            {},
+            "GpuUnreadable",
+            id="lost-gpu",
+        ),
+        pytest.param(
+            replace(made.h100(), problem=Problem(kind="deadline")), {}, "ProbeIncomplete", id="cut-off"
+        ),
+        pytest.param(
+            made.h100(4),
+            {"node": NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)},
+            "GpusNotVisible",
+            id="half-of-the-node",
+        ),
+    ],
+)
+def test_a_doubt_removes_the_class(result: Result, inputs: dict[str, object], reason: str) -> None:
+    """A ring over ALL GPUs cannot be claimed, and a machine with doubtful links is not called PCIe."""
+    interconnect = joined(result, **inputs)
+    assert (interconnect.klass, interconnect.reason) == (None, reason)
 
 
 def test_p2p_between_gpus_without_links_does_not_matter() -> None:
     """On a DGX-1 distant pairs refuse P2P by design."""
     result = made.with_pair(made.dgx1(), 0, 7, read=3, write=3, nvlink=3)
     assert joined(result).nvlink_gbps == 150
-
-
-def test_nvlink_p2p_without_any_link_is_not_called_pcie() -> None:
-    """P2P over NVLink is OK and no link is reported: one of the two is wrong."""
-    assert joined(made.with_pair(made.phb(), 0, 1, nvlink=0)).reason == "LinksUnresolved"
 
 
 @pytest.mark.parametrize(
@@ -149,11 +178,6 @@ def test_a_fabric_that_is_not_ready_removes_the_class_without_active_links() -> 
     assert joined(result).reason == "FabricDisagrees"
 
 
-def test_a_link_that_cannot_be_resolved_leaves_no_class() -> None:
-    """Guessing would be wrong on one machine in two."""
-    assert joined(made.with_pair(made.ncv4(), 0, 2, nvlink=0)).reason == "LinksUnresolved"
-
-
 @pytest.mark.parametrize(("down", "klass"), [(4, NVLINK), (5, None)])
 def test_below_three_quarters_of_the_expected_links_there_is_no_class(
     down: int, klass: InterconnectClass | None
@@ -169,12 +193,6 @@ def test_exactly_three_quarters_of_the_links_are_enough() -> None:
     judgement = judge_health(made.without_links(made.a100(), 3, count=3))
     assert judgement.interconnect.nvlink_gbps == 225
     assert judgement.verdict == "warn"
-
-
-def test_the_policy_sets_the_share_of_links() -> None:
-    """A policy may ask for all links."""
-    strict = Thresholds(nvlink_sum_ratio=1.0)
-    assert joined(made.without_links(made.h100(), 3, count=1), thresholds=strict).reason == "LinksDegraded"
 
 
 def test_lost_links_of_a_pair_are_found_through_its_history() -> None:
@@ -201,24 +219,6 @@ def test_one_gpu_has_no_interconnect() -> None:
     judgement = judge_health(made.mesh([[0]], name="Tesla T4", mbps=0))
     assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "SingleGpu")
     assert judgement.verdict == "pass"
-
-
-def test_a_gpu_that_could_not_be_read_leaves_no_class() -> None:
-    """A ring over ALL GPUs cannot be claimed while one is silent."""
-    lost = Problem(kind=ProblemKind.GPU_LOST)
-    assert joined(made.with_gpu(made.h100(), 0, error=lost, links=[])).reason == "GpuUnreadable"
-
-
-def test_a_run_that_was_cut_off_leaves_no_class() -> None:
-    """What was not read yet looks like absence."""
-    assert joined(replace(made.h100(), problem=Problem(kind="deadline"))).reason == "ProbeIncomplete"
-
-
-def test_half_a_node_has_no_class() -> None:
-    """Four of eight GPUs form a fine ring that is not the node's."""
-    facts = NodeFacts(gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
-    assert joined(made.h100(4), node=facts).reason == "GpusNotVisible"
-    assert joined(made.h100(8), node=facts).klass is NVLINK
 
 
 def test_more_gpus_than_a_ring_is_sought_over_are_unknown() -> None:

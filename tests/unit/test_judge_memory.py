@@ -58,13 +58,6 @@ def test_an_uncorrectable_error_fails_even_seconds_after_the_last_run() -> None:
     assert kept.answers["ecc"] is not Answer.GOOD
 
 
-def test_an_old_error_count_is_info() -> None:
-    """What happened before the last run was judged then."""
-    judgement = after(with_errors(uncorrected=3), with_errors(uncorrected=3))
-    assert codes(judgement) == ["ecc/info"]
-    assert (judgement.verdict, judgement.answers["ecc"]) == (Verdict.PASS, Answer.GOOD)
-
-
 def test_an_error_count_without_an_earlier_reading_warns_and_is_unsure() -> None:
     """Whether it is new is not known: neither good nor bad, on a first run and after a reboot."""
     first = judge_health(with_errors(uncorrected=3))
@@ -76,34 +69,31 @@ def test_an_error_count_without_an_earlier_reading_warns_and_is_unsure() -> None
     assert "the node was rebooted since the last run" in only(again).message
 
 
-def test_no_error_at_all_is_good_even_on_a_first_run() -> None:
-    """Zero needs nothing to compare with."""
-    judgement = judge_health(sound())
-    assert (judgement.verdict, judgement.answers["ecc"]) == (Verdict.PASS, Answer.GOOD)
+GOOD, BAD, UNSURE = Answer.GOOD, Answer.BAD, Answer.UNSURE
 
 
-def test_a_restarted_error_counter_only_warns() -> None:
-    """5 and then 2: nobody knows what happened between."""
-    assert codes(after(with_errors(uncorrected=5), with_errors(uncorrected=2))) == ["ecc/warn"]
-    assert codes(after(with_errors(uncorrected=5), with_errors(uncorrected=0))) == []
-
-
-def test_correctable_errors_warn_when_they_grow() -> None:
-    """A high count that stands still says nothing."""
-    assert codes(after(with_errors(corrected=900), with_errors(corrected=901))) == ["ecc/warn"]
-    assert codes(after(with_errors(corrected=900), with_errors(corrected=900))) == []
-    assert codes(judge_health(with_errors(corrected=900))) == []
-
-
-def test_both_kinds_on_one_gpu_are_two_findings() -> None:
-    """One per severity, as everywhere."""
-    assert codes(after(with_errors(), with_errors(uncorrected=1, corrected=4))) == ["ecc/fail", "ecc/warn"]
-
-
-def test_a_gpu_without_ecc_has_no_finding_and_is_unsure() -> None:
-    """Consumer cards have no ECC."""
-    judgement = judge_health(made.phb())
-    assert (codes(judgement), judgement.answers["ecc"]) == ([], Answer.UNSURE)
+@pytest.mark.parametrize(
+    ("judgement", "expected", "answer"),
+    [
+        pytest.param(after(with_errors(3), with_errors(3)), ["ecc/info"], GOOD, id="old"),
+        pytest.param(judge_health(sound()), [], GOOD, id="none-on-a-first-run"),
+        pytest.param(after(with_errors(5), with_errors(2)), ["ecc/warn"], UNSURE, id="restarted"),
+        pytest.param(after(with_errors(5), with_errors(0)), [], GOOD, id="restarted-at-zero"),
+        pytest.param(after(with_errors(0, 900), with_errors(0, 901)), ["ecc/warn"], GOOD, id="corrected"),
+        pytest.param(after(with_errors(0, 900), with_errors(0, 900)), [], GOOD, id="no-new-corrected"),
+        pytest.param(judge_health(with_errors(0, 900)), [], GOOD, id="corrected-on-a-first-run"),
+        pytest.param(after(with_errors(), with_errors(1, 4)), ["ecc/fail", "ecc/warn"], BAD, id="both-kinds"),
+        pytest.param(judge_health(made.phb()), [], UNSURE, id="no-ecc"),
+    ],
+)
+def test_memory_errors_are_judged_by_growth(
+    judgement: Judgement, expected: list[str], answer: Answer
+) -> None:
+    """Old errors are INFO, corrected ones warn when they grow, and a restarted counter is not growth."""
+    assert (codes(judgement), judgement.answers["ecc"]) == (expected, answer)
+    assert judgement.verdict == next(
+        (code.partition("/")[2] for code in expected if "info" not in code), "pass"
+    )
 
 
 def test_a_gpu_that_stops_counting_is_not_good() -> None:

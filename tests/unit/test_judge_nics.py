@@ -39,10 +39,31 @@ def test_a_port_that_was_up_before_warns_as_long_as_it_is_down() -> None:
         assert "DOWN; it was up before." in finding.message
 
 
-def test_a_port_that_came_back_is_fine() -> None:
-    """And goes on being known as one that should be up."""
-    assert codes(after(node(UP), node(DOWN), node(UP))) == []
-    assert codes(after(node(UP), node(DOWN), node(UP), node(DOWN))) == ["nic-down/warn"]
+OFF = made.with_port(node(UP), 0, state=DOWN, physical="Disabled")
+UNREAD = made.with_port(node(UP), 0, state=Unavailable("EINVAL"))
+ERRORS = node(UP, symbol_errors=5000)
+SLOW_ALONE = made.with_port(node(UP, DOWN, DOWN, DOWN, rate_gbps=400), 0, rate_gbps=100)
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        pytest.param((node(UP), node(DOWN), node(UP)), [], id="came-back"),
+        pytest.param((node(UP), node(DOWN), node(UP), node(DOWN)), ["nic-down/warn"], id="down-again"),
+        pytest.param((node(UP), OFF), ["nic-down/info"], id="switched-off"),
+        pytest.param((node(UP), UNREAD), [], id="unreadable-state"),
+        pytest.param(
+            (node(UP), node(DOWN), node(UP, rate_gbps=200)), ["nic-slow/warn"], id="back-but-slower"
+        ),
+        pytest.param((SLOW_ALONE,), [], id="ports-that-are-down-set-no-rate"),
+        pytest.param((ERRORS, node(UP, symbol_errors=40)), [], id="counters-restarted"),
+        pytest.param((node(UP), ERRORS), ["nic-slow/warn"], id="errors-in-one-interval"),
+        pytest.param((node(UP), node(DOWN), ERRORS), [], id="errors-over-an-unknown-time"),
+    ],
+)
+def test_a_port_is_judged_by_its_history(results: tuple[Result, ...], expected: list[str]) -> None:
+    """It should be up if it was, at the rate that it had; errors count over one interval only."""
+    assert codes(after(*results)) == expected
 
 
 def test_a_port_that_lost_its_link_warns_without_a_history() -> None:
@@ -101,21 +122,10 @@ def test_a_port_of_another_kind_is_no_sibling(other: dict[str, object]) -> None:
     assert codes(judge_health(replace(result, nics=nics))) == []
 
 
-def test_a_port_that_is_switched_off_is_info() -> None:
-    """Somebody's decision, also where it was up before."""
-    off = made.with_port(node(UP), 0, state=DOWN, physical="Disabled")
-    assert codes(after(node(UP), off)) == ["nic-down/info"]
-
-
 def test_a_port_without_a_subnet_manager_is_down_too() -> None:
     """INIT carries nothing; the words say which state it is."""
     finding = only(after(node(UP), made.with_port(node(UP), 0, state="INIT", physical="LinkUp")))
     assert finding.message.startswith("INIT, LinkUp; it was up before.")
-
-
-def test_an_unreadable_port_state_raises_nothing() -> None:
-    """Nothing read, nothing said."""
-    assert codes(after(node(UP), made.with_port(node(UP), 0, state=Unavailable("EINVAL")))) == []
 
 
 @pytest.mark.parametrize(
@@ -152,17 +162,6 @@ def test_a_port_that_became_slower_warns_until_it_is_forgotten() -> None:
     assert codes(after(slow, slow)) == []
 
 
-def test_the_rate_of_a_port_survives_its_being_down() -> None:
-    """It comes back with half of its lanes."""
-    assert codes(after(node(UP), node(DOWN), node(UP, rate_gbps=200))) == ["nic-slow/warn"]
-
-
-def test_ports_that_are_down_do_not_set_the_expected_rate() -> None:
-    """The rate of a dead link is a default."""
-    result = made.with_port(node(UP, DOWN, DOWN, DOWN, rate_gbps=400), 0, rate_gbps=100)
-    assert codes(judge_health(result)) == []
-
-
 @pytest.mark.parametrize(
     ("counter", "grown", "expected"),
     [
@@ -179,11 +178,6 @@ def test_errors_of_a_port_are_judged_by_their_rate(counter: str, grown: int, exp
     assert codes(judgement) == expected
     if expected:
         assert "26 errors in 900 s since the last run: 104 an hour" in only(judgement).message
-
-
-def test_a_port_whose_counters_restarted_makes_no_errors() -> None:
-    """A reset by hand or a driver reload."""
-    assert codes(after(node(UP, symbol_errors=5_000), node(UP, symbol_errors=40))) == []
 
 
 @pytest.mark.parametrize("ports", ["x", "mlx5_0/1", "mlx5_0/1 1", "mlx5_0/1 1.2.3.4", "mlx5_0/1 é.1", ","])
@@ -214,13 +208,6 @@ def test_ports_outlive_a_run_that_was_cut_off() -> None:
     assert codes(after(node(UP), cut, node(DOWN))) == ["nic-down/warn"]
     gone = made.rebooted(replace(cut, problem=None))
     assert codes(after(node(UP), gone, made.rebooted(node(DOWN)))) == ["nic-down/warn"]
-
-
-def test_errors_of_a_port_that_was_away_are_not_those_of_one_interval() -> None:
-    """It made them while it was down or in another boot: over how long nobody knows."""
-    back = node(UP, symbol_errors=5000)
-    assert codes(after(node(UP), node(DOWN), back)) == []
-    assert codes(after(node(UP), back)) == ["nic-slow/warn"]
 
 
 @pytest.mark.parametrize(("now", "times"), [(4, "once"), (6, "3 times")])

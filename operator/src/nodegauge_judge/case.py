@@ -100,12 +100,12 @@ def clip(text: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """The value where it is a number that was read, else None."""
+    """The value if it is a number, else None."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def text(value: object) -> str:
-    """The value where it is a text that was read, clipped, else an empty one."""
+    """The value, clipped, if it is a text; else an empty text."""
     return clip(value) if isinstance(value, str) else ""
 
 

@@ -102,8 +102,8 @@ def _limit_watts(case: Case, gpu_index: int) -> float | None:
 def _counts_idleness(case: Case, gpu_index: int) -> bool:
     """Whether to believe LOW_UTILIZATION: a counter that is zero, or that did not grow although the window
     saw an idle GPU, would make every idle GPU look busy."""
-    stands = case.growth.counts[gpu_index].low_utilization_ms
-    return bool(stands) and (
+    total = case.growth.counts[gpu_index].low_utilization_ms
+    return bool(total) and (
         bool(case.growth.gpus[gpu_index].low_utilization) or not _is_idle(case, gpu_index)
     )
 

@@ -1,7 +1,7 @@
 """A rule: everything that nodegauge knows about one finding, as one object.
 
 Its code, its sentences, the check that raises it, the taint that a failure may set, and how that taint's gate
-reads a run.  The catalogue, the order of findings, the reference page and what is remembered per GPU all
+reads a run.  The catalogue, the order of findings, the reference page and the bits of a GPU's history all
 follow from the rules in `rules`.
 """
 

@@ -20,7 +20,7 @@ from msgspec.structs import astuple, replace
 LIMIT = 2048
 """Bytes of JSON that a report keeps for this (design: 2 KiB); 16 GPUs need about 1.8 KB."""
 SHORT = 8
-"""Characters of a UUID that tell GPUs of one node apart; where they do not, the whole UUID is the key."""
+"""Characters of a UUID that are its key; the whole UUID, if these are not unique on the node."""
 _PREFIX = "GPU-"
 _Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 GIVE_UP_AFTER = 3

@@ -49,7 +49,7 @@ def shortfalls(case: Case) -> list[Shortfall]:
 
 
 def failed(case: Case) -> list[Shortfall]:
-    """Those below the policy's share of the expected links: the node has no interconnect to speak of."""
+    """The shortfalls below the policy's share of the expected links, which remove the interconnect label."""
     return [short for short in shortfalls(case) if short.ratio < case.thresholds.nvlink_sum_ratio]
 
 
@@ -65,8 +65,8 @@ def _shortfall(case: Case, gpu_index: int) -> Shortfall | None:
     gpu, have = case.result.gpus[gpu_index], case.lanes.sums[gpu_index]
     if gpu.error is not None or case.result.problem is not None or gpu_index in uncertain(case):
         return None
-    siblings, remembered = _siblings(case, gpu_index), _remembered(case, gpu_index)
-    expected, against = max((siblings, Against.SIBLINGS), (remembered, Against.HISTORY), key=lambda e: e[0])
+    siblings, past = _siblings(case, gpu_index), _in_history(case, gpu_index)
+    expected, against = max((siblings, Against.SIBLINGS), (past, Against.HISTORY), key=lambda e: e[0])
     return (
         Shortfall(gpu_index=gpu_index, have=have, expected=expected, against=against)
         if have < expected
@@ -83,7 +83,7 @@ def _siblings(case: Case, gpu_index: int) -> int:
     return max((case.lanes.sums[i] for i in alike), default=0)
 
 
-def _remembered(case: Case, gpu_index: int) -> int:
+def _in_history(case: Case, gpu_index: int) -> int:
     """The link sum of earlier runs; 0 if a peer is missing, since its links are gone with it."""
     past = case.past(gpu_index)
     if past is None or not (case.lanes.switched or is_complete(case)):

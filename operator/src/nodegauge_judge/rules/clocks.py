@@ -6,7 +6,7 @@ held by the power cap.  GPUs with clocks that a user set and slowdowns with a ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from statistics import median
 
 from msgspec import Struct
@@ -38,10 +38,9 @@ class Pace(Struct, frozen=True, kw_only=True):
         return self.own / self.siblings
 
 
-def slow_clock(case: Case) -> Iterable[Observation]:
+def slow_clock(case: Case) -> Iterator[Observation]:
     """Busy GPUs whose clock is well below that of their identical siblings."""
     limits = case.thresholds
-    hits: list[Observation] = []
     for gpu_index, gpu in enumerate(case.result.gpus):
         pace = _pace(case, gpu_index)
         if pace is None or pace.share >= limits.slow_clock_warn:
@@ -49,16 +48,13 @@ def slow_clock(case: Case) -> Iterable[Observation]:
         failed = pace.share < limits.slow_clock_fail
         limit = limits.slow_clock_fail if failed else limits.slow_clock_warn
         against = f"{pace.siblings:g} MHz of {pace.count} identical GPU{'' if pace.count == 1 else 's'}"
-        hits.append(
-            of_gpu(
-                gpu,
-                Severity.FAIL if failed else Severity.WARN,
-                message=f"{pace.own:g} MHz against {against} at work ({pace.share:.0%}, below {limit:.0%}).",
-                evidence={"sm_mhz": pace.own, "siblings_mhz": pace.siblings, "limit": limit},
-                weight=1 - pace.share,
-            )
+        yield of_gpu(
+            gpu,
+            Severity.FAIL if failed else Severity.WARN,
+            message=f"{pace.own:g} MHz against {against} at work ({pace.share:.0%}, below {limit:.0%}).",
+            evidence={"sm_mhz": pace.own, "siblings_mhz": pace.siblings, "limit": limit},
+            weight=1 - pace.share,
         )
-    return hits
 
 
 def answer_slow_clock(case: Case, gpu_index: int) -> Answer:

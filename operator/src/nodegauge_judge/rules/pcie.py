@@ -59,10 +59,10 @@ def answer_pcie_narrow(case: Case, gpu_index: int) -> Answer:
         return Answer.NO_LOAD
     if not _known(gpu):
         return Answer.UNSURE
-    hit = _narrow(case, gpu)
-    if hit is None:
+    observation = _narrow(case, gpu)
+    if observation is None:
         return Answer.GOOD
-    return Answer.BAD if hit.severity is Severity.FAIL else Answer.UNSURE
+    return Answer.BAD if observation.severity is Severity.FAIL else Answer.UNSURE
 
 
 def _known(gpu: Gpu) -> bool:

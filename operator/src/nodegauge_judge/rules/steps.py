@@ -12,3 +12,7 @@ POD_LOG = (
     "`kubectl logs -n NAMESPACE PROBE-POD` while the pod exists; `kubectl describe node NODE` for its events."
 )
 OWN_RUN = "On the node, its GPUs idle: `NCCL_DEBUG=INFO all_reduce_perf -b 64M -e 1G -f 4 -g COUNT`."
+AIR_FLOW = (
+    "`nvidia-smi -q -d TEMPERATURE` on the node. One hot GPU: its heat sink, fan or slot. All of them: air "
+    "flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`)."
+)

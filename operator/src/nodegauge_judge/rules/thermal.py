@@ -18,6 +18,7 @@ from nodegauge_judge.case import Case, HealthRule, number, of_gpu
 from nodegauge_judge.history.model import WARM_LIMIT
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
 from nodegauge_judge.rule import Observation
+from nodegauge_judge.rules.steps import AIR_FLOW
 from nodegauge_judge.thresholds import Thresholds
 
 PLAUSIBLE_LIMIT = range(50, 131)
@@ -222,11 +223,6 @@ def _within(value: object, plausible: range) -> float | None:
     return celsius if celsius is not None and plausible[0] <= celsius <= plausible[-1] else None
 
 
-_AIR = (
-    "`nvidia-smi -q -d TEMPERATURE` on the node. One hot GPU: its heat sink, fan or slot. All of them: air "
-    "flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`)."
-)
-
 RULES = (
     HealthRule(
         code="hot",
@@ -251,7 +247,7 @@ RULES = (
         },
         next_step="check fans, air flow and inlet temperature of the node.",
         way_out=(
-            _AIR,
+            AIR_FLOW,
             "Until it is cool: `nvidia-smi -pl WATTS` lowers the power limit (nodegauge then reports "
             "power-cap-low).",
         ),
@@ -295,7 +291,7 @@ RULES = (
             )
         },
         next_step="check air flow and dust on your next visit to the rack.",
-        way_out=(_AIR,),
+        way_out=(AIR_FLOW,),
         check=hot_for_long,
     ),
 )

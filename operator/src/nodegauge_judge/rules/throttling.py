@@ -11,7 +11,7 @@ from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, HealthRule, of_gpu
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
 from nodegauge_judge.rule import Observation
-from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, VENDOR
+from nodegauge_judge.rules.steps import AIR_FLOW, DRAIN, DRIVER_LOG, VENDOR
 from nodegauge_judge.throttle import Slowdown, Source
 
 Measure = Callable[[Case, int], Slowdown | None]
@@ -142,10 +142,6 @@ _WINDOW_FAILS = (
 _REASONS = (
     "`nvidia-smi -q -d PERFORMANCE` on the node shows the active clocks event reasons and their counters."
 )
-_AIR = (
-    "`nvidia-smi -q -d TEMPERATURE` on the node. One hot GPU: its heat sink, fan or slot. All of them: air "
-    "flow, inlet temperature or a failed fan tray (`ipmitool sdr type fan`)."
-)
 
 RULES = (
     HealthRule(
@@ -169,7 +165,7 @@ RULES = (
         },
         next_step="check fans, air flow and inlet temperature of the node.",
         way_out=(
-            _AIR,
+            AIR_FLOW,
             _REASONS,
             "Until it is cool: `nvidia-smi -pl WATTS -i INDEX` lowers the power limit.",
         ),
@@ -193,7 +189,7 @@ RULES = (
             ),
         },
         next_step="check fans and air flow now; drain the node if it continues.",
-        way_out=(_AIR, DRAIN, DRIVER_LOG, VENDOR),
+        way_out=(AIR_FLOW, DRAIN, DRIVER_LOG, VENDOR),
         gate=Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL),
         check=hw_thermal_slowdown,
         readable=hw_thermal_read,
@@ -242,7 +238,7 @@ RULES = (
             ),
         },
         next_step="run `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE` on the node.",
-        way_out=(_REASONS, _AIR, "Check power cables and supplies as for power-brake.", VENDOR),
+        way_out=(_REASONS, AIR_FLOW, "Check power cables and supplies as for power-brake.", VENDOR),
         gate=Gate(kind=GateKind.THROTTLED, cause=Cause.HW_SLOWDOWN, judged=Judged.UNDER_LOAD),
         check=hw_slowdown,
         answer_per_gpu=answer_hw_slowdown,
