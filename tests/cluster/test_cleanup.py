@@ -112,10 +112,10 @@ def test_an_operator_elsewhere_is_refused_before_anything_is_changed(rig: Cluste
     refused = cleanup(rig, "--namespace", "default")
     assert refused.returncode == 1
     assert f"--namespace {rig.namespace}" in refused.stderr
-    told = cleanup(rig, "--dry-run")
-    assert told.returncode == 0, told.stderr
-    assert f"{rig.namespace}/my-gauge would be scaled to 0" in told.stdout
-    assert node in told.stdout
+    reported = cleanup(rig, "--dry-run")
+    assert reported.returncode == 0, reported.stderr
+    assert f"{rig.namespace}/my-gauge would be scaled to 0" in reported.stdout
+    assert node in reported.stdout
     assert rig.ours(node) == {"nodegauge.dev/health": "pass"}
     assert rig.taints(node) == ["throttled=thermal:NoSchedule"]
     assert rig.report(node)

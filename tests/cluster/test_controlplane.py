@@ -23,14 +23,14 @@ POD_SPEC = {"containers": [{"name": "main", "image": "none"}]}
 
 def mentioning(directory: Path) -> set[int]:
     """Pids of all processes whose command line names the directory."""
-    found = set()
+    result = set()
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if os.fsencode(directory) in file.read_bytes():
-                found.add(int(file.parent.name))
+                result.add(int(file.parent.name))
         except OSError:
             continue
-    return found
+    return result
 
 
 @pytest.fixture
@@ -120,8 +120,8 @@ def test_a_service_account_token_authenticates_and_rbac_decides(
     """A TokenRequest token is its account, which may do nothing that no role allows."""
     account = control_plane.rest(control_plane.service_account_token(namespace, "default"))
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    said = account.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
-    assert said["status"]["userInfo"]["username"] == service_account(namespace, "default")
+    output = account.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
+    assert output["status"]["userInfo"]["username"] == service_account(namespace, "default")
     with pytest.raises(ApiError, match="403 Forbidden"):
         account.get("/api/v1/nodes")
 

@@ -114,7 +114,7 @@ def finished(running: Demo) -> str:
 )
 def test_ctrl_c_ends_the_demo_and_everything_it_started(other: Demo, moment: str, presses: int) -> None:
     """At any moment, and pressed any number of times: exit code 130, no process, no file, no traceback."""
-    other.wait_for_words(moment)
+    other.wait_for_output(moment)
     assert other.processes()
     while other.process.poll() is None and presses > 0:
         other.interrupt()
@@ -170,7 +170,7 @@ def test_the_hot_node_is_tainted_after_two_runs_and_untainted_after_three_good_o
 
 def test_measured_bandwidth_decides(finished: str) -> None:
     """Low bandwidth removes a label and says why; missing GPUs are named; a job preempts an NCCL run."""
-    words = r": Contradicted: all_reduce at 1 GiB \(RING\) reaches 2\d[.\d]* GB/s, .* with 200 GB/s per GPU"
-    assert re.search(BROKEN + words, finished), finished
+    message = r": Contradicted: all_reduce at 1 GiB \(RING\) reaches 2\d[.\d]* GB/s, .* with 200 GB/s per GPU"
+    assert re.search(BROKEN + message, finished), finished
     assert re.search(r"gpu-a100: 7 of 8 GPUs took part\. Not among them: GPU-\w{8}\.", finished)
     assert re.search(r"preempted the NCCL run: zero-all-gpus ran \d+\.\d s after its creation", finished)

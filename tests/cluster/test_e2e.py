@@ -47,7 +47,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 def test_ctrl_c_leaves_the_machine_as_it_was(run: Run) -> None:
     """While a pod starts: exit code 130, no process, no file, and the program's own comparison says equal."""
     before = hoststate.read(marker=str(run.directory))
-    run.wait_for_words("is Ready: kubelet")
+    run.wait_for_output("is Ready: kubelet")
     assert len(hoststate.namespaces("net")) > len(before.network_namespaces)
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.process.wait(WITHIN) == 130, run.output
@@ -61,7 +61,7 @@ def test_killed_it_leaves_no_process_and_no_namespace(run: Run) -> None:
     """SIGKILL, when it can tidy up nothing: the namespaces end all the same, and with them all mounts."""
     before = hoststate.read(marker=str(run.directory))
     shared = cgroups.parents()
-    run.wait_for_words("is Ready: kubelet")
+    run.wait_for_output("is Ready: kubelet")
     run.process.kill()
     run.process.wait()
 

@@ -48,8 +48,8 @@ def label(value: str) -> dict[str, Any]:
 
 def value_of(rest: Rest, node: str) -> str:
     """The test label's value."""
-    found: str = rest.get(f"/api/v1/nodes/{node}")["metadata"]["labels"][LABEL]
-    return found
+    result: str = rest.get(f"/api/v1/nodes/{node}")["metadata"]["labels"][LABEL]
+    return result
 
 
 def test_requests_pass_unchanged(rest: Rest, node: str, audit: AuditTrail) -> None:

@@ -133,7 +133,7 @@ def test_nodes_are_plugged_and_unplugged(running: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (("fault", "gpu-h100", "nonsense"), "no fault"),
         (("fault", "gpu-h100", "link-down", "gpu"), "KEY=VALUE"),
@@ -144,9 +144,9 @@ def test_nodes_are_plugged_and_unplugged(running: Cli) -> None:
         (("unplug", "gpu-x"), "there are gpu-dgx1"),
     ],
 )
-def test_mistakes_are_explained(running: Cli, arguments: tuple[str, ...], words: str) -> None:
+def test_mistakes_are_explained(running: Cli, arguments: tuple[str, ...], message: str) -> None:
     """What cannot be done ends with 1 and says what could be."""
-    assert words in running.refused(*arguments)
+    assert message in running.refused(*arguments)
 
 
 def test_up_again_finds_the_one_that_runs(running: Cli) -> None:

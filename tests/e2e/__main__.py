@@ -127,8 +127,8 @@ def _interrupted(signum: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt(signal.Signals(signum).name)
 
 
-def _say(words: str) -> None:
-    print(words, flush=True)
+def _say(message: str) -> None:
+    print(message, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

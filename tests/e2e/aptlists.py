@@ -34,7 +34,7 @@ def fetch(cache: Path, *, progress: Callable[[str], None]) -> None:
     os.environ["APT_CONFIG"] = str(config)
     done = subprocess.run(["apt-get", "update", "-q"], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip()
+        output = done.stderr.strip()
         raise ListsFailed(
-            f"apt-get update failed ({done.returncode}): {said}\nBehind a firewall set http_proxy."
+            f"apt-get update failed ({done.returncode}): {output}\nBehind a firewall set http_proxy."
         )

@@ -34,28 +34,28 @@ def recall(file: Path, mark: str, ask: Callable[[], list[str]]) -> list[str]:
     return answer
 
 
-def apt_state(places: Iterable[Path] = APT, *, config: str = "") -> str:
+def apt_state(locations: Iterable[Path] = APT, *, config: str = "") -> str:
     """A mark that changes when apt may answer otherwise: its lists and settings by name, size and time.
 
     `config` is APT_CONFIG, where `aptlists` has set it.
     """
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     own = [Path(config).parent / "lists"] if config else []
-    for place in (*places, *own):
-        for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+    for location in (*locations, *own):
+        for file in sorted(location.rglob("*")) if location.is_dir() else [location]:
             if file.is_file():
                 stat = file.stat()
-                found.update(f"{file} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    return found.hexdigest()
+                result.update(f"{file} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return result.hexdigest()
 
 
 def contents(files: Iterable[Path]) -> str:
     """A mark that changes with the contents of files and folders."""
-    found = hashlib.sha256()
-    for place in files:
-        for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+    result = hashlib.sha256()
+    for location in files:
+        for file in sorted(location.rglob("*")) if location.is_dir() else [location]:
             if file.is_file() and "__pycache__" not in file.parts and ".egg-info" not in str(file):
-                found.update(
-                    f"{file.relative_to(place)} ".encode() + hashlib.sha256(file.read_bytes()).digest()
+                result.update(
+                    f"{file.relative_to(location)} ".encode() + hashlib.sha256(file.read_bytes()).digest()
                 )
-    return found.hexdigest()
+    return result.hexdigest()

@@ -46,9 +46,9 @@ class Cluster:
         self.began = time.monotonic()
         self.asked = datetime.now(UTC)
 
-    def say(self, words: str) -> None:
+    def say(self, message: str) -> None:
         """One line of progress."""
-        print(f"[{time.monotonic() - self.began:6.1f} s] {words}", flush=True)
+        print(f"[{time.monotonic() - self.began:6.1f} s] {message}", flush=True)
 
     @property
     def api(self) -> Rest:
@@ -58,11 +58,11 @@ class Cluster:
     def until(self, seen: Callable[[], T], *, seconds: float, what: str) -> T:
         """Poll until it is truthy and return it; TestbedError naming `what` after `seconds`."""
         end = time.monotonic() + seconds
-        while not (found := seen()):
+        while not (result := seen()):
             if time.monotonic() > end:
                 raise TestbedError(f"waited {seconds:.0f} s in vain for {what}")
             time.sleep(LOOK_SECONDS)
-        return found
+        return result
 
     def must_be(self, seen: object, wanted: object, *, what: str) -> None:
         """Raises TestbedError unless both are equal."""
@@ -84,8 +84,8 @@ class Cluster:
 
     def report(self) -> Object:
         """The status of the node's report; empty before there is one."""
-        found = self.find(f"{REPORTS}/{self.node.name}")
-        return {} if found is None else found.get("status") or {}
+        result = self.find(f"{REPORTS}/{self.node.name}")
+        return {} if result is None else result.get("status") or {}
 
     def make_namespace(self, name: str, *, labels: dict[str, str] | None = None) -> None:
         """A namespace in which pods can be made."""
@@ -101,5 +101,5 @@ class Cluster:
 def terminated(pod: Object | None) -> Object:
     """How the pod's first container ended; empty while it has not."""
     statuses = (pod or {}).get("status", {}).get("containerStatuses") or [{}]
-    found: Object = statuses[0].get("state", {}).get("terminated") or {}
-    return found
+    result: Object = statuses[0].get("state", {}).get("terminated") or {}
+    return result

@@ -18,16 +18,16 @@ def speaks(pod: Object) -> bool:
     status = (pod["status"].get("containerStatuses") or [{}])[0]
     if "running" not in status.get("state", {}):
         return False
-    found = _find(pod)
-    return found is not None and _field(found, "Threads", base=10) > 1
+    result = _find(pod)
+    return result is not None and _field(result, "Threads", base=10) > 1
 
 
 def process(pod: Object) -> int:
     """The container's first process.  Raises TestbedError where there is none."""
-    found = _find(pod)
-    if found is None:
+    result = _find(pod)
+    if result is None:
         raise TestbedError(f"no process of pod {pod['metadata']['name']} is to be found")
-    return found
+    return result
 
 
 def pending(number: int, sent: signal.Signals) -> bool:
@@ -38,14 +38,14 @@ def pending(number: int, sent: signal.Signals) -> bool:
 
 def with_argument(argument: str) -> list[int]:
     """Processes that were started with this among their arguments."""
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if argument.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+                result.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return result
 
 
 def _find(pod: Object) -> int | None:

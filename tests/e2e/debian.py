@@ -82,11 +82,11 @@ def fetch(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
 
 def _candidate(package: str) -> str:
     """The version that apt would download."""
-    said = _run(["apt-cache", "policy", package])
-    found = [line.split()[1] for line in said.splitlines() if line.strip().startswith("Candidate:")]
-    if not found or found[0] == "(none)":
+    output = _run(["apt-cache", "policy", package])
+    result = [line.split()[1] for line in output.splitlines() if line.strip().startswith("Candidate:")]
+    if not result or result[0] == "(none)":
         raise FetchFailed(f"apt knows no package {package}.  {WAY_OUT}")
-    return found[0]
+    return result[0]
 
 
 def _unpacked(folder: Path) -> Path:

@@ -119,12 +119,12 @@ def clear_preemption(cluster: Cluster) -> None:
 def _cut_off(cluster: Cluster) -> Iterator[None]:
     """No packet from the API server, nor from anybody else outside, reaches the operator's pod."""
     [operator] = _operators(cluster)
-    place = f"{operator['status']['podIP']}/32"
-    subprocess.run(["ip", "route", "add", "blackhole", place], check=True)
+    location = f"{operator['status']['podIP']}/32"
+    subprocess.run(["ip", "route", "add", "blackhole", location], check=True)
     try:
         yield
     finally:
-        subprocess.run(["ip", "route", "del", "blackhole", place], check=True)
+        subprocess.run(["ip", "route", "del", "blackhole", location], check=True)
 
 
 def _scale(cluster: Cluster, replicas: int) -> None:
@@ -140,8 +140,8 @@ def _scale(cluster: Cluster, replicas: int) -> None:
 
 def _operators(cluster: Cluster) -> list[Object]:
     path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={OPERATOR}"
-    found: list[Object] = cluster.api.get(path)["items"]
-    return found
+    result: list[Object] = cluster.api.get(path)["items"]
+    return result
 
 
 def _let_speak(cluster: Cluster, probe: int) -> None:

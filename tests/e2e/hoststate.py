@@ -38,19 +38,19 @@ class HostState:
 
     def differences(self, later: HostState) -> list[str]:
         """What came and what went, one a line."""
-        found = []
+        result = []
         for one in fields(self):
             before, after = getattr(self, one.name), getattr(later, one.name)
-            found += [f"{one.name}: gone: {line}" for line in sorted(before - after)]
-            found += [f"{one.name}: new: {line}" for line in sorted(after - before)]
-        return found
+            result += [f"{one.name}: gone: {line}" for line in sorted(before - after)]
+            result += [f"{one.name}: new: {line}" for line in sorted(after - before)]
+        return result
 
 
 def read(*, marker: str) -> HostState:
     """The machine now; of processes only those that `marker`, a run's folder, is named by."""
     return HostState(
-        interfaces=_said("ip", "-o", "address", "show") | _said("ip", "-o", "link", "show"),
-        routes=_said("ip", "route", "show", "table", "all"),
+        interfaces=_output("ip", "-o", "address", "show") | _output("ip", "-o", "link", "show"),
+        routes=_output("ip", "route", "show", "table", "all"),
         sysctls=frozenset(_sysctls()),
         mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
         network_namespaces=frozenset(namespaces("net")),
@@ -61,16 +61,16 @@ def read(*, marker: str) -> HostState:
 
 def namespaces(kind: str) -> set[str]:
     """Every namespace of a kind that a process of the machine lives in, such as net:[4026531840]."""
-    found = set()
+    result = set()
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            found.add(str((entry / "ns" / kind).readlink()))
+            result.add(str((entry / "ns" / kind).readlink()))
         except OSError:  # it has just ended
             continue
-    return found
+    return result
 
 
-def _said(*command: str) -> frozenset[str]:
+def _output(*command: str) -> frozenset[str]:
     """Lines that a program prints, without the counters of time that `ip` prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return frozenset(
@@ -79,7 +79,7 @@ def _said(*command: str) -> frozenset[str]:
 
 
 def _sysctls() -> list[str]:
-    found = []
+    result = []
     for folder, _, names in os.walk(SYSCTLS):
         for name in names:
             path = Path(folder, name)
@@ -87,10 +87,10 @@ def _sysctls() -> list[str]:
             if VOLATILE.match(relative) or not path.stat().st_mode & 0o444:
                 continue
             try:
-                found.append(f"{relative} = {path.read_text().strip()}")
+                result.append(f"{relative} = {path.read_text().strip()}")
             except (OSError, ValueError):
                 continue  # some can only be written, whatever their mode says
-    return found
+    return result
 
 
 def _cgroups() -> list[str]:
@@ -101,15 +101,15 @@ def _cgroups() -> list[str]:
 
 def _processes(marker: str) -> list[str]:
     needle = os.fsencode(marker)
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) == os.getpid():
             continue
         try:
-            words = (entry / "cmdline").read_bytes()
-            if needle in words or needle in (entry / "environ").read_bytes():
-                command = words.replace(b"\0", b" ").decode(errors="replace")
-                found.append(f"{entry.name}: {command[:200]}")
+            message = (entry / "cmdline").read_bytes()
+            if needle in message or needle in (entry / "environ").read_bytes():
+                command = message.replace(b"\0", b" ").decode(errors="replace")
+                result.append(f"{entry.name}: {command[:200]}")
         except OSError:
             continue
-    return found
+    return result

@@ -14,7 +14,7 @@ from testbed.kubelet_comparison.samples import SAMPLES
 
 def the_common_pods(cluster: Cluster) -> None:
     """Run them all at once; write down what the API showed, or compare it with what is written down."""
-    found = perform(cluster.plane, node=cluster.node.name, samples=SAMPLES, namespace="default")
+    result = perform(cluster.plane, node=cluster.node.name, samples=SAMPLES, namespace="default")
     info = cluster.node_object()["status"]["nodeInfo"]
     versions = {
         "kubelet": info["kubeletVersion"],
@@ -23,13 +23,13 @@ def the_common_pods(cluster: Cluster) -> None:
         "os": info["osImage"],
     }
     if cluster.record:
-        recorded.write(found, versions=versions)
+        recorded.write(result, versions=versions)
         cluster.say(f"written down: {len(SAMPLES)} pods on {versions}")
         return
     wanted = recorded.read()
-    wrong = {pod for pod, _ in recorded.differences(wanted, found)}
-    found = again(found, wrong=wrong, plane=cluster.plane, node=cluster.node.name, namespace="default")
-    changed = recorded.differences(wanted, found)
+    wrong = {pod for pod, _ in recorded.differences(wanted, result)}
+    result = again(result, wrong=wrong, plane=cluster.plane, node=cluster.node.name, namespace="default")
+    changed = recorded.differences(wanted, result)
     if changed:
         lines = [
             f"{pod}, {aspect}: {a!r} is written down, {b!r} is seen"

@@ -49,12 +49,12 @@ def measures(cluster: Cluster) -> None:
     pod = _ended(seen)
     holding = [e.pod for e in seen if _is(e, "nccl") and _bound(e) and not terminated(e.pod)]
     cluster.must_be(
-        {(one["spec"]["nodeName"], _held(one), one["spec"]["priority"]) for one in holding},
+        {(one["spec"]["nodeName"], _taken(one), one["spec"]["priority"]) for one in holding},
         {(cluster.node.name, str(GPUS), PRIORITY)},
         what=f"node, {GPU} and priority of the benchmark's pod from binding to its end",
     )
     pulls = [e.pod for e in seen if _is(e, "pull")]
-    cluster.must_be({"", *map(_held, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
+    cluster.must_be({"", *map(_taken, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
     nccl = decode(terminated(pod)["message"]).nccl
     assert nccl is not None
     cluster.must_be((nccl.ranks, nccl.expected), (GPUS, GPUS), what="GPUs measured, and expected")
@@ -63,7 +63,7 @@ def measures(cluster: Cluster) -> None:
     cluster.until(lambda: _measured(cluster), seconds=WITHIN, what="labels of what was measured")
     run = node_marks.last_run(cluster, "nccl")
     cluster.say(
-        f"the benchmark held {GPU}: {_held(holding[0])} with priority {PRIORITY} and a /dev/shm of"
+        f"the benchmark held {GPU}: {_taken(holding[0])} with priority {PRIORITY} and a /dev/shm of"
         f" {nccl.shm_bytes} bytes from {run['startedAt']} to {run['finishedAt']}: {_numbers(cluster)}"
     )
 
@@ -72,15 +72,15 @@ def gives_way(cluster: Cluster) -> None:
     """A job takes all GPUs from a benchmark at once; it is skipped, and what was measured stays."""
     for left in reversed(range(TRIES)):
         times = _take_over(cluster)
-        words = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times.items())
-        cluster.say(f"after a job wanted {GPUS} GPUs: {words}")
+        message = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times.items())
+        cluster.say(f"after a job wanted {GPUS} GPUs: {message}")
         if all(times[what] < AT_ONCE for what in TIMELY):
             return
         if left:
             before = _number(cluster)
             _end_job(cluster)
             _await_run(cluster, "read", after=before)
-    raise TestbedError(f"a job did not have a benchmark's GPUs within {AT_ONCE} s, {TRIES} times: {words}")
+    raise TestbedError(f"a job did not have a benchmark's GPUs within {AT_ONCE} s, {TRIES} times: {message}")
 
 
 def hangs(cluster: Cluster) -> None:
@@ -205,16 +205,16 @@ def _ended(events: list[Event]) -> Object | None:
     return next((e.pod for e in reversed(events) if _is(e, "nccl") and terminated(e.pod)), None)
 
 
-def _held(pod: Object) -> str:
+def _taken(pod: Object) -> str:
     """GPUs that a pod asks for, and so has once it is bound."""
-    found: str = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU, "")
-    return found
+    result: str = pod["spec"]["containers"][0]["resources"]["requests"].get(GPU, "")
+    return result
 
 
 def _pods(cluster: Cluster) -> list[Object]:
     path = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={PROBE}%3Dnccl"
-    found: list[Object] = cluster.api.get(path)["items"]
-    return found
+    result: list[Object] = cluster.api.get(path)["items"]
+    return result
 
 
 def _number(cluster: Cluster) -> int:
@@ -237,9 +237,9 @@ def _numbers(cluster: Cluster) -> dict[str, str]:
 
 def _measured(cluster: Cluster) -> bool:
     """Whether the labels are those of this machine."""
-    found = node_marks.labels(cluster)
-    near = [abs(int(found.get(f"{PREFIX}{name}", 0)) - gbps) <= gbps * NOISE for name, gbps in BUSBW.items()]
-    return all(near) and found.get(f"{PREFIX}interconnect-evidence") == "measured"
+    result = node_marks.labels(cluster)
+    near = [abs(int(result.get(f"{PREFIX}{name}", 0)) - gbps) <= gbps * NOISE for name, gbps in BUSBW.items()]
+    return all(near) and result.get(f"{PREFIX}interconnect-evidence") == "measured"
 
 
 def _kept(cluster: Cluster) -> Object:

@@ -193,8 +193,8 @@ class Node:
 
     def runc_version(self) -> str:
         """What runc says of itself, such as 1.1.5+ds1."""
-        said = subprocess.run([self._runtime.runc, "--version"], capture_output=True, text=True, check=True)
-        return said.stdout.split()[2]
+        output = subprocess.run([self._runtime.runc, "--version"], capture_output=True, text=True, check=True)
+        return output.stdout.split()[2]
 
     def last_words(self) -> str:
         """The ends of its programs' logs."""
@@ -213,8 +213,8 @@ class Node:
     def _snapshotter(self) -> str:
         """An overlay cannot lie on an overlay, as the files of a machine that is a container itself do."""
         command = ["stat", "--file-system", "--format=%T", str(self._directory)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True)
-        return "native" if said.stdout.strip() == "overlayfs" else "overlayfs"
+        output = subprocess.run(command, capture_output=True, text=True, check=True)
+        return "native" if output.stdout.strip() == "overlayfs" else "overlayfs"
 
     def _write(self, hardware: Hardware) -> None:
         """All settings, below /run/e2e: a path without blanks, whatever the run's own is."""

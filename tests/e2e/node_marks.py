@@ -21,8 +21,8 @@ FINDINGS_WITHIN = 120.0
 
 def labels(cluster: Cluster) -> dict[str, str]:
     """Our labels on the node."""
-    found = cluster.node_object()["metadata"].get("labels", {})
-    return {k: v for k, v in found.items() if k.startswith(PREFIX) or k == "interconnect"}
+    result = cluster.node_object()["metadata"].get("labels", {})
+    return {k: v for k, v in result.items() if k.startswith(PREFIX) or k == "interconnect"}
 
 
 def taints(cluster: Cluster) -> list[str]:
@@ -44,14 +44,14 @@ def ask(cluster: Cluster) -> str:
 
 def probe(cluster: Cluster, name: str = "health") -> dict[str, Any]:
     """The status of one probe in the node's report; empty before its first run."""
-    found: list[dict[str, Any]] = cluster.report().get("probes") or []
-    return next((one for one in found if one["name"] == name), {})
+    result: list[dict[str, Any]] = cluster.report().get("probes") or []
+    return next((one for one in result if one["name"] == name), {})
 
 
 def last_run(cluster: Cluster, name: str = "health") -> dict[str, Any]:
     """How the last run of a probe ended; empty before the first."""
-    found: dict[str, Any] = probe(cluster, name).get("lastRun") or {}
-    return found
+    result: dict[str, Any] = probe(cluster, name).get("lastRun") or {}
+    return result
 
 
 def answered(cluster: Cluster) -> str:

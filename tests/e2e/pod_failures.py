@@ -25,7 +25,7 @@ SLOW = {"probes": {"health": {"window": "5s", "deadline": "30s"}}}
 SHORT = {"probes": {"health": {"window": "1s", "deadline": "2s"}}}
 PLACED = {
     **SLOW,
-    "podTemplate": {"resources": {"requests": {samples.PLACE: "1"}, "limits": {samples.PLACE: "1"}}},
+    "podTemplate": {"resources": {"requests": {samples.SLOT: "1"}, "limits": {samples.SLOT: "1"}}},
 }
 """The probe takes the node's one place of an extended resource, which a pod of higher priority can want."""
 SILENT = {**SHORT, "limits": {"overtime": "3s"}}
@@ -135,7 +135,7 @@ def what_a_kubelet_does(cluster: Cluster) -> None:
         wrong += [f"{failure.name}: {outcome}, and must be {failure.wanted}"] * (outcome != failure.wanted)
         if (run.get("podUID") == affected) != failure.judged:
             wrong.append(f"{failure.name}: the run is of pod {run['podUID']}, not of {affected}")
-        wrong += [f"{failure.name}: {words}" for words in _unaffected(cluster)]
+        wrong += [f"{failure.name}: {message}" for message in _unaffected(cluster)]
         rows.append([failure.name, shown, " ".join(outcome), f"{time.monotonic() - began:.1f} s"])
         cluster.say(" | ".join(rows[-1]) + f" | {run.get('message', '')[:90]}")
     # As Helm applied it: other values would be conflicts for an upgrade.
@@ -183,10 +183,10 @@ def _act(cluster: Cluster, failure: Failure, seen: list[Event]) -> Object | None
 
 def _unaffected(cluster: Cluster) -> list[str]:
     """What a failure must not have changed on the node."""
-    found = [f"taint {taint}" for taint in node_marks.taints(cluster)]
+    result = [f"taint {taint}" for taint in node_marks.taints(cluster)]
     now = node_marks.labels(cluster)
-    found += [f"label {k}={now.get(k)}" for k, v in node_marks.HEALTHY.items() if now.get(k) != v]
-    return found
+    result += [f"label {k}={now.get(k)}" for k, v in node_marks.HEALTHY.items() if now.get(k) != v]
+    return result
 
 
 def _probes(cluster: Cluster) -> list[Object]:
@@ -202,21 +202,21 @@ def _last_run(cluster: Cluster) -> Object:
 
 def _shown(seen: list[Event]) -> str:
     """The last state of the pod that the API showed while it ran or after, in words."""
-    told = [_state(event.pod) for event in seen]
-    ended = [words for words in told if "exit" in words] or told or ["no pod"]
+    reported = [_state(event.pod) for event in seen]
+    ended = [message for message in reported if "exit" in message] or reported or ["no pod"]
     gone = ", then gone" if any(event.kind == "DELETED" for event in seen) else ""
     return ended[-1] + gone
 
 
 def _state(pod: Object) -> str:
     status = pod["status"]
-    words = [" ".join(filter(None, [status.get("phase"), status.get("reason")]))]
+    message = [" ".join(filter(None, [status.get("phase"), status.get("reason")]))]
     disrupted = [c for c in status.get("conditions", []) if c["type"] == "DisruptionTarget"]
-    words += [f"DisruptionTarget={c.get('reason', '')}" for c in disrupted]
+    message += [f"DisruptionTarget={c.get('reason', '')}" for c in disrupted]
     state = (status.get("containerStatuses") or [{}])[0].get("state") or {}
     if "waiting" in state:
-        words.append(f"waiting {state['waiting'].get('reason', '')}")
+        message.append(f"waiting {state['waiting'].get('reason', '')}")
     if end := state.get("terminated"):
         size = len(end.get("message", "").encode())
-        words.append(f"exit {end['exitCode']} {end.get('reason', '')}, message {size} bytes")
-    return ", ".join(words)
+        message.append(f"exit {end['exitCode']} {end.get('reason', '')}, message {size} bytes")
+    return ", ".join(message)

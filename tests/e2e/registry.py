@@ -25,9 +25,9 @@ def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
     known = [step.__name__ for stage in stages for lane in stage for step in lane]
     if unknown := sorted(set(names) - set(known)):
         raise TestbedError(f"no such step: {', '.join(unknown)}; there are {', '.join(known)}")
-    found = []
+    result = []
     for stage in stages:
         lanes = [tuple(step for step in lane if not names or step.__name__ in names) for lane in stage]
         if left := tuple(lane for lane in lanes if lane):
-            found.append(left)
-    return found
+            result.append(left)
+    return result

@@ -50,11 +50,11 @@ def handed_out(spec: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]
     if container is None or any(variable.startswith(VISIBLE) for variable in _env(spec)):
         return spec
     pod = asked(json.loads(Path(settings["api"]).read_text()), marks)
-    told = next(one for one in pod["spec"]["containers"] if one["name"] == container)
-    held = int(told.get("resources", {}).get("limits", {}).get(RESOURCE, 0))
-    if not held:
+    reported = next(one for one in pod["spec"]["containers"] if one["name"] == container)
+    taken = int(reported.get("resources", {}).get("limits", {}).get(RESOURCE, 0))
+    if not taken:
         return spec
-    env = [*_env(spec), VISIBLE + ",".join(settings["uuids"][:held])]
+    env = [*_env(spec), VISIBLE + ",".join(settings["uuids"][:taken])]
     return {**spec, "process": {**spec["process"], "env": env}}
 
 
@@ -70,8 +70,8 @@ def asked(api: dict[str, str], marks: dict[str, str]) -> dict[str, Any]:
     )
     context = ssl.create_default_context(cafile=api["ca"])
     with urllib.request.urlopen(request, context=context, timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
+        result: dict[str, Any] = json.load(answer)
+    return result
 
 
 def added(spec: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
@@ -86,20 +86,20 @@ def added(spec: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
         for inside, outside in settings["mounts"].items()
     ]
     own = _env(spec)
-    said = {variable.partition("=")[0] for variable in own}
-    env = own + [f"{name}={value}" for name, value in settings["env"].items() if name not in said]
+    output = {variable.partition("=")[0] for variable in own}
+    env = own + [f"{name}={value}" for name, value in settings["env"].items() if name not in output]
     return {**spec, "mounts": spec.get("mounts", []) + mounts, "process": {**spec["process"], "env": env}}
 
 
 def _env(spec: dict[str, Any]) -> list[str]:
-    found: list[str] = spec.get("process", {}).get("env", [])
-    return found
+    result: list[str] = spec.get("process", {}).get("env", [])
+    return result
 
 
 def _bundle(arguments: list[str]) -> str:
-    for place, word in enumerate(arguments):
+    for location, word in enumerate(arguments):
         if word in ("--bundle", "-b"):
-            return arguments[place + 1]
+            return arguments[location + 1]
         if word.startswith("--bundle="):
             return word.partition("=")[2]
     return "."

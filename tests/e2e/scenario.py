@@ -221,9 +221,9 @@ def _ended(find: Callable[[], dict[str, Any] | None]) -> bool:
 
 def left(cluster: Cluster) -> list[str]:
     """Everything that is still there of the release."""
-    found = [f"label {key}" for key in labels(cluster)] + [f"taint {taint}" for taint in taints(cluster)]
+    result = [f"label {key}" for key in labels(cluster)] + [f"taint {taint}" for taint in taints(cluster)]
     conditions = cluster.node_object()["status"].get("conditions", [])
-    found += [f"condition {one['type']}" for one in conditions if one["type"] == "GPUValidated"]
+    result += [f"condition {one['type']}" for one in conditions if one["type"] == "GPUValidated"]
     for path in (
         f"/api/v1/namespaces/{NAMESPACE}/pods",
         f"/api/v1/namespaces/{NAMESPACE}/services",
@@ -231,7 +231,7 @@ def left(cluster: Cluster) -> list[str]:
         f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments",
         f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
     ):
-        found += [f"{path}: {one['metadata']['name']}" for one in cluster.api.get(path)["items"]]
+        result += [f"{path}: {one['metadata']['name']}" for one in cluster.api.get(path)["items"]]
     for path in (
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
         "/apis/rbac.authorization.k8s.io/v1/clusterroles",
@@ -239,13 +239,13 @@ def left(cluster: Cluster) -> list[str]:
         "/apis/scheduling.k8s.io/v1/priorityclasses",
     ):
         names = [one["metadata"]["name"] for one in cluster.api.get(path)["items"]]
-        found += [f"{path}: {name}" for name in names if "nodegauge" in name]
+        result += [f"{path}: {name}" for name in names if "nodegauge" in name]
     try:
-        found += [f"report {one['metadata']['name']}" for one in cluster.api.get(REPORTS)["items"]]
+        result += [f"report {one['metadata']['name']}" for one in cluster.api.get(REPORTS)["items"]]
     except ApiError as error:
         if error.status != 404:
             raise
-    return found
+    return result
 
 
 def _helm(cluster: Cluster, verb: str, what: dict[str, Any]) -> None:
@@ -269,8 +269,8 @@ def _carried(cluster: Cluster) -> dict[str, Any]:
 
 
 def _report_uid(cluster: Cluster) -> str:
-    found = cluster.find(f"{REPORTS}/{cluster.node.name}")
-    return "" if found is None else str(found["metadata"]["uid"])
+    result = cluster.find(f"{REPORTS}/{cluster.node.name}")
+    return "" if result is None else str(result["metadata"]["uid"])
 
 
 BEFORE = (gpus_on_the_node, runtime_class, helm_install, labels_appear)

@@ -48,10 +48,10 @@ def trivial_pod(cluster: Cluster) -> None:
     cluster.until(
         lambda: terminated(cluster.pod("trivial")), seconds=POD_WITHIN, what="the trivial pod's end"
     )
-    said = terminated(cluster.pod("trivial"))
+    output = terminated(cluster.pod("trivial"))
     wanted = f"10.0.0.1:443 {cluster.api.get('/version')['gitVersion']}"
-    cluster.must_be(said.get("message"), wanted, what="the termination message")
-    cluster.say(f"a pod reached the API server and said: {said['message']}")
+    cluster.must_be(output.get("message"), wanted, what="the termination message")
+    cluster.say(f"a pod reached the API server and said: {output['message']}")
 
 
 def container(code: str, **more: object) -> dict[str, object]:

@@ -42,12 +42,12 @@ class Clock:
 def sizes(text: str) -> list[int]:
     """`100,1000,5000` as numbers; what argparse shows when it is not that."""
     try:
-        found = [int(part) for part in text.split(",")]
+        result = [int(part) for part in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: give counts such as 100,1000") from None
-    if not all(1 <= one <= LARGEST for one in found):
+    if not all(1 <= one <= LARGEST for one in result):
         raise argparse.ArgumentTypeError(f"{text!r}: counts from 1 to {LARGEST:,}")
-    return found
+    return result
 
 
 def run(wanted: Sequence[int], directory: Path) -> None:
@@ -65,18 +65,18 @@ def run(wanted: Sequence[int], directory: Path) -> None:
         flush=True,
     )
     find_or_build(progress=clock.say)
-    found = [
+    result = [
         one_size(count, directory / f"{count}-nodes", defaults=defaults, clock=clock) for count in wanted
     ]
-    print(f"\n{summary(found)}\n")
-    for figures in found:
+    print(f"\n{summary(result)}\n")
+    for figures in result:
         print(
             f"{figures.nodes:,} nodes: {figures.node_kilobytes:.1f} KB each; "
             f"{figures.operator.writes_per_node:.2f} writes a node, {figures.conflicts} conflicts; "
             f"latency of {figures.calm.samples} and {figures.busy.samples} results"
         )
-    print(f"Writes of a first run: {found[-1].first}")
-    print(f"Of a run that found the same: {found[-1].unchanged}")
+    print(f"Writes of a first run: {result[-1].first}")
+    print(f"Of a run that found the same: {result[-1].unchanged}")
     print(
         "The ratios are the message. Absolute numbers are of this machine, and of what else it did meanwhile."
     )
@@ -90,9 +90,9 @@ def one_size(count: int, directory: Path, *, defaults: Defaults, clock: Clock) -
 
     say("starting a control plane")
     with ControlPlane(directory) as plane:
-        found = asyncio.run(_measure(plane, count, defaults=defaults, say=say))
+        result = asyncio.run(_measure(plane, count, defaults=defaults, say=say))
     shutil.rmtree(directory, ignore_errors=True)
-    return found
+    return result
 
 
 async def _measure(plane: ControlPlane, count: int, *, defaults: Defaults, say: stage.Say) -> Figures:

@@ -93,8 +93,8 @@ class SameWrites:
         self, node: NodeView, status: Object, pod: str, mark: str
     ) -> list[tuple[str, str, Object, str]]:
         report = quote(node.name)
-        held = status["desired"]["labels"]
-        labels = {f"load.example/{key.rpartition('/')[2]}": f"{value}-{mark}" for key, value in held.items()}
+        taken = status["desired"]["labels"]
+        labels = {f"load.example/{key.rpartition('/')[2]}": f"{value}-{mark}" for key, value in taken.items()}
         condition = {
             "type": "BenchValidated",
             "status": "True",

@@ -64,11 +64,11 @@ class Measured:
         """Start it and wait for its first full list: the seconds that took, and when it was (epoch)."""
         started = time.monotonic()
         self._process.start()
-        while '"listed ' not in self._process.words():
+        while '"listed ' not in self._process.output():
             self.alive()
             if time.monotonic() - started > within:
                 raise TestbedError(
-                    f"no first full list after {within:.0f} s:\n{self._process.words()[-2000:]}"
+                    f"no first full list after {within:.0f} s:\n{self._process.output()[-2000:]}"
                 )
             await asyncio.sleep(LOOK_SECONDS)
         return time.monotonic() - started, time.time()
@@ -76,7 +76,7 @@ class Measured:
     def alive(self) -> None:
         """Raises `TestbedError` with its last words when it has ended."""
         if not self._process.running():
-            raise TestbedError(f"the operator ended:\n{self._process.words()[-2000:]}")
+            raise TestbedError(f"the operator ended:\n{self._process.output()[-2000:]}")
 
     def cpu(self) -> float:
         """CPU seconds so far."""
@@ -90,7 +90,7 @@ class Measured:
         """SIGTERM; raises `TestbedError` when that is not followed by a clean end."""
         code = self._process.stop()
         if code:
-            raise TestbedError(f"the operator ended with {code}:\n{self._process.words()[-2000:]}")
+            raise TestbedError(f"the operator ended with {code}:\n{self._process.output()[-2000:]}")
 
     def kill(self) -> None:
         """At once, if it still runs."""

@@ -74,7 +74,7 @@ CPU_FLAGS = (
 
 def node_body(name: str, *, labels: Mapping[str, str]) -> Object:
     """A Ready node with 8 GPUs, of about 20 KB once the API server has added managedFields."""
-    room = {"cpu": "224", "memory": "2113411308Ki", "pods": "110", "nvidia.com/gpu": "8"}
+    free = {"cpu": "224", "memory": "2113411308Ki", "pods": "110", "nvidia.com/gpu": "8"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -84,15 +84,15 @@ def node_body(name: str, *, labels: Mapping[str, str]) -> Object:
             "taints": [{"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}],
         },
         "status": {
-            "capacity": room,
-            "allocatable": room,
+            "capacity": free,
+            "allocatable": free,
             "conditions": _conditions(),
             "addresses": [
                 {"type": "InternalIP", "address": "10.9.8.7"},
                 {"type": "Hostname", "address": name},
             ],
             "nodeInfo": _node_info(name),
-            "images": [_image(place) for place in range(IMAGES)],
+            "images": [_image(location) for location in range(IMAGES)],
         },
     }
 
@@ -148,12 +148,12 @@ def _conditions() -> list[Object]:
         "PIDPressure": ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
         "NetworkUnavailable": ("CiliumIsUp", "Cilium is running on this node"),
     }
-    found = [
+    match = [
         {"type": kind, "status": "False", "reason": reason, "message": message}
         for kind, (reason, message) in pressure.items()
     ]
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is ready"}
-    return [{**one, "lastHeartbeatTime": at, "lastTransitionTime": at} for one in [*found, ready]]
+    return [{**one, "lastHeartbeatTime": at, "lastTransitionTime": at} for one in [*match, ready]]
 
 
 def _node_info(name: str) -> Object:
@@ -171,10 +171,10 @@ def _node_info(name: str) -> Object:
     }
 
 
-def _image(place: int) -> Object:
-    repository = f"registry.example.com/platform/training/pytorch-distributed-{place:02d}"
-    names_ = [f"{repository}@sha256:{_hex(repository, 64)}", f"{repository}:2.7.1-cuda12.8-{place:02d}"]
-    return {"names": names_, "sizeBytes": 9_000_000_000 - place}
+def _image(location: int) -> Object:
+    repository = f"registry.example.com/platform/training/pytorch-distributed-{location:02d}"
+    names_ = [f"{repository}@sha256:{_hex(repository, 64)}", f"{repository}:2.7.1-cuda12.8-{location:02d}"]
+    return {"names": names_, "sizeBytes": 9_000_000_000 - location}
 
 
 def _hex(seed: str, length: int) -> str:
@@ -232,12 +232,12 @@ def other_boards() -> Result:
 
     Under an H100's UUIDs it would have lost two thirds of its links, and be tainted for that.
     """
-    found = dgx1()
+    match = dgx1()
     gpus = [
-        replace(gpu, uuid=f"GPU-{place:08x}-2222-3333-4444-555555555555")
-        for place, gpu in enumerate(found.gpus, 64)
+        replace(gpu, uuid=f"GPU-{location:08x}-2222-3333-4444-555555555555")
+        for location, gpu in enumerate(match.gpus, 64)
     ]
-    return replace(found, gpus=gpus)
+    return replace(match, gpus=gpus)
 
 
 def report_status(node: NodeView, result: Result, *, policy: Policy, now: float) -> Object:

@@ -26,7 +26,7 @@ from testbed.scripted import stamp
 class Pace:
     """Ends one run after another on nodes whose first run, of an H100, is over.
 
-    `settled` waits until the operator has dealt with all pods.
+    `wait_idle` waits until the operator has dealt with all pods.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Pace:
         *,
         policy: Policy,
         namespace: str,
-        settled: Callable[[], Awaitable[None]],
+        wait_idle: Callable[[], Awaitable[None]],
     ) -> None:
         self._population = population
         self._record = record
         self._policy = policy
         self._namespace = namespace
-        self._settled = settled
+        self._wait_idle = wait_idle
         self._runs: dict[str, int] = {}
 
     async def prepare(self, nodes: Sequence[NodeView]) -> dict[str, NodeView]:
@@ -64,23 +64,23 @@ class Pace:
         """End the pods, `rate` a second.  `TestbedError` when a node did not get its new labels."""
         self._record.mark()
         offered = await self._end_all(pods, rate=rate)
-        await self._settled()
+        await self._wait_idle()
         writes = self._record.since_mark(ADMIN, KUBELET)
-        found = latencies(
+        result = latencies(
             [one for one in writes if one.user == KUBELET and one.kind == "patch pods/status"],
             [one for one in writes if one.user == ADMIN and one.kind == "patch nodes"],
             node_of={pod: node.name for pod, node in pods.items()},
         )
-        if len(found) != len(pods):
-            raise TestbedError(f"{len(found)} of {len(pods)} nodes got new labels")
-        return latency_of(list(found.values()), rate=offered)
+        if len(result) != len(pods):
+            raise TestbedError(f"{len(result)} of {len(pods)} nodes got new labels")
+        return latency_of(list(result.values()), rate=offered)
 
     async def _end_all(self, pods: dict[str, NodeView], *, rate: float) -> float:
         """End one pod after another; the rate that was reached."""
         started = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            for place, (pod, node) in enumerate(pods.items()):
-                await asyncio.sleep(started + place / rate - time.monotonic())
+            for location, (pod, node) in enumerate(pods.items()):
+                await asyncio.sleep(started + location / rate - time.monotonic())
                 group.create_task(self._end(pod, node))
             seconds = time.monotonic() - started
         return len(pods) / seconds

@@ -15,8 +15,8 @@ def memory_mib(pid: int) -> tuple[float, float]:
 
 def parse_memory(status: str) -> tuple[float, float]:
     """VmRSS and VmHWM of the text of /proc/PID/status, MiB."""
-    found = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
-    return int(found["VmRSS"]) / 1024, int(found["VmHWM"]) / 1024
+    result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
+    return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
 
 
 def cpu_seconds(pid: int) -> float:

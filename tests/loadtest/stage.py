@@ -104,7 +104,7 @@ class Stage:
 
     async def _fill(self, policy: Policy) -> tuple[list[NodeView], float]:
         self._say(f"creating {self._count:,} nodes")
-        wanted = (f"gpu-{place:05d}" for place in range(self._count))
+        wanted = (f"gpu-{location:05d}" for location in range(self._count))
         nodes = await self._population.nodes(wanted, labels=objects.SELECTED)
         size = len(
             json.dumps(self._plane.rest().get(f"/api/v1/nodes/{nodes[0].name}"), separators=(",", ":"))
@@ -128,7 +128,7 @@ class Stage:
         self._record.mark()
         start, listed = await self._operator.start(within=START_SECONDS)
         cpu = self._operator.cpu()
-        await self._settled(NAMESPACE)
+        await self._wait_idle(NAMESPACE)
         cpu = self._operator.cpu() - cpu
         mine = [one for one in self._record.since_mark(ADMIN) if _of_validations(one)]
         labelled = {one.name for one in mine if one.kind == "patch nodes" and one.done}
@@ -152,7 +152,7 @@ class Stage:
         if node.labels.get(names.LABEL_NVLINK_GBPS) != "450":
             raise TestbedError(f"node {name} carries other labels than its hardware demands: {node.labels}")
 
-    async def _settled(self, namespace: str) -> None:
+    async def _wait_idle(self, namespace: str) -> None:
         within = SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * self._count
         await gone(self._population, namespace, within=within, alive=self._operator.alive)
         await asyncio.sleep(0.5)  # the last lines of the audit log
@@ -163,21 +163,21 @@ class Stage:
             self._record,
             policy=policy,
             namespace=NAMESPACE,
-            settled=lambda: self._settled(NAMESPACE),
+            wait_idle=lambda: self._wait_idle(NAMESPACE),
         )
-        found = []
+        match = []
         for rate, most in PACES:
             pods = await pace.prepare(nodes[:most])
             self._say(f"ending {len(pods)} probe pods, {rate} a second, with another machine each")
             latency = await pace.run(pods, rate=rate)
             self._say(f"p50 {latency.p50:.0f} ms, p99 {latency.p99:.0f} ms, worst {latency.worst:.0f} ms")
-            found.append(latency)
-        return found
+            match.append(latency)
+        return match
 
     async def _writes(self) -> tuple[Writes, Writes, Writes]:
         """Whole validations on a few more nodes: the operator makes the pods, the scheduler places them."""
         self._say(f"counting writes on {COUNTED_NODES} nodes more: first, changed and unchanged run")
-        wanted = [f"new-{place:02d}" for place in range(COUNTED_NODES)]
+        wanted = [f"new-{location:02d}" for location in range(COUNTED_NODES)]
         api = self._plane.rest(_token(self._plane.kubelet_kubeconfig))
         with ScriptedKubelet(api, namespace=NAMESPACE, answer=_answering(h100())) as kubelet:
             self._record.mark()
@@ -198,11 +198,11 @@ class Stage:
             if time.monotonic() > until:
                 raise TestbedError(f"{len(kubelet.ended)} of {run * len(wanted)} runs ended")
             await asyncio.sleep(0.1)
-        await self._settled(NAMESPACE)
+        await self._wait_idle(NAMESPACE)
         mine = [one for one in self._record.since_mark(ADMIN) if _of_validations(one)]
-        found = Writes(kinds=kinds(mine, per=len(wanted)))
-        self._say(f"run {run}: {found.total:g} writes a node: {found}")
-        return found
+        match = Writes(kinds=kinds(mine, per=len(wanted)))
+        self._say(f"run {run}: {match.total:g} writes a node: {match}")
+        return match
 
     async def _ask(self, name: str, run: int) -> None:
         path = f"{loops.REPORTS}/{name}"
@@ -248,8 +248,8 @@ def _answering(result: Result) -> Callable[[dict[str, Any]], str]:
 
 
 def _token(kubeconfig: Path) -> str:
-    found: str = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))["users"][0]["user"]["token"]
-    return found
+    match: str = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))["users"][0]["user"]["token"]
+    return match
 
 
 def crds(folder: Path) -> list[str]:

@@ -65,25 +65,25 @@ def _timed(hardware: Hardware, *, name: str) -> float:
 
 def nodes_per_hour(seconds: float, *, fleet: int) -> float:
     """How many nodes are validated in an hour, each held so many seconds, at the default budget."""
-    places = concurrent_probes(Budget().concurrent_nccl_probes, fleet)
-    return places * 3600 / (seconds + POD_SECONDS)
+    locations = concurrent_probes(Budget().concurrent_nccl_probes, fleet)
+    return locations * 3600 / (seconds + POD_SECONDS)
 
 
-def summary(found: Validation) -> str:
+def summary(match: Validation) -> str:
     """The section of `make loadtest`."""
-    median, worst = statistics.median(found.overhead), percentile(found.overhead, 1)
-    runs = f"{len(found.overhead)} runs: median {median:.2f} s, worst {worst:.2f} s"
+    median, worst = statistics.median(match.overhead), percentile(match.overhead, 1)
+    runs = f"{len(match.overhead)} runs: median {median:.2f} s, worst {worst:.2f} s"
     head = ["Nodes validated per hour by one operator", *(f"{fleet:,} nodes" for fleet in FLEETS)]
     rows = [
-        ["  at a time, by the default budget", *(str(_places(fleet)) for fleet in FLEETS)],
-        [f"  {found.whole:.0f} s each, as simulated", *_hours(found.whole)],
+        ["  at a time, by the default budget", *(str(_slots(fleet)) for fleet in FLEETS)],
+        [f"  {match.whole:.0f} s each, as simulated", *_hours(match.whole)],
         [f"  {REAL_SECONDS:.0f} s each, as estimated of real GPUs", *_hours(REAL_SECONDS)],
     ]
     return "\n".join(
         [
             f"nccl: a whole validation of {PROFILE} by the real program, with a simulated NCCL",
             f"  everything but NCCL, of {runs} (budget < {OVERHEAD_BUDGET:g} s)",
-            f"  with NCCL's times as simulated: {found.whole:.1f} s, of which NCCL has {found.of_nccl:.1f} s",
+            f"  with NCCL's times as simulated: {match.whole:.1f} s, of which NCCL has {match.of_nccl:.1f} s",
             "",
             table([head, *rows]),
             f"  Reckoned: places x 3,600 / (seconds + {POD_SECONDS:g} s, assumed, for a pod to come and go).",
@@ -91,7 +91,7 @@ def summary(found: Validation) -> str:
     )
 
 
-def _places(fleet: int) -> int:
+def _slots(fleet: int) -> int:
     return concurrent_probes(Budget().concurrent_nccl_probes, fleet)
 
 

@@ -116,12 +116,12 @@ def latencies(
     `node_of`: from pod to node.  A node whose labels were not patched is left out.
     """
     ended = {node_of[write.name]: write.received for write in finished if write.done}
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for write in sorted(labelled, key=lambda one: one.at):
         start = ended.get(write.name)
-        if write.done and start is not None and write.name not in found and write.at >= start:
-            found[write.name] = (write.at - start) * 1000
-    return found
+        if write.done and start is not None and write.name not in result and write.at >= start:
+            result[write.name] = (write.at - start) * 1000
+    return result
 
 
 def _seconds(stamp: str) -> float:

@@ -38,10 +38,10 @@ def cells() -> dict[str, list[Cell]]:
         machine.profile: [one for one in SCENARIOS if (machine.profile, one.name) in CHOSEN]
         for machine in MACHINES
     }
-    found: dict[str, list[Cell]] = {}
+    result: dict[str, list[Cell]] = {}
     for cell in play(MACHINES, wanted):
-        found.setdefault(cell.machine.profile, []).append(cell)
-    return found
+        result.setdefault(cell.machine.profile, []).append(cell)
+    return result
 
 
 @pytest.mark.timeout(1800)
@@ -81,9 +81,9 @@ def test_every_profile_and_every_fault_is_in_the_table() -> None:
 
 def test_no_word_is_misspelt() -> None:
     """A scenario asks only for words that some machine has, and is tried on one machine at least."""
-    words = {word for machine in MACHINES for word in machine.has}
+    message = {word for machine in MACHINES for word in machine.has}
     for scenario in SCENARIOS:
-        assert {*scenario.where, *(other.has for other in scenario.otherwise)} <= words, scenario.name
+        assert {*scenario.where, *(other.has for other in scenario.otherwise)} <= message, scenario.name
         assert any(exists(machine, scenario) for machine in MACHINES), scenario.name
 
 

@@ -44,7 +44,7 @@ class Program:
         """What it has printed so far."""
         return self._output.read_text()
 
-    def wait_for_words(self, text: str) -> None:
+    def wait_for_output(self, text: str) -> None:
         """Until it has printed them; at once with its output when it ends without."""
 
         def printed() -> bool:

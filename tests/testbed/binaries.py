@@ -101,16 +101,16 @@ class Binaries:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Match:
     """A program that is there and says its version."""
 
     path: Path
     version: Version
 
 
-def say(words: str) -> None:
+def say(message: str) -> None:
     """A line of progress, at once."""
-    print(words, flush=True)
+    print(message, flush=True)
 
 
 def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] | None = None) -> Binaries:
@@ -118,8 +118,8 @@ def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] | None
     search = _Search(os.environ if environ is None else environ, progress)
     paths = search.kubernetes()
     for tool in (ETCD_TOOL, HELM_TOOL):
-        if found := search.first_usable(tool.name):
-            paths[tool.name] = found.path
+        if result := search.first_usable(tool.name):
+            paths[tool.name] = result.path
     needed = [tool for tool in (ETCD_TOOL, *KUBERNETES_TOOLS, HELM_TOOL) if tool.name not in paths]
     paths |= build_missing(needed, cache=search.cache, environ=search.environ, progress=progress)
     return Binaries(
@@ -135,8 +135,8 @@ def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] | None
 def find_or_build_kubectl(progress: Progress = say, *, environ: Mapping[str, str] | None = None) -> Path:
     """Any kubectl that is there, else one that is built."""
     search = _Search(os.environ if environ is None else environ, progress)
-    if found := search.kubectl():
-        return found
+    if result := search.kubectl():
+        return result
     built = build_missing([KUBECTL_TOOL], cache=search.cache, environ=search.environ, progress=progress)
     return built[KUBECTL_TOOL.name]
 
@@ -196,11 +196,11 @@ class _Search:
             )
         return {}
 
-    def first_usable(self, name: str) -> Found | None:
+    def first_usable(self, name: str) -> Match | None:
         """The first one that is new enough."""
         return next(self.usable(name), None)
 
-    def usable(self, name: str) -> Iterator[Found]:
+    def usable(self, name: str) -> Iterator[Match]:
         """Those in KUBEBUILDER_ASSETS and on PATH that run and are new enough; others are mentioned."""
         minimum = MINIMUM.get(name, MINIMUM["kube-apiserver"])
         for path in self._present(name):
@@ -210,7 +210,7 @@ class _Search:
                 self._progress(f"{path} is left aside: {error}")
                 continue
             if version >= minimum:
-                yield Found(path=path, version=version)
+                yield Match(path=path, version=version)
             else:
                 self._progress(f"{path} is left aside: {_text(version)} is older than {_text(minimum)}")
 
@@ -224,8 +224,8 @@ class _Search:
         assets = self.environ.get("KUBEBUILDER_ASSETS")
         if assets and not Path(assets).is_dir():
             raise BinaryError(f"KUBEBUILDER_ASSETS is {assets}, which is no folder: correct it or unset it")
-        found = [shutil.which(name, path=folder) for folder in (assets, self.environ.get("PATH")) if folder]
-        return [Path(path).absolute() for path in dict.fromkeys(found) if path]
+        result = [shutil.which(name, path=folder) for folder in (assets, self.environ.get("PATH")) if folder]
+        return [Path(path).absolute() for path in dict.fromkeys(result) if path]
 
 
 def _ask_version(path: Path, name: str) -> Version:
@@ -237,16 +237,16 @@ def _ask_version(path: Path, name: str) -> Version:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BinaryError(f"it does not say its version ({error})") from error
     if answer.returncode or not VERSION.search(answer.stdout):
-        words = (answer.stdout + answer.stderr).strip().splitlines()
-        said = words[0] if words else "nothing"
-        raise BinaryError(f"it does not say its version (exit code {answer.returncode}, it said: {said})")
+        message = (answer.stdout + answer.stderr).strip().splitlines()
+        output = message[0] if message else "nothing"
+        raise BinaryError(f"it does not say its version (exit code {answer.returncode}, it said: {output})")
     return _parse(answer.stdout)
 
 
 def _parse(text: str) -> Version:
-    found = VERSION.search(text)
-    assert found is not None
-    major, minor, patch = found.groups()
+    result = VERSION.search(text)
+    assert result is not None
+    major, minor, patch = result.groups()
     return int(major), int(minor), int(patch)
 
 
@@ -264,8 +264,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
     try:
-        found = find_or_build()
-        kubectl = find_or_build_kubectl() if "kubectl" in arguments else found.kubectl
+        result = find_or_build()
+        kubectl = find_or_build_kubectl() if "kubectl" in arguments else result.kubectl
         if "kubelet" in arguments:
             say(f"kubelet: {build_kubelet()}")
     except TestbedError as error:
@@ -274,7 +274,7 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("testbed: interrupted; what was built is kept", file=sys.stderr)
         return 130
-    for name, path in (vars(found) | {"kubectl": kubectl}).items():
+    for name, path in (vars(result) | {"kubectl": kubectl}).items():
         say(f"{name.replace('_', '-')}: {path or 'none (for people only)'}")
     return 0
 

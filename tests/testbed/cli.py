@@ -44,25 +44,25 @@ def default_directory() -> Path:
 def up(options: Options) -> None:
     """Start a testbed, or say that it runs."""
     with daemon.only_one(options.dir):
-        found = daemon.holder(options.dir)
-        if found is None:
+        result = daemon.holder(options.dir)
+        if result is None:
             find_or_build(progress=_say)
             _say("starting the control plane and the simulated nodes")
-            found = daemon.start(options.dir, dict(DEFAULT_NODES))
-        elif not found.ready:
-            found = daemon.wait_ready(options.dir, found.alive)
+            result = daemon.start(options.dir, dict(DEFAULT_NODES))
+        elif not result.ready:
+            result = daemon.wait_ready(options.dir, result.alive)
         else:
-            _say(f"already running (pid {found.pid})")
-    print(_usage(found, options.dir))
+            _say(f"already running (pid {result.pid})")
+    print(_usage(result, options.dir))
 
 
-def _usage(found: daemon.Holder, directory: Path) -> str:
+def _usage(result: daemon.Holder, directory: Path) -> str:
     """What to type next; kubectl may be one that the testbed has built."""
     me = _command(directory)
-    kubectl = "kubectl" if shutil.which("kubectl") else shlex.quote(found.kubectl)
+    kubectl = "kubectl" if shutil.which("kubectl") else shlex.quote(result.kubectl)
     lines = [
-        f"export KUBECONFIG={shlex.quote(found.kubeconfig)}",
-        f"{kubectl} get nodes" if found.kubectl else "# there is no kubectl: any Kubernetes client will do",
+        f"export KUBECONFIG={shlex.quote(result.kubeconfig)}",
+        f"{kubectl} get nodes" if result.kubectl else "# there is no kubectl: any Kubernetes client will do",
         f"{me} nodes",
         f"{me} fault gpu-h100 p2p-refused",
         f"{me} heal gpu-h100",
@@ -76,10 +76,10 @@ def _command(directory: Path) -> str:
     program = Path(sys.executable)
     with contextlib.suppress(ValueError):
         program = program.relative_to(Path.cwd())
-    words = [str(program), "-m", "testbed"]
+    message = [str(program), "-m", "testbed"]
     if directory != default_directory().resolve():
-        words += ["--dir", str(directory)]
-    return shlex.join(words)
+        message += ["--dir", str(directory)]
+    return shlex.join(message)
 
 
 def down(options: Options) -> None:
@@ -91,10 +91,10 @@ def down(options: Options) -> None:
 
 def status(options: Options) -> None:
     """What runs, and where."""
-    found = _running(options)
+    result = _running(options)
     specs = Nodes(options.dir).specs()
-    print(f"running: pid {found.pid}, {len(specs)} nodes, in {options.dir}")
-    print(f"kubeconfig: {found.kubeconfig}")
+    print(f"running: pid {result.pid}, {len(specs)} nodes, in {options.dir}")
+    print(f"kubeconfig: {result.kubeconfig}")
 
 
 def serve(options: Options) -> None:
@@ -105,8 +105,8 @@ def serve(options: Options) -> None:
 
 def nodes(options: Options) -> None:
     """A table of the nodes."""
-    found = _running(options)
-    objects = asyncio.run(_fetch_nodes(Path(found.kubeconfig)))
+    result = _running(options)
+    objects = asyncio.run(_fetch_nodes(Path(result.kubeconfig)))
     plugged = Nodes(options.dir)
     heading = (
         "NODE",
@@ -216,14 +216,14 @@ def env(options: Options) -> None:
 
 
 def _running(options: Options) -> daemon.Holder:
-    found = daemon.holder(options.dir)
-    if found is None or not found.ready:
+    result = daemon.holder(options.dir)
+    if result is None or not result.ready:
         raise TestbedError(f"no testbed runs in {options.dir}: start one with `{_command(options.dir)} up`")
-    return found
+    return result
 
 
-def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 def parser() -> argparse.ArgumentParser:

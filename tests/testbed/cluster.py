@@ -156,12 +156,12 @@ def start_host(*, kubeconfig: Path, directory: Path, log: IO[bytes]) -> subproce
 
 def find_processes(pods: Path, *, namespace: str, pod: str = "") -> list[PodProcess]:
     """The running containers below a folder NODE/pods/NAMESPACE_NAME_UID/CONTAINER."""
-    found = []
+    result = []
     for file in sorted(pods.glob(f"*/pods/{namespace}_{pod}*/*/pid")):
         with contextlib.suppress(OSError, ValueError):  # it may have just ended
             pid = int(file.read_text())
             container = file.parent
-            found.append(
+            result.append(
                 PodProcess(
                     node=container.parents[2].name,
                     namespace=namespace,
@@ -171,7 +171,7 @@ def find_processes(pods: Path, *, namespace: str, pod: str = "") -> list[PodProc
                     directory=container,
                 )
             )
-    return found
+    return result
 
 
 def read_logs(pods: Path, *, namespace: str, pod: str) -> str:

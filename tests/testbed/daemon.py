@@ -62,10 +62,10 @@ def start_time(pid: int) -> str | None:
 def holder(directory: Path) -> Holder | None:
     """Who holds the testbed in this directory; None when nobody does any more."""
     try:
-        found = Holder(**json.loads((directory / "testbed.json").read_text()))
+        result = Holder(**json.loads((directory / "testbed.json").read_text()))
     except FileNotFoundError:
         return None
-    return found if found.alive() else None
+    return result if result.alive() else None
 
 
 def _write(directory: Path, state: Holder) -> None:
@@ -85,7 +85,7 @@ def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
         signal.signal(number, _interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stop)
     try:
-        with Testbed(directory, nodes=nodes, progress=lambda words: print(words, flush=True)) as testbed:
+        with Testbed(directory, nodes=nodes, progress=lambda message: print(message, flush=True)) as testbed:
             kubectl = testbed.control_plane.binaries.kubectl
             ready = Holder(
                 pid=me,
@@ -142,8 +142,8 @@ def wait_ready(directory: Path, alive: Callable[[], bool]) -> Holder:
     """Wait while the holder is `alive`; TestbedError with the end of its log when it does not get ready."""
     until = time.monotonic() + START_SECONDS
     while alive() and time.monotonic() < until:
-        if (found := holder(directory)) is not None and found.ready:
-            return found
+        if (result := holder(directory)) is not None and result.ready:
+            return result
         time.sleep(LOOK_SECONDS)
     log = directory / "testbed.log"
     raise TestbedError(f"the testbed did not start; the end of {log}:\n{log_tail(log)}")
@@ -160,14 +160,14 @@ def only_one(directory: Path) -> Iterator[None]:
 
 def stop(directory: Path) -> bool:
     """End the holder and what it started; whether there was one."""
-    found = holder(directory)
-    if found is None:
+    result = holder(directory)
+    if result is None:
         return False
-    os.kill(found.pid, signal.SIGTERM)
+    os.kill(result.pid, signal.SIGTERM)
     until = time.monotonic() + STOP_SECONDS
-    while found.alive():
+    while result.alive():
         if time.monotonic() > until:
-            os.kill(found.pid, signal.SIGKILL)  # its processes end with it
+            os.kill(result.pid, signal.SIGKILL)  # its processes end with it
             break
         time.sleep(LOOK_SECONDS)
     return True

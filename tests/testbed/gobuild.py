@@ -113,10 +113,10 @@ class _Heartbeat:
     def seconds(self) -> float:
         return time.monotonic() - self._start
 
-    def tick(self, words: Callable[[float], str]) -> None:
+    def tick(self, message: Callable[[float], str]) -> None:
         """Say `words(seconds since the start)` if it is time to."""
         if self.seconds >= self._next:
-            self._progress(words(self.seconds))
+            self._progress(message(self.seconds))
             self._next = self.seconds + HEARTBEAT_SECONDS
 
 
@@ -252,8 +252,8 @@ def _go_version(go: Path, environ: Mapping[str, str]) -> tuple[int, int]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return (0, 0)
-    found = re.search(r"go(\d+)\.(\d+)", answer.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    result = re.search(r"go(\d+)\.(\d+)", answer.stdout)
+    return (int(result[1]), int(result[2])) if result else (0, 0)
 
 
 def _dotted(version: Sequence[int]) -> str:

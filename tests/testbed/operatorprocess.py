@@ -100,18 +100,18 @@ class OperatorProcess(Running):
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(STOP_SECONDS)
 
-    def words(self) -> str:
+    def output(self) -> str:
         """What it printed since its last start."""
         return self.log.read_bytes()[self._read_from :].decode(errors="replace") if self.log.exists() else ""
 
     def port(self) -> int:
         """Its HTTP port, once it listens."""
         until = time.monotonic() + START_SECONDS
-        while (found := _PORT.search(self.words())) is None:
+        while (result := _PORT.search(self.output())) is None:
             if not self.running() or time.monotonic() > until:
-                raise TestbedError(f"the operator does not listen:\n{self.words()[-2000:]}")
+                raise TestbedError(f"the operator does not listen:\n{self.output()[-2000:]}")
             time.sleep(0.05)
-        return int(found[1])
+        return int(result[1])
 
     def http(self, path: str) -> tuple[int, str]:
         """GET from its HTTP server: status and text."""
@@ -126,7 +126,7 @@ class OperatorProcess(Running):
         until = time.monotonic() + START_SECONDS
         while self.http("/readyz")[0] != 200:
             if time.monotonic() > until:
-                raise TestbedError(f"the operator is not ready:\n{self.words()[-2000:]}")
+                raise TestbedError(f"the operator is not ready:\n{self.output()[-2000:]}")
             time.sleep(0.05)
 
     def metric(self, name: str) -> float:

@@ -26,9 +26,9 @@ GRANDCHILD = f"child = subprocess.Popen([sys.executable, '-c', {FOREVER!r}], sta
 """A line of Python that starts a process in a session of its own."""
 
 
-def say(words: str) -> str:
+def say(message: str) -> str:
     """Python that writes the termination message."""
-    return f"import os; open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write({words!r}); "
+    return f"import os; open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write({message!r}); "
 
 
 class PodRunner:
@@ -97,33 +97,33 @@ class PodRunner:
 
     def pids(self, name: str) -> list[int]:
         """First processes of the pod's containers."""
-        return [found.pid for found in find_processes(self.directory, namespace="default", pod=name)]
+        return [result.pid for result in find_processes(self.directory, namespace="default", pod=name)]
 
     def files(self, name: str) -> Path:
         """The pod's folder."""
-        [found] = self.directory.glob(f"*/pods/default_{name}_*")
-        return found
+        [result] = self.directory.glob(f"*/pods/default_{name}_*")
+        return result
 
 
 async def wait_for(condition: Callable[[], Awaitable[Any]], *, seconds: float = 20) -> Any:
     """Poll until the condition gives something truthy; TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while True:
-            if found := await condition():
-                return found
+            if result := await condition():
+                return result
             await asyncio.sleep(0.02)
 
 
 def state(pod: Object) -> Object:
     """State of the pod's first container; empty before the kubelet has written one."""
-    found: Object = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {})
-    return found
+    result: Object = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {})
+    return result
 
 
 def end(status: Object) -> Object:
     """How the first container ended."""
-    found: Object = status["containerStatuses"][0]["state"]["terminated"]
-    return found
+    result: Object = status["containerStatuses"][0]["state"]["terminated"]
+    return result
 
 
 async def all_dead(pids: list[int]) -> None:
@@ -148,5 +148,5 @@ async def armed(runner: PodRunner, name: str) -> None:
 
 def condition(pod: Object, kind: str = "Ready") -> str:
     """Status of one of the pod's conditions."""
-    found: dict[str, str] = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
-    return found.get(kind, "absent")
+    result: dict[str, str] = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
+    return result.get(kind, "absent")

@@ -122,8 +122,8 @@ class _Kept(threading.local):
     """The open connections of one thread, by host, port and certificate file."""
 
     def connections(self) -> dict[_Address, _Connection]:
-        found: dict[_Address, _Connection] = self.__dict__.setdefault("found", {})
-        return found
+        result: dict[_Address, _Connection] = self.__dict__.setdefault("found", {})
+        return result
 
 
 _KEPT = _Kept()

@@ -33,11 +33,11 @@ def create_node(
     """A Ready GPU node with room for pods; no kubelet renews its lease."""
     own = {"kubernetes.io/hostname": name, "nvidia.com/gpu.present": "true"}
     node = api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": own | dict(labels or {})}})
-    room = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
+    free = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8"}
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": stamp()}
     status = {
-        "capacity": room,
-        "allocatable": room,
+        "capacity": free,
+        "allocatable": free,
         "conditions": [ready],
         "nodeInfo": {"bootID": boot, "kubeletVersion": "v1.36.3", "operatingSystem": "linux"},
     }

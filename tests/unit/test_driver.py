@@ -216,15 +216,15 @@ def test_throttle_counters_have_the_numbers_of_their_release(
     with NvmlClient(with_driver(version, tmp_path).env()) as nvml:
         fields = {number: nvml.field(0, number) for first in (251, 269) for number in range(first, first + 3)}
 
-    def told(first: int | None) -> set[tuple[int, int]]:
+    def reported(first: int | None) -> set[tuple[int, int]]:
         return {
             (f["nvmlReturn"], f["valueType"])
             for n, f in fields.items()
             if first is not None and first <= n < first + 3
         }
 
-    assert told(trio) == (set() if trio is None else {(0, ULL)})
-    assert told(constants) == (set() if constants is None else {(0, UINT)})
+    assert reported(trio) == (set() if trio is None else {(0, ULL)})
+    assert reported(constants) == (set() if constants is None else {(0, UINT)})
     beyond = {n for n in fields if n > abilities(version).fields_known}
     assert {fields[n]["nvmlReturn"] for n in beyond} <= {INVALID_ARGUMENT}
 

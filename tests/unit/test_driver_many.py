@@ -72,10 +72,10 @@ def test_threads_see_whole_states_while_hardware_changes(h100: Hardware) -> None
         for turn in range(10):
             h100.fault("hot", gpu=turn % 4, celsius=91)
             h100.heal()
-        told, _ = process.communicate(timeout=30)
+        reported, _ = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert told == "[]\n"
+    assert reported == "[]\n"
 
 
 def test_two_machines_stand_side_by_side(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def ecc(nvml: NvmlClient, kind: int, since: int, *, gpu: int = 0) -> int:
 
 def with_gpu(profile: str, directory: Path, **facts: Any) -> Hardware:
     """A machine whose first GPU has something behind it."""
-    found = profiles.load(profile)
-    gpus = (msgspec.structs.replace(found.gpus[0], **facts), *found.gpus[1:])
-    return plug(msgspec.structs.replace(found, gpus=gpus), directory)
+    result = profiles.load(profile)
+    gpus = (msgspec.structs.replace(result.gpus[0], **facts), *result.gpus[1:])
+    return plug(msgspec.structs.replace(result, gpus=gpus), directory)
 
 
 # Memory
@@ -56,8 +56,8 @@ def test_errors_are_counted_by_calls_and_fields_alike(hardware: Hardware, nvml: 
     assert [ecc(nvml, UNCORRECTED, since, gpu=1) for since in (VOLATILE, AGGREGATE)] == [3, 3]
     assert [ecc(nvml, CORRECTED, VOLATILE, gpu=1), ecc(nvml, UNCORRECTED, VOLATILE)] == [0, 0]
     by_place = [
-        nvml.ask("nvmlDeviceGetMemoryErrorCounter", GPU(1), UNCORRECTED, VOLATILE, place)
-        for place in (DRAM, SRAM)
+        nvml.ask("nvmlDeviceGetMemoryErrorCounter", GPU(1), UNCORRECTED, VOLATILE, location)
+        for location in (DRAM, SRAM)
     ]
     assert by_place == [3, 0]
     assert [nvml.field(1, number)["value"]["ullVal"] for number in (3, 4, 5, 6)] == [0, 3, 0, 3]
@@ -126,7 +126,7 @@ def test_retired_pages_are_listed_by_their_cause(tmp_path: Path) -> None:
 
     with NvmlClient(hardware.env()) as nvml:
         pages = [nvml.ask("nvmlDeviceGetRetiredPages", GPU(0), cause) for cause in (0, 1)]
-        assert [len(found) for found in pages] == [3, 1]
+        assert [len(result) for result in pages] == [3, 1]
         assert len({*pages[0], *pages[1]}) == 4
         assert nvml.ask("nvmlDeviceGetRetiredPagesPendingStatus", GPU(0)) == 0
         hardware.fault("page-pending")
@@ -180,22 +180,22 @@ def test_pcie_replays_have_a_call_and_a_field(hardware: Hardware, nvml: NvmlClie
 
 def test_superchips_and_racks_have_facts_of_their_own(tmp_path: Path) -> None:
     """Links to the CPU by number, state and bandwidth; slot and tray of the chassis; absent elsewhere."""
-    found = profiles.load("h100-sxm-8")
+    result = profiles.load("h100-sxm-8")
     made = msgspec.structs.replace(
-        found,
-        driver=msgspec.structs.replace(found.driver, version="580.82.07"),
-        model=msgspec.structs.replace(found.model, c2c=C2C(links=5, mbps=44712)),
+        result,
+        driver=msgspec.structs.replace(result.driver, version="580.82.07"),
+        model=msgspec.structs.replace(result.model, c2c=C2C(links=5, mbps=44712)),
         platform=Platform(chassis_serial="1820000000001", slot=9, tray=4),
     )
-    place = Struct("c_nvmlPlatformInfo_v2_t")
+    location = Struct("c_nvmlPlatformInfo_v2_t")
 
     with NvmlClient(plug(made, tmp_path / "made").env()) as nvml:
         assert [nvml.field(0, n, 4)["value"]["uiVal"] for n in (170, 171, 172)] == [5, 1, 44712]
-        told = nvml.ask("nvmlDeviceGetPlatformInfo", GPU(0), place)
-        assert (told["chassisSerialNumber"], told["slotNumber"]) == ("1820000000001", "\t")
+        reported = nvml.ask("nvmlDeviceGetPlatformInfo", GPU(0), location)
+        assert (reported["chassisSerialNumber"], reported["slotNumber"]) == ("1820000000001", "\t")
     with NvmlClient(with_driver("580.82.07", tmp_path / "other").env()) as nvml:
         assert nvml.field(0, 170)["nvmlReturn"] == NOT_SUPPORTED
-        assert nvml.refusal("nvmlDeviceGetPlatformInfo", GPU(0), place) == NOT_SUPPORTED
+        assert nvml.refusal("nvmlDeviceGetPlatformInfo", GPU(0), location) == NOT_SUPPORTED
 
 
 # Events
@@ -216,9 +216,9 @@ def test_xids_are_told_to_who_is_registered_and_only_from_then_on(
     hardware.fault("xid", gpu=0, number=48, per_second=0)
     hardware.fault("xid", gpu=5, number=94, per_second=0)
 
-    told = nvml.events(milliseconds=20)
+    reported = nvml.events(milliseconds=20)
 
-    assert sorted(told) == sorted([[bus(hardware, 1), XID, 79], [bus(hardware, 0), XID, 48]])
+    assert sorted(reported) == sorted([[bus(hardware, 1), XID, 79], [bus(hardware, 0), XID, 48]])
     assert nvml.events(milliseconds=20) == []
 
 
@@ -242,8 +242,8 @@ def test_waiting_is_refused_when_a_gpu_is_lost(hardware: Hardware, nvml: NvmlCli
 
 def test_where_the_driver_delivers_no_events_none_can_be_registered(tmp_path: Path) -> None:
     """The mask of supported types is 0, and registering is not supported."""
-    found = profiles.load("pcie-phb-2")
-    mute = msgspec.structs.replace(found, model=msgspec.structs.replace(found.model, xid_events=False))
+    result = profiles.load("pcie-phb-2")
+    mute = msgspec.structs.replace(result, model=msgspec.structs.replace(result.model, xid_events=False))
 
     with NvmlClient(plug(mute, tmp_path / "mute").env()) as nvml:
         assert nvml.ask("nvmlDeviceGetSupportedEventTypes", GPU(0)) == 0
@@ -257,8 +257,8 @@ def test_where_the_driver_delivers_no_events_none_can_be_registered(tmp_path: Pa
 
 def test_with_mig_on_links_utilisation_and_rows_cannot_be_read(tmp_path: Path) -> None:
     """NVLinks are reported down, the rest as not supported; the mode says why."""
-    found = profiles.load("hgx-a100-4")
-    cut = msgspec.structs.replace(found, model=msgspec.structs.replace(found.model, mig_enabled=True))
+    result = profiles.load("hgx-a100-4")
+    cut = msgspec.structs.replace(result, model=msgspec.structs.replace(result.model, mig_enabled=True))
 
     with NvmlClient(plug(cut, tmp_path).env()) as nvml:
         assert nvml.ask("nvmlDeviceGetMigMode", GPU(0)) == [1, 1]

@@ -205,9 +205,11 @@ def test_sysfs_and_nvml_agree_on_the_pcie_link(tmp_path: Path) -> None:
     with NvmlClient(hardware.env()) as nvml:
 
         def both() -> list[tuple[int, int]]:
-            told = [nvml.ask(f"nvmlDeviceGetCurrPcieLink{what}", GPU(0)) for what in ("Generation", "Width")]
+            reported = [
+                nvml.ask(f"nvmlDeviceGetCurrPcieLink{what}", GPU(0)) for what in ("Generation", "Width")
+            ]
             speed = speeds[(device / "current_link_speed").read_text().strip()]
-            return [(told[0], told[1]), (speed, int((device / "current_link_width").read_text()))]
+            return [(reported[0], reported[1]), (speed, int((device / "current_link_width").read_text()))]
 
         idle = both()
         hardware.load(100)
@@ -223,9 +225,9 @@ def test_sysfs_and_nvml_agree_on_the_pcie_link(tmp_path: Path) -> None:
 
 def test_counted_seconds_are_there_from_the_start_and_go_with_a_restart(tmp_path: Path) -> None:
     """4,252 s of power cap from before the plugging stand in the counter until the driver is loaded anew."""
-    found = profiles.load("rtx4000ada-1")
-    counted = msgspec.structs.replace(found.gpus[0], counted={"sw_power_cap": 4252})
-    hardware = plug(msgspec.structs.replace(found, gpus=(counted,)), tmp_path)
+    result = profiles.load("rtx4000ada-1")
+    counted = msgspec.structs.replace(result.gpus[0], counted={"sw_power_cap": 4252})
+    hardware = plug(msgspec.structs.replace(result, gpus=(counted,)), tmp_path)
 
     with NvmlClient(hardware.env()) as nvml:
         assert counters(nvml)[3] == 4252 * SECOND

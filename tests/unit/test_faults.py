@@ -135,16 +135,16 @@ def test_a_fault_says_what_it_does_and_takes() -> None:
 @pytest.mark.parametrize("profile", profiles.names())
 def test_a_fault_either_fits_a_machine_or_is_refused_in_words(profile: str) -> None:
     """Every fault on every kind of hardware changes the machine, or the error names the hardware."""
-    found = profiles.load(profile)
+    result = profiles.load(profile)
     refused = 0
     for name, fault in FAULTS.items():
-        machine = Machine.healthy(found)
+        machine = Machine.healthy(result)
         try:
             fault.on(machine, {})
         except HardwareError as error:
             refused += profile in str(error)
         else:
-            assert machine != Machine.healthy(found) or name in UNREADABLE, name
+            assert machine != Machine.healthy(result) or name in UNREADABLE, name
             refused += 1
     assert refused == len(FAULTS)
 
@@ -154,7 +154,7 @@ UNREADABLE = {"row-remap"}
 
 
 @pytest.mark.parametrize(
-    ("profile", "name", "parameters", "told"),
+    ("profile", "name", "parameters", "reported"),
     [
         ("pcie-phb-2", "fire", {}, "no fault 'fire'.*gpu-lost"),
         ("pcie-phb-2", "hot", {"gpu": 2}, "no GPU 2: they are 0 to 1"),
@@ -169,14 +169,14 @@ UNREADABLE = {"row-remap"}
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(
-    tmp_path: Path, profile: str, name: str, parameters: dict[str, Any], told: str
+    tmp_path: Path, profile: str, name: str, parameters: dict[str, Any], reported: str
 ) -> None:
     """The error says what there is, and the machine stays as it was."""
     hardware = plug(profile, tmp_path)
     state = Path(hardware.env()["NODEGAUGE_SIM_HARDWARE"])
     before = state.read_bytes()
 
-    with pytest.raises(HardwareError, match=told):
+    with pytest.raises(HardwareError, match=reported):
         hardware.fault(name, **parameters)
 
     assert (hardware.faults(), state.read_bytes()) == ([], before)

@@ -30,11 +30,11 @@ SUPPLY = HwmonChip(
 @pytest.fixture
 def workstation(tmp_path: Path) -> Hardware:
     """A pair of TITANs whose supply can be read."""
-    found = profiles.load("titan-rtx-nv2")
+    result = profiles.load("titan-rtx-nv2")
     made = msgspec.structs.replace(
-        found,
-        host=msgspec.structs.replace(found.host, hwmon=(SUPPLY,)),
-        model=msgspec.structs.replace(found.model, fans=Fans(count=2, idle=30, full=80, rpm=3000)),
+        result,
+        host=msgspec.structs.replace(result.host, hwmon=(SUPPLY,)),
+        model=msgspec.structs.replace(result.model, fans=Fans(count=2, idle=30, full=80, rpm=3000)),
     )
     return plug(made, tmp_path / "workstation")
 
@@ -95,9 +95,9 @@ def test_a_stopped_fan_is_told_to_turn_and_does_not(workstation: Hardware) -> No
 
 def with_fans(workstation: Hardware, version: str) -> Hardware:
     """The same machine under a driver that tells rpm."""
-    found = workstation.profile
-    driver = msgspec.structs.replace(found.driver, version=version)
-    return plug(msgspec.structs.replace(found, driver=driver), workstation.directory.with_name(version))
+    result = workstation.profile
+    driver = msgspec.structs.replace(result.driver, version=version)
+    return plug(msgspec.structs.replace(result, driver=driver), workstation.directory.with_name(version))
 
 
 def test_a_port_that_is_down_has_lost_its_link_once(tmp_path: Path) -> None:
@@ -126,21 +126,21 @@ def test_a_slow_port_lost_three_of_its_lanes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "call", "quiet", "told"),
+    ("fault", "call", "quiet", "reported"),
     [
         ("repair-pending", "nvmlDeviceGetRepairStatus", [0, 0], [1, 0]),
         ("memory-unrepairable", "nvmlDeviceGetUnrepairableMemoryFlag_v1", 0, 1),
     ],
 )
 def test_repairs_are_told_by_drivers_that_know_of_them(
-    tmp_path: Path, fault: str, call: str, quiet: object, told: object
+    tmp_path: Path, fault: str, call: str, quiet: object, reported: object
 ) -> None:
     """On Hopper with a recent driver the call changes; an older one has no such call and no such fault."""
     hardware = with_driver("590.44.01", tmp_path / "new")
     with NvmlClient(hardware.env()) as nvml:
         assert nvml.ask(call, GPU(2)) == quiet
         hardware.fault(fault, gpu=2)
-        assert (nvml.ask(call, GPU(1)), nvml.ask(call, GPU(2))) == (quiet, told)
+        assert (nvml.ask(call, GPU(1)), nvml.ask(call, GPU(2))) == (quiet, reported)
     with pytest.raises(HardwareError, match="h100-sxm-8 has no"):
         plug("h100-sxm-8", tmp_path / "old").fault(fault)
 
@@ -153,8 +153,8 @@ def test_a_clock_step_moves_times_of_day_and_nothing_else(tmp_path: Path) -> Non
         energy = nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(0))
         for seconds in (3600, -3600):
             hardware.fault("clock-step", seconds=seconds)
-            told = nvml.field(0, 83)["timestamp"] / 1e6
-            assert told == pytest.approx(time.time() + seconds, abs=60)
+            reported = nvml.field(0, 83)["timestamp"] / 1e6
+            assert reported == pytest.approx(time.time() + seconds, abs=60)
             assert snapshot(hardware) == before
             hardware.heal()
         later = nvml.ask("nvmlDeviceGetTotalEnergyConsumption", GPU(0))

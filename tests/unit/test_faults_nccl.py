@@ -47,7 +47,7 @@ def test_a_fault_of_the_benchmark_shows_in_no_reading_and_heals(h100: Hardware, 
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters", "words"),
+    ("name", "parameters", "message"),
     [
         ("nccl-hang", {"phase": "spawn"}, "phase is 'spawn': choose one of init, load, measure"),
         ("nccl-crash", {"arm": "fast"}, "arm is 'fast': choose one of all, default, p2p-off, nvls-off"),
@@ -56,15 +56,15 @@ def test_a_fault_of_the_benchmark_shows_in_no_reading_and_heals(h100: Hardware, 
     ],
 )
 def test_a_parameter_that_cannot_be_is_refused(
-    h100: Hardware, name: str, parameters: dict[str, Any], words: str
+    h100: Hardware, name: str, parameters: dict[str, Any], message: str
 ) -> None:
     """With the words that there are."""
-    with pytest.raises(HardwareError, match=words):
+    with pytest.raises(HardwareError, match=message):
         h100.fault(name, **parameters)
 
 
 @pytest.mark.parametrize(
-    ("profile", "name", "words"),
+    ("profile", "name", "message"),
     [
         ("t4-1", "nccl-hang", "has no second GPU"),
         ("rtx3060-1", "slow-link", "has no GPU 1"),
@@ -73,10 +73,10 @@ def test_a_parameter_that_cannot_be_is_refused(
     ],
 )
 def test_hardware_refuses_a_fault_that_it_cannot_have(
-    tmp_path: Path, profile: str, name: str, words: str
+    tmp_path: Path, profile: str, name: str, message: str
 ) -> None:
     """By name, before anything changes."""
-    with pytest.raises(HardwareError, match=words):
+    with pytest.raises(HardwareError, match=message):
         plug(profile, tmp_path).fault(name)
 
 
@@ -108,8 +108,8 @@ def test_a_process_on_a_gpu_is_told_by_nvml(tmp_path: Path) -> None:
     hardware.fault("gpu-in-use", gpu=1)
     hardware.fault("gpu-in-use", gpu=1, pid=17)
     with NvmlClient(hardware.env()) as nvml:
-        told = [nvml.ask("nvmlDeviceGetComputeRunningProcesses_v2", GPU(gpu)) for gpu in (0, 1)]
-    assert [len(processes) for processes in told] == [0, 2]
+        reported = [nvml.ask("nvmlDeviceGetComputeRunningProcesses_v2", GPU(gpu)) for gpu in (0, 1)]
+    assert [len(processes) for processes in reported] == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_a_process_on_a_gpu_is_told_by_nvml(tmp_path: Path) -> None:
 )
 def test_nvml_tells_of_vgpus_and_confidential_computing(tmp_path: Path, mode: int, feature: int) -> None:
     """As the profile says; a driver that cannot tell of confidential computing refuses."""
-    found = profiles.load("h100-sxm-8")
-    model = msgspec.structs.replace(found.model, virtualization=mode, confidential=feature)
-    hardware = plug(msgspec.structs.replace(found, model=model), tmp_path / "h100")
+    result = profiles.load("h100-sxm-8")
+    model = msgspec.structs.replace(result.model, virtualization=mode, confidential=feature)
+    hardware = plug(msgspec.structs.replace(result, model=model), tmp_path / "h100")
     with NvmlClient(hardware.env()) as nvml:
         assert nvml.ask("nvmlDeviceGetVirtualizationMode", GPU(0)) == mode
         assert nvml.ask("nvmlSystemGetConfComputeState")["ccFeature"] == feature

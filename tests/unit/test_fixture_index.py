@@ -30,9 +30,9 @@ def rows(root: Path) -> dict[str, list[str]]:
     return {row[0]: row for row in cells[2:]}
 
 
-def users(told: str) -> Iterator[Path]:
+def users(reported: str) -> Iterator[Path]:
     """The files that a cell `used by` names, below the repository's root."""
-    for part in told.split(";"):
+    for part in reported.split(";"):
         profile = re.match(r"\s*profiles?\s+(.+)", part)
         for name in (profile[1] if profile else part).split(","):
             yield PROFILES / f"{name.strip()}.yaml" if profile else Path(name.strip())
@@ -54,25 +54,25 @@ def texts(path: Path) -> Iterator[str]:
 
 def complaints(root: Path) -> list[str]:
     """What is wrong with the index of a checkout, in words."""
-    found = []
+    result = []
     index = rows(root)
     here = {
         path.relative_to(root / FIXTURES).as_posix()
         for path in (root / FIXTURES).rglob("*")
         if path.is_file() and path != root / INDEX
     }
-    found += [f"{name} has no row" for name in sorted(here - index.keys())]
-    found += [f"{name} has a row and is not there" for name in sorted(index.keys() - here)]
+    result += [f"{name} has no row" for name in sorted(here - index.keys())]
+    result += [f"{name} has a row and is not there" for name in sorted(index.keys() - here)]
     for name, row in index.items():
         if len(row) != 4 or not all(row):
-            found.append(f"{name}: a row has four cells that say something")
+            result.append(f"{name}: a row has four cells that say something")
             continue
         for user in users(row[3]):
             if not (root / user).is_file():
-                found.append(f"{name}: used by {user}, which is not there")
+                result.append(f"{name}: used by {user}, which is not there")
             elif not any(mentions(text, name) for text in texts(root / user)):
-                found.append(f"{name}: not used by {user}")
-    return found
+                result.append(f"{name}: not used by {user}")
+    return result
 
 
 def mentions(text: str, name: str) -> bool:
@@ -110,7 +110,7 @@ def test_a_used_fixture_draws_no_complaint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "old", "new", "told"),
+    ("path", "old", "new", "reported"),
     [
         (TEST, 'FILE = "a.xml"', "", "a.xml: not used by tests/unit/test_x.py"),
         (TEST, '"a.xml"', '"aa.xml"', "a.xml: not used by tests/unit/test_x.py"),
@@ -125,14 +125,14 @@ def test_a_used_fixture_draws_no_complaint(tmp_path: Path) -> None:
         (INDEX, "somebody, MIT", "", "four cells"),
     ],
 )
-def test_what_is_missing_is_told(tmp_path: Path, path: Path, old: str, new: str, told: str) -> None:
+def test_what_is_missing_is_told(tmp_path: Path, path: Path, old: str, new: str, reported: str) -> None:
     """Each way in which a fixture can be left over is named."""
     root = checkout(tmp_path)
     text = (root / path).read_text()
     assert old in text
     (root / path).write_text(text.replace(old, new))
 
-    assert [complaint for complaint in complaints(root) if told in complaint]
+    assert [complaint for complaint in complaints(root) if reported in complaint]
 
 
 def test_a_file_in_a_folder_needs_a_row_too(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_links_resolve_both_ways(tmp_path: Path, name: str) -> None:
         for peer in addresses:
             assert ends[gpu.address].count(peer) == ends[peer].count(gpu.address)
     everyone = {gpu.address for gpu in profile.gpus}
-    for far in {end for found in ends.values() for end in found} - everyone - {""}:
+    for far in {end for result in ends.values() for end in result} - everyone - {""}:
         assert (sysfs(hardware) / "bus/pci/devices" / far / "class").read_text() == "0x068000\n"
 
 
@@ -96,8 +96,8 @@ def test_the_h100_fabric_is_complete_without_a_cluster(nvml: NvmlClient) -> None
 def test_cpus_and_memory_next_to_a_gpu(tmp_path: Path, nvml: NvmlClient) -> None:
     """CPU sets as 64-bit words; no memory node where the firmware tells none; an older call."""
 
-    def cpus(words: list[int]) -> set[int]:
-        return {64 * n + bit for n, word in enumerate(words) for bit in range(64) if word >> bit & 1}
+    def cpus(message: list[int]) -> set[int]:
+        return {64 * n + bit for n, word in enumerate(message) for bit in range(64) if word >> bit & 1}
 
     far = nvml.ask("nvmlDeviceGetCpuAffinityWithinScope", GPU(7), 4, 0)
     assert cpus(far) == {*range(56, 112), *range(168, 224)}
@@ -119,13 +119,13 @@ def test_sysfs_has_every_function_where_the_tree_says(tmp_path: Path, name: str)
     shown = functions(profile.host) if profile.host.pci_visible else {}
     assert {path.name for path in root.glob("bus/pci/devices/*")} == shown.keys()
     for address, function in shown.items():
-        found = root / "bus/pci/devices" / address
-        assert os.path.relpath(os.path.realpath(found), os.path.realpath(root / "devices")) == function.path
-        assert (found / "vendor").read_text().strip() == function.kind.vendor
-        assert (found / "class").read_text().strip() == function.kind.class_
-        node = int((found / "numa_node").read_text())
+        result = root / "bus/pci/devices" / address
+        assert os.path.relpath(os.path.realpath(result), os.path.realpath(root / "devices")) == function.path
+        assert (result / "vendor").read_text().strip() == function.kind.vendor
+        assert (result / "class").read_text().strip() == function.kind.class_
+        node = int((result / "numa_node").read_text())
         assert node == (function.numa if profile.host.numa_reported else -1)
-        config = (found / "config").read_bytes()
+        config = (result / "config").read_bytes()
         assert int.from_bytes(config[:2], "little") == int(function.kind.vendor, 16)
         assert int.from_bytes(config[9:12], "little") == int(function.kind.class_, 16)
     for node in profile.host.nodes:

@@ -50,8 +50,8 @@ def test_a_difference_that_nobody_declared_is_complained_about() -> None:
 @pytest.mark.parametrize("aspect", ["phase", EVERYTHING])
 def test_a_declared_difference_that_is_none_any_more_is_complained_about(aspect: str) -> None:
     """Else the table would grow old."""
-    [(_, words)] = complaints(set(), declared=[Difference(pod="a", aspects=(aspect,), why="so")])
-    assert "does not differ any more" in words
+    [(_, message)] = complaints(set(), declared=[Difference(pod="a", aspects=(aspect,), why="so")])
+    assert "does not differ any more" in message
 
 
 def test_what_is_missing_on_one_side_differs() -> None:
@@ -81,18 +81,18 @@ def test_steps_are_each_change_once_and_the_end() -> None:
     ]
 
 
-@pytest.mark.parametrize(("after", "words"), [(2.9, "before"), (3.1, "after")])
-def test_the_end_is_timed_against_the_grace_period(after: float, words: str) -> None:
+@pytest.mark.parametrize(("after", "message"), [(2.9, "before"), (3.1, "after")])
+def test_the_end_is_timed_against_the_grace_period(after: float, message: str) -> None:
     """Before it: the container ended by itself; after it: it was killed."""
     sample = Sample(name="a", act=Act.DELETE, grace=3)
     seen = [event("MODIFIED", "Running", RUNNING), event("DELETED", "Failed", ENDED, at=10.0 + after)]
-    assert facts.of_pod(sample, seen, acted=10.0)["end"] == f"{words} the grace period's end"
+    assert facts.of_pod(sample, seen, acted=10.0)["end"] == f"{message} the grace period's end"
 
 
 def test_texts_are_compared_without_what_changes_every_time() -> None:
     """Ids and numbers of the moment, but not the words."""
-    assert facts.words(f"pod main-run-0123abcd of {'a' * 64}: no") == "pod main of ID: no"
-    assert facts.words("b" * 4096).startswith("4096 bytes: bbb")
+    assert facts.without_ids(f"pod main-run-0123abcd of {'a' * 64}: no") == "pod main of ID: no"
+    assert facts.without_ids("b" * 4096).startswith("4096 bytes: bbb")
 
 
 @pytest.mark.parametrize(

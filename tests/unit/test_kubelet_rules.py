@@ -54,7 +54,7 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
     same = conditions("Running", init=[], main=[record(UP)], before=before, now="t2")
     changed = conditions("Running", init=[], main=[record(UP, ready=True)], before=same, now="t3")
     times = [
-        {c["type"]: c["lastTransitionTime"] for c in found}["Ready"] for found in (before, same, changed)
+        {c["type"]: c["lastTransitionTime"] for c in result}["Ready"] for result in (before, same, changed)
     ]
     assert times == ["t1", "t1", "t3"]
 
@@ -153,9 +153,9 @@ def test_the_pods_messages_share_twelve_kilobytes(tmp_path: Path) -> None:
     """With more than three containers each message is cut shorter; a split character does no harm."""
     message = tmp_path / "message"
     message.write_text("ä" * 4000)
-    words = last_words(message, tmp_path / "log", code=0, policy="File", containers=4)
-    assert len(words.encode()) <= 3072 + 2
-    assert words.startswith("ää")
+    sentence = last_words(message, tmp_path / "log", code=0, policy="File", containers=4)
+    assert len(sentence.encode()) <= 3072 + 2
+    assert sentence.startswith("ää")
 
 
 def test_backoff_doubles_to_its_limit() -> None:
@@ -171,9 +171,9 @@ def test_the_file_of_nodes_keeps_what_is_written(tmp_path: Path) -> None:
     node = NodeSpec(profile="p", power=Power.OFF, hardware=hardware)
     with file.change() as nodes:
         nodes["one"] = node
-    found = file.read()
-    assert found.nodes == {"one": node}
-    assert found.revision == 1
+    result = file.read()
+    assert result.nodes == {"one": node}
+    assert result.revision == 1
 
 
 def break_off(file: DesiredFile) -> None:

@@ -81,10 +81,10 @@ def test_only_answered_writes_are_read_from_the_audit_log() -> None:
         line(),
         line()[:-20],
     ]
-    found = list(parse_writes(lines))
-    assert [one.kind for one in found] == ["patch nodereports/status", "patch nodes"]
-    assert [one.done for one in found] == [False, True]
-    assert (found[1].received, found[1].at) == pytest.approx((1795255200.125, 1795255200.25))
+    match = list(parse_writes(lines))
+    assert [one.kind for one in match] == ["patch nodereports/status", "patch nodes"]
+    assert [one.done for one in match] == [False, True]
+    assert (match[1].received, match[1].at) == pytest.approx((1795255200.125, 1795255200.25))
 
 
 def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
@@ -100,8 +100,8 @@ def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
         write("a", 10.2),
         write("foreign", 10.3),
     ]
-    found = latencies(finished, labelled, node_of={"pod-a": "a", "pod-b": "b"})
-    assert found == {"a": pytest.approx(200.0)}
+    match = latencies(finished, labelled, node_of={"pod-a": "a", "pod-b": "b"})
+    assert match == {"a": pytest.approx(200.0)}
 
 
 def test_a_node_of_the_benchmark_is_as_large_as_a_real_one() -> None:
@@ -176,6 +176,6 @@ def test_validations_an_hour_follow_the_default_budget() -> None:
     """Ten per cent of the nodes, never more than 50, each held for its run and a pod's coming and going."""
     assert validation.nodes_per_hour(31.0, fleet=100) == 10 * 3600 / 36
     assert validation.nodes_per_hour(31.0, fleet=5000) == 50 * 3600 / 36
-    found = validation.Validation(overhead=[1.0, 3.0, 2.0], whole=20.0)
-    assert found.of_nccl == 18.0
-    assert "median 2.00 s, worst 3.00 s (budget < 5 s)" in validation.summary(found)
+    match = validation.Validation(overhead=[1.0, 3.0, 2.0], whole=20.0)
+    assert match.of_nccl == 18.0
+    assert "median 2.00 s, worst 3.00 s (budget < 5 s)" in validation.summary(match)

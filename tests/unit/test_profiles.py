@@ -17,7 +17,7 @@ from testbed.profiles.pcitree import Distance, cpu_numbers, distance, functions
 from testbed.profiles.reading import FOLDER, ProfileError, parse
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-MATRICES = {name: told.file for name in profiles.names() if (told := profiles.load(name).recording)}
+MATRICES = {name: reported.file for name in profiles.names() if (reported := profiles.load(name).recording)}
 OCI = "nccl-topo_oci_h100x8.xml"
 T4 = "nvidia-smi-qx_tesla-t4.xml"
 
@@ -50,7 +50,7 @@ def derived_cell(profile: profiles.Profile, one: str, other: str) -> str:
 def to_switches(profile: profiles.Profile) -> Callable[[tuple[str, ...]], int]:
     """Counts a GPU's links that lead to switches."""
     there = functions(profile.host)
-    switches = {address for address, found in there.items() if found.kind.class_ == NVSWITCH_CLASS}
+    switches = {address for address, result in there.items() if result.kind.class_ == NVSWITCH_CLASS}
     return lambda links: sum(far in {*switches, FAR_SWITCH} for far in links)
 
 
@@ -122,15 +122,15 @@ def test_h100_pci_functions_stand_where_they_were_recorded(oci: ElementTree.Elem
     there = functions(profiles.load("h100-sxm-8").host)
 
     def check(element: ElementTree.Element, above: tuple[str, ...], node: int) -> int:
-        found = there[element.attrib["busid"]]
-        kind = found.kind
+        result = there[element.attrib["busid"]]
+        kind = result.kind
         assert (kind.class_, kind.vendor, kind.device, kind.speed, str(kind.width)) == tuple(
             element.attrib[name] for name in ("class", "vendor", "device", "link_speed", "link_width")
         )
-        assert found.numa == node
-        assert [bridge for bridge in found.bridges if bridge in above] == list(above)
+        assert result.numa == node
+        assert [bridge for bridge in result.bridges if bridge in above] == list(above)
         below = element.findall("pci")
-        return 1 + sum(check(child, (*above, found.address), node) for child in below)
+        return 1 + sum(check(child, (*above, result.address), node) for child in below)
 
     seen = sum(check(pci, (), int(cpu.attrib["numaid"])) for cpu in oci for pci in cpu)
     assert seen == len(list(oci.iter("pci")))
@@ -216,7 +216,7 @@ def test_distances_grow_from_one_switch_to_two_sockets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "reported"),
     [
         ("minor: 0", "miner: 0", "miner"),
         ("version: 3, mbps: 25781", "version: 3, mbps: fast", "mbps"),
@@ -232,12 +232,12 @@ def test_distances_grow_from_one_switch_to_two_sockets() -> None:
         ("name: titan-rtx-nv2", "name: titan", "name is 'titan'"),
     ],
 )
-def test_a_profile_that_contradicts_itself_is_refused(old: str, new: str, told: str) -> None:
+def test_a_profile_that_contradicts_itself_is_refused(old: str, new: str, reported: str) -> None:
     """The error names the file and what is wrong."""
     text = (FOLDER / "titan-rtx-nv2.yaml").read_text()
     assert old in text
 
-    with pytest.raises(ProfileError, match=re.escape(told)) as caught:
+    with pytest.raises(ProfileError, match=re.escape(reported)) as caught:
         parse(text.replace(old, new).encode(), name="titan-rtx-nv2")
 
     assert "titan-rtx-nv2.yaml" in str(caught.value)

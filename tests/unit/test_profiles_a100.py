@@ -37,7 +37,7 @@ def test_cloud_machines_have_the_places_of_the_vendors_file(name: str, topology:
     """GPUs and network cards with their addresses, ids and NUMA nodes, and every node's CPUs."""
     profile = profiles.load(name)
     there = functions(profile.host)
-    told = {
+    reported = {
         pci.attrib["busid"]: (int(cpu.attrib["numaid"]), *(pci.attrib[key] for key in IDS))
         for cpu in topology
         for pci in cpu.iter("pci")
@@ -49,7 +49,7 @@ def test_cloud_machines_have_the_places_of_the_vendors_file(name: str, topology:
         return (there[address].numa, kind.class_, kind.vendor, kind.device, *kind.subsystem)
 
     addresses = [gpu.address for gpu in profile.gpus] + [nic.address for nic in profile.host.nics]
-    assert {address: own(address) for address in addresses if address in told} == told
+    assert {address: own(address) for address in addresses if address in reported} == reported
     assert own_masks(profile) == cpu_masks(topology)
 
 
@@ -60,9 +60,9 @@ def test_p4d_groups_share_a_host_bridge() -> None:
     groups = [[pci.attrib["busid"] for pci in switch] for cpu in P4D for switch in cpu]
 
     assert len(groups) == 4
-    for place, group in enumerate(groups):
+    for location, group in enumerate(groups):
         assert {distance(there[a], there[b]) for a in group for b in group if a != b} == {Distance.PHB}
-        for other in groups[place + 1 :]:
+        for other in groups[location + 1 :]:
             assert distance(there[group[0]], there[other[0]]) > Distance.PHB
 
 
@@ -81,12 +81,12 @@ def test_a100_links_are_the_recorded_ones() -> None:
 def test_azure_links_name_their_own_gpu() -> None:
     """Twelve per GPU, all to itself in Azure's file, so NVML says so; behind them are bridges on pairs."""
     profile = profiles.load("ncv4-a100-pcie")
-    told = {pci.attrib["busid"]: list(pci.iter("nvlink")) for cpu in NCV4 for pci in cpu.iter("pci")}
+    reported = {pci.attrib["busid"]: list(pci.iter("nvlink")) for cpu in NCV4 for pci in cpu.iter("pci")}
 
     assert profile.model.links is not None
     assert profile.model.links.remote == "own"
     for gpu in profile.gpus:
-        assert [(link.attrib["target"], link.attrib["count"]) for link in told[gpu.address]] == [
+        assert [(link.attrib["target"], link.attrib["count"]) for link in reported[gpu.address]] == [
             (gpu.address, str(len(gpu.links)))
         ]
         assert gpu.address not in gpu.links

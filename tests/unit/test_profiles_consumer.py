@@ -45,7 +45,7 @@ IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL = 0x1, 0x4, 0x8, 0x20
 Ask = Callable[[NvmlClient], object]
 
 
-def told(name: str, *arguments: object, show: Callable[..., object] = str) -> Ask:
+def reported(name: str, *arguments: object, show: Callable[..., object] = str) -> Ask:
     """A question about GPU 0, and how nvidia-smi prints the answer."""
     return lambda nvml: show(nvml.ask(name, GPU(0), *arguments))
 
@@ -59,15 +59,17 @@ def on_or_off(value: int) -> str:
 
 
 def power(name: str) -> Ask:
-    return told(f"nvmlDeviceGet{name}", show=watts)
+    return reported(f"nvmlDeviceGet{name}", show=watts)
 
 
-def power_limit(place: int) -> Ask:
-    return told("nvmlDeviceGetPowerManagementLimitConstraints", show=lambda limits: watts(limits[place]))
+def power_limit(location: int) -> Ask:
+    return reported(
+        "nvmlDeviceGetPowerManagementLimitConstraints", show=lambda limits: watts(limits[location])
+    )
 
 
 def pci(name: str, show: Callable[..., str] = str) -> Ask:
-    return told("nvmlDeviceGetPciInfo", show=lambda info: show(info[name]))
+    return reported("nvmlDeviceGetPciInfo", show=lambda info: show(info[name]))
 
 
 def memory(name: str) -> Ask:
@@ -80,11 +82,11 @@ def memory(name: str) -> Ask:
 
 
 def celsius(name: str, *arguments: object) -> Ask:
-    return told(f"nvmlDeviceGet{name}", *arguments, show=lambda value: f"{value} C")
+    return reported(f"nvmlDeviceGet{name}", *arguments, show=lambda value: f"{value} C")
 
 
 def mhz(name: str, domain: int) -> Ask:
-    return told(f"nvmlDeviceGet{name}", domain, show=lambda value: f"{value} MHz")
+    return reported(f"nvmlDeviceGet{name}", domain, show=lambda value: f"{value} MHz")
 
 
 def field(number: int, show: Callable[..., object], kind: str = "siVal") -> Ask:
@@ -99,30 +101,30 @@ def field(number: int, show: Callable[..., object], kind: str = "siVal") -> Ask:
 
 def reason(bit: int) -> Ask:
     name = "nvmlDeviceGetCurrentClocksThrottleReasons"
-    return told(name, show=lambda mask: "Active" if mask & bit else "Not Active")
+    return reported(name, show=lambda mask: "Active" if mask & bit else "Not Active")
 
 
 PRINTED: dict[str, Ask] = {
-    "product_name": told("nvmlDeviceGetName"),
-    "product_brand": told("nvmlDeviceGetBrand", show=lambda brand: BRANDS[brand]),
-    "persistence_mode": told("nvmlDeviceGetPersistenceMode", show=on_or_off),
-    "current_mig": told("nvmlDeviceGetMigMode", show=lambda modes: on_or_off(modes[0])),
-    "serial": told("nvmlDeviceGetSerial", show=lambda serial: "0" * len(serial)),
-    "minor_number": told("nvmlDeviceGetMinorNumber"),
-    "vbios_version": told("nvmlDeviceGetVbiosVersion"),
-    "module_id": told("nvmlDeviceGetModuleId"),
+    "product_name": reported("nvmlDeviceGetName"),
+    "product_brand": reported("nvmlDeviceGetBrand", show=lambda brand: BRANDS[brand]),
+    "persistence_mode": reported("nvmlDeviceGetPersistenceMode", show=on_or_off),
+    "current_mig": reported("nvmlDeviceGetMigMode", show=lambda modes: on_or_off(modes[0])),
+    "serial": reported("nvmlDeviceGetSerial", show=lambda serial: "0" * len(serial)),
+    "minor_number": reported("nvmlDeviceGetMinorNumber"),
+    "vbios_version": reported("nvmlDeviceGetVbiosVersion"),
+    "module_id": reported("nvmlDeviceGetModuleId"),
     "pci_bus_id": pci("busId"),
     "pci_device_id": pci("pciDeviceId", lambda number: f"{number:08X}"),
     "pci_sub_system_id": pci("pciSubSystemId", lambda number: f"{number:08X}"),
-    "max_link_gen": told("nvmlDeviceGetMaxPcieLinkGeneration"),
-    "max_device_link_gen": told("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
-    "current_link_gen": told("nvmlDeviceGetCurrPcieLinkGeneration"),
-    "max_link_width": told("nvmlDeviceGetMaxPcieLinkWidth", show=lambda lanes: f"{lanes}x"),
-    "current_link_width": told("nvmlDeviceGetCurrPcieLinkWidth", show=lambda lanes: f"{lanes}x"),
-    "replay_counter": told("nvmlDeviceGetPcieReplayCounter"),
-    "fan_speed": told("nvmlDeviceGetFanSpeed", show=lambda speed: f"{speed} %"),
-    "gpu_util": told("nvmlDeviceGetUtilizationRates", show=lambda rates: f"{rates['gpu']} %"),
-    "performance_state": told("nvmlDeviceGetPerformanceState", show=lambda state: f"P{state}"),
+    "max_link_gen": reported("nvmlDeviceGetMaxPcieLinkGeneration"),
+    "max_device_link_gen": reported("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+    "current_link_gen": reported("nvmlDeviceGetCurrPcieLinkGeneration"),
+    "max_link_width": reported("nvmlDeviceGetMaxPcieLinkWidth", show=lambda lanes: f"{lanes}x"),
+    "current_link_width": reported("nvmlDeviceGetCurrPcieLinkWidth", show=lambda lanes: f"{lanes}x"),
+    "replay_counter": reported("nvmlDeviceGetPcieReplayCounter"),
+    "fan_speed": reported("nvmlDeviceGetFanSpeed", show=lambda speed: f"{speed} %"),
+    "gpu_util": reported("nvmlDeviceGetUtilizationRates", show=lambda rates: f"{rates['gpu']} %"),
+    "performance_state": reported("nvmlDeviceGetPerformanceState", show=lambda state: f"P{state}"),
     "reason_gpu_idle": reason(IDLE),
     "reason_sw_power_cap": reason(POWER_CAP),
     "reason_hw_slowdown": reason(HW_SLOWDOWN),
@@ -132,7 +134,7 @@ PRINTED: dict[str, Ask] = {
     "fb_memory_usage/used": memory("used"),
     "gpu_recovery_action": field(230, lambda action: "None" if action == 0 else action),
     "remapped_row_pending": field(144, lambda pending: "Yes" if pending else "No"),
-    "row_remapper_histogram_max": told(
+    "row_remapper_histogram_max": reported(
         "nvmlDeviceGetRowRemapperHistogram", show=lambda values: f"{values['max']} bank(s)"
     ),
     "gpu_temp": celsius("Temperature", 0),

@@ -135,5 +135,5 @@ def test_hwmon_shows_the_sensors_of_a_profile(tmp_path: Path, name: str) -> None
     for chip in hardware.profile.host.hwmon:
         for sensor in chip.sensors:
             files = {"input": sensor.value, "alarm": sensor.alarm, "lcrit": sensor.lcrit, "crit": sensor.crit}
-            found = {kind: chips[chip.name] / f"{sensor.name}_{kind}" for kind in files}
-            assert {k: int(p.read_text()) if p.exists() else None for k, p in found.items()} == files
+            result = {kind: chips[chip.name] / f"{sensor.name}_{kind}" for kind in files}
+            assert {k: int(p.read_text()) if p.exists() else None for k, p in result.items()} == files

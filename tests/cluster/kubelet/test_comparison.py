@@ -27,5 +27,5 @@ async def test_pods_show_what_they_show_on_a_real_kubelet(
         wrong = {pod for pod, _ in complaints(recorded.differences(recorded.read(), seen))}
         return again(seen, wrong=wrong, plane=control_plane, node=runner.node, namespace="default")
 
-    found = recorded.differences(recorded.read(), await asyncio.to_thread(run))
-    assert complaints(found) == [], found
+    result = recorded.differences(recorded.read(), await asyncio.to_thread(run))
+    assert complaints(result) == [], result

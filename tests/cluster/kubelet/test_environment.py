@@ -36,8 +36,8 @@ async def test_only_the_pods_own_environment_gets_in(
         "open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write('|'.join(words))"
     )
     name = await runner.run(script, container={"env": env, "args": ["$(NODE)"]})
-    words = end(await runner.ended(name))["message"].split("|")
-    assert words == ["none", "s3", f"{name}@{runner.node} $(POD) $(UNKNOWN)", runner.node]
+    message = end(await runner.ended(name))["message"].split("|")
+    assert message == ["none", "s3", f"{name}@{runner.node} $(POD) $(UNKNOWN)", runner.node]
 
 
 WHO_AM_I = """

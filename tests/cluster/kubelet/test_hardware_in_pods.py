@@ -35,8 +35,8 @@ async def gpu_pod(runner: PodRunner, kubelet: Kubelet, **container: Any) -> str:
         "open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write(words)"
     )
     name = await runner.run(script, nodeName=kubelet.name, container=container)
-    words: str = end(await runner.ended(name))["message"]
-    return words
+    message: str = end(await runner.ended(name))["message"]
+    return message
 
 
 async def test_plugged_hardware_reaches_the_real_pynvml(runner: PodRunner, tmp_path: Path) -> None:
@@ -52,11 +52,11 @@ async def test_plugged_hardware_reaches_the_real_pynvml(runner: PodRunner, tmp_p
         assert node["metadata"]["labels"]["nvidia.com/gpu.present"] == "true"
         sysfs = hardware.env()["NODEGAUGE_SYSFS"]
         visible = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
-        words = await gpu_pod(runner, kubelet, env=[visible])
-        assert words == f"{hardware.gpu_count} {hardware.gpu_product} {sysfs}"
+        message = await gpu_pod(runner, kubelet, env=[visible])
+        assert message == f"{hardware.gpu_count} {hardware.gpu_product} {sysfs}"
         for asked in (1, 2):
             requested = await gpu_pod(runner, kubelet, resources={"limits": {"nvidia.com/gpu": str(asked)}})
-            assert requested == words.replace("2", str(asked), 1)
+            assert requested == message.replace("2", str(asked), 1)
         for env in ([], [{**visible, "value": "void"}]):
             assert await gpu_pod(runner, kubelet, env=env) == f"NVMLError_LibraryNotFound {sysfs}"
     finally:

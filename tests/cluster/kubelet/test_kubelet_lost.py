@@ -64,8 +64,8 @@ async def test_no_process_outlives_a_killed_kubelet(runner: PodRunner, tmp_path:
 
 def _log_of(home: Path, pod: str) -> Path | None:
     """The pod's log, once something is in it."""
-    found = list(home.glob(f"nodes/*/pods/default_{pod}_*/main/0.log"))
-    return found[0] if found and found[0].read_text() else None
+    result = list(home.glob(f"nodes/*/pods/default_{pod}_*/main/0.log"))
+    return result[0] if result and result[0].read_text() else None
 
 
 async def test_a_pods_end_outlasts_the_api_server(

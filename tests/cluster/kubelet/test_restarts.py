@@ -69,8 +69,8 @@ async def test_a_killed_deployments_container_is_restarted(runner: PodRunner) ->
     try:
 
         async def available() -> bool:
-            found = await runner.api.get(f"{path}/{app}")
-            return bool(found["status"].get("readyReplicas") == 2)
+            result = await runner.api.get(f"{path}/{app}")
+            return bool(result["status"].get("readyReplicas") == 2)
 
         await wait_for(available)
         victim = find_processes(runner.directory, namespace="default", pod=app)[0]

@@ -46,8 +46,8 @@ class Machine:
         if probe is None or (probe == "nccl" and self.holding):
             return None
         run, node = run_of(pod)
-        found = {"health": self.health, "pull": PULLED, "nccl": self.nccl}[probe]
-        return encode_message(replace(found, run=run, node=node, probe=probe))
+        result = {"health": self.health, "pull": PULLED, "nccl": self.nccl}[probe]
+        return encode_message(replace(result, run=run, node=node, probe=probe))
 
 
 class NcclRig(ClusterUnderTest):
@@ -72,9 +72,9 @@ class NcclRig(ClusterUnderTest):
 
     def offer(self, node: str, gpus: int, *, capacity: int = 0) -> None:
         """The node's device plugin offers so many GPUs, of `capacity` where that is more."""
-        told = {"allocatable": gpus, "capacity": capacity or gpus}
+        reported = {"allocatable": gpus, "capacity": capacity or gpus}
         known = self.node(node)["status"]
-        status = {kind: known[kind] | {"nvidia.com/gpu": str(count)} for kind, count in told.items()}
+        status = {kind: known[kind] | {"nvidia.com/gpu": str(count)} for kind, count in reported.items()}
         self.api.patch(f"/api/v1/nodes/{node}/status", {"status": status})
 
     def probe(self, node: str, probe: str = "nccl") -> Object:
@@ -84,8 +84,8 @@ class NcclRig(ClusterUnderTest):
 
     def nccl_run(self, node: str) -> Object:
         """The last benchmark; empty before the first."""
-        found: Object = self.probe(node).get("lastRun") or {}
-        return found
+        result: Object = self.probe(node).get("lastRun") or {}
+        return result
 
     def wait_nccl(self, node: str, outcome: str = "read", *, more_than: int = 0) -> Object:
         """Wait for a benchmark that ended so, after number `more_than`; the run."""
@@ -120,8 +120,8 @@ class NcclRig(ClusterUnderTest):
         def placed() -> Object | None:
             return next((pod for pod in self.nccl_pods("nccl") if pod["spec"].get("nodeName")), None)
 
-        found: Object = eventually(placed, what="a benchmark that holds GPUs")
-        return found
+        result: Object = eventually(placed, what="a benchmark that holds GPUs")
+        return result
 
     def job(self, *, gpus: int, priority: str = "") -> str:
         """Somebody's pod that asks for so many GPUs on the rig's nodes; its name."""
@@ -136,8 +136,8 @@ class NcclRig(ClusterUnderTest):
 
     def placed(self, name: str) -> str:
         """The node of a pod; empty while it waits."""
-        found: str = self.api.get(self._path(name))["spec"].get("nodeName", "")
-        return found
+        result: str = self.api.get(self._path(name))["spec"].get("nodeName", "")
+        return result
 
     def end_job(self, name: str) -> None:
         """The job is over."""

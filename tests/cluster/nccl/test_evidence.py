@@ -27,8 +27,8 @@ CONTRADICTING = nccl.h100(22.0, gather=16.0, ring=20.0, host=21.0)
 
 def writes(audit: Any) -> list[Any]:
     """What the operator wrote since the test began, but for policies' status and what was refused."""
-    found = audit.writes(user_agent=OPERATOR)
-    return [w for w in found if "gpuvalidationpolicies" not in w.resource and w.code < 300]
+    result = audit.writes(user_agent=OPERATOR)
+    return [w for w in result if "gpuvalidationpolicies" not in w.resource and w.code < 300]
 
 
 def test_bandwidth_that_contradicts_the_driver_withdraws_the_interconnect(rig: Any) -> None:
@@ -117,11 +117,11 @@ def test_other_expectations_grade_again_without_another_run(rig: Any) -> None:
             },
         )
 
-        def found() -> list[str]:
+        def result() -> list[str]:
             return [f["message"] for f in rig.probe(node)["findings"] if f["code"] == "busbw-low"]
 
-        eventually(found, what="the finding by the new row")
-        assert "900" in found()[0]
+        eventually(result, what="the finding by the new row")
+        assert "900" in result()[0]
         assert rig.nccl_run(node)["number"] == number
 
 

@@ -145,11 +145,11 @@ def test_cordoning_ends_a_benchmark_that_runs(rig: Any) -> None:
         eventually(lambda: not rig.pods(), what="its pod gone")
 
 
-@pytest.mark.parametrize(("places", "most"), [(1, 1), ("50%", 2)])
-def test_no_more_nodes_are_held_than_the_budget_says(rig: Any, places: int | str, most: int) -> None:
+@pytest.mark.parametrize(("most_nodes", "most"), [(1, 1), ("50%", 2)])
+def test_no_more_nodes_are_held_than_the_budget_says(rig: Any, most_nodes: int | str, most: int) -> None:
     """Nodes take turns, each is measured, and health runs do not wait for it."""
     nodes = [rig.add_node() for _ in range(4)]
-    rig.add_policy(probes=PROBES, budget={"concurrentProbes": "100%", "concurrentNcclProbes": places})
+    rig.add_policy(probes=PROBES, budget={"concurrentProbes": "100%", "concurrentNcclProbes": most_nodes})
     rig.machine.holding = True
     with rig.kubelet(), rig.operator() as operator:
         eventually(lambda: len(rig.nccl_pods("nccl")) == most, what="as many benchmarks as places")

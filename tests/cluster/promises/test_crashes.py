@@ -87,4 +87,4 @@ def test_sigterm_ends_the_operator_with_exit_code_zero(rig: Any) -> None:
     with rig.operator() as operator:
         operator.wait_ready()
         assert operator.stop() == 0
-    assert "Traceback" not in operator.words()
+    assert "Traceback" not in operator.output()

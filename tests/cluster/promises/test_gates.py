@@ -41,8 +41,8 @@ def machines() -> Machines:
 def budget(rig: Any, policy: str) -> dict[str, Any]:
     """The condition GatesWithinBudget of the policy, with the counts beside it; empty before the first."""
     status = rig.api.get(f"{GROUP}/gpuvalidationpolicies/{policy}").get("status", {})
-    found = [c for c in status.get("conditions", []) if c["type"] == "GatesWithinBudget"]
-    return {**found[0], **status["nodes"]} if found else {}
+    result = [c for c in status.get("conditions", []) if c["type"] == "GatesWithinBudget"]
+    return {**result[0], **status["nodes"]} if result else {}
 
 
 def test_twenty_hot_nodes_never_gate_more_than_the_budget(
@@ -63,10 +63,10 @@ def test_twenty_hot_nodes_never_gate_more_than_the_budget(
             budget={"concurrentProbes": "100%", "gatedNodes": "20%"},
         )
         eventually(lambda: budget(rig, policy).get("heldBack") == 16, what="16 nodes held back")
-        told = budget(rig, policy)
-        assert (told["status"], told["reason"], told["gated"]) == ("False", "BudgetExhausted", 4)
-        words = "4 of 4 slots used (20% of 20 nodes), 16 nodes held back: thermal 16."
-        assert told["message"].startswith(words)
+        reported = budget(rig, policy)
+        assert (reported["status"], reported["reason"], reported["gated"]) == ("False", "BudgetExhausted", 4)
+        message = "4 of 4 slots used (20% of 20 nodes), 16 nodes held back: thermal 16."
+        assert reported["message"].startswith(message)
         first = {name for name in rig.nodes if rig.taints(name) == THERMAL}
         assert len(first) == 4
         assert operator.metric("nodegauge_held_back_nodes") == 16

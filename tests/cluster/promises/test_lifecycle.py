@@ -210,8 +210,8 @@ def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
         rig.api.delete(f"{CRDS}/{name}")
     eventually(lambda: not served(rig.api), what="CRDs gone")
     with rig.kubelet(), rig.operator() as operator:
-        eventually(lambda: "CRDs missing" in operator.words(), what="the missing CRDs named")
-        assert NAMES[0] in operator.words()
+        eventually(lambda: "CRDs missing" in operator.output(), what="the missing CRDs named")
+        assert NAMES[0] in operator.output()
         assert operator.http("/readyz")[0] == 503
         install_crds(rig.api)
         rig.add_policy()
@@ -240,9 +240,9 @@ def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, co
     try:
         with rig.operator(kubeconfig=kubeconfig) as operator:
             assert operator.wait(30) == 1
-        assert NAMES[1] in operator.words()
-        assert "crds/" in operator.words()
-        assert "Traceback" not in operator.words()
+        assert NAMES[1] in operator.output()
+        assert "crds/" in operator.output()
+        assert "Traceback" not in operator.output()
     finally:
         install_crds(rig.api)
 

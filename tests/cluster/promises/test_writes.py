@@ -49,11 +49,11 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
     machine, cool = {"now": h100()}, at_work(60)
     with rig.kubelet(lambda pod: answering(machine["now"])(pod)), rig.operator():
         rig.wait_settled(node, 1)
-        for number, found in enumerate((dgx1(), at_work(95), cool, at_work(95)), start=2):
-            machine["now"] = found
+        for number, result in enumerate((dgx1(), at_work(95), cool, at_work(95)), start=2):
+            machine["now"] = result
             rig.ask_for_run(node)
             rig.wait_settled(node, number)
-            if found == cool:  # a gate also stands for its dwell
+            if result == cool:  # a gate also stands for its dwell
                 eventually(lambda: not rig.taints(node), what="the taint off")
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
         eventually(lambda: not rig.ours(node) and not rig.condition(node), what="gates off")
@@ -146,8 +146,8 @@ def test_a_short_key_of_somebody_else_is_left_alone_and_reported(rig: Any) -> No
         eventually(lambda: rig.ours(node).get(OURS + "interconnect") == "nvlink", what="our own key")
         assert rig.labels(node)["interconnect"] == "infiniband"
         assert rig.report(node)["status"]["desired"]["conflicts"] == ["interconnect"]
-        told = "label interconnect=infiniband is not ours"
-        eventually(lambda: any(told in e["note"] for e in rig.events(node)), what="the event")
+        reported = "label interconnect=infiniband is not ours"
+        eventually(lambda: any(reported in e["note"] for e in rig.events(node)), what="the event")
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
         eventually(lambda: rig.ours(node) == {"interconnect": "infiniband"}, what="only the foreign one left")
 

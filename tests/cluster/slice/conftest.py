@@ -127,15 +127,15 @@ class Slice(ClusterUnderTest):
 
     def desired(self, node: str) -> Object:
         """What the node should carry, as its report says."""
-        found: Object = self.report(node)["status"]["desired"]
-        return found
+        result: Object = self.report(node)["status"]["desired"]
+        return result
 
     def seen(self, node: str) -> Object:
         """What people and schedulers see: labels, taints, condition, and what the report says of the node."""
         status = self.report(node).get("status", {})
-        found = {key: status.get(key) for key in ("verdict", "summary", "interconnect")}
+        result = {key: status.get(key) for key in ("verdict", "summary", "interconnect")}
         on_node = {"labels": self.ours(node), "taints": self.taints(node), "condition": self.condition(node)}
-        return on_node | {"report": found}
+        return on_node | {"report": result}
 
     def findings(self, node: str) -> dict[str, Object]:
         """The findings of the last readable run, by their code."""

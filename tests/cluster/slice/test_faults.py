@@ -106,12 +106,12 @@ def test_runs_without_a_result_change_nothing_and_cause_one_event(cluster: Any) 
         ("hung-call", "call-hung", "nvmlDeviceGetPowerUsage"),
         ("driver-mismatch", "driver-mismatch", "driver was upgraded"),
     )
-    for unread, (fault, code, words) in enumerate(runs, start=1):
+    for unread, (fault, code, message) in enumerate(runs, start=1):
         cluster.testbed.hardware(node).heal()
         run = cluster.faulty(node, fault)
         assert run["outcome"] == "unknown"
         assert code in run["message"]
-        assert words in run["message"]
+        assert message in run["message"]
         assert cluster.report(node)["status"]["probes"][0]["unread"] == unread
         assert cluster.seen(node) == cluster.calm[node]
         assert cluster.findings(node) == {}

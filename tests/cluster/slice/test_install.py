@@ -65,8 +65,8 @@ def test_the_report_says_what_was_found_and_what_is_held(cluster: Any, node: str
     assert status["interconnect"].get("nvlinkGbps") == (int(gbps) if gbps else None)
     assert status["verdict"] == "pass"
     assert cluster.findings(node) == {}
-    held = {key: cluster.labels(node)[key] for key in status["desired"]["labels"]}
-    assert status["desired"]["labels"] == held
+    taken = {key: cluster.labels(node)[key] for key in status["desired"]["labels"]}
+    assert status["desired"]["labels"] == taken
     assert "Validated" in cluster.reasons(node)
 
 
@@ -125,16 +125,16 @@ def strangers(write: Entry) -> list[str]:
     control plane."""
     body = write.body
     metadata, status = body.get("metadata", {}), body.get("status", {})
-    found = sorted(body.keys() - {"metadata", "status", "spec"})
-    found += sorted(body.get("spec", {}).keys() - {"taints"})
+    result = sorted(body.keys() - {"metadata", "status", "spec"})
+    result += sorted(body.get("spec", {}).keys() - {"taints"})
     taints = [taint["key"] for taint in body.get("spec", {}).get("taints", [])]
-    found += [key for key in taints if not key.startswith((OURS, "node.kubernetes.io/"))]
-    found += sorted(metadata.keys() - {"resourceVersion", "uid", "labels"})
-    found += [
+    result += [key for key in taints if not key.startswith((OURS, "node.kubernetes.io/"))]
+    result += sorted(metadata.keys() - {"resourceVersion", "uid", "labels"})
+    result += [
         key for key in metadata.get("labels", {}) if not (key.startswith(OURS) or key == "interconnect")
     ]
-    found += sorted(status.keys() - {"conditions"})
-    return found + [c["type"] for c in status.get("conditions", []) if c["type"] != "GPUValidated"]
+    result += sorted(status.keys() - {"conditions"})
+    return result + [c["type"] for c in status.get("conditions", []) if c["type"] != "GPUValidated"]
 
 
 def test_probe_pods_have_no_token_no_rights_and_no_way_to_stay(cluster: Any) -> None:

@@ -125,14 +125,16 @@ def test_uninstalling_during_runs_leaves_nothing(cluster: Any) -> None:
 def leftovers(cluster: Any) -> list[str]:
     """What the chart made that is still there; not the CRDs, which it keeps on purpose."""
     rbac, core = "/apis/rbac.authorization.k8s.io/v1", "/api/v1/namespaces/nodegauge"
-    places = [
+    locations = [
         *(f"{rbac}/{kind}" for kind in ("clusterroles", "clusterrolebindings", "roles", "rolebindings")),
         "/apis/scheduling.k8s.io/v1/priorityclasses",
         "/apis/apps/v1/namespaces/nodegauge/deployments",
         "/apis/batch/v1/namespaces/nodegauge/jobs",
         *(f"{core}/{kind}" for kind in ("serviceaccounts", "services", "secrets")),
     ]
-    named = [item["metadata"]["name"] for place in places for item in cluster.api.get(place)["items"]]
+    named = [
+        item["metadata"]["name"] for location in locations for item in cluster.api.get(location)["items"]
+    ]
     policies = [
         item["metadata"]["name"] for item in cluster.api.get(f"{GROUP}/gpuvalidationpolicies")["items"]
     ]

@@ -60,11 +60,11 @@ def installed(shared_slice: Any) -> Iterator[Any]:
 def measured(installed: Any, node: str) -> Object:
     """The NCCL probe's part of the report, once it has a result."""
     probes = installed.report(node).get("status", {}).get("probes") or []
-    found = next((p for p in probes if p["name"] == "nccl"), {})
-    return found if found.get("readAt") else {}
+    result = next((p for p in probes if p["name"] == "nccl"), {})
+    return result if result.get("readAt") else {}
 
 
-def settled(installed: Any, node: str) -> Object:
+def report_on_node(installed: Any, node: str) -> Object:
     """The report's status, once the node's labels are those of the report."""
 
     def agree() -> Object | None:
@@ -72,13 +72,13 @@ def settled(installed: Any, node: str) -> Object:
         wanted = {k: v for k, v in status["desired"]["labels"].items() if k != OURS + "validated-at"}
         return status if installed.ours(node) == wanted else None
 
-    found: Object = eventually(agree, what=f"{node} as its report says")
-    return found
+    result: Object = eventually(agree, what=f"{node} as its report says")
+    return result
 
 
 def test_bandwidth_confirms_what_the_driver_reports(installed: Any) -> None:
     """GB/s by collective as labels, evidence measured, and the comparison in the report."""
-    status = settled(installed, "gpu-h100")
+    status = report_on_node(installed, "gpu-h100")
     labels = installed.ours("gpu-h100")
     assert (labels["interconnect"], labels[EVIDENCE]) == ("nvlink", "measured")
     assert 440 <= int(labels[ALL_REDUCE]) <= 490
@@ -87,13 +87,13 @@ def test_bandwidth_confirms_what_the_driver_reports(installed: Any) -> None:
     assert status["bandwidth"]["p2pOff"] < 60
     assert status["verdict"] == "pass"
     assert labels[ALL_REDUCE] == str(status["bandwidth"]["allReduce"])
-    titan = settled(installed, "gpu-titan")["bandwidth"]
+    titan = report_on_node(installed, "gpu-titan")["bandwidth"]
     assert (titan["allReduce"], titan["p2pOff"]) == (pytest.approx(40, abs=1), pytest.approx(4.0, rel=0.05))
 
 
 def test_nvlink_that_carries_no_data_loses_its_label(installed: Any) -> None:
     """The finding names both numbers; PCIe pairs that are as slow keep their label."""
-    status = settled(installed, BROKEN)
+    status = report_on_node(installed, BROKEN)
     labels = installed.ours(BROKEN)
     assert not {"interconnect", OURS + "interconnect", EVIDENCE, OURS + "nvlink-gbps"} & labels.keys()
     assert (status["interconnect"]["class"], status["interconnect"]["reported"]) == ("", "nvlink")
@@ -101,7 +101,7 @@ def test_nvlink_that_carries_no_data_loses_its_label(installed: Any) -> None:
     [message] = [f["message"] for f in findings if f["code"] == "interconnect-contradicted"]
     assert str(status["bandwidth"]["allReduce"]) in message
     assert "NVLink" in message
-    settled(installed, "gpu-phb")
+    report_on_node(installed, "gpu-phb")
     assert installed.ours("gpu-phb")["interconnect"] == "pcie"
     codes = {finding["code"] for finding in measured(installed, "gpu-phb").get("findings", [])}
     assert "interconnect-contradicted" not in codes
@@ -110,7 +110,7 @@ def test_nvlink_that_carries_no_data_loses_its_label(installed: Any) -> None:
 def test_a_job_gets_the_gpus_of_an_nccl_run_and_labels_stay(installed: Any) -> None:
     """The probe ends on SIGTERM, not by SIGKILL; its processes are gone, and the node is measured later."""
     node = "gpu-h100"
-    before = settled(installed, node)
+    before = report_on_node(installed, node)
     labels, number = installed.ours(node), measured(installed, node)["lastRun"]["number"]
     installed.testbed.hardware(node).fault("nccl-in-real-time")
     installed.ask_for_run(node)
@@ -150,9 +150,9 @@ def exit_codes(installed: Any, pod: str) -> set[int]:
     writes = installed.audit.writes(resource="pods/status", name=pod)
     statuses = [w.body.get("status", {}).get("containerStatuses") or [] for w in writes if w.body]
     ended = [one["state"].get("terminated") for containers in statuses for one in containers]
-    found = {state["exitCode"] for state in ended if state}
-    assert found, f"no end of pod {pod} in the audit log"
-    return found
+    result = {state["exitCode"] for state in ended if state}
+    assert result, f"no end of pod {pod} in the audit log"
+    return result
 
 
 def processes(testbed: Testbed, node: str) -> list[int]:
@@ -160,16 +160,16 @@ def processes(testbed: Testbed, node: str) -> list[int]:
 
     Before that Python still starts, and a first process of a pod without a handler ignores SIGTERM.
     """
-    found = [p.pid for p in testbed.processes(NAMESPACE, "nodegauge-nccl") if p.node == node]
-    for pid in found:
+    result = [p.pid for p in testbed.processes(NAMESPACE, "nodegauge-nccl") if p.node == node]
+    for pid in result:
         for file in Path(f"/proc/{pid}/task").glob("*/children"):
             with contextlib.suppress(OSError):
-                found += map(int, file.read_text().split())
+                result += map(int, file.read_text().split())
     lines = []
-    for pid in found:
+    for pid in result:
         with contextlib.suppress(OSError):
             lines.append(Path(f"/proc/{pid}/cmdline").read_bytes())
-    return found if any(b"--order" in line for line in lines) else []
+    return result if any(b"--order" in line for line in lines) else []
 
 
 def test_the_account_writes_only_our_keys_and_nccl_pods_are_restricted(installed: Any) -> None:

@@ -32,7 +32,7 @@ STEPS = (
     steps.labels,
     bandwidth.measure,
     bandwidth.preempt,
-    jobs.place,
+    jobs.run_by_labels,
     heat.heat,
     heat.avoid,
     heat.idle,

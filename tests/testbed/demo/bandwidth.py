@@ -82,18 +82,18 @@ def _waiting(session: Session) -> list[str]:
 
 def _wrong(session: Session) -> list[str]:
     """How labels and taints differ from what the hardware calls for."""
-    found = []
+    result = []
     for name, machine in FLEET.items():
         wanted, seen = machine.measured, session.marks(name)
         if wanted != seen:
-            found.append(f"{name} has {seen}, expected {wanted}")
+            result.append(f"{name} has {seen}, expected {wanted}")
         labels = session.node(name)["metadata"].get("labels", {})
         busbw = labels.get(PREFIX + "busbw-allreduce", "")
         if not _about(busbw, machine):
-            found.append(
+            result.append(
                 f"{name} has {busbw or 'no'} GB/s of all_reduce, expected about {machine.busbw or 'none'}"
             )
-    return found
+    return result
 
 
 def _about(busbw: str, machine: Machine) -> bool:
@@ -104,10 +104,10 @@ def _about(busbw: str, machine: Machine) -> bool:
 
 def _show_contradiction(session: Session) -> None:
     """The node whose measured bandwidth contradicts its reported interconnect."""
-    found = session.report(BROKEN_LINKS)["interconnect"]
-    if (found.get("reported"), found.get("reason")) != ("nvlink", "Contradicted"):
-        raise TestbedError(f"{BROKEN_LINKS}: NVLink is not contradicted: {found}")
-    session.say(f"{BROKEN_LINKS}: {found['reason']}: {found['message']}")
+    result = session.report(BROKEN_LINKS)["interconnect"]
+    if (result.get("reported"), result.get("reason")) != ("nvlink", "Contradicted"):
+        raise TestbedError(f"{BROKEN_LINKS}: NVLink is not contradicted: {result}")
+    session.say(f"{BROKEN_LINKS}: {result['reason']}: {result['message']}")
     print("    it lost interconnect=nvlink, and a second run below the floor tainted it")
 
 

@@ -38,8 +38,8 @@ def avoid(session: Session) -> None:
     """A second ZeRO job runs on another node; one that can only run here waits."""
     session.say("a second ZeRO job asks for NVLink")
     jobs.run_job(session, "zero-second", jobs.ANY_NVLINK, allowed=jobs.nvlink_nodes() - {HOT_NODE})
-    words = jobs.waits_for_a_node(session, "zero-only-here", HERE)
-    session.say(f"job zero-only-here can only run on {HOT_NODE}, so it waits: {words}")
+    message = jobs.waits_for_a_node(session, "zero-only-here", HERE)
+    session.say(f"job zero-only-here can only run on {HOT_NODE}, so it waits: {message}")
 
 
 def idle(session: Session) -> None:
@@ -82,8 +82,8 @@ def _gate(session: Session) -> str:
     """State and run counts of the node's gates."""
     gates = session.report(HOT_NODE).get("gates") or []
     counted = [(gate["code"], gate.get("state"), gate.get("bad", 0), gate.get("good", 0)) for gate in gates]
-    words = [f"{code} is {state}, {bad} bad and {good} good in a row" for code, state, bad, good in counted]
-    return "; ".join(words) or "no findings"
+    message = [f"{code} is {state}, {bad} bad and {good} good in a row" for code, state, bad, good in counted]
+    return "; ".join(message) or "no findings"
 
 
 def _why(session: Session) -> str:

@@ -15,7 +15,7 @@ def nvlink_nodes() -> set[str]:
     return {name for name, marks in expected.items() if marks.interconnect == "nvlink" and not marks.taints}
 
 
-def place(session: Session) -> None:
+def run_by_labels(session: Session) -> None:
     """A ZeRO job that asks for NVLink, and one that asks for more than 400 GB/s of it."""
     session.say("job zero-any-nvlink asks for nodeSelector interconnect=nvlink")
     run_job(session, "zero-any-nvlink", ANY_NVLINK, allowed=nvlink_nodes())

@@ -134,8 +134,8 @@ def probe_of(report: Object, name: str) -> Object:
 
 def condition(node: Object) -> str:
     """Status of GPUValidated; a dash where there is none."""
-    found = (c["status"] for c in node["status"].get("conditions", []) if c["type"] == "GPUValidated")
-    return next(found, "-")
+    result = (c["status"] for c in node["status"].get("conditions", []) if c["type"] == "GPUValidated")
+    return next(result, "-")
 
 
 def _log_line(line: str) -> str:

@@ -99,9 +99,9 @@ def _compare(session: Session) -> None:
 
 def _row(session: Session, name: str) -> list[str]:
     report, marks = session.report(name), session.marks(name)
-    found = report.get("gpus") or {"count": 0, "product": "(not all visible)"}  # no result was judged
-    count = f"{found['count']}x " if found["count"] else ""
-    gpus = found["product"].removeprefix("NVIDIA ")[:MODEL_LIMIT]
+    result = report.get("gpus") or {"count": 0, "product": "(not all visible)"}  # no result was judged
+    count = f"{result['count']}x " if result["count"] else ""
+    gpus = result["product"].removeprefix("NVIDIA ")[:MODEL_LIMIT]
     labels = session.node(name)["metadata"].get("labels", {})
     busbw = "/".join(labels.get(f"{PREFIX}busbw-{collective}", "") for collective in COLLECTIVES).strip("/")
     cells = [marks.interconnect, marks.gbps, marks.evidence, busbw]

@@ -35,8 +35,8 @@ def find_compiler(env: Mapping[str, str]) -> str:
     """The C compiler: $CC, or cc, gcc or clang on PATH."""
     names = [env["CC"]] if env.get("CC") else ["cc", "gcc", "clang"]
     for name in names:
-        if found := shutil.which(name, path=env.get("PATH")):
-            return found
+        if result := shutil.which(name, path=env.get("PATH")):
+            return result
     raise DriverBuildError(
         f"no C compiler found (tried {', '.join(names)}): the simulated GPU driver is a small C library. "
         "Install one (`apt-get install gcc libc6-dev`, `dnf install gcc`, `apk add gcc musl-dev`) or set CC."
@@ -86,8 +86,8 @@ def _build(wanted: Path, make: Callable[[Path], None]) -> None:
     """Make a file in a folder of its own, which appears complete or not at all."""
     folder = wanted.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as aside:
-        fresh = Path(aside) / "new"
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as skipped:
+        fresh = Path(skipped) / "new"
         fresh.mkdir()
         make(fresh / wanted.name)
         try:

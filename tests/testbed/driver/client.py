@@ -129,8 +129,8 @@ class NvmlClient:
 
     def events(self, *, milliseconds: int) -> list[list[int]]:
         """[PCI bus, type, data] until none has come for this long, but not more than MOST_EVENTS."""
-        found: list[list[int]] = self.ask(EVENTS, milliseconds)
-        return found
+        result: list[list[int]] = self.ask(EVENTS, milliseconds)
+        return result
 
     def field(self, gpu: int, number: int, scope: int = 0) -> dict[str, Any]:
         """One field of nvmlDeviceGetFieldValues: its error, type and value."""
@@ -166,8 +166,8 @@ def _listen(pynvml: Any, types: int, *handles: Any) -> None:
 
 
 def _events(pynvml: Any, milliseconds: int) -> list[list[int]]:
-    found: list[list[int]] = []
-    while len(found) < MOST_EVENTS:
+    result: list[list[int]] = []
+    while len(result) < MOST_EVENTS:
         try:
             event = pynvml.nvmlEventSetWait_v2(kept["set"], milliseconds)
         except pynvml.NVMLError as error:
@@ -175,8 +175,8 @@ def _events(pynvml: Any, milliseconds: int) -> list[list[int]]:
                 raise
             break
         bus = pynvml.nvmlDeviceGetPciInfo(event.device).bus
-        found.append([bus, event.eventType, event.eventData])
-    return found
+        result.append([bus, event.eventType, event.eventData])
+    return result
 
 
 def _answer(pynvml: Any, question: Mapping[str, Any]) -> dict[str, Any]:

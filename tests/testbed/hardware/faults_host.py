@@ -48,10 +48,10 @@ def nic_errors(
 @fault("psu-alarm")
 def psu_alarm(machine: Machine, *, chip: str = "", sensor: str = "") -> None:
     """A power supply raises an alarm (default: the first sensor that has one, watts before volts)."""
-    found = [(n, s) for n, s in _sensors(machine, chip=chip, sensor=sensor) if s.alarm is not None]
-    needs(machine, bool(found), "hwmon sensor with an alarm" + _named(chip, sensor))
+    result = [(n, s) for n, s in _sensors(machine, chip=chip, sensor=sensor) if s.alarm is not None]
+    needs(machine, bool(result), "hwmon sensor with an alarm" + _named(chip, sensor))
     number, first = min(
-        found, key=lambda entry: ("power", "in", "curr", "fan", "temp").index(_kind(entry[1]))
+        result, key=lambda entry: ("power", "in", "curr", "fan", "temp").index(_kind(entry[1]))
     )
     machine.sensors[number, first.name, "alarm"] = 1
 
@@ -85,9 +85,9 @@ def _sensors(machine: Machine, *, chip: str, sensor: str) -> list[tuple[int, Hwm
     """The sensors of all chips, with their chip's number; of one chip or name where asked for."""
     return [
         (number, one)
-        for number, found in enumerate(machine.profile.host.hwmon)
-        for one in found.sensors
-        if chip in ("", found.name) and sensor in ("", one.name)
+        for number, result in enumerate(machine.profile.host.hwmon)
+        for one in result.sensors
+        if chip in ("", result.name) and sensor in ("", one.name)
     ]
 
 

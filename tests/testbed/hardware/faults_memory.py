@@ -33,9 +33,9 @@ def ecc_correctable(
 @fault("sram-threshold")
 def sram_threshold(machine: Machine, *, gpu: Parameter = 0) -> None:
     """Uncorrectable errors in caches have passed the driver's limit."""
-    told = has_call(machine, "nvmlDeviceGetSramEccErrorStatus")
+    reported = has_call(machine, "nvmlDeviceGetSramEccErrorStatus")
     model = machine.profile.model
-    needs(machine, told and model.ecc and model.architecture >= AMPERE, "SRAM error status")
+    needs(machine, reported and model.ecc and model.architecture >= AMPERE, "SRAM error status")
     machine.values[machine.gpu(gpu), "sram.threshold"] = "1"
 
 
@@ -61,8 +61,8 @@ def page_pending(machine: Machine, *, gpu: Parameter = 0) -> None:
 @fault("repair-pending")
 def repair_pending(machine: Machine, *, gpu: Parameter = 0, kind: str = "channel") -> None:
     """A repair of the memory or of the chip waits for a reset (kind: channel, tpc)."""
-    told = has_call(machine, "nvmlDeviceGetRepairStatus") and machine.profile.model.architecture >= ADA
-    needs(machine, told, "repair status")
+    reported = has_call(machine, "nvmlDeviceGetRepairStatus") and machine.profile.model.architecture >= ADA
+    needs(machine, reported, "repair status")
     which = choice("kind", kind, {"channel": "channel", "tpc": "tpc"})
     machine.values[machine.gpu(gpu), f"repair.{which}"] = "1"
 
@@ -71,8 +71,8 @@ def repair_pending(machine: Machine, *, gpu: Parameter = 0, kind: str = "channel
 def memory_unrepairable(machine: Machine, *, gpu: Parameter = 0) -> None:
     """The driver says that a GPU's memory cannot be repaired any more."""
     call = "nvmlDeviceGetUnrepairableMemoryFlag_v1"
-    told = has_call(machine, call) and machine.profile.model.architecture >= HOPPER
-    needs(machine, told, "flag of unrepairable memory")
+    reported = has_call(machine, call) and machine.profile.model.architecture >= HOPPER
+    needs(machine, reported, "flag of unrepairable memory")
     machine.values[machine.gpu(gpu), "repair.unrepairable"] = "1"
 
 

@@ -139,9 +139,9 @@ def nccl_in_real_time(machine: Machine, *, percent: Parameter = 100) -> None:
 def gpu_in_use(machine: Machine, *, gpu: Parameter = 0, pid: Parameter = 4242, mib: Parameter = 1024) -> None:
     """A process computes on a GPU, whoever it belongs to."""
     number = machine.gpu(gpu)
-    told = f"{whole('pid', pid, least=1)}:{whole('mib', mib, least=0) << 20}"
+    reported = f"{whole('pid', pid, least=1)}:{whole('mib', mib, least=0) << 20}"
     machine.values[number, "processes"] = " ".join(
-        filter(None, (machine.values.get((number, "processes"), ""), told))
+        filter(None, (machine.values.get((number, "processes"), ""), reported))
     )
 
 

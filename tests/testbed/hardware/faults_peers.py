@@ -100,11 +100,13 @@ def fabric_failed(machine: Machine, *, kind: str = "both", status: Parameter = 9
     """The fabric is completed, but its status failed or a route is unhealthy (kind: status, health, both)."""
     if machine.fabric is None:
         raise HardwareError(f"{machine.profile.name} has no GPU fabric")
-    told = choice("kind", kind, {"both": ("status", "health"), "status": ("status",), "health": ("health",)})
+    reported = choice(
+        "kind", kind, {"both": ("status", "health"), "status": ("status",), "health": ("health",)}
+    )
     fabric = msgspec.structs.replace(machine.fabric, state=COMPLETED)
-    if "status" in told:
+    if "status" in reported:
         fabric = msgspec.structs.replace(fabric, status=whole("status", status, least=1))
-    if "health" in told:
+    if "health" in reported:
         mask = fabric.health_mask & ~ROUTE_MASK | ROUTE_UNHEALTHY
         fabric = msgspec.structs.replace(fabric, health_mask=mask, health_summary=UNHEALTHY_SUMMARY)
     machine.fabric = fabric

@@ -54,8 +54,8 @@ def undersized_power_source(machine: Machine, *, gpu: Parameter = "") -> None:
 @fault("recovery-action")
 def recovery_action(machine: Machine, *, gpu: Parameter = 0, action: Parameter = 1) -> None:
     """The driver asks for recovery (1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 IMEX, 6 bus)."""
-    told = machine.profile.model.recovery_action and knows_field(machine, RECOVERY_ACTION_FIELD)
-    needs(machine, told, "recovery action (field 230)")
+    reported = machine.profile.model.recovery_action and knows_field(machine, RECOVERY_ACTION_FIELD)
+    needs(machine, reported, "recovery action (field 230)")
     machine.values[machine.gpu(gpu), "recovery_action"] = str(whole("action", action, least=0, most=7))
 
 

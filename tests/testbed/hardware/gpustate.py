@@ -73,8 +73,8 @@ def _gpu(machine: Machine, number: int, seed: str) -> Lines:
     gpu, model, host = machine.gpus[number], machine.profile.model, machine.profile.host
     function = machine.pci[gpu.address]
     node = next(node for node in host.nodes if node.id == function.numa)
-    cpus = _words(cpu_numbers(node.cpus))
-    told = host.numa_reported
+    cpus = _text(cpu_numbers(node.cpus))
+    reported = host.numa_reported
     lines: Lines = {
         "uuid": gpu_uuid(seed, gpu.address),
         "serial": _serial(seed, gpu.address) if model.serial else None,
@@ -85,7 +85,7 @@ def _gpu(machine: Machine, number: int, seed: str) -> Lines:
         "module": gpu.module,
         "cpus": cpus,
         "cpus.socket": cpus,
-        "memory_nodes": _words([node.id]) if told else None,
+        "memory_nodes": _text([node.id]) if reported else None,
     }
     if number in machine.handles:
         lines["handle"] = f"!{machine.handles[number]}"
@@ -230,8 +230,8 @@ def _combined(high: str, low: str) -> int:
     return int(high, 16) << 16 | int(low, 16)
 
 
-def _words(numbers: Iterable[int]) -> str:
+def _text(numbers: Iterable[int]) -> str:
     """A bit set as hexadecimal 64-bit words, the lowest first."""
     bits = sum(1 << number for number in numbers)
-    words = [bits >> shift & (1 << 64) - 1 for shift in range(0, max(bits.bit_length(), 1), 64)]
-    return " ".join(f"{word:x}" for word in words)
+    message = [bits >> shift & (1 << 64) - 1 for shift in range(0, max(bits.bit_length(), 1), 64)]
+    return " ".join(f"{word:x}" for word in message)

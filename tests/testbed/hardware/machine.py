@@ -108,12 +108,14 @@ class Machine:
     def gpu(self, number: int | str) -> int:
         """A GPU's number, checked; HardwareError for one that is not there."""
         try:
-            found = int(number)
+            result = int(number)
         except ValueError:
             raise HardwareError(f"gpu is {number!r}: give a number from 0 to {len(self.gpus) - 1}") from None
-        if not 0 <= found < len(self.gpus):
-            raise HardwareError(f"{self.profile.name} has no GPU {found}: they are 0 to {len(self.gpus) - 1}")
-        return found
+        if not 0 <= result < len(self.gpus):
+            raise HardwareError(
+                f"{self.profile.name} has no GPU {result}: they are 0 to {len(self.gpus) - 1}"
+            )
+        return result
 
     def links(self, gpu: int) -> dict[int, str]:
         """The connected links of a GPU: number to the address of the far end."""

@@ -10,7 +10,7 @@ from nodegauge_contract.nccl import ArmName
 from testbed.hardware.gpustate import gpu_uuid
 from testbed.hardware.machine import SWITCH, Machine
 from testbed.profiles.ncclmodel import NcclResult
-from testbed.profiles.ncclmodel import Way as Told
+from testbed.profiles.ncclmodel import Way as Given
 from testbed.simulated_nccl import machine as simulated
 from testbed.simulated_nccl.machine import Gpu, Trouble, Way
 from testbed.simulated_nccl.trouble import FAILED
@@ -49,15 +49,15 @@ def render(machine: Machine, *, seed: str) -> bytes:
     return simulated.encode(made)
 
 
-def _way(machine: Machine, name: str, told: Told) -> Way:
+def _way(machine: Machine, name: str, reported: Given) -> Way:
     left = 1.0 if name == "host" else _links_left(machine)
     return Way(
-        transport=told.transport,
-        latency_us=told.latency_us,
-        shape=told.shape,
+        transport=reported.transport,
+        latency_us=reported.latency_us,
+        shape=reported.shape,
         busbw={
             collective: {str(ranks): gbps * left for ranks, gbps in known.items()}
-            for collective, known in told.busbw.items()
+            for collective, known in reported.busbw.items()
         },
     )
 

@@ -58,13 +58,13 @@ def plug(
     driver cannot be built.
     """
     try:
-        found = profiles.load(profile) if isinstance(profile, str) else profile
+        result = profiles.load(profile) if isinstance(profile, str) else profile
     except ProfileError as error:
         raise HardwareError(str(error)) from error
     hardware = Hardware(directory, clock=clock)
-    library_folder(found.driver.version)
+    library_folder(result.driver.version)
     hardware.directory.mkdir(parents=True, exist_ok=True)
-    hardware.begin(Condition.fresh(found, seed=seed or uuid.uuid4().hex, now=clock()))
+    hardware.begin(Condition.fresh(result, seed=seed or uuid.uuid4().hex, now=clock()))
     return hardware
 
 
@@ -129,15 +129,15 @@ class Hardware:
 
     def env(self) -> dict[str, str]:
         """The variables that give a process this hardware; they must be set before it starts."""
-        found = {
+        result = {
             "NODEGAUGE_SIM_HARDWARE": str(self.directory / STATE),
             "NODEGAUGE_SYSFS": str(self.directory / "sys"),
             "NODEGAUGE_PROCFS": str(self.directory / "proc"),
             MACHINE_VARIABLE: str(self.directory / NCCL_FILE),
         }
         if self.profile.driver_mounted:
-            found["LD_LIBRARY_PATH"] = str(library_folder(self.profile.driver.version))
-        return found
+            result["LD_LIBRARY_PATH"] = str(library_folder(self.profile.driver.version))
+        return result
 
     def fault(self, name: str, **parameters: Parameter) -> None:
         """Let something go wrong; faults add up.  HardwareError for a fault or parameter that cannot be."""

@@ -65,9 +65,9 @@ def render(machine: Machine, *, seed: str, pasts: Sequence[Past]) -> str:
 
 def write(path: Path, content: bytes) -> None:
     """Put a file into place in one step."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    aside.write_bytes(content)
-    aside.replace(path)
+    skipped = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    skipped.write_bytes(content)
+    skipped.replace(path)
 
 
 def _text(value: object) -> str:
@@ -102,8 +102,10 @@ def _driver(machine: Machine) -> Lines:
 
 def _confidential(machine: Machine) -> Lines:
     """Environment and feature are on together here; no line where the driver cannot tell."""
-    told = machine.profile.model.confidential
-    return {} if told is None else {f"confidential.{name}": told for name in ("environment", "feature")}
+    reported = machine.profile.model.confidential
+    return (
+        {} if reported is None else {f"confidential.{name}": reported for name in ("environment", "feature")}
+    )
 
 
 def _pairs(machine: Machine) -> Lines:

@@ -59,16 +59,16 @@ class Check:
             Answer.BAD: int(self._spec.get("failureThreshold") or 3),
         }
         await asyncio.sleep(float(self._spec.get("initialDelaySeconds") or 0))
-        told: Answer | None = None
+        reported: Answer | None = None
         last, streak = None, 0
         while True:
             answer = Answer.GOOD if await self._ask() else Answer.BAD
             streak = streak + 1 if answer is last else 1
             last = answer
-            if streak >= needed[answer] and answer is not told:
-                told = answer
+            if streak >= needed[answer] and answer is not reported:
+                reported = answer
                 report(answer)
-            waiting = hurry is not None and told is not Answer.GOOD
+            waiting = hurry is not None and reported is not Answer.GOOD
             await asyncio.sleep(min(period, hurry) if waiting and hurry is not None else period)
 
     async def _ask(self) -> bool:

@@ -126,8 +126,8 @@ class Runner:
         assert isinstance(self.record.state, Terminated)
         self.record.last = self.record.state
         pod = self._pod["metadata"]["name"]
-        words = f"back-off {pause:g}s restarting failed container={self.record.name} pod={pod}"
-        self.record.state = Waiting(status.CRASH_LOOP, words)
+        text = f"back-off {pause:g}s restarting failed container={self.record.name} pod={pod}"
+        self.record.state = Waiting(status.CRASH_LOOP, text)
         self._changed()
         await self._pause(pause)
 
@@ -148,8 +148,8 @@ class Runner:
                 pause = self._node.timing.pull.pause(attempt)
                 await self._pause(pause / 2)
                 if error.reason == "ErrImagePull":
-                    words = f'Back-off pulling image "{self.spec["image"]}": {error}'
-                    self.record.state = Waiting("ImagePullBackOff", words)
+                    text = f'Back-off pulling image "{self.spec["image"]}": {error}'
+                    self.record.state = Waiting("ImagePullBackOff", text)
                     self._changed()
                 await self._pause(pause / 2)
                 attempt += 1

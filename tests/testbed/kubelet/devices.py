@@ -114,32 +114,32 @@ class Devices:
 
     def release(self, pod_uid: str) -> None:
         """The pod is over: its GPUs are free."""
-        for held in (self._given, self._pids):
-            for key in [key for key in held if key[0] == pod_uid]:
-                held.pop(key)
+        for in_use in (self._given, self._pids):
+            for key in [key for key in in_use if key[0] == pod_uid]:
+                in_use.pop(key)
         self._write()
 
     def _gpus(self) -> dict[str, bool]:
         """UUID to whether it is healthy, in the machine's order; empty where nothing is told."""
-        if (path := self._beside(DEVICES_SUFFIX)) is None:
+        if (path := self._file(DEVICES_SUFFIX)) is None:
             return {}
         try:
-            told: dict[str, bool] = json.loads(path.read_text())
+            reported: dict[str, bool] = json.loads(path.read_text())
         except FileNotFoundError:
             return {}
-        return told
+        return reported
 
     def _write(self) -> None:
         """UUID PID lines of whoever computes."""
-        if (path := self._beside(PROCESSES_SUFFIX)) is None or not path.parent.is_dir():
+        if (path := self._file(PROCESSES_SUFFIX)) is None or not path.parent.is_dir():
             return
-        held = [(pid, dict.fromkeys(self._given[key])) for key, pid in self._pids.items()]
-        lines = [f"{uuid} {pid}\n" for pid, uuids in held for uuid in uuids]
+        in_use = [(pid, dict.fromkeys(self._given[key])) for key, pid in self._pids.items()]
+        lines = [f"{uuid} {pid}\n" for pid, uuids in in_use for uuid in uuids]
         fresh = path.with_name(f".{path.name}.new")
         fresh.write_text("".join(lines))
         fresh.replace(path)
 
-    def _beside(self, suffix: str) -> Path | None:
+    def _file(self, suffix: str) -> Path | None:
         """A file beside the driver's state."""
         state = self.hardware.env().get(STATE_VARIABLE) if self.hardware is not None else None
         return Path(state + suffix) if state else None

@@ -114,16 +114,16 @@ def field_value(path: str, pod: Object, node: NodeContext) -> str:
 async def _data(node: NodeContext, plural: str, *, namespace: str, reference: Object) -> dict[str, str]:
     """A ConfigMap's or Secret's text values; empty when it is absent and optional."""
     try:
-        found = await node.api.get(f"/api/v1/namespaces/{namespace}/{plural.lower()}s/{reference['name']}")
+        body = await node.api.get(f"/api/v1/namespaces/{namespace}/{plural.lower()}s/{reference['name']}")
     except ApiError as error:
         if error.status != 404:
             raise
         if reference.get("optional"):
             return {}
-        raise ConfigMissing(f'{plural.lower()} "{reference["name"]}" not found') from error
+        raise ConfigMissing(f'{plural.lower()} "{reference["name"]}" not body') from error
     if plural == "configMap":
-        return dict(found.get("data") or {})
-    return {key: base64.b64decode(value).decode() for key, value in (found.get("data") or {}).items()}
+        return dict(body.get("data") or {})
+    return {key: base64.b64decode(value).decode() for key, value in (body.get("data") or {}).items()}
 
 
 def sees_driver(container: Object, pod: Object, env: Mapping[str, str]) -> bool:

@@ -41,13 +41,13 @@ class Image:
 
     def argv(self, command: list[str], args: list[str]) -> list[str]:
         """The argv to execute; StartFailed when argv[0] is not in the image."""
-        words = [*(command or self.entrypoint), *args]
-        if not words:
+        message = [*(command or self.entrypoint), *args]
+        if not message:
             raise StartFailed("no command specified")
-        program = self.programs.get(words[0]) or self.programs.get(words[0].rpartition("/")[2])
+        program = self.programs.get(message[0]) or self.programs.get(message[0].rpartition("/")[2])
         if program is None:
-            raise StartFailed(f'exec: "{words[0]}": executable file not found in $PATH')
-        return [*program, *words[1:]]
+            raise StartFailed(f'exec: "{message[0]}": executable file not found in $PATH')
+        return [*program, *message[1:]]
 
 
 def python_image(*sources: Path, module: str | None = None) -> Image:
@@ -78,8 +78,8 @@ def simulated_nccl_environment(checkout: Path) -> dict[str, str]:
 
 def host_image(*names: str) -> Image:
     """An image with some of the host's own programs."""
-    found = {name: shutil.which(name, path=SYSTEM_PATH) for name in names}
-    return Image(entrypoint=names[:1], programs={name: (path,) for name, path in found.items() if path})
+    result = {name: shutil.which(name, path=SYSTEM_PATH) for name in names}
+    return Image(entrypoint=names[:1], programs={name: (path,) for name, path in result.items() if path})
 
 
 def default_images(checkout: Path | None = None) -> dict[str, Image]:

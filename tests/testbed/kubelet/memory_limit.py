@@ -40,7 +40,7 @@ def limit_of(container: Object) -> float | None:
 async def enforce(process: ContainerProcess, limit: float | None) -> bool:
     """Return True once the container was killed for its memory; for ever otherwise."""
     while limit is not None:
-        if held(process.pid) > limit:
+        if taken(process.pid) > limit:
             process.signal(signal.SIGKILL)
             return True
         await asyncio.sleep(LOOK_SECONDS)
@@ -48,7 +48,7 @@ async def enforce(process: ContainerProcess, limit: float | None) -> bool:
     return False
 
 
-def held(first: int) -> int:
+def taken(first: int) -> int:
     """Bytes that a process and those below it hold."""
     return sum(_counted(pid) for pid in _family(first))
 

@@ -23,10 +23,10 @@ def last_words(message: Path, output: Path, *, code: int, policy: str, container
     try:
         with message.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
-            words = file.read(limit)
+            text = file.read(limit)
     except OSError:
-        words = b""
-    if not words and code and policy == FALLBACK:
+        text = b""
+    if not text and code and policy == FALLBACK:
         lines = output.read_bytes()[-LOG_BYTES:].splitlines(keepends=True)
-        words = b"".join(lines[-LOG_LINES:])
-    return words.decode(errors="replace")
+        text = b"".join(lines[-LOG_LINES:])
+    return text.decode(errors="replace")

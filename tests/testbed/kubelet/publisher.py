@@ -82,7 +82,7 @@ class StatusPublisher:
 
     async def _same_pod(self) -> bool:
         try:
-            found = await retry(lambda: self._api.get(self._path))
+            result = await retry(lambda: self._api.get(self._path))
         except ApiError:
             return False
-        return bool(found["metadata"]["uid"] == self._uid)
+        return bool(result["metadata"]["uid"] == self._uid)

@@ -74,8 +74,8 @@ def start(argv: list[str], *, env: dict[str, str], cwd: str, log: str) -> int:
     os.close(read_end)
     if failure:
         os.waitpid(pid, 0)
-        number, _, words = failure.partition(" ")
-        raise OSError(int(number), words)
+        number, _, text = failure.partition(" ")
+        raise OSError(int(number), text)
     return pid
 
 
@@ -98,34 +98,34 @@ def become(argv: list[str], *, env: dict[str, str], cwd: str, output: int, shim:
 
 def parents() -> dict[int, int]:
     """Process id to parent's id of every process that can be seen."""
-    found = {}
+    result = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib costs as much as the rest of the start
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
                 stat = file.read()
-            found[int(name)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
+            result[int(name)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
         except (OSError, ValueError):  # it ended while it was read
             continue
-    return found
+    return result
 
 
 def descendants() -> set[int]:
     """Every process below this one; as subreaper it keeps those whose own parent ended."""
     table = parents()
-    found: set[int] = set()
+    result: set[int] = set()
     layer = {os.getpid()}
     while layer:
-        layer = {pid for pid, parent in table.items() if parent in layer} - found
-        found |= layer
-    return found
+        layer = {pid for pid, parent in table.items() if parent in layer} - result
+        result |= layer
+    return result
 
 
 def kill_all() -> None:
     """SIGKILL to everything below this process, again until nothing is left."""
-    while found := descendants():
-        for pid in found:
+    while result := descendants():
+        for pid in result:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:

@@ -29,8 +29,8 @@ class Waiting:
     message: str = ""
 
     def render(self) -> Object:
-        words = {"reason": self.reason, "message": self.message}
-        return {"waiting": {key: value for key, value in words.items() if value}}
+        text = {"reason": self.reason, "message": self.message}
+        return {"waiting": {key: value for key, value in text.items() if value}}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Terminated:
     container_id: str = ""
 
     def render(self) -> Object:
-        words = {
+        text = {
             "exitCode": self.code,
             "reason": self.reason,
             "message": self.message or None,
@@ -63,7 +63,7 @@ class Terminated:
             "finishedAt": self.finished,
             "containerID": self.container_id or None,
         }
-        return {"terminated": {key: value for key, value in words.items() if value is not None}}
+        return {"terminated": {key: value for key, value in text.items() if value is not None}}
 
 
 @dataclass
@@ -158,19 +158,19 @@ def conditions(
     unready = [record.name for record in main if not record.ready]
     ready = not done and initialized and not unready
     created = any(record.container_id for record in [*init, *main]) and not done
-    words = None if ready or done else f"containers with unready status: [{' '.join(unready)}]"
+    text = None if ready or done else f"containers with unready status: [{' '.join(unready)}]"
     blocked = None if ready else why or "ContainersNotReady"
-    found = [
+    result = [
         ("PodReadyToStartContainers", created, None, None),
         ("Initialized", initialized, _why_initialized(phase_now, initialized), None),
-        ("Ready", ready, blocked, words),
-        ("ContainersReady", ready, blocked, words),
+        ("Ready", ready, blocked, text),
+        ("ContainersReady", ready, blocked, text),
         ("PodScheduled", True, None, None),
     ]
     known = {condition["type"]: condition for condition in before}
     return [
         _condition(kind, "True" if value else "False", reason, message, known.get(kind), now)
-        for kind, value, reason, message in found
+        for kind, value, reason, message in result
     ]
 
 

@@ -37,8 +37,8 @@ def token_source(pod: Object, container: Object) -> Object | None:
             continue
         for source in volume.get("projected", {}).get("sources", []):
             if projection := source.get("serviceAccountToken"):
-                found: Object = projection
-                return found
+                result: Object = projection
+                return result
     return None
 
 

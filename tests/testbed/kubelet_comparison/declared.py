@@ -53,17 +53,19 @@ DECLARED = (
 )
 
 
-def complaints(found: Collection[Key], *, declared: Sequence[Difference] = DECLARED) -> list[tuple[str, str]]:
+def complaints(
+    result: Collection[Key], *, declared: Sequence[Difference] = DECLARED
+) -> list[tuple[str, str]]:
     """What is different and not declared, and what is declared and not different, as pod and words."""
-    covered = {key for one in declared for key in found if key[0] == one.pod and _names(one, key[1])}
+    covered = {key for one in declared for key in result if key[0] == one.pod and _names(one, key[1])}
     wrong = [
         (pod, f"{aspect} differs, and is not declared")
-        for pod, aspect in found
+        for pod, aspect in result
         if (pod, aspect) not in covered
     ]
     for one in declared:
         for aspect in one.aspects:
-            if not any(pod == one.pod and aspect in (EVERYTHING, seen) for pod, seen in found):
+            if not any(pod == one.pod and aspect in (EVERYTHING, seen) for pod, seen in result):
                 wrong.append((one.pod, f"{aspect} does not differ any more; remove it from the table"))
     return wrong
 

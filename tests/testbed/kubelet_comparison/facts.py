@@ -40,7 +40,7 @@ def of_pod(sample: Sample, events: Sequence[Event], *, acted: float | None) -> F
         "steps": steps(events),
         "phase": status.get("phase", ""),
         "reason": status.get("reason", ""),
-        "message": words(status.get("message", "")),
+        "message": without_ids(status.get("message", "")),
         "conditions": conditions(status),
         **container(status),
     }
@@ -65,15 +65,17 @@ def fields(events: Iterable[Event]) -> Facts:
 
 def steps(events: Sequence[Event]) -> list[str]:
     """Phase and state of the containers, each time that one of them changed, and at last `gone`."""
-    told = [step(event.pod) for event in events if event.kind != "DELETED" and not _half_started(event.pod)]
+    reported = [
+        step(event.pod) for event in events if event.kind != "DELETED" and not _half_started(event.pod)
+    ]
     gone = ["gone"] if any(event.kind == "DELETED" for event in events) else []
-    return [words for words, _ in groupby(told) if words] + gone
+    return [message for message, _ in groupby(reported) if message] + gone
 
 
 def _half_started(pod: Object) -> bool:
     """Whether one container runs and the next is being made: how long that is seen is chance."""
-    told = [state(one.get("state", {})) for one in pod["status"].get("containerStatuses", [])]
-    return "running" in told and "waiting ContainerCreating" in told
+    reported = [state(one.get("state", {})) for one in pod["status"].get("containerStatuses", [])]
+    return "running" in reported and "waiting ContainerCreating" in reported
 
 
 def step(pod: Object) -> str:
@@ -87,40 +89,42 @@ def step(pod: Object) -> str:
     return f"{head}: {', '.join(states)}" if states else head
 
 
-def state(found: Object) -> str:
+def state(result: Object) -> str:
     """Waiting, running or terminated, with the reason and the code."""
-    if end := found.get("terminated"):
+    if end := result.get("terminated"):
         return f"terminated {end.get('reason', '')} {end['exitCode']}"
-    kind = next(iter(found), "waiting")
-    reason = found.get(kind, {}).get("reason", "")
+    kind = next(iter(result), "waiting")
+    reason = result.get(kind, {}).get("reason", "")
     return " ".join(filter(None, [kind, ALTERNATING.get(reason, reason)]))
 
 
 def conditions(status: Object) -> list[str]:
     """The kubelet's conditions at last: status, reason and message."""
-    found = [one for one in status.get("conditions", []) if one["type"] not in SCHEDULERS]
+    result = [one for one in status.get("conditions", []) if one["type"] not in SCHEDULERS]
     return sorted(
         " ".join(
-            filter(None, [one["type"], one["status"], one.get("reason"), words(one.get("message") or "")])
+            filter(
+                None, [one["type"], one["status"], one.get("reason"), without_ids(one.get("message") or "")]
+            )
         )
-        for one in found
+        for one in result
     )
 
 
 def container(status: Object) -> Facts:
     """The first container at last."""
     statuses = status.get("containerStatuses") or [{}]
-    found = statuses[0]
-    now = found.get("state", {})
+    result = statuses[0]
+    now = result.get("state", {})
     kind = next(iter(now), "")
     detail = now.get(kind, {})
     return {
         "state": state(now),
-        "last words": words(detail.get("message", "")),
+        "last words": without_ids(detail.get("message", "")),
         "times": ", ".join(key for key in ("startedAt", "finishedAt") if detail.get(key)),
-        "ready": f"ready {found.get('ready')}, started {found.get('started')}",
-        "restarted": "yes" if found.get("restartCount") else "no",
-        "before": state(found["lastState"]) if found.get("lastState") else "",
+        "ready": f"ready {result.get('ready')}, started {result.get('started')}",
+        "restarted": "yes" if result.get("restartCount") else "no",
+        "before": state(result["lastState"]) if result.get("lastState") else "",
     }
 
 
@@ -130,7 +134,7 @@ def timing(events: Sequence[Event], *, acted: float, grace: int) -> str:
     return f"{'before' if over[0] - acted < grace else 'after'} the grace period's end"
 
 
-def words(text: str) -> str:
+def without_ids(text: str) -> str:
     """A text without ids; a long one as its length and its edges."""
     for pattern, stands in VOLATILE:
         text = pattern.sub(stands, text)

@@ -18,7 +18,7 @@ from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError, TestbedError
 from testbed.kubelet_comparison import facts, watching
 from testbed.kubelet_comparison.facts import Facts
-from testbed.kubelet_comparison.samples import PLACE, SAMPLES, URGENT, Act, Sample, When, urgent
+from testbed.kubelet_comparison.samples import SAMPLES, SLOT, URGENT, Act, Sample, When, urgent
 from testbed.kubelet_comparison.watching import Event
 from testbed.rest import Rest
 
@@ -61,12 +61,12 @@ def perform(plane: ControlPlane, *, node: str, samples: Sequence[Sample], namesp
             _follow(running, seen, api=api, node=node, path=path, label=label)
         finally:
             _clear(api, path=path, names=[f"{name}-{label}" for name in (*running, URGENT)])
-    found = {name: facts.of_pod(pod.sample, pod.events, acted=pod.acted) for name, pod in running.items()}
-    return found | {EVERY_POD: facts.fields(event for pod in running.values() for event in pod.events)}
+    result = {name: facts.of_pod(pod.sample, pod.events, acted=pod.acted) for name, pod in running.items()}
+    return result | {EVERY_POD: facts.fields(event for pod in running.values() for event in pod.events)}
 
 
 def again(
-    found: dict[str, Facts], *, wrong: Collection[str], plane: ControlPlane, node: str, namespace: str
+    result: dict[str, Facts], *, wrong: Collection[str], plane: ControlPlane, node: str, namespace: str
 ) -> dict[str, Facts]:
     """What was found, with the samples named in `wrong` run once more by themselves.
 
@@ -75,9 +75,9 @@ def again(
     """
     samples = [sample for sample in SAMPLES if sample.name in wrong]
     if not samples:
-        return found
+        return result
     second = perform(plane, node=node, samples=samples, namespace=namespace)
-    return found | {sample.name: second[sample.name] for sample in samples}
+    return result | {sample.name: second[sample.name] for sample in samples}
 
 
 def _follow(
@@ -85,10 +85,10 @@ def _follow(
 ) -> None:
     """Sort the events, act when it is time, until every pod is over."""
     taken, end = 0, time.monotonic() + WITHIN_SECONDS
-    settled: float | None = None
-    while settled is None or time.monotonic() < settled + SETTLE_SECONDS:
-        if settled is None and all(pod.over for pod in running.values()):
-            settled = time.monotonic()
+    all_over_since: float | None = None
+    while all_over_since is None or time.monotonic() < all_over_since + SETTLE_SECONDS:
+        if all_over_since is None and all(pod.over for pod in running.values()):
+            all_over_since = time.monotonic()
         if time.monotonic() > end:
             left = {name: facts.steps(pod.events) for name, pod in running.items() if not pod.over}
             raise TestbedError(f"pods that have not ended within {WITHIN_SECONDS:.0f} s: {left}")
@@ -156,8 +156,8 @@ def handles_sigterm(pod: str) -> bool:
 
 def make_room(api: Rest, *, node: str) -> None:
     """One place on the node, and a priority that gets it."""
-    place = {PLACE: "1"}
-    api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": place, "allocatable": place}})
+    location = {SLOT: "1"}
+    api.patch(f"/api/v1/nodes/{node}/status", {"status": {"capacity": location, "allocatable": location}})
     try:
         api.create(
             "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": URGENT}, "value": 1000}

@@ -19,8 +19,8 @@ def read() -> dict[str, Facts]:
 
 def versions() -> dict[str, str]:
     """The programs that it was recorded with."""
-    found: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8"))["versions"]
-    return found
+    result: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8"))["versions"]
+    return result
 
 
 def write(pods: dict[str, Facts], *, versions: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 Object = dict[str, Any]
 
 IMAGE = "localhost/nodegauge/probe:0.1.0"
-PLACE = "example.com/place"
+SLOT = "example.com/place"
 """An extended resource of which the node has one: the victim has it, and the urgent pod needs it."""
 URGENT = "comparison-urgent"
 NODE = "the node"
@@ -101,8 +101,8 @@ class Sample:
 
 def urgent(*, node: str, label: str) -> Object:
     """The pod of higher priority for whose place the victim has to go."""
-    place = {"requests": {PLACE: "1"}, "limits": {PLACE: "1"}}
-    sample = Sample(name=URGENT, container={"resources": place}, spec={"priorityClassName": URGENT})
+    resources = {"requests": {SLOT: "1"}, "limits": {SLOT: "1"}}
+    sample = Sample(name=URGENT, container={"resources": resources}, spec={"priorityClassName": URGENT})
     return sample.body(node=node, label=label)
 
 
@@ -157,7 +157,7 @@ SAMPLES = (
     Sample(
         name="preempted",
         script=HANDLER + ON,
-        container={"resources": {"requests": {PLACE: "1"}, "limits": {PLACE: "1"}}},
+        container={"resources": {"requests": {SLOT: "1"}, "limits": {SLOT: "1"}}},
         act=Act.PREEMPT,
     ),
     Sample(

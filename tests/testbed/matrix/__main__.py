@@ -45,20 +45,20 @@ def _show(cells: list[Cell]) -> None:
         if cell.must is None and cell.good:
             continue
         name = cell.scenario.name if cell.scenario else f"healthy, load {cell.load} %"
-        print(f"  {'ok   ' if cell.good else 'WRONG'} {name:<58} {_words(cell.seen)}")
+        print(f"  {'ok   ' if cell.good else 'WRONG'} {name:<58} {_message(cell.seen)}")
     refused = [cell.scenario.name for cell in cells if cell.must is None and cell.good and cell.scenario]
     if refused:
         print(f"        not possible on this machine: {', '.join(refused)}")
     print(flush=True)
 
 
-def _words(row: object) -> str:
-    return row if isinstance(row, str) else row.words()  # type: ignore[attr-defined]
+def _message(row: object) -> str:
+    return row if isinstance(row, str) else row.line()  # type: ignore[attr-defined]
 
 
 def _difference(cell: Cell) -> str:
-    must = cell.must.words() if cell.must else "(the hardware must refuse this fault)"
-    return f"  {cell.name}\n    must be: {must}\n    is:      {_words(cell.seen)}"
+    must = cell.must.line() if cell.must else "(the hardware must refuse this fault)"
+    return f"  {cell.name}\n    must be: {must}\n    is:      {_message(cell.seen)}"
 
 
 if __name__ == "__main__":

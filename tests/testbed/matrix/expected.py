@@ -90,12 +90,12 @@ class Row(Base, frozen=True, kw_only=True):
     throttled: str
     psu: str
 
-    def words(self) -> str:
+    def line(self) -> str:
         """In one line."""
-        found = ", ".join(f"{code} {severity}" for code, severity in sorted(self.findings.items()))
+        result = ", ".join(f"{code} {severity}" for code, severity in sorted(self.findings.items()))
         labels = f"interconnect={self.interconnect or '-'} {self.gbps}".strip()
         rest = f"health={self.health or '-'} throttled={self.throttled or '-'} psu={self.psu or '-'}"
-        return f"{self.verdict}: [{found}] taint={self.taint or '-'} {labels} {rest}"
+        return f"{self.verdict}: [{result}] taint={self.taint or '-'} {labels} {rest}"
 
 
 def machines() -> list[Machine]:

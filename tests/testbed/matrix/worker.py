@@ -131,10 +131,10 @@ class NodeHarness:
         """What came of it."""
         assert self.judgement is not None
         desired = self.status.desired
-        said = [f for f in self.judgement.findings if f.severity is not Severity.INFO]
+        output = [f for f in self.judgement.findings if f.severity is not Severity.INFO]
         taints = [f"{taint.key.removeprefix(names.PREFIX)}={taint.value}" for taint in desired.taints]
         return Row(
-            findings={finding.code: finding.severity.value for finding in reversed(said)},
+            findings={finding.code: finding.severity.value for finding in reversed(output)},
             verdict=self.judgement.verdict.value,
             taint=", ".join(taints),
             interconnect=desired.labels.get(names.LABEL_INTERCONNECT, ""),

@@ -49,7 +49,7 @@ class PciFunction:
 
 def functions(host: Host) -> dict[str, PciFunction]:
     """Every PCI function of a host by its address, parents first; TreeError for a tree that cannot be."""
-    found: dict[str, PciFunction] = {}
+    result: dict[str, PciFunction] = {}
     for root in host.roots:
         above: list[str] = []
         for line in root.functions.splitlines():
@@ -60,17 +60,17 @@ def functions(host: Host) -> dict[str, PciFunction]:
                 raise TreeError(f"{line!r} is indented too far")
             if kind not in host.kinds:
                 raise TreeError(f"{line!r}: kinds has no {kind!r}")
-            if address in found:
+            if address in result:
                 raise TreeError(f"{line!r}: there is such a function already")
             above[depth:] = [address]
-            found[address] = PciFunction(
+            result[address] = PciFunction(
                 address=address,
                 kind=host.kinds[kind],
                 root=root.bus,
                 numa=root.numa,
                 bridges=tuple(above[:depth]),
             )
-    return found
+    return result
 
 
 def distance(one: PciFunction, other: PciFunction) -> Distance:

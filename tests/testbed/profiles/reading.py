@@ -44,13 +44,13 @@ def parse(document: bytes, *, name: str) -> Profile:
     """A profile from its text; ProfileError with every contradiction in it."""
     try:
         profile = msgspec.convert(_whole(document), Profile)
-        found = contradictions(profile)
+        result = contradictions(profile)
     except (msgspec.DecodeError, msgspec.ValidationError, TreeError, ProfileError) as error:
         raise ProfileError(f"{name}.yaml: {error}") from error
     if profile.name != name:
-        found.append(f"name is {profile.name!r}")
-    if found:
-        raise ProfileError("\n".join(f"{name}.yaml: {problem}" for problem in found))
+        result.append(f"name is {profile.name!r}")
+    if result:
+        raise ProfileError("\n".join(f"{name}.yaml: {problem}" for problem in result))
     return profile
 
 
@@ -82,62 +82,64 @@ def contradictions(profile: Profile) -> list[str]:
     """What does not fit together in a profile, in words."""
     there = functions(profile.host)
     gpus = {gpu.address for gpu in profile.gpus}
-    found = [f"gpus: no PCI function {gpu.address}" for gpu in profile.gpus if gpu.address not in there]
-    found += [
+    result = [f"gpus: no PCI function {gpu.address}" for gpu in profile.gpus if gpu.address not in there]
+    result += [
         f"host.nics: no PCI function {nic.address}" for nic in profile.host.nics if nic.address not in there
     ]
     nodes = {node.id for node in profile.host.nodes}
-    found += [
+    result += [
         f"host.roots: no NUMA node {root.numa}" for root in profile.host.roots if root.numa not in nodes
     ]
     slots = profile.model.links.slots if profile.model.links else 0
     for gpu in profile.gpus:
         if len(gpu.links) > slots:
-            found.append(f"gpus: {gpu.address} has {len(gpu.links)} links, its model {slots} slots")
+            result.append(f"gpus: {gpu.address} has {len(gpu.links)} links, its model {slots} slots")
         far = {address for address in gpu.links if address not in ("", FAR_SWITCH)}
-        found += [
+        result += [
             f"gpus: {gpu.address} has a link to {address}, not there"
             for address in sorted(far - there.keys())
         ]
-        found += [
+        result += [
             f"gpus: {gpu.address} has a link to itself (say model.links.remote: own)"
             for _ in far & {gpu.address}
         ]
         for peer in profile.gpus:
             if peer.address in far & gpus and gpu.links.count(peer.address) != peer.links.count(gpu.address):
-                found.append(f"gpus: {gpu.address} and {peer.address} do not agree on the links between them")
-    return found + _unseen(profile) + _chips(profile) + _nccl(profile)
+                result.append(
+                    f"gpus: {gpu.address} and {peer.address} do not agree on the links between them"
+                )
+    return result + _unseen(profile) + _chips(profile) + _nccl(profile)
 
 
 def _unseen(profile: Profile) -> list[str]:
     """What does not fit together in what is hidden."""
-    found = []
+    result = []
     if profile.visible is not None and not 0 <= profile.visible <= len(profile.gpus):
-        found.append(f"visible is {profile.visible}: there are {len(profile.gpus)} GPUs")
+        result.append(f"visible is {profile.visible}: there are {len(profile.gpus)} GPUs")
     if profile.host.nics and not profile.host.pci_visible:
-        found.append("host.nics: without pci_visible nobody can see them")
+        result.append("host.nics: without pci_visible nobody can see them")
     if profile.model.mig_enabled and not profile.model.mig:
-        found.append("model.mig_enabled: the model has no mig")
-    return found
+        result.append("model.mig_enabled: the model has no mig")
+    return result
 
 
 def _nccl(profile: Profile) -> list[str]:
     """What nobody could measure with NCCL there."""
     if (nccl := profile.nccl) is None:
         return []
-    found = [] if "host" in nccl.ways else ["nccl.ways: no host: every machine has host memory"]
-    found += [
+    result = [] if "host" in nccl.ways else ["nccl.ways: no host: every machine has host memory"]
+    result += [
         f"nccl.ways: no way is called {name!r}: there are {', '.join(WAYS)}"
         for name in nccl.ways.keys() - set(WAYS)
     ]
-    found += [
+    result += [
         f"nccl.ways.{name}.busbw: nobody measures {collective!r}"
         for name, way in nccl.ways.items()
         for collective in way.busbw.keys() - set(Collective)
     ]
     if ("nvls" in nccl.ways) != (nccl.nvls_from > 0):
-        found.append("nccl.nvls_from: says from how many ranks on NVLS is used, where it is a way")
-    return found + [
+        result.append("nccl.nvls_from: says from how many ranks on NVLS is used, where it is a way")
+    return result + [
         f"nccl.ways.{name}.shape: sizes must ascend"
         for name, way in nccl.ways.items()
         if [size for size, _ in way.shape] != sorted({size for size, _ in way.shape})
