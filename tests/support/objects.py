@@ -46,9 +46,9 @@ def read(result: Result) -> RunEnd:
     return RunEnd(outcome=Outcome.READ, reason="Read", result=result)
 
 
-def taint(words: str) -> Taint:
+def taint(text: str) -> Taint:
     """`key`, `key=value` or `key=value:Effect`, as kubectl writes it; NoSchedule where nothing is said."""
-    what, _, effect = words.partition(":")
+    what, _, effect = text.partition(":")
     key, _, value = what.partition("=")
     return Taint(key=key, value=value, effect=effect or "NoSchedule")
 
@@ -93,8 +93,8 @@ class ANode(NodeView, frozen=True, kw_only=True):
         kept = {k: v for k, v in self.labels.items() if k not in labels}
         added = {k: v for k, v in labels.items() if v is not None}
         managed = (self.managed_labels - labels.keys()) | added.keys()
-        found = self.taints if taints is None else taints
-        return replace(self, labels=kept | added, managed_labels=managed, taints=found)
+        all_taints = self.taints if taints is None else taints
+        return replace(self, labels=kept | added, managed_labels=managed, taints=all_taints)
 
     def carrying(self, desired: DesiredNode) -> Self:
         """With the labels and the condition that a report wants, and none of its taints."""
@@ -175,8 +175,8 @@ class APolicy(Policy, frozen=True, kw_only=True):
 
     def where(self, key: str, operator: str, *values: str) -> Self:
         """Selecting nodes by one expression."""
-        found = Requirement(key=key, operator=operator, values=list(values))
-        return self.spec_with(node_selector=Selector(match_expressions=[found]))
+        expression = Requirement(key=key, operator=operator, values=list(values))
+        return self.spec_with(node_selector=Selector(match_expressions=[expression]))
 
     def ranked(self, priority: int) -> Self:
         """With this priority."""
@@ -321,3 +321,9 @@ def document(result: Result, pod: PodView) -> Result:
 def addressed(result: Result, pod: PodView) -> str:
     """What the probe of this very run would leave in its termination message."""
     return encode_message(document(result, pod))
+
+
+def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value inside a document."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [below for key, inner in items for below in [(*path, key), *paths_of(inner, (*path, key))]]

@@ -45,61 +45,61 @@ def desired(report: AReport, **known: Any) -> DesiredNode:
     return desired_state.desired_node(context, context.status)
 
 
-def held(report: AReport, *, at: float = NOW, node: NodeView = NODE) -> DesiredNode:
+def desired_at(report: AReport, *, at: float = NOW, node: NodeView = NODE) -> DesiredNode:
     """What the node should carry at that time."""
     return desired(report, node=node, now=at)
 
 
 def test_a_reading_becomes_labels_and_a_condition() -> None:
     """Class, evidence, rate, short key, health, time, and GPUValidated=True."""
-    found = held(titan())
-    assert found.labels == TOPOLOGY | HEALTH
-    assert (found.condition, found.reason) == ("True", Reason.VALIDATED)
+    node_state = desired_at(titan())
+    assert node_state.labels == TOPOLOGY | HEALTH
+    assert (node_state.condition, node_state.reason) == ("True", Reason.VALIDATED)
 
 
 def test_a_node_that_was_never_read_carries_a_reason_and_no_label() -> None:
     """Unknown, with what went wrong."""
-    found = held(make_report().after(LOST, node=NODE))
-    assert found.labels == {}
-    assert (found.condition, found.reason) == ("Unknown", Reason.NOT_YET_VALIDATED)
-    assert "OOMKilled" in found.message
+    node_state = desired_at(make_report().after(LOST, node=NODE))
+    assert node_state.labels == {}
+    assert (node_state.condition, node_state.reason) == ("Unknown", Reason.NOT_YET_VALIDATED)
+    assert "OOMKilled" in node_state.message
 
 
 def test_a_node_that_never_ran_carries_nothing() -> None:
     """An empty report is no reason for a condition."""
-    assert held(make_report()) == DesiredNode()
+    assert desired_at(make_report()) == DesiredNode()
 
 
 def test_pcie_has_no_rate_and_one_gpu_has_no_class() -> None:
     """Absent is the only honest value there."""
-    pcie = held(make_report().after(read(made.phb()), node=NODE)).labels
+    pcie = desired_at(make_report().after(read(made.phb()), node=NODE)).labels
     assert pcie[names.LABEL_INTERCONNECT] == "pcie"
     assert names.LABEL_NVLINK_GBPS not in pcie
-    alone = held(make_report().after(read(made.h100(1)), node=NODE)).labels
+    alone = desired_at(make_report().after(read(made.h100(1)), node=NODE)).labels
     assert alone.keys() == HEALTH.keys()
 
 
 def test_refused_p2p_takes_the_class_away_at_once_and_keeps_the_verdict() -> None:
     """Links that are up and cannot be used are no NVLink: one run suffices (the label goes at once)."""
     report = titan().after(read(made.with_pair(made.titan(), 0, 1, nvlink=1)), node=NODE, at=NOW + INTERVAL)
-    found = held(report, at=NOW + INTERVAL)
-    assert not found.labels.keys() & TOPOLOGY.keys()
-    assert found.labels[names.LABEL_HEALTH] == "fail"
-    assert (found.condition, found.reason) == ("False", Reason.FAULTS_FOUND)
+    node_state = desired_at(report, at=NOW + INTERVAL)
+    assert not node_state.labels.keys() & TOPOLOGY.keys()
+    assert node_state.labels[names.LABEL_HEALTH] == "fail"
+    assert (node_state.condition, node_state.reason) == ("False", Reason.FAULTS_FOUND)
 
 
 @pytest.mark.parametrize("end", [LOST, BUSY])
 def test_an_unread_run_neither_sets_nor_clears(end: RunEnd) -> None:
     """Until the staleness limit the node carries what the last reading said."""
     report = titan().after(end, node=NODE, at=NOW + INTERVAL)
-    assert held(report, at=NOW + STALE) == held(titan())
+    assert desired_at(report, at=NOW + STALE) == desired_at(titan())
 
 
 def test_readings_age_also_where_no_run_was_tried() -> None:
     """Paused, not Ready, in the middle of an upgrade: what nobody confirms is not known any more."""
-    assert held(titan(), at=NOW + STALE) == held(titan())
-    found = held(titan(), at=NOW + STALE + 1)
-    assert (found.labels, found.condition) == ({}, "Unknown")
+    assert desired_at(titan(), at=NOW + STALE) == desired_at(titan())
+    node_state = desired_at(titan(), at=NOW + STALE + 1)
+    assert (node_state.labels, node_state.condition) == ({}, "Unknown")
 
 
 def test_an_operator_that_was_away_does_not_strip_the_fleet_that_it_finds() -> None:
@@ -115,16 +115,16 @@ def test_one_failure_among_runs_that_found_no_room_does_not_age_topology() -> No
     report = titan().after(LOST, node=NODE, at=NOW + INTERVAL)
     for n in range(2, 40):
         report = report.after(BUSY, node=NODE, at=NOW + n * INTERVAL)
-    assert held(report, at=NOW + 40 * INTERVAL).labels == TOPOLOGY
+    assert desired_at(report, at=NOW + 40 * INTERVAL).labels == TOPOLOGY
 
 
 def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
     """Nothing readable for longer than the limit: no label, condition Unknown with why."""
     report = titan().after(LOST, node=NODE, at=NOW + INTERVAL)
-    found = held(report, at=NOW + STALE + 1)
-    assert found.labels == {}
-    assert (found.condition, found.reason) == ("Unknown", Reason.STALE)
-    assert "OOMKilled" in found.message
+    node_state = desired_at(report, at=NOW + STALE + 1)
+    assert node_state.labels == {}
+    assert (node_state.condition, node_state.reason) == ("Unknown", Reason.STALE)
+    assert "OOMKilled" in node_state.message
     verdict = make_context(node=NODE, report=report, now=NOW + STALE + 1).verdict
     assert verdict is Verdict.UNKNOWN
 
@@ -134,14 +134,14 @@ def test_skipped_runs_expire_health_and_never_topology() -> None:
     report = titan()
     for n in range(1, 50):
         report = report.after(BUSY, node=NODE, at=NOW + n * INTERVAL)
-    assert held(report, at=NOW + 50 * INTERVAL).labels == TOPOLOGY
+    assert desired_at(report, at=NOW + 50 * INTERVAL).labels == TOPOLOGY
 
 
 def test_another_boot_takes_topology_away_and_leaves_health() -> None:
     """After a boot the links may be others: not known until read."""
-    found = held(titan(), node=NODE.booted("boot-2"))
-    assert found.labels == HEALTH
-    assert held(titan(), node=NODE.booted("")).labels == TOPOLOGY | HEALTH
+    node_state = desired_at(titan(), node=NODE.booted("boot-2"))
+    assert node_state.labels == HEALTH
+    assert desired_at(titan(), node=NODE.booted("")).labels == TOPOLOGY | HEALTH
 
 
 def test_the_limit_follows_the_policy() -> None:
@@ -184,33 +184,33 @@ def test_a_policy_that_observes_puts_nothing_on_a_node() -> None:
 
 def test_a_short_key_of_somebody_else_is_left_alone_and_reported() -> None:
     """The long key is ours alone; the short one may be taken."""
-    found = held(titan(), node=NODE.labelled(interconnect="infiniband"))
-    assert "interconnect" not in found.labels
-    assert found.conflicts == ["interconnect"]
-    assert found.labels[names.LABEL_INTERCONNECT] == "nvlink"
+    node_state = desired_at(titan(), node=NODE.labelled(interconnect="infiniband"))
+    assert "interconnect" not in node_state.labels
+    assert node_state.conflicts == ["interconnect"]
+    assert node_state.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
 def test_a_short_key_of_somebody_else_with_the_same_value_is_no_conflict() -> None:
     """They agree: it stays theirs, and nobody is bothered."""
-    found = held(titan(), node=NODE.labelled(interconnect="nvlink"))
-    assert found.conflicts == []
-    assert "interconnect" not in found.labels
+    node_state = desired_at(titan(), node=NODE.labelled(interconnect="nvlink"))
+    assert node_state.conflicts == []
+    assert "interconnect" not in node_state.labels
 
 
 def test_take_over_and_our_own_key_are_written() -> None:
     """The policy may say so; and what we wrote before is ours to change."""
     theirs = NODE.labelled(interconnect="infiniband")
     taken = make_policy().keyed("interconnect", take_over=True)
-    found = desired(titan(), node=theirs, policy=taken, now=NOW)
-    assert (found.labels["interconnect"], found.conflicts) == ("nvlink", [])
-    ours = held(titan(), node=NODE.ours({"interconnect": "pcie"}))
+    node_state = desired(titan(), node=theirs, policy=taken, now=NOW)
+    assert (node_state.labels["interconnect"], node_state.conflicts) == ("nvlink", [])
+    ours = desired_at(titan(), node=NODE.ours({"interconnect": "pcie"}))
     assert (ours.labels["interconnect"], ours.conflicts) == ("nvlink", [])
 
 
 def test_the_short_key_can_be_left_out() -> None:
     """An empty key means none."""
-    found = desired(titan(), node=NODE, policy=make_policy().keyed(""), now=NOW)
-    assert found.labels == {k: v for k, v in (TOPOLOGY | HEALTH).items() if k != "interconnect"}
+    node_state = desired(titan(), node=NODE, policy=make_policy().keyed(""), now=NOW)
+    assert node_state.labels == {k: v for k, v in (TOPOLOGY | HEALTH).items() if k != "interconnect"}
 
 
 # -- the patch of labels (promise 2) ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the rows of a report ask for: taints, labels, places in the budget, and the words for them."""
+"""What the rows of a report ask for: taints, labels, places in the budget, and the answers for them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NODE = make_node()
 
 
 @pytest.fixture(autouse=True)
-def _told() -> Iterator[None]:
+def _answers_as_scripted() -> Iterator[None]:
     with listening():
         yield
 
 
-def after(*words: str, policy: APolicy | None = None, slot: bool = True, load: bool = True) -> AReport:
+def after(*answers: str, policy: APolicy | None = None, slot: bool = True, load: bool = True) -> AReport:
     """A report after a run per text, an interval apart."""
     report = make_report()
-    for n, text in enumerate(words):
+    for n, text in enumerate(answers):
         report = run(report, text, at=NOW + n * INTERVAL, policy=policy, slot=slot, load=load)
     return report
 
@@ -46,7 +46,7 @@ def looked_at(report: AReport, *, at: float, policy: APolicy | None = None, slot
     return report.seen(node=NODE, policy=policy or make_policy(), at=at, slot=slot)
 
 
-def held(report: AReport) -> list[str]:
+def taints(report: AReport) -> list[str]:
     """The taints that the report asks for, as kubectl writes them, without our prefix."""
     return [
         f"{t.key.removeprefix(names.PREFIX)}={t.value}:{t.effect}".replace("=:", ":")
@@ -64,39 +64,39 @@ def states(report: AReport) -> dict[str, GateState]:
 
 def test_a_taint_needs_the_row_s_runs_and_names_its_cause() -> None:
     """One hot run is none, two are; a lost GPU is one at once."""
-    assert held(after("hot=b")) == []
-    assert held(after("hot=b", "hot=b")) == ["throttled=thermal:NoSchedule"]
-    assert held(after("gpu-lost=b")) == ["unhealthy=gpu-lost:NoSchedule"]
+    assert taints(after("hot=b")) == []
+    assert taints(after("hot=b", "hot=b")) == ["throttled=thermal:NoSchedule"]
+    assert taints(after("gpu-lost=b")) == ["unhealthy=gpu-lost:NoSchedule"]
 
 
 def test_one_taint_per_key_and_the_worst_cause_is_its_value() -> None:
     """Of several causes of one kind the first in the judge's order; the other kind has its own taint."""
     report = after("p2p-refused=b nvlink-degraded=b gpu-lost=b hot=b", "p2p-refused=b gpu-lost=b hot=b")
-    assert held(report) == ["throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
-    assert held(after("p2p-refused=b nvlink-degraded=b", "p2p-refused=b nvlink-degraded=b")) == [
+    assert taints(report) == ["throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
+    assert taints(after("p2p-refused=b nvlink-degraded=b", "p2p-refused=b nvlink-degraded=b")) == [
         "unhealthy=p2p:NoSchedule"
     ]
 
 
 def test_effects_are_the_policy_s_cause_by_cause() -> None:
     """None means no taint: then the next worst that has an effect gives the value."""
-    words = "p2p-refused=b gpu-lost=b"
-    for taints, expected in (
+    answers = "p2p-refused=b gpu-lost=b"
+    for setting, expected in (
         ({"effect": "NoExecute"}, ["unhealthy=gpu-lost:NoExecute"]),
         ({"causes": {"gpu-lost": "PreferNoSchedule"}}, ["unhealthy=gpu-lost:PreferNoSchedule"]),
         ({"causes": {"gpu-lost": "None"}}, ["unhealthy=p2p:NoSchedule"]),
         ({"effect": "None", "causes": {"p2p": "NoExecute"}}, ["unhealthy=p2p:NoExecute"]),
         ({"effect": "None"}, []),
     ):
-        policy = make_policy().of({"taints": taints})
-        assert held(after(words, words, policy=policy)) == expected
+        policy = make_policy().of({"taints": setting})
+        assert taints(after(answers, answers, policy=policy)) == expected
 
 
 def test_a_change_of_effect_is_followed_without_a_run() -> None:
     """The taint is a function of the report and the policy."""
     report = after("gpu-lost=b")
     strict = make_policy().of({"taints": {"effect": "NoExecute"}})
-    assert held(looked_at(report, at=NOW + 1, policy=strict)) == ["unhealthy=gpu-lost:NoExecute"]
+    assert taints(looked_at(report, at=NOW + 1, policy=strict)) == ["unhealthy=gpu-lost:NoExecute"]
 
 
 @pytest.mark.parametrize("slot", [True, False])
@@ -104,7 +104,7 @@ def test_a_cause_without_effect_is_labelled_and_needs_no_room(slot: bool) -> Non
     """The label throttled tells; nothing is tainted and nothing counted."""
     policy = make_policy().of({"taints": {"causes": {"thermal": "None"}}})
     report = after("hot=b", "hot=b", policy=policy, slot=slot)
-    assert (held(report), states(report)["hot"]) == ([], GateState.GATED)
+    assert (taints(report), states(report)["hot"]) == ([], GateState.GATED)
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
 
 
@@ -112,10 +112,10 @@ def test_observe_holds_nothing_while_the_states_go_on() -> None:
     """When it ends, what stands asks for a place like any other."""
     observing = make_policy().observing()
     report = after("hot=b", "hot=b", policy=observing, slot=False)
-    assert (held(report), states(report)["hot"]) == ([], GateState.GATED)
+    assert (taints(report), states(report)["hot"]) == ([], GateState.GATED)
     assert states(looked_at(report, at=NOW + INTERVAL, slot=False)) == {"hot": GateState.HELD_BACK}
-    assert held(looked_at(report, at=NOW + INTERVAL, slot=False)) == []
-    assert held(looked_at(report, at=NOW + INTERVAL)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(report, at=NOW + INTERVAL, slot=False)) == []
+    assert taints(looked_at(report, at=NOW + INTERVAL)) == ["throttled=thermal:NoSchedule"]
 
 
 # -- slot --------------------------------------------------------------------------------------------------
@@ -134,11 +134,11 @@ def test_what_never_stood_is_not_called_lifted() -> None:
 def test_without_room_it_is_held_back_and_enters_as_soon_as_there_is_some() -> None:
     """Between runs too; the label tells of it all the while."""
     report = after("hot=b", "hot=b", slot=False)
-    assert (held(report), states(report)["hot"]) == ([], GateState.HELD_BACK)
+    assert (taints(report), states(report)["hot"]) == ([], GateState.HELD_BACK)
     assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
     at = NOW + INTERVAL + 1
-    assert held(looked_at(report, at=at, slot=False)) == []
-    assert held(looked_at(report, at=at)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(report, at=at, slot=False)) == []
+    assert taints(looked_at(report, at=at)) == ["throttled=thermal:NoSchedule"]
 
 
 def test_idle_runs_keep_what_is_held_back_and_a_good_one_lets_nothing_enter() -> None:
@@ -146,10 +146,10 @@ def test_idle_runs_keep_what_is_held_back_and_a_good_one_lets_nothing_enter() ->
     report = after("hot=b", "hot=b", slot=False)
     at = NOW + 2 * INTERVAL
     idle = run(report, "hot=n", at=at, load=False, slot=False)
-    assert held(looked_at(idle, at=at)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(idle, at=at)) == ["throttled=thermal:NoSchedule"]
     good = run(report, "", at=at, slot=False)
-    assert held(looked_at(good, at=at)) == []
-    assert held(run(good, "hot=b", at=at + INTERVAL)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(good, at=at)) == []
+    assert taints(run(good, "hot=b", at=at + INTERVAL)) == ["throttled=thermal:NoSchedule"]
     for n in (1, 2):
         good = run(good, "", at=at + n * INTERVAL)
     assert states(good) == {"hot": GateState.WATCHING}
@@ -160,22 +160,22 @@ def test_a_gated_node_takes_further_causes_without_another_place() -> None:
     report = after("gpu-lost=b")
     report = run(report, "gpu-lost=b hot=b", at=NOW + INTERVAL, slot=False)
     report = run(report, "gpu-lost=b hot=b", at=NOW + 2 * INTERVAL, slot=False)
-    assert held(report) == ["throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
+    assert taints(report) == ["throttled=thermal:NoSchedule", "unhealthy=gpu-lost:NoSchedule"]
 
 
 def test_a_gated_node_stays_gated_when_the_budget_shrinks() -> None:
     """Above the budget nothing new is tainted; what stands, stands."""
     report = after("hot=b", "hot=b")
-    assert held(looked_at(report, at=NOW + INTERVAL + 1, slot=False)) == ["throttled=thermal:NoSchedule"]
-    assert held(run(report, "hot=n", at=NOW + 2 * INTERVAL, slot=False)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(report, at=NOW + INTERVAL + 1, slot=False)) == ["throttled=thermal:NoSchedule"]
+    assert taints(run(report, "hot=n", at=NOW + 2 * INTERVAL, slot=False)) == ["throttled=thermal:NoSchedule"]
 
 
 def test_stale_evidence_takes_no_place() -> None:
     """What is held back waits for a readable run if nothing could be read for too long."""
     report = after("hot=b", "hot=b", slot=False)
     late = NOW + INTERVAL + STALE + 1
-    assert held(looked_at(report, at=late)) == []
-    assert held(looked_at(report, at=late - 1)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(report, at=late)) == []
+    assert taints(looked_at(report, at=late - 1)) == ["throttled=thermal:NoSchedule"]
 
 
 # -- no data, trial, labels -------------------------------------------------------------------------------
@@ -187,18 +187,18 @@ def test_a_taint_survives_every_lack_of_data() -> None:
     for n, outcome in enumerate([Outcome.UNKNOWN, Outcome.SKIPPED, Outcome.UNKNOWN] * 3):
         end = RunEnd(outcome=outcome, reason="Lost", message="nothing")
         report = report.after(end, node=NODE, at=NOW + (2 + n) * INTERVAL)
-    assert held(report) == ["throttled=thermal:NoSchedule"]
+    assert taints(report) == ["throttled=thermal:NoSchedule"]
     assert names.LABEL_THROTTLED not in report.status.desired.labels
-    assert held(looked_at(report, at=NOW + 9000 * INTERVAL)) == ["throttled=thermal:NoSchedule"]
+    assert taints(looked_at(report, at=NOW + 9000 * INTERVAL)) == ["throttled=thermal:NoSchedule"]
 
 
 def test_no_data_lifts_nothing_on_trial() -> None:
     """Read once after it entered, then lost: an hour later nobody knows, and the taint stays until a run."""
     report = run(after("hot=b", "hot=b"), "hot=n", at=NOW + 2 * INTERVAL, load=False)
-    blind = looked_at(report, at=NOW + 2 * INTERVAL + STALE + 3600)
-    assert held(blind) == ["throttled=thermal:NoSchedule"]
-    seen = run(blind, "hot=n", at=NOW + 2 * INTERVAL + STALE + 3700, load=False)
-    assert (held(seen), states(seen)) == ([], {"hot": GateState.PROBATION})
+    unread = looked_at(report, at=NOW + 2 * INTERVAL + STALE + 3600)
+    assert taints(unread) == ["throttled=thermal:NoSchedule"]
+    seen = run(unread, "hot=n", at=NOW + 2 * INTERVAL + STALE + 3700, load=False)
+    assert (taints(seen), states(seen)) == ([], {"hot": GateState.PROBATION})
 
 
 def test_the_label_says_none_only_where_load_was_judged() -> None:
@@ -218,7 +218,7 @@ def test_on_trial_the_taint_is_off_and_the_label_absent() -> None:
     report = run(after("", "hot=b", "hot=b"), "hot=n", at=NOW + 3 * INTERVAL, load=False)
     report = looked_at(report, at=NOW + 2 * INTERVAL + 3600)
     assert states(report) == {"hot": GateState.PROBATION}
-    assert held(report) == []
+    assert taints(report) == []
     report = run(report, "hot=n", at=NOW + 7 * INTERVAL, load=False)
     assert names.LABEL_THROTTLED not in report.status.desired.labels
     for n in (8, 9, 10):
@@ -243,7 +243,7 @@ def test_a_row_of_another_version_holds_nothing_and_is_kept_for_a_while() -> Non
     row = replace(report.status.gates[0], code="melted")
     status = replace(report.status, gates=[row])
     report = replace(report, status=status).seen(node=NODE, at=NOW + INTERVAL)
-    assert (held(report), states(report)) == ([], {"melted": GateState.GATED})
+    assert (taints(report), states(report)) == ([], {"melted": GateState.GATED})
     report = run(report, "", at=NOW + 2 * INTERVAL)
     assert states(report) == {"melted": GateState.GATED}
     assert states(looked_at(report, at=NOW + 8 * 86_400)) == {}
@@ -260,11 +260,11 @@ def test_rows_that_somebody_doubled_are_one() -> None:
     ]
     status = replace(report.status, gates=many)
     report = replace(report, status=status).seen(node=NODE, at=NOW + INTERVAL)
-    assert held(report) == ["throttled=thermal:NoSchedule"]
+    assert taints(report) == ["throttled=thermal:NoSchedule"]
     assert len(report.status.gates) < 20
 
 
-# -- words -------------------------------------------------------------------------------------------------
+# -- answers -------------------------------------------------------------------------------------------------
 
 
 def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> None:
@@ -279,7 +279,7 @@ def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> N
 
 
 @pytest.mark.parametrize(
-    ("slot", "words", "reason", "text"),
+    ("slot", "answers", "reason", "text"),
     [
         (
             True,
@@ -302,15 +302,17 @@ def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> N
         (True, ["hot=b", "hot=b", "", "", ""], Reason.TAINT_LIFTED, "throttled=thermal:NoSchedule lifted"),
     ],
 )
-def test_what_happens_to_a_taint_is_an_event(slot: bool, words: list[str], reason: Reason, text: str) -> None:
+def test_what_happens_to_a_taint_is_an_event(
+    slot: bool, answers: list[str], reason: Reason, text: str
+) -> None:
     """It comes, is held back, goes: named after that, with the evidence."""
-    report = after(*words, slot=slot)
+    report = after(*answers, slot=slot)
     change = report.status.change
     assert change is not None
     assert change.reason == reason
     assert text in change.message
     assert change.type == ("Normal" if reason is Reason.TAINT_LIFTED else "Warning")
-    again = looked_at(report, at=NOW + len(words) * INTERVAL + 60, slot=slot)
+    again = looked_at(report, at=NOW + len(answers) * INTERVAL + 60, slot=slot)
     assert again.status.change == change
 
 
@@ -353,14 +355,14 @@ SET = make_policy().of({"taints": {"unvalidated": "Set"}})
 
 def test_unvalidated_stands_until_the_first_pass_or_warn() -> None:
     """A failing node keeps it; one that passed once never gets it again."""
-    assert held(after("gpu-lost=b", policy=SET)) == [
+    assert taints(after("gpu-lost=b", policy=SET)) == [
         "unhealthy=gpu-lost:NoSchedule",
         "unvalidated:NoSchedule",
     ]
     passed = after("", policy=SET)
-    assert (held(passed), passed.status.passed_at != "") == ([], True)
-    assert held(run(passed, "p2p-refused=b", at=NOW + INTERVAL, policy=SET)) == []
-    assert held(after("gpu-lost=b")) == ["unhealthy=gpu-lost:NoSchedule"]
+    assert (taints(passed), passed.status.passed_at != "") == ([], True)
+    assert taints(run(passed, "p2p-refused=b", at=NOW + INTERVAL, policy=SET)) == []
+    assert taints(after("gpu-lost=b")) == ["unhealthy=gpu-lost:NoSchedule"]
 
 
 def test_a_pass_that_an_older_version_read_counts() -> None:
@@ -368,4 +370,4 @@ def test_a_pass_that_an_older_version_read_counts() -> None:
     report = after("", policy=SET)
     before = replace(report, status=replace(report.status, passed_at=""))
     old = before.seen(node=NODE, policy=SET, at=NOW + 1)
-    assert held(old) == []
+    assert taints(old) == []

@@ -26,7 +26,7 @@ from nodegauge_operator.kube.merge_patch import without_nulls
 from support import MINUTE, NOW, make_pod, make_policy, schema, tried
 from support.api_server import copied
 from support.nccl_nodes import FAST, IMAGE, NODE, NcclNode, nccl_node
-from support.objects import APolicy
+from support.objects import APolicy, paths_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,14 +50,8 @@ ODD: list[Any] = [
 """What is put in the place of a value, wherever the contract lets it pass."""
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in the part of a document that the benchmark brings."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [found for key, inner in items for found in [(*path, key), *places(inner, (*path, key))]]
-
-
-PLACES = [
-    [("run",), ("node",), ("omitted",), ("problem",), ("system", "driver"), *places(d["bench"], ("bench",))]
+PATHS = [
+    [("run",), ("node",), ("omitted",), ("problem",), ("system", "driver"), *paths_of(d["bench"], ("bench",))]
     for d in DOCUMENTS
 ]
 
@@ -94,7 +88,7 @@ def messages(draw: st.DrawFn) -> str:
     arms = document["bench"]["arms"]
     more = [arms, arms, arms[1:], [*arms, arms[0]], (arms * 64)[:64], [], arms[::-1]]
     document["bench"]["arms"] = draw(st.sampled_from(more))
-    change = st.tuples(st.sampled_from(PLACES[which]), st.sampled_from(ODD))
+    change = st.tuples(st.sampled_from(PATHS[which]), st.sampled_from(ODD))
     return spoilt(document, draw(st.lists(change, max_size=3)))
 
 
@@ -128,7 +122,7 @@ def test_each_value_of_a_benchmark_may_be_anything() -> None:
     outcomes = dict.fromkeys(Outcome, 0)
     before = nccl_node()
     document = addressed(DOCUMENTS[TITAN])
-    firsts = [path for path in PLACES[TITAN] if all(part in (0, 1) for part in path if isinstance(part, int))]
+    firsts = [path for path in PATHS[TITAN] if all(part in (0, 1) for part in path if isinstance(part, int))]
     one = [path for path in firsts if path[:3] != ("nccl", "arms", 1) and path[3:5] != ("cells", 1)]
     for path in one:
         for value in ODD:

@@ -24,7 +24,7 @@ from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.kube.merge_patch import without_nulls
 from support import make_node, make_report, schema, tried
 from support.api_server import copied
-from support.objects import AReport
+from support.objects import AReport, paths_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -44,13 +44,7 @@ ODD: list[Any] = [
 """What is put in the place of a value, wherever the contract lets it pass."""
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [found for key, inner in items for found in [(*path, key), *places(inner, (*path, key))]]
-
-
-PLACES = [places(document) for document in DOCUMENTS]
+PATHS = [paths_of(document) for document in DOCUMENTS]
 
 
 def spoilt(document: Any, changes: list[tuple[tuple[Any, ...], Any]]) -> Result | None:
@@ -76,7 +70,7 @@ def results(draw: st.DrawFn) -> Result:
     document = DOCUMENTS[which]
     gpus = document["gpus"]
     gpus = draw(st.sampled_from([gpus, gpus, gpus[:-1], [*gpus, gpus[0]], (gpus * 64)[:64]]))
-    change = st.tuples(st.sampled_from(PLACES[which]), st.sampled_from(ODD))
+    change = st.tuples(st.sampled_from(PATHS[which]), st.sampled_from(ODD))
     return spoilt(document | {"gpus": gpus}, draw(st.lists(change, max_size=4))) or MACHINES[which]
 
 
@@ -111,7 +105,7 @@ def test_each_value_may_be_anything_the_contract_lets_pass() -> None:
     """One value of a good document at a time, with every odd one in its place."""
     tried_so_far = 0
     twice = ("gpus", 1)  # the second GPU has the same fields as the first
-    for path in (p for p in PLACES[0] if p[:2] != twice):
+    for path in (p for p in PATHS[0] if p[:2] != twice):
         for value in ODD:
             result = spoilt(DOCUMENTS[0], [(path, value)])
             if result is not None:

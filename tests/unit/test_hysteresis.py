@@ -25,7 +25,7 @@ ALWAYS = Gate(kind=GateKind.UNHEALTHY, cause=Cause.P2P)
 AT_ONCE = Gate(kind=GateKind.UNHEALTHY, cause=Cause.GPU_LOST, runs=1)
 BAD, GOOD, NO_LOAD, UNSURE = Answer.BAD, Answer.GOOD, Answer.NO_LOAD, Answer.UNSURE
 LETTERS = {"b": BAD, "g": GOOD, "n": NO_LOAD, "u": UNSURE}
-WATCHING, HELD, GATED, TRIAL = (
+WATCHING, HELD_BACK, GATED, TRIAL = (
     GateState.WATCHING,
     GateState.HELD_BACK,
     GateState.GATED,
@@ -39,34 +39,38 @@ class Life:
     def __init__(self, gate: Gate = LOADED, **policy: Any) -> None:
         self.rule = GateRule(gate=gate, policy=Hysteresis(**policy))
         self.now = NOW
-        self.row: GateStatus | None = None
+        self.gate: GateStatus | None = None
 
     def runs(self, answers: str, *, every: float = 15 * MINUTE) -> Life:
         """A run per letter (bad, good, no-load, unsure), each so long after the one before."""
         for letter in answers:
             self.now += every
             answer = LETTERS[letter]
-            words = Finding(code="hot", severity=Severity.FAIL, subject="GPU 3", message=f"at {self.now:.0f}")
-            self.row = hysteresis.answered(self.row, code="hot", answer=answer, finding=words, now=self.now)
+            evidence = Finding(
+                code="hot", severity=Severity.FAIL, subject="GPU 3", message=f"at {self.now:.0f}"
+            )
+            self.gate = hysteresis.answered(
+                self.gate, code="hot", answer=answer, finding=evidence, now=self.now
+            )
             self.wait(0)
         return self
 
     def wait(self, duration: float) -> Life:
         """Time passes."""
         self.now += duration
-        if self.row is not None:
-            self.row = hysteresis.aged(self.row, rule=self.rule, now=self.now)
-        if self.row is not None and self.row.state is HELD:
-            self.row = replace(self.row, state=GATED)
+        if self.gate is not None:
+            self.gate = hysteresis.aged(self.gate, rule=self.rule, now=self.now)
+        if self.gate is not None and self.gate.state is HELD_BACK:
+            self.gate = replace(self.gate, state=GATED)
         return self
 
     @property
     def state(self) -> GateState | None:
-        return self.row.state if self.row else None
+        return self.gate.state if self.gate else None
 
     def field(self, name: str) -> Any:
-        assert self.row is not None
-        return getattr(self.row, name)
+        assert self.gate is not None
+        return getattr(self.gate, name)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_what_enters_waits_for_a_place() -> None:
     assert row is not None
     entered = hysteresis.aged(row, rule=GateRule(gate=AT_ONCE, policy=Hysteresis()), now=NOW)
     assert entered is not None
-    assert (entered.state, entered.entered_at) == (HELD, stamp(NOW))
+    assert (entered.state, entered.entered_at) == (HELD_BACK, stamp(NOW))
 
 
 @pytest.mark.parametrize(
@@ -133,8 +137,8 @@ def test_the_dwell_is_kept_and_then_time_alone_lets_it_leave() -> None:
     entered = life.now
     life.runs("ggg", every=60)
     assert life.state is GATED
-    assert life.row is not None
-    assert hysteresis.due_at(life.row, rule=life.rule) == entered + 10 * MINUTE
+    assert life.gate is not None
+    assert hysteresis.due_at(life.gate, rule=life.rule) == entered + 10 * MINUTE
     assert life.wait(entered + 10 * MINUTE - 1 - life.now).state is GATED
     assert life.wait(1).state is WATCHING
 
@@ -151,8 +155,8 @@ def test_a_loaded_row_is_lifted_on_trial_after_an_hour(answer: str) -> None:
     entered = life.now
     assert life.wait(30 * DAY).state is GATED
     life = Life(LOADED).runs("bb").runs(answer)
-    assert life.row is not None
-    assert hysteresis.due_at(life.row, rule=life.rule) == entered + HOUR
+    assert life.gate is not None
+    assert hysteresis.due_at(life.gate, rule=life.rule) == entered + HOUR
     assert life.wait(entered + HOUR - 1 - life.now).state is GATED
     assert life.wait(1).state is TRIAL
     assert life.field("left_at") == stamp(entered + HOUR)
@@ -184,8 +188,8 @@ def test_a_trial_ends_after_three_good_runs_under_load_or_a_day() -> None:
     assert on_trial().runs("ggg").state is WATCHING
     life = on_trial()
     began = life.now
-    assert life.row is not None
-    assert hysteresis.due_at(life.row, rule=life.rule) == began + DAY
+    assert life.gate is not None
+    assert hysteresis.due_at(life.gate, rule=life.rule) == began + DAY
     assert life.runs("nnnn").wait(began + DAY - 1 - life.now).state is TRIAL
     assert life.wait(1).state is WATCHING
     before = Life(LOADED).runs("bbgg").wait(HOUR)
@@ -210,11 +214,11 @@ def test_a_return_after_more_than_a_week_is_no_relapse() -> None:
     life = on_trial().runs("ggg")
     left = unstamp(life.field("left_at"))
     soon = Life(LOADED)
-    soon.row, soon.now = life.row, left + 7 * DAY - 30 * MINUTE
+    soon.gate, soon.now = life.gate, left + 7 * DAY - 30 * MINUTE
     assert soon.runs("bb").field("relapses") == 1
     late = Life(LOADED)
-    late.row, late.now = life.row, left + 7 * DAY
-    assert late.wait(1).row is None
+    late.gate, late.now = life.gate, left + 7 * DAY
+    assert late.wait(1).gate is None
     assert late.runs("bb").field("relapses") == 0
 
 
@@ -234,12 +238,12 @@ def test_one_bad_run_long_ago_is_not_the_first_of_two() -> None:
 
 
 def test_the_evidence_is_that_of_the_last_bad_run() -> None:
-    """Good and idle runs do not take the words away."""
+    """Good and idle runs do not take the evidence away."""
     life = Life(LOADED).runs("bb")
-    words = (life.field("subject"), life.field("message"))
-    assert words == ("GPU 3", f"at {life.now:.0f}")
+    evidence = (life.field("subject"), life.field("message"))
+    assert evidence == ("GPU 3", f"at {life.now:.0f}")
     life.runs("ngn")
-    assert (life.field("subject"), life.field("message")) == words
+    assert (life.field("subject"), life.field("message")) == evidence
 
 
 @pytest.mark.parametrize("spoilt", ["", "soon", "0001-01-01T00:00:00Z", stamp(NOW + 900 * DAY)])
@@ -247,8 +251,8 @@ def test_the_evidence_is_that_of_the_last_bad_run() -> None:
 def test_an_absurd_stamp_neither_traps_a_node_nor_heals_it(field: str, spoilt: str) -> None:
     """The clock stepped back, or somebody edited the report: the time begins anew."""
     life = Life(ALWAYS).runs("bb")
-    assert life.row is not None
-    life.row = replace(life.row, **{field: spoilt})
+    assert life.gate is not None
+    life.gate = replace(life.gate, **{field: spoilt})
     assert life.runs("gg").wait(HOUR).state is GATED
     assert life.runs("g").state is WATCHING
 
@@ -266,11 +270,11 @@ def test_a_clock_that_stepped_back_restarts_the_dwell() -> None:
 def test_a_trial_by_a_wrong_clock_ends() -> None:
     """Lifted in the future: a day from now it is over."""
     life = on_trial()
-    assert life.row is not None
+    assert life.gate is not None
     future = stamp(NOW + 900 * DAY)
-    life.row = replace(life.row, since=future, left_at=future)
+    life.gate = replace(life.gate, since=future, left_at=future)
     assert life.wait(0).wait(DAY).state is WATCHING
-    assert life.wait(7 * DAY + 1).row is None
+    assert life.wait(7 * DAY + 1).gate is None
 
 
 def test_a_clock_that_stepped_ahead_cannot_end_a_gate_without_good_runs() -> None:
@@ -281,7 +285,7 @@ def test_a_clock_that_stepped_ahead_cannot_end_a_gate_without_good_runs() -> Non
 def test_two_clocks_that_differ_a_little_do_not_rewrite_each_other() -> None:
     """A second operator's clock is minutes ahead: its stamps stand."""
     life = Life(ALWAYS).runs("bb")
-    row = life.row
+    row = life.gate
     assert row is not None
     assert hysteresis.aged(row, rule=life.rule, now=life.now - 200) == row
 
@@ -289,8 +293,8 @@ def test_two_clocks_that_differ_a_little_do_not_rewrite_each_other() -> None:
 def test_absurd_counts_are_read_as_none() -> None:
     """Negative ones, from a report that somebody edited."""
     life = Life(ALWAYS).runs("bb")
-    assert life.row is not None
-    life.row = replace(life.row, good=-50, bad=-3, relapses=-1, readable_since=-9)
+    assert life.gate is not None
+    life.gate = replace(life.gate, good=-50, bad=-3, relapses=-1, readable_since=-9)
     assert life.runs("ggg").state is WATCHING
 
 
@@ -330,12 +334,11 @@ def test_a_taint_has_its_bad_runs_and_no_good_row_behind_it(answers: str, gate: 
     """At any time: gated means enough bad runs, one on trial, and less than three good ones since."""
     life = Life(gate)
     need = 2 if gate.runs > 1 else 1
-    said = ""
+    judged: list[str] = []
     tried_once = False
     for letter in answers:
         life.runs(letter)
-        said += letter
-        judged = [c for c in said if c in "bg"]
+        judged += [letter] if letter in "bg" else []
         tried_once = tried_once or life.state is TRIAL
         row_of_bad = "".join(judged).rpartition("g")[2]
         if life.state is GATED:
@@ -345,4 +348,4 @@ def test_a_taint_has_its_bad_runs_and_no_good_row_behind_it(answers: str, gate: 
         elif len(row_of_bad) >= need:
             # it entered; only a trial after further idle runs can have lifted it since
             assert gate is LOADED
-            assert said[-1] in "nu"
+            assert letter in "nu"

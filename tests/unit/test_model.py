@@ -18,7 +18,7 @@ from nodegauge_operator.core.model import node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd
 from support import NOW, make_node, make_report, tried
 from support.api_server import Body
-from support.objects import ANode
+from support.objects import ANode, paths_of
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -161,12 +161,6 @@ def test_a_pod_without_our_marks_is_somebody_else_s(number: str) -> None:
     assert pod_view(POD | {"metadata": POD["metadata"] | {"labels": {"app": "x"}}}) is None
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document below the top."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [found for key, inner in items for found in [(*path, key), *places(inner, (*path, key))]]
-
-
 def without(body: Body, path: tuple[Any, ...], *, null: bool) -> Body:
     """The document with one place taken out, or null."""
     spoilt: Body = json.loads(json.dumps(body))
@@ -183,7 +177,7 @@ def without(body: Body, path: tuple[Any, ...], *, null: bool) -> Body:
 OPTIONAL = [
     (body, path)
     for body in (NODE, POD)
-    for path in places(body)
+    for path in paths_of(body)
     if path not in (("metadata",), ("metadata", "name"))
 ]
 

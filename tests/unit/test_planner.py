@@ -42,13 +42,13 @@ def health_due_at(report: AReport | None, **known: Any) -> float:
     return KINDS[names.PROBE_HEALTH].due_at(make_context(**{"node": NODE, "report": report} | known))
 
 
-def kind(**known: Any) -> str:
+def next_kind(**known: Any) -> str:
     """The name of the next step, or "nothing"."""
     step = next_step(make_snapshot(**known))
     return type(step).__name__ if step else "nothing"
 
 
-def settled(report: AReport, *, at: float = NOW) -> dict[str, Any]:
+def up_to_date(report: AReport, *, at: float = NOW) -> dict[str, Any]:
     """A node that carries all that its report asks for, whose event has been posted."""
     change = report.status.change
     return {
@@ -61,11 +61,11 @@ def settled(report: AReport, *, at: float = NOW) -> dict[str, Any]:
 
 def test_the_order_of_writes() -> None:
     """Report, pod; then status, node, condition, event, pod's end: one at a time, each asked for anew."""
-    assert kind() == "CreateReport"
+    assert next_kind() == "CreateReport"
     report = make_report()
-    assert kind(report=report) == "CreatePod"
+    assert next_kind(report=report) == "CreatePod"
     pod = make_pod(NODE)
-    assert kind(report=report, pods=(pod,)) == "nothing"
+    assert next_kind(report=report, pods=(pod,)) == "nothing"
     pod = pod.with_result(made.titan())
     judged = next_step(make_snapshot(report=report, pods=(pod,)))
     assert isinstance(judged, steps.PatchReport)
@@ -73,42 +73,42 @@ def test_the_order_of_writes() -> None:
     patched = next_step(make_snapshot(report=report, pods=(pod,)))
     assert isinstance(patched, steps.PatchNode)
     node = NODE.patched(patched.labels)
-    said = next_step(make_snapshot(report=report, pods=(pod,), node=node))
-    assert isinstance(said, steps.SetCondition)
-    node = node.saying(said.condition)
+    condition_step = next_step(make_snapshot(report=report, pods=(pod,), node=node))
+    assert isinstance(condition_step, steps.SetCondition)
+    node = node.saying(condition_step.condition)
     posted = next_step(make_snapshot(report=report, pods=(pod,), node=node))
     assert isinstance(posted, steps.PostEvent)
     known = {"report": report, "node": node, "posted": (posted.change.run, posted.change.reason)}
     deleted = next_step(make_snapshot(pods=(pod,), **known))
     assert deleted == steps.DeletePod(pod, 0)
-    assert kind(**known) == "nothing"
+    assert next_kind(**known) == "nothing"
 
 
 def test_a_second_run_with_nothing_new_writes_the_report_and_nothing_on_the_node() -> None:
     """Create pod, patch report, delete pod: no PatchNode, no SetCondition, no PostEvent."""
-    known = settled(make_report().after(READ, node=NODE), at=NOW + INTERVAL)
-    assert kind(**known) == "CreatePod"
+    known = up_to_date(make_report().after(READ, node=NODE), at=NOW + INTERVAL)
+    assert next_kind(**known) == "CreatePod"
     pod = make_pod(NODE, number=2).with_result(made.titan())
     judged = next_step(make_snapshot(**known, pods=(pod,)))
     assert isinstance(judged, steps.PatchReport)
     known["report"] = replace(known["report"], status=judged.status)
-    assert kind(**known, pods=(pod,)) == "DeletePod"
-    assert kind(**known) == "nothing"
+    assert next_kind(**known, pods=(pod,)) == "DeletePod"
+    assert next_kind(**known) == "nothing"
 
 
 def test_a_run_is_judged_once() -> None:
     """A pod whose UID or number stands in the report is only deleted."""
     report = make_report().after(READ, node=NODE)
     pod = make_pod(NODE, number=1, uid="uid-1").with_result(made.phb())
-    assert kind(**settled(report), pods=(pod,)) == "DeletePod"
+    assert next_kind(**up_to_date(report), pods=(pod,)) == "DeletePod"
     same_uid = replace(make_pod(NODE, number=2, uid="uid-1"), name=pod.name).with_result(made.phb())
-    assert not isinstance(next_step(make_snapshot(**settled(report), pods=(same_uid,))), steps.PatchReport)
+    assert not isinstance(next_step(make_snapshot(**up_to_date(report), pods=(same_uid,))), steps.PatchReport)
 
 
 def test_without_a_place_nothing_starts() -> None:
     """The budget decides who runs; neither report nor pod is made before."""
-    assert kind(granted=NONE) == "nothing"
-    assert kind(granted=NONE, report=make_report()) == "nothing"
+    assert next_kind(granted=NONE) == "nothing"
+    assert next_kind(granted=NONE, report=make_report()) == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_a_node_has_one_pod_at_a_time(pod: Any) -> None:
     report = make_report().after(READ, node=NODE)
     for number in (1, 2):
         step = next_step(
-            make_snapshot(**settled(report, at=NOW + INTERVAL), pods=(replace(pod, number=number),))
+            make_snapshot(**up_to_date(report, at=NOW + INTERVAL), pods=(replace(pod, number=number),))
         )
         assert not isinstance(step, steps.CreatePod)
 
 
 def test_a_pod_without_a_report_is_adopted() -> None:
     """The process died between the two: the report is made for the pod, place or not."""
-    assert kind(pods=(make_pod(NODE),), granted=NONE) == "CreateReport"
+    assert next_kind(pods=(make_pod(NODE),), granted=NONE) == "CreateReport"
 
 
 def test_a_report_of_the_machine_before_counts_as_absent() -> None:
@@ -141,16 +141,16 @@ def test_a_report_of_the_machine_before_counts_as_absent() -> None:
 def test_a_pod_of_the_machine_before_that_does_not_go_is_forced() -> None:
     """Its kubelet is gone for ever: without force the new machine would never be measured."""
     pod = make_pod(make_node(uid="before")).running().deleting(NOW)
-    assert kind(pods=(pod,)) == "nothing"
+    assert next_kind(pods=(pod,)) == "nothing"
     assert wake_at(make_snapshot(pods=(pod,))) == NOW + 2 * MINUTE
     assert next_step(make_snapshot(pods=(pod,), now=NOW + 2 * MINUTE)) == steps.DeletePod(pod, 0)
 
 
 def test_a_pod_that_is_not_gone_in_time_is_forced() -> None:
     """At the very moment for which the wake was set."""
-    known = settled(make_report().after(READ, node=NODE))
+    known = up_to_date(make_report().after(READ, node=NODE))
     pod = make_pod(NODE, number=1).running().deleting(NOW)
-    assert kind(**known, pods=(pod,)) == "nothing"
+    assert next_kind(**known, pods=(pod,)) == "nothing"
     at = wake_at(make_snapshot(**known, pods=(pod,)))
     assert at == NOW + 2 * MINUTE
     assert next_step(make_snapshot(**known | {"now": at}, pods=(pod,))) == steps.DeletePod(pod, 0)
@@ -160,30 +160,30 @@ def test_a_pod_that_is_gone_is_not_deleted_again() -> None:
     """Whatever it belonged to, and whether a policy or the node is there at all."""
     report = make_report().after(READ, node=NODE)
     gone = make_pod(NODE, number=1).running().deleting(NOW - 999).vanished()
-    assert kind(**settled(report), pods=(gone,)) == "nothing"
-    assert kind(node=None, pods=(gone,)) == "nothing"
-    assert kind(policy=None, pods=(gone,)) == "nothing"
-    assert kind(pods=(replace(gone, node_uid="before"),), granted=NONE) == "nothing"
+    assert next_kind(**up_to_date(report), pods=(gone,)) == "nothing"
+    assert next_kind(node=None, pods=(gone,)) == "nothing"
+    assert next_kind(policy=None, pods=(gone,)) == "nothing"
+    assert next_kind(pods=(replace(gone, node_uid="before"),), granted=NONE) == "nothing"
 
 
 def test_a_run_that_goes_on_after_its_end_is_deleted_gently_first() -> None:
     """A pod whose kubelet may still run it gets its grace."""
-    known = settled(make_report().after(LOST, node=NODE))
+    known = up_to_date(make_report().after(LOST, node=NODE))
     pod = make_pod(NODE, number=1).running()
     assert next_step(make_snapshot(**known, pods=(pod,))) == steps.DeletePod(pod, None)
 
 
 def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
     """Another process judged meanwhile, or the report was deleted: look before deciding."""
-    known = settled(make_report().after(READ, node=NODE))
+    known = up_to_date(make_report().after(READ, node=NODE))
     pod = make_pod(NODE, number=7)
     assert next_step(make_snapshot(**known, pods=(pod,))) == steps.RefreshReport("node-1")
-    assert kind(**known, pods=(pod,), fresh=True) == "DeletePod"
+    assert next_kind(**known, pods=(pod,), fresh=True) == "DeletePod"
 
 
 def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
     """Labels, condition, pods, report; then nothing."""
-    known = settled(make_report().after(READ, node=NODE)) | {"policy": None}
+    known = up_to_date(make_report().after(READ, node=NODE)) | {"policy": None}
     node, pod = known["node"].labelled(team="a"), make_pod(NODE, number=2)
     step = next_step(make_snapshot(**known | {"node": node}, pods=(pod,)))
     assert isinstance(step, steps.PatchNode)
@@ -192,14 +192,14 @@ def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
     node = node.patched(step.labels)
     assert next_step(make_snapshot(**known | {"node": node}, pods=(pod,))) == steps.SetCondition(node, None)
     node = node.saying(None)
-    assert kind(**known | {"node": node}, pods=(pod,)) == "DeletePod"
-    assert kind(**known | {"node": node}) == "DeleteReport"
-    assert kind(node=node, policy=None) == "nothing"
+    assert next_kind(**known | {"node": node}, pods=(pod,)) == "DeletePod"
+    assert next_kind(**known | {"node": node}) == "DeleteReport"
+    assert next_kind(node=node, policy=None) == "nothing"
 
 
 def test_observe_takes_off_what_enforce_left() -> None:
     """The report stays and is kept up; the node is as if we had never been there."""
-    known = settled(make_report().after(READ, node=NODE)) | {"policy": make_policy().observing()}
+    known = up_to_date(make_report().after(READ, node=NODE)) | {"policy": make_policy().observing()}
     step = next_step(make_snapshot(**known))
     assert isinstance(step, steps.PatchReport)
     known["report"] = replace(known["report"], status=step.status)
@@ -213,12 +213,12 @@ def test_a_node_that_is_gone_leaves_no_pod() -> None:
     """Its report goes with it by garbage collection."""
     pod = make_pod(NODE).running()
     assert next_step(make_snapshot(node=None, pods=(pod,))) == steps.DeletePod(pod, None)
-    assert kind(node=None, report=make_report()) == "nothing"
+    assert next_kind(node=None, report=make_report()) == "nothing"
 
 
 def test_labels_that_somebody_took_off_come_back() -> None:
     """The node is a function of its report."""
-    known = settled(make_report().after(READ, node=NODE))
+    known = up_to_date(make_report().after(READ, node=NODE))
     bare = replace(known["node"], labels={}, managed_labels=frozenset())
     step = next_step(make_snapshot(**known | {"node": bare}))
     assert isinstance(step, steps.PatchNode)
@@ -227,9 +227,9 @@ def test_labels_that_somebody_took_off_come_back() -> None:
 
 def test_an_event_is_posted_again_after_a_restart_while_it_is_young() -> None:
     """Its name makes that harmless; an old one is not told anew."""
-    known = settled(make_report().after(READ, node=NODE)) | {"posted": ("", "")}
-    assert kind(**known) == "PostEvent"
-    assert kind(**known | {"now": NOW + planner.EVENT_REPEAT_SECONDS}) == "nothing"
+    known = up_to_date(make_report().after(READ, node=NODE)) | {"posted": ("", "")}
+    assert next_kind(**known) == "PostEvent"
+    assert next_kind(**known | {"now": NOW + planner.EVENT_REPEAT_SECONDS}) == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ def test_the_next_run_is_due(ends: list[RunEnd], wait: float) -> None:
         probe = replace(report.status.probes[0], unread=len(ends))
         report = replace(report, status=replace(report.status, probes=[probe]))
     assert health_due_at(report, node=NODE) == NOW + wait
-    known = settled(report)
-    assert kind(**known | {"now": NOW + wait - 1}) == "nothing"
-    assert kind(**known | {"now": NOW + wait}) == "CreatePod"
+    known = up_to_date(report)
+    assert next_kind(**known | {"now": NOW + wait - 1}) == "nothing"
+    assert next_kind(**known | {"now": NOW + wait}) == "CreatePod"
     assert wake_at(make_snapshot(**known)) <= NOW + wait
 
 
@@ -306,7 +306,7 @@ def test_a_boot_is_measured_at_once() -> None:
 def test_no_run_is_planned_where_it_could_not_end(node: Any) -> None:
     """Not Ready, being deleted, being scaled down."""
     assert health_due_at(None, node=node) == NEVER
-    assert kind(node=node, report=make_report()) == "nothing"
+    assert next_kind(node=node, report=make_report()) == "nothing"
 
 
 def test_a_disabled_probe_never_runs() -> None:
@@ -314,29 +314,29 @@ def test_a_disabled_probe_never_runs() -> None:
     off = make_policy().of({"probes": {"health": {"enabled": False}}})
     assert health_due_at(None, node=NODE, policy=off) == NEVER
     report = make_report().after(READ, node=NODE, policy=off)
-    assert kind(**settled(report) | {"policy": off, "now": NOW + STALE}) == "nothing"
-    assert kind(**settled(report) | {"policy": off, "now": NOW + STALE + 1}) == "PatchReport"
+    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE}) == "nothing"
+    assert next_kind(**up_to_date(report) | {"policy": off, "now": NOW + STALE + 1}) == "PatchReport"
 
 
 def test_a_node_whose_pod_is_gone_is_woken_for_its_next_run() -> None:
     """Last words that were judged must not hold up the timer: else only the full list would find the node."""
-    known = settled(make_report().after(LOST, node=NODE))
+    known = up_to_date(make_report().after(LOST, node=NODE))
     gone = make_pod(NODE, number=1).running().deleting().vanished()
     assert wake_at(make_snapshot(**known, pods=(gone,))) == NOW + 30
 
 
 def test_the_moment_of_expiry_is_woken_for() -> None:
     """Labels expire on time although nothing else happens."""
-    known = settled(make_report().after(READ, node=NODE).after(BUSY, node=NODE, at=NOW + STALE - 10))
+    known = up_to_date(make_report().after(READ, node=NODE).after(BUSY, node=NODE, at=NOW + STALE - 10))
     at = wake_at(make_snapshot(**known | {"now": NOW + STALE - 10}))
     assert NOW + STALE < at <= NOW + STALE + 1
     known |= {"policy": make_policy().of({"budget": {"concurrentProbes": 0}}), "now": at, "granted": NONE}
-    assert kind(**known) == "PatchReport"
+    assert next_kind(**known) == "PatchReport"
 
 
 def test_a_refused_pod_is_a_run_without_a_result() -> None:
     """Its words stand in the report, its number is used up, and the next try waits."""
-    known = settled(make_report().after(READ, node=NODE), at=NOW + INTERVAL)
+    known = up_to_date(make_report().after(READ, node=NODE), at=NOW + INTERVAL)
     noted = planner.refused(
         make_context(**known),
         kind=KINDS[names.PROBE_HEALTH],

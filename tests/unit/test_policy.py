@@ -106,10 +106,10 @@ def test_what_is_no_duration_says_so(text: str) -> None:
 def test_no_text_is_read_half(text: str) -> None:
     """Every character counts, or it is refused."""
     try:
-        found = seconds(text)
+        result = seconds(text)
     except ValueError:
         return
-    assert found >= 0
+    assert result >= 0
     assert all(c in "0123456789hms" for c in text)
 
 

@@ -45,8 +45,8 @@ def labels(report: NcclNode, *keys: str) -> dict[str, str]:
     return {key: value for key, value in report.status.desired.labels.items() if key in keys}
 
 
-def rows_of(report: NcclNode) -> dict[str, GateState]:
-    """States of the rows."""
+def gate_states(report: NcclNode) -> dict[str, GateState]:
+    """State of each gate."""
     return {row.code: row.state for row in report.status.gates}
 
 
@@ -76,10 +76,10 @@ def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
     report = nccl_node().measured(SLOW)
     assert labels(report, *INTERCONNECT) == {}
     assert report.status.desired.labels[names.LABEL_BUSBW_ALLREDUCE] == "21"
-    found = report.status.interconnect
-    assert (found.klass, found.reported, found.reason) == ("", "nvlink", "Contradicted")
-    assert "21 GB/s" in found.message
-    assert "450 GB/s" in found.message
+    interconnect = report.status.interconnect
+    assert (interconnect.klass, interconnect.reported, interconnect.reason) == ("", "nvlink", "Contradicted")
+    assert "21 GB/s" in interconnect.message
+    assert "450 GB/s" in interconnect.message
     assert "NVML reports nvlink, bandwidth contradicts it" in report.status.desired.message
     codes = [finding.code for finding in report.status.probe(NCCL).findings]
     assert "interconnect-contradicted" in codes
@@ -180,15 +180,15 @@ def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
 def test_low_bandwidth_needs_two_runs_of_the_benchmark() -> None:
     """Health runs in between count for nothing: neither against it nor for it."""
     report = nccl_node().measured(SLOW)
-    assert rows_of(report) == {"busbw-low": GateState.WATCHING}
+    assert gate_states(report) == {"busbw-low": GateState.WATCHING}
     for n in range(5):
         report = report.healthy(at=NOW + 900 * n)
     assert [(row.bad, row.good) for row in report.status.gates] == [(1, 0)]
     report = report.healthy(at=NOW + DAY).measured(SLOW, at=NOW + DAY)
-    assert rows_of(report) == {"busbw-low": GateState.GATED}
+    assert gate_states(report) == {"busbw-low": GateState.GATED}
     for n in range(5):
         report = report.healthy(at=NOW + DAY + 900 * n)
-    assert rows_of(report) == {"busbw-low": GateState.GATED}
+    assert gate_states(report) == {"busbw-low": GateState.GATED}
     for n in (1, 2, 3):
         assert report.status.desired.taints
         report = report.healthy(at=NOW + (1 + n) * DAY).measured(FAST, at=NOW + (1 + n) * DAY)

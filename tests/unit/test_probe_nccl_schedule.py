@@ -187,9 +187,9 @@ def test_nodes_whose_gpus_dra_gives_out_are_skipped() -> None:
     report = nccl_node()
     assert due(report, node) == NEVER
     assert hindrance(report.status, node) is None
-    found = hindrance(report.healthy(node, at=NOW + 900).status, node)
-    assert found is not None
-    assert found.reason == "Dra"
+    why_not = hindrance(report.healthy(node, at=NOW + 900).status, node)
+    assert why_not is not None
+    assert why_not.reason == "Dra"
 
 
 def test_a_lost_gpu_holds_the_benchmark_back_only_where_a_pod_would_get_it() -> None:
@@ -335,8 +335,8 @@ def test_a_benchmark_that_has_to_wait_or_yield_changes_no_label(how: str) -> Non
         ended = pod.running().preempted().deleting(NOW + 1).vanished()
     else:
         cut = nccl.swapped(FAST, "default", outcome="cut", cells=[])
-        words = replace(cut, problem=Problem(kind=ProblemKind.TERMINATED, call="nccl", message="SIGTERM"))
-        ended = pod.running().preempted().with_result(words)
+        message = replace(cut, problem=Problem(kind=ProblemKind.TERMINATED, call="nccl", message="SIGTERM"))
+        ended = pod.running().preempted().with_result(message)
     step = next_step(situation(report, pods=(ended,), now=NOW + MINUTE))
     assert isinstance(step, steps.PatchReport)
     last = step.status.probe(NCCL).last_run

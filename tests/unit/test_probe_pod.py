@@ -36,9 +36,9 @@ def templated(**template: Any) -> dict[str, Any]:
 
 def container(manifest: dict[str, Any]) -> dict[str, Any]:
     """Its only container."""
-    (found,) = manifest["spec"]["containers"]
-    assert isinstance(found, dict)
-    return found
+    (only,) = manifest["spec"]["containers"]
+    assert isinstance(only, dict)
+    return only
 
 
 TEMPLATES = st.fixed_dictionaries(
