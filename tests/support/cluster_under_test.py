@@ -6,11 +6,10 @@ Pods end as the test says (`testbed.scripted`); the control plane and the operat
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from msgspec.structs import replace
@@ -21,13 +20,14 @@ from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.rest import Rest
 from testbed.scripted import ScriptedKubelet, create_node
+from testbed.wait import DEADLINE_SECONDS, wait_for
 
 Object = dict[str, Any]
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
 OURS = "nodegauge.dev/"
-WITHIN = 300.0
 VOLATILE = {"policy", "podUID", "podName", "startedAt", "finishedAt", "readAt", "since", "run", "at"} | {
     "enteredAt",
     "leftAt",
@@ -64,13 +64,9 @@ def at_work(celsius: int) -> Result:
     return every_gpu(h100(), temperature=Temperature(gpu=celsius), window=busy)
 
 
-def eventually(condition: Callable[[], Any], *, what: str, within: float = WITHIN) -> Any:
-    """Poll until the condition is truthy, and return it; AssertionError with `what` otherwise."""
-    until = time.monotonic() + within
-    while not (found := condition()):
-        assert time.monotonic() < until, f"not within {within:.0f} s: {what}"
-        time.sleep(0.05)
-    return found
+def eventually(condition: Callable[[], T], *, what: str, within: float = DEADLINE_SECONDS) -> T:
+    """Wait for something that the operator has to bring about."""
+    return wait_for(condition, what=what, seconds=within)
 
 
 class ClusterUnderTest:
@@ -214,13 +210,13 @@ class ClusterUnderTest:
         self.wait_run(name, number)
 
         def agree() -> bool:
-            held = self.report(name)["status"]["desired"]
-            wanted = {k: v for k, v in held.get("labels", {}).items() if k != OURS + "validated-at"}
-            taints = [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in held.get("taints") or []]
+            desired = self.report(name)["status"]["desired"]
+            wanted = {k: v for k, v in desired.get("labels", {}).items() if k != OURS + "validated-at"}
+            taints = [f"{t['key']}={t.get('value', '')}:{t['effect']}" for t in desired.get("taints") or []]
             return (
                 self.ours(name) == wanted
                 and self.taints(name) == [taint.removeprefix(OURS) for taint in taints]
-                and self.condition(name).get("status", "") == held["condition"]
+                and self.condition(name).get("status", "") == desired["condition"]
             )
 
         eventually(agree, what=f"node {name} as its report says")
