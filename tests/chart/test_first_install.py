@@ -29,7 +29,7 @@ from testbed.proxy import FaultProxy
 from testbed.proxy_server import Refuse, Replace, RequestInfo, ResponseInfo, When
 from testbed.rest import Rest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.cluster
 
 GROUP = "nodegauge.dev"
 LATE_SECONDS = 6.0

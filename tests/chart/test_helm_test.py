@@ -28,7 +28,7 @@ from support.chart import (
 from testbed.rest import Rest
 from testbed.wait import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 
 @contextmanager

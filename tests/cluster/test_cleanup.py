@@ -16,7 +16,7 @@ from support.cluster_under_test import GROUP, ROOT, ClusterUnderTest, eventually
 from testbed.errors import ApiError
 from testbed.rest import Rest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 LABELS = {"app.kubernetes.io/part-of": "nodegauge", "app.kubernetes.io/component": "operator"}
 FOREIGN = {"key": "team", "value": "blue", "effect": "PreferNoSchedule"}

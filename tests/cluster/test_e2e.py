@@ -22,7 +22,6 @@ REASON = (
 )
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.timeout(400),
     pytest.mark.skipif(bool(REASON), reason=f"make e2e: {REASON}"),
 ]
 WITHIN = 300.0

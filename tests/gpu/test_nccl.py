@@ -20,7 +20,6 @@ from nodegauge_probes.nccl import debuglog
 from nodegauge_probes.nccl.protocol import CellOrder, Order
 from support.gpu_tools import TWO_RANKS, Child, cells, probe
 
-pytestmark = pytest.mark.timeout(180)
 MIB = 1 << 20
 CELLS = tuple(
     CellOrder(collective=name, bytes=size, check=True, max_ms=300)

@@ -11,13 +11,11 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import pytest
 from images.archive import layer
 from images.spec import IMAGES, version
 
 from support.image_tools import ROOT, Built, build, run
 
-pytestmark = pytest.mark.timeout(580)
 TOOLS = {"sh", "bash", "dash", "busybox", "pip", "pip3", "apt", "apt-get", "dpkg", "gcc", "cc", "ld", "make"}
 
 

@@ -13,8 +13,6 @@ import pytest
 
 from support.image_tools import Built, contained, run
 
-pytestmark = pytest.mark.timeout(580)
-
 WHERE = """\
 import json, sys, importlib
 for name in sys.argv[1:]:

@@ -19,7 +19,6 @@ from testbed.profiles import Profile
 
 On = Callable[[str | Profile], NcclRun]
 
-pytestmark = pytest.mark.timeout(150)
 
 SAVE_INPUT = """
 with open({path!r} + "/" + arm, "w") as file:

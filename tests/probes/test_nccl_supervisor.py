@@ -18,7 +18,6 @@ from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder
 from support.nccl_probe import ScriptedArm, subreaper_off, wait_for
 
-pytestmark = pytest.mark.timeout(120)
 UNKNOWN = Unavailable("no oom_kill in this control group")
 
 

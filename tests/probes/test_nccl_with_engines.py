@@ -7,16 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from support.nccl_probe import NcclRun
 from support.nccltests import installed
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], NcclRun]
 FAKES = Path(__file__).parent / "fakes"
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_nccl4py_measures_every_arm_in_a_process_of_its_own(nccl_on: On) -> None:

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from nodegauge_operator.core.budget import MAX_CONCURRENT, concurrent_probes, longest_waiting
 from support import tried
 
-pytestmark = pytest.mark.timeout(10)
-
 
 @pytest.mark.parametrize(
     ("setting", "nodes", "slots"),

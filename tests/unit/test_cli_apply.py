@@ -21,8 +21,6 @@ from nodegauge_operator.kube.errors import (
 )
 from support.client import AnsweringClient, Call
 
-pytestmark = pytest.mark.timeout(20)
-
 POLICY = {
     "apiVersion": "nodegauge.dev/v1alpha1",
     "kind": "GPUValidationPolicy",

@@ -19,8 +19,6 @@ from nodegauge_operator.kube.workloads import OPERATOR
 from nodegauge_operator.metrics import Metrics
 from support.client import AnsweringClient, Call
 
-pytestmark = pytest.mark.timeout(20)
-
 RESOURCES = [{"name": name.split(".")[0]} for name in names.CRD_NAMES]
 PODS = "/api/v1/namespaces/gauge/pods"
 

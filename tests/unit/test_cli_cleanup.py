@@ -18,8 +18,6 @@ from support.api_server import NAMESPACE, NODES, PODS, POLICIES, REPORTS
 from support.cleaning import CLEAN, DEPLOYMENTS, FOREIGN, MARKS, TAINTS, DirtyCluster, failing
 from support.virtual_time import run
 
-pytestmark = pytest.mark.timeout(20)
-
 
 @pytest.fixture
 def dirty() -> DirtyCluster:

@@ -22,8 +22,6 @@ from nodegauge_operator.reasons import Reason
 from support import INTERVAL, NOW, STALE, make_context, make_node, make_policy, make_report, tried
 from support.objects import BUSY, LOST, ANode, APolicy, AReport, read, taint
 
-pytestmark = pytest.mark.timeout(30)
-
 NODE = make_node()
 TOPOLOGY = {
     names.LABEL_INTERCONNECT: "nvlink",

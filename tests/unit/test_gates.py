@@ -16,8 +16,6 @@ from support import INTERVAL, NOW, STALE, make_node, make_policy, make_report
 from support.judging import listening, saying
 from support.objects import APolicy, AReport
 
-pytestmark = pytest.mark.timeout(20)
-
 NODE = make_node()
 
 

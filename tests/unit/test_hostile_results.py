@@ -11,7 +11,6 @@ import re
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
@@ -25,8 +24,6 @@ from nodegauge_operator.kube.merge_patch import without_nulls
 from support import make_node, make_report, schema, tried
 from support.api_server import copied
 from support.objects import AReport, paths_of
-
-pytestmark = pytest.mark.timeout(60)
 
 NODE = make_node()
 MACHINES = [made.titan(), made.phb(), made.h100(2), made.a100_bridged_pairs()]

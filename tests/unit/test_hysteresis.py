@@ -16,8 +16,6 @@ from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
 from support import MINUTE, NOW, tried
 
-pytestmark = pytest.mark.timeout(20)
-
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 LOADED = Gate(kind=GateKind.THROTTLED, cause=Cause.THERMAL, judged=Judged.UNDER_LOAD)

@@ -23,8 +23,6 @@ from nodegauge_operator.core.pod_outcome import RunEnd, ending
 from support import make_report
 from support.results import h100
 
-pytestmark = pytest.mark.timeout(5)
-
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -20,8 +20,6 @@ from support import NOW, make_node, make_report, tried
 from support.api_server import Body
 from support.objects import ANode, paths_of
 
-pytestmark = pytest.mark.timeout(20)
-
 NODE: Body = {
     "metadata": {
         "name": "n",

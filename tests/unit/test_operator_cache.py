@@ -21,8 +21,6 @@ from support.client import unavailable
 from support.cluster import FakeCluster
 from support.operator import SteppedOperator
 
-pytestmark = pytest.mark.timeout(5)
-
 
 @pytest.fixture
 def cache() -> Cache:

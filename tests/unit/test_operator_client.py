@@ -28,8 +28,6 @@ from nodegauge_operator.kube.errors import (
     Unreachable,
 )
 
-pytestmark = pytest.mark.timeout(10)
-
 PATH = "/api/v1/nodes"
 
 

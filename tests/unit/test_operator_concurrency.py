@@ -13,8 +13,6 @@ from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.counters import NodeCounters
 from support import make_node, make_pod, make_policy
 
-pytestmark = pytest.mark.timeout(5)
-
 HEALTH, NCCL = names.PROBE_HEALTH, names.PROBE_NCCL
 """The pools."""
 

@@ -22,8 +22,6 @@ from support.cluster import FakeCluster
 from support.judging import listening, saying
 from support.operator import SteppedOperator
 
-pytestmark = pytest.mark.timeout(30)
-
 Story = Callable[[], tuple[FakeCluster, Iterator[None]]]
 
 

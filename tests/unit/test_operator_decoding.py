@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import pytest
 
 from nodegauge_operator.core.model import node_view
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import MERGE, Client
 from nodegauge_operator.kube.decoding import decoded
 from support.virtual_time import drive
-
-pytestmark = pytest.mark.timeout(2)
 
 NODE: dict[str, Any] = {
     "apiVersion": "v1",

@@ -15,8 +15,6 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS, GateBudget
 from support import NOW, make_node, make_policy, make_report
 
-pytestmark = pytest.mark.timeout(5)
-
 THERMAL = DesiredTaint(key=names.TAINT_THROTTLED, value="thermal")
 
 

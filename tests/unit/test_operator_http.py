@@ -11,8 +11,6 @@ import pytest_asyncio
 from nodegauge_operator.http import HttpServer
 from nodegauge_operator.metrics import Metrics
 
-pytestmark = pytest.mark.timeout(5)
-
 
 class Served:
     """A server on a free port, and what it is told to say."""

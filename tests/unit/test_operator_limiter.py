@@ -10,8 +10,6 @@ from nodegauge_operator.kube import limiter as limiter_module
 from nodegauge_operator.kube.limiter import Limiter
 from support.virtual_time import VirtualLoop, run
 
-pytestmark = pytest.mark.timeout(5)
-
 
 def times(
     monkeypatch: pytest.MonkeyPatch, *, calls: int, rate: float, burst: int, idle: float = 0.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nodegauge_operator.reconcile.resync import (
     CALM_SECONDS,
     GATHER_SECONDS,
@@ -12,8 +10,6 @@ from nodegauge_operator.reconcile.resync import (
     ListSchedule,
     backoff,
 )
-
-pytestmark = pytest.mark.timeout(20)
 
 
 def plan(*, interval: float = 1e6) -> ListSchedule:

@@ -10,8 +10,6 @@ import pytest
 
 from nodegauge_operator import logs
 
-pytestmark = pytest.mark.timeout(5)
-
 
 @pytest.fixture
 def log() -> Iterator[logging.Logger]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nodegauge_operator.kube.merge_patch import difference, without_nulls
 from support import tried
 from support.api_server import merged
-
-pytestmark = pytest.mark.timeout(20)
 
 LEAVES = st.sampled_from(["", "a", "b", 7, 8, 2.5])
 KEYS = st.sampled_from("xyz")

@@ -14,8 +14,6 @@ from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
 from support.operator import MEASURING
 from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator
 
-pytestmark = pytest.mark.timeout(20)
-
 HOUR = 3600.0
 NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
 

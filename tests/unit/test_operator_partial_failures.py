@@ -11,8 +11,6 @@ from support.api_server import EVENTS, NODES, POLICIES, REPORTS
 from support.client import unavailable
 from support.operator import SteppedOperator, one_node
 
-pytestmark = pytest.mark.timeout(5)
-
 NODE = f"{NODES}/node-1"
 
 

@@ -13,8 +13,6 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.peers import MAX_VALUES, Peers
 from support import make_node, make_report
 
-pytestmark = pytest.mark.timeout(10)
-
 
 class PeerGroup:
     """Reports that change."""

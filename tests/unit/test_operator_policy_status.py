@@ -19,8 +19,6 @@ from support.cluster import FakeCluster
 from support.operator import SteppedOperator
 from support.virtual_time import drive
 
-pytestmark = pytest.mark.timeout(5)
-
 
 def status_writer(operator: SteppedOperator) -> PolicyStatus:
     """What writes the policies' statuses, on the operator's cache and client."""

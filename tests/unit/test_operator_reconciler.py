@@ -15,8 +15,6 @@ from support.cluster import FakeCluster
 from support.messages import hostile
 from support.operator import SteppedOperator, one_node
 
-pytestmark = pytest.mark.timeout(5)
-
 
 @pytest.fixture
 def operator() -> SteppedOperator:

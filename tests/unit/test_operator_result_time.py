@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nodegauge_operator import names
 from support.api_server import NODES
 from support.operator import SteppedOperator, one_node
 from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time
-
-pytestmark = pytest.mark.timeout(20)
 
 
 @on_virtual_time

@@ -9,8 +9,6 @@ import pytest
 from nodegauge_operator.__main__ import main
 from nodegauge_operator.settings import SettingsError, parse
 
-pytestmark = pytest.mark.timeout(5)
-
 NEEDED = {"POD_NAMESPACE": "nodegauge", "NODEGAUGE_PROBE_IMAGE": "nodegauge/probe:0.1.0"}
 
 

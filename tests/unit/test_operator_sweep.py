@@ -16,8 +16,6 @@ from support.api_server import NODES, PODS, POLICIES, REPORTS
 from support.client import unavailable
 from support.virtual_operator import LATENCY, RUN_SECONDS, VirtualTimeOperator, on_virtual_time, refusing
 
-pytestmark = pytest.mark.timeout(20)
-
 
 @on_virtual_time
 async def test_every_node_is_measured_and_measured_again(operator: VirtualTimeOperator) -> None:

@@ -15,8 +15,6 @@ from support.client import unavailable, unreachable
 from support.operator import SETTINGS
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
 
-pytestmark = pytest.mark.timeout(20)
-
 
 @on_virtual_time
 async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator: VirtualTimeOperator) -> None:

@@ -18,8 +18,6 @@ from support.operator import SETTINGS
 from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time, refusing
 from support.virtual_time import drive
 
-pytestmark = pytest.mark.timeout(20)
-
 POLICY_STATUS = f"{POLICIES}/default/status"
 
 

@@ -16,8 +16,6 @@ from support.cluster import FakeCluster
 from support.judging import listening, saying
 from support.operator import SteppedOperator
 
-pytestmark = pytest.mark.timeout(10)
-
 HOUR = 60 * MINUTE
 UNVALIDATED = names.TAINT_UNVALIDATED
 

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,8 +23,6 @@ from support.cluster import FakeCluster
 from support.judging import listening, saying
 from support.operator import HEALTH, SteppedOperator
 from support.virtual_time import Turn
-
-pytestmark = pytest.mark.timeout(60)
 
 
 async def turn() -> None:

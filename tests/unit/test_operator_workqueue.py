@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from nodegauge_operator.reconcile.workqueue import STALE_ENTRIES, Priority, WorkQueue
 from support import tried
 
-pytestmark = pytest.mark.timeout(10)
 NOBODY: frozenset[str] = frozenset()
 
 

@@ -29,8 +29,6 @@ from support import (
 )
 from support.objects import BUSY, LOST, AReport, read
 
-pytestmark = pytest.mark.timeout(5)
-
 NONE: frozenset[str] = frozenset()
 
 NODE = make_node()

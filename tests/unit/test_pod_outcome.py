@@ -14,8 +14,6 @@ from support import NOW, make_node, make_pod
 from support.messages import hostile
 from support.objects import APod
 
-pytestmark = pytest.mark.timeout(5)
-
 DEADLINE = 60.0
 OVERTIME = 60.0
 DAY = 86_400.0

@@ -12,8 +12,6 @@ from msgspec.structs import replace
 from nodegauge_operator.api.policy import Mode, PolicyInvalid, Selector, parse, ranked, seconds
 from support import make_policy, tried
 
-pytestmark = pytest.mark.timeout(10)
-
 
 def body(**spec: Any) -> dict[str, Any]:
     """A policy object."""

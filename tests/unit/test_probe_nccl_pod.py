@@ -18,8 +18,6 @@ from support import make_context, make_policy
 from support.nccl_nodes import IMAGE, INSTALLED, NODE
 from support.objects import ANode
 
-pytestmark = pytest.mark.timeout(5)
-
 NCCL_PROFILES = pytest.mark.parametrize("probe", [names.PROBE_PULL, names.PROBE_NCCL])
 
 

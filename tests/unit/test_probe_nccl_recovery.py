@@ -35,8 +35,6 @@ from support.nccl_nodes import (
 )
 from support.objects import ANode, APolicy
 
-pytestmark = pytest.mark.timeout(10)
-
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
 TOLD_OFF = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISABLE": "1"}}}})
 ALIKE = nccl.h100(120.0, gather=120.0, ring=118.0, host=118.0)

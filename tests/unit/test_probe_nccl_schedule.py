@@ -37,8 +37,6 @@ from support.nccl_nodes import (
 )
 from support.objects import ANode
 
-pytestmark = pytest.mark.timeout(10)
-
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 
 

@@ -16,8 +16,6 @@ from nodegauge_operator.core.probes.registry import KINDS
 from support import DEFAULTS, make_context, make_node, make_policy, tried
 from support.objects import APolicy
 
-pytestmark = pytest.mark.timeout(10)
-
 NODE = make_node("gpu-7.example.com")
 
 

@@ -22,8 +22,6 @@ from support.nccl_nodes import IMAGE, nccl_node
 from support.nccl_nodes import NODE as MEASURED_BY_NCCL
 from support.objects import AReport
 
-pytestmark = pytest.mark.timeout(20)
-
 NODE = make_node()
 MEMORY = "x" * 2000
 WIDE = "\n".join(" ".join(f"{'NV6':<7}" for _ in range(26)) for _ in range(26))

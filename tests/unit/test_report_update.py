@@ -15,8 +15,6 @@ from nodegauge_operator.reasons import Reason
 from support import INTERVAL, NOW, make_node, make_policy, make_report
 from support.objects import BUSY, LOST, AReport, read
 
-pytestmark = pytest.mark.timeout(5)
-
 NODE = make_node()
 CAPPED = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
 

@@ -14,7 +14,7 @@ from testbed.kubelet_comparison.perform import again, perform
 from testbed.kubelet_comparison.samples import SAMPLES
 from testbed.pod_runner import PodRunner
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 
 async def test_pods_show_what_they_show_on_a_real_kubelet(

@@ -13,7 +13,7 @@ from nodegauge_contract import ArmName
 from support.cluster_under_test import OURS, eventually
 from support.results import phb
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 OPERATOR = "nodegauge-operator"
 PROBES = {

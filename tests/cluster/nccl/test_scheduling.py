@@ -11,7 +11,7 @@ import pytest
 import support.nccl_results as nccl
 from support.cluster_under_test import OURS, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 PROBES = {
     "health": {"interval": "12h", "deadline": "30s", "window": "1s"},

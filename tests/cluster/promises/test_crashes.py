@@ -9,7 +9,7 @@ import pytest
 
 from support.cluster_under_test import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 OPERATOR = "nodegauge-operator"
 POINTS = {

@@ -10,7 +10,7 @@ import pytest
 from support.cluster_under_test import GROUP, answering, at_work, eventually, run_of
 from support.taint_history import TaintHistory
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 HOT, COOL = at_work(95), at_work(60)
 THERMAL = ["throttled=thermal:NoSchedule"]

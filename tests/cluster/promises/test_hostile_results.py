@@ -14,7 +14,7 @@ from nodegauge_contract.wire import codec
 from support.cluster_under_test import answering, eventually, run_of
 from support.results import h100, phb
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 
 def packed(data: bytes) -> str:

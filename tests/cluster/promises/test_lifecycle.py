@@ -11,7 +11,7 @@ from support.cluster_under_test import GROUP, ROOT, answering, eventually, insta
 from support.results import h100
 from testbed.scripted import create_node
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMES = ("gpuvalidationpolicies.nodegauge.dev", "nodereports.nodegauge.dev")

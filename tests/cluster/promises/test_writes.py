@@ -12,7 +12,7 @@ import pytest
 from support.cluster_under_test import OURS, answering, at_work, eventually
 from support.results import dgx1, h100
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster
 
 OPERATOR = "nodegauge-operator"
 OUR_STATUS_KEYS = {"conditions"}

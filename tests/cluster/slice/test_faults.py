@@ -12,7 +12,7 @@ import pytest
 
 from support.cluster_under_test import OURS, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 INTERCONNECT = ("interconnect", OURS + "interconnect", OURS + "interconnect-evidence", OURS + "nvlink-gbps")
 

@@ -9,7 +9,7 @@ import pytest
 from support.cluster_under_test import OURS, ROOT
 from testbed.audit import Entry, service_account
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 DEMANDED = {
     "gpu-h100": ("nvlink", "450", 8, "NVIDIA H100 80GB HBM3"),

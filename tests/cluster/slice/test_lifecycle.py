@@ -11,7 +11,7 @@ import pytest
 from support.cluster_under_test import GROUP, OURS, eventually
 from testbed.audit import service_account
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 
 def test_requested_at_brings_one_run_at_once(cluster: Any) -> None:
