@@ -117,7 +117,7 @@ def _fabric(gpu: Gpu, problem: str) -> Observation:
 def _degraded(case: Case, shortfall: Shortfall) -> Observation:
     limit = case.thresholds.nvlink_sum_ratio
     failed = shortfall.ratio < limit
-    source = "its siblings have" if shortfall.against is Against.SIBLINGS else "it was seen with"
+    source = "its siblings have" if shortfall.against is Against.SIBLINGS else "earlier runs saw"
     against = f"below {limit:.0%}: no interconnect label" if failed else f"still {limit:.0%} or more"
     return of_gpu(
         case.result.gpus[shortfall.gpu_index],
