@@ -135,6 +135,7 @@ def test_standard_output_is_ignored(script: Script) -> None:
     ("body", "message"), [("", "without any output"), ("phases('init'); cell(0)", "before it was done")]
 )
 def test_exit_code_0_is_not_enough(script: Script, body: str, message: str) -> None:
+    """An arm is done only after the line `done`."""
     arm = script(body or "pass")
     assert (arm.outcome, message in arm.message) == ("partial", True)
 

@@ -2,7 +2,7 @@
 
     __main__.py --order JSON
 
-Exit code 0 after `done` (and where the trouble is to end without a word), 1 after `failed`, 2 for an order
+Exit code 0 after `done` (and if the trouble is an early exit), 1 after `failed`, 2 for an order
 or a machine that nobody can read.
 """
 
