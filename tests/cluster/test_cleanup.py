@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import GROUP, ROOT, ClusterUnderTest, eventually, install_crds
+from support.cluster_under_test import GROUP, ROOT, ClusterUnderTest, install_crds
 from testbed.errors import ApiError
 from testbed.rest import Rest
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -81,7 +82,7 @@ def add_operator(rig: ClusterUnderTest, node: str) -> None:
         "spec": {"replicas": 1, "selector": {"matchLabels": LABELS}, "template": template},
     }
     rig.api.create(f"/apis/apps/v1/namespaces/{rig.namespace}/deployments", body)
-    eventually(lambda: rig.pods(), what="the operator's pod")
+    wait_for(lambda: rig.pods(), what="the operator's pod")
     [pod] = rig.pods()
     path = f"/api/v1/namespaces/{rig.namespace}/pods/{pod['metadata']['name']}"
     rig.api.patch(f"{path}/status", {"status": {"phase": "Running"}})

@@ -9,7 +9,7 @@ import contextlib
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from msgspec.structs import replace
@@ -20,10 +20,9 @@ from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.rest import Rest
 from testbed.scripted import ScriptedKubelet, create_node
-from testbed.wait import DEADLINE_SECONDS, wait_for
+from testbed.wait import wait_for
 
 Object = dict[str, Any]
-T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
@@ -62,11 +61,6 @@ def at_work(celsius: int) -> Result:
         temperature=Span(min=celsius - 1, median=celsius, max=celsius),
     )
     return every_gpu(h100(), temperature=Temperature(gpu=celsius), window=busy)
-
-
-def eventually(condition: Callable[[], T], *, what: str, within: float = DEADLINE_SECONDS) -> T:
-    """Wait for something that the operator has to bring about."""
-    return wait_for(condition, what=what, seconds=within)
 
 
 class ClusterUnderTest:
@@ -201,11 +195,11 @@ class ClusterUnderTest:
 
     def wait_run(self, name: str, number: int) -> Object:
         """Wait until that run is in the report and its pod is gone; the run."""
-        eventually(lambda: self.last_run(name).get("number", 0) >= number, what=f"run {number} of {name}")
-        eventually(lambda: not self.pods(), what="pods gone")
+        wait_for(lambda: self.last_run(name).get("number", 0) >= number, what=f"run {number} of {name}")
+        wait_for(lambda: not self.pods(), what="pods gone")
         return self.last_run(name)
 
-    def wait_settled(self, name: str, number: int = 1) -> Object:
+    def wait_up_to_date(self, name: str, number: int = 1) -> Object:
         """Wait for a run, and until node and report agree; the state."""
         self.wait_run(name, number)
 
@@ -219,7 +213,7 @@ class ClusterUnderTest:
                 and self.condition(name).get("status", "") == desired["condition"]
             )
 
-        eventually(agree, what=f"node {name} as its report says")
+        wait_for(agree, what=f"node {name} as its report says")
         return self.state(name)
 
     def clean(self) -> None:
@@ -251,7 +245,7 @@ def install_crds(api: Rest) -> None:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         with contextlib.suppress(ApiError):
             api.create(path, crd)
-    eventually(lambda: served(api), what="CRDs served")
+    wait_for(lambda: served(api), what="CRDs served")
 
 
 def served(api: Rest) -> bool:

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 from nodegauge_contract import NcclResult, Result, encode_message
-from support.cluster_under_test import OURS, ClusterUnderTest, Object, eventually, install_crds, run_of
+from support.cluster_under_test import OURS, ClusterUnderTest, Object, install_crds, run_of
 from support.results import h100
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
 from testbed.rest import Rest
 from testbed.scripted import ScriptedKubelet
+from testbed.wait import wait_for
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 OFTEN = {"interval": "12h", "deadline": "60s", "recheck": "2s"}
@@ -94,12 +95,12 @@ class NcclRig(ClusterUnderTest):
             run = self.nccl_run(node)
             return run.get("number", 0) > more_than and run.get("outcome") == outcome
 
-        eventually(ended, what=f"a benchmark of {node} that ends {outcome}")
+        wait_for(ended, what=f"a benchmark of {node} that ends {outcome}")
         return self.nccl_run(node)
 
     def wait_labels(self, node: str, wanted: dict[str, str | None]) -> None:
         """Wait until these labels of ours stand on the node; None for absent."""
-        eventually(
+        wait_for(
             lambda: all(self.ours(node).get(key) == value for key, value in wanted.items()),
             what=f"{wanted} on {node}, which has {self.ours(node)}",
         )
@@ -120,7 +121,7 @@ class NcclRig(ClusterUnderTest):
         def placed() -> Object | None:
             return next((pod for pod in self.nccl_pods("nccl") if pod["spec"].get("nodeName")), None)
 
-        result: Object = eventually(placed, what="a benchmark that holds GPUs")
+        result: Object = wait_for(placed, what="a benchmark that holds GPUs")
         return result
 
     def job(self, *, gpus: int, priority: str = "") -> str:

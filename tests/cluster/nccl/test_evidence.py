@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 from nodegauge_contract import ArmName
-from support.cluster_under_test import OURS, eventually
+from support.cluster_under_test import OURS
 from support.results import phb
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -49,7 +50,7 @@ def test_bandwidth_that_contradicts_the_driver_withdraws_the_interconnect(rig: A
         [finding] = [f for f in rig.probe(node)["findings"] if f["code"] == "interconnect-contradicted"]
         assert "22" in finding["message"]
         assert "450 GB/s" in finding["message"]
-        eventually(lambda: rig.counts().get("contradicted") == 1, what="the policy's count")
+        wait_for(lambda: rig.counts().get("contradicted") == 1, what="the policy's count")
         rig.machine.nccl = nccl.h100()
         number = rig.nccl_run(node)["number"]
         rig.ask_for_run(node)
@@ -77,11 +78,11 @@ def test_twice_too_slow_taints_and_good_runs_lift_it(rig: Any) -> None:
     rig.add_policy(probes=PROBES, hysteresis=AT_ONCE)
     with rig.kubelet(), rig.operator():
         rig.wait_nccl(node)
-        eventually(lambda: rig.taints(node) == ["unhealthy=busbw:NoSchedule"], what="the taint")
+        wait_for(lambda: rig.taints(node) == ["unhealthy=busbw:NoSchedule"], what="the taint")
         assert rig.nccl_run(node)["number"] >= 2
-        eventually(lambda: "Tainted" in {event["reason"] for event in rig.events(node)}, what="the event")
+        wait_for(lambda: "Tainted" in {event["reason"] for event in rig.events(node)}, what="the event")
         rig.machine.nccl = nccl.h100()
-        eventually(lambda: not rig.taints(node), what="the taint off")
+        wait_for(lambda: not rig.taints(node), what="the taint off")
 
 
 def test_wrong_data_taints_at_once(rig: Any) -> None:
@@ -93,7 +94,7 @@ def test_wrong_data_taints_at_once(rig: Any) -> None:
     rig.machine.nccl = nccl.swapped(good, ArmName.DEFAULT, cells=cells)
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator():
-        eventually(lambda: rig.taints(node) == ["unhealthy=nccl:NoSchedule"], what="the taint")
+        wait_for(lambda: rig.taints(node) == ["unhealthy=nccl:NoSchedule"], what="the taint")
         assert rig.nccl_run(node)["number"] == 1
 
 
@@ -120,7 +121,7 @@ def test_other_expectations_grade_again_without_another_run(rig: Any) -> None:
         def result() -> list[str]:
             return [f["message"] for f in rig.probe(node)["findings"] if f["code"] == "busbw-low"]
 
-        eventually(result, what="the finding by the new row")
+        wait_for(result, what="the finding by the new row")
         assert "900" in result()[0]
         assert rig.nccl_run(node)["number"] == number
 
@@ -132,11 +133,11 @@ def test_a_benchmark_that_changes_nothing_costs_three_writes(rig: Any, audit: An
     with rig.kubelet(), rig.operator():
         rig.wait_nccl(node)
         rig.wait_labels(node, {OURS + "interconnect-evidence": "measured"})
-        rig.wait_settled(node, 1)
+        rig.wait_up_to_date(node, 1)
         first = writes(audit)
         rig.ask_for_run(node)
         rig.wait_nccl(node, more_than=1)
-        rig.wait_settled(node, 2)
+        rig.wait_up_to_date(node, 2)
         second = writes(audit)[len(first) :]
     run = {"create pods": 1, "patch nodereports/status": 1, "delete pods": 1}
     kinds = Counter(f"{w.verb} {w.resource}" for w in second)

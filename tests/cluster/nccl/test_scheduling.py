@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import support.nccl_results as nccl
-from support.cluster_under_test import OURS, eventually
+from support.cluster_under_test import OURS
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -40,7 +41,7 @@ def test_all_gpus_of_a_node_are_measured_once_its_image_is_there(rig: Any) -> No
     with rig.kubelet(watching), rig.operator():
         rig.wait_nccl(node)
         rig.wait_labels(node, MEASURED)
-        eventually(lambda: rig.counts().get("measured") == 1, what="the policy's count")
+        wait_for(lambda: rig.counts().get("measured") == 1, what="the policy's count")
     assert list(seen) == ["health", "pull", "nccl"]
     assert "nvidia.com/gpu" not in str(seen["pull"]["spec"]["containers"][0]["resources"])
     spec = seen["nccl"]["spec"]
@@ -69,7 +70,7 @@ def test_a_job_of_higher_priority_goes_first_and_the_labels_stay(rig: Any) -> No
         rig.holder()
         asked = time.monotonic()
         job = rig.job(gpus=8, priority=rig.high)
-        eventually(lambda: rig.placed(job) == node, what="the job on the node", within=10)
+        wait_for(lambda: rig.placed(job) == node, what="the job on the node", seconds=10)
         waited = time.monotonic() - asked
         run = rig.wait_nccl(node, "skipped", more_than=first)
         assert run["reason"] == "Preempted"
@@ -93,7 +94,7 @@ def test_what_finds_no_place_gives_way_and_waits_longer_each_time(rig: Any) -> N
         rig.wait_labels(node, MEASURED)
         labels = rig.ours(node)
         job = rig.job(gpus=1)
-        eventually(lambda: rig.placed(job), what="the job on the node")
+        wait_for(lambda: rig.placed(job), what="the job on the node")
         rig.ask_for_run(node)
         begun = []
         for _ in range(3):
@@ -120,7 +121,7 @@ def test_a_cordoned_node_is_never_benchmarked(rig: Any) -> None:
     rig.add_policy(probes=PROBES)
     with rig.kubelet() as kubelet, rig.operator():
         rig.wait_run(node, 1)
-        eventually(
+        wait_for(
             lambda: rig.report(node)["status"]["bandwidth"].get("reason") == "Cordoned", what="the reason"
         )
         rig.ask_for_run(node)
@@ -142,7 +143,7 @@ def test_cordoning_ends_a_benchmark_that_runs(rig: Any) -> None:
         rig.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
         run = rig.wait_nccl(node, "skipped")
         assert run["reason"] == "Cordoned"
-        eventually(lambda: not rig.pods(), what="its pod gone")
+        wait_for(lambda: not rig.pods(), what="its pod gone")
 
 
 @pytest.mark.parametrize(("most_nodes", "most"), [(1, 1), ("50%", 2)])
@@ -152,15 +153,15 @@ def test_no_more_nodes_are_held_than_the_budget_says(rig: Any, most_nodes: int |
     rig.add_policy(probes=PROBES, budget={"concurrentProbes": "100%", "concurrentNcclProbes": most_nodes})
     rig.machine.holding = True
     with rig.kubelet(), rig.operator() as operator:
-        eventually(lambda: len(rig.nccl_pods("nccl")) == most, what="as many benchmarks as places")
+        wait_for(lambda: len(rig.nccl_pods("nccl")) == most, what="as many benchmarks as places")
         for node in nodes:
-            eventually(lambda node=node: rig.last_run(node).get("outcome") == "read", what="health")
+            wait_for(lambda node=node: rig.last_run(node).get("outcome") == "read", what="health")
         assert len(rig.nccl_pods()) == most
         assert operator.metric("nodegauge_waiting_nodes") == len(nodes) - most
         rig.machine.holding = False
         for node in nodes:
             rig.wait_nccl(node)
-        eventually(lambda: rig.counts().get("measured") == len(nodes), what="the policy's count")
+        wait_for(lambda: rig.counts().get("measured") == len(nodes), what="the policy's count")
 
 
 def test_seven_of_eight_gpus_are_measured_and_the_missing_one_is_named(rig: Any) -> None:
@@ -171,7 +172,7 @@ def test_seven_of_eight_gpus_are_measured_and_the_missing_one_is_named(rig: Any)
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator():
         rig.wait_nccl(node)
-        eventually(lambda: rig.report(node)["status"]["bandwidth"].get("gpus") == 7, what="seven GPUs")
+        wait_for(lambda: rig.report(node)["status"]["bandwidth"].get("gpus") == 7, what="seven GPUs")
     findings = {finding["code"] for finding in rig.probe(node)["findings"]}
     assert "fewer-gpus" in findings
     assert rig.report(node)["status"]["bandwidth"]["of"] == 8
@@ -191,8 +192,8 @@ def test_a_benchmark_that_is_preempted_while_the_operator_is_away_is_made_up_for
         rig.holder()
         operator.kill()
         job = rig.job(gpus=8, priority=rig.high)
-        eventually(lambda: rig.placed(job) == node, what="the job on the node")
-        eventually(lambda: not rig.nccl_pods(), what="the benchmark's pod gone")
+        wait_for(lambda: rig.placed(job) == node, what="the job on the node")
+        wait_for(lambda: not rig.nccl_pods(), what="the benchmark's pod gone")
         rig.machine.holding = False
         rig.end_job(job)
         operator.start()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import eventually
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -33,7 +33,7 @@ def test_killed_at_every_write_and_started_again_ends_as_an_undisturbed_run(
     undisturbed = rig.add_node()
     rig.add_policy()
     with rig.kubelet(), rig.operator(name="undisturbed"):
-        expected = rig.wait_settled(undisturbed)
+        expected = rig.wait_up_to_date(undisturbed)
     rig.clean()
     node = rig.add_node()
     rig.add_policy()
@@ -48,10 +48,10 @@ def test_killed_at_every_write_and_started_again_ends_as_an_undisturbed_run(
 
                 fault_proxy.on(method=method, path=re.compile(path), when=moment, times=1, do=kill)
         for number in range(1, 2 * len(POINTS) + 1):
-            eventually(lambda number=number: len(killed) >= number, what=f"the kill after {killed}")
-            eventually(lambda: not operator.running(), what="the operator's end")
+            wait_for(lambda number=number: len(killed) >= number, what=f"the kill after {killed}")
+            wait_for(lambda: not operator.running(), what="the operator's end")
             operator.start()
-        state = rig.wait_settled(node)
+        state = rig.wait_up_to_date(node)
         ended = list(kubelet.ended)
     assert state == expected
     run = rig.last_run(node)
@@ -65,15 +65,15 @@ def test_a_calm_restart_writes_nothing(rig: Any, audit: Any) -> None:
     rig.add_policy()
     with rig.kubelet():
         with rig.operator() as operator:
-            rig.wait_settled(node)
-            eventually(lambda: rig.counts()["validated"] == 1, what="the policy's status")
+            rig.wait_up_to_date(node)
+            wait_for(lambda: rig.counts()["validated"] == 1, what="the policy's status")
             assert operator.stop() == 0
         before = len(audit.writes(user_agent=OPERATOR))
         with rig.operator(name="again") as operator:
             operator.wait_ready()
             begun = operator.metric("nodegauge_last_pass_timestamp_seconds")
             later = begun + 1.5  # seconds: three passes
-            eventually(
+            wait_for(
                 lambda: operator.metric("nodegauge_last_pass_timestamp_seconds") > later, what="more passes"
             )
         written = [w for w in audit.writes(user_agent=OPERATOR)[before:] if "/events" not in w.path]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import GROUP, answering, at_work, eventually, run_of
+from support.cluster_under_test import GROUP, answering, at_work, run_of
 from support.taint_history import TaintHistory
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -62,7 +63,7 @@ def test_twenty_hot_nodes_never_gate_more_than_the_budget(
             hysteresis={"leaveRuns": 1, "dwell": "1s", "probationAfter": []},
             budget={"concurrentProbes": "100%", "gatedNodes": "20%"},
         )
-        eventually(lambda: budget(rig, policy).get("heldBack") == 16, what="16 nodes held back")
+        wait_for(lambda: budget(rig, policy).get("heldBack") == 16, what="16 nodes held back")
         reported = budget(rig, policy)
         assert (reported["status"], reported["reason"], reported["gated"]) == ("False", "BudgetExhausted", 4)
         message = "4 of 4 slots used (20% of 20 nodes), 16 nodes held back: thermal 16."
@@ -76,7 +77,7 @@ def test_twenty_hot_nodes_never_gate_more_than_the_budget(
             now = {name for name in rig.nodes if rig.taints(name)}
             return len(now) == 4 and not now & first
 
-        eventually(others, what="four others gated")
+        wait_for(others, what="four others gated")
     moments = list(witness.moments())
     assert max(len(nodes | reports) for nodes, reports in moments) == 4
     assert max(len(nodes) for nodes, _ in moments) == 4
@@ -89,21 +90,21 @@ def test_a_taint_comes_after_two_hot_runs_and_goes_after_three_cool_ones(
     node = rig.add_node()
     rig.add_policy(hysteresis={"dwell": "1s"})
     with rig.kubelet(machines), rig.operator():
-        rig.wait_settled(node, 1)
+        rig.wait_up_to_date(node, 1)
         assert rig.taints(node) == []
         for number in (2, 3):
             rig.ask_for_run(node)
-            rig.wait_settled(node, number)
-            eventually(lambda: rig.taints(node) == THERMAL, what="the taint")
+            rig.wait_up_to_date(node, number)
+            wait_for(lambda: rig.taints(node) == THERMAL, what="the taint")
         assert rig.ours(node)["nodegauge.dev/throttled"] == "thermal"
         machines.cool = {node}
         for number in (4, 5):
             rig.ask_for_run(node)
-            rig.wait_settled(node, number)
+            rig.wait_up_to_date(node, number)
             assert rig.taints(node) == THERMAL
         rig.ask_for_run(node)
         rig.wait_run(node, 6)
-        eventually(lambda: rig.taints(node) == [], what="the taint gone")
+        wait_for(lambda: rig.taints(node) == [], what="the taint gone")
         assert rig.ours(node).get("nodegauge.dev/throttled") != "thermal"
 
 
@@ -123,13 +124,13 @@ def test_foreign_taints_survive_a_race_with_ours(rig: Any, machines: Machines, f
     path = re.compile(rf"/api/v1/nodes/{node}$")
     fault_proxy.on(method="PATCH", path=path, when="before", times=1, do=intrude)
     with rig.kubelet(machines), rig.operator(kubeconfig=fault_proxy.kubeconfig()):
-        rig.wait_settled(node, 1)
-        eventually(lambda: rig.taints(node) == THERMAL, what="the taint")
+        rig.wait_up_to_date(node, 1)
+        wait_for(lambda: rig.taints(node) == THERMAL, what="the taint")
         machines.cool = {node}
         fault_proxy.on(method="PATCH", path=path, when="before", times=1, do=intrude)
         rig.ask_for_run(node)
         rig.wait_run(node, 2)
-        eventually(lambda: rig.taints(node) == [], what="the taint gone")
+        wait_for(lambda: rig.taints(node) == [], what="the taint gone")
     assert done == ["example.com/0", "example.com/1"]
     assert rig.node(node)["spec"]["taints"] == [FOREIGN | {"key": key} for key in done]
 
@@ -140,10 +141,10 @@ def test_a_policy_that_goes_takes_its_taints_with_it(rig: Any, machines: Machine
     rig.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [FOREIGN]}})
     policy = rig.add_policy(hysteresis=AT_ONCE)
     with rig.kubelet(machines), rig.operator():
-        rig.wait_settled(node, 1)
-        eventually(lambda: rig.taints(node) == THERMAL, what="the taint")
+        rig.wait_up_to_date(node, 1)
+        wait_for(lambda: rig.taints(node) == THERMAL, what="the taint")
         rig.api.delete(f"{GROUP}/gpuvalidationpolicies/{policy}")
-        eventually(lambda: not rig.report(node), what="the report gone")
+        wait_for(lambda: not rig.report(node), what="the report gone")
         assert rig.node(node)["spec"]["taints"] == [FOREIGN]
 
 
@@ -152,10 +153,10 @@ def test_observe_takes_taints_off_and_the_fault_stays_known(rig: Any, machines: 
     node = rig.add_node()
     policy = rig.add_policy(hysteresis=AT_ONCE)
     with rig.kubelet(machines), rig.operator():
-        rig.wait_settled(node, 1)
-        eventually(lambda: rig.taints(node) == THERMAL, what="the taint")
+        rig.wait_up_to_date(node, 1)
+        wait_for(lambda: rig.taints(node) == THERMAL, what="the taint")
         rig.api.patch(f"{GROUP}/gpuvalidationpolicies/{policy}", {"spec": {"mode": "Observe"}})
-        eventually(lambda: not rig.taints(node) and not rig.ours(node), what="nothing of ours left")
+        wait_for(lambda: not rig.taints(node) and not rig.ours(node), what="nothing of ours left")
         assert rig.report(node)["status"]["verdict"] == "fail"
 
 
@@ -165,10 +166,10 @@ def test_a_node_that_leaves_the_server_side_selection_loses_its_taint(rig: Any, 
     rig.add_policy(hysteresis=AT_ONCE)
     selector = f"test={rig.mark},watched=yes"
     with rig.kubelet(machines), rig.operator(NODEGAUGE_NODE_LABEL_SELECTOR=selector):
-        rig.wait_settled(node, 1)
-        eventually(lambda: rig.taints(node) == THERMAL, what="the taint")
+        rig.wait_up_to_date(node, 1)
+        wait_for(lambda: rig.taints(node) == THERMAL, what="the taint")
         rig.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"watched": None}}})
-        eventually(lambda: not rig.taints(node) and not rig.ours(node), what="nothing of ours left")
+        wait_for(lambda: not rig.taints(node) and not rig.ours(node), what="nothing of ours left")
 
 
 @pytest.mark.parametrize(
@@ -183,17 +184,17 @@ def test_a_gated_node_under_maintenance_keeps_its_taint_and_gets_no_probe(
     node = rig.add_node()
     rig.add_policy(hysteresis=AT_ONCE)
     with rig.kubelet(machines), rig.operator() as operator:
-        rig.wait_settled(node, 1)
-        eventually(lambda: rig.taints(node) == THERMAL, what="the taint")
+        rig.wait_up_to_date(node, 1)
+        wait_for(lambda: rig.taints(node) == THERMAL, what="the taint")
         rig.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {label: state}}})
         machines.cool = {node}
         rig.ask_for_run(node)
         other = rig.add_node()  # its run shows that the operator has had time to begin one
-        rig.wait_settled(other, 1)
+        rig.wait_up_to_date(other, 1)
         assert operator.running()
         assert rig.last_run(node)["number"] == 1
         assert rig.taints(node) == THERMAL
         assert len(audit.writes(resource="pods", verb="create", user_agent="nodegauge-operator")) == 2
         rig.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {label: over}}})
         rig.wait_run(node, 2)
-        eventually(lambda: rig.taints(node) == [], what="the taint gone")
+        wait_for(lambda: rig.taints(node) == [], what="the taint gone")

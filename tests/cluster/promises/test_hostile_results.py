@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from nodegauge_contract import encode, encode_message
 from nodegauge_contract.wire import codec
-from support.cluster_under_test import answering, eventually, run_of
+from support.cluster_under_test import answering, run_of
 from support.results import h100, phb
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -66,7 +67,7 @@ def test_a_hostile_result_is_unknown_and_changes_nothing(rig: Any) -> None:
         return HOSTILE[nodes[run_of(pod)[1]]](pod) if hostile else answering(h100())(pod)
 
     with rig.kubelet(answer), rig.operator() as operator:
-        before = {node: rig.wait_settled(node, 1) for node in nodes}
+        before = {node: rig.wait_up_to_date(node, 1) for node in nodes}
         hostile = True
         for node in nodes:
             rig.ask_for_run(node)
@@ -90,7 +91,7 @@ def test_a_first_run_without_a_result_labels_nothing(rig: Any) -> None:
     rig.add_policy()
     with rig.kubelet(lambda pod: "garbage"), rig.operator():
         rig.wait_run(node, 1)
-        eventually(lambda: rig.condition(node), what="the condition")
+        wait_for(lambda: rig.condition(node), what="the condition")
     assert rig.ours(node) == {}
     assert rig.condition(node)["status"] == "Unknown"
     assert "ResultUnreadable" in rig.condition(node)["message"]

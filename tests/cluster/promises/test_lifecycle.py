@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import GROUP, ROOT, answering, eventually, install_crds, served
+from support.cluster_under_test import GROUP, ROOT, answering, install_crds, served
 from support.results import h100
 from testbed.scripted import create_node
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -23,11 +24,11 @@ def test_two_operators_at_once_do_no_harm(rig: Any) -> None:
     rig.add_policy()
     with rig.kubelet() as kubelet, rig.operator(name="one"), rig.operator(name="two"):
         for node in nodes:
-            rig.wait_settled(node, 1)
+            rig.wait_up_to_date(node, 1)
         for node in nodes:
             rig.ask_for_run(node)
         for node in nodes:
-            state = rig.wait_settled(node, 2)
+            state = rig.wait_up_to_date(node, 2)
             assert state["labels"]["interconnect"] == "nvlink"
             probe = rig.report(node)["status"]["probes"][0]
             assert (probe["lastRun"]["number"], probe["streak"]) == (2, 2)
@@ -40,9 +41,9 @@ def test_a_node_deleted_and_recreated_is_measured_anew(rig: Any) -> None:
     node = rig.add_node()
     rig.add_policy()
     with rig.kubelet(), rig.operator():
-        rig.wait_settled(node, 1)
+        rig.wait_up_to_date(node, 1)
         rig.ask_for_run(node)
-        rig.wait_settled(node, 2)
+        rig.wait_up_to_date(node, 2)
         old = rig.node(node)["metadata"]["uid"]
         rig.api.delete(f"/api/v1/nodes/{node}")
         create_node(rig.api, node, labels={"test": rig.mark})
@@ -54,8 +55,8 @@ def test_a_node_deleted_and_recreated_is_measured_anew(rig: Any) -> None:
             owners = report.get("metadata", {}).get("ownerReferences", [{}])
             return owners[0].get("uid") == new and rig.last_run(node).get("number") == 1
 
-        eventually(measured, what="a report of the new node")
-        rig.wait_settled(node, 1)
+        wait_for(measured, what="a report of the new node")
+        rig.wait_up_to_date(node, 1)
         assert rig.ours(node)["interconnect"] == "nvlink"
 
 
@@ -72,7 +73,7 @@ def test_a_report_of_an_earlier_node_counts_as_absent(rig: Any) -> None:
     rig.api.create(f"{GROUP}/nodereports", body)
     rig.add_policy()
     with rig.kubelet(), rig.operator():
-        rig.wait_settled(node, 1)
+        rig.wait_up_to_date(node, 1)
     assert rig.report(node)["metadata"]["ownerReferences"][0]["uid"] == rig.node(node)["metadata"]["uid"]
 
 
@@ -85,10 +86,10 @@ def test_an_api_server_restarted_in_the_middle_of_a_run_loses_nothing(rig: Any, 
         rig.kubelet(lambda pod: answering(h100())(pod) if hold["answer"] else None) as kubelet,
         rig.operator() as operator,
     ):
-        eventually(lambda: rig.pods(), what="the probe pod")
+        wait_for(lambda: rig.pods(), what="the probe pod")
         control_plane.restart_apiserver()
         hold["answer"] = True
-        rig.wait_settled(node, 1)
+        rig.wait_up_to_date(node, 1)
         assert operator.running()
         assert len(kubelet.ended) == 1
     assert rig.ours(node)["interconnect"] == "nvlink"
@@ -102,17 +103,17 @@ def test_a_node_that_went_while_the_api_server_was_away_is_forgotten(
     rig.add_policy()
     away = rig.operator(kubeconfig=fault_proxy.kubeconfig(), NODEGAUGE_RELIST_INTERVAL="1h")
     with rig.kubelet(), away as operator:
-        rig.wait_settled(node)
-        rig.wait_settled(other)
+        rig.wait_up_to_date(node)
+        rig.wait_up_to_date(other)
         count = operator.metric("nodegauge_nodes")
         fault_proxy.pause()  # the operator's connections are cut before the node goes
         rig.api.delete(f"/api/v1/nodes/{node}")
         control_plane.restart_apiserver()  # and its watches' revisions are too old afterwards
         fault_proxy.resume()
-        eventually(
+        wait_for(
             lambda: operator.metric("nodegauge_nodes") == count - 1, what="the node forgotten", within=60
         )
-        eventually(lambda: not rig.report(node), what="its report collected")
+        wait_for(lambda: not rig.report(node), what="its report collected")
         assert operator.running()
 
 
@@ -144,11 +145,11 @@ def test_a_pod_that_somebody_deleted_is_unknown(rig: Any) -> None:
     with rig.operator():
         with rig.kubelet():
             rig.wait_run(node, 1)
-            before = eventually(lambda: rig.ours(node), what="labels")
-            eventually(lambda: not rig.pods(), what="the first run's pod gone")
+            before = wait_for(lambda: rig.ours(node), what="labels")
+            wait_for(lambda: not rig.pods(), what="the first run's pod gone")
         with rig.kubelet(lambda pod: None):
             rig.ask_for_run(node)
-            [pod] = eventually(lambda: rig.pods(), what="the second run's pod")
+            [pod] = wait_for(lambda: rig.pods(), what="the second run's pod")
             path = f"/api/v1/namespaces/{rig.namespace}/pods/{pod['metadata']['name']}"
             rig.api.delete(path)
             run = rig.wait_run(node, 2)
@@ -162,7 +163,7 @@ def test_a_refused_pod_is_unknown_with_the_refusal_and_backs_off(rig: Any) -> No
     quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     rig.api.create(f"/api/v1/namespaces/{rig.namespace}/resourcequotas", quota)
     path = f"/api/v1/namespaces/{rig.namespace}/resourcequotas/none"
-    eventually(lambda: rig.api.get(path).get("status", {}).get("hard"), what="quota in force")
+    wait_for(lambda: rig.api.get(path).get("status", {}).get("hard"), what="quota in force")
     rig.add_policy()
     with rig.kubelet(), rig.operator() as operator:
         run = rig.wait_run(node, 1)
@@ -178,12 +179,12 @@ def test_a_new_boot_takes_topology_labels_until_measured_again(rig: Any) -> None
     rig.add_policy()
     hold = {"answer": True}
     with rig.kubelet(lambda pod: answering(h100())(pod) if hold["answer"] else None), rig.operator():
-        rig.wait_settled(node)
+        rig.wait_up_to_date(node)
         hold["answer"] = False
         rig.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
-        eventually(lambda: "interconnect" not in rig.labels(node), what="topology labels gone")
+        wait_for(lambda: "interconnect" not in rig.labels(node), what="topology labels gone")
         hold["answer"] = True
-        rig.wait_settled(node, 2)
+        rig.wait_up_to_date(node, 2)
         assert rig.labels(node)["interconnect"] == "nvlink"
 
 
@@ -193,14 +194,14 @@ def test_the_policy_of_higher_priority_wins_and_the_other_says_so(rig: Any) -> N
     low = rig.add_policy(mode="Observe")
     high = rig.add_policy(priority=5)
     with rig.kubelet(), rig.operator():
-        rig.wait_settled(node)
+        rig.wait_up_to_date(node)
         assert rig.report(node)["status"]["policy"] == high
 
         def reason() -> str:
             status = rig.api.get(f"{GROUP}/gpuvalidationpolicies/{low}").get("status", {})
             return next((c["reason"] for c in status.get("conditions", [])), "")
 
-        eventually(lambda: reason() == "Overridden", what="the condition Overridden")
+        wait_for(lambda: reason() == "Overridden", what="the condition Overridden")
 
 
 def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
@@ -208,22 +209,22 @@ def test_crds_missing_at_start_deleted_and_made_again(rig: Any) -> None:
     node = rig.add_node()
     for name in NAMES:
         rig.api.delete(f"{CRDS}/{name}")
-    eventually(lambda: not served(rig.api), what="CRDs gone")
+    wait_for(lambda: not served(rig.api), what="CRDs gone")
     with rig.kubelet(), rig.operator() as operator:
-        eventually(lambda: "CRDs missing" in operator.output(), what="the missing CRDs named")
+        wait_for(lambda: "CRDs missing" in operator.output(), what="the missing CRDs named")
         assert NAMES[0] in operator.output()
         assert operator.http("/readyz")[0] == 503
         install_crds(rig.api)
         rig.add_policy()
-        rig.wait_settled(node)
+        rig.wait_up_to_date(node)
         for name in NAMES:
             rig.api.delete(f"{CRDS}/{name}")
-        eventually(lambda: not served(rig.api), what="CRDs gone")
-        eventually(lambda: not rig.ours(node), what="labels gone with their policy")
+        wait_for(lambda: not served(rig.api), what="CRDs gone")
+        wait_for(lambda: not rig.ours(node), what="labels gone with their policy")
         assert operator.running()
         install_crds(rig.api)
         rig.add_policy()
-        rig.wait_settled(node)
+        rig.wait_up_to_date(node)
         assert operator.running()
 
 
@@ -231,7 +232,7 @@ def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, co
     """An account without rights on CRDs: exit code 1, and the missing CRD by its name."""
     for name in NAMES:
         rig.api.delete(f"{CRDS}/{name}")
-    eventually(lambda: not served(rig.api), what="CRDs gone")
+    wait_for(lambda: not served(rig.api), what="CRDs gone")
     account = {"metadata": {"name": "weak"}}
     rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", account)
     path = f"/api/v1/namespaces/{rig.namespace}/serviceaccounts/weak/token"

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import OURS, answering, at_work, eventually
+from support.cluster_under_test import OURS, answering, at_work
 from support.results import dgx1, h100
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -48,16 +49,16 @@ def test_nothing_but_our_own_keys_is_ever_in_a_write_to_a_node(rig: Any, audit: 
     policy = rig.add_policy(hysteresis=AT_ONCE)
     machine, cool = {"now": h100()}, at_work(60)
     with rig.kubelet(lambda pod: answering(machine["now"])(pod)), rig.operator():
-        rig.wait_settled(node, 1)
+        rig.wait_up_to_date(node, 1)
         for number, result in enumerate((dgx1(), at_work(95), cool, at_work(95)), start=2):
             machine["now"] = result
             rig.ask_for_run(node)
-            rig.wait_settled(node, number)
+            rig.wait_up_to_date(node, number)
             if result == cool:  # a gate also stands for its dwell
-                eventually(lambda: not rig.taints(node), what="the taint off")
+                wait_for(lambda: not rig.taints(node), what="the taint off")
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
-        eventually(lambda: not rig.ours(node) and not rig.condition(node), what="gates off")
-    eventually(lambda: taint_writes(audit)[-1:] == [FOREIGN], what="the last write in the audit log")
+        wait_for(lambda: not rig.ours(node) and not rig.condition(node), what="gates off")
+    wait_for(lambda: taint_writes(audit)[-1:] == [FOREIGN], what="the last write in the audit log")
     on_nodes = [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "nodes"]
     assert not audit.writes(user_agent="kopf"), "kopf writes nothing at all: no annotation, no finalizer"
     on_pods = [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "pods"]
@@ -85,12 +86,12 @@ def test_a_gated_node_that_stays_as_it_is_costs_three_writes_a_run(rig: Any, aud
     node = rig.add_node()
     rig.add_policy(hysteresis=AT_ONCE)
     with rig.kubelet(answering(at_work(95))), rig.operator():
-        rig.wait_settled(node, 1)
-        eventually(lambda: len(rig.events(node)) == 1, what="the event")
+        rig.wait_up_to_date(node, 1)
+        wait_for(lambda: len(rig.events(node)) == 1, what="the event")
         first = kinds(ours(audit))
         assert rig.taints(node) == ["throttled=thermal:NoSchedule"]
         rig.ask_for_run(node)
-        rig.wait_settled(node, 2)
+        rig.wait_up_to_date(node, 2)
     assert kinds(ours(audit)) - first == {
         "create pods": 1,
         "patch nodereports/status": 1,
@@ -103,11 +104,11 @@ def test_a_run_that_changes_nothing_costs_three_writes(rig: Any, audit: Any) -> 
     node = rig.add_node()
     rig.add_policy()
     with rig.kubelet(), rig.operator():
-        rig.wait_settled(node, 1)
-        eventually(lambda: rig.events(node), what="the event")
+        rig.wait_up_to_date(node, 1)
+        wait_for(lambda: rig.events(node), what="the event")
         first = kinds(ours(audit))
         rig.ask_for_run(node)
-        rig.wait_settled(node, 2)
+        rig.wait_up_to_date(node, 2)
     steady = kinds(ours(audit)) - first
     three = {"create pods": 1, "patch nodereports/status": 1, "delete pods": 1}
     assert steady == three
@@ -130,7 +131,7 @@ def test_a_foreign_label_and_taint_added_during_our_patch_survive(rig: Any, faul
     path = re.compile(rf"/api/v1/nodes/{node}$")
     fault_proxy.on(method="PATCH", path=path, when="before", times=1, do=intrude)
     with rig.kubelet(), rig.operator(kubeconfig=fault_proxy.kubeconfig()):
-        rig.wait_settled(node)
+        rig.wait_up_to_date(node)
     assert done, "our patch was never seen"
     assert rig.labels(node)["example.com/team"] == "blue"
     assert [t["key"] for t in rig.node(node)["spec"]["taints"]] == [taint["key"]]
@@ -143,13 +144,13 @@ def test_a_short_key_of_somebody_else_is_left_alone_and_reported(rig: Any) -> No
     policy = rig.add_policy()
     with rig.kubelet(), rig.operator():
         rig.wait_run(node, 1)
-        eventually(lambda: rig.ours(node).get(OURS + "interconnect") == "nvlink", what="our own key")
+        wait_for(lambda: rig.ours(node).get(OURS + "interconnect") == "nvlink", what="our own key")
         assert rig.labels(node)["interconnect"] == "infiniband"
         assert rig.report(node)["status"]["desired"]["conflicts"] == ["interconnect"]
         reported = "label interconnect=infiniband is not ours"
-        eventually(lambda: any(reported in e["note"] for e in rig.events(node)), what="the event")
+        wait_for(lambda: any(reported in e["note"] for e in rig.events(node)), what="the event")
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
-        eventually(lambda: rig.ours(node) == {"interconnect": "infiniband"}, what="only the foreign one left")
+        wait_for(lambda: rig.ours(node) == {"interconnect": "infiniband"}, what="only the foreign one left")
 
 
 def test_a_changed_label_key_takes_the_old_one_away(rig: Any) -> None:
@@ -157,12 +158,12 @@ def test_a_changed_label_key_takes_the_old_one_away(rig: Any) -> None:
     node = rig.add_node()
     policy = rig.add_policy()
     with rig.kubelet(answering(h100())), rig.operator():
-        rig.wait_settled(node)
+        rig.wait_up_to_date(node)
         assert rig.labels(node)["interconnect"] == "nvlink"
         change = {"spec": {"labels": {"interconnectKey": "example.com/gpu-link"}}}
         rig.api.patch(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}", change)
-        eventually(lambda: rig.labels(node).get("example.com/gpu-link") == "nvlink", what="the new key")
-        eventually(lambda: "interconnect" not in rig.labels(node), what="the old key gone")
+        wait_for(lambda: rig.labels(node).get("example.com/gpu-link") == "nvlink", what="the new key")
+        wait_for(lambda: "interconnect" not in rig.labels(node), what="the old key gone")
 
 
 def test_observe_writes_reports_and_nothing_on_nodes(rig: Any, audit: Any) -> None:
@@ -172,7 +173,7 @@ def test_observe_writes_reports_and_nothing_on_nodes(rig: Any, audit: Any) -> No
     with rig.kubelet(), rig.operator():
         rig.wait_run(node, 1)
         assert rig.report(node)["status"]["interconnect"]["class"] == "nvlink"
-        eventually(lambda: rig.events(node), what="the event")
+        wait_for(lambda: rig.events(node), what="the event")
     assert not [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "nodes"]
 
 
@@ -181,10 +182,10 @@ def test_a_policy_that_goes_takes_everything_of_ours_with_it(rig: Any) -> None:
     node = rig.add_node()
     policy = rig.add_policy()
     with rig.kubelet(), rig.operator():
-        rig.wait_settled(node)
+        rig.wait_up_to_date(node)
         assert not rig.report(node)["metadata"].get("finalizers")
         rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
-        eventually(lambda: not rig.report(node), what="the report gone")
+        wait_for(lambda: not rig.report(node), what="the report gone")
         assert not rig.ours(node)
         assert not rig.condition(node)
         assert OURS + "validated-at" not in rig.labels(node)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import OURS, ROOT, ClusterUnderTest, eventually
+from support.cluster_under_test import OURS, ROOT, ClusterUnderTest
 from testbed.audit import AuditTrail, Entry, service_account
 from testbed.cluster import PodProcess, Testbed
+from testbed.wait import wait_for
 
 Object = dict[str, Any]
 
@@ -109,7 +110,7 @@ class Slice(ClusterUnderTest):
         """Ask for a run, and wait until it is judged and the node says what its report says; the run."""
         number = self.last_run(node)["number"] + 1
         self.ask_for_run(node)
-        self.wait_settled(node, number)
+        self.wait_up_to_date(node, number)
         return self.last_run(node)
 
     def faulty(self, node: str, fault: str, **parameters: str | int) -> Object:
@@ -121,8 +122,8 @@ class Slice(ClusterUnderTest):
         """Repair the node's hardware and measure it; the state of the node once its taints are gone."""
         self.testbed.hardware(node).heal()
         number = self.measure(node)["number"]
-        eventually(lambda: not self.desired(node).get("taints"), what="the report without taints")
-        self.wait_settled(node, number)
+        wait_for(lambda: not self.desired(node).get("taints"), what="the report without taints")
+        self.wait_up_to_date(node, number)
         return self.seen(node)
 
     def desired(self, node: str) -> Object:
@@ -153,10 +154,10 @@ class Slice(ClusterUnderTest):
         for node in self.nodes:
             if self.testbed.hardware(node).faults():
                 self.testbed.hardware(node).heal()
-        eventually(lambda: all(self.last_run(node) for node in self.nodes), what="a first run on every node")
+        wait_for(lambda: all(self.last_run(node) for node in self.nodes), what="a first run on every node")
         for node in self.nodes:
             if node not in self.calm:
-                self.wait_settled(node)
+                self.wait_up_to_date(node)
                 self.calm[node] = self.seen(node)
             elif self.seen(node) != self.calm[node]:
                 self.measure(node)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import OURS, eventually
+from support.cluster_under_test import OURS
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -32,7 +33,7 @@ def test_refused_p2p_takes_the_interconnect_away_although_links_are_up(cluster: 
     assert (condition["status"], condition["reason"]) == ("False", "FaultsFound")
     assert "p2p-refused" in condition["message"]
     assert cluster.report(node)["status"]["interconnect"]["class"] == ""
-    eventually(lambda: cluster.reasons(node).count("FaultsFound") == before + 1, what="the event")
+    wait_for(lambda: cluster.reasons(node).count("FaultsFound") == before + 1, what="the event")
     assert cluster.healed(node) == cluster.calm[node]
 
 
@@ -115,7 +116,7 @@ def test_runs_without_a_result_change_nothing_and_cause_one_event(cluster: Any) 
         assert cluster.report(node)["status"]["probes"][0]["unread"] == unread
         assert cluster.seen(node) == cluster.calm[node]
         assert cluster.findings(node) == {}
-    eventually(lambda: cluster.reasons(node).count("ProbeFailed") == before + 1, what="the event")
+    wait_for(lambda: cluster.reasons(node).count("ProbeFailed") == before + 1, what="the event")
     assert cluster.healed(node) == cluster.calm[node]
     assert not cluster.report(node)["status"]["probes"][0].get("unread")
 
@@ -136,7 +137,7 @@ def test_a_probe_that_hangs_holds_no_token_and_gives_way(cluster: Any) -> None:
     """The living pod: no projected token among its volumes, a priority below every other pod."""
     cluster.testbed.hardware("gpu-phb").fault("hung-call")
     cluster.ask_for_run("gpu-phb")
-    [process] = eventually(cluster.probing, what="the probe's process")
+    [process] = wait_for(cluster.probing, what="the probe's process")
     [pod] = cluster.pods()
     assert process.node == pod["spec"]["nodeName"] == "gpu-phb"
     assert "volumes" not in pod["spec"]

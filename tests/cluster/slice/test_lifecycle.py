@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import GROUP, OURS, eventually
+from support.cluster_under_test import GROUP, OURS
 from testbed.audit import service_account
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -28,18 +29,18 @@ def test_requested_at_brings_one_run_at_once(cluster: Any) -> None:
 def test_a_node_that_is_taken_out_and_put_back_is_measured_anew(cluster: Any) -> None:
     """Its report goes with it; another machine under its name starts with run 1 and labels of its own."""
     cluster.testbed.remove_node("gpu-phb")
-    eventually(lambda: not cluster.report("gpu-phb"), what="the report gone with its node")
+    wait_for(lambda: not cluster.report("gpu-phb"), what="the report gone with its node")
     cluster.testbed.add_node("gpu-phb", "titan-rtx-nv2")
     try:
-        eventually(lambda: cluster.last_run("gpu-phb").get("number") == 1, what="the first run")
-        cluster.wait_settled("gpu-phb")
+        wait_for(lambda: cluster.last_run("gpu-phb").get("number") == 1, what="the first run")
+        cluster.wait_up_to_date("gpu-phb")
         assert cluster.ours("gpu-phb") == cluster.ours("gpu-titan")
     finally:
         cluster.testbed.remove_node("gpu-phb")
-        eventually(lambda: not cluster.report("gpu-phb"), what="the report gone with its node")
+        wait_for(lambda: not cluster.report("gpu-phb"), what="the report gone with its node")
         cluster.testbed.add_node("gpu-phb", "pcie-phb-2")
-    eventually(lambda: cluster.last_run("gpu-phb").get("number") == 1, what="the first run")
-    cluster.wait_settled("gpu-phb")
+    wait_for(lambda: cluster.last_run("gpu-phb").get("number") == 1, what="the first run")
+    cluster.wait_up_to_date("gpu-phb")
     assert cluster.seen("gpu-phb") == cluster.calm["gpu-phb"]
 
 
@@ -47,7 +48,7 @@ def test_a_rebooted_node_is_measured_anew(cluster: Any) -> None:
     """A new boot id: what was read before it is not believed after it, and a run starts by itself."""
     number = cluster.last_run("gpu-titan")["number"]
     cluster.testbed.restart_node("gpu-titan")
-    cluster.wait_settled("gpu-titan", number + 1)
+    cluster.wait_up_to_date("gpu-titan", number + 1)
     assert cluster.seen("gpu-titan") == cluster.calm["gpu-titan"]
 
 
@@ -59,12 +60,12 @@ def test_an_operator_killed_in_the_middle_of_runs_loses_nothing(cluster: Any) ->
     cluster.testbed.hardware("gpu-phb").fault("hung-call")
     for node in cluster.nodes:
         cluster.ask_for_run(node)
-    eventually(lambda: "gpu-phb" in {probe.node for probe in cluster.probing()}, what="the probe that hangs")
+    wait_for(lambda: "gpu-phb" in {probe.node for probe in cluster.probing()}, what="the probe that hangs")
     os.kill(old.pid, signal.SIGKILL)
     assert cluster.last_run("gpu-phb")["number"] == before["gpu-phb"], "not in the middle of a run"
-    eventually(lambda: restarts(cluster) >= 1, what="the operator started again by its kubelet")
+    wait_for(lambda: restarts(cluster) >= 1, what="the operator started again by its kubelet")
     for node in cluster.nodes:
-        cluster.wait_settled(node, before[node] + 1)
+        cluster.wait_up_to_date(node, before[node] + 1)
         assert cluster.seen(node) == cluster.calm[node]
         assert cluster.last_run(node)["number"] == before[node] + 1
         assert cluster.last_run(node)["outcome"] == ("unknown" if node == "gpu-phb" else "read")
@@ -104,16 +105,14 @@ def test_uninstalling_during_runs_leaves_nothing(cluster: Any) -> None:
     cluster.testbed.hardware("gpu-titan").fault("hung-call")
     for node in cluster.nodes:
         cluster.ask_for_run(node)
-    eventually(
-        lambda: "gpu-titan" in {probe.node for probe in cluster.probing()}, what="the probe that hangs"
-    )
+    wait_for(lambda: "gpu-titan" in {probe.node for probe in cluster.probing()}, what="the probe that hangs")
     cluster.uninstall()
     for node in cluster.nodes:
         assert cluster.ours(node) == {}
         assert OURS + "validated-at" not in cluster.labels(node)
         assert cluster.condition(node) == {}
         assert cluster.report(node) == {}
-    eventually(lambda: not cluster.testbed.processes("nodegauge"), what="every process of ours ended")
+    wait_for(lambda: not cluster.testbed.processes("nodegauge"), what="every process of ours ended")
     assert cluster.api.get("/api/v1/namespaces/nodegauge/pods")["items"] == []
     assert leftovers(cluster) == []
     cleaner = service_account("nodegauge", "nodegauge-cleanup")

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import OURS, Object, eventually
+from support.cluster_under_test import OURS, Object
 from testbed.audit import service_account
 from testbed.cluster import Testbed
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -50,7 +51,7 @@ def installed(shared_slice: Any) -> Iterator[Any]:
     shared_slice.values.write_text(json.dumps(json.loads(before) | VALUES))
     shared_slice.install()
     for node in shared_slice.nodes:
-        eventually(lambda node=node: measured(shared_slice, node), what=f"an NCCL run of {node}")
+        wait_for(lambda node=node: measured(shared_slice, node), what=f"an NCCL run of {node}")
     yield shared_slice
     shared_slice.uninstall()
     shared_slice.testbed.hardware(BROKEN).heal()
@@ -72,7 +73,7 @@ def report_on_node(installed: Any, node: str) -> Object:
         wanted = {k: v for k, v in status["desired"]["labels"].items() if k != OURS + "validated-at"}
         return status if installed.ours(node) == wanted else None
 
-    result: Object = eventually(agree, what=f"{node} as its report says")
+    result: Object = wait_for(agree, what=f"{node} as its report says")
     return result
 
 
@@ -114,7 +115,7 @@ def test_a_job_gets_the_gpus_of_an_nccl_run_and_labels_stay(installed: Any) -> N
     labels, number = installed.ours(node), measured(installed, node)["lastRun"]["number"]
     installed.testbed.hardware(node).fault("nccl-in-real-time")
     installed.ask_for_run(node)
-    family = eventually(lambda: processes(installed.testbed, node), what="NCCL at work")
+    family = wait_for(lambda: processes(installed.testbed, node), what="NCCL at work")
     container = {
         "name": "train",
         "image": "busybox",
@@ -131,8 +132,8 @@ def test_a_job_gets_the_gpus_of_an_nccl_run_and_labels_stay(installed: Any) -> N
         {"metadata": {"name": "train", "namespace": "default"}, "spec": spec},
     )
     path = "/api/v1/namespaces/default/pods/train"
-    eventually(lambda: installed.api.get(path)["status"].get("phase") == "Running", what="the job runs")
-    eventually(lambda: measured(installed, node)["lastRun"]["number"] > number, what="the NCCL run's end")
+    wait_for(lambda: installed.api.get(path)["status"].get("phase") == "Running", what="the job runs")
+    wait_for(lambda: measured(installed, node)["lastRun"]["number"] > number, what="the NCCL run's end")
     run = measured(installed, node)["lastRun"]
     assert (run["outcome"], run["reason"]) == ("skipped", "Preempted")
     assert [pid for pid in family if Path(f"/proc/{pid}").exists()] == []
@@ -141,7 +142,7 @@ def test_a_job_gets_the_gpus_of_an_nccl_run_and_labels_stay(installed: Any) -> N
     assert installed.report(node)["status"]["bandwidth"] == before["bandwidth"]
     installed.api.delete(path, {"gracePeriodSeconds": 0})
     installed.testbed.hardware(node).heal()
-    eventually(lambda: measured(installed, node)["lastRun"]["outcome"] == "read", what="measured again")
+    wait_for(lambda: measured(installed, node)["lastRun"]["outcome"] == "read", what="measured again")
     assert installed.ours(node) == labels
 
 
