@@ -13,7 +13,7 @@ from typing import Any
 
 from nodegauge_judge import Verdict
 from nodegauge_judge.nccl.model import Agreement
-from nodegauge_operator.api.report import stamp
+from nodegauge_operator.api.report import NEVER, stamp
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
@@ -29,7 +29,6 @@ COMPARE_SECONDS = 1.0
 """Statuses are compared at most this often."""
 COUNTS_SECONDS = 5.0
 """A status of which only the counts differ is written at most this often."""
-NEVER = float("inf")
 READY = "Ready"
 WITHIN_BUDGET = "GatesWithinBudget"
 MAX_CAUSES = 6

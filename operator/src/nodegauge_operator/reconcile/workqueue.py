@@ -10,7 +10,8 @@ import heapq
 from enum import Enum, auto
 from itertools import chain
 
-NEVER = float("inf")
+from nodegauge_operator.api.report import NEVER
+
 STALE_ENTRIES = 64
 """The heap may hold so many replaced timers, plus as many as there are timers, before it is rebuilt."""
 
