@@ -223,14 +223,12 @@ def test_xids_are_told_to_who_is_registered_and_only_from_then_on(
 
 
 def test_a_wait_ends_with_the_event(hardware: Hardware, nvml: NvmlClient) -> None:
-    """Whoever waits gets an Xid that comes meanwhile, long before the time is up."""
+    """A client that waits for ten minutes gets an Xid as soon as it comes."""
     nvml.listen(2)
-    nvml.send("events", 5000)
+    nvml.send("events", 600_000)
     assert nvml.silent(seconds=0.2)
-    began = time.monotonic()
     hardware.fault("xid", gpu=2, number=119, per_second=1000)
     assert nvml.receive()[0] == [bus(hardware, 2), XID, 119]
-    assert time.monotonic() - began < 4
 
 
 def test_waiting_is_refused_when_a_gpu_is_lost(hardware: Hardware, nvml: NvmlClient) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_all_gpus_of_a_node_are_measured_once_its_image_is_there(rig: Any) -> No
 
 
 def test_a_job_of_higher_priority_goes_first_and_the_labels_stay(rig: Any) -> None:
-    """The scheduler evicts the benchmark at once; seen although its pod is soon gone, and made up for."""
+    """The scheduler evicts an NCCL run that does not end by itself; the run is repeated later."""
     node = rig.add_node()
     rig.add_policy(probes=PROBES)
     with rig.kubelet(), rig.operator() as operator:
@@ -68,13 +68,10 @@ def test_a_job_of_higher_priority_goes_first_and_the_labels_stay(rig: Any) -> No
         first = rig.nccl_run(node)["number"]
         rig.ask_for_run(node)
         rig.holder()
-        asked = time.monotonic()
         job = rig.job(gpus=8, priority=rig.high)
-        wait_for(lambda: rig.placed(job) == node, what="the job on the node", seconds=10)
-        waited = time.monotonic() - asked
+        wait_for(lambda: rig.placed(job) == node, what="the job on the node")
         run = rig.wait_nccl(node, "skipped", more_than=first)
         assert run["reason"] == "Preempted"
-        assert waited < 5
         assert rig.ours(node) == labels
         assert rig.probe(node)["readAt"] != ""
         rig.machine.holding = False
@@ -82,7 +79,6 @@ def test_a_job_of_higher_priority_goes_first_and_the_labels_stay(rig: Any) -> No
         rig.wait_nccl(node, more_than=run["number"])
         assert rig.ours(node) == labels
         assert operator.metric("nodegauge_nccl_held_seconds_count") >= 3
-        print(f"a job of higher priority was placed after {waited:.2f} s")
 
 
 def test_what_finds_no_place_gives_way_and_waits_longer_each_time(rig: Any) -> None:
@@ -96,22 +92,28 @@ def test_what_finds_no_place_gives_way_and_waits_longer_each_time(rig: Any) -> N
         job = rig.job(gpus=1)
         wait_for(lambda: rig.placed(job), what="the job on the node")
         rig.ask_for_run(node)
-        begun = []
+        runs: list[Any] = []
         for _ in range(3):
-            run = rig.wait_nccl(node, "skipped", more_than=begun[-1][0] if begun else 0)
+            run = rig.wait_nccl(node, "skipped", more_than=runs[-1]["number"] if runs else 0)
             assert run["reason"] == "NotScheduled"
             assert "nvidia.com/gpu" in run["message"]
-            begun.append((run["number"], time.monotonic()))
-        assert [number for number, _ in begun] == list(range(begun[0][0], begun[0][0] + 3))
-        first, second = (later[1] - earlier[1] for earlier, later in pairwise(begun))
-        assert first >= 2
-        assert second >= first + 1, "2 s, then 4 s, and 2 s of waiting each time"
+            runs.append(run)
+        first, second = (pause(*both) for both in pairwise(runs))
+        assert first >= 1, "2 s, in whole seconds"
+        assert second >= 3, "4 s"
         assert rig.probe(node)["unread"] == 3
         assert rig.ours(node) == labels
         assert rig.placed(job) == node, "it took nothing from anybody"
         rig.end_job(job)
-        rig.wait_nccl(node, more_than=begun[-1][0])
-        print(f"tried again after {first:.1f} s, then after {second:.1f} s")
+        rig.wait_nccl(node, more_than=runs[-1]["number"])
+
+
+def pause(earlier: Any, later: Any) -> float:
+    """Seconds between the end of a run and the start of the next."""
+    end, start = (
+        datetime.fromisoformat(run[key]) for run, key in ((earlier, "finishedAt"), (later, "startedAt"))
+    )
+    return (start - end).total_seconds()
 
 
 def test_a_cordoned_node_is_never_benchmarked(rig: Any) -> None:
