@@ -92,8 +92,8 @@ def ended(pod: APod, how: str, *, at: float) -> APod:
             return running.deleting(at).vanished()
         case "preempted":
             return running.preempted().deleting(at).vanished()
-    words = Problem(kind=ProblemKind.TERMINATED, call="nccl", message="SIGTERM")
-    return running.preempted().with_result(replace(GOOD[pod.probe], problem=words))
+    problem = Problem(kind=ProblemKind.TERMINATED, call="nccl", message="SIGTERM")
+    return running.preempted().with_result(replace(GOOD[pod.probe], problem=problem))
 
 
 def act(scene: PlannerLoop, action: tuple[Any, ...]) -> None:
@@ -103,8 +103,8 @@ def act(scene: PlannerLoop, action: tuple[Any, ...]) -> None:
         case ("good",) if pod:
             scene.changed(pod, pod.running(scene.now).with_result(GOOD[pod.probe]))
         case ("bad", which) if pod:
-            found = BAD[pod.probe]
-            scene.changed(pod, pod.running(scene.now).with_result(found[which % len(found)]))
+            results = BAD[pod.probe]
+            scene.changed(pod, pod.running(scene.now).with_result(results[which % len(results)]))
         case ("lost", how) if pod:
             scene.changed(pod, ended(pod, how, at=scene.now))
         case ("linger",) if pod:
@@ -145,12 +145,12 @@ def played(actions: list[tuple[Any, ...]]) -> PlannerLoop:
 def test_no_order_of_runs_breaks_a_promise(actions: list[tuple[Any, ...]]) -> None:
     """Checked at every write; and at rest the node carries what its report holds, and nothing besides."""
     scene = played(actions)
-    held = scene.status.desired
+    desired = scene.status.desired
     assert {k: v for k, v in scene.node.labels.items() if k in names.NODE_LABELS} == {
-        k: v for k, v in held.labels.items() if k in names.NODE_LABELS
+        k: v for k, v in desired.labels.items() if k in names.NODE_LABELS
     }
     assert {(t.key, t.value) for t in scene.node.taints if t.key in names.TAINTS_OF_FAULTS} == {
-        (taint.key, taint.value) for taint in held.taints if taint.key in names.TAINTS_OF_FAULTS
+        (taint.key, taint.value) for taint in desired.taints if taint.key in names.TAINTS_OF_FAULTS
     }
 
 
