@@ -81,13 +81,46 @@ def test_the_image_comes_before_the_gpus_are_held() -> None:
     assert started(nccl_node().healthy(booted), booted) == PULL
 
 
-def test_nothing_is_benchmarked_before_the_node_was_read() -> None:
-    """A first health run, one that was lost since, one of an earlier boot: all of them hold it back."""
-    empty = NcclNode(name="node-1", uid="u", resource_version="1", node_uid=NODE.uid)
-    assert due(empty) == NEVER
-    assert due(nccl_node()) == 0.0
-    assert due(nccl_node().after(LOST, node=NODE, nccl_image=IMAGE)) == NEVER
-    assert due(nccl_node(), NODE.booted("boot-2")) == NEVER
+def with_lost_gpu() -> NcclNode:
+    """A health run found that one GPU does not answer."""
+    report = nccl_node()
+    lost = Finding(code="gpu-lost", severity=Severity.FAIL, subject="GPU 3", message="it fell off the bus")
+    health = replace(report.status.probe(HEALTH), findings=[lost])
+    return replace(report, status=replace(report.status, probes=report.status.with_probe(health)))
+
+
+UNREAD = NcclNode(name="node-1", uid="u", resource_version="1", node_uid=NODE.uid)
+BOOTED = NODE.booted("boot-2")
+OTHER_DRIVER = replace(made.h100(), system=replace(made.h100().system, driver="560.1"))
+REQUEST = "2027-01-15T09:00:00Z"
+MEASURED = nccl_node().measured(FAST)
+REQUESTED = replace(MEASURED, requested_at=REQUEST)
+# GPU Operator sets `mig.strategy` on every node, MIG or not (k8s-device-plugin, internal/lm)
+MIG_STRATEGY = NODE.bearing({"nvidia.com/mig.strategy": "single"})
+
+
+@pytest.mark.parametrize(
+    ("report", "node", "at"),
+    [
+        pytest.param(UNREAD, NODE, NEVER, id="no-health-run"),
+        pytest.param(nccl_node(), NODE, 0.0, id="never-measured"),
+        pytest.param(nccl_node().after(LOST, node=NODE, nccl_image=IMAGE), NODE, NEVER, id="health-run-lost"),
+        pytest.param(nccl_node(), BOOTED, NEVER, id="not-read-since-boot"),
+        pytest.param(nccl_node(), MIG_STRATEGY, 0.0, id="mig-strategy-alone"),
+        pytest.param(MEASURED, NODE, NOW + DAY, id="after-the-interval"),
+        pytest.param(
+            MEASURED.healthy(result=OTHER_DRIVER, at=NOW + 60), NODE, NOW + RECHECK, id="other-driver"
+        ),
+        pytest.param(MEASURED.healthy(BOOTED, at=NOW + 60), BOOTED, 0.0, id="rebooted-and-read"),
+        pytest.param(with_lost_gpu(), NODE, NEVER, id="lost-gpu-offered"),
+        pytest.param(with_lost_gpu(), NODE.offering(7, of=8), 0.0, id="lost-gpu-withdrawn"),
+        pytest.param(REQUESTED, NODE, 0.0, id="requested"),
+        pytest.param(REQUESTED.measured(BUSY, request=REQUEST), NODE, NOW + RECHECK, id="request-answered"),
+    ],
+)
+def test_an_nccl_run_is_due(report: NcclNode, node: ANode, at: float) -> None:
+    """At once, soon, after the interval, or not at all."""
+    assert due(report, node) == at
 
 
 def test_without_an_image_or_where_the_policy_says_no_nothing_changes() -> None:
@@ -174,11 +207,6 @@ def test_a_node_that_cannot_be_benchmarked_says_why(node: ANode, reason: str) ->
     assert well.status.bandwidth.reason == ""
 
 
-def test_a_mig_strategy_alone_divides_nothing() -> None:
-    """GPU Operator sets `mig.strategy` on every node, MIG or not (k8s-device-plugin, internal/lm)."""
-    assert due(nccl_node(), NODE.bearing({"nvidia.com/mig.strategy": "single"})) == 0.0
-
-
 def test_nodes_whose_gpus_dra_gives_out_are_skipped() -> None:
     """No `nvidia.com/gpu` although GPUs were read: said only once it is no matter of seconds after a boot."""
     node = make_node()
@@ -190,16 +218,6 @@ def test_nodes_whose_gpus_dra_gives_out_are_skipped() -> None:
     assert why_not.reason == "Dra"
 
 
-def test_a_lost_gpu_holds_the_benchmark_back_only_where_a_pod_would_get_it() -> None:
-    """Once the device plugin has taken it out, the others are measured."""
-    report = nccl_node()
-    lost = Finding(code="gpu-lost", severity=Severity.FAIL, subject="GPU 3", message="it fell off the bus")
-    health = replace(report.status.probe(HEALTH), findings=[lost])
-    report = replace(report, status=replace(report.status, probes=report.status.with_probe(health)))
-    assert due(report, NODE) == NEVER
-    assert due(report, NODE.offering(7, of=8)) == 0.0
-
-
 @pytest.mark.parametrize("why", [Skip.VGPU, Skip.MIG, Skip.CONFIDENTIAL, Skip.SHARED])
 def test_what_only_the_probe_can_see_is_asked_once_a_boot(why: Skip) -> None:
     """Its answer stands in the report, and is not asked for every ten minutes."""
@@ -208,11 +226,6 @@ def test_what_only_the_probe_can_see_is_asked_once_a_boot(why: Skip) -> None:
     assert report.status.bandwidth.detail.endswith("says NVML.")
     booted = NODE.booted("boot-2")
     assert due(report.healthy(booted, at=NOW + 60), booted) == 0.0
-
-
-def test_a_benchmark_is_repeated_after_its_interval() -> None:
-    """24 hours after one that was read."""
-    assert due(nccl_node().measured(FAST)) == NOW + DAY
 
 
 @pytest.mark.parametrize("end", [BUSY, LOST])
@@ -246,12 +259,6 @@ def test_a_first_bad_number_is_looked_at_again_soon() -> None:
     assert due(report.measured(FAST)) == NOW + RECHECK
 
 
-def test_other_hardware_is_measured_soon() -> None:
-    """Another driver makes the last measurement one of another machine."""
-    other = replace(made.h100(), system=replace(made.h100().system, driver="560.1"))
-    assert due(nccl_node().measured(FAST).healthy(result=other, at=NOW + 60)) == NOW + RECHECK
-
-
 def test_gpus_that_are_back_are_measured_soon() -> None:
     """Seven of eight were measured; once the eighth is offered again, so is it, and not over and over."""
     seven = NODE.offering(7, of=8)
@@ -264,20 +271,6 @@ def test_gpus_that_are_back_are_measured_soon() -> None:
         report = report.measured(few)
     assert waits == [RECHECK, 2 * RECHECK, 4 * RECHECK, 8 * RECHECK]
     assert due(report.measured(FAST)) == NOW + DAY
-
-
-def test_a_request_asks_for_a_benchmark_too_once() -> None:
-    """`spec.requestedAt`: at once, and not again once it was answered, whatever came of it."""
-    report = nccl_node().measured(FAST)
-    asked = replace(report, requested_at="2027-01-15T09:00:00Z")
-    assert due(asked) == 0.0
-    assert due(asked.measured(BUSY, request="2027-01-15T09:00:00Z")) == NOW + RECHECK
-
-
-def test_a_node_that_boots_anew_is_measured_anew() -> None:
-    """At once, after its first health run."""
-    booted = NODE.booted("boot-2")
-    assert due(nccl_node().measured(FAST).healthy(booted, at=NOW + 60), booted) == 0.0
 
 
 @pytest.mark.parametrize("probe", [PULL, NCCL])
