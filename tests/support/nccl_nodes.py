@@ -1,4 +1,4 @@
-"""Reports of nodes that are benchmarked, made by the operator's own code from documents of made machines."""
+"""Reports of nodes with NCCL runs, made by the operator's own code from documents of made machines."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ STRICT: dict[str, Any] = {
 
 
 def skipping(why: Skip, message: str = "") -> Result:
-    """A benchmark that measured nothing although all was well."""
+    """An NCCL run that measured nothing although all was well."""
     return replace(made.h100(), probe="nccl", nccl=NcclResult(skipped=why, message=message))
 
 
 class NcclNode(AReport, frozen=True, kw_only=True):
-    """The report of a node under an installation that benchmarks."""
+    """The report of a node under an installation with an NCCL image."""
 
     def healthy(
         self,
@@ -84,7 +84,7 @@ class NcclNode(AReport, frozen=True, kw_only=True):
         request: str = "",
         slot: bool = True,
     ) -> Self:
-        """After a benchmark that brought this, or ended so."""
+        """After an NCCL run that brought this, or ended so."""
         end = end if isinstance(end, RunEnd) else read(end)
         return self.after(
             end,

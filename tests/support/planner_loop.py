@@ -198,7 +198,7 @@ def _same_labels(before: ReportStatus, after: ReportStatus) -> None:
 
 
 def _counted(status: ReportStatus, *, nccl: bool) -> list[tuple[Any, ...]]:
-    """What runs have counted in the rows of benchmarks, or in the others."""
+    """What runs have counted in the rows of NCCL runs, or in the others."""
     return [
         (row.code, row.state, row.bad, row.good, row.readable_since, row.entered_at)
         for row in status.gates

@@ -1,4 +1,4 @@
-"""Benchmarks that decode and lie: a report that the API server takes, labels that say no more than was
+"""NCCL runs that decode and lie: a report that the API server takes, labels that say no more than was
 measured, and rest after each of them.
 
 What never comes to rest would be patched for ever, and its pod never deleted.
@@ -79,7 +79,7 @@ def addressed(document: Any) -> Any:
 
 @st.composite
 def messages(draw: st.DrawFn) -> str:
-    """A benchmark's document with some of its values changed, arms repeated or missing."""
+    """An NCCL run's document with some of its values changed, arms repeated or missing."""
     which = draw(st.integers(0, len(DOCUMENTS) - 1))
     document = addressed(copied(DOCUMENTS[which]))
     arms = document["bench"]["arms"]
@@ -114,7 +114,7 @@ def check(report: NcclNode, policy: APolicy | None = None) -> None:
     assert again.status == report.status
 
 
-def test_each_value_of_a_benchmark_may_be_anything() -> None:
+def test_each_value_of_an_nccl_run_may_be_anything() -> None:
     """One value at a time, with every odd one in its place: read, skipped or unknown, and never raised."""
     outcomes = dict.fromkeys(Outcome, 0)
     before = nccl_node()
@@ -134,7 +134,7 @@ def test_each_value_of_a_benchmark_may_be_anything() -> None:
 
 @given(first=messages(), second=messages())
 @tried(40)
-def test_whatever_benchmarks_say_the_report_comes_to_rest(first: str, second: str) -> None:
+def test_whatever_nccl_runs_say_the_report_comes_to_rest(first: str, second: str) -> None:
     """Several lies at once, one run after another, and graded by other rules: nothing raises."""
     report = nccl_node().measured(ended(first))
     check(report)

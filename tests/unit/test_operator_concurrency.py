@@ -1,4 +1,4 @@
-"""Places for benchmarks, apart from those for health runs: who gets one, who waits, who holds up whom."""
+"""Places for NCCL runs, apart from those for health runs: who gets one, who waits, who holds up whom."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Scene:
 
 
 @pytest.mark.parametrize(("setting", "most"), [(2, 2), ("20%", 2), ("1%", 1), (0, 0), ("0%", 0), (70, 12)])
-def test_no_more_benchmarks_than_the_budget_has_places(setting: int | str, most: int) -> None:
-    """A count, or per cent of the nodes; 0 pauses benchmarks and nothing else."""
+def test_no_more_nccl_runs_than_the_budget_has_places(setting: int | str, most: int) -> None:
+    """A count, or per cent of the nodes; 0 pauses NCCL runs and nothing else."""
     scene = Scene(12, concurrentNcclProbes=setting, concurrentProbes=12)
     scene.wait(dict.fromkeys(range(12), 0.0))
     assert len(scene.granted()) == most
@@ -54,7 +54,7 @@ def test_no_more_benchmarks_than_the_budget_has_places(setting: int | str, most:
 
 
 @pytest.mark.parametrize("setting", [0, "0%"])
-def test_a_paused_policy_makes_no_benchmarks_either(setting: int | str) -> None:
+def test_a_paused_policy_makes_no_nccl_runs_either(setting: int | str) -> None:
     """Whoever sets the probes' places to 0 wants no pods of ours."""
     scene = Scene(4, concurrentNcclProbes=2, concurrentProbes=setting)
     scene.wait({0: 0.0})
@@ -73,7 +73,7 @@ def test_never_measured_goes_first_then_measured_longest_ago() -> None:
 
 
 @pytest.mark.parametrize("probe", [names.PROBE_PULL, names.PROBE_NCCL])
-def test_pulling_and_measuring_take_a_benchmark_s_place(probe: str) -> None:
+def test_pulling_and_measuring_take_an_nccl_run_s_place(probe: str) -> None:
     """And none of a health run's."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(0, probe)
@@ -83,7 +83,7 @@ def test_pulling_and_measuring_take_a_benchmark_s_place(probe: str) -> None:
     assert scene.granted() == [2]
 
 
-def test_health_runs_never_wait_for_a_benchmark_s_place_nor_take_one() -> None:
+def test_health_runs_never_wait_for_an_nccl_run_s_place_nor_take_one() -> None:
     """Each budget is its own."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(0, names.PROBE_HEALTH)
@@ -93,7 +93,7 @@ def test_health_runs_never_wait_for_a_benchmark_s_place_nor_take_one() -> None:
     assert scene.concurrency.granted("node-2") == {NCCL}
 
 
-def test_where_a_health_run_is_due_no_benchmark_takes_a_place() -> None:
+def test_where_a_health_run_is_due_no_nccl_run_takes_a_place() -> None:
     """It waits, and its place goes to the next node, not to waste."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(3, names.PROBE_HEALTH)
@@ -106,7 +106,7 @@ def test_where_a_health_run_is_due_no_benchmark_takes_a_place() -> None:
     assert scene.granted() == [0]
 
 
-def test_a_node_that_just_got_a_health_run_gets_no_benchmark_beside_it() -> None:
+def test_a_node_that_just_got_a_health_run_gets_no_nccl_run_beside_it() -> None:
     """Both are due and both have a place: the second is the next node's."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.concurrency.wait("node-0", {HEALTH: 0.0, NCCL: 0.0})
@@ -118,7 +118,7 @@ def test_a_node_that_just_got_a_health_run_gets_no_benchmark_beside_it() -> None
 
 @pytest.mark.parametrize("probe", names.PROBES)
 def test_a_node_has_one_pod_of_ours_at_a_time(probe: str) -> None:
-    """A benchmark's place is not given to a node that has any, also where the store learnt of it late."""
+    """An NCCL run's place is not given to a node that has any, also where the store learnt of it late."""
     scene = Scene(4, concurrentNcclProbes=4)
     scene.wait({0: 0.0})
     scene.pod(0, probe)

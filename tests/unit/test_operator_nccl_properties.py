@@ -1,7 +1,7 @@
-"""What no order of health runs, pulls and benchmarks may end in, on a node that boots, drains and changes.
+"""What no order of health runs, pulls and NCCL runs may end in, on a node that boots, drains and changes.
 
 Runs that are good, bad, lost, preempted, pending or garbage; deaths between any two writes; another image,
-other expectations, benchmarks off and on; cordons, boots, GPUs withdrawn.  `support.scene` checks each
+other expectations, NCCL runs off and on; cordons, boots, GPUs withdrawn.  `support.scene` checks each
 write.
 """
 
@@ -181,9 +181,9 @@ def well(scene: PlannerLoop) -> bool:
 
 
 def test_the_stories_reach_what_they_are_about() -> None:
-    """The properties would be empty if no benchmark ever ran, contradicted or tainted."""
+    """The properties would be empty if no NCCL run ever ran, contradicted or tainted."""
     scene = PlannerLoop()
-    for _ in range(3):  # health, pull, benchmark
+    for _ in range(3):  # health, pull, NCCL run
         scene.go()
         act(scene, ("good",))
     scene.go()
@@ -202,7 +202,7 @@ def test_the_stories_reach_what_they_are_about() -> None:
 
 
 def test_a_steady_day_costs_three_writes_a_run() -> None:
-    """A pod, a report, the pod deleted: nothing on the node, and no event, for health runs and benchmarks."""
+    """A pod, a report, the pod deleted: nothing on the node, and no event, for health runs and NCCL runs."""
     scene = PlannerLoop()
     for _ in range(3):
         scene.go()

@@ -1,4 +1,4 @@
-"""What a benchmark changes in a report, and what it must leave alone."""
+"""What an NCCL run changes in a report, and what it must leave alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> Non
     assert report.status.verdict is Verdict.PASS
 
 
-def test_without_a_benchmark_the_interconnect_is_reported() -> None:
+def test_without_an_nccl_run_the_interconnect_is_reported() -> None:
     """The health probe alone has NVML's word, and no bandwidth."""
     report = nccl_node()
     assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
@@ -96,7 +96,7 @@ def test_an_event_says_which_number_took_the_label_off() -> None:
 
 
 def test_only_a_number_that_agrees_brings_the_label_back() -> None:
-    """Not health runs, not time, not skipped, lost or undecided benchmarks."""
+    """Not health runs, not time, not skipped, lost or undecided NCCL runs."""
     report = nccl_node().measured(SLOW)
     undecided = nccl.changed(FAST, arms=[nccl.arm("default", [nccl.cell("all_reduce", 8, 0.001, ranks=8)])])
     for n, end in enumerate((BUSY, LOST, PREEMPTED, undecided)):
@@ -109,7 +109,7 @@ def test_only_a_number_that_agrees_brings_the_label_back() -> None:
     }
 
 
-def test_a_benchmark_that_cannot_tell_brings_no_label_back_in_the_same_boot() -> None:
+def test_an_nccl_run_that_cannot_tell_brings_no_label_back_in_the_same_boot() -> None:
     """Peer access switched off by the policy: nothing agrees and nothing contradicts.  A boot ends it."""
     policy = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISABLE": "1"}}}})
     report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60, policy=policy)
@@ -155,7 +155,7 @@ def test_gpus_in_use_by_someone_else_skip_the_run() -> None:
     assert report.status.probe(NCCL).hard_since == ""
 
 
-def test_a_benchmark_leaves_the_health_probe_alone() -> None:
+def test_an_nccl_run_leaves_the_health_probe_alone() -> None:
     """Its status, the GPUs, the matrix and the supply are what the health run read."""
     report = nccl_node()
     after = report.measured(WRONG, at=NOW + 60)
@@ -175,7 +175,7 @@ def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
     assert "NCCL probe: fail (nccl-wrong-data" in report.status.desired.message
 
 
-def test_low_bandwidth_needs_two_runs_of_the_benchmark() -> None:
+def test_low_bandwidth_needs_two_runs_of_the_nccl_run() -> None:
     """Health runs in between count for nothing: neither against it nor for it."""
     report = nccl_node().measured(SLOW)
     assert gate_states(report) == {"busbw-low": GateState.WATCHING}
@@ -193,8 +193,8 @@ def test_low_bandwidth_needs_two_runs_of_the_benchmark() -> None:
     assert report.status.desired.taints == []
 
 
-def test_a_benchmark_counts_for_no_row_of_the_health_probe() -> None:
-    """A node whose P2P is refused stays so, run after run of a benchmark that is fast."""
+def test_an_nccl_run_counts_for_no_row_of_the_health_probe() -> None:
+    """A node whose P2P is refused stays so, however many NCCL runs are fast."""
     broken = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
     report = nccl_node().healthy(result=broken, at=NOW + 900)
     before = [(row.code, row.state, row.bad, row.good, row.readable_since) for row in report.status.gates]
@@ -215,7 +215,7 @@ def test_bandwidth_labels_are_rewritten_on_five_per_cent() -> None:
 
 
 def test_another_boot_takes_the_measurement_off_and_not_the_contradiction() -> None:
-    """What was measured counts in its boot; a contradiction waits for the next benchmark."""
+    """What was measured counts in its boot; a contradiction waits for the next NCCL run."""
     booted = NODE.booted("boot-2")
     measured = nccl_node().measured(FAST).healthy(booted, at=NOW + 900)
     assert measured.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
@@ -225,7 +225,7 @@ def test_another_boot_takes_the_measurement_off_and_not_the_contradiction() -> N
     assert contradicted.status.interconnect.reason == "Contradicted"
 
 
-def test_where_nobody_benchmarks_any_more_another_boot_ends_a_contradiction() -> None:
+def test_where_no_nccl_run_is_wanted_any_more_another_boot_ends_a_contradiction() -> None:
     """Or no label could ever come back."""
     report = nccl_node().measured(SLOW)
     off = make_policy().of({"probes": {"nccl": {"enabled": False}}})
@@ -300,20 +300,20 @@ def test_an_unusable_image_is_no_pull() -> None:
 
 
 def test_an_image_that_is_gone_is_brought_anew_before_gpus_are_held() -> None:
-    """A benchmark whose own pod could not get its image forgets that the image was there."""
+    """An NCCL run whose own pod could not get its image forgets that the image was there."""
     gone = replace(LOST, reason="ImagePullBackOff")
     assert nccl_node().measured(gone).status.probe(PULL).image == ""
     assert nccl_node().measured(LOST).status.probe(PULL).image == IMAGE
 
 
 def test_unread_reports_of_one_probe_keep_those_of_the_others() -> None:
-    """A lost health run loses no benchmark."""
+    """A lost health run loses no NCCL run."""
     report = nccl_node().measured(FAST).after(LOST, node=NODE, at=NOW + 900, nccl_image=IMAGE)
     assert [probe.name for probe in report.status.probes] == list(names.PROBES)
     assert report.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
 
 
-def test_a_node_is_validated_by_a_benchmark_where_the_policy_says_so() -> None:
+def test_a_node_is_validated_by_an_nccl_run_where_the_policy_says_so() -> None:
     """Not by its first health run; on a node with one GPU by that all the same."""
     policy = make_policy().of({"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}})
     report = nccl_node()
@@ -327,7 +327,7 @@ def test_a_node_is_validated_by_a_benchmark_where_the_policy_says_so() -> None:
     assert single.status.desired.taints == []
 
 
-def test_a_node_that_was_cordoned_or_lost_its_gpu_waits_for_its_benchmark() -> None:
+def test_a_node_that_was_cordoned_or_lost_its_gpu_waits_for_its_nccl_run() -> None:
     """What passes is no reason to let a node in unmeasured."""
     policy = make_policy().of({"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}})
     report = nccl_node()

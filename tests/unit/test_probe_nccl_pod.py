@@ -1,4 +1,4 @@
-"""The pods of a benchmark: every GPU and nothing more of it than any other pod of ours may have."""
+"""The pods of an NCCL run: every GPU and nothing more of it than any other pod of ours may have."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tolerated(manifest: dict[str, Any]) -> set[str | None]:
     return {toleration.get("key") for toleration in manifest["spec"]["tolerations"]}
 
 
-def test_a_benchmark_holds_all_gpus_that_are_offered() -> None:
+def test_an_nccl_run_holds_all_gpus_that_are_offered() -> None:
     """Held by others or not, and a core for each: seven of eight where the plugin offers seven."""
     for offered in (2, 7, 8, 16):
         made = pod(node=NODE.offering(offered, of=max(8, offered)))
@@ -88,7 +88,7 @@ def test_shared_memory_is_large_and_counted() -> None:
     assert int(limit.removesuffix("Mi")) > 4 * 1024
 
 
-def test_a_benchmark_can_be_preempted_by_everybody() -> None:
+def test_an_nccl_run_can_be_preempted_by_everybody() -> None:
     """The class of the installation, never that of health probes."""
     installed = replace(INSTALLED, priority_class_name="nodegauge-probe")
     policy = make_policy().of({"podTemplate": {"priorityClassName": "mine"}})

@@ -1,6 +1,6 @@
-"""How what a benchmark said ends again: contradictions, bad rows, labels of a machine that is another now.
+"""How what an NCCL run said ends again: contradictions, bad rows, labels of a machine that is another now.
 
-Whatever a benchmark holds on a node needs a way out, and one that does not measure the node to death.
+Whatever an NCCL run holds on a node needs a way out, and one that does not measure the node to death.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CRASHED = nccl.swapped(FAST, ArmName.P2P_OFF, outcome="crashed", phase="measure"
 
 
 def due(report: NcclNode, node: ANode = NODE, policy: APolicy | None = None) -> float:
-    """When the next run of the benchmark's chain may start."""
+    """When the next pull or NCCL run may start."""
     return nccl_due_at(report, node, policy=policy or make_policy())
 
 
@@ -97,7 +97,7 @@ def test_a_contradiction_asks_for_another_run_soon_and_then_ever_less() -> None:
 @pytest.mark.parametrize(
     "labels", [{"nvidia.com/gpu.replicas": "4"}, {"nvidia.com/gpu.product": "NVIDIA-H100-MIG-1g.10gb"}]
 )
-def test_a_contradiction_ends_with_a_boot_where_no_benchmark_can_run_any_more(labels: dict[str, str]) -> None:
+def test_a_contradiction_ends_with_a_boot_where_no_nccl_run_can_run_any_more(labels: dict[str, str]) -> None:
     """Within the boot nobody looked; after it nobody ever could."""
     divided = NODE.bearing(labels)
     report = seen(nccl_node().measured(SLOW), divided, at=NOW + 60)
@@ -171,7 +171,7 @@ def test_a_gate_that_only_waits_for_its_dwell_asks_for_no_run() -> None:
 
 def test_a_restarted_device_plugin_is_no_dra() -> None:
     """It offers nothing for seconds, but the kubelet still counts its GPUs: nothing is written, and a node
-    that waits for its first benchmark waits on."""
+    that waits for its first NCCL run waits on."""
     policy = make_policy().of({"taints": {"unvalidated": "Set", "unvalidatedUntil": "Nccl"}})
     fresh = replace(nccl_node(), status=ReportStatus())
     report = fresh.healthy(at=NOW, policy=policy).healthy(at=NOW + 900, policy=policy)
@@ -225,7 +225,7 @@ def test_a_request_asks_also_where_the_probe_once_saw_what_it_cannot_measure() -
     assert due(asked.measured(skipping(Skip.MIG), request="2027-01-15T09:00:00Z")) == NEVER
 
 
-def test_without_benchmarks_a_taint_of_theirs_ends_by_the_policy_s_word() -> None:
+def test_without_nccl_runs_a_taint_of_theirs_ends_by_the_policy_s_word() -> None:
     """Nobody looks any more, so nothing is lifted by itself (docs/runbook.md); effect None lifts it."""
     report = nccl_node().measured(SLOW).measured(SLOW, at=NOW + 60)
     assert [t.value for t in report.status.desired.taints] == ["busbw"]

@@ -1,4 +1,4 @@
-"""When benchmarks run, where they do not, what gives way, and which pod comes next."""
+"""When NCCL runs are made, where they are not, what gives way, and which pod comes next."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def unpulled() -> NcclNode:
 
 
 def test_the_image_comes_before_the_gpus_are_held() -> None:
-    """Pull, then the benchmark; the image of another policy, or another boot, is pulled anew."""
+    """Pull, then the NCCL run; the image of another policy, or another boot, is pulled anew."""
     assert started(unpulled()) == PULL
     assert started(nccl_node()) == NCCL
     other = make_policy().of({"podTemplate": {"ncclImage": "nccl:2"}})
@@ -145,7 +145,7 @@ def test_health_goes_first_and_one_pod_runs_at_a_time() -> None:
 
 
 def test_runs_of_each_probe_are_numbered_apart() -> None:
-    """The pod of a benchmark's first run has its own name, whatever number health has reached."""
+    """The pod of the first NCCL run has its own name, whatever number health has reached."""
     report = nccl_node().healthy(at=NOW + 1).healthy(at=NOW + 2)
     step = next_step(situation(report))
     assert isinstance(step, steps.CreatePod)
@@ -154,7 +154,7 @@ def test_runs_of_each_probe_are_numbered_apart() -> None:
     assert step.manifest["metadata"]["labels"][names.POD_PROBE] == NCCL
 
 
-def test_a_benchmark_is_judged_once() -> None:
+def test_an_nccl_run_is_judged_once() -> None:
     """Its end is patched into the report; the same pod seen again is only tidied away."""
     report = nccl_node()
     pod = make_pod(NODE, probe=NCCL).running().with_result(FAST)
@@ -194,7 +194,7 @@ def test_a_pull_brings_the_image_it_was_made_for() -> None:
         (NODE.cordoned(), "Cordoned"),
     ],
 )
-def test_a_node_that_cannot_be_benchmarked_says_why(node: ANode, reason: str) -> None:
+def test_a_node_that_cannot_be_measured_says_why(node: ANode, reason: str) -> None:
     """In the report, once, and without a pod."""
     report = nccl_node()
     assert due(report, node) == NEVER
@@ -241,7 +241,7 @@ def test_what_found_no_gpus_comes_back_with_growing_delay(end: Any) -> None:
 
 
 def test_a_pull_that_fails_comes_back_with_growing_delay() -> None:
-    """And holds the benchmark back meanwhile."""
+    """And holds the NCCL run back meanwhile."""
     report = unpulled()
     for n in range(3):
         report = report.pulled(end=LOST)
@@ -282,7 +282,7 @@ def test_gpus_that_are_back_are_measured_soon() -> None:
         (NODE.bearing({names.GPU_UPGRADE_STATE: "drain-required"}), "DriverChanges"),
     ],
 )
-def test_a_benchmark_gives_way_to_whoever_empties_the_node(node: ANode, reason: str, probe: str) -> None:
+def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: str, probe: str) -> None:
     """Skipped, and its pod deleted, also where the drain has ended it already; old results stay."""
     report = nccl_node().measured(FAST)
     number = 2
@@ -307,7 +307,7 @@ def test_a_health_run_goes_on_while_its_node_is_cordoned() -> None:
     assert next_step(situation(cordoned, NODE.cordoned(), pods=(pod,), now=NOW + 1)) is None
 
 
-def test_a_benchmark_that_ended_before_the_cordon_is_read() -> None:
+def test_an_nccl_run_that_ended_before_the_cordon_is_read() -> None:
     """Its numbers are good: they were measured on the idle node."""
     pod = make_pod(NODE, probe=NCCL).running().with_result(FAST)
     step = next_step(situation(nccl_node(), NODE.cordoned(), pods=(pod,)))
@@ -316,7 +316,7 @@ def test_a_benchmark_that_ended_before_the_cordon_is_read() -> None:
 
 
 @pytest.mark.parametrize("how", ["preempted", "pending", "preempted with words"])
-def test_a_benchmark_that_has_to_wait_or_yield_changes_no_label(how: str) -> None:
+def test_an_nccl_run_that_has_to_wait_or_yield_changes_no_label(how: str) -> None:
     """Preempted by the scheduler, or never placed: skipped, and back later."""
     report = nccl_node().measured(FAST)
     pod = make_pod(NODE, probe=NCCL, number=2)
@@ -339,7 +339,7 @@ def test_a_benchmark_that_has_to_wait_or_yield_changes_no_label(how: str) -> Non
 
 @pytest.mark.parametrize(("probe", "wait"), [(PULL, 30 * MINUTE), (NCCL, 5 * MINUTE)])
 def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
-    """Half an hour, where a benchmark that holds GPUs has five minutes to start."""
+    """Half an hour, where an NCCL run that holds GPUs has five minutes to start."""
     report = unpulled() if probe == PULL else nccl_node()
     pod = make_pod(NODE, probe=probe).pending("ContainerCreating", placed=True)
     report = report.healthy(at=NOW + wait)
@@ -352,7 +352,7 @@ def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
     assert (last.outcome, last.reason) == (Outcome.UNKNOWN, "ContainerCreating")
 
 
-def test_the_node_is_woken_when_its_benchmark_is_due() -> None:
+def test_the_node_is_woken_when_its_nccl_run_is_due() -> None:
     """Or nobody would look."""
     report = nccl_node().measured(BUSY)
     times = wake_at(situation(report, now=NOW + 1))
@@ -360,7 +360,7 @@ def test_the_node_is_woken_when_its_benchmark_is_due() -> None:
 
 
 def test_a_pod_that_the_api_server_refuses_counts_for_its_own_probe() -> None:
-    """A quota on GPUs backs the benchmark off, not the health runs."""
+    """A quota on GPUs backs the NCCL run off, not the health runs."""
     report = nccl_node()
     context = situation(report).context
     assert context is not None

@@ -186,7 +186,7 @@ def test_what_took_a_label_away_outlasts_the_matrix_and_the_list_of_gpus(memory:
     assert "interconnect-contradicted" in kept or not (fitted.matrix or fitted.gpus.items)
 
 
-def test_the_largest_machine_fits_with_its_benchmark() -> None:
+def test_the_largest_machine_fits_with_its_nccl_run() -> None:
     """Sixteen GPUs, ten cards, slow pairs, rows of both probes bad; a DGX-2's health memory had 951 bytes."""
     node = MEASURED_BY_NCCL.offering(16)
     machine = with_cards(dgx2(["hot", "p2p-refused"]), 10)
