@@ -102,7 +102,9 @@ def hangs(cluster: Cluster) -> None:
     cluster.must_be(node_marks.taints(cluster), [], what="our taints after one hang")
     cluster.say(f"{probe['summary']} {probe['findings'][0]['message']}")
     _await_run(cluster, "read", after=run["number"])
-    cluster.must_be(node_marks.probe(cluster, "nccl")["findings"], [], what="findings when nothing hangs")
+    cluster.must_be(
+        node_marks.probe(cluster, "nccl").get("findings", []), [], what="findings when nothing hangs"
+    )
     cluster.until(lambda: _measured(cluster), seconds=WITHIN, what="labels of what was measured")
     cluster.until(lambda: not _pods(cluster), seconds=WITHIN, what="the benchmark's pods to be gone")
     # What follows looks at health probes, and at pods of theirs alone.

@@ -67,7 +67,7 @@ def test_a_machine_of_pcie_that_is_as_slow_is_right(rig: Any) -> None:
     with rig.kubelet(), rig.operator():
         rig.wait_nccl(node)
         rig.wait_labels(node, {"interconnect": "pcie", OURS + "busbw-allreduce": "6"})
-        codes = {finding["code"] for finding in rig.probe(node)["findings"]}
+        codes = {finding["code"] for finding in rig.probe(node).get("findings", [])}
     assert "interconnect-contradicted" not in codes
 
 
@@ -119,7 +119,7 @@ def test_other_expectations_grade_again_without_another_run(rig: Any) -> None:
         )
 
         def result() -> list[str]:
-            return [f["message"] for f in rig.probe(node)["findings"] if f["code"] == "busbw-low"]
+            return [f["message"] for f in rig.probe(node).get("findings", []) if f["code"] == "busbw-low"]
 
         wait_for(result, what="the finding by the new row")
         assert "900" in result()[0]
