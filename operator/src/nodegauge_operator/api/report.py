@@ -225,8 +225,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
     def next_number(self, probe: str) -> int:
         """The number of the next run of a probe; 1 for the first."""
-        last = self.probe(probe).last_run
-        return last.number + 1 if last else 1
+        return (last.number if (last := self.probe(probe).last_run) else 0) + 1
 
     def with_probe(self, probe: ProbeStatus) -> list[ProbeStatus]:
         """The probes with this one's new status, in the order of `names.PROBES`."""

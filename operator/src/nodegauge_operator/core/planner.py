@@ -44,7 +44,8 @@ from nodegauge_operator.core.report_update import status_after
 
 MAX_REFUSAL = 500
 EVENT_REPEAT_SECONDS = 600.0
-"""After a restart an event younger than this is posted again; its name makes that harmless."""
+"""After a restart an event younger than this is posted again; its name makes that harmless.  Chosen by this
+project: an operator is back within ten minutes, or its old news is no longer worth an event."""
 
 
 def next_step(snapshot: Snapshot) -> Step | None:
