@@ -73,6 +73,6 @@ def test_killed_it_leaves_no_process_and_no_namespace(run: Run) -> None:
             before.sysctls,
         ) and not now.processes
 
-    wait_for(as_before, seconds=20, what="the machine as it was")
+    wait_for(as_before, what="the machine as it was")
     for folder in run.directory.glob("nodegauge-e2e-*"):  # what only a living program can tidy up
         cgroups.remove(cgroups.container_ids(folder), there_before=shared)

@@ -43,7 +43,7 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
     try:
         runtime, images = _packaged(cache)
     except (debian.FetchFailed, node_images.ImageFailed) as error:
-        _say(f"{error}\nOnce more, with lists of apt's own:")
+        _say(f"{error}\nTrying again with freshly fetched package lists:")
         aptlists.fetch(cache, progress=_say)
         runtime, images = _packaged(cache)
     order = Order(
@@ -133,12 +133,14 @@ def _say(message: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 if all was seen or it cannot be run here, 1 with the reason if not, 130 on Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="make e2e", description="nodegauge on a real kubelet.")
-    parser.add_argument("steps", nargs="*", help="only these steps, by name, after the node is up")
-    parser.add_argument("--keep", action="store_true", help="keep the logs of a run that went well")
-    parser.add_argument("--required", action="store_true", help="where it cannot be run, that is an error")
+    parser = argparse.ArgumentParser(prog="make e2e", description="Test nodegauge on a real kubelet.")
+    parser.add_argument("steps", nargs="*", help="run only these steps once the node is up")
+    parser.add_argument("--keep", action="store_true", help="keep the logs also after success")
     parser.add_argument(
-        "--record", action="store_true", help="write down what the kubelet shows of the common pods"
+        "--required", action="store_true", help="fail instead of skipping where it cannot run"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="record what this kubelet shows of the compared pods"
     )
     options = parser.parse_args(arguments)
     if reason := needs.missing():

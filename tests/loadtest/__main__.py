@@ -53,7 +53,7 @@ def sizes(text: str) -> list[int]:
 def run(wanted: Sequence[int], directory: Path) -> None:
     """All sizes, each on a control plane of its own below `directory`."""
     clock, defaults = Clock(), chart_defaults()
-    print("nodegauge loadtest: a real control plane, and nodes without machines.")
+    print("nodegauge load test: a real control plane, and nodes without kubelets.")
     print(
         f"This machine: {os.cpu_count()} cores, shared by the API server, etcd and the operator; "
         f"load average before the start: {os.getloadavg()[0]:.1f}."
@@ -111,13 +111,15 @@ def _interrupted(signum: int, _: FrameType | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when everything was measured, 1 with the reason if not, 130 on Ctrl-C."""
     parser = argparse.ArgumentParser(
-        prog="make loadtest", description="Measure the operator beside a bare loop, on a real API server."
+        prog="make loadtest", description="Measure the operator against a bare loop, on a real API server."
     )
     parser.add_argument(
         "--nodes", type=sizes, default=list(SIZES), metavar="N,N", help="sizes (default: 100,1000,5000)"
     )
-    parser.add_argument("--nccl", action="store_true", help="only what a validation costs beside NCCL")
-    parser.add_argument("--quick", action="store_true", help="100 nodes only: half a minute")
+    parser.add_argument(
+        "--nccl", action="store_true", help="measure only the cost of a validation next to NCCL"
+    )
+    parser.add_argument("--quick", action="store_true", help="100 nodes only, about half a minute")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGINT, _interrupted)  # a shell's background job inherits it as ignored

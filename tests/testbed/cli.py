@@ -42,7 +42,7 @@ def default_directory() -> Path:
 
 
 def up(options: Options) -> None:
-    """Start a testbed, or say that it runs."""
+    """Start a testbed, or find the one that runs."""
     with daemon.only_one(options.dir):
         result = daemon.holder(options.dir)
         if result is None:
@@ -83,14 +83,14 @@ def _command(directory: Path) -> str:
 
 
 def down(options: Options) -> None:
-    """End everything."""
+    """Stop the testbed and everything in it."""
     with daemon.only_one(options.dir):
         print("stopped" if daemon.stop(options.dir) else "not running")
         daemon.clear(options.dir)
 
 
 def status(options: Options) -> None:
-    """What runs, and where."""
+    """Show whether the testbed runs, and where."""
     result = _running(options)
     specs = Nodes(options.dir).specs()
     print(f"running: pid {result.pid}, {len(specs)} nodes, in {options.dir}")
@@ -98,13 +98,13 @@ def status(options: Options) -> None:
 
 
 def serve(options: Options) -> None:
-    """Hold a testbed in the foreground (what `up` starts)."""
+    """Run a testbed in the foreground (`up` starts this)."""
     plugs = (plug.partition("=") for plug in options.nodes)
     daemon.serve(options.dir, {name: profile or None for name, _, profile in plugs})
 
 
 def nodes(options: Options) -> None:
-    """A table of the nodes."""
+    """List the nodes."""
     result = _running(options)
     objects = asyncio.run(_fetch_nodes(Path(result.kubeconfig)))
     plugged = Nodes(options.dir)
@@ -151,9 +151,9 @@ def _ready(node: Object) -> str:
 
 
 def faults(options: Options) -> None:
-    """What can go wrong with simulated hardware, with the parameters and what they are by default."""
+    """List the faults, with their parameters and defaults."""
     del options
-    rows = [("FAULT", "PARAMETERS", "WHAT HAPPENS")]
+    rows = [("FAULT", "PARAMETERS", "EFFECT")]
     for name, one in sorted(FAULTS.items()):
         given = " ".join(f"{key}={value}" for key, value in one.parameters().items())
         rows.append((name, given or "-", one.does))
@@ -161,7 +161,7 @@ def faults(options: Options) -> None:
 
 
 def fault(options: Options) -> None:
-    """Switch a fault on; `faults` lists them."""
+    """Start a fault on a node (`faults` lists them)."""
     _running(options)
     values = dict(_pair(item) for item in options.values)
     hardware = Nodes(options.dir).hardware(options.node)
@@ -177,14 +177,14 @@ def _pair(item: str) -> tuple[str, str]:
 
 
 def heal(options: Options) -> None:
-    """Take all faults away."""
+    """End all faults on a node."""
     _running(options)
     Nodes(options.dir).hardware(options.node).heal()
     print(f"{options.node}: healthy")
 
 
 def plug(options: Options) -> None:
-    """Add a node with a profile's hardware."""
+    """Add a node with the hardware of a profile."""
     _running(options)
     plugged = Nodes(options.dir)
     name = options.node or _free_name(options.profile, taken=set(plugged.specs()))
@@ -198,20 +198,20 @@ def _free_name(profile: str, *, taken: set[str]) -> str:
 
 
 def unplug(options: Options) -> None:
-    """Take a node away."""
+    """Remove a node."""
     _running(options)
     Nodes(options.dir).remove(options.node)
     print(f"{options.node}: removed")
 
 
 def logs(options: Options) -> None:
-    """What a pod's containers printed (there is no kubelet port for `kubectl logs`)."""
+    """Print the logs of a pod (`kubectl logs` does not work: simulated kubelets have no port)."""
     _running(options)
     print(read_logs(Nodes(options.dir).pods, namespace=options.namespace, pod=options.pod), end="")
 
 
 def env(options: Options) -> None:
-    """Lines for `eval "$(python -m testbed env)"`."""
+    """Print KUBECONFIG for `eval "$(python -m testbed env)"`."""
     print(f"export KUBECONFIG={shlex.quote(_running(options).kubeconfig)}")
 
 
@@ -232,7 +232,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m testbed", description="A simulated GPU cluster on this machine."
     )
     root.add_argument(
-        "--dir", type=Path, default=default_directory(), help="where it lives (default: %(default)s)"
+        "--dir", type=Path, default=default_directory(), help="its directory (default: %(default)s)"
     )
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 

@@ -17,6 +17,7 @@ from testbed.kubelet import Kubelet
 from testbed.kubelet.api import Api
 from testbed.kubelet.errors import ApiError
 from testbed.kubelet.process import alive
+from testbed.wait import DEADLINE_SECONDS
 
 Object = dict[str, Any]
 
@@ -66,7 +67,9 @@ class PodRunner:
                 return None
             raise
 
-    async def until(self, name: str, reached: Callable[[Object], Any], *, seconds: float = 20) -> Object:
+    async def until(
+        self, name: str, reached: Callable[[Object], Any], *, seconds: float = DEADLINE_SECONDS
+    ) -> Object:
         """The pod, once `reached` is true of it."""
         pod: Object = await wait_for(lambda: self._if(name, reached), seconds=seconds)
         return pod
@@ -75,7 +78,7 @@ class PodRunner:
         pod = await self.pod(name)
         return pod if pod is not None and reached(pod) else None
 
-    async def ended(self, name: str, *, seconds: float = 20) -> Object:
+    async def ended(self, name: str, *, seconds: float = DEADLINE_SECONDS) -> Object:
         """The pod's status once it has Succeeded or Failed."""
         pod = await self.until(
             name, lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"), seconds=seconds
@@ -87,7 +90,7 @@ class PodRunner:
         """The pod once its first container runs."""
         return await self.until(name, lambda pod: "running" in state(pod))
 
-    async def gone(self, name: str, *, seconds: float = 20) -> None:
+    async def gone(self, name: str, *, seconds: float = DEADLINE_SECONDS) -> None:
         """Wait until the API has no such pod."""
 
         async def absent() -> bool:
@@ -105,7 +108,7 @@ class PodRunner:
         return result
 
 
-async def wait_for(condition: Callable[[], Awaitable[Any]], *, seconds: float = 20) -> Any:
+async def wait_for(condition: Callable[[], Awaitable[Any]], *, seconds: float = DEADLINE_SECONDS) -> Any:
     """Poll until the condition gives something truthy; TimeoutError after `seconds`."""
     async with asyncio.timeout(seconds):
         while True:

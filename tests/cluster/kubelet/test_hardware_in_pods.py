@@ -72,7 +72,7 @@ async def test_an_unhealthy_gpu_leaves_the_nodes_allocatable(runner: PodRunner, 
     try:
         for change, left in ((lambda: hardware.fault("device-unhealthy", gpu=1), "1"), (hardware.heal, "2")):
             change()
-            await wait_for(partial(tells, runner, name, "2", left), seconds=10)
+            await wait_for(partial(tells, runner, name, "2", left))
     finally:
         await kubelet.stop(NodeObject.DELETE)
 

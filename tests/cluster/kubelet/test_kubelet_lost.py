@@ -49,7 +49,7 @@ async def test_no_process_outlives_a_killed_kubelet(runner: PodRunner, tmp_path:
             f"import os, subprocess, sys, time\n{GRANDCHILD}print(child.pid, flush=True)\ntime.sleep(600)"
         )
         pod = await runner.run(script, nodeName=name)
-        log_file = await wait_for(lambda: asyncio.to_thread(_log_of, home, pod), seconds=30)
+        log_file = await wait_for(lambda: asyncio.to_thread(_log_of, home, pod))
         main = find_processes(home / "nodes", namespace="default", pod=pod)[0].pid
         pids = [main, int(log_file.read_text())]
         assert all(alive(pid) for pid in pids)
@@ -80,5 +80,5 @@ async def test_a_pods_end_outlasts_the_api_server(
     go.touch()
     await all_dead(runner.pids(name))
     await asyncio.to_thread(control_plane.start_apiserver)
-    assert end(await runner.ended(name, seconds=60))["message"] == "done"
-    assert end(await runner.ended(await runner.run(say("seen")), seconds=60))["message"] == "seen"
+    assert end(await runner.ended(name))["message"] == "done"
+    assert end(await runner.ended(await runner.run(say("seen"))))["message"] == "seen"

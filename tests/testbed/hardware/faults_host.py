@@ -40,7 +40,7 @@ def nic_slow(machine: Machine, *, nic: Parameter = 0) -> None:
 def nic_errors(
     machine: Machine, *, nic: Parameter = 0, counter: str = "symbol_error", count: Parameter = 1000
 ) -> None:
-    """A network port has made errors: so many when the fault comes (counters of sysfs' files do not run)."""
+    """A network port has made this many errors (counters in sysfs do not grow)."""
     name = choice("counter", counter, {name: name for name in PORT_COUNTERS})
     machine.port_steps[_nic(machine, nic), name] = whole("count", count, least=1)
 
@@ -58,7 +58,7 @@ def psu_alarm(machine: Machine, *, chip: str = "", sensor: str = "") -> None:
 
 @fault("rail-out-of-range")
 def rail_out_of_range(machine: Machine, *, chip: str = "", sensor: str = "", percent: Parameter = 88) -> None:
-    """A voltage reads this share of what it was (default: 12 V if one is named so, else the first)."""
+    """A voltage reads this share of its normal value (default: 12 V if one is named so, else the first)."""
     volts = [(n, s) for n, s in _sensors(machine, chip=chip, sensor=sensor) if _kind(s) == "in"]
     needs(machine, bool(volts), "hwmon sensor of a voltage" + _named(chip, sensor))
     twelve = [(n, s) for n, s in volts if s.label is not None and TWELVE.search(s.label)]

@@ -34,7 +34,7 @@ def _change(machine: Machine, **changes: object) -> None:
 
 @fault("nccl-hang")
 def nccl_hang(machine: Machine, *, phase: str = "measure", arm: str = "all") -> None:
-    """NCCL never comes back (phase: init, load, measure, check, pairs, teardown), nor heeds SIGTERM."""
+    """NCCL hangs in a phase (init, load, measure, check, pairs, teardown) and ignores SIGTERM."""
     _add(machine, trouble.HANG, arm=arm, phase=phase)
 
 
@@ -65,7 +65,7 @@ def nccl_no_engine(machine: Machine) -> None:
 
 @fault("nccl-cold-init")
 def nccl_cold_init(machine: Machine, *, seconds: Parameter = 50, arm: str = "all") -> None:
-    """Communicators take long, as where kernels load cold (55 s on a B200, NVIDIA/nccl issue 1646)."""
+    """Communicators take long to set up, as with cold kernels (55 s on a B200, NVIDIA/nccl issue 1646)."""
     _add(machine, trouble.COLD_INIT, arm=arm)
     _change(machine, seconds=float(whole("seconds", seconds, least=0)))
 
@@ -81,25 +81,25 @@ def nccl_nvls_broken(machine: Machine, *, kind: str = "init") -> None:
 
 @fault("nccl-wrong-data")
 def nccl_wrong_data(machine: Machine, *, arm: str = "all") -> None:
-    """What arrives is not what was sent."""
+    """Received data differs from what was sent."""
     _add(machine, trouble.WRONG_DATA, arm=arm)
 
 
 @fault("nccl-garbage")
 def nccl_garbage(machine: Machine, *, arm: str = "all") -> None:
-    """The engine says what nobody can read, after its first result."""
+    """The engine prints garbage after its first result."""
     _add(machine, trouble.GARBAGE, arm=arm)
 
 
 @fault("nccl-partial")
 def nccl_partial(machine: Machine, *, arm: str = "all") -> None:
-    """The engine ends well after its first result, without having said so."""
+    """The engine exits with 0 after its first result, without reporting the end."""
     _add(machine, trouble.PARTIAL, arm=arm)
 
 
 @fault("slow-link")
 def slow_link(machine: Machine, *, gpu: Parameter = 0, peer: Parameter = 1, percent: Parameter = 30) -> None:
-    """Between two GPUs bytes are slow: copies show which, a ring is only slow."""
+    """Transfers between two GPUs are slow: copies show which, a ring is only slow."""
     one, other = machine.gpu(gpu), machine.gpu(peer)
     if one == other:
         raise HardwareError(f"gpu and peer are both {one}: a link joins two")
@@ -109,35 +109,35 @@ def slow_link(machine: Machine, *, gpu: Parameter = 0, peer: Parameter = 1, perc
 
 @fault("nvlink-down-in-fact")
 def nvlink_down_in_fact(machine: Machine) -> None:
-    """NVLinks are up in name and carry nothing: bytes between GPUs go through host memory."""
+    """The driver reports NVLinks as up, but they carry no data: transfers go through host memory."""
     needs(machine, machine.profile.model.links is not None, "NVLinks")
     _add(machine, trouble.LINKS_DEAD)
 
 
 @fault("nccl-slow")
 def nccl_slow(machine: Machine, *, percent: Parameter = 70, arm: str = "all") -> None:
-    """Collectives reach so many per cent of what is usual, and no pair is to blame."""
+    """Collectives reach this share of their usual bandwidth, on all pairs alike."""
     _add(machine, trouble.SLOW, arm=arm)
     _change(machine, percent=float(whole("percent", percent, least=1, most=100)))
 
 
 @fault("nccl-unsteady")
 def nccl_unsteady(machine: Machine, *, percent: Parameter = 80) -> None:
-    """Runs do not agree: about every second one reaches only so many per cent."""
+    """Runs differ: about every second one reaches only this share."""
     _add(machine, trouble.UNSTEADY)
     _change(machine, percent=float(whole("percent", percent, least=1, most=100)))
 
 
 @fault("nccl-in-real-time")
 def nccl_in_real_time(machine: Machine, *, percent: Parameter = 100) -> None:
-    """No fault: measuring takes as long as it would (or so many per cent), instead of a thousandth."""
+    """No fault: NCCL takes its real time (or this share of it) instead of a thousandth."""
     _add(machine, trouble.PACE)
     _change(machine, percent=float(whole("percent", percent, least=0)))
 
 
 @fault("gpu-in-use")
 def gpu_in_use(machine: Machine, *, gpu: Parameter = 0, pid: Parameter = 4242, mib: Parameter = 1024) -> None:
-    """A process computes on a GPU, whoever it belongs to."""
+    """A process computes on a GPU."""
     number = machine.gpu(gpu)
     reported = f"{whole('pid', pid, least=1)}:{whole('mib', mib, least=0) << 20}"
     machine.values[number, "processes"] = " ".join(

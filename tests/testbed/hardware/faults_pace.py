@@ -34,7 +34,7 @@ def power_brake(machine: Machine, *, gpu: Parameter = 0, percent: Parameter = 10
 
 @fault("hw-slowdown")
 def hw_slowdown(machine: Machine, *, gpu: Parameter = 0, percent: Parameter = 100) -> None:
-    """The hardware slowdown bit stands, without any of its causes and without a counter."""
+    """The hardware slowdown bit is set, without a cause and without a counter."""
     _hold(machine, machine.gpu(gpu), "hw_slowdown", percent=percent, when=When.ALWAYS)
 
 
@@ -57,20 +57,20 @@ def power_cap_low(machine: Machine, *, gpu: Parameter = 0, percent: Parameter = 
 
 @fault("slow-clock")
 def slow_clock(machine: Machine, *, gpu: Parameter = 0, percent: Parameter = 60) -> None:
-    """A GPU works at this share of its clock, and nothing says why."""
+    """A GPU works at this share of its clock, and no reason is reported."""
     share = 10 * whole("percent", percent, least=1, most=100)
     machine.values[machine.gpu(gpu), "clock.share"] = str(share)
 
 
 @fault("hot")
 def hot(machine: Machine, *, gpu: Parameter = 0, celsius: Parameter = 95) -> None:
-    """A GPU's core has this temperature, whatever it does."""
+    """A GPU's core has this temperature at any load."""
     machine.values[machine.gpu(gpu), "temperature.now"] = str(whole("celsius", celsius))
 
 
 @fault("hot-memory")
 def hot_memory(machine: Machine, *, gpu: Parameter = 0, celsius: Parameter = "") -> None:
-    """A GPU's memory has this temperature (default: its limit), whatever it does."""
+    """A GPU's memory has this temperature (default: its limit) at any load."""
     model = machine.profile.model
     needs(machine, model.memory_temperature is not None, "memory temperature sensor")
     limit = model.thresholds.memory_max if model.thresholds else None
@@ -80,7 +80,7 @@ def hot_memory(machine: Machine, *, gpu: Parameter = 0, celsius: Parameter = "")
 
 @fault("fan-stopped")
 def fan_stopped(machine: Machine, *, gpu: Parameter = 0, fan: Parameter = 0) -> None:
-    """A fan of the card does not turn, whatever it is told."""
+    """A fan of the card does not turn, although it is told to."""
     fans = machine.profile.model.fans
     needs(machine, fans is not None, "fans on its cards: they are cooled from outside")
     assert fans is not None

@@ -33,7 +33,7 @@ def gpu_lost(machine: Machine, *, gpu: Parameter = 0, nvml: str = "error", pci: 
 
 @fault("reset-required")
 def reset_required(machine: Machine, *, gpu: Parameter = 0) -> None:
-    """A GPU answers nothing but that it has to be reset."""
+    """A GPU answers every call with the error that it must be reset."""
     machine.handles[machine.gpu(gpu)] = RESET_REQUIRED
 
 
@@ -61,7 +61,7 @@ def recovery_action(machine: Machine, *, gpu: Parameter = 0, action: Parameter =
 
 @fault("xid")
 def xid(machine: Machine, *, gpu: Parameter = 0, number: Parameter = 79, per_second: Parameter = 20) -> None:
-    """A GPU keeps throwing this Xid; only those who have registered for events hear of it."""
+    """A GPU raises this Xid again and again; only clients registered for events receive it."""
     needs(machine, machine.profile.model.xid_events, "events: its driver delivers none")
     name = f"xid.{whole('number', number, least=1, most=1023)}"
     machine.steps[machine.gpu(gpu), name] = 1
@@ -90,7 +90,7 @@ def gpus_hidden(machine: Machine, *, visible: Parameter = "") -> None:
 
 @fault("counters-restarted")
 def counters_restarted(machine: Machine, *, kind: str = "driver-reload", gpu: Parameter = 0) -> None:
-    """Counters begin anew (kind: driver-reload, gpu-reset, last-client: again when an idle GPU is let go)."""
+    """Counters restart at 0 (kind: driver-reload, gpu-reset, last-client: also when an idle GPU is free)."""
     everyone = range(len(machine.gpus))
     gpus = {"driver-reload": everyone, "gpu-reset": [machine.gpu(gpu)], "last-client": everyone}
     machine.restarts |= set(choice("kind", kind, gpus))
