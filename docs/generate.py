@@ -19,8 +19,7 @@ from pathlib import Path
 from prometheus_client.metrics import MetricWrapperBase
 
 from nodegauge_judge import CATALOGUE, Cause, Judged
-from nodegauge_judge import reference as findings
-from nodegauge_judge.nccl import reference as expectations
+from nodegauge_judge.reference import expectations_page, findings_page
 from nodegauge_operator import names, reasons
 from nodegauge_operator.api.report import GateState
 from nodegauge_operator.metrics import Metrics
@@ -153,8 +152,8 @@ def metrics_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "expectations.md": expectations.page,
-    "findings.md": findings.page,
+    "expectations.md": expectations_page,
+    "findings.md": findings_page,
     "labels.md": labels_page,
     "metrics.md": metrics_page,
 }

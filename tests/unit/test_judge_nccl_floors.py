@@ -24,7 +24,7 @@ from nodegauge_judge.nccl.measurement import (
     busbw_factor,
     busbw_gbps,
 )
-from nodegauge_judge.nccl.reference import page
+from nodegauge_judge.reference import expectations_page
 from support.nccl_results import MIB, codes, finding
 
 ROOT = Path(__file__).parents[2]
@@ -193,7 +193,7 @@ def test_the_package_contains_the_expectations() -> None:
 def test_the_committed_page_shows_every_expectation() -> None:
     """It is generated, and each expectation stands on it with its source."""
     committed = (ROOT / "docs" / "reference" / "expectations.md").read_text(encoding="utf-8")
-    assert committed == page()
+    assert committed == expectations_page()
     assert all(expectation.source in committed for expectation in PUBLISHED)
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nodegauge_judge import CATALOGUE, Answer, Effect, Gate, Judged, Rule, Severity, Thresholds
 from nodegauge_judge.model import Cause, GateKind
 from nodegauge_judge.nccl.judge import NCCL_RULES
-from nodegauge_judge.reference import page
+from nodegauge_judge.reference import findings_page
 from nodegauge_judge.rule import Observation
 from nodegauge_judge.rules import HEALTH_RULES
 
@@ -34,7 +34,7 @@ HISTORY_BITS = {
 
 def test_the_committed_page_is_generated_from_the_rules() -> None:
     """Run `make reference` after a change."""
-    assert PAGE.read_text(encoding="utf-8") == page()
+    assert PAGE.read_text(encoding="utf-8") == findings_page()
 
 
 def test_the_reference_module_prints_the_page() -> None:
@@ -42,7 +42,7 @@ def test_the_reference_module_prints_the_page() -> None:
     made = subprocess.run(
         [sys.executable, "-X", "utf8", "-m", "nodegauge_judge.reference"], capture_output=True, check=True
     )
-    assert made.stdout.decode() == page()
+    assert made.stdout.decode() == findings_page()
 
 
 @pytest.mark.parametrize("rule", CATALOGUE.values(), ids=lambda rule: rule.code)
@@ -145,7 +145,9 @@ def test_the_judge_uses_every_threshold_and_the_page_explains_it() -> None:
     )
     for field in msgspec.structs.fields(Thresholds):
         assert re.search(rf"\.{field.name}\b", code), field.name
-        row = re.search(rf"^\| `{field.encode_name}` \| {field.default:g} \| (.+) \|$", page(), re.MULTILINE)
+        row = re.search(
+            rf"^\| `{field.encode_name}` \| {field.default:g} \| (.+) \|$", findings_page(), re.MULTILINE
+        )
         assert row is not None
         assert f"Default {field.default:g}." in row[1]
         assert re.search(r"Chosen by this project[.:]|Source: ", row[1])
