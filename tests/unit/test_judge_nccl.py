@@ -18,7 +18,7 @@ from nodegauge_judge import (
     judge_health,
 )
 from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl
-from nodegauge_judge.nccl.model import Agreement
+from nodegauge_judge.nccl.measurement import Agreement
 from support.nccl_results import GIB, MIB, codes, finding
 
 

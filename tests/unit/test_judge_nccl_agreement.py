@@ -13,7 +13,7 @@ from nodegauge_contract import NOT_READ, ArmName, Problem, Result
 from nodegauge_judge import Verdict
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl
-from nodegauge_judge.nccl.model import Agreement
+from nodegauge_judge.nccl.measurement import Agreement
 from support.nccl_results import SHM, codes, finding
 
 # -- agreement with what NVML reports

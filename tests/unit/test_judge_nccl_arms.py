@@ -11,7 +11,7 @@ import support.nccl_results as nccl
 from nodegauge_contract import NOT_READ, ArmName, ArmOutcome, Phase, Problem, Result
 from nodegauge_judge import Answer, Severity, Verdict
 from nodegauge_judge.nccl.judge import judge_nccl
-from nodegauge_judge.nccl.model import Agreement
+from nodegauge_judge.nccl.measurement import Agreement
 from support.nccl_results import GIB, MIB, SHM, codes, finding
 
 DEFAULT, NVLS_OFF, P2P_OFF = ArmName.DEFAULT, ArmName.NVLS_OFF, ArmName.P2P_OFF

@@ -16,8 +16,7 @@ from nodegauge_contract import NOT_READ, ArmName, Phase, Result
 from nodegauge_judge import Answer, NodeFacts, Severity, Sharing, Thresholds, Verdict
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
-from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Measurement
-from nodegauge_judge.nccl.model import Agreement, NcclJudgement
+from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Agreement, Measurement, NcclJudgement
 from support.disturbing import disturbed
 from support.nccl_results import GIB, codes
 

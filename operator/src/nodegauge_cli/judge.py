@@ -22,7 +22,7 @@ from nodegauge_contract import Collective, Result
 from nodegauge_judge import Judgement, Thresholds, ThresholdsInvalid, Verdict, judge_health
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
-from nodegauge_judge.nccl.model import NcclJudgement
+from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
 

@@ -27,8 +27,7 @@ from nodegauge_judge import (
     Verdict,
 )
 from nodegauge_judge.nccl.grading import size_text
-from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement
-from nodegauge_judge.nccl.model import NcclJudgement
+from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement, NcclJudgement
 
 _VERDICTS = {
     Verdict.PASS: "bold green",

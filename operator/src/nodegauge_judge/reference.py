@@ -1,6 +1,6 @@
-"""The reference page of findings, generated from the rules: `python -m nodegauge_judge.reference`.
+"""The reference pages of findings and of expected bandwidth, generated from the rules and the data.
 
-It prints `docs/reference/findings.md` (`make reference` writes it); a test fails when the committed page
+`python -m nodegauge_judge.reference` prints `docs/reference/findings.md`; a test fails when a committed page
 differs.
 """
 
@@ -201,3 +201,7 @@ def _expectation_row(row: Expectation, *, share: float) -> str:
         row.source.replace("|", "\\|"),
     )
     return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    print(findings_page(), end="")

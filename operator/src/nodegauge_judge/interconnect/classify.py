@@ -13,7 +13,7 @@ from math import floor
 
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, clip, short_name
-from nodegauge_judge.interconnect import link_counts, p2p
+from nodegauge_judge.interconnect import nvlink_state
 from nodegauge_judge.model import Evidence, Interconnect, InterconnectClass
 
 RATES = (14.0625, 20.0, 25.0, 50.0)
@@ -80,7 +80,7 @@ def _class(case: Case) -> Interconnect:
         message = f"no GPU of {size} has an active NVLink: they talk over PCIe"
         return _classified(InterconnectClass.PCIE, Reason.NO_NVLINK, message)
     joined = [[False] * size for _ in range(size)]
-    for pair in p2p.examine(case.result, case.lanes):
+    for pair in nvlink_state.examine(case.result, case.lanes):
         joined[pair.i][pair.j] = joined[pair.j][pair.i] = True
     if ring(joined) is Ring.YES:
         gbps = nvlink_gbps(case)
@@ -147,13 +147,13 @@ def _mig(case: Case) -> Objection:
 
 def _fabric(case: Case) -> Objection:
     for gpu in case.result.gpus:
-        if problem := p2p.fabric_problem(gpu):
+        if problem := nvlink_state.fabric_problem(gpu):
             return Reason.FABRIC_DISAGREES, f"{short_name(gpu)}: {problem}"
     return None
 
 
 def _refused(case: Case) -> Objection:
-    refused = [pair for pair in p2p.examine(case.result, case.lanes) if pair.refused]
+    refused = [pair for pair in nvlink_state.examine(case.result, case.lanes) if pair.refused]
     if not refused:
         return None
     gpus, first = case.result.gpus, refused[0]
@@ -167,7 +167,7 @@ def _unresolved(case: Case) -> Objection:
             Reason.LINKS_UNRESOLVED,
             f"NVLinks of {short_name(case.result.gpus[doubt.gpu])}: {clip(doubt.reason)}",
         )
-    for i, j in p2p.silently_joined(case.result, case.lanes):
+    for i, j in nvlink_state.silently_joined(case.result, case.lanes):
         pair = f"{short_name(case.result.gpus[i])} and {short_name(case.result.gpus[j])}"
         return (
             Reason.LINKS_UNRESOLVED,
@@ -177,7 +177,7 @@ def _unresolved(case: Case) -> Objection:
 
 
 def _degraded(case: Case) -> Objection:
-    short = min(link_counts.failed(case), key=lambda s: s.ratio, default=None)
+    short = min(nvlink_state.failed(case), key=lambda s: s.ratio, default=None)
     if short is None:
         return None
     name = short_name(case.result.gpus[short.gpu_index])
@@ -185,7 +185,7 @@ def _degraded(case: Case) -> Objection:
 
 
 def _p2p_unreadable(case: Case) -> Objection:
-    for pair in p2p.examine(case.result, case.lanes):
+    for pair in nvlink_state.examine(case.result, case.lanes):
         if pair.unknown:
             names = f"{short_name(case.result.gpus[pair.i])} and {short_name(case.result.gpus[pair.j])}"
             return Reason.P2P_UNREADABLE, f"P2P between {names}: {pair.unknown[0]}"

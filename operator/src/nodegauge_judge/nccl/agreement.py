@@ -24,10 +24,8 @@ from nodegauge_judge.nccl.grading import (
     p2p_off_busbw,
     size_text,
 )
-from nodegauge_judge.nccl.measurement import MeasuredPair, PairGroup
-from nodegauge_judge.nccl.model import Agreement
-from nodegauge_judge.rule import Observation, Probe
-from nodegauge_judge.rules.steps import DRIVER_LOG, OWN_RUN, VENDOR
+from nodegauge_judge.nccl.measurement import Agreement, MeasuredPair, PairGroup
+from nodegauge_judge.rule import DRIVER_LOG, OWN_RUN, VENDOR, Observation, Probe
 
 Assessment = tuple[Agreement, str]
 """The agreement, and one sentence with the numbers behind it."""

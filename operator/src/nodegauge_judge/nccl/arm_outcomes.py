@@ -14,8 +14,7 @@ from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Scalar, Severit
 from nodegauge_judge.nccl.floors import uses_p2p
 from nodegauge_judge.nccl.grading import Grading, NcclRule, nvls_broken, of_node, size_text, succeeded
 from nodegauge_judge.nccl.measurement import MeasuredArm, Measurement
-from nodegauge_judge.rule import Observation, Probe
-from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, OWN_RUN, REBOOT, VENDOR
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, OWN_RUN, REBOOT, VENDOR, Observation, Probe
 
 ARMS = {
     ArmName.DEFAULT.value: "NCCL defaults",

@@ -26,8 +26,7 @@ from nodegauge_judge.nccl.grading import (
     run_key,
 )
 from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
-from nodegauge_judge.rule import Observation, Probe
-from nodegauge_judge.rules.steps import OWN_RUN, REPORT, VENDOR
+from nodegauge_judge.rule import OWN_RUN, REPORT, VENDOR, Observation, Probe
 
 CFS_PERIOD_MS = 100
 """The most that one throttled period costs.  Source: the kernel's default cpu.cfs_period_us."""

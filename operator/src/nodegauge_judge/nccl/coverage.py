@@ -18,8 +18,7 @@ from nodegauge_judge.nccl.grading import (
     size_text,
 )
 from nodegauge_judge.nccl.measurement import GIB
-from nodegauge_judge.rule import Observation, Probe
-from nodegauge_judge.rules.steps import DRIVER_LOG, REPORT
+from nodegauge_judge.rule import DRIVER_LOG, REPORT, Observation, Probe
 
 NAMES_LISTED = 8
 """Names that a message lists."""

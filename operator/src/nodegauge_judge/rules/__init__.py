@@ -10,8 +10,7 @@ from nodegauge_judge.case import HealthRule
 from nodegauge_judge.rules import (
     clocks,
     driver_errors,
-    gpu_faults,
-    inventory,
+    gpus,
     memory,
     nics,
     nvlink,
@@ -25,7 +24,7 @@ from nodegauge_judge.rules import (
 
 HEALTH_RULES: tuple[HealthRule, ...] = (
     *reading.RULES,
-    *gpu_faults.RULES,
+    *gpus.RULES,
     *nvlink.RULES,
     *throttling.RULES,
     *thermal.RULES,
@@ -36,5 +35,5 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *pcie.RULES,
     *nics.RULES,
     *sensors.RULES,
-    *inventory.RULES,
+    *gpus.DIFFERENCES,
 )

@@ -15,9 +15,8 @@ from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Severity
-from nodegauge_judge.rule import Observation
+from nodegauge_judge.rule import REPORT, VENDOR, Observation
 from nodegauge_judge.rules.power import is_capped
-from nodegauge_judge.rules.steps import REPORT, VENDOR
 from nodegauge_judge.throttle import Bit
 
 SET_BY_USER = (0x2, 0x10, 0x100)

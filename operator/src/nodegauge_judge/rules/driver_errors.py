@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from nodegauge_contract import Gpu
 from nodegauge_judge.case import Case, HealthRule, all_answered, of_gpu
 from nodegauge_judge.model import Cause, Gate, GateKind, Severity
-from nodegauge_judge.rule import Observation
-from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
 
 NO_ACTION = 0
 ACTIONS = {

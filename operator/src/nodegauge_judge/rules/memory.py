@@ -16,8 +16,7 @@ from nodegauge_contract import Gpu
 from nodegauge_judge.case import Case, HealthRule, is_not_supported, number, of_gpu
 from nodegauge_judge.history.growth import GpuGrowth
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
-from nodegauge_judge.rule import Observation
-from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, RESET, VENDOR
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, RESET, VENDOR, Observation
 
 SET = ON = 1
 OFF = 0

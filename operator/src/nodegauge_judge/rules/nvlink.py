@@ -10,12 +10,10 @@ from nodegauge_contract.nvlink import Doubt, Unresolved
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, HealthRule, clip, full_name, links_in_words, of_gpu, short_name
 from nodegauge_judge.history.growth import GpuGrowth
-from nodegauge_judge.interconnect import link_counts, p2p
-from nodegauge_judge.interconnect.link_counts import Against, Shortfall
-from nodegauge_judge.interconnect.p2p import PairP2p
+from nodegauge_judge.interconnect import nvlink_state
+from nodegauge_judge.interconnect.nvlink_state import Against, PairP2p, Shortfall
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
-from nodegauge_judge.rule import Observation
-from nodegauge_judge.rules.steps import DRIVER_LOG, RESET
+from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
 
 FABRIC_WEIGHT = 10
 """A fabric that is not ready is named before the pairs: they refuse because of it."""
@@ -25,7 +23,7 @@ def p2p_refused(case: Case) -> Iterator[Observation]:
     """Pairs with NVLinks that refuse P2P, and GPUs whose fabric is not ready."""
     if case.lanes.mig:
         return
-    refused = [pair for pair in p2p.examine(case.result, case.lanes) if pair.refused]
+    refused = [pair for pair in nvlink_state.examine(case.result, case.lanes) if pair.refused]
     for pair in refused:
         a, b = case.result.gpus[pair.i], case.result.gpus[pair.j]
         yield Observation(
@@ -40,13 +38,13 @@ def p2p_refused(case: Case) -> Iterator[Observation]:
             weight=len(pair.refused),
         )
     for gpu in case.result.gpus:
-        if problem := p2p.fabric_problem(gpu):
+        if problem := nvlink_state.fabric_problem(gpu):
             yield _fabric(gpu, problem)
 
 
 def nvlink_degraded(case: Case) -> Iterator[Observation]:
     """GPUs with fewer links than their siblings or their own history, and links that make errors."""
-    for shortfall in link_counts.shortfalls(case):
+    for shortfall in nvlink_state.shortfalls(case):
         yield _degraded(case, shortfall)
     if not case.lanes.mig:
         for gpu, growth in zip(case.result.gpus, case.growth.gpus, strict=True):
@@ -56,12 +54,12 @@ def nvlink_degraded(case: Case) -> Iterator[Observation]:
 def links_read(case: Case) -> bool:
     """Whether every GPU's links could be counted."""
     complete = visibility.is_complete(case) and not case.lanes.mig
-    return complete and not link_counts.uncertain(case)
+    return complete and not nvlink_state.uncertain(case)
 
 
 def p2p_read(case: Case) -> bool:
     """Whether the P2P status of every pair with links is known."""
-    unknown = any(pair.unknown for pair in p2p.examine(case.result, case.lanes))
+    unknown = any(pair.unknown for pair in nvlink_state.examine(case.result, case.lanes))
     return links_read(case) and not unknown
 
 
@@ -75,7 +73,7 @@ def nvlink_unresolved(case: Case) -> Iterable[Observation]:
     if case.lanes.mig or cut_off or len(case.result.gpus) < 2 or visibility.missing(case):
         return []
     gpus = case.result.gpus
-    explained = {shortfall.gpu_index for shortfall in link_counts.shortfalls(case)}
+    explained = {shortfall.gpu_index for shortfall in nvlink_state.shortfalls(case)}
     links = [
         _unresolved(gpus[doubt.gpu], doubt)
         for doubt in case.lanes.unresolved
@@ -83,12 +81,12 @@ def nvlink_unresolved(case: Case) -> Iterable[Observation]:
     ]
     claims = [
         _pair(gpus, (i, j), "They claim P2P over NVLink, but no link between them is reported.", links=0)
-        for i, j in p2p.silently_joined(case.result, case.lanes)
+        for i, j in nvlink_state.silently_joined(case.result, case.lanes)
         if not case.lanes.unresolved and not {i, j} & explained
     ]
     unknown = [
         _pair(gpus, (pair.i, pair.j), _unknown_p2p(pair), links=pair.links)
-        for pair in p2p.examine(case.result, case.lanes)
+        for pair in nvlink_state.examine(case.result, case.lanes)
         if pair.unknown and not pair.refused
     ]
     return links + claims + unknown

@@ -13,8 +13,7 @@ from statistics import median
 from nodegauge_contract import Gpu
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Scalar, Severity
-from nodegauge_judge.rule import Observation
-from nodegauge_judge.rules.steps import DRAIN, VENDOR
+from nodegauge_judge.rule import DRAIN, VENDOR, Observation
 
 SECONDS_PER_HOUR = 3600
 

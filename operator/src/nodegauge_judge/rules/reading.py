@@ -12,8 +12,7 @@ from nodegauge_contract import Gpu, Problem, ProblemKind
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, HealthRule, clip, full_name, short_name
 from nodegauge_judge.model import Scalar, Severity
-from nodegauge_judge.rule import Effect, Observation
-from nodegauge_judge.rules.steps import DRAIN, DRIVER_LOG, POD_LOG, REPORT
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, POD_LOG, REPORT, Effect, Observation
 
 _SICK_GPU = {
     ProblemKind.GPU_LOST: "gpu-lost",

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from nodegauge_contract import Sensor
 from nodegauge_judge.case import Case, HealthRule, all_answered, clip, full_name, number, of_gpu, short_name
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
-from nodegauge_judge.rule import Observation
-from nodegauge_judge.rules.steps import DRAIN, REPORT
+from nodegauge_judge.rule import DRAIN, REPORT, Observation
 from nodegauge_judge.thresholds import Thresholds
 
 NOMINAL = 12.0

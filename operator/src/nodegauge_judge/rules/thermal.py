@@ -17,8 +17,7 @@ from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu
 from nodegauge_judge.history.model import WARM_LIMIT
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
-from nodegauge_judge.rule import Observation
-from nodegauge_judge.rules.steps import AIR_FLOW
+from nodegauge_judge.rule import AIR_FLOW, Observation
 from nodegauge_judge.thresholds import Thresholds
 
 PLAUSIBLE_LIMIT = range(50, 131)

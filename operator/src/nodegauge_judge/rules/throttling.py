@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, HealthRule, of_gpu
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
-from nodegauge_judge.rule import Observation
-from nodegauge_judge.rules.steps import AIR_FLOW, DRAIN, DRIVER_LOG, VENDOR
+from nodegauge_judge.rule import AIR_FLOW, DRAIN, DRIVER_LOG, VENDOR, Observation
 from nodegauge_judge.throttle import Slowdown, Source
 
 Measure = Callable[[Case, int], Slowdown | None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nodegauge_judge import Evidence, Severity
-from nodegauge_judge.nccl.model import Agreement
+from nodegauge_judge.nccl.measurement import Agreement
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ReportStatus, whole
 from nodegauge_operator.core.context import Context

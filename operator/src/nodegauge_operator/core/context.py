@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from nodegauge_judge import Probe, Verdict
-from nodegauge_judge.nccl.model import Peers, no_peers
+from nodegauge_judge.nccl.measurement import Peers, no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import NEVER, GateStatus, ProbeStatus, Report, ReportStatus, unstamp

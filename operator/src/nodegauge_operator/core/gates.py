@@ -24,7 +24,7 @@ from nodegauge_judge import (
     Probe,
     Severity,
 )
-from nodegauge_judge.nccl.model import NcclJudgement
+from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated
 from nodegauge_operator.api.report import NEVER, DesiredTaint, GateState, GateStatus, ReportStatus, stamp

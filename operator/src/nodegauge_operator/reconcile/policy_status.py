@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nodegauge_judge import Verdict
-from nodegauge_judge.nccl.model import Agreement
+from nodegauge_judge.nccl.measurement import Agreement
 from nodegauge_operator.api.report import NEVER, stamp
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client

@@ -17,7 +17,7 @@ from nodegauge_judge import History, NodeFacts, Probe, Thresholds, Verdict
 from nodegauge_judge.nccl.agreement import INTERCONNECT_CONTRADICTED
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
-from nodegauge_judge.nccl.model import Agreement, NcclJudgement
+from nodegauge_judge.nccl.measurement import Agreement, NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Budget, Policy, seconds
 from nodegauge_operator.api.report import (
