@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from nodegauge_contract import Ecc, Fan, LinkErrors, LinkGroup, Pcie, Unavailable
-from nodegauge_probes.collectors import error_counters, telemetry
+from nodegauge_probes.collectors import counters, telemetry
 from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.result_builder import GpuBuilder
 from support.library import Library
@@ -49,7 +49,7 @@ def test_remapped_rows_and_the_recovery_action(nvml: Nvml, library: Library, dev
     gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetRemappedRows", written(5, 2, 1, 0))
     library.has("nvmlDeviceGetFieldValues", fields({230: 4}, kind=UNSIGNED_INT))
-    error_counters.repair(nvml, device, gpu)
+    counters.repair(nvml, device, gpu)
     repair = gpu.repair.value
     rows = (repair.rows_corrected, repair.rows_uncorrected, repair.rows_pending, repair.rows_failed)
     assert rows == (5, 2, 1, 0)
@@ -67,7 +67,7 @@ def test_retired_pages_are_counted_by_cause(nvml: Nvml, library: Library, device
     gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetRetiredPages", pages)
     library.has("nvmlDeviceGetRetiredPagesPendingStatus", written(1))
-    error_counters.repair(nvml, device, gpu)
+    counters.repair(nvml, device, gpu)
     assert (gpu.repair.value.pages_single_bit, gpu.repair.value.pages_double_bit) == (3, 1)
     assert gpu.repair.value.pages_pending == 1
     assert gpu.repair.value.rows_failed == MISSING
@@ -87,7 +87,7 @@ def test_pending_repairs_and_unrepairable_memory(nvml: Nvml, library: Library, d
     gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetRepairStatus", status)
     library.has("nvmlDeviceGetUnrepairableMemoryFlag_v1", memory)
-    error_counters.repair(nvml, device, gpu)
+    counters.repair(nvml, device, gpu)
     assert (gpu.repair.value.channels_pending, gpu.repair.value.tpcs_pending) == (1, 0)
     assert gpu.repair.value.unrepairable == 1
 
@@ -107,7 +107,7 @@ def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Dev
     library.has("nvmlDeviceGetEccMode", written(1, 0))
     library.has("nvmlDeviceGetTotalEccErrors", total)
     library.has("nvmlDeviceGetSramEccErrorStatus", sram)
-    error_counters.ecc(nvml, device, gpu)
+    counters.ecc(nvml, device, gpu)
     assert gpu.ecc.value == Ecc(
         mode=1,
         volatile_corrected=1000,
@@ -123,7 +123,7 @@ def test_pcie_error_counters(nvml: Nvml, library: Library, device: Device) -> No
     gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetPcieReplayCounter", written(17))
     library.has("nvmlDeviceGetFieldValues", fields({95: 1, 173: 40, 169: 6}))
-    error_counters.pcie_errors(nvml, device, gpu)
+    counters.pcie_errors(nvml, device, gpu)
     assert gpu.pcie.value == Pcie(replays=17, replay_rollovers=1, correctable=40, recoveries=6)
 
 
@@ -146,7 +146,7 @@ def test_nvlink_errors_are_summed_over_links_that_are_up(
     gpu = linked(1, 0, 1)
     library.has("nvmlDeviceGetNvLinkErrorCounter", errors)
     library.has("nvmlDeviceGetFieldValues", fields({(214, 0): 1, (214, 2): 2, (221, 0): 5}))
-    error_counters.link_errors(nvml, device, gpu)
+    counters.link_errors(nvml, device, gpu)
     assert gpu.link_errors.value == LinkErrors(
         replay=101,
         recovery=202,
@@ -162,7 +162,7 @@ def test_nvlink_errors_are_summed_over_links_that_are_up(
 def test_a_gpu_without_active_links_has_no_link_errors(nvml: Nvml, library: Library, device: Device) -> None:
     """A reason in words, and the driver is not asked."""
     gpu = linked(0, 0)
-    error_counters.link_errors(nvml, device, gpu)
+    counters.link_errors(nvml, device, gpu)
     assert set(asdict(gpu.link_errors.value).values()) == {Unavailable("no active NVLink")}
     assert library.calls == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodegauge_contract import Counters, Growth, Int, Unavailable
-from nodegauge_probes.collectors.throttle_counters import Snapshot, choose, growth
+from nodegauge_probes.collectors.counters import Snapshot, choose, growth
 
 NO = Unavailable("NVML_ERROR_NOT_SUPPORTED")
 SILENT = [NO, NO, NO]

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from nodegauge_contract import Unavailable, Xids
-from nodegauge_probes.collectors import error_counters
+from nodegauge_probes.collectors import counters
 from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.result_builder import GpuBuilder
 from support.library import Library
@@ -58,8 +58,8 @@ def test_xids_are_told_of_their_gpu(
     """Distinct and in order; other kinds of events are none; an empty queue is no reason to ask again."""
     one, two = gpus[1][0], gpus[2][0]
     with_events(library, (one, XID, 79), (two, XID, 31), (one, XID, 79), (one, XID, 48), (two, CLOCK, 99))
-    error_counters.register_xids(nvml, gpus)
-    error_counters.collect_xids(nvml, gpus)
+    counters.register_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
     assert [gpu.xids.value for _, gpu in gpus] == [
         Xids(registered=True),
         Xids(registered=True, seen=[79, 48]),
@@ -75,9 +75,9 @@ def test_an_endless_stream_of_events_ends(
 ) -> None:
     """A GPU that throws Xids all the time does not keep the probe, nor fill the document."""
     with_events(library, *((gpus[0][0], XID, code) for code in range(1000)))
-    error_counters.register_xids(nvml, gpus)
-    error_counters.collect_xids(nvml, gpus)
-    assert library.calls.count("nvmlEventSetWait_v2") == error_counters.MAX_EVENTS
+    counters.register_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
+    assert library.calls.count("nvmlEventSetWait_v2") == counters.MAX_EVENTS
     assert len(gpus[0][1].xids.value.seen) == 32
 
 
@@ -86,7 +86,7 @@ def test_the_event_set_is_freed_before_the_driver_is_let_go_of(
 ) -> None:
     """Once, and not at all where none was made."""
     with_events(library)
-    error_counters.register_xids(nvml, gpus)
+    counters.register_xids(nvml, gpus)
     nvml.close()
     nvml.close()
     assert library.calls[-2:] == ["nvmlEventSetFree", "nvmlShutdown"]
@@ -104,8 +104,8 @@ def test_a_gpu_that_knows_no_xids_says_so(
 ) -> None:
     """`registered` false: no Xid of it would have been told."""
     with_events(library, supported=CLOCK)
-    error_counters.register_xids(nvml, gpus)
-    error_counters.collect_xids(nvml, gpus)
+    counters.register_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
     assert {gpu.xids.value.registered for _, gpu in gpus} == {False}
     assert "nvmlEventSetWait_v2" not in library.calls
 
@@ -120,8 +120,8 @@ def test_a_driver_without_events_is_a_reason(
     with_events(library)
     del library.functions[call]
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    error_counters.register_xids(nvml, gpus)
-    error_counters.collect_xids(nvml, gpus)
+    counters.register_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
     assert [gpu.xids.value for _, gpu in gpus] == [Xids(registered=MISSING)] * 3
 
 
@@ -132,8 +132,8 @@ def test_a_driver_that_cannot_be_asked_for_events_would_not_have_told(
     with_events(library)
     del library.functions["nvmlEventSetWait_v2"]
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    error_counters.register_xids(nvml, gpus)
-    error_counters.collect_xids(nvml, gpus)
+    counters.register_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
     assert [gpu.xids.value.registered for _, gpu in gpus] == [MISSING] * 3
 
 
@@ -142,8 +142,8 @@ def test_an_event_of_nobody_is_nobodys(
 ) -> None:
     """A handle that was not registered adds to no GPU."""
     with_events(library, (Device(9, handle(99_999_744)), XID, 79))
-    error_counters.register_xids(nvml, gpus)
-    error_counters.collect_xids(nvml, gpus)
+    counters.register_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
     assert all(gpu.xids.value.seen == [] for _, gpu in gpus)
 
 
@@ -152,7 +152,7 @@ def test_a_gpu_that_is_lost_does_not_deafen_the_others(
 ) -> None:
     """The driver refuses a whole set for one lost GPU: the rest are registered anew, in a set without it."""
     with_events(library)
-    error_counters.register_xids(nvml, gpus)
+    counters.register_xids(nvml, gpus)
     with_events(library, (gpus[2][0], XID, 48))
     refused: list[int] = []
     wait = library.functions["nvmlEventSetWait_v2"]
@@ -167,8 +167,8 @@ def test_a_gpu_that_is_lost_does_not_deafen_the_others(
 
     library.has("nvmlEventSetWait_v2", wait_once_lost)
     library.has("nvmlDeviceGetSupportedEventTypes", supported)
-    error_counters.collect_xids(nvml, gpus)
-    error_counters.collect_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
+    counters.collect_xids(nvml, gpus)
     lost, *others = (gpu.xids.value for _, gpu in gpus)
     assert lost.registered == Unavailable("NVML_ERROR_GPU_IS_LOST")
     assert [other.registered for other in others] == [True, True]

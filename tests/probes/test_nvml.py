@@ -10,8 +10,8 @@ import pytest
 
 from nodegauge_contract import Fabric, ProblemKind, Unavailable
 from nodegauge_probes.nvml import library as binding
-from nodegauge_probes.nvml.errors import NvmlUnusable
 from nodegauge_probes.nvml.library import Device, Nvml
+from nodegauge_probes.nvml.results import NvmlUnusable
 from support.library import Library, Watched
 
 NOT_SUPPORTED, TIMEOUT, LOST, UNKNOWN = 3, 10, 15, 999

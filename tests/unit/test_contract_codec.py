@@ -32,7 +32,7 @@ from nodegauge_contract import (
     encode_message,
 )
 from nodegauge_contract.wire import codec
-from nodegauge_contract.wire.dictionary import DICTIONARY
+from nodegauge_contract.wire.columns import DICTIONARY
 
 DIGEST = "fc7f6553988acecc724693baae4acf930fa775014be71eaf4685af32e0578009"
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodegauge_probes.collectors import error_counters, sampling, telemetry, throttle_counters
+from nodegauge_probes.collectors import counters, sampling, telemetry
 from nodegauge_probes.host import hwmon, kernel, rdma
 from nodegauge_probes.nvml.library import Nvml, Watch
 from nodegauge_probes.result_builder import ResultBuilder
@@ -22,15 +22,15 @@ from nodegauge_probes.session import Gpus, open_node, read, read_interconnect
 NAME = "health"
 
 CONDITION = (
-    error_counters.repair,
-    error_counters.ecc,
+    counters.repair,
+    counters.ecc,
     telemetry.temperature,
     telemetry.power,
     telemetry.clocks,
     telemetry.fans,
     sampling.supported_reasons,
-    error_counters.pcie_errors,
-    error_counters.link_errors,
+    counters.pcie_errors,
+    counters.link_errors,
 )
 
 PORTS, SENSORS = "nics.ports", "sensors"
@@ -82,23 +82,23 @@ def _start_background(result: ResultBuilder, sysfs: Path) -> threading.Thread:
 def _sample(result: ResultBuilder, nvml: Nvml, gpus: Gpus, settings: Settings) -> None:
     """The sampling window between two snapshots of the counters, while Xids are collected."""
     before = _snapshots(result, nvml, gpus)
-    error_counters.register_xids(nvml, _not_lost(gpus))
-    collect_xids = partial(error_counters.collect_xids, nvml, gpus)
+    counters.register_xids(nvml, _not_lost(gpus))
+    collect_xids = partial(counters.collect_xids, nvml, gpus)
     sampling.watch(nvml, _not_lost(gpus), seconds=settings.window, hz=settings.hz, between=collect_xids)
     after = _snapshots(result, nvml, gpus)
     for index in before.keys() & after.keys():
-        result.gpus[index].growth = throttle_counters.growth(before[index], after[index])
+        result.gpus[index].growth = counters.growth(before[index], after[index])
     collect_xids()
 
 
-def _snapshots(result: ResultBuilder, nvml: Nvml, gpus: Gpus) -> dict[int, throttle_counters.Snapshot]:
+def _snapshots(result: ResultBuilder, nvml: Nvml, gpus: Gpus) -> dict[int, counters.Snapshot]:
     """Counters and energy by index, with the clock for their growth."""
     result.host.set(boottime_ms=kernel.boottime_ms())
     driver = result.system.value.driver
     snapshots = {}
     for index, (device, gpu) in enumerate(gpus):
         if device.lost is None:
-            snapshots[index] = throttle_counters.snapshot(nvml, device, gpu, driver=driver)
+            snapshots[index] = counters.snapshot(nvml, device, gpu, driver=driver)
         gpu.error = device.fault
     return snapshots
 

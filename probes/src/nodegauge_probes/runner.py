@@ -28,7 +28,7 @@ from types import FrameType
 from msgspec import Struct
 
 from nodegauge_contract import Problem, ProblemKind, Result
-from nodegauge_probes.nvml.errors import NvmlUnusable
+from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
 
 TICK_S = 0.05

@@ -27,7 +27,7 @@ from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.core.report_update import status_after
 from nodegauge_probes import health
-from nodegauge_probes.nvml.errors import NvmlUnusable
+from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
 from testbed.hardware import Hardware, HardwareError, plug
 from testbed.matrix.expected import Row, Scenario

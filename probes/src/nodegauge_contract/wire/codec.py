@@ -29,8 +29,7 @@ from msgspec.structs import replace
 from nodegauge_contract.model import MAJOR, SCHEMA, Result, Sensor
 from nodegauge_contract.values import NOT_READ, Num, Problem, ProblemKind, Short, Str, Unavailable
 from nodegauge_contract.wire.cells import BadColumns, Folding, Unfolding
-from nodegauge_contract.wire.columns import NO_DEFAULT, plan_of
-from nodegauge_contract.wire.dictionary import DICTIONARY
+from nodegauge_contract.wire.columns import DICTIONARY, NO_DEFAULT, plan_of
 
 MESSAGE_LIMIT = 4096
 MAX_ENCODED_BYTES = 256 * 1024

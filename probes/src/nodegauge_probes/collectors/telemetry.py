@@ -9,7 +9,7 @@ from __future__ import annotations
 from nodegauge_contract import Fan, Int, Unavailable
 from nodegauge_contract.gpu import MAX_FANS
 from nodegauge_probes.nvml.library import Device, Nvml
-from nodegauge_probes.nvml.values import signed
+from nodegauge_probes.nvml.results import signed
 from nodegauge_probes.result_builder import GpuBuilder
 
 SENSOR_GPU = 0

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from nodegauge_contract import Fabric, Problem, ProblemKind, Unavailable
-from nodegauge_probes.nvml import errors, values
-from nodegauge_probes.nvml.errors import NvmlUnusable, Refused
+from nodegauge_probes.nvml import results
+from nodegauge_probes.nvml.results import NvmlUnusable, Refused
 
 try:
     import pynvml
@@ -30,8 +30,8 @@ READ, WRITE, NVLINK = 0, 1, 2
 MAX_LINKS = 36
 """NVML_NVLINK_MAX_LINKS of the newest architecture (Rubin); older GPUs answer INVALID_ARGUMENT earlier."""
 
-NO_SUCH_LINK = Unavailable(errors.name_of(errors.INVALID_ARGUMENT))
-NO_SUCH_CALL = Unavailable(errors.name_of(errors.FUNCTION_NOT_FOUND))
+NO_SUCH_LINK = Unavailable(results.name_of(results.INVALID_ARGUMENT))
+NO_SUCH_CALL = Unavailable(results.name_of(results.FUNCTION_NOT_FOUND))
 
 EVENT_WAIT = "nvmlEventSetWait_v2"
 TRIES, PAUSE_S = 4, 0.05
@@ -98,7 +98,7 @@ class Nvml:
         try:
             device.handle = self._invoke("nvmlDeviceGetHandleByIndex", (index,), subject=f"GPU {index}")
         except Refused as refused:
-            device.fault = errors.without_handle(refused)
+            device.fault = results.without_handle(refused)
             device.lost = Unavailable(refused.reason)
         return device
 
@@ -128,18 +128,18 @@ class Nvml:
                 return Unavailable(f"{name} returned bytes that are not text")
             except Refused as refused:
                 refusals.append(refused)
-                if refused.code not in errors.TOO_OLD:
+                if refused.code not in results.TOO_OLD:
                     break
-        refusal = next((each for each in refusals if each.code not in errors.TOO_OLD), refusals[0])
+        refusal = next((each for each in refusals if each.code not in results.TOO_OLD), refusals[0])
         if device is not None:
-            device.fault = device.fault or errors.gpu_fault(refusal)
-            device.lost = Unavailable(refusal.reason) if refusal.code in errors.FATAL else None
+            device.fault = device.fault or results.gpu_fault(refusal)
+            device.lost = Unavailable(refusal.reason) if refusal.code in results.FATAL else None
         return Unavailable(refusal.reason)
 
     def integer(self, device: Device | None, call: str, *arguments: Any, **options: Any) -> int | Unavailable:
         """As `value`, for whole numbers."""
         answer = self.value(device, call, *arguments, **options)
-        return answer if isinstance(answer, Unavailable) else values.whole(int(answer))
+        return answer if isinstance(answer, Unavailable) else results.whole(int(answer))
 
     def text(self, device: Device | None, call: str, **options: Any) -> str | Unavailable:
         """As `value`, for text, truncated to the contract's limit."""
@@ -153,7 +153,7 @@ class Nvml:
             return lost
         subject = f"GPU {one.index} and GPU {other.index}"
         try:
-            return values.whole(self._invoke(call, (one.handle, other.handle, *arguments), subject=subject))
+            return results.whole(self._invoke(call, (one.handle, other.handle, *arguments), subject=subject))
         except Refused as refused:
             return Unavailable(refused.reason)
 
@@ -163,7 +163,7 @@ class Nvml:
         """Field values in the requested order; `only`: the one accepted value type."""
         answer = self.value(device, "nvmlDeviceGetFieldValues", list(fields))
         if not isinstance(answer, Unavailable):
-            return [values.field(element, only=only) for element in answer]
+            return [results.field(element, only=only) for element in answer]
         if len(fields) == 1 or answer == NO_SUCH_CALL or device.lost is not None:
             return [answer] * len(fields)
         # A driver may refuse the whole list for one unknown id.
@@ -179,13 +179,13 @@ class Nvml:
 
     def pci(self, device: Device) -> str | Unavailable:
         """The GPU's bus id in sysfs form."""
-        answer = self.text(device, "nvmlDeviceGetPciInfo", pick=values.bus_id_of)
+        answer = self.text(device, "nvmlDeviceGetPciInfo", pick=results.bus_id_of)
         return answer or Unavailable("no bus id in the answer")
 
     def remote_pci(self, device: Device, link: int) -> str | Unavailable:
         """The bus id at the remote end of a link; empty if a hypervisor hides it."""
         call = "nvmlDeviceGetNvLinkRemotePciInfo"
-        answer = self.value(device, call, link, pick=values.bus_id_of)
+        answer = self.value(device, call, link, pick=results.bus_id_of)
         return answer if isinstance(answer, Unavailable) else str(answer)
 
     def module_id(self, device: Device) -> int | Unavailable:
@@ -196,7 +196,7 @@ class Nvml:
         call, number = "nvmlDeviceGetModuleId", ctypes.c_uint()
 
         def checked(code: int) -> int:
-            if code != errors.SUCCESS:
+            if code != results.SUCCESS:
                 raise Refused(call, code)
             return number.value
 
@@ -244,7 +244,7 @@ class Nvml:
         answer = self.value(device, "nvmlDeviceRegisterEvents", supported & kinds, self._events)
         if isinstance(answer, Unavailable):
             return answer
-        self._registered[values.address(device.handle)] = device
+        self._registered[results.address(device.handle)] = device
         return True
 
     def next_event(self) -> tuple[Device | None, int, int] | Unavailable | None:
@@ -254,9 +254,9 @@ class Nvml:
         try:
             data = self._invoke(EVENT_WAIT, (self._events, 0), subject="")
         except Refused as refused:
-            final = refused.code in errors.TOO_OLD | errors.FATAL
+            final = refused.code in results.TOO_OLD | results.FATAL
             return Unavailable(refused.reason) if final else None
-        return self._registered.get(values.address(data.device)), data.eventType, data.eventData
+        return self._registered.get(results.address(data.device)), data.eventType, data.eventData
 
     def free_events(self) -> None:
         """Free the event set, which fails as a whole once a GPU in it is lost."""
@@ -266,7 +266,7 @@ class Nvml:
 
     def fabric(self, device: Device) -> Fabric | Unavailable:
         """The GPU's position in an NVLink fabric, from the newest version of the call that the driver has."""
-        older = {errors.name_of(code) for code in (*errors.TOO_OLD, errors.INVALID_ARGUMENT)}
+        older = {results.name_of(code) for code in (*results.TOO_OLD, results.INVALID_ARGUMENT)}
         answer = Unavailable("not read")
         for call, structure in (
             ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
@@ -276,7 +276,7 @@ class Nvml:
             info = getattr(pynvml, structure)()
             answer = self.value(device, call, ctypes.byref(info))
             if not isinstance(answer, Unavailable):
-                return values.fabric(info)
+                return results.fabric(info)
             if answer.unavailable not in older:
                 break
         return answer
@@ -285,7 +285,7 @@ class Nvml:
         try:
             return self._invoke(call, (), subject="")
         except Refused as refused:
-            raise NvmlUnusable(errors.unusable(refused)) from None
+            raise NvmlUnusable(results.unusable(refused)) from None
 
     def _invoke(
         self,
@@ -298,7 +298,7 @@ class Nvml:
         """Call the driver, with retries after transient errors; raises `Refused`."""
         function = through or getattr(pynvml, call, None)
         if function is None:
-            raise Refused(call, errors.FUNCTION_NOT_FOUND)
+            raise Refused(call, results.FUNCTION_NOT_FOUND)
         tries = 1 if (call, subject) in self._no_retry else TRIES
         for left in reversed(range(tries)):
             self._watch.enter(call, subject)
@@ -310,9 +310,9 @@ class Nvml:
                 raise Refused(call, None, f"pynvml and the driver's NVML differ: {error}"[:300]) from None
             finally:
                 self._watch.leave()
-            if code not in errors.TRANSIENT or not left:
+            if code not in results.TRANSIENT or not left:
                 break
             self._pause(PAUSE_S)
-        if code in errors.TRANSIENT:
+        if code in results.TRANSIENT:
             self._no_retry.add((call, subject))
         raise Refused(call, code)

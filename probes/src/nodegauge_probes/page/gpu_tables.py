@@ -20,8 +20,8 @@ from nodegauge_contract import (
     Window,
     Xids,
 )
-from nodegauge_probes.page import nvml_names
-from nodegauge_probes.page.layout import NOTHING, Cells, columns, known_columns, merged, of, shown, with_unit
+from nodegauge_probes.page import format
+from nodegauge_probes.page.format import NOTHING, Cells, columns, known_columns, merged, of, shown, with_unit
 
 NAME_WIDTH = 24
 HOUR_NS = 3_600_000_000_000
@@ -47,7 +47,7 @@ def _health_row(gpu: Gpu) -> tuple[str, ...]:
         of(str(shown(clocks.sm_mhz)), str(shown(clocks.max_sm_mhz)), between=" / "),
         with_unit(clocks.pstate, "", before="P"),
         _span(gpu.window.utilization if gpu.window else None),
-        nvml_names.reasons(gpu.events),
+        format.reasons(gpu.events),
     )
 
 
@@ -71,9 +71,9 @@ def links(result: Result) -> str:
                 str(shown(gpu.pci)),
                 _pcie(gpu),
                 str(shown(gpu.numa_node)),
-                nvml_names.links(gpu),
-                *(nvml_names.p2p(grid[i], i) if i < len(grid) else NOTHING for grid in grids),
-                nvml_names.fabric(gpu.fabric),
+                format.links(gpu),
+                *(format.p2p(grid[i], i) if i < len(grid) else NOTHING for grid in grids),
+                format.fabric(gpu.fabric),
             )
         )
     return columns(rows, right={0, 3})
@@ -90,10 +90,8 @@ def p2p_legend(result: Result) -> str:
     """The meaning of the P2P statuses in the table."""
     grids = (result.pairs.read, result.pairs.write, result.pairs.nvlink)
     codes = {status for grid in grids for row in grid for status in row if isinstance(status, int)}
-    names = [nvml_names.P2P[code] for code in sorted(codes) if code in nvml_names.P2P]
-    return ", ".join(
-        f"{name} = {nvml_names.P2P_LEGEND[name]}" for name in names if name in nvml_names.P2P_LEGEND
-    )
+    names = [format.P2P[code] for code in sorted(codes) if code in format.P2P]
+    return ", ".join(f"{name} = {format.P2P_LEGEND[name]}" for name in names if name in format.P2P_LEGEND)
 
 
 def _watts(milliwatts: int | Unavailable) -> str:
@@ -106,7 +104,7 @@ def _span(span: Span | None) -> str:
 
 def throttling(gpus: list[Gpu]) -> str:
     """Time with reduced clocks; the growth within the window follows a plus sign."""
-    head = ("GPU", *nvml_names.COUNTERS.values())
+    head = ("GPU", *format.COUNTERS.values())
     rows = [(gpu.index, _throttling_row(gpu)) for gpu in gpus]
     table = known_columns([head, *merged(rows)], right=set(range(1, len(head))))
     title = "Time with reduced clocks since the counters were reset, and within the window (+)"
@@ -134,7 +132,7 @@ def errors(gpus: list[Gpu]) -> str:
 
 def _throttling_row(gpu: Gpu) -> Cells:
     return tuple(
-        _throttled(getattr(gpu.counters, name), _grown(gpu.window, name)) for name in nvml_names.COUNTERS
+        _throttled(getattr(gpu.counters, name), _grown(gpu.window, name)) for name in format.COUNTERS
     )
 
 
@@ -144,7 +142,7 @@ def _error_row(gpu: Gpu) -> Cells:
         _since(gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected),
         _since(gpu.ecc.volatile_corrected, gpu.ecc.aggregate_corrected),
         remapped(gpu.repair),
-        nvml_names.action(gpu.repair),
+        format.action(gpu.repair),
         _pcie_errors(gpu.pcie),
         _link_errors(gpu.link_errors),
         _xids(gpu.xids),

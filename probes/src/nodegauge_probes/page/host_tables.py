@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from nodegauge_contract import Int, Port, Result, Sensor, Unavailable
-from nodegauge_probes.page.layout import NOTHING, Cells, columns, paragraph, shown
+from nodegauge_probes.page.format import NOTHING, Cells, columns, paragraph, shown
 
 UNITS = {
     "in": (1_000, "V", 2),

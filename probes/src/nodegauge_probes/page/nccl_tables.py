@@ -7,7 +7,7 @@ and (n-1)/n for all_gather and reduce_scatter; small messages in microseconds, b
 from __future__ import annotations
 
 from nodegauge_contract import Arm, Cell, Collective, NcclResult, Num, Unavailable
-from nodegauge_probes.page.layout import NOTHING, Cells, columns, paragraph, shown
+from nodegauge_probes.page.format import NOTHING, Cells, columns, paragraph, shown
 
 BANDWIDTH_FROM = 1 << 20
 """Bytes from which a time is shown as bandwidth."""

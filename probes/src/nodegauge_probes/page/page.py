@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import msgspec
 
 from nodegauge_contract import Gpu, Result, Unavailable, render_matrix
-from nodegauge_probes.nvml.values import ranges
-from nodegauge_probes.page import gpu_tables, host_tables, nccl_tables, nvml_names
-from nodegauge_probes.page.layout import paragraph
+from nodegauge_probes.nvml.results import ranges
+from nodegauge_probes.page import format, gpu_tables, host_tables, nccl_tables
+from nodegauge_probes.page.format import paragraph
 
 
 def render(result: Result, *, terminal: int | None = None) -> str:
@@ -108,7 +108,7 @@ def missing_values(result: Result) -> str:
         for name, gpus in names.items():
             groups.setdefault(tuple(gpus), []).append(name)
         parts = [_listed(values) + _on(gpus, all_of=len(result.gpus)) for gpus, values in groups.items()]
-        lines.append(paragraph(f"{nvml_names.reason(reason)}: {'; '.join(parts)}", indent="  "))
+        lines.append(paragraph(f"{format.reason(reason)}: {'; '.join(parts)}", indent="  "))
     return "Not available\n" + "\n".join(lines) if lines else ""
 
 
