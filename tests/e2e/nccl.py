@@ -1,6 +1,6 @@
-"""The benchmark on a real kubelet: it holds all GPUs, gives them to whoever comes, and outlives its engine.
+"""The NCCL run on a real kubelet: it holds all GPUs, gives them to whoever comes, and outlives its engine.
 
-The engine is the testbed's simulated NCCL, inside the benchmark's image; pods, priorities, preemption, the
+The engine is the testbed's simulated NCCL, inside the NCCL probe's image; pods, priorities, preemption, the
 file system under /dev/shm and the ends of processes are real.
 """
 
@@ -30,7 +30,7 @@ PRIORITY = -50
 JOB = "train"
 WITHIN = 60.0
 AT_ONCE = 2.0
-"""Seconds from asking for a job until it runs and no process of the benchmark is left."""
+"""Seconds from asking for a job until it runs and no process of the NCCL run is left."""
 TIMELY = ("processes gone", "job running")
 TRIES = 2
 """A machine that is busy for a moment is late once."""
@@ -44,14 +44,14 @@ def measures(cluster: Cluster) -> None:
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
         if node_marks.probe(cluster, "nccl"):  # it was faster than this watch
             node_marks.ask(cluster)
-        cluster.until(lambda: _ended(seen), seconds=WITHIN, what="the end of a benchmark's pod")
+        cluster.until(lambda: _ended(seen), seconds=WITHIN, what="the end of an NCCL run's pod")
         _await_run(cluster, "read", after=0)
     pod = _ended(seen)
     holding = [e.pod for e in seen if _is(e, "nccl") and _bound(e) and not terminated(e.pod)]
     cluster.must_be(
         {(one["spec"]["nodeName"], _taken(one), one["spec"]["priority"]) for one in holding},
         {(cluster.node.name, str(GPUS), PRIORITY)},
-        what=f"node, {GPU} and priority of the benchmark's pod from binding to its end",
+        what=f"node, {GPU} and priority of the NCCL probe's pod from binding to its end",
     )
     pulls = [e.pod for e in seen if _is(e, "pull")]
     cluster.must_be({"", *map(_taken, pulls)}, {""}, what=f"{GPU} of the pod that brings its image")
@@ -63,13 +63,13 @@ def measures(cluster: Cluster) -> None:
     cluster.until(lambda: _measured(cluster), seconds=WITHIN, what="labels of what was measured")
     run = node_marks.last_run(cluster, "nccl")
     cluster.say(
-        f"the benchmark held {GPU}: {_taken(holding[0])} with priority {PRIORITY} and a /dev/shm of"
+        f"the NCCL run held {GPU}: {_taken(holding[0])} with priority {PRIORITY} and a /dev/shm of"
         f" {nccl.shm_bytes} bytes from {run['startedAt']} to {run['finishedAt']}: {_numbers(cluster)}"
     )
 
 
 def gives_way(cluster: Cluster) -> None:
-    """A job takes all GPUs from a benchmark at once; it is skipped, and what was measured stays."""
+    """A job takes all GPUs from an NCCL run at once; it is skipped, and what was measured stays."""
     for left in reversed(range(TRIES)):
         times = _take_over(cluster)
         message = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in times.items())
@@ -80,11 +80,11 @@ def gives_way(cluster: Cluster) -> None:
             before = _number(cluster)
             _end_job(cluster)
             _await_run(cluster, "read", after=before)
-    raise TestbedError(f"a job did not have a benchmark's GPUs within {AT_ONCE} s, {TRIES} times: {message}")
+    raise TestbedError(f"a job did not have an NCCL run's GPUs within {AT_ONCE} s, {TRIES} times: {message}")
 
 
 def hangs(cluster: Cluster) -> None:
-    """The benchmark comes back when the job is over; an engine that hangs is a finding, and nothing stays."""
+    """The NCCL run comes back when the job is over; an engine that hangs is a finding, and nothing stays."""
     cluster.hardware.heal("nccl-in-real-time")
     cluster.hardware.fault("nccl-hang", arm="default")
     cluster.node.tell_gpu_containers(NODEGAUGE_NCCL_LIMITS=HANGS_AFTER)
@@ -106,13 +106,13 @@ def hangs(cluster: Cluster) -> None:
         node_marks.probe(cluster, "nccl").get("findings", []), [], what="findings when nothing hangs"
     )
     cluster.until(lambda: _measured(cluster), seconds=WITHIN, what="labels of what was measured")
-    cluster.until(lambda: not _pods(cluster), seconds=WITHIN, what="the benchmark's pods to be gone")
+    cluster.until(lambda: not _pods(cluster), seconds=WITHIN, what="the NCCL probe's pods to be gone")
     # What follows looks at health probes, and at pods of theirs alone.
     cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"nccl": {"enabled": False}}}})
 
 
 def _take_over(cluster: Cluster) -> dict[str, float]:
-    """Let a job take a benchmark's GPUs while it measures; seconds from asking for the job to each event."""
+    """Let a job take an NCCL run's GPUs while it measures; seconds from asking for the job to each event."""
     kept = _kept(cluster)
     cluster.hardware.fault("nccl-in-real-time")
     before = _number(cluster)
@@ -129,12 +129,12 @@ def _take_over(cluster: Cluster) -> dict[str, float]:
         gone = cluster.until(
             lambda: _at(ours, lambda event: event.kind == "DELETED" and _uid(event.pod) == victim),
             seconds=WITHIN,
-            what="the benchmark's pod to be gone",
+            what="the NCCL probe's pod to be gone",
         )
     bound = _at(jobs, _bound)
     cluster.hardware.heal("nccl-in-real-time")
     run = _await_run(cluster, "skipped", after=before)
-    cluster.must_be((run["podUID"], run["reason"]), (victim, "Preempted"), what="the benchmark's end")
+    cluster.must_be((run["podUID"], run["reason"]), (victim, "Preempted"), what="the NCCL probe's end")
     cluster.must_be(_kept(cluster), kept, what="what was measured before")
     cluster.must_be(containers.with_argument(ENGINE), [], what="processes of the engine")
     moments = {"processes gone": ended, "job bound": bound, "job running": running, "pod gone": gone}
@@ -142,7 +142,7 @@ def _take_over(cluster: Cluster) -> dict[str, float]:
 
 
 def _measuring(cluster: Cluster) -> str:
-    """Wait until a benchmark's engine is past its start, which takes its real time now; its pod's UID.
+    """Wait until an NCCL run's engine is past its start, which takes its real time now; its pod's UID.
 
     A kubelet is slow to hear of a pod that it has just started: it looks at its containers once a second, and
     first ends what it was about.  Tried: 1.7 s from the order to SIGTERM, against 0.1 s later on.
@@ -203,7 +203,7 @@ def _is(event: Event, probe: str) -> bool:
 
 
 def _ended(events: list[Event]) -> Object | None:
-    """The last that was seen of a benchmark's pod after its container ended."""
+    """The last that was seen of an NCCL run's pod after its container ended."""
     return next((e.pod for e in reversed(events) if _is(e, "nccl") and terminated(e.pod)), None)
 
 
@@ -224,12 +224,10 @@ def _number(cluster: Cluster) -> int:
 
 
 def _await_run(cluster: Cluster, outcome: str, *, after: int) -> Object:
-    """The first benchmark after that number; TestbedError where it did not end so."""
-    cluster.until(
-        lambda: _number(cluster) > after, seconds=WITHIN, what=f"the benchmark after number {after}"
-    )
+    """The first NCCL run after that number; TestbedError where it did not end so."""
+    cluster.until(lambda: _number(cluster) > after, seconds=WITHIN, what=f"the NCCL run after number {after}")
     run = node_marks.last_run(cluster, "nccl")
-    cluster.must_be(run["outcome"], outcome, what=f"the outcome of benchmark {run['number']} ({run})")
+    cluster.must_be(run["outcome"], outcome, what=f"the outcome of NCCL run {run['number']} ({run})")
     return run
 
 

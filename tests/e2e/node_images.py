@@ -1,6 +1,6 @@
 """The images that the node has: the project's two, made as `make images` makes them, and three of the tests'.
 
-The benchmark's is the probe's with a simulated NCCL in it; its own has most of a gigabyte.  All are OCI
+The NCCL image is the probe's with simulated NCCL; the real one has most of a gigabyte.  All are OCI
 archives in a folder; the node imports what is there.  No registry is asked.
 """
 
@@ -35,7 +35,7 @@ TALKER = f"{REGISTRY}/nodegauge/talker:e2e"
 NCCL_REPOSITORY, NCCL_TAG = "nodegauge/nccl", "e2e"
 SIMULATED_NCCL = "opt/simulated_nccl"
 ENGINE = f"/{SIMULATED_NCCL}/__main__.py"
-"""What measures in the benchmark's image (tests/testbed/simulated_nccl)."""
+"""What measures in the NCCL probe's image (tests/testbed/simulated_nccl)."""
 
 TALKS = """\
 #!/usr/bin/python3

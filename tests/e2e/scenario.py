@@ -196,7 +196,7 @@ def helm_upgrade(cluster: Cluster) -> None:
     watched = _carried(cluster)
     changed = values(hysteresis={"dwell": "6s", "leaveRuns": 2})
     changed["operator"]["logLevel"] = "debug"
-    changed["policy"]["spec"]["probes"]["nccl"]["enabled"] = False  # as the benchmark's steps left it
+    changed["policy"]["spec"]["probes"]["nccl"]["enabled"] = False  # as the NCCL probe's steps left it
     _helm(cluster, "upgrade", changed)
     policy = cluster.api.get("/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/default")
     cluster.must_be(policy["spec"]["hysteresis"]["dwell"], "6s", what="the policy's dwell")

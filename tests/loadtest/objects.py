@@ -33,7 +33,7 @@ from testbed.scripted import ended
 Object = dict[str, Any]
 
 SELECTED = {"load.example/fleet": "gpu"}
-"""Label of the nodes that the policy of the benchmark selects."""
+"""Label of the nodes that the policy of the NCCL run selects."""
 POLICY = "loadtest"
 IMAGES = 50
 CPU_FLAGS = (
@@ -182,7 +182,7 @@ def _hex(seed: str, length: int) -> str:
 
 
 def policy_body() -> Object:
-    """A policy whose next run never comes by itself while the benchmark lasts."""
+    """A policy whose next run never comes by itself while the NCCL run lasts."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.POLICY_KIND,

@@ -70,7 +70,7 @@ class Population:
         return await self._client.call(method, path, **how)
 
     async def install(self, crds: Sequence[str]) -> Policy:
-        """The CRDs (YAML texts), once they are served, and the policy of the benchmark."""
+        """The CRDs (YAML texts), once they are served, and the policy of the NCCL run."""
         for text in crds:
             await self.call("POST", CRDS_PATH, body=yaml.safe_load(text))
         until = time.monotonic() + SERVED_SECONDS

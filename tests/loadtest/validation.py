@@ -26,7 +26,7 @@ RUNS = 5
 OVERHEAD_BUDGET = 5.0
 FLEETS = (100, 1_000, 5_000)
 POD_SECONDS = 5.0
-"""Assumed, not measured: from a free node to the benchmark's first line, and from its last to the next pod's
+"""Assumed, not measured: from a free node to the NCCL probe's first line, and from its last to the next pod's
 turn (scheduler, kubelet, container runtime, deletion, the operator's own look)."""
 REAL_SECONDS = 38.0
 """The longer end of what a run on eight H100 is estimated to take; nobody has measured it here."""

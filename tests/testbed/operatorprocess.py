@@ -1,4 +1,4 @@
-"""The operator as a process of its own, to be started, killed and read by tests and benchmarks.
+"""The operator as a process of its own, to be started, killed and read by tests and NCCL runs.
 
 It runs `python -m nodegauge_operator` of this checkout with a kubeconfig; nothing of it is imported here.
 """

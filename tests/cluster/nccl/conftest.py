@@ -1,4 +1,4 @@
-"""A rig whose operator makes benchmarks, on the real control plane with its real scheduler.
+"""A rig whose operator makes NCCL runs, on the real control plane with its real scheduler.
 
 What NVML and NCCL say is scripted; pods, priorities, preemption, labels and reports are real.
 """
@@ -26,7 +26,7 @@ from testbed.wait import wait_for
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 OFTEN = {"interval": "12h", "deadline": "60s", "recheck": "2s"}
 FOR_EVER = {"health": {"interval": "12h", "deadline": "30s", "window": "1s"}, "nccl": OFTEN}
-"""Runs start when a test asks for one; a benchmark that found no place comes back within seconds."""
+"""Runs start when a test asks for one; an NCCL run that found no place comes back within seconds."""
 NCCL = ("pull", "nccl")
 PULLED = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
 """The engine can be loaded; nothing is said of the machine."""
@@ -39,7 +39,7 @@ class Machine:
         self.health: Result = h100()
         self.nccl: Result = nccl.h100()
         self.holding = False
-        """Benchmarks go on until this is false again."""
+        """NCCL runs go on until this is false again."""
 
     def answer(self, pod: Object) -> str | None:
         """The termination message of a pod, or None while it runs."""
@@ -52,7 +52,7 @@ class Machine:
 
 
 class NcclRig(ClusterUnderTest):
-    """One test's corner of the cluster, with a priority class for its benchmarks."""
+    """One test's corner of the cluster, with a priority class for its NCCL runs."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -84,18 +84,18 @@ class NcclRig(ClusterUnderTest):
         return next((p for p in probes if p["name"] == probe), {})
 
     def nccl_run(self, node: str) -> Object:
-        """The last benchmark; empty before the first."""
+        """The last NCCL run; empty before the first."""
         result: Object = self.probe(node).get("lastRun") or {}
         return result
 
     def wait_nccl(self, node: str, outcome: str = "read", *, more_than: int = 0) -> Object:
-        """Wait for a benchmark that ended so, after number `more_than`; the run."""
+        """Wait for an NCCL run that ended so, after number `more_than`; the run."""
 
         def ended() -> bool:
             run = self.nccl_run(node)
             return run.get("number", 0) > more_than and run.get("outcome") == outcome
 
-        wait_for(ended, what=f"a benchmark of {node} that ends {outcome}")
+        wait_for(ended, what=f"an NCCL run of {node} that ends {outcome}")
         return self.nccl_run(node)
 
     def wait_labels(self, node: str, wanted: dict[str, str | None]) -> None:
@@ -106,7 +106,7 @@ class NcclRig(ClusterUnderTest):
         )
 
     def nccl_pods(self, *probes: str) -> list[Object]:
-        """The benchmark's pods that are there and not on their way out."""
+        """The NCCL probe's pods that are there and not on their way out."""
         wanted = probes or NCCL
         return [
             pod
@@ -116,12 +116,12 @@ class NcclRig(ClusterUnderTest):
         ]
 
     def holder(self) -> Object:
-        """Wait for a benchmark's pod that the scheduler has placed; the pod."""
+        """Wait for an NCCL run's pod that the scheduler has placed; the pod."""
 
         def placed() -> Object | None:
             return next((pod for pod in self.nccl_pods("nccl") if pod["spec"].get("nodeName")), None)
 
-        result: Object = wait_for(placed, what="a benchmark that holds GPUs")
+        result: Object = wait_for(placed, what="an NCCL run that holds GPUs")
         return result
 
     def job(self, *, gpus: int, priority: str = "") -> str:

@@ -126,7 +126,7 @@ def test_other_expectations_grade_again_without_another_run(rig: Any) -> None:
         assert rig.nccl_run(node)["number"] == number
 
 
-def test_a_benchmark_that_changes_nothing_costs_three_writes(rig: Any, audit: Any) -> None:
+def test_an_nccl_run_that_changes_nothing_costs_three_writes(rig: Any, audit: Any) -> None:
     """Create pod, report status, delete pod; the first of a node adds a pull's three, its labels, no more."""
     node = rig.add_node()
     rig.add_policy(probes=PROBES)
@@ -141,12 +141,12 @@ def test_a_benchmark_that_changes_nothing_costs_three_writes(rig: Any, audit: An
         second = writes(audit)[len(first) :]
     run = {"create pods": 1, "patch nodereports/status": 1, "delete pods": 1}
     kinds = Counter(f"{w.verb} {w.resource}" for w in second)
-    assert kinds == Counter({kind: 2 * count for kind, count in run.items()}), "a health run and a benchmark"
+    assert kinds == Counter({kind: 2 * count for kind, count in run.items()}), "a health run and an NCCL run"
     on_nodes = [w for w in first if w.resource == "nodes"]
-    assert len(on_nodes) == 2, "labels of the health run, then what the benchmark adds"
+    assert len(on_nodes) == 2, "labels of the health run, then what the NCCL run adds"
     for write in on_nodes:
         assert set(write.body) <= {"metadata"}, write.body
         keys = set(write.body["metadata"]["labels"])
         assert all(key.startswith(OURS) or key == "interconnect" for key in keys), keys
     assert {OURS + "busbw-allreduce", OURS + "busbw-allgather", OURS + "busbw-reducescatter"} <= keys
-    print("writes with the first benchmark:", dict(Counter(f"{w.verb} {w.resource}" for w in first)))
+    print("writes with the first NCCL run:", dict(Counter(f"{w.verb} {w.resource}" for w in first)))

@@ -1,4 +1,4 @@
-"""The benchmark among other pods, with the real scheduler: it takes nothing from anybody and comes back."""
+"""The NCCL run among other pods, with the real scheduler: it takes nothing from anybody and comes back."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def pause(earlier: Any, later: Any) -> float:
     return (start - end).total_seconds()
 
 
-def test_a_cordoned_node_is_never_benchmarked(rig: Any) -> None:
-    """Its health is read, the report says why there is no benchmark, and uncordoning brings one."""
+def test_a_cordoned_node_is_never_given_an_nccl_run(rig: Any) -> None:
+    """Its health is read, the report says why there is no NCCL run, and uncordoning brings one."""
     node = rig.add_node()
     rig.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     rig.add_policy(probes=PROBES)
@@ -135,7 +135,7 @@ def test_a_cordoned_node_is_never_benchmarked(rig: Any) -> None:
         rig.wait_labels(node, MEASURED)
 
 
-def test_cordoning_ends_a_benchmark_that_runs(rig: Any) -> None:
+def test_cordoning_ends_a_running_nccl_run(rig: Any) -> None:
     """Whoever cordons a node wants it empty: nothing of ours holds its GPUs for longer."""
     node = rig.add_node()
     rig.add_policy(probes=PROBES)
@@ -155,7 +155,7 @@ def test_no_more_nodes_are_held_than_the_budget_says(rig: Any, most_nodes: int |
     rig.add_policy(probes=PROBES, budget={"concurrentProbes": "100%", "concurrentNcclProbes": most_nodes})
     rig.machine.holding = True
     with rig.kubelet(), rig.operator() as operator:
-        wait_for(lambda: len(rig.nccl_pods("nccl")) == most, what="as many benchmarks as places")
+        wait_for(lambda: len(rig.nccl_pods("nccl")) == most, what="as many NCCL runs as places")
         for node in nodes:
             wait_for(lambda node=node: rig.last_run(node).get("outcome") == "read", what="health")
         assert len(rig.nccl_pods()) == most
@@ -180,7 +180,7 @@ def test_seven_of_eight_gpus_are_measured_and_the_missing_one_is_named(rig: Any)
     assert rig.report(node)["status"]["bandwidth"]["of"] == 8
 
 
-def test_a_benchmark_that_is_preempted_while_the_operator_is_away_is_made_up_for(rig: Any) -> None:
+def test_an_nccl_run_that_is_preempted_while_the_operator_is_away_is_made_up_for(rig: Any) -> None:
     """Killed in the middle of it, the operator comes back to a pod that is gone without a word."""
     node = rig.add_node()
     rig.add_policy(probes=PROBES)
@@ -195,7 +195,7 @@ def test_a_benchmark_that_is_preempted_while_the_operator_is_away_is_made_up_for
         operator.kill()
         job = rig.job(gpus=8, priority=rig.high)
         wait_for(lambda: rig.placed(job) == node, what="the job on the node")
-        wait_for(lambda: not rig.nccl_pods(), what="the benchmark's pod gone")
+        wait_for(lambda: not rig.nccl_pods(), what="the NCCL probe's pod gone")
         rig.machine.holding = False
         rig.end_job(job)
         operator.start()

@@ -39,8 +39,8 @@ VALUES = {
         }
     },
 }
-"""Runs start when a test asks for one, and one good run lifts a taint; benchmarks have an installation of
-their own (tests/cluster/nccl).  The rest is the chart's default."""
+"""Runs start when a test asks for one, and one good run lifts a taint; test_nccl.py turns the NCCL probe
+on.  The rest is the chart's default."""
 
 
 class Slice(ClusterUnderTest):

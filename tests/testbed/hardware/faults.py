@@ -17,4 +17,4 @@ __all__ = ["FAULTS", "Fault", "Parameter", "find"]
 
 MODULES = (faults_pace, faults_peers, faults_sick, faults_memory, faults_host, faults_nccl)
 """Slowed down; links and P2P; the GPU or the driver; memory and errors; what stands around the GPUs;
-what only a benchmark meets."""
+what only an NCCL run meets."""

@@ -1,4 +1,4 @@
-"""Faults that only a benchmark meets: NVML reads as ever, and NCCL hangs, fails, lies or is slow.
+"""Faults that only an NCCL run meets: NVML reads as ever, and NCCL hangs, fails, lies or is slow.
 
 They concern the simulated NCCL (testbed.simulated_nccl), in the named arm: all, default, p2p-off
 or nvls-off.  An arm that is under way goes on as it began; the next one meets the fault.
@@ -19,7 +19,7 @@ PHASES = {phase.value: phase.value for phase in Phase if phase is not Phase.SPAW
 
 
 def _add(machine: Machine, kind: str, *, arm: str = "all", phase: str = "") -> None:
-    """Let this go wrong; HardwareError where there is no benchmark."""
+    """Let this go wrong; HardwareError where there is no NCCL run."""
     there = machine.profile.nccl is not None and len(machine.gpus) > 1
     needs(machine, there, "second GPU that NCCL could join to the first")
     if phase:

@@ -62,7 +62,7 @@ class Machine:
 
     `ports`: files of the port of (NIC, file) that replace the usual ones; `port_steps`: errors that come with
     a fault.  `sensors`: hwmon files of (chip, sensor, file).  `clock_step`: seconds the wall clock is off.
-    `load`: per cent of each GPU, as it is now.  `nccl`: what goes wrong in a benchmark.  `withdrawn`: GPUs
+    `load`: per cent of each GPU, as it is now.  `nccl`: what goes wrong in an NCCL run.  `withdrawn`: GPUs
     that the device plugin calls unhealthy.
     """
 

@@ -1,7 +1,7 @@
 """The machine file of the simulated NCCL: what its profile says, as far as the machine is what it should be.
 
 What NCCL would notice by itself is worked out here (links that are down take bandwidth away, P2P refused
-between NVLinked GPUs fails its init); what only a benchmark notices are the machine's `troubles`.
+between NVLinked GPUs fails its init); what only an NCCL run notices are the machine's `troubles`.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def python_environment(*sources: Path) -> dict[str, str]:
 
 
 def simulated_nccl_environment(checkout: Path) -> dict[str, str]:
-    """What makes the benchmark take the simulated NCCL of a checkout, with this interpreter."""
+    """What makes the NCCL run take the simulated NCCL of a checkout, with this interpreter."""
     launcher = checkout / "tests/testbed/simulated_nccl/nccl"
     return {CHILD_VARIABLE: str(launcher), "NODEGAUGE_SIMULATED_NCCL_PYTHON": sys.executable}
 
@@ -83,7 +83,7 @@ def host_image(*names: str) -> Image:
 
 
 def default_images(checkout: Path | None = None) -> dict[str, Image]:
-    """Operator, probe and benchmark of a checkout (default: this file's own), `python` and `busybox`."""
+    """Operator, probe and NCCL probe of a checkout (default: this file's own), `python` and `busybox`."""
     root = checkout or Path(__file__).resolve().parents[3]
     sources = (root / "operator" / "src", root / "probes" / "src")
     probes = python_image(*sources, module="nodegauge_probes")
