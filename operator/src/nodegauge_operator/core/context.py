@@ -100,8 +100,11 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     @cached_property
     def nccl_image(self) -> str:
         """The image of NCCL runs: the policy's, or else the installation's; empty for no NCCL runs."""
-        image = self.policy.spec.pod_template.nccl_image or self.defaults.nccl_image
-        return image if self.policy.spec.probes.nccl.enabled else ""
+        return (
+            self.policy.spec.pod_template.nccl_image or self.defaults.nccl_image
+            if self.policy.spec.probes.nccl.enabled
+            else ""
+        )
 
     def expires_at(self, probe: ProbeStatus) -> float:
         """When a probe's reading goes stale, epoch seconds; `NEVER` before the first.
