@@ -26,7 +26,7 @@ from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.core.report_update import status_after
-from nodegauge_operator.kube.merge_patch import without_nulls
+from nodegauge_operator.kube.reports import without_nulls
 from support.results import dgx1
 from testbed.scripted import ended
 

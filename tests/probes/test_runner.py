@@ -17,7 +17,7 @@ SCRIPT = """
 import sys, time
 from functools import partial
 from pathlib import Path
-from nodegauge_probes import output
+from nodegauge_probes import cli
 from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.runner import Run
 from nodegauge_probes.settings import Format
@@ -28,7 +28,7 @@ def measure(result, watch):
     print("measuring", file=sys.stderr, flush=True)
     {body}
 
-write = partial(output.write, form=Format.JSON, termination_log=Path(sys.argv[1]))
+write = partial(cli.write, form=Format.JSON, termination_log=Path(sys.argv[1]))
 run = Run(result=ResultBuilder(probe="health", run="r1", node="n1"), deadline={deadline}, write=write)
 sys.exit(run.run(measure))
 """

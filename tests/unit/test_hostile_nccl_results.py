@@ -21,7 +21,7 @@ from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.kube.merge_patch import without_nulls
+from nodegauge_operator.kube.reports import without_nulls
 from support import MINUTE, NOW, make_pod, make_policy, schema, tried
 from support.api_server import copied
 from support.nccl_nodes import FAST, IMAGE, NODE, NcclNode, nccl_node

@@ -20,7 +20,7 @@ from nodegauge_contract import ContractError, Result, decode, encode
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.kube.merge_patch import without_nulls
+from nodegauge_operator.kube.reports import without_nulls
 from support import make_node, make_report, schema, tried
 from support.api_server import copied
 from support.objects import AReport, paths_of

@@ -30,8 +30,7 @@ LAYERED = {
 SOUND = LAYERED | {
     "nodegauge_contract/__init__.py": "import msgspec",
     "nodegauge_probes/__init__.py": "",
-    "nodegauge_probes/cli.py": "from nodegauge_probes import health, output, runner, settings",
-    "nodegauge_probes/output.py": "from nodegauge_probes import page",
+    "nodegauge_probes/cli.py": "from nodegauge_probes import health, page, runner, settings",
     "nodegauge_probes/runner.py": "from nodegauge_probes import nvml",
     "nodegauge_probes/health.py": "from nodegauge_probes import collectors, session",
     "nodegauge_probes/session.py": "from nodegauge_probes import host",

@@ -16,7 +16,6 @@ from nodegauge_operator import names
 from nodegauge_operator.kube import client as client_module
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import MERGE, Client, access, connect
-from nodegauge_operator.kube.discovery import Scanning, check_access
 from nodegauge_operator.kube.errors import (
     AlreadyExists,
     Conflict,
@@ -27,6 +26,7 @@ from nodegauge_operator.kube.errors import (
     Unavailable,
     Unreachable,
 )
+from nodegauge_operator.kube.workloads import Scanning, check_access
 
 PATH = "/api/v1/nodes"
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from nodegauge_operator.kube import limiter as limiter_module
-from nodegauge_operator.kube.limiter import Limiter
+from nodegauge_operator.kube import client as limiter_module
+from nodegauge_operator.kube.client import Limiter
 from support.virtual_time import VirtualLoop, run
 
 

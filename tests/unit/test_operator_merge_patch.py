@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodegauge_operator.kube.merge_patch import difference, without_nulls
+from nodegauge_operator.kube.reports import difference, without_nulls
 from support import tried
 from support.api_server import merged
 

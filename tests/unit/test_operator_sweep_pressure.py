@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nodegauge_operator import names
-from nodegauge_operator.reconcile.background_task import BackgroundTask
 from nodegauge_operator.reconcile.resync import GATHER_SECONDS, LONGEST, SHORTEST
+from nodegauge_operator.reconcile.workqueue import BackgroundTask
 from support import INTERVAL, make_node, make_pod
 from support.api_server import NODES, PODS, POLICIES, REPORTS
 from support.client import unavailable, unreachable

@@ -16,7 +16,7 @@ import click
 
 from nodegauge_cli.inputs import duration
 from nodegauge_operator import names
-from nodegauge_operator.kube import discovery, workloads
+from nodegauge_operator.kube import workloads
 from nodegauge_operator.kube.client import Client, connect
 from nodegauge_operator.kube.errors import Forbidden, KubeError
 
@@ -88,7 +88,7 @@ async def _wait(step: Callable[[], Awaitable[str]], *, deadline: float) -> str:
 
 
 async def _served(client: Client) -> str:
-    missing = await discovery.missing_crds(client)
+    missing = await workloads.missing_crds(client)
     if missing:
         raise NotReady(
             f"CRDs are missing: {', '.join(missing)}. Set crds.enabled, or run kubectl apply --filename crds/"

@@ -1,20 +1,99 @@
-"""The probes by name, their settings and the exit codes.
+"""The probes by name, their settings, where a result goes, and the exit codes; see probes/README.md.
 
-See probes/README.md for the contract.
+A result goes to the termination log, which a kubelet hands to the operator, and to standard output.  Writes
+use the descriptors directly: a signal handler writes the last result, and a buffered stream may be in use
+then.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
-from nodegauge_probes import health, output, pull
+from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, encode_message
+from nodegauge_probes import cli, health, pull
 from nodegauge_probes.nccl import probe as nccl
 from nodegauge_probes.nccl.supervisor import Limits
+from nodegauge_probes.page import page
 from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.runner import CallWatch, Run
-from nodegauge_probes.settings import BadSettings, Settings, parse
+from nodegauge_probes.settings import BadSettings, Format, Settings, parse
+
+STDOUT, STDERR = 1, 2
+
+
+def write(result: Result, *, form: Format, termination_log: Path | None) -> int:
+    """Write the result to both; returns 0 if at least one write succeeded, else 1."""
+    written = False
+    if termination_log is not None:
+        written = _to_file(termination_log, _or_problem(result, _message))
+    written = _to_descriptor(STDOUT, _or_problem(result, _page if form is Format.TABLE else _json)) or written
+    return 0 if written else 1
+
+
+def _message(result: Result) -> bytes:
+    """Encoded, and decoded once to make sure that the operator can read it."""
+    message = encode_message(result)
+    decode(message)
+    return message.encode()
+
+
+def _json(result: Result) -> bytes:
+    return encode(result) + b"\n"
+
+
+def _page(result: Result) -> bytes:
+    return page.render(result, terminal=terminal_width()).encode()
+
+
+def _or_problem(result: Result, serialize: Callable[[Result], bytes]) -> bytes:
+    """The serialized result, or a document that reports why that failed."""
+    try:
+        return serialize(result)
+    except Exception as error:
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+        problem = Problem(kind=ProblemKind.CRASHED, call="output", message=_clean(message))
+        run, node = _clean(result.run), _clean(result.node)
+        return encode(Result(probe=result.probe, run=run, node=node, problem=problem)) + b"\n"
+
+
+def _clean(text: str) -> str:
+    """Text that can be encoded: the environment may contain invalid bytes."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _to_file(path: Path, data: bytes) -> bool:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        _to_descriptor(STDERR, f"termination log {path}: {error.strerror}\n".encode())
+        return False
+    try:
+        return _to_descriptor(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _to_descriptor(descriptor: int, data: bytes) -> bool:
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError:
+        return False
+    return True
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal; None for a pipe or a file."""
+    try:
+        return os.get_terminal_size(STDOUT).columns or None
+    except OSError:
+        return None
+
 
 BAD_ARGUMENTS = 2
 
@@ -62,6 +141,6 @@ def main() -> int:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS
     result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node)
-    write = partial(output.write, form=settings.format, termination_log=settings.termination_log)
+    write = partial(cli.write, form=settings.format, termination_log=settings.termination_log)
     run = Run(result=result, deadline=settings.deadline, write=write)
     return run.run(partial(PROBES[settings.probe], settings=settings))

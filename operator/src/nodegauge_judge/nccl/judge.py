@@ -16,7 +16,7 @@ from nodegauge_contract import Result, Skip
 from nodegauge_judge.case import clip
 from nodegauge_judge.history.model import History
 from nodegauge_judge.model import Answer, Finding, NodeFacts, Severity, Verdict
-from nodegauge_judge.nccl import agreement, arm_outcomes, bandwidth, coverage, startup
+from nodegauge_judge.nccl import agreement, arm_outcomes, bandwidth, coverage
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.floors import Criteria
@@ -39,11 +39,11 @@ NCCL_RULES: tuple[NcclRule, ...] = (
     bandwidth.BUSBW_LOW,
     agreement.INTERCONNECT_CONTRADICTED,
     agreement.PAIR_SLOW,
-    startup.NVLS_BROKEN,
+    coverage.NVLS_BROKEN,
     arm_outcomes.NCCL_FAILED,
     bandwidth.BUSBW_BELOW_PEERS,
     coverage.FEWER_GPUS,
-    startup.SLOW_INIT,
+    coverage.SLOW_INIT,
     coverage.NCCL_INCOMPLETE,
     bandwidth.BUSBW_DISAGREES,
     coverage.NOT_GRADABLE,

@@ -6,6 +6,7 @@ decoding into them costs a fifth of the CPU time.  `KUBECONFIG` wins over the in
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
@@ -20,7 +21,6 @@ from msgspec import Struct
 from nodegauge_operator import names
 from nodegauge_operator.kube.decoding import decoded
 from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
-from nodegauge_operator.kube.limiter import Limiter
 
 CALL_TIMEOUT = 10.0
 LIST_TIMEOUT = 60.0
@@ -227,3 +227,24 @@ def _resource(path: str) -> str:
 def manager() -> dict[str, str]:
     """The query parameter with our field manager."""
     return {"fieldManager": names.FIELD_MANAGER}
+
+
+class Limiter:
+    """On average `rate` calls a second, at most `burst` at once; callers wait in order."""
+
+    def __init__(self, *, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = float(burst)
+        self._tokens = float(burst)
+        self._at = time.monotonic()
+        self._lock = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Return when one more call may be made."""
+        async with self._lock:
+            now = time.monotonic()
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+            self._at = now
+            self._tokens -= 1
+            if self._tokens < 0:
+                await asyncio.sleep(-self._tokens / self._rate)

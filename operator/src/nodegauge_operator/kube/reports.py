@@ -1,4 +1,7 @@
-"""NodeReports: create with an owner, patch the status with resourceVersion, delete by UID."""
+"""NodeReports: create with an owner, patch the status with resourceVersion, delete by UID.
+
+Status patches are JSON merge patches (RFC 7386): the difference of two documents.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from nodegauge_operator.api.report import Report, ReportStatus, parse_report
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube.client import MERGE, Client, manager
 from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound
-from nodegauge_operator.kube.merge_patch import difference, without_nulls
 
 PATH = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 
@@ -74,3 +76,29 @@ async def delete(client: Client, report: Report) -> None:
 def _plain(status: ReportStatus) -> dict[str, Any]:
     plain: dict[str, Any] = without_nulls(to_builtins(status))
     return plain
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The merge patch that turns `old` into `new`: removed keys become null, lists are replaced whole.
+
+    `new` must not hold None as a value: a merge patch cannot express it.
+    """
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            inner = difference(before, value)
+            if inner:
+                patch[key] = inner
+        elif key not in old or before != value:
+            patch[key] = value
+    return patch
+
+
+def without_nulls(value: Any) -> Any:
+    """The same document without keys whose value is None, at any depth."""
+    if isinstance(value, dict):
+        return {k: without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [without_nulls(v) for v in value]
+    return value

@@ -1,12 +1,17 @@
 """How many nodes follow each policy, by verdict, interconnect class and gate, updated node by node.
 
 Counting 5,000 nodes took 43 ms; the cache names the nodes that changed, and only those are counted again.
+
+Peer groups are nodes of the same hardware: the judge compares a node with their median bus bandwidth.  They
+are updated node by node, as the cache names those whose report changed: judging one node must not read the
+reports of thousands of peers.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 
 from msgspec import Struct, field
 
@@ -176,3 +181,54 @@ _CAUSES = {str(code): entry.gate.cause.value for code, entry in CATALOGUE.items(
 def _cause(gate: GateStatus) -> str:
     """The taint value that the gate would set; its code if the catalogue does not know it (any more)."""
     return _CAUSES.get(gate.code, gate.code)
+
+
+MAX_VALUES = 64
+"""At most so many values are returned: the middle ones, which have the same median as all."""
+
+
+class Peers:
+    """By fingerprint of the hardware: the all_reduce bus bandwidth of its nodes, sorted."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._changed = cache.subscribe()
+        self._changed.update(cache.reports)
+        self._measured: dict[str, tuple[str, float]] = {}
+        """Fingerprint and value of each node."""
+        self._ranks: dict[str, list[tuple[float, str]]] = {}
+
+    def of(self, fingerprint: str, *, but: str) -> Sequence[float]:
+        """GB/s of the other nodes with this fingerprint; of more than 64, the middle ones."""
+        if not fingerprint:
+            return ()
+        self._update()
+        ranks = self._ranks.get(fingerprint, [])
+        own, value = self._measured.get(but, ("", 0.0))
+        at = bisect_left(ranks, (value, but)) if own == fingerprint else len(ranks)
+        others = len(ranks) - (own == fingerprint)
+        size = min(others, MAX_VALUES - (others - MAX_VALUES) % 2)
+        first = (others - size) // 2
+        return [ranks[i + (i >= at)][0] for i in range(first, first + size)]
+
+    def _update(self) -> None:
+        while self._changed:
+            name = self._changed.pop()
+            before, after = self._measured.pop(name, None), self._of_report(name)
+            if before is not None:
+                ranks = self._ranks[before[0]]
+                del ranks[bisect_left(ranks, (before[1], name))]
+                if not ranks:
+                    del self._ranks[before[0]]
+            if after is not None:
+                self._measured[name] = after
+                insort(self._ranks.setdefault(after[0], []), (after[1], name))
+
+    def _of_report(self, name: str) -> tuple[str, float] | None:
+        node, report = self._cache.nodes.get(name), self._cache.reports.get(name)
+        if node is None or report is None or report.node_uid != node.uid:
+            return None
+        bandwidth = report.status.bandwidth
+        if not bandwidth.fingerprint or bandwidth.all_reduce is None:
+            return None
+        return bandwidth.fingerprint, float(bandwidth.all_reduce)

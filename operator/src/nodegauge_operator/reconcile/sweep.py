@@ -18,13 +18,12 @@ from nodegauge_operator.core.model import PodView
 from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
 from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reconcile.background_task import BackgroundTask
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from nodegauge_operator.reconcile.reconciler import Reconciler
 from nodegauge_operator.reconcile.resync import Jitter, ListSchedule, list_all
-from nodegauge_operator.reconcile.workqueue import Priority, WorkQueue
+from nodegauge_operator.reconcile.workqueue import BackgroundTask, Priority, WorkQueue
 from nodegauge_operator.settings import Settings
 
 log = logging.getLogger("nodegauge.sweep")
