@@ -4,7 +4,7 @@
     python docs/generate.py --check    exit 1 and name each page that differs
 
 It only formats: texts and numbers come from the catalogue of findings, the expectations, `names.py`,
-`reasons.py`, `metrics.py` and the gate states of `api/report.py`.
+`metrics.py` and the gate states of `api/report.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from nodegauge_judge import CATALOGUE, Cause, Judged
 from nodegauge_judge.reference import expectations_page, findings_page
-from nodegauge_operator import names, reasons
+from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState
 from nodegauge_operator.metrics import Metrics
 
@@ -121,10 +121,10 @@ def labels_page() -> str:
         taints=table(("taint", "values", "meaning"), taints),
         causes=table(("cause", "finding", "bad runs", "judged"), causes()),
         states=table(("state", "meaning"), documented(GateState)),
-        budget_reasons=table(("reason", "when"), documented(reasons.BudgetReason)),
+        budget_reasons=table(("reason", "when"), documented(names.BudgetReason)),
         labels=table(("label", "values", "meaning"), rows),
-        node_reasons=table(("reason", "when"), documented(reasons.Reason)),
-        policy_reasons=table(("reason", "when"), documented(reasons.PolicyReason)),
+        node_reasons=table(("reason", "when"), documented(names.Reason)),
+        policy_reasons=table(("reason", "when"), documented(names.PolicyReason)),
     )
 
 

@@ -24,7 +24,7 @@ from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
 from nodegauge_operator.core import desired_state, gates, report_size
 from nodegauge_operator.core.probes import health
-from nodegauge_operator.reasons import BudgetReason, PolicyReason
+from nodegauge_operator.names import BudgetReason, PolicyReason
 from support.crds import CRDS, Schema, crd, differences, nodes_of, part, version
 
 POLICY, REPORT = "gpuvalidationpolicies", "nodereports"

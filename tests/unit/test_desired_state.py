@@ -18,7 +18,7 @@ from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.desired_state import UNVALIDATED, label_patch, taint_patch
 from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.reasons import Reason
+from nodegauge_operator.names import Reason
 from support import INTERVAL, NOW, STALE, make_context, make_node, make_policy, make_report, tried
 from support.objects import BUSY, LOST, ANode, APolicy, AReport, read, taint
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.reasons import Reason
+from nodegauge_operator.names import Reason
 from support import INTERVAL, NOW, STALE, make_node, make_policy, make_report
 from support.judging import listening, saying
 from support.objects import APolicy, AReport

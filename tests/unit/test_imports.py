@@ -51,10 +51,9 @@ SOUND = LAYERED | {
     "nodegauge_operator/settings.py": "from nodegauge_operator import api",
     "nodegauge_operator/kube.py": "import kubernetes\nfrom nodegauge_operator import core",
     "nodegauge_operator/core.py": "import nodegauge_judge\nfrom nodegauge_operator import api",
-    "nodegauge_operator/api.py": "from nodegauge_operator import names, reasons",
+    "nodegauge_operator/api.py": "from nodegauge_operator import names",
     "nodegauge_operator/metrics.py": "",
     "nodegauge_operator/names.py": "",
-    "nodegauge_operator/reasons.py": "",
     "nodegauge_cli/__init__.py": "from nodegauge_operator import kube\nimport nodegauge_probes",
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Refused
-from nodegauge_operator.reasons import Reason
+from nodegauge_operator.names import Reason
 from support import INTERVAL, MINUTE
 from support.api_server import NODES, POLICIES, REPORTS
 from support.cluster import FakeCluster

@@ -13,7 +13,7 @@ from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, Outcome
-from nodegauge_operator.reasons import Reason
+from nodegauge_operator.names import Reason
 from support import NOW, make_policy
 from support.nccl_nodes import (
     BUSY,

@@ -11,7 +11,7 @@ from nodegauge_judge import History, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, stamp
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.reasons import Reason
+from nodegauge_operator.names import Reason
 from support import INTERVAL, NOW, make_node, make_policy, make_report
 from support.objects import BUSY, LOST, AReport, read
 

@@ -11,7 +11,7 @@ from nodegauge_judge import CATALOGUE
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Hysteresis, Probes, seconds
 from nodegauge_operator.core.nccl_eligibility import Why
-from nodegauge_operator.reasons import BudgetReason
+from nodegauge_operator.names import BudgetReason
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")

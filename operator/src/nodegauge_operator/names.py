@@ -2,11 +2,14 @@
 
 One module builds every string, so that a name can be found, changed and documented in one place
 (`docs/reference/labels.md` is generated from the tables here).  It decides nothing.
+
+Reasons of conditions and events are here too; each says what it means.
 """
 
 from __future__ import annotations
 
 import hashlib
+from enum import StrEnum
 
 GROUP = "nodegauge.dev"
 VERSION = "v1alpha1"
@@ -167,3 +170,57 @@ def pod_name(*, node_uid: str, probe: str, number: int) -> str:
 def event_name(*, node: str, run: str, reason: str) -> str:
     """The name of an event: the same change of the same run is posted once, however often it is tried."""
     return f"{node[:200].rstrip('.-')}.{digest(f'{node}/{run}/{reason}')}"
+
+
+class Reason(StrEnum):
+    """Reasons of the node condition `GPUValidated` and of events regarding a node."""
+
+    VALIDATED = "Validated"
+    """The last readable run found no problem."""
+    WARNINGS = "Warnings"
+    """The last readable run found something worth a look, but nothing broken."""
+    FAULTS_FOUND = "FaultsFound"
+    """The last readable run found a fault; the message names it."""
+    NOT_YET_VALIDATED = "NotYetValidated"
+    """No run has been readable yet; the message says why."""
+    STALE = "Stale"
+    """No run has been readable for longer than the policy's staleness limit."""
+    INTERCONNECT_CHANGED = "InterconnectChanged"
+    """The interconnect class or its bandwidth has changed."""
+    LABEL_CONFLICT = "LabelConflict"
+    """Another owner has set the label with the short key; nodegauge leaves it alone."""
+    PROBE_FAILED = "ProbeFailed"
+    """A run ended without a readable result."""
+    TAINTED = "Tainted"
+    """A taint for a fault was set; the message has the evidence."""
+    HELD_BACK = "HeldBack"
+    """A taint is due, but the policy's budget of gated nodes is used up."""
+    ON_PROBATION = "OnProbation"
+    """A taint that only runs under load can clear was removed on probation; one bad run sets it again."""
+    TAINT_LIFTED = "TaintLifted"
+    """A taint for a fault was removed: enough good runs, or the policy no longer wants it."""
+
+
+class PolicyReason(StrEnum):
+    """Reasons of the condition `Ready` of a GPUValidationPolicy."""
+
+    ACTIVE = "Active"
+    """The policy is in force."""
+    INVALID = "Invalid"
+    """The policy cannot be read; its last good version stays in force."""
+    NO_NODES = "NoNodes"
+    """The policy selects no node."""
+    OVERRIDDEN = "Overridden"
+    """Some of its nodes follow a policy of higher priority."""
+
+
+class BudgetReason(StrEnum):
+    """Reasons of the condition `GatesWithinBudget` of a GPUValidationPolicy."""
+
+    WITHIN_BUDGET = "WithinBudget"
+    """The budget allows every taint that is due."""
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+    """The budget is used up and faulty nodes are held back; the message counts them by cause."""
+    BUDGET_EXCEEDED = "BudgetExceeded"
+    """More nodes are tainted than the budget allows: it was lowered, nodes left the policy, or two operators
+    ran at once. Existing taints stay, and none is added."""

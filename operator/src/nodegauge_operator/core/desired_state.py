@@ -8,6 +8,8 @@ budget of gated nodes there (promise 3).
 Stale readings expire to absent labels and to nothing worse.  Labels of topology and bandwidth live until the
 node reboots, or until runs have failed (not merely found the node full) past the staleness limit.  Taints do
 not expire: they follow the gates in the report, which missing data cannot change.
+
+Also how everything of ours comes off a node that no policy selects.
 """
 
 from __future__ import annotations
@@ -18,14 +20,22 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Mode, Until
+from nodegauge_operator.api.policy import Limits, Mode, Until, seconds
 from nodegauge_operator.api.report import DesiredNode, DesiredTaint, Outcome, ReportStatus, unstamp, whole
 from nodegauge_operator.core import bandwidth, events, gates
-from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.model import NodeView, Taint
+from nodegauge_operator.core.actions import (
+    DeletePod,
+    DeleteReport,
+    PatchNode,
+    PatchReport,
+    SetCondition,
+    Step,
+)
+from nodegauge_operator.core.context import Context, Snapshot, Unselected
+from nodegauge_operator.core.model import NodeView, PodView, Taint
 from nodegauge_operator.core.probes import nccl
 from nodegauge_operator.core.report_size import fitted
-from nodegauge_operator.reasons import Reason
+from nodegauge_operator.names import Reason
 
 REWRITE_SHARE = 0.5
 """`validated-at` is rewritten once it is older than this share of the staleness limit (ADR 0008)."""
@@ -200,3 +210,51 @@ def _passed_at(context: Context) -> str:
     name = names.PROBE_NCCL if until_nccl and context.nccl_wanted else names.PROBE_HEALTH
     probe = context.status.probe(name)
     return probe.read_at if probe.verdict in (Verdict.PASS, Verdict.WARN) else ""
+
+
+def release(snapshot: Snapshot, node: NodeView) -> Step | None:
+    """The next write for a node that no policy selects."""
+    if snapshot.unselected is Unselected.FREEZE:
+        return None
+    step = remove_from_node(snapshot, node) or delete_next(snapshot.pods, now=snapshot.now, limits=Limits())
+    report, own = snapshot.report, snapshot.own_report
+    if step or report is None:
+        return step
+    if own is not None and taint_patch(node, (), leave=_kept_taints(snapshot)) is not None:
+        return None  # the API server refuses to let a taint go: its evidence stays
+    if snapshot.unselected is not Unselected.KEEP_REPORT:
+        return DeleteReport(report)
+    if own is None or not own.status.desired.taints:
+        return None
+    # the node carries no taint of ours any more: its slot in the budget is free
+    return PatchReport(own, replace(own.status, desired=replace(own.status.desired, taints=[])))
+
+
+def remove_from_node(snapshot: Snapshot, node: NodeView) -> Step | None:
+    """The write that removes labels, taints and condition of ours."""
+    labels, taints = label_patch(node, {}), taint_patch(node, (), leave=_kept_taints(snapshot))
+    if (labels or taints is not None) and PatchNode not in snapshot.declined:
+        return PatchNode(node, labels, taints)
+    if node.condition is not None and SetCondition not in snapshot.declined:
+        return SetCondition(node, None)
+    return None
+
+
+def _kept_taints(snapshot: Snapshot) -> frozenset[str]:
+    """Taints that no release removes: `unvalidated`, on a node that was never ours (its kubelet registered
+    with it, and the labels that will select it may come later) or that may only have lost a label for a
+    moment."""
+    keep = snapshot.own_report is None or snapshot.unselected is Unselected.KEEP_REPORT
+    return UNVALIDATED if keep else NOTHING
+
+
+def delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> Step | None:
+    """Delete the first pod that is still there, by force if it should have been gone long ago."""
+    for pod in pods:
+        if pod.gone:
+            continue
+        if not pod.deleting_since:
+            return DeletePod(pod, 0 if pod.finished else None)
+        if now >= pod.deleting_since + seconds(limits.not_gone):
+            return DeletePod(pod, 0)
+    return None

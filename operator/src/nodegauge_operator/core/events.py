@@ -26,7 +26,7 @@ from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes.kind import ProbeKind
 from nodegauge_operator.core.report_size import cut
-from nodegauge_operator.reasons import Reason
+from nodegauge_operator.names import Reason
 
 MAX_NOTE_BYTES = 1024
 """Of an event's note (kubernetes, pkg/apis/core/validation: NoteLengthLimit)."""

@@ -33,13 +33,12 @@ from nodegauge_operator.core.actions import (
     Step,
 )
 from nodegauge_operator.core.context import NO_REPORT, Context, Snapshot
-from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED
+from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, delete_next, release, remove_from_node
 from nodegauge_operator.core.model import ConditionView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.core.release import delete_next, release, remove_from_node
 from nodegauge_operator.core.report_update import status_after
 
 MAX_REFUSAL = 500

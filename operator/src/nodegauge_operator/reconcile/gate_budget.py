@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator.api.report import NEVER
-from nodegauge_operator.core.budget import gated_slots
+from nodegauge_operator.core.gates import gated_slots
 from nodegauge_operator.reconcile.cache import Cache, version_of
 from nodegauge_operator.reconcile.counters import NodeCounters
 

@@ -18,7 +18,7 @@ from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.reasons import BudgetReason, PolicyReason
+from nodegauge_operator.names import BudgetReason, PolicyReason
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.resync import Jitter, backoff

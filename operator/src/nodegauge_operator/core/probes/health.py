@@ -13,10 +13,18 @@ from nodegauge_judge import History, Judgement, NodeFacts, Verdict, judge_health
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, Until, seconds
 from nodegauge_operator.api.report import NEVER, GpusStatus, InterconnectStatus, Outcome, ReportStatus
-from nodegauge_operator.core import gates, report_update, schedule
+from nodegauge_operator.core import gates, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.kind import EndedRun, Pool, ProbeKind
+from nodegauge_operator.core.probes.kind import (
+    AT_ONCE,
+    EndedRun,
+    Pool,
+    ProbeKind,
+    backed_off,
+    finished_at,
+    wanted_now,
+)
 from nodegauge_operator.core.probes.pod import container
 from nodegauge_operator.core.report_update import Reading
 
@@ -47,15 +55,15 @@ class HealthKind(ProbeKind):
         if not policy.spec.probes.health.enabled or not context.node.may_run:
             return NEVER
         probe = context.status.probe(self.name)
-        if schedule.wanted_now(context, probe):
-            return schedule.AT_ONCE
+        if wanted_now(context, probe):
+            return AT_ONCE
         wait = policy.interval_of(self.name)
         if probe.unread:
-            wait = schedule.backed_off(probe, first=RETRY_SECONDS, most=wait)
-        return schedule.finished_at(probe) + wait
+            wait = backed_off(probe, first=RETRY_SECONDS, most=wait)
+        return finished_at(probe) + wait
 
     def last_done_at(self, status: ReportStatus) -> float:
-        return schedule.finished_at(status.probe(self.name))
+        return finished_at(status.probe(self.name))
 
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         template, health = context.policy.spec.pod_template, context.policy.spec.probes.health

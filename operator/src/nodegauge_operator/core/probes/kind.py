@@ -2,6 +2,8 @@
 
 A new kind is a module beside this one and an entry in `probes.KINDS`; no other module branches on a probe's
 name.
+
+What kinds share of their schedules is here too: a request for now, and the pause after a failed run.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from nodegauge_operator.api.policy import Budget, Limits, Policy
-from nodegauge_operator.api.report import ReportStatus, Run
+from nodegauge_operator.api.report import ProbeStatus, ReportStatus, Run, unstamp
 from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
@@ -96,3 +98,34 @@ class ProbeKind(ABC):
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         """What an event about a readable run adds to the summary."""
         return ""
+
+
+AT_ONCE = 0.0
+
+
+def wanted_now(context: Context, probe: ProbeStatus) -> bool:
+    """The probe never ran, somebody asked for a run since, or the node rebooted since."""
+    last = probe.last_run
+    if last is None or requested(context, probe):
+        return True
+    return bool(last.boot_id and context.node.boot_id) and last.boot_id != context.node.boot_id
+
+
+def requested(context: Context, probe: ProbeStatus) -> bool:
+    """Somebody asked for a run by `spec.requestedAt`, and it has not been made yet."""
+    return bool(context.report.requested_at) and context.report.requested_at != probe.request
+
+
+def finished_at(probe: ProbeStatus) -> float:
+    """When the last run ended, epoch seconds; 0.0 before the first."""
+    return unstamp(probe.last_run.finished_at) if probe.last_run else 0.0
+
+
+def backed_off(probe: ProbeStatus, *, first: float, most: float) -> float:
+    """Seconds to wait after runs that read nothing: `first`, then twice that each time, up to `most`."""
+    return min(most, first * doubled(probe.unread))
+
+
+def doubled(times: int) -> float:
+    """1, 1, 2, 4, ... up to 1024 for 0, 1, 2, 3, ... times."""
+    return float(1 << min(max(0, times - 1), 10))

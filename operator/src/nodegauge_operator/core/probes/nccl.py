@@ -30,11 +30,11 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     unstamp,
 )
-from nodegauge_operator.core import bandwidth, gates, nccl_eligibility, report_update, schedule
+from nodegauge_operator.core import bandwidth, gates, nccl_eligibility, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes import nccl_pod
+from nodegauge_operator.core.probes import kind, nccl_pod
 from nodegauge_operator.core.probes.kind import EndedRun, Pool, ProbeKind
 from nodegauge_operator.core.report_update import Reading
 
@@ -131,14 +131,14 @@ def next_measurement_at(context: Context) -> float:
     if not health.read_at or health.unread or context.rebooted_since(health):
         return NEVER
     probe = status.probe(names.PROBE_NCCL)
-    asked = schedule.requested(context, probe)
+    asked = kind.requested(context, probe)
     if nccl_eligibility.hindrance(status, context.node, asked=asked) is not None:
         return NEVER
-    if schedule.wanted_now(context, probe):
-        return schedule.AT_ONCE
+    if kind.wanted_now(context, probe):
+        return kind.AT_ONCE
     if probe.unread:
-        return schedule.finished_at(probe) + recheck_delay(probe, policy)
-    return schedule.finished_at(probe) + _wait_after_reading(context, probe)
+        return kind.finished_at(probe) + recheck_delay(probe, policy)
+    return kind.finished_at(probe) + _wait_after_reading(context, probe)
 
 
 def _wait_after_reading(context: Context, probe: ProbeStatus) -> float:
@@ -149,18 +149,18 @@ def _wait_after_reading(context: Context, probe: ProbeStatus) -> float:
     if status.bandwidth.again or not nccl_eligibility.same_hardware(status):
         waits.append(recheck)
     if status.bandwidth.gpus < status.bandwidth.of <= nccl_eligibility.allocatable(context.node):
-        waits.append(recheck * schedule.doubled(probe.streak))  # the missing GPUs are back
+        waits.append(recheck * kind.doubled(probe.streak))  # the missing GPUs are back
     leave = policy.spec.hysteresis.leave_runs
     in_vain = [_runs_in_vain(gate) for gate in status.gates if _is_open(gate, leave=leave)]
     if status.bandwidth.agreement == Agreement.CONTRADICTED and not in_vain:
         in_vain.append(probe.streak)  # only a run that agrees brings the label back
-    return min(waits + [recheck * schedule.doubled(runs) for runs in in_vain])
+    return min(waits + [recheck * kind.doubled(runs) for runs in in_vain])
 
 
 def recheck_delay(probe: ProbeStatus, policy: Policy) -> float:
     """Seconds to wait after runs that read nothing."""
     first, most = seconds(policy.spec.probes.nccl.recheck), policy.interval_of(names.PROBE_NCCL)
-    return schedule.backed_off(probe, first=first, most=most)
+    return kind.backed_off(probe, first=first, most=most)
 
 
 def image_is_there(context: Context) -> bool:

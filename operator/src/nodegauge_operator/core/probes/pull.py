@@ -10,11 +10,11 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Policy, seconds
 from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus
-from nodegauge_operator.core import report_update, schedule
+from nodegauge_operator.core import report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes import nccl, nccl_pod
+from nodegauge_operator.core.probes import kind, nccl, nccl_pod
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
 from nodegauge_operator.core.report_update import Reading
 
@@ -47,9 +47,9 @@ class PullKind(ProbeKind):
         if at == NEVER or nccl.image_is_there(context):
             return NEVER
         probe = context.status.probe(self.name)
-        if not probe.unread or probe.image != context.nccl_image or schedule.wanted_now(context, probe):
+        if not probe.unread or probe.image != context.nccl_image or kind.wanted_now(context, probe):
             return at  # a failed pull says nothing about another image
-        return max(at, schedule.finished_at(probe) + nccl.recheck_delay(probe, context.policy))
+        return max(at, kind.finished_at(probe) + nccl.recheck_delay(probe, context.policy))
 
     def last_done_at(self, status: ReportStatus) -> float:
         return nccl.last_measured_at(status)
