@@ -48,6 +48,7 @@ check: $(READY) ## lint, format, types, import contracts, generated files
 	@$(RUN) -m mypy images
 	@$(RUN) -m mypy .ci/venv.py docs/generate.py charts/generate.py
 	@.venv/bin/lint-imports
+	@$(RUN) .ci/names.py
 
 matrix: $(READY) need-cc ## judge every simulated machine with every fault and compare with what must follow (some minutes)
 	@$(RUN) -m testbed.matrix $(ARGS)

@@ -78,9 +78,9 @@ def counter(total: int) -> Callable[[str], None]:
     def watch(line: str) -> None:
         if line.startswith("WARNING"):
             say(line)
-        found = re.match(r"Collecting ([A-Za-z0-9._-]+)", line)
-        if found and found.group(1).lower() not in seen:
-            seen.add(found.group(1).lower())
+        collected = re.match(r"Collecting ([A-Za-z0-9._-]+)", line)
+        if collected and collected.group(1).lower() not in seen:
+            seen.add(collected.group(1).lower())
             if len(seen) % 10 == 0:
                 say(f"  {len(seen)}{f' of {total}' if total else ''} packages found")
         if line.startswith("Installing collected packages"):
@@ -135,8 +135,8 @@ def only_pinned(python: str, report: Path) -> list[str]:
     say("      and what the NCCL image installs besides")
     dry = ["--dry-run", "--report", str(report), f".[{NOT_INSTALLED}]"]
     run([python, "-m", "pip", "install", *dry], watch=counter(0), way_out=NO_PACKAGES)
-    found = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
-    pins = (f"{one['name']}=={one['version']}" for one in found if one["name"] != "nodegauge")
+    chosen = [each["metadata"] for each in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    pins = (f"{one['name']}=={one['version']}" for one in chosen if one["name"] != "nodegauge")
     return sorted(pins, key=str.lower)
 
 

@@ -14,7 +14,7 @@ from testbed.hardware.plugged import boottime_ns
 
 FUNCTION_NOT_FOUND = 13
 SECOND = 10**9
-SETTLED = 600 * SECOND
+WARMED_UP = 600 * SECOND
 """By then every temperature is where it will stay."""
 SHOWN = 3
 """How many GPUs a snapshot asks for everything: a test breaks one of the first."""
@@ -46,16 +46,16 @@ FIELDS = (38, 45, 52, 59, 82, 94, 147, 169, 173, 230)
 
 def with_driver(version: str, directory: Path, *, profile: str = "h100-sxm-8") -> Hardware:
     """A machine of some profile under another driver."""
-    found = profiles.load(profile)
-    driver = msgspec.structs.replace(found.driver, version=version)
-    return plug(msgspec.structs.replace(found, driver=driver), directory)
+    chosen = profiles.load(profile)
+    driver = msgspec.structs.replace(chosen.driver, version=version)
+    return plug(msgspec.structs.replace(chosen, driver=driver), directory)
 
 
 def busy(profile: str, directory: Path, *, load: int = 100) -> Hardware:
     """A machine that has been under this load for so long that nothing changes any more."""
     start = boottime_ns()
-    hardware = plug(profile, directory, clock=lambda: start - 2 * SETTLED)
-    Hardware(directory, clock=lambda: start - SETTLED).load(load)
+    hardware = plug(profile, directory, clock=lambda: start - 2 * WARMED_UP)
+    Hardware(directory, clock=lambda: start - WARMED_UP).load(load)
     return Hardware.open(hardware.directory)
 
 
@@ -105,17 +105,19 @@ def _events(nvml: NvmlClient, whole: list[int]) -> set[tuple[int, ...]]:
 
 
 def _gpu(nvml: NvmlClient, gpu: int, whole: list[int]) -> dict[str, Any]:
-    def told(call: str, *arguments: Any) -> Any:
+    def answer(call: str, *arguments: Any) -> Any:
         refused = nvml.refusal(call, *arguments)
         return f"error {refused}" if refused else nvml.ask(call, *arguments)
 
-    seen = {" ".join(map(str, call)): told(call[0], GPU(gpu), *call[1:]) for call in GPU_CALLS}
+    seen = {" ".join(map(str, call)): answer(call[0], GPU(gpu), *call[1:]) for call in GPU_CALLS}
     for number in FIELDS:
         field = nvml.field(gpu, number)
         seen[f"field {number}"] = field["nvmlReturn"], field["value"]["ullVal"]
     for link in range(6):
-        seen[f"link {link}"] = told("nvmlDeviceGetNvLinkState", GPU(gpu), link)
+        seen[f"link {link}"] = answer("nvmlDeviceGetNvLinkState", GPU(gpu), link)
         seen[f"recoveries failed {link}"] = nvml.field(gpu, 214, link)["value"]["ullVal"]
     for other in set(whole) - {gpu}:
-        seen[f"p2p {other}"] = [told("nvmlDeviceGetP2PStatus", GPU(gpu), GPU(other), cap) for cap in range(3)]
+        seen[f"p2p {other}"] = [
+            answer("nvmlDeviceGetP2PStatus", GPU(gpu), GPU(other), cap) for cap in range(3)
+        ]
     return seen

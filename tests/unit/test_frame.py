@@ -62,12 +62,12 @@ def parsed(path: Path) -> ast.Module:
 def test_no_file_names_this_machine() -> None:
     """No tracked file holds a home folder, this checkout's own path, or the host of a package registry."""
     pattern = re.compile("|".join([*MACHINE_PATHS, *map(re.escape, [*REGISTRY_HOSTS, f"{ROOT}/"])]))
-    found = [
+    matches = [
         f"{name_of(path)}: {match.group()}"
         for path in tracked()
         if (match := pattern.search(path.read_text(encoding="utf-8", errors="replace")))
     ]
-    assert not found
+    assert not matches
 
 
 def test_no_lock_file_with_addresses_is_tracked() -> None:

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from nodegauge_operator.http import HttpServer
+from nodegauge_operator.handlers.app import HttpServer
 from nodegauge_operator.metrics import Metrics
 
 

@@ -26,8 +26,8 @@ def play(story: Any) -> VirtualTimeOperator:
 def probe(operator: VirtualTimeOperator, node: str, name: str = names.PROBE_NCCL) -> Body:
     """One probe's status in a report; empty before its first run."""
     probes = operator.cluster.objects[REPORTS][node].get("status", {}).get("probes", ())
-    found: Body = next((p for p in probes if p["name"] == name), {})
-    return found
+    status: Body = next((p for p in probes if p["name"] == name), {})
+    return status
 
 
 def sample(operator: VirtualTimeOperator, name: str, **labels: str) -> float:

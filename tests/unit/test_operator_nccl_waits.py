@@ -82,13 +82,13 @@ def test_a_busy_cluster_is_asked_ever_less() -> None:
         operator.start()
         tries = []
         for _ in range(3):
-            before = len(benchmarks(operator))
+            before = len(nccl_runs(operator))
             await operator.after(24 * HOUR)
-            tries.append(len(benchmarks(operator)) - before)
+            tries.append(len(nccl_runs(operator)) - before)
         assert operator.most[names.PROBE_NCCL] == 1
         assert tries[0] in range(6 * count, 9 * count), "after 10, 20, 40 ... minutes"
         assert tries[1:] == [count, count], "once a day and node in the end"
-        assert set(benchmarks(operator)[-count:]) == {f"node-{n}" for n in range(count)}, "nobody is left out"
+        assert set(nccl_runs(operator)[-count:]) == {f"node-{n}" for n in range(count)}, "nobody is left out"
 
     play(story)
 
@@ -102,18 +102,18 @@ def test_a_try_on_a_busy_node_is_three_writes() -> None:
         never_ending(operator, names.PROBE_NCCL)
         operator.start()
         await operator.after(5 * 60)
-        assert len(benchmarks(operator)) == 1
+        assert len(nccl_runs(operator)) == 1
         operator.client.log.clear()
         await operator.after(3 * HOUR)
-        made = len(benchmarks(operator)) - 1
-        words = Counter(word for word in operator.client.log if "polic" not in word)
+        made = len(nccl_runs(operator)) - 1
+        calls = Counter(call for call in operator.client.log if "polic" not in call)
         assert made >= 3
-        assert set(words.values()) == {made}, words
-        assert len(words) == 3, words
+        assert set(calls.values()) == {made}, calls
+        assert len(calls) == 3, calls
 
     play(story)
 
 
-def benchmarks(operator: VirtualTimeOperator) -> list[str]:
-    """The nodes that benchmarks were made for, in that order."""
+def nccl_runs(operator: VirtualTimeOperator) -> list[str]:
+    """The nodes that NCCL runs were made for, in that order."""
     return [node for probe, node in operator.begun if probe == names.PROBE_NCCL]

@@ -4,20 +4,22 @@ The storages for kopf keep nothing: each watch event is handled by itself.  kopf
 object at every event, by copying it deeply several times, even if nothing asks for a difference: for nodes
 of 20 KB that was a third of the operator's CPU time.  Storages that keep nothing also cannot write
 annotations.
+
+The HTTP server answers `/healthz`, `/readyz` and `/metrics`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import kopf
+from aiohttp import web
 
 from nodegauge_operator import names
 from nodegauge_operator.handlers import app, watches
-from nodegauge_operator.http import HttpServer
 from nodegauge_operator.kube.client import Limiter, access, connect
 from nodegauge_operator.kube.workloads import Scanning, check_access
 from nodegauge_operator.metrics import Metrics
@@ -167,3 +169,63 @@ class NoProgress(kopf.ProgressStorage):
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
         """Nothing of ours is in it."""
         return essence
+
+
+LAST_ANSWER_SECONDS = 1.0
+
+
+class HttpServer:
+    """Serves until `stop`.  `live` and `ready` are asked at each request."""
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        metrics: Metrics,
+        live: Callable[[], bool],
+        ready: Callable[[], bool],
+    ) -> None:
+        self._host = host or None
+        self._port = port
+        self._metrics = metrics
+        self._live = live
+        self._ready = ready
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> int:
+        """Listen; returns the port (useful with port 0).  Raises `OSError` if the port is in use."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._show_metrics)
+        app.on_response_prepare.append(_close_connection)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=LAST_ANSWER_SECONDS)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        alive = self._live()
+        text = "ok\n" if alive else "the operator's loop has not finished a pass recently\n"
+        return web.Response(text=text, status=200 if alive else 503)
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        ready = self._ready()
+        text = "ok\n" if ready else "the first full list is not complete (are the CRDs installed?)\n"
+        return web.Response(text=text, status=200 if ready else 503)
+
+    async def _show_metrics(self, _: web.Request) -> web.Response:
+        body = self._metrics.render()
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+async def _close_connection(_: web.Request, response: web.StreamResponse) -> None:
+    response.force_close()
+    response.headers["Connection"] = "close"  # aiohttp has written its own headers before this hook

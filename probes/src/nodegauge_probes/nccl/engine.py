@@ -17,8 +17,17 @@ from typing import Protocol
 from nodegauge_contract.nccl import Cell, Collective, Phase
 from nodegauge_contract.values import NOT_READ, Int, Num, Unavailable
 from nodegauge_probes.nccl import pattern
-from nodegauge_probes.nccl.child import NCCL_ERROR, OUT_OF_MEMORY, WRONG_ORDER, Emitter, Failure, serve
-from nodegauge_probes.nccl.protocol import CellOrder, EngineInfo, Order
+from nodegauge_probes.nccl.protocol import (
+    NCCL_ERROR,
+    OUT_OF_MEMORY,
+    WRONG_ORDER,
+    CellOrder,
+    Emitter,
+    EngineInfo,
+    Failure,
+    Order,
+    serve,
+)
 
 SAME, NO_PAIR = -1, "no copy"
 PAIRS_GRACE = 1.5

@@ -21,15 +21,15 @@ from typing import Any
 from nodegauge_contract.nccl import Collective
 from nodegauge_contract.values import NOT_READ, Text
 from nodegauge_probes.nccl import engine, pattern
-from nodegauge_probes.nccl.child import (
+from nodegauge_probes.nccl.protocol import (
     CUDA_ERROR,
     NCCL_ERROR,
     NO_ENGINE,
     OUT_OF_MEMORY,
     WRONG_ORDER,
+    EngineInfo,
     Failure,
 )
-from nodegauge_probes.nccl.protocol import EngineInfo
 
 NAME = "nccl4py"
 FLOAT32, SUM, SUCCESS = 7, 0, 0

@@ -24,16 +24,18 @@ from msgspec import Struct
 from nodegauge_contract import Arm, ArmOutcome, Collective, NcclResult, Phase
 from nodegauge_contract.nccl_tests import document
 from nodegauge_contract.nccl_tests.log import MAX_CHARS, Columns, NcclTestsError
-from nodegauge_probes.nccl.child import (
+from nodegauge_probes.nccl.protocol import (
     NCCL_ERROR,
     NO_ENGINE,
     OUT_OF_MEMORY,
     WRONG_ORDER,
+    CellOrder,
     Emitter,
+    EngineInfo,
     Failure,
+    Order,
     serve,
 )
-from nodegauge_probes.nccl.protocol import CellOrder, EngineInfo, Order
 
 NAME = document.ENGINE
 FOLDER_VARIABLE = "NODEGAUGE_NCCL_TESTS"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_SPEC = importlib.util.spec_from_file_location("words_check", ROOT / ".ci" / "words.py")
+_SPEC = importlib.util.spec_from_file_location("names_check", ROOT / ".ci" / "names.py")
 assert _SPEC is not None
 assert _SPEC.loader is not None
 check = importlib.util.module_from_spec(_SPEC)
@@ -59,7 +59,7 @@ def test_the_glossary_has_at_most_fifteen_words() -> None:
     """More would be a dialect again; none of them is retired."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.partition("## Glossary")[2].partition("\n## ")[0]
-    words = re.findall(r"^\| ([a-z ]+) \|", table, flags=re.MULTILINE)
-    assert words[0] == "word"
-    assert 0 < len(words) - 1 <= 15
-    assert not {*words} & {*check.RETIRED_NAMES, *check.RETIRED_PARTS}
+    entries = re.findall(r"^\| ([a-z ]+) \|", table, flags=re.MULTILINE)
+    assert entries[0] == "word"
+    assert 0 < len(entries) - 1 <= 15
+    assert not {*entries} & {*check.RETIRED_NAMES, *check.RETIRED_PARTS}

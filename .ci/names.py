@@ -3,7 +3,7 @@
 One meaning a word, and the field's word where there is one: see the glossary in CONTRIBUTING.md.  It checks
 the names that Python code defines (modules, classes, functions, arguments, variables, fields), not at prose.
 
-    python .ci/words.py [FILE...]    all Python files that git tracks, unless files are named
+    python .ci/names.py [FILE...]    all Python files that git tracks, unless files are named
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> int:
         if path.exists()
         for fault in faults(path, path.read_text(encoding="utf-8"))
     ]
-    print("\n".join(lines) if lines else f"words: {len(listed)} files, no retired name")
+    print("\n".join(lines) if lines else f"names: {len(listed)} files, no retired name")
     return 1 if lines else 0
 
 
