@@ -18,7 +18,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import astuple, replace
 
 LIMIT = 2048
-"""Bytes of JSON that a report keeps for this (design: 2 KiB); 16 GPUs need about 1.8 KB."""
+"""Bytes of JSON that a report keeps for this.  Chosen by this project, for a report below 8 KiB; 16 GPUs need
+about 1.8 KB."""
 SHORT = 8
 """Characters of a UUID that are its key; the whole UUID, if these are not unique on the node."""
 _PREFIX = "GPU-"

@@ -164,7 +164,9 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Hysteresis(Struct, frozen=True, rename="camel", kw_only=True):
-    """When gates are entered and left (design promise 4; the numbers are chosen by this project).
+    """When gates are entered and left (promise 4, docs/promises.md).
+
+    The numbers are chosen by this project: one bad run may be a passing event.
 
     `enterRuns`: bad runs in a row, for findings that need more than one (a lost GPU needs one).  `leaveRuns`:
     good runs in a row.  `dwell`: how long a gate stands at least.  `probationAfter`: dwell after which a gate
@@ -253,7 +255,7 @@ class Policy(Struct, frozen=True, kw_only=True):
         return seconds(getattr(self.spec.probes, probe).interval)
 
     def stale_seconds_of(self, probe: str) -> float:
-        """Seconds after which a probe's reading no longer counts (design: three intervals by default)."""
+        """Seconds after which a probe's reading no longer counts (three intervals by default)."""
         return self.interval_of(probe) * self.spec.stale_after_intervals
 
 

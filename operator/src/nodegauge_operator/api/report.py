@@ -1,7 +1,7 @@
 """NodeReport: all that nodegauge knows of one node, and the only state that the operator keeps.
 
 Named as its node and owned by it.  Times are RFC 3339 in UTC, whole seconds.  The status is written in one
-patch with resourceVersion (promise 3); everything on the node is a pure function of it.
+patch with resourceVersion (promise 3, docs/promises.md); everything on the node is a pure function of it.
 """
 
 from __future__ import annotations

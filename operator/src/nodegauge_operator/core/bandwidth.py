@@ -18,7 +18,8 @@ from nodegauge_operator.core.context import Context
 CONTRADICTED = "Contradicted"
 """Reason of an interconnect that bandwidth contradicts."""
 REWRITE_SHARE = 0.05
-"""A bandwidth label is rewritten when the value changes by this share (design, section 4)."""
+"""A bandwidth label is rewritten when the value changes by this share.  Chosen by this project: small
+differences between runs then cause no write."""
 
 
 def with_agreement(context: Context) -> ReportStatus:

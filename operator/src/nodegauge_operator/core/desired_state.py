@@ -3,7 +3,7 @@
 `next_status` is asked after every run and at every look at a node.  It is a pure function of the context, so
 asking twice changes nothing.  The node is never asked what it carries now, except for who owns the short
 label key.  What it says is in the report before anything is written to the node, and takes its slot in the
-budget of gated nodes there (promise 3).
+budget of gated nodes there (promises 2 and 3, docs/promises.md).
 
 Stale readings expire to absent labels and to nothing worse.  Labels of topology and bandwidth live until the
 node reboots, or until runs have failed (not merely found the node full) past the staleness limit.  Taints do

@@ -232,7 +232,8 @@ def _by_code(gates: Iterable[GateStatus]) -> tuple[dict[str, GateStatus], list[G
 
 
 MAX_CONCURRENT = 50
-"""Probe pods at a time, whatever the policy says (measurement: defaults of section 5)."""
+"""Probe pods at a time, whatever the policy says.  Chosen by this project: it bounds what a wrong policy
+can start at once."""
 
 
 def concurrent_probes(setting: int | str, nodes: int) -> int:
@@ -249,7 +250,7 @@ def concurrent_probes(setting: int | str, nodes: int) -> int:
 def gated_slots(setting: int | str, nodes: int) -> int:
     """Nodes that may be gated at a time out of `nodes`: a count, or per cent rounded down, at least 1.
 
-    0 and "0%" are none (measurement, section 5: max(1, floor(20 %)) by default).
+    0 and "0%" are none (default 20 %).
     """
     if isinstance(setting, int):
         return setting

@@ -1,11 +1,11 @@
-"""One gate on one node: when it is entered and when it is left (design promise 4).
+"""One gate on one node: when it is entered and when it is left (promise 4, docs/promises.md).
 
 Two pure functions over `GateStatus`: `answered` adds the answer of one readable run, `aged` applies what time
 alone changes, also between runs.  Neither knows taints, budgets or other gates: a gate that is entered is
 `held-back` until `gates` finds a slot for it.  Runs that could not be read never get here: missing data never
 changes a gate.
 
-The rule (measurement, section 5): enter after the rule's number of bad runs, leave after three good runs and
+The rule, chosen by this project: enter after the rule's number of bad runs, leave after three good runs and
 ten minutes.  A taint for a fault that only shows under load drains that load and would stand for ever.  So
 after 1 h, 4 h, 24 h it is lifted on trial (probation): one bad run enters again, until three good runs under
 load or 24 h have passed.

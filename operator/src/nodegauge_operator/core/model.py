@@ -53,7 +53,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
 
     @property
     def leaving(self) -> bool:
-        """Being deleted or scaled down: no new runs are planned there (promise 7)."""
+        """Being deleted or scaled down: no new runs are planned there (promise 7, docs/promises.md)."""
         return self.deleting or any(t.key in names.TAINTS_OF_NODES_BEING_REMOVED for t in self.taints)
 
     @property
@@ -66,7 +66,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     @property
     def may_run(self) -> bool:
         """A new run may be planned: Ready, not leaving, driver not changing.  A cordoned node is
-        health-checked like any other (promise 7)."""
+        health-checked like any other (promise 7, docs/promises.md)."""
         return self.ready and not self.leaving and not self.driver_changing
 
 

@@ -1,4 +1,5 @@
-"""The next single write for one node: the order of writes of promise 3 as one pure function.
+"""The next single write for one node: the order of writes of promise 3 (docs/promises.md)
+as one pure function.
 
 `next_step` looks at what is and names the one write that comes next.  The caller makes it, takes the new
 state and asks again.  A process that was killed between two writes asks the same question after its restart

@@ -1,8 +1,9 @@
-"""Keeps a report's status under 8 KiB (design, section 4): cuts what is repeated or least needed first.
+"""Keeps a report's status under 8 KiB: cuts what is repeated or least needed first.
 
 The largest machines (16 GPUs, ten network cards) need most of it for their matrix and their history; with
-many gates entered at once something has to go.  Nothing that decides is ever cut: verdict, the gates' states
-and times, what the node should carry, the judge's history.
+many gates entered at once something has to go.  The limit is chosen by this project: 5,000 reports are then
+40 MB of JSON.  Nothing that decides is ever cut: verdict, the gates' states and times, what the node should
+carry, the judge's history.
 """
 
 from __future__ import annotations

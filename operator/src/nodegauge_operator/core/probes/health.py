@@ -39,7 +39,7 @@ DEADLINE_SHARE = 0.8
 
 
 class HealthKind(ProbeKind):
-    """Runs on every selected node, cordoned or not (promise 7)."""
+    """Runs on every selected node, cordoned or not (promise 7, docs/promises.md)."""
 
     name = names.PROBE_HEALTH
     pool = Pool(name="health", setting=lambda budget: budget.concurrent_probes)

@@ -20,8 +20,8 @@ from nodegauge_operator.core.probes.pod import configured_tolerations, container
 DEADLINE_SHARE = 0.9
 """The probe ends itself before the kubelet would, with what it has measured so far."""
 SHM_GIB = 4
-"""NCCL's host buffers are in /dev/shm if it may not use cuMem (measurement, section 3.3); a runtime's default
-of 64 MiB is too small.  It counts as the pod's memory, so the memory limit includes it."""
+"""NCCL's host buffers are in /dev/shm if seccomp forbids it cuMem (NCCL's misc/cudawrap.cc); a runtime's
+default of 64 MiB is too small.  It counts as the pod's memory, so the memory limit includes it."""
 TMP = "1Gi"
 MEMORY_GIB_PER_GPU = 1.5
 """Host memory of a CUDA context, its pinned buffers and its share of NCCL's, generously."""
@@ -83,7 +83,8 @@ def pull_spec(context: Context, run: str) -> dict[str, Any]:
 
 
 def _resources(context: Context, gpus: int) -> dict[str, dict[str, str]]:
-    """All GPUs and a core for each: throttled launches would measure the CPU (measurement, section 3.3).
+    """All GPUs and a core for each.  Chosen by this project: a CPU limit that stalls kernel launches and
+    NCCL's proxy threads would make the run measure the CPU.
 
     The installation cannot change the number of GPUs: fewer GPUs would give another bandwidth.
     """
