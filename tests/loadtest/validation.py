@@ -15,7 +15,7 @@ from pathlib import Path
 from loadtest.figures import percentile
 from nodegauge_contract.nccl import ArmOutcome
 from nodegauge_operator.api.policy import Budget
-from nodegauge_operator.core.gates import concurrent_probes
+from nodegauge_operator.core.budget import concurrent_probes
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware, plug
 from testbed.simulated_nccl.run import run

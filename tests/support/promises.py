@@ -14,7 +14,7 @@ from nodegauge_judge import Answer
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, parse_report
 from nodegauge_operator.core import gates
-from nodegauge_operator.core.gates import gated_slots, is_gated
+from nodegauge_operator.core.budget import gated_slots, is_gated
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES, REPORTS, Body
 from support.client import Killed

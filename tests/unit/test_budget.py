@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodegauge_operator.core.gates import MAX_CONCURRENT, concurrent_probes, longest_waiting
+from nodegauge_operator.core.budget import MAX_CONCURRENT, concurrent_probes, longest_waiting
 from support import tried
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator.api.report import BandwidthStatus, ReportStatus
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.counters import MAX_VALUES, Peers
+from nodegauge_operator.reconcile.node_counts import MAX_VALUES, Peers
 from support import make_node, make_report
 
 

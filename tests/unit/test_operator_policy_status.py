@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
-from nodegauge_operator.reconcile.counters import NodeCounters
+from nodegauge_operator.reconcile.node_counts import NodeCounters
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from support import NOW
 from support.api_server import NODES, POLICIES

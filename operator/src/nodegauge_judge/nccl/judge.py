@@ -16,7 +16,7 @@ from nodegauge_contract import Result, Skip
 from nodegauge_judge.case import clip
 from nodegauge_judge.history.model import History
 from nodegauge_judge.model import Answer, Finding, NodeFacts, Severity, Verdict
-from nodegauge_judge.nccl import agreement, arm_outcomes, bandwidth, coverage
+from nodegauge_judge.nccl import arm_outcomes, bandwidth, coverage, interconnect_agreement
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.floors import Criteria
@@ -37,8 +37,8 @@ NCCL_RULES: tuple[NcclRule, ...] = (
     arm_outcomes.P2P_BROKEN,
     arm_outcomes.NCCL_HANG,
     bandwidth.BUSBW_LOW,
-    agreement.INTERCONNECT_CONTRADICTED,
-    agreement.PAIR_SLOW,
+    interconnect_agreement.INTERCONNECT_CONTRADICTED,
+    interconnect_agreement.PAIR_SLOW,
     coverage.NVLS_BROKEN,
     arm_outcomes.NCCL_FAILED,
     bandwidth.BUSBW_BELOW_PEERS,
@@ -149,7 +149,9 @@ def _grade(grading: Grading) -> NcclJudgement:
     )
     verdict = _verdict(grading, findings)
     readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
-    agrees, message = (Agreement.UNSURE, "more than one node") if several else agreement.assess(grading)
+    agrees, message = (
+        (Agreement.UNSURE, "more than one node") if several else interconnect_agreement.assess(grading)
+    )
     rules_with_gate = [(rule.code, rule.answer) for rule in NCCL_RULES if rule.answer is not None]
     answers = {code: answer(grading) for code, answer in rules_with_gate} if readable else {}
     p2p_off = p2p_off_busbw(measurement)

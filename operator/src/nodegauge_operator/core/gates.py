@@ -4,13 +4,10 @@
 effects, the taint of the worst cause, and the label for throttling.  A gate whose
 rule this version lacks (a newer operator wrote it) sets no taint, because nothing here could judge or lift
 it; it is kept for as long as a relapse would be.
-
-The budget of gated nodes is here too: how many may carry a taint for a fault, and which do.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
@@ -35,7 +32,6 @@ from nodegauge_operator.api.report import (
     DesiredTaint,
     GateState,
     GateStatus,
-    Report,
     ReportStatus,
     stamp,
 )
@@ -229,40 +225,3 @@ def _by_code(gates: Iterable[GateStatus]) -> tuple[dict[str, GateStatus], list[G
         first.setdefault(gate.code, gate)
     known = {code: gate for code, gate in first.items() if code in GATES}
     return known, [gate for code, gate in first.items() if code not in GATES]
-
-
-MAX_CONCURRENT = 50
-"""Probe pods at a time, whatever the policy says.  Chosen by this project: it bounds what a wrong policy
-can start at once."""
-
-
-def concurrent_probes(setting: int | str, nodes: int) -> int:
-    """Probe pods that may run at a time on `nodes` nodes: a count, or per cent rounded down, at least 1.
-
-    At most 50.  A count of 0 pauses the policy.
-    """
-    if isinstance(setting, int):
-        return min(setting, MAX_CONCURRENT)
-    percent = int(setting.removesuffix("%"))
-    return min(max(1, nodes * percent // 100), MAX_CONCURRENT) if percent else 0
-
-
-def gated_slots(setting: int | str, nodes: int) -> int:
-    """Nodes that may be gated at a time out of `nodes`: a count, or per cent rounded down, at least 1.
-
-    0 and "0%" are none (default 20 %).
-    """
-    if isinstance(setting, int):
-        return setting
-    percent = int(setting.removesuffix("%"))
-    return max(1, nodes * percent // 100) if percent else 0
-
-
-def is_gated(report: Report) -> bool:
-    """Whether the node counts against the budget of gated nodes: its report reserves a taint for a fault."""
-    return any(taint.key in names.TAINTS_OF_FAULTS for taint in report.status.desired.taints)
-
-
-def longest_waiting(waiting: Iterable[tuple[float, str]], slots: int) -> list[str]:
-    """Names of the nodes that waited longest; `waiting`: (last run in epoch seconds, name), 0.0 for never."""
-    return [name for _, name in heapq.nsmallest(slots, waiting)] if slots > 0 else []

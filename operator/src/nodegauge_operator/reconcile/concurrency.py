@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Set
 
-from nodegauge_operator.core.gates import concurrent_probes, longest_waiting
+from nodegauge_operator.core.budget import concurrent_probes, longest_waiting
 from nodegauge_operator.core.probes.kind import Pool
 from nodegauge_operator.core.probes.registry import POOLS, kinds_of
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.counters import NodeCounters
+from nodegauge_operator.reconcile.node_counts import NodeCounters
 
 
 class Queue:

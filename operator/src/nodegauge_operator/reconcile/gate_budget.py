@@ -19,9 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator.api.report import NEVER
-from nodegauge_operator.core.gates import gated_slots
+from nodegauge_operator.core.budget import gated_slots
 from nodegauge_operator.reconcile.cache import Cache, version_of
-from nodegauge_operator.reconcile.counters import NodeCounters
+from nodegauge_operator.reconcile.node_counts import NodeCounters
 
 DOUBT_SECONDS = 90.0
 """An API server gives up a request after 60 s (its --request-timeout): a write that is unanswered after 90 s

@@ -20,8 +20,8 @@ from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.counters import Peers
 from nodegauge_operator.reconcile.gate_budget import GateBudget
+from nodegauge_operator.reconcile.node_counts import Peers
 from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
 

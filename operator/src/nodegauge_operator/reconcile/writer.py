@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from nodegauge_operator.api.report import Report, ReportStatus
 from nodegauge_operator.core import actions, planner
+from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.context import Snapshot
-from nodegauge_operator.core.gates import is_gated
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube import events, nodes, pods, reports

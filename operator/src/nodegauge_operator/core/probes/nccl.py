@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_judge import History, NodeFacts, Probe, Thresholds, Verdict
-from nodegauge_judge.nccl.agreement import INTERCONNECT_CONTRADICTED
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
+from nodegauge_judge.nccl.interconnect_agreement import INTERCONNECT_CONTRADICTED
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import Agreement, NcclJudgement
 from nodegauge_operator import names

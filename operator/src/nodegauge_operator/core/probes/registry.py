@@ -6,9 +6,9 @@ A pod of a probe that is not listed was made by another version: it is deleted, 
 from __future__ import annotations
 
 from nodegauge_operator.core.probes.health import HealthKind
+from nodegauge_operator.core.probes.image_pull import PullKind
 from nodegauge_operator.core.probes.kind import Pool, ProbeKind
 from nodegauge_operator.core.probes.nccl import NcclKind
-from nodegauge_operator.core.probes.pull import PullKind
 
 KINDS: dict[str, ProbeKind] = {kind.name: kind for kind in (HealthKind(), PullKind(), NcclKind())}
 POOLS: tuple[Pool, ...] = tuple(dict.fromkeys(kind.pool for kind in KINDS.values()))

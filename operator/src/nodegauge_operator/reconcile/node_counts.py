@@ -19,7 +19,7 @@ from nodegauge_judge import Verdict
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, GateStatus, Report, unstamp
-from nodegauge_operator.core.gates import is_gated
+from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.reconcile.cache import Cache
 
