@@ -19,7 +19,7 @@ from support.api_server import NODES, REPORTS
 from support.judging import listening
 from support.promises import GARBAGE, InterleavedOperator
 
-pytestmark = pytest.mark.timeout(600)  # seconds of CPU, but minutes on a machine at load 8
+pytestmark = pytest.mark.slow
 
 COUNT = 3
 NODE_NAMES = st.sampled_from([f"node-{n}" for n in range(COUNT)])

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
@@ -26,6 +27,8 @@ from support import MINUTE, NOW, make_pod, make_policy, schema, tried
 from support.api_server import copied
 from support.nccl_nodes import FAST, IMAGE, NODE, NcclNode, nccl_node
 from support.objects import APolicy, paths_of
+
+pytestmark = pytest.mark.slow
 
 POD = make_pod(NODE, probe=names.PROBE_NCCL)
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)

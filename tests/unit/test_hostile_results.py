@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
@@ -24,6 +25,8 @@ from nodegauge_operator.kube.reports import without_nulls
 from support import make_node, make_report, schema, tried
 from support.api_server import copied
 from support.objects import AReport, paths_of
+
+pytestmark = pytest.mark.slow
 
 NODE = make_node()
 MACHINES = [made.titan(), made.phb(), made.h100(2), made.a100_bridged_pairs()]

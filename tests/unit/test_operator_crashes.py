@@ -22,6 +22,8 @@ from support.cluster import FakeCluster
 from support.judging import listening, saying
 from support.operator import SteppedOperator
 
+pytestmark = pytest.mark.slow
+
 Story = Callable[[], tuple[FakeCluster, Iterator[None]]]
 
 

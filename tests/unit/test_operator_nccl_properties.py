@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -22,6 +23,8 @@ from support import make_policy, tried
 from support.nccl_nodes import FAST, SLOW, STRICT, skipping
 from support.objects import APod
 from support.planner_loop import PlannerLoop
+
+pytestmark = pytest.mark.slow
 
 WRONG = nccl.swapped(FAST, "default", cells=[nccl.cell("all_reduce", 1 << 30, 462.0, ranks=8, wrong=3)])
 HUNG = nccl.swapped(FAST, "default", outcome="hung", phase="init", cells=[])

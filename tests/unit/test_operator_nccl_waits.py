@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from nodegauge_operator import names
 from support import virtual_operator
 from support.api_server import PODS, Body
 from support.operator import MEASURING
 from support.virtual_operator import VirtualTimeOperator
+
+pytestmark = pytest.mark.slow
 
 HOUR = 3600.0
 

@@ -16,6 +16,8 @@ from support.client import unavailable
 from support.judging import listening, saying
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
+pytestmark = pytest.mark.slow
+
 COUNT, SLOTS = 50, 10
 SPEC: dict[str, Any] = {
     "probes": {"health": {"interval": "2m"}},

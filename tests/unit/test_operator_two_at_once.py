@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,8 @@ from support.cluster import FakeCluster
 from support.judging import listening, saying
 from support.operator import HEALTH, SteppedOperator
 from support.virtual_time import Turn
+
+pytestmark = pytest.mark.slow
 
 
 async def turn() -> None:

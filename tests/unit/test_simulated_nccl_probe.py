@@ -20,6 +20,8 @@ from testbed.hardware import FAULTS, plug
 from testbed.kubelet.devices import Devices
 from testbed.simulated_nccl.run import run
 
+pytestmark = pytest.mark.slow
+
 GIB = 1 << 30
 LIMITS = {"NODEGAUGE_NCCL_LIMITS": "4,3,2"}
 """Seconds for starting, measuring and ending, where something is meant to hang."""
