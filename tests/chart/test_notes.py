@@ -41,9 +41,9 @@ def test_the_command_shows_the_short_key(helm: Helm, labels: Object, column: str
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ({}, "At most 20% of the nodes"),
-        ({"budget": {"gatedNodes": 3}}, "At most 3 of the nodes"),
-        ({"budget": {"gatedNodes": 0}}, "At most 0 of the nodes"),
+        ({}, "At most 20% of this policy's nodes"),
+        ({"budget": {"gatedNodes": 3}}, "At most 3 of this policy's nodes"),
+        ({"budget": {"gatedNodes": 0}}, "At most 0 of this policy's nodes"),
         ({"taints": {"effect": "None"}}, "no node is tainted"),
         ({"taints": {"effect": "NoExecute"}}, "power-brake|hw-slowdown:NoExecute"),
         ({"taints": {"causes": {"thermal": "None"}}}, "Effects of single causes: thermal:None."),

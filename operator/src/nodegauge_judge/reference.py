@@ -31,25 +31,28 @@ are.
 
 The verdict is the worst severity: `fail`, `warn`, or `pass` if there is nothing worse than `info`. Codes that
 leave a node unjudged make the verdict `unknown`, unless another finding fails; `unknown` neither sets nor
-clears anything on a node. *Gate* is the taint that a failure sets after so many bad runs in a row. Gates
-marked "under load" count only runs under load; idle runs neither set nor lift them. Names in `camelCase` are
-fields of `spec.thresholds` of a GPUValidationPolicy, listed [at the end](#thresholds).
+clears anything on a node. A *gate* counts good and bad runs in a row and decides when a finding's taint comes
+and goes: the column *gate* names that taint, the column *runs* how many bad runs in a row set it. Gates
+marked "under load" count only runs under load; idle runs neither set nor lift the taint. Names in
+`camelCase` are fields of `spec.thresholds` of a GPUValidationPolicy, listed [at the end](#thresholds).
 
 ## Growth, load and evidence
 
 Counters are judged by their growth since the last run, over CLOCK_BOOTTIME. Both runs must have the same
-boot, driver and GPU, no counter may have gone back, and between them must lie at least `intervalFloor` and at
-most two of the policy's intervals. Growth above `plausibleGrowth` times the time that passed is not believed.
-Without such an interval, only the sampling window of a few seconds is used. Soon after another run, the
-window can fail a GPU but not clear it: the next run judges the counters. A finding's evidence names its
+boot, driver and GPU, no counter may have decreased, and the runs must be at least `intervalFloor` seconds and
+at most two of the policy's intervals apart. Growth above `plausibleGrowth` times the time that passed is not
+believed. Without such a pair of runs, only the sampling window of a few seconds is used. If the last run was
+less than `intervalFloor` seconds ago, the window can fail a GPU but cannot clear it: the next run judges the
+counters. A finding's evidence names its
 source: `counter` (growth since the last run), `window` (growth within the window) or `samples` (how often a
 clocks event reason was set).
 
 A GPU was under load if it was busy for `busyFloor` seconds since the last run. Busy time is the interval less
-the time that the driver counts as low utilisation. Without that counter, mean power decides: from
-`busyPowerShare` of the way between idle watts and the power limit on, the GPU counts as busy all the time.
-What only the window shows also needs `busyUtilization` per cent there: in its median or, without an interval,
-in every sample.
+the time that the driver counts as low utilisation. Without that counter, mean power since the last
+run decides. A GPU at or above `busyPowerShare` (0.5: halfway) between its idle power and its power limit
+counts as busy all the time, a GPU at idle power not at all, and in between in proportion. Rules that judge
+only the window, such as temperatures, also need a median utilisation of `busyUtilization` per cent in it.
+Without two runs to compare, a GPU was under load if every sample of the window reaches that utilisation.
 
 Findings of probe `nccl` come from NCCL runs, once a day by default: see [expectations](expectations.md) for
 the floors and their sources.

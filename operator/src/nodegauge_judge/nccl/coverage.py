@@ -165,7 +165,9 @@ NCCL_INCOMPLETE = NcclRule(
         "bandwidth); below that there is no label."
     ),
     when={
-        Severity.INFO: "sizes, arms or the pair matrix are missing, or latencies are unreliable",
+        Severity.INFO: (
+            "sizes, arms (NCCL configurations) or the pair matrix are missing, or latencies are unreliable"
+        ),
         Severity.WARN: "all_reduce was not measured at 1 GiB",
     },
     next_step="raise the deadline or the memory limit if it happens again.",
@@ -260,7 +262,7 @@ SLOW_INIT = NcclRule(
     next_step="find out what it waits for: `NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT` with timestamps.",
     way_out=(
         "`nvidia-smi -pm 1` (persistence): without it, every first client initialises the GPUs.",
-        "A slow disk or a lazily unpacked image: compare `spawn_ms` and `load_ms` of the arms in the result.",
+        "A slow disk or a lazily unpacked image: compare `spawn_ms` and `load_ms` in the result.",
         "Name resolution, or a firewall between sidecars: here NCCL needs only the loopback device.",
     ),
     probe=Probe.NCCL,

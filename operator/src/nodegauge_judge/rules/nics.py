@@ -201,7 +201,7 @@ RULES = (
             "A port of an RDMA device should be ACTIVE and is not: it was up before, or it lost its link "
             "since its driver was loaded. Jobs that span nodes use fewer or slower ports. A port that was "
             "never up may be a spare without a cable: if three or more ports of its kind are all up, it "
-            "warns once, when the node is first seen, and is INFO later."
+            "is a warning in the node's first run and information in later runs."
         ),
         when={
             Severity.INFO: (

@@ -223,9 +223,9 @@ RULES = (
         title="NVLinks are missing or make errors",
         meaning=(
             "A GPU has fewer active NVLinks than its siblings of the same model behind the same switches, or "
-            "than earlier runs counted on this GPU. The architecture's maximum is no measure (H800 and H100 "
-            "NVL have fewer links by design), and pairs are not compared with each other (a healthy mesh is "
-            "uneven). Active links with errors are found through the growth of their counters."
+            "than earlier runs counted on this GPU. nodegauge does not expect the architecture's maximum "
+            "(H800 and H100 NVL have fewer links by design), and does not compare pairs with each other (a "
+            "healthy mesh is uneven). Active links with errors are found by the growth of their counters."
         ),
         when={
             Severity.WARN: (

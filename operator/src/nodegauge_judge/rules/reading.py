@@ -233,7 +233,10 @@ RULES = (
     _unjudged(
         code="gpu-unreadable",
         title="a GPU could not be read",
-        meaning="NVML lists the GPU, but answers with an error that tells neither healthy nor broken.",
+        meaning=(
+            "NVML lists the GPU, but answers with an error that does not show whether the GPU is healthy or "
+            "broken."
+        ),
         when="an NVML error that no other code covers",
         next_step="run `nvidia-smi -q -i INDEX` on the node; if it fails too, read the kernel log.",
         way_out=("`nvidia-smi -q -i INDEX` on the node.", DRIVER_LOG, REPORT),

@@ -149,8 +149,8 @@ RULES = (
         meaning=(
             "The driver lowers the GPU's clocks because its core or memory is at its highest operating "
             "temperature. nodegauge compares the growth of the driver's counter since the last run with the "
-            "time in which the GPU was busy. A job on this node runs slower, and so does every job that "
-            "spans it."
+            "time in which the GPU was busy. A job on this node runs slower, and so do "
+            "multi-node jobs that include it."
         ),
         when={
             Severity.WARN: (
@@ -178,7 +178,7 @@ RULES = (
         title="a GPU halves its clocks for heat",
         meaning=(
             "The GPU itself, not the driver, cut its clocks by half or more because it is too hot. This is "
-            "its last step before it switches off. It counts under load and idle."
+            "its last step before it switches off. It counts whether or not the GPU is busy."
         ),
         when={
             Severity.WARN: f"`hwThermalWarnSeconds` (1) or more since the last run; {_WINDOW}",
@@ -199,7 +199,7 @@ RULES = (
         meaning=(
             "Something outside the GPU, usually the power supply or the BMC, tells it to draw less, and it "
             "cuts its clocks by half or more. Short pulses are normal at load steps. A brake that stays on "
-            "means a supply, feed or cable that cannot deliver. It counts under load and idle."
+            "means a supply, feed or cable that cannot deliver. It counts whether or not the GPU is busy."
         ),
         when={
             Severity.WARN: f"`powerBrakeWarnSeconds` (1) or more since the last run; {_WINDOW}",
