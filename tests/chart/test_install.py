@@ -105,7 +105,7 @@ def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods:
         rest.delete(f"{CRDS}/{name}")
     wait_for(lambda: not installed_crds(rest) and not is_served(rest), what="CRDs gone")
     cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
-    assert "reports: gone already" in chart_pods.output["cleanup"]
+    assert "reports: already gone" in chart_pods.output["cleanup"]
     wait_for(lambda: left_behind(rest) == set(), what="nothing left behind")
 
 
