@@ -223,7 +223,7 @@ NCCL_WRONG_DATA = NcclRule(
         "computes garbage without any error, however fast it is."
     ),
     when={Severity.FAIL: "any element of any checked collective was wrong"},
-    next_step="take the node out of use now; distrust what ran on it since the last good run.",
+    next_step="take the node out of use now; results of jobs since the last good run may be wrong.",
     way_out=(
         DRAIN,
         "Wrong only with P2P (a `p2p-broken` finding says so): " + _FIX_ACS,

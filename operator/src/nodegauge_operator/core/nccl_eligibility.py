@@ -1,7 +1,8 @@
 """Whether an NCCL run can be made on a node, why not, and whether the last one measured the same machine.
 
 Only the node's object and the last health reading are used; the probe itself asks NVML again before it holds
-a GPU.  A node that is not Ready or whose driver is changing has no reason here: `schedule` waits for it.
+a GPU.  A node that is not Ready or whose driver is changing has no reason here: `NodeView.may_run` makes
+all runs wait for it.
 """
 
 from __future__ import annotations

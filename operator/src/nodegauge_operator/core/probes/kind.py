@@ -1,7 +1,7 @@
 """What the operator knows of one kind of probe: everything that differs between kinds is a method here.
 
-A new kind is a module beside this one and an entry in `probes.KINDS`; no other module branches on a probe's
-name.
+A new kind is a module beside this one and an entry in `registry.KINDS`; no module outside of this package
+branches on a probe's name.
 
 What kinds share of their schedules is here too: a request for now, and the pause after a failed run.
 """
@@ -74,7 +74,7 @@ class ProbeKind(ABC):
 
     @abstractmethod
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
-        """The parts of the pod's spec that differ from `pod.skeleton`; None removes one."""
+        """The parts of the pod's spec that differ from those in `pod`; None removes one."""
 
     def annotations(self, context: Context) -> dict[str, str]:
         """Annotations of the pod beyond those that every probe pod has."""
