@@ -39,7 +39,7 @@ P2P_OFF_VALUES = {"NCCL_P2P_DISABLE": ("1",), "NCCL_P2P_LEVEL": ("0", "LOC")}
 _BANDWIDTH_FROM = 1 << 20
 _OMITTED = "bench."
 _PAIRS_OMITTED = f"{_OMITTED}pairs"
-"""Names in a result's `omitted`: members of its `bench` key (see `DROP_ORDER` in the contract's `wire.codec`)."""
+"""Names in a result's `omitted`: members of its `bench` key (see the contract's `DROP_ORDER`)."""
 _SWITCHES_ONLY = 20
 """NVML_TOPOLOGY_MULTIPLE: up to this level only PCIe switches lie between two GPUs (PIX, PXB).  Beyond it
 traffic crosses a CPU, whose model decides the speed (NCCL assumes 6 to 40 GB/s, src/graph/topo.h)."""
