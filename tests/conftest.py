@@ -13,11 +13,12 @@ TESTS = Path(__file__).parent
 # programs that tests start would never notice Ctrl-C.  A handler becomes the default action in a child.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-GROUPS = ("chart", "cluster", "images", "matrix")
-"""Folders whose tests share what is expensive to make (a control plane, an install, images): with several
-workers, each folder keeps to one."""
+GROUPS = ("chart", "images", "matrix")
+"""Folders whose tests share what is expensive to make (an install, images, machines with every fault): with
+several workers, each folder keeps to one.  Tests in cluster share a control plane per worker."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests of these folders for `--dist loadgroup`."""
     for item in items:
