@@ -34,7 +34,7 @@ quick: $(READY) need-cc ## unit and probe tests without the slow ones, in under 
 
 test: $(READY) need-cc ## all tests, on a real control plane (ARGS="tests/cluster -k crash" selects some)
 	@$(RUN) -m testbed.binaries
-	@$(RUN) -m pytest -n auto --dist loadgroup $(ARGS)
+	@$(RUN) -m pytest -n auto $(ARGS)
 
 e2e: $(READY) need-cc ## test install, faults and upgrade on a real kubelet with containerd (needs Linux and root, else skipped)
 	@$(RUN) -m e2e $(ARGS)
