@@ -29,7 +29,7 @@ help: ## list the targets
 demo: $(READY) need-cc ## install nodegauge on sixteen simulated GPU nodes, show labels, taints and scheduled jobs, then clean up
 	@$(RUN) -m testbed.demo $(ARGS)
 
-quick: $(READY) need-cc ## unit and probe tests without the slow ones, in under two minutes on two cores (ARGS="-k judge" selects some)
+quick: $(READY) need-cc ## unit and probe tests without the slow ones, in two to three minutes on two cores (ARGS="-k judge" selects some)
 	@$(RUN) -m pytest -n auto -m "not slow" tests/unit tests/probes $(ARGS)
 
 test: $(READY) need-cc ## all tests, on a real control plane (ARGS="tests/cluster -k crash" selects some)
