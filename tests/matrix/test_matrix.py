@@ -73,9 +73,8 @@ def _rule(machine: Machine, scenario: Scenario) -> tuple[str, bool]:
     return differs, machine.verdict == "unknown"
 
 
-def test_every_profile_and_every_fault_is_in_the_table() -> None:
-    """A new machine or fault without an expectation is an error."""
-    assert {machine.profile for machine in MACHINES} == set(profile_names())
+def test_every_fault_is_in_the_table() -> None:
+    """A new fault without an expectation is an error."""
     assert {scenario.fault_name for scenario in SCENARIOS} == FAULTS.keys() - ELSEWHERE.keys() - OF_NCCL
 
 
@@ -88,9 +87,8 @@ def test_no_word_is_misspelt() -> None:
 
 
 def test_no_healthy_machine_has_a_finding_above_info() -> None:
-    """Except the one whose runtime hides GPUs, whose verdict is unknown."""
-    above = {machine.profile: machine.findings for machine in MACHINES if machine.findings}
-    assert above == {"h100-runtime-hides-8": {"gpus-not-visible": "warn"}}
+    """Except where nothing can be judged: a runtime that hides GPUs."""
+    assert {machine.verdict for machine in MACHINES if machine.findings} == {"unknown"}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)

@@ -10,7 +10,10 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-HERE = Path(__file__).resolve().parent
+from testbed import profiles
+from testbed.profiles.model import Healthy
+
+SCENARIOS = Path(__file__).with_name("scenarios.yaml")
 KEPT, GONE, ONE_LESS = "kept", "gone", "one-less"
 Parameters = dict[str, str | int]
 
@@ -19,19 +22,10 @@ class Base(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Read-only, and strict about its keys: a misspelt expectation must not be none."""
 
 
-class Machine(Base, frozen=True, kw_only=True, rename="kebab"):
-    """A profile while it is healthy.  `has`: words that scenarios ask for; `why`: whence the class."""
+class Machine(Healthy, frozen=True, kw_only=True):
+    """A profile by its name, as it must be while it is healthy."""
 
     profile: str
-    gpus: int
-    interconnect: str = ""
-    gbps: str = ""
-    one_less: str = ""
-    verdict: str = "pass"
-    findings: dict[str, str] = {}
-    psu: str = ""
-    has: tuple[str, ...] = ()
-    why: str
 
 
 class Differs(Base, frozen=True, kw_only=True, rename="kebab"):
@@ -100,12 +94,15 @@ class Row(Base, frozen=True, kw_only=True):
 
 def machines() -> list[Machine]:
     """Every profile, as it must be while it is healthy."""
-    return msgspec.convert(_load("machines.yaml"), list[Machine], strict=False)
+    return [
+        Machine(profile=name, **msgspec.structs.asdict(profiles.load(name).healthy))
+        for name in profiles.names()
+    ]
 
 
 def scenarios() -> list[Scenario]:
     """Every fault, as it must be judged."""
-    return msgspec.convert(_load("scenarios.yaml"), list[Scenario], strict=False)
+    return msgspec.convert(yaml.safe_load(SCENARIOS.read_text()), list[Scenario], strict=False)
 
 
 def exists(machine: Machine, scenario: Scenario) -> bool:
@@ -179,7 +176,3 @@ def _throttled(taint: str, *, before: Row, value: str) -> str:
     if taint.startswith("throttled="):
         return taint.removeprefix("throttled=")
     return before.throttled if value == KEPT else value
-
-
-def _load(name: str) -> Any:
-    return yaml.safe_load((HERE / name).read_text())

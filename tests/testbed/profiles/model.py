@@ -241,6 +241,33 @@ class Node(Base, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class Healthy(Base, frozen=True, kw_only=True, rename="kebab"):
+    """What must follow while the machine is healthy: what its hardware demands, not what a run printed.
+
+    `gbps`: links of the weakest GPU x the advertised rate per link and direction, floored; only for the class
+    nvlink; `one_less`: the same once a link is down.  `findings`: code and severity, above info.  `why`:
+    whence the class.
+
+    `has`: words that the matrix's scenarios ask for: several GPUs or a single one | links that NVML counts or
+    no-links | two-links in all | own-remote (links name their own GPU) | fabric | nvlink5 | ecc | rows
+    (remapped) | pages (retired) | action (recovery action, driver 570 and on) | no-events (driver before
+    450) | nics | alarms of hwmon chips | superio (they are those of a SuperIO) | volts of hwmon chips | fans,
+    and no-rpm (driver before 570) | sram-status (driver 550, Ampere) | repair-status (driver 580) |
+    power-source (driver 510) | core-limit or no-core-limit (that this driver tells in degrees or as a
+    margin) | a memory-sensor, with a memory-limit or no-memory-limit | no-thermal-counter | mig | hidden |
+    no-pci
+    """
+
+    interconnect: str = ""
+    gbps: str = ""
+    one_less: str = ""
+    verdict: str = "pass"
+    findings: dict[str, str] = msgspec.field(default_factory=dict)
+    psu: str = ""
+    has: tuple[str, ...] = ()
+    why: str
+
+
 class Profile(Base, frozen=True, kw_only=True):
     """A machine.  `visible`: how many GPUs, from the first, a container is shown (None: all of them).
 
@@ -262,5 +289,6 @@ class Profile(Base, frozen=True, kw_only=True):
     platform: Platform | None = None
     nccl: NcclResult | None = None
     node: Node = Node()
+    healthy: Healthy
     visible: int | None = None
     driver_mounted: bool = True

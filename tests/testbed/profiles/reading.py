@@ -1,7 +1,7 @@
 """Reading a profile from its file, and refusing one that contradicts itself.
 
 A profile may say `extends: OTHER` and state only what differs: groups are merged key by key, lists and texts
-replaced, and the sources of both count.  `null` takes a group away.
+replaced, and the sources of both count.  `null` takes away what the other profile says, whatever it is.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _over(below: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         for key, value in own.items()
         if isinstance(value, dict) and isinstance(below.get(key), dict)
     }
-    return below | own | both
+    return {key: value for key, value in (below | own | both).items() if value is not None}
 
 
 def contradictions(profile: Profile) -> list[str]:
