@@ -13,17 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.chart import (
-    PODS,
-    ChartPods,
-    Helm,
-    HelmFailed,
-    Object,
-    clear,
-    install,
-    policies,
-    upgrade,
-)
+from support.chart import PODS, ChartPods, Helm, HelmFailed, Object, clear, install, policies, upgrade
 from testbed.controlplane import ControlPlane
 from testbed.proxy import FaultProxy
 from testbed.proxy_server import Refuse, Replace, RequestInfo, ResponseInfo, When
@@ -49,7 +39,6 @@ class Late:
         self._until = time.monotonic() + LATE_SECONDS
 
     def _hide(self, _request: RequestInfo, response: ResponseInfo | None) -> Replace | None:
-        assert response is not None
         if time.monotonic() > self._until:
             return None
         groups = response.json()

@@ -14,8 +14,6 @@ from support.chart import ROOT
 def generator() -> ModuleType:
     """charts/generate.py as a module."""
     spec = importlib.util.spec_from_file_location("charts_generate", ROOT / "charts" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

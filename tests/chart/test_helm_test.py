@@ -15,16 +15,7 @@ import pytest
 
 from nodegauge_operator.handlers.app import HttpServer
 from nodegauge_operator.metrics import Metrics
-from support.chart import (
-    LOOPBACK,
-    NAMESPACE,
-    PODS,
-    RELEASE,
-    ChartPods,
-    Helm,
-    HelmFailed,
-    install,
-)
+from support.chart import LOOPBACK, NAMESPACE, PODS, RELEASE, ChartPods, Helm, HelmFailed, install
 from testbed.rest import Rest
 from testbed.wait import wait_for
 

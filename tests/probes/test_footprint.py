@@ -8,12 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import (
-    MESSAGE_LIMIT,
-    Result,
-    decode,
-    encode_message,
-)
+from nodegauge_contract import MESSAGE_LIMIT, Result, decode, encode_message
 from support.busy import busy
 from support.probing import Probe
 from testbed import profiles

@@ -45,7 +45,6 @@ def test_every_profile_is_read_without_a_problem(machine: On, healthy: Healthy, 
         assert isinstance(gpu.temperature.gpu, int)
         assert isinstance(gpu.power.usage_mw, int)
         assert isinstance(gpu.events.supported, int)
-        assert gpu.window is not None
         assert gpu.events.read == gpu.window.samples == 3
         assert gpu.window.sm_mhz is not None
     assert isinstance(result.host.boottime_ms, int)
@@ -173,8 +172,6 @@ def test_counters_have_a_growth_within_the_window(probe: On) -> None:
     on = probe("h100-sxm-8")
     result = on.result("--window", "0.5")
     for gpu in result.gpus:
-        assert gpu.window is not None
-        assert gpu.window.growth is not None
         assert gpu.window.growth.sw_power_cap_ns == 0
         assert isinstance(gpu.window.growth.elapsed_ms, int)
         assert 490 <= gpu.window.growth.elapsed_ms <= 10_000

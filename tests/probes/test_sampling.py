@@ -61,7 +61,6 @@ def watched(*, seconds: float, hz: float, per_sample: float = 0.001) -> GpuBuild
 def test_a_window_has_samples_at_both_ends(seconds: float, hz: float, samples: int) -> None:
     """3 s at 4 Hz are 13 samples over 3 s; a window of no length is one sample."""
     window = watched(seconds=seconds, hz=hz).window
-    assert window is not None
     assert window.samples == samples
     assert window.seconds == pytest.approx((samples - 1) / hz, abs=0.05)
 
@@ -69,7 +68,6 @@ def test_a_window_has_samples_at_both_ends(seconds: float, hz: float, samples: i
 def test_a_slow_driver_gives_fewer_samples_and_no_longer_window() -> None:
     """Samples that take longer than their turn push nothing behind the window's end."""
     window = watched(seconds=3, hz=4, per_sample=0.6).window
-    assert window is not None
     assert window.samples < 13
     assert window.seconds < 4
 
@@ -100,7 +98,6 @@ def test_a_window_without_a_readable_mask_says_why() -> None:
     gpu = GpuBuilder(0)
     sampling.fill(gpu, [sampled(), sampled()], seconds=1)
     assert (gpu.events.value.read, gpu.events.value.seen) == (NO, [])
-    assert gpu.window is not None
     assert gpu.window.utilization is None
 
 

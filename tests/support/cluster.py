@@ -38,10 +38,7 @@ class FakeCluster(FakeApiServer):
             {
                 "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name} | labels},
                 "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]},
-                "status": {
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                    "nodeInfo": {"bootID": boot},
-                },
+                "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"bootID": boot}},
             },
         )
 

@@ -17,14 +17,7 @@ from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec, Requ
 from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, stamp
 from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.context import Context, Snapshot
-from nodegauge_operator.core.model import (
-    ConditionView,
-    NodeView,
-    PodView,
-    ProbeDefaults,
-    Taint,
-    Terminated,
-)
+from nodegauge_operator.core.model import ConditionView, NodeView, PodView, ProbeDefaults, Taint, Terminated
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import EndedRun
 from nodegauge_operator.core.probes.registry import KINDS
@@ -238,12 +231,7 @@ class AReport(Report, frozen=True, kw_only=True):
         """The node with this report."""
         defaults = replace(DEFAULTS, nccl_image=nccl_image)
         return make_context(
-            node=node,
-            policy=policy or make_policy(),
-            report=self,
-            now=at,
-            gate_slot=slot,
-            defaults=defaults,
+            node=node, policy=policy or make_policy(), report=self, now=at, gate_slot=slot, defaults=defaults
         )
 
 

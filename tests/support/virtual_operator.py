@@ -26,7 +26,7 @@ from support.api_server import NODES, PODS, Body
 from support.client import FakeClient
 from support.cluster import FakeCluster
 from support.objects import NOW
-from support.operator import SETTINGS, Watches
+from support.operator import MEASURING, SETTINGS, Watches
 from support.virtual_time import VirtualLoop, run
 
 LATENCY, LAG = 0.004, 0.02
@@ -91,6 +91,13 @@ class VirtualTimeOperator:
         """Begin to sweep."""
         self.task = asyncio.create_task(self.sweep.run())
 
+    async def begin(self, nodes: int, *, gpus: int = 0, after: float = 0.0, **spec: Any) -> None:
+        """Nodes register, a policy with this spec is made, the loop starts, and so much time passes."""
+        self.nodes(nodes, gpus=gpus)
+        self.cluster.add_policy(**spec)
+        self.start()
+        await self.after(after)
+
     def reconciled(self) -> list[str]:
         """The nodes that are reconciled from now on, in the order in which that begins."""
         names_seen: list[str] = []
@@ -154,11 +161,11 @@ def play(story: Callable[[VirtualTimeOperator], Awaitable[None]], **options: Any
     return run(main())
 
 
-def on_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+def on_virtual_time(test: Callable[..., Awaitable[None]], **options: Any) -> Callable[..., None]:
     """Make a test of a coroutine whose first parameter is a new operator; pytest fills the others."""
 
     def run_test(**arguments: Any) -> None:
-        play(lambda operator: test(operator, **arguments))
+        play(lambda operator: test(operator, **arguments), **options)
 
     run_test.__name__, run_test.__doc__ = test.__name__, test.__doc__
     run_test.__module__ = test.__module__
@@ -166,6 +173,11 @@ def on_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]
     others = list(signature.parameters.values())[1:]
     run_test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
     return run_test
+
+
+def with_nccl(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """The same in an installation with an NCCL image."""
+    return on_virtual_time(test, settings=MEASURING)
 
 
 def refusing(error: KubeError, verb: str, path: str) -> Callable[[str, str], KubeError | None]:

@@ -62,11 +62,7 @@ class Operator:
     async def check(self, api: Api, *, within: float = 0.0) -> None:
         """The check, against this operator."""
         server = HttpServer(
-            host="127.0.0.1",
-            port=0,
-            metrics=Metrics(),
-            live=lambda: self.live,
-            ready=lambda: self.ready,
+            host="127.0.0.1", port=0, metrics=Metrics(), live=lambda: self.live, ready=lambda: self.ready
         )
         self.port = await server.start()
         try:

@@ -73,6 +73,4 @@ def test_long_messages_of_every_arm_cost_pairs_at_most(name: str) -> None:
     arrived = decode(encode_message(worst))
     assert (arrived.problem, arrived.nccl is not None) == (None, True)
     assert set(arrived.omitted) <= {"gpus.affinities", "gpus.serials", "bench.pairs", "bench.messages"}
-    assert arrived.nccl is not None
-    assert worst.nccl is not None
     assert [arm.cells for arm in arrived.nccl.arms] == [arm.cells for arm in worst.nccl.arms]

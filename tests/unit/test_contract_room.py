@@ -96,7 +96,6 @@ def test_what_verdicts_and_labels_rest_on_stays() -> None:
 def test_the_slowest_pair_stays_with_its_neighbours() -> None:
     """The rows of its two GPUs are there to compare it with, the others read as "not read"."""
     kept = sent(node(), given_up=len(NAMES)).nccl
-    assert kept is not None
     rows = kept.arms[0].pairs
     assert (rows[5], rows[2]) == (nccl().arms[0].pairs[5], nccl().arms[0].pairs[2])
     assert all(row == [Unavailable("not read")] * 8 for n, row in enumerate(rows) if n not in (2, 5))
@@ -128,7 +127,6 @@ def test_sensors_that_tell_of_a_supply_stay() -> None:
 def test_half_a_document_is_never_sent() -> None:
     """One byte less than the least that is whole: a problem in place of the document."""
     arrived = sent(node(), given_up=len(NAMES) + 1)
-    assert arrived.problem is not None
     assert (arrived.problem.kind, arrived.gpus, arrived.sensors) == ("result-too-large", [], [])
 
 

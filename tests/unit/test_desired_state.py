@@ -108,14 +108,6 @@ def test_an_operator_that_was_away_does_not_strip_the_fleet_that_it_finds() -> N
     assert (early.labels, late.labels) == (TOPOLOGY | HEALTH, {})
 
 
-def test_one_failure_among_runs_that_found_no_room_does_not_age_topology() -> None:
-    """Only an unbroken row of failures does."""
-    report = titan().after(LOST, node=NODE, at=NOW + INTERVAL)
-    for n in range(2, 40):
-        report = report.after(BUSY, node=NODE, at=NOW + n * INTERVAL)
-    assert desired_at(report, at=NOW + 40 * INTERVAL).labels == TOPOLOGY
-
-
 def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
     """Nothing readable for longer than the limit: no label, condition Unknown with why."""
     report = titan().after(LOST, node=NODE, at=NOW + INTERVAL)
@@ -127,10 +119,11 @@ def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
     assert verdict is Verdict.UNKNOWN
 
 
-def test_skipped_runs_expire_health_and_never_topology() -> None:
-    """A busy node's wiring is what it was."""
-    report = titan()
-    for n in range(1, 50):
+@pytest.mark.parametrize("first", [BUSY, LOST])
+def test_skipped_runs_expire_health_and_never_topology(first: RunEnd) -> None:
+    """A busy node's wiring is what it was; only failures in a row age it, not one among skipped runs."""
+    report = titan().after(first, node=NODE, at=NOW + INTERVAL)
+    for n in range(2, 50):
         report = report.after(BUSY, node=NODE, at=NOW + n * INTERVAL)
     assert desired_at(report, at=NOW + 50 * INTERVAL).labels == TOPOLOGY
 
@@ -180,35 +173,28 @@ def test_a_policy_that_observes_puts_nothing_on_a_node() -> None:
     assert desired(titan(), node=NODE, policy=policy, now=NOW) == DesiredNode()
 
 
-def test_a_short_key_of_somebody_else_is_left_alone_and_reported() -> None:
-    """The long key is ours alone; the short one may be taken."""
-    node_state = desired_at(titan(), node=NODE.labelled(interconnect="infiniband"))
-    assert "interconnect" not in node_state.labels
-    assert node_state.conflicts == ["interconnect"]
+THEIRS = NODE.labelled(interconnect="infiniband")
+
+
+@pytest.mark.parametrize(
+    ("node", "policy", "value", "conflicts"),
+    [
+        pytest.param(THEIRS, make_policy(), None, ["interconnect"], id="of-somebody-else"),
+        pytest.param(NODE.labelled(interconnect="nvlink"), make_policy(), None, [], id="theirs-agrees"),
+        pytest.param(
+            THEIRS, make_policy().keyed("interconnect", take_over=True), "nvlink", [], id="taken-over"
+        ),
+        pytest.param(NODE.ours({"interconnect": "pcie"}), make_policy(), "nvlink", [], id="ours"),
+        pytest.param(NODE, make_policy().keyed(""), None, [], id="left-out"),
+    ],
+)
+def test_the_short_key_is_written_where_it_is_ours(
+    node: ANode, policy: APolicy, value: str | None, conflicts: list[str]
+) -> None:
+    """The long key is ours alone.  The short one stays somebody else's unless the policy takes it over."""
+    node_state = desired(titan(), node=node, policy=policy, now=NOW)
+    assert (node_state.labels.get("interconnect"), node_state.conflicts) == (value, conflicts)
     assert node_state.labels[names.LABEL_INTERCONNECT] == "nvlink"
-
-
-def test_a_short_key_of_somebody_else_with_the_same_value_is_no_conflict() -> None:
-    """They agree: it stays theirs, and nobody is bothered."""
-    node_state = desired_at(titan(), node=NODE.labelled(interconnect="nvlink"))
-    assert node_state.conflicts == []
-    assert "interconnect" not in node_state.labels
-
-
-def test_take_over_and_our_own_key_are_written() -> None:
-    """The policy may say so; and what we wrote before is ours to change."""
-    theirs = NODE.labelled(interconnect="infiniband")
-    taken = make_policy().keyed("interconnect", take_over=True)
-    node_state = desired(titan(), node=theirs, policy=taken, now=NOW)
-    assert (node_state.labels["interconnect"], node_state.conflicts) == ("nvlink", [])
-    ours = desired_at(titan(), node=NODE.ours({"interconnect": "pcie"}))
-    assert (ours.labels["interconnect"], ours.conflicts) == ("nvlink", [])
-
-
-def test_the_short_key_can_be_left_out() -> None:
-    """An empty key means none."""
-    node_state = desired(titan(), node=NODE, policy=make_policy().keyed(""), now=NOW)
-    assert node_state.labels == {k: v for k, v in (TOPOLOGY | HEALTH).items() if k != "interconnect"}
 
 
 # -- the patch of labels (promise 2) ------------------------------------------------------------------------

@@ -306,7 +306,6 @@ def test_what_happens_to_a_taint_is_an_event(
     """It comes, is held back, goes: named after that, with the evidence."""
     report = after(*answers, slot=slot)
     change = report.status.change
-    assert change is not None
     assert change.reason == reason
     assert text in change.message
     assert change.type == ("Normal" if reason is Reason.TAINT_LIFTED else "Warning")
@@ -323,13 +322,11 @@ def test_a_trial_is_an_event_and_so_is_each_return() -> None:
         at += hours * 3600 + 1
         report = looked_at(report, at=at)
         change = report.status.change
-        assert change is not None
         assert change.reason == Reason.ON_PROBATION
         seen.add((change.run, change.reason))
         at += INTERVAL
         report = run(report, "hot=b", at=at)
         change = report.status.change
-        assert change is not None
         assert change.reason == Reason.TAINTED
         seen.add((change.run, change.reason))
     assert len(seen) == 4
@@ -339,7 +336,6 @@ def test_a_lifted_taint_says_that_the_policy_wanted_it_so() -> None:
     """Not healed: the effect is None now."""
     policy = make_policy().of({"taints": {"effect": "None"}})
     change = looked_at(after("gpu-lost=b"), at=NOW + 1, policy=policy).status.change
-    assert change is not None
     assert (change.reason, "the policy no longer asks for this taint" in change.message) == (
         Reason.TAINT_LIFTED,
         True,

@@ -129,7 +129,6 @@ def test_each_value_of_an_nccl_run_may_be_anything() -> None:
             end = ended(spoilt(document, [(path, value)]))
             after = before.measured(end)
             last = after.status.probe(names.PROBE_NCCL).last_run
-            assert last is not None
             outcomes[last.outcome] += 1
             check(after)
     assert min(outcomes.values()) > 5, outcomes

@@ -66,8 +66,11 @@ class Life:
     def state(self) -> GateState | None:
         return self.gate.state if self.gate else None
 
+    @property
+    def due_at(self) -> float:
+        return hysteresis.due_at(self.gate, rule=self.rule)
+
     def field(self, name: str) -> Any:
-        assert self.gate is not None
         return getattr(self.gate, name)
 
 
@@ -103,9 +106,7 @@ def test_the_policy_s_runs_count_for_rows_that_need_more_than_one() -> None:
 def test_what_enters_waits_for_a_place() -> None:
     """The state machine itself never sets a taint: without a place there is none."""
     row = hysteresis.answered(None, code="hot", answer=BAD, finding=None, now=NOW)
-    assert row is not None
     entered = hysteresis.aged(row, rule=GateRule(gate=AT_ONCE, policy=Hysteresis()), now=NOW)
-    assert entered is not None
     assert (entered.state, entered.entered_at) == (HELD_BACK, stamp(NOW))
 
 
@@ -135,8 +136,7 @@ def test_the_dwell_is_kept_and_then_time_alone_lets_it_leave() -> None:
     entered = life.now
     life.runs("ggg", every=60)
     assert life.state is GATED
-    assert life.gate is not None
-    assert hysteresis.due_at(life.gate, rule=life.rule) == entered + 10 * MINUTE
+    assert life.due_at == entered + 10 * MINUTE
     assert life.wait(entered + 10 * MINUTE - 1 - life.now).state is GATED
     assert life.wait(1).state is WATCHING
 
@@ -153,8 +153,7 @@ def test_a_loaded_row_is_lifted_on_trial_after_an_hour(answer: str) -> None:
     entered = life.now
     assert life.wait(30 * DAY).state is GATED
     life = Life(LOADED).runs("bb").runs(answer)
-    assert life.gate is not None
-    assert hysteresis.due_at(life.gate, rule=life.rule) == entered + HOUR
+    assert life.due_at == entered + HOUR
     assert life.wait(entered + HOUR - 1 - life.now).state is GATED
     assert life.wait(1).state is TRIAL
     assert life.field("left_at") == stamp(entered + HOUR)
@@ -186,8 +185,7 @@ def test_a_trial_ends_after_three_good_runs_under_load_or_a_day() -> None:
     assert on_trial().runs("ggg").state is WATCHING
     life = on_trial()
     began = life.now
-    assert life.gate is not None
-    assert hysteresis.due_at(life.gate, rule=life.rule) == began + DAY
+    assert life.due_at == began + DAY
     assert life.runs("nnnn").wait(began + DAY - 1 - life.now).state is TRIAL
     assert life.wait(1).state is WATCHING
     before = Life(LOADED).runs("bbgg").wait(HOUR)
@@ -249,7 +247,6 @@ def test_the_evidence_is_that_of_the_last_bad_run() -> None:
 def test_an_absurd_stamp_neither_traps_a_node_nor_heals_it(field: str, spoilt: str) -> None:
     """The clock stepped back, or somebody edited the report: the time begins anew."""
     life = Life(ALWAYS).runs("bb")
-    assert life.gate is not None
     life.gate = replace(life.gate, **{field: spoilt})
     assert life.runs("gg").wait(HOUR).state is GATED
     assert life.runs("g").state is WATCHING
@@ -268,7 +265,6 @@ def test_a_clock_that_stepped_back_restarts_the_dwell() -> None:
 def test_a_trial_by_a_wrong_clock_ends() -> None:
     """Lifted in the future: a day from now it is over."""
     life = on_trial()
-    assert life.gate is not None
     future = stamp(NOW + 900 * DAY)
     life.gate = replace(life.gate, since=future, left_at=future)
     assert life.wait(0).wait(DAY).state is WATCHING
@@ -284,14 +280,12 @@ def test_two_clocks_that_differ_a_little_do_not_rewrite_each_other() -> None:
     """A second operator's clock is minutes ahead: its stamps stand."""
     life = Life(ALWAYS).runs("bb")
     row = life.gate
-    assert row is not None
     assert hysteresis.aged(row, rule=life.rule, now=life.now - 200) == row
 
 
 def test_absurd_counts_are_read_as_none() -> None:
     """Negative ones, from a report that somebody edited."""
     life = Life(ALWAYS).runs("bb")
-    assert life.gate is not None
     life.gate = replace(life.gate, good=-50, bad=-3, relapses=-1, readable_since=-9)
     assert life.runs("ggg").state is WATCHING
 

@@ -9,24 +9,9 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Power, Result
-from nodegauge_judge import (
-    Answer,
-    Severity,
-    Thresholds,
-    Verdict,
-    judge_health,
-)
+from nodegauge_judge import Answer, Severity, Thresholds, Verdict, judge_health
 from nodegauge_judge.rules.power import BASE_MHZ
-from support.judge_results import (
-    LIMIT_WATTS,
-    codes,
-    every,
-    judge,
-    node,
-    only,
-    span,
-    working,
-)
+from support.judge_results import LIMIT_WATTS, codes, every, judge, node, only, span, working
 
 
 def capped(mhz: float, *, name: str = "NVIDIA A100-SXM4-80GB", bits: int = 12, **window: Any) -> Result:

@@ -38,10 +38,7 @@ def left(count: int, *, on_bus: int, silent: int = 0, more: tuple[str, ...] = ()
 
 @pytest.mark.parametrize(
     ("result", "index"),
-    [
-        (left(7, on_bus=7), "is empty"),
-        (left(7, on_bus=8, silent=1), "is silent (0000:16:00.0)"),
-    ],
+    [(left(7, on_bus=7), "is empty"), (left(7, on_bus=8, silent=1), "is silent (0000:16:00.0)")],
 )
 def test_a_gpu_that_fell_off_the_bus_is_lost(result: Result, index: str) -> None:
     """NVML lacks it, the last run of this boot saw it, and its place on the bus is empty or silent."""

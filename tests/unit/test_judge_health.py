@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import (
-    Ecc,
-    Gpu,
-    Pcie,
-    Power,
-    Problem,
-    Repair,
-    Result,
-    Temperature,
-    Xids,
-)
+from nodegauge_contract import Ecc, Gpu, Pcie, Power, Problem, Repair, Result, Temperature, Xids
 from nodegauge_judge import (
     CATALOGUE,
     Answer,

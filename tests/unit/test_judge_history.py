@@ -9,13 +9,7 @@ import support.results as made
 from nodegauge_contract import Problem, Result, Unavailable
 from nodegauge_judge import History, judge_health
 from nodegauge_judge.history import growth
-from nodegauge_judge.history.model import (
-    LIMIT,
-    Counts,
-    GpuHistory,
-    LinkHistory,
-    PortHistory,
-)
+from nodegauge_judge.history.model import LIMIT, Counts, GpuHistory, LinkHistory, PortHistory
 
 BOOT = "c0ffee00-0000-4000-8000-000000000000"
 

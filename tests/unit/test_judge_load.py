@@ -50,10 +50,7 @@ def test_busy_time_is_what_the_driver_does_not_count_as_low_utilisation(low: flo
     assert load.busy_seconds(case(first, later(first, 900, low_utilization=low)), 0) == busy
 
 
-@pytest.mark.parametrize(
-    ("watts", "busy"),
-    [(60, 0), (70, 0), (227.5, 450), (385, 900), (700, 900)],
-)
+@pytest.mark.parametrize(("watts", "busy"), [(60, 0), (70, 0), (227.5, 450), (385, 900), (700, 900)])
 def test_busy_time_by_mean_power(watts: float, busy: float) -> None:
     """Nothing at idle watts (70), all of it from half of the way to the limit (700) on, a line between."""
     assert by_power(watts) == pytest.approx(busy)

@@ -99,13 +99,7 @@ def test_few_siblings_prove_nothing(result: Result) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        {"pci": "0000:83:00.1"},
-        {"link_layer": "Ethernet"},
-        {"port": 2},
-        {"to_gpu": ["SYS", "SYS"]},
-    ],
+    "other", [{"pci": "0000:83:00.1"}, {"link_layer": "Ethernet"}, {"port": 2}, {"to_gpu": ["SYS", "SYS"]}]
 )
 def test_a_port_of_another_kind_is_no_sibling(other: dict[str, object]) -> None:
     """A card's second function, another network, another port number, a card far from every GPU."""
@@ -190,7 +184,6 @@ def test_ports_survive_a_report() -> None:
     """Errors, rates and what is not known; a name that cannot be written is forgotten alone."""
     ports = {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0), "a,b/1": PortHistory(1, 1)}
     kept = History.decode(History(boot="b", ports=ports).encode())
-    assert kept is not None
     assert kept.ports == {"mlx5_0/1": PortHistory(7, 25), "mlx 5/2": PortHistory(None, 0)}
 
 

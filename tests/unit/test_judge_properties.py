@@ -12,16 +12,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Result
 from nodegauge_contract.nvlink import lanes
-from nodegauge_judge import (
-    CATALOGUE,
-    Answer,
-    History,
-    NodeFacts,
-    Severity,
-    Sharing,
-    Verdict,
-    judge_health,
-)
+from nodegauge_judge import CATALOGUE, Answer, History, NodeFacts, Severity, Sharing, Verdict, judge_health
 from nodegauge_judge.rules import HEALTH_RULES
 from support.disturbing import disturbed
 from support.judge_results import every, judge, later, node, resting, working

@@ -79,7 +79,6 @@ def test_a_node_becomes_its_view() -> None:
     assert (view.name, view.uid, view.resource_version, view.boot_id) == ("n", "u", "7", "boot")
     assert (view.labels, view.managed_labels) == ({"a": "b", "interconnect": "nvlink"}, {"interconnect"})
     assert (view.ready, view.deleting, view.leaving, view.gpu_capacity) == (True, True, True, "8")
-    assert view.condition is not None
     assert (view.condition.status, view.condition.message) == ("False", "m")
 
 
@@ -101,11 +100,9 @@ def test_a_pod_holds_what_it_asked_for_once_it_is_placed() -> None:
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(NOW + 7)}
     ]
     view = pod_view(body)
-    assert view is not None
     assert (view.scheduled_at, view.image) == (NOW + 7, "nccl:1")
     body["spec"] = {}
     waiting = pod_view(body)
-    assert waiting is not None
     assert waiting.scheduled_at == 0.0
 
 
@@ -120,7 +117,6 @@ def test_only_a_true_ready_condition_is_ready(status: str) -> None:
 def test_a_pod_becomes_its_view() -> None:
     """Our marks, our container's state, and nobody else's."""
     view = pod_view(POD)
-    assert view is not None
     assert (view.node, view.node_uid, view.number, view.probe) == ("n", "nu", 3, "health")
     assert (view.boot_id, view.request) == ("boot", "2027-01-15T08:00:00Z")
     assert (view.created_at, view.started_at, view.scheduled, view.finished) == (NOW, NOW + 2, True, False)
@@ -133,8 +129,6 @@ def test_why_a_pod_pends_is_the_scheduler_s_word_and_then_the_kubelet_s() -> Non
     placed = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}
     status = {"phase": "Pending", "conditions": [placed], "containerStatuses": [waiting]}
     before, after = pod_view(POD | {"spec": {}, "status": status}), pod_view(POD | {"status": status})
-    assert before is not None
-    assert after is not None
     assert (before.pending_reason, before.pending_message) == ("Unschedulable", "full")
     assert (after.pending_reason, after.pending_message) == ("ErrImagePull", "denied")
 
@@ -144,7 +138,6 @@ def test_a_disruption_counts_where_it_is_true(status: str) -> None:
     """A condition may also say that there is none."""
     condition = {"type": "DisruptionTarget", "status": status, "reason": "PreemptionByScheduler"}
     view = pod_view(POD | {"status": {"conditions": [condition]}})
-    assert view is not None
     assert view.disrupted == ("PreemptionByScheduler" if status == "True" else "")
 
 

@@ -100,14 +100,6 @@ def test_staleness_is_told_once(operator: SteppedOperator) -> None:
     assert reasons(operator) == ["Validated", "ProbeFailed", "Stale"]
 
 
-def test_a_healthy_node_is_told_about_once(operator: SteppedOperator) -> None:
-    """A hundred quiet runs are one event."""
-    for _ in range(20):
-        run(operator)
-        operator.cluster.pass_time(INTERVAL)
-    assert reasons(operator) == ["Validated"]
-
-
 def test_a_restart_tells_nothing_twice(operator: SteppedOperator) -> None:
     """The name of an event is made of what it says."""
     run(operator)

@@ -19,11 +19,7 @@ class Served:
         self.live = self.ready = True
         self.metrics = Metrics()
         self.server = HttpServer(
-            host="127.0.0.1",
-            port=0,
-            metrics=self.metrics,
-            live=lambda: self.live,
-            ready=lambda: self.ready,
+            host="127.0.0.1", port=0, metrics=self.metrics, live=lambda: self.live, ready=lambda: self.ready
         )
         self.port = 0
 

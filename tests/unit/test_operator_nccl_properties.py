@@ -33,11 +33,7 @@ UNUSABLE = Result(
     probe="pull", problem=Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="no libnccl")
 )
 BROKEN = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
-GOOD: dict[str, Result] = {
-    names.PROBE_HEALTH: made.h100(),
-    names.PROBE_PULL: PULLED,
-    names.PROBE_NCCL: FAST,
-}
+GOOD: dict[str, Result] = {names.PROBE_HEALTH: made.h100(), names.PROBE_PULL: PULLED, names.PROBE_NCCL: FAST}
 BAD: dict[str, tuple[Result, ...]] = {
     names.PROBE_HEALTH: (BROKEN,),
     names.PROBE_PULL: (UNUSABLE,),

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
-from nodegauge_operator.kube.errors import Forbidden
-from support import virtual_operator
-from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
-from support.operator import MEASURING
-from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator
+from support.api_server import NODES, PODS, REPORTS, Body
+from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, with_nccl
 
 HOUR = 3600.0
 NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
-
-
-def play(story: Any) -> VirtualTimeOperator:
-    """In an installation with an NCCL image."""
-    return virtual_operator.play(story, settings=MEASURING)
 
 
 def probe(operator: VirtualTimeOperator, node: str, name: str = names.PROBE_NCCL) -> Body:
@@ -52,134 +42,68 @@ async def until_held(operator: VirtualTimeOperator) -> Body:
 
 
 @pytest.mark.parametrize(("setting", "most"), [(1, 1), ("20%", 2), (0, 0)])
-def test_benchmarks_keep_to_their_own_places(setting: int | str, most: int) -> None:
+@with_nccl
+async def test_benchmarks_keep_to_their_own_places(
+    operator: VirtualTimeOperator, setting: int | str, most: int
+) -> None:
     """Each node is pulled for and measured once, so many at a time; health runs keep theirs."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        operator.nodes(10, gpus=2)
-        operator.cluster.add_policy(budget={"concurrentProbes": 5, "concurrentNcclProbes": setting})
-        operator.start()
-        await operator.after(10 + 3 * RUN_SECONDS * 10 / max(most, 1))
-        assert len(operator.read()) == 10
-        measured = [n for n in operator.cluster.objects[NODES] if probe(operator, n).get("readAt")]
-        assert len(measured) == (10 if most else 0)
-        assert operator.most[names.PROBE_HEALTH] == 5
-        assert max(operator.most[name] for name in NCCL) == most
-        assert sample(operator, "nodegauge_waiting_nodes", probe="nccl") == (0 if most else 10)
-        assert sample(operator, "nodegauge_waiting_nodes", probe="health") == 0
-
-    play(story)
+    await operator.begin(
+        10,
+        gpus=2,
+        after=10 + 3 * RUN_SECONDS * 10 / max(most, 1),
+        budget={"concurrentProbes": 5, "concurrentNcclProbes": setting},
+    )
+    assert len(operator.read()) == 10
+    measured = [n for n in operator.cluster.objects[NODES] if probe(operator, n).get("readAt")]
+    assert len(measured) == (10 if most else 0)
+    assert operator.most[names.PROBE_HEALTH] == 5
+    assert max(operator.most[name] for name in NCCL) == most
+    assert sample(operator, "nodegauge_waiting_nodes", probe="nccl") == (0 if most else 10)
+    assert sample(operator, "nodegauge_waiting_nodes", probe="health") == 0
 
 
-def test_a_node_is_measured_after_its_health_was_read_and_its_image_is_there() -> None:
+@with_nccl
+async def test_a_node_is_measured_after_its_health_was_read_and_its_image_is_there(
+    operator: VirtualTimeOperator,
+) -> None:
     """One pod at a time, in this order, and labels that say what was measured."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1, gpus=2)
-        operator.cluster.add_policy()
-        operator.start()
-        await operator.after(4 * RUN_SECONDS)
-        assert [name for name, _ in operator.begun] == ["health", "pull", "nccl"]
-        assert operator.most_pods == 1
-        labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
-        assert labels[names.LABEL_EVIDENCE] == "measured"
-        assert labels[names.LABEL_BUSBW_ALLREDUCE] in ("39", "40")
-        for name in names.PROBES:
-            assert sample(operator, "nodegauge_runs_total", probe=name, outcome="read", reason="Read") == 1
-
-    play(story)
-
-
-def test_nodes_take_turns_longest_unmeasured_first() -> None:
-    """And a node that was never measured before all others."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        operator.nodes(3, gpus=2)
-        budget = {"concurrentNcclProbes": 1, "concurrentProbes": 4}
-        operator.cluster.add_policy(budget=budget, probes={"nccl": {"interval": "1h"}})
-        operator.start()
-        await operator.after(10 * RUN_SECONDS)
-        first = [node for name, node in operator.begun if name == names.PROBE_NCCL]
-        assert sorted(first) == ["node-0", "node-1", "node-2"]
-        paused = {"spec": {"budget": budget | {"concurrentNcclProbes": 0}}}
-        operator.cluster.change(POLICIES, "default", paused)
-        await operator.after(2 * HOUR)
-        operator.cluster.add_node("node-new")
-        offered = {names.GPU_RESOURCE: "2"}
-        operator.cluster.change(NODES, "node-new", {"status": {"capacity": offered, "allocatable": offered}})
-        await operator.after(2 * RUN_SECONDS)
-        operator.begun.clear()
-        operator.cluster.change(POLICIES, "default", {"spec": {"budget": budget}})
-        await operator.after(12 * RUN_SECONDS)
-        order = [node for name, node in operator.begun if name == names.PROBE_NCCL]
-        assert order[:4] == ["node-new", *first]
-
-    play(story)
+    await operator.begin(1, gpus=2, after=4 * RUN_SECONDS)
+    assert [name for name, _ in operator.begun] == ["health", "pull", "nccl"]
+    assert operator.most_pods == 1
+    labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
+    assert labels[names.LABEL_EVIDENCE] == "measured"
+    assert labels[names.LABEL_BUSBW_ALLREDUCE] in ("39", "40")
+    for name in names.PROBES:
+        assert sample(operator, "nodegauge_runs_total", probe=name, outcome="read", reason="Read") == 1
 
 
 @pytest.mark.parametrize("seen", ["first its mark, then its end", "its end alone"])
-def test_a_preempted_benchmark_is_seen_although_its_pod_is_gone(seen: str) -> None:
+@with_nccl
+async def test_a_preempted_benchmark_is_seen_although_its_pod_is_gone(
+    operator: VirtualTimeOperator, seen: str
+) -> None:
     """The scheduler marks and deletes it within a second: both watch events, or only the last, tell why."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1, gpus=2)
-        operator.cluster.add_policy()
-        operator.start()
-        pod = await until_held(operator)
-        name = pod["metadata"]["name"]
-        mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
-        labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
-        if seen == "its end alone":
-            subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
-            operator.cluster.pod_status(name, {"conditions": [mark]})
-            operator.cluster.subscribers = subscribers
-        else:
-            operator.cluster.pod_status(name, {"conditions": [mark]})
-            await operator.after(0.5)
-        if name in operator.cluster.objects[PODS]:
-            operator.cluster.remove(PODS, name)
-        await operator.after(1)
-        last = probe(operator, "node-0")["lastRun"]
-        assert (last["outcome"], last["reason"]) == ("skipped", "Preempted")
-        assert operator.cluster.get(NODES, "node-0")["metadata"]["labels"] == labels
-        assert (
-            sample(operator, "nodegauge_runs_total", probe="nccl", outcome="skipped", reason="Preempted") == 1
-        )
-        await operator.after(600 + 2 * RUN_SECONDS)
-        assert probe(operator, "node-0")["lastRun"]["outcome"] == "read"
-
-    play(story)
-
-
-def test_a_quota_that_refuses_benchmarks_stops_no_health_run() -> None:
-    """Its words stand with the benchmark, which comes back ever more seldom."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1, gpus=2)
-        operator.cluster.add_policy(probes={"health": {"interval": "5m"}})
-        create = operator.cluster.create
-
-        def refusing(path: str, body: Body) -> Body:
-            if path == PODS and body["metadata"]["labels"][names.POD_PROBE] == names.PROBE_NCCL:
-                raise_forbidden()
-            return create(path, body)
-
-        operator.cluster.create = refusing  # type: ignore[method-assign]
-        operator.start()
-        await operator.after(HOUR)
-        last = probe(operator, "node-0")["lastRun"]
-        assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
-        assert "exceeded quota" in last["message"]
-        assert 2 <= last["number"] <= 4, "after 10, 20 and 40 minutes"
-        assert probe(operator, "node-0", names.PROBE_HEALTH)["lastRun"]["number"] >= 11
-        assert probe(operator, "node-0", names.PROBE_HEALTH)["lastRun"]["outcome"] == "read"
-
-    play(story)
-
-
-def raise_forbidden() -> None:
-    """As a ResourceQuota does."""
-    raise Forbidden("exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, limited: 0")
+    await operator.begin(1, gpus=2)
+    pod = await until_held(operator)
+    name = pod["metadata"]["name"]
+    mark = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    labels = operator.cluster.get(NODES, "node-0")["metadata"]["labels"]
+    if seen == "its end alone":
+        subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
+        operator.cluster.pod_status(name, {"conditions": [mark]})
+        operator.cluster.subscribers = subscribers
+    else:
+        operator.cluster.pod_status(name, {"conditions": [mark]})
+        await operator.after(0.5)
+    if name in operator.cluster.objects[PODS]:
+        operator.cluster.remove(PODS, name)
+    await operator.after(1)
+    last = probe(operator, "node-0")["lastRun"]
+    assert (last["outcome"], last["reason"]) == ("skipped", "Preempted")
+    assert operator.cluster.get(NODES, "node-0")["metadata"]["labels"] == labels
+    assert sample(operator, "nodegauge_runs_total", probe="nccl", outcome="skipped", reason="Preempted") == 1
+    await operator.after(600 + 2 * RUN_SECONDS)
+    assert probe(operator, "node-0")["lastRun"]["outcome"] == "read"
 
 
 def placed_at_once(operator: VirtualTimeOperator, path: str, kind: str, body: Body) -> None:
@@ -191,22 +115,17 @@ def placed_at_once(operator: VirtualTimeOperator, path: str, kind: str, body: Bo
         operator.cluster.pod_status(body["metadata"]["name"], {"conditions": [placed]}, node=node)
 
 
-def test_held_time_is_counted_from_the_scheduler_s_word() -> None:
+@with_nccl
+async def test_held_time_is_counted_from_the_scheduler_s_word(operator: VirtualTimeOperator) -> None:
     """Not from the pod's creation: while it waits it holds nothing."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1, gpus=2)
-        operator.cluster.add_policy()
-        operator.cluster.subscribers.append(
-            lambda path, kind, body: placed_at_once(operator, path, kind, body)
-        )
-        operator.start()
-        pod = await until_held(operator)
-        at = stamp(operator.cluster.clock() - 40)
-        placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
-        operator.cluster.pod_status(pod["metadata"]["name"], {"conditions": [placed]})
-        await operator.after(2 * RUN_SECONDS)
-        assert sample(operator, "nodegauge_nccl_held_seconds_count") == 1
-        assert 40 <= sample(operator, "nodegauge_nccl_held_seconds_sum") <= 42 + RUN_SECONDS
-
-    play(story)
+    operator.nodes(1, gpus=2)
+    operator.cluster.add_policy()
+    operator.cluster.subscribers.append(lambda path, kind, body: placed_at_once(operator, path, kind, body))
+    operator.start()
+    pod = await until_held(operator)
+    at = stamp(operator.cluster.clock() - 40)
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
+    operator.cluster.pod_status(pod["metadata"]["name"], {"conditions": [placed]})
+    await operator.after(2 * RUN_SECONDS)
+    assert sample(operator, "nodegauge_nccl_held_seconds_count") == 1
+    assert 40 <= sample(operator, "nodegauge_nccl_held_seconds_sum") <= 42 + RUN_SECONDS

@@ -6,24 +6,16 @@ What they cost a cluster that has no room for them, and what they must never cos
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 
 from nodegauge_operator import names
-from support import virtual_operator
 from support.api_server import PODS, Body
-from support.operator import MEASURING
-from support.virtual_operator import VirtualTimeOperator
+from support.virtual_operator import VirtualTimeOperator, with_nccl
 
 pytestmark = pytest.mark.slow
 
 HOUR = 3600.0
-
-
-def play(story: Any) -> VirtualTimeOperator:
-    """In an installation with an NCCL image."""
-    return virtual_operator.play(story, settings=MEASURING)
 
 
 def never_ending(operator: VirtualTimeOperator, *probes: str) -> None:
@@ -50,72 +42,63 @@ def stuck(operator: VirtualTimeOperator, path: str, kind: str, body: Body) -> No
     )
 
 
-def test_an_image_that_does_not_come_delays_no_health_run() -> None:
+@with_nccl
+async def test_an_image_that_does_not_come_delays_no_health_run(operator: VirtualTimeOperator) -> None:
     """A pull may take half an hour, and holds no GPU: health is read meanwhile, on time."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        operator.nodes(3, gpus=2)
-        operator.cluster.add_policy(budget={"concurrentNcclProbes": "100%", "concurrentProbes": "100%"})
-        never_ending(operator, names.PROBE_PULL)
-        operator.cluster.subscribers.append(lambda path, kind, body: stuck(operator, path, kind, body))
-        operator.start()
-        await operator.after(60)
-        for _ in range(48):
-            await operator.after(HOUR / 6)
-            assert len(operator.read()) == 3, "no health label is stale"
-        runs = Counter(operator.begun)
-        for n in range(3):
-            assert 32 <= runs[names.PROBE_HEALTH, f"node-{n}"] <= 34
-            assert 5 <= runs[names.PROBE_PULL, f"node-{n}"] <= 6, "after 10, 20, 40 ... minutes"
-            assert runs[names.PROBE_NCCL, f"node-{n}"] == 0
-
-    play(story)
+    operator.nodes(3, gpus=2)
+    operator.cluster.add_policy(budget={"concurrentNcclProbes": "100%", "concurrentProbes": "100%"})
+    never_ending(operator, names.PROBE_PULL)
+    operator.cluster.subscribers.append(lambda path, kind, body: stuck(operator, path, kind, body))
+    operator.start()
+    await operator.after(60)
+    for _ in range(48):
+        await operator.after(HOUR / 6)
+        assert len(operator.read()) == 3, "no health label is stale"
+    runs = Counter(operator.begun)
+    for n in range(3):
+        assert 32 <= runs[names.PROBE_HEALTH, f"node-{n}"] <= 34
+        assert 5 <= runs[names.PROBE_PULL, f"node-{n}"] <= 6, "after 10, 20, 40 ... minutes"
+        assert runs[names.PROBE_NCCL, f"node-{n}"] == 0
 
 
-def test_a_busy_cluster_is_asked_ever_less() -> None:
+@with_nccl
+async def test_a_busy_cluster_is_asked_ever_less(operator: VirtualTimeOperator) -> None:
     """Each try is one pod that waits for a minute: pod, report, delete, and nothing on the node."""
     count = 3
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        operator.nodes(count, gpus=2)
-        operator.cluster.add_policy(
-            budget={"concurrentNcclProbes": 1, "concurrentProbes": "100%"},
-            probes={"health": {"interval": "24h"}},
-        )
-        never_ending(operator, names.PROBE_NCCL)
-        operator.start()
-        tries = []
-        for _ in range(3):
-            before = len(nccl_runs(operator))
-            await operator.after(24 * HOUR)
-            tries.append(len(nccl_runs(operator)) - before)
-        assert operator.most[names.PROBE_NCCL] == 1
-        assert tries[0] in range(6 * count, 9 * count), "after 10, 20, 40 ... minutes"
-        assert tries[1:] == [count, count], "once a day and node in the end"
-        assert set(nccl_runs(operator)[-count:]) == {f"node-{n}" for n in range(count)}, "nobody is left out"
-
-    play(story)
+    operator.nodes(count, gpus=2)
+    operator.cluster.add_policy(
+        budget={"concurrentNcclProbes": 1, "concurrentProbes": "100%"},
+        probes={"health": {"interval": "24h"}},
+    )
+    never_ending(operator, names.PROBE_NCCL)
+    operator.start()
+    tries = []
+    for _ in range(3):
+        before = len(nccl_runs(operator))
+        await operator.after(24 * HOUR)
+        tries.append(len(nccl_runs(operator)) - before)
+    assert operator.most[names.PROBE_NCCL] == 1
+    assert tries[0] in range(6 * count, 9 * count), "after 10, 20, 40 ... minutes"
+    assert tries[1:] == [count, count], "once a day and node in the end"
+    assert set(nccl_runs(operator)[-count:]) == {f"node-{n}" for n in range(count)}, "nobody is left out"
 
 
-def test_a_try_on_a_busy_node_is_three_writes() -> None:
+@with_nccl
+async def test_a_try_on_a_busy_node_is_three_writes(operator: VirtualTimeOperator) -> None:
     """Make the pod, say in the report how it ended, delete it: no label, condition or event each time."""
-
-    async def story(operator: VirtualTimeOperator) -> None:
-        operator.nodes(1, gpus=2)
-        operator.cluster.add_policy(probes={"health": {"interval": "24h"}})
-        never_ending(operator, names.PROBE_NCCL)
-        operator.start()
-        await operator.after(5 * 60)
-        assert len(nccl_runs(operator)) == 1
-        operator.client.log.clear()
-        await operator.after(3 * HOUR)
-        made = len(nccl_runs(operator)) - 1
-        calls = Counter(call for call in operator.client.log if "polic" not in call)
-        assert made >= 3
-        assert set(calls.values()) == {made}, calls
-        assert len(calls) == 3, calls
-
-    play(story)
+    operator.nodes(1, gpus=2)
+    operator.cluster.add_policy(probes={"health": {"interval": "24h"}})
+    never_ending(operator, names.PROBE_NCCL)
+    operator.start()
+    await operator.after(5 * 60)
+    assert len(nccl_runs(operator)) == 1
+    operator.client.log.clear()
+    await operator.after(3 * HOUR)
+    made = len(nccl_runs(operator)) - 1
+    calls = Counter(call for call in operator.client.log if "polic" not in call)
+    assert made >= 3
+    assert set(calls.values()) == {made}, calls
+    assert len(calls) == 3, calls
 
 
 def nccl_runs(operator: VirtualTimeOperator) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nodegauge_operator import names
-from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, Refused, Unavailable, error_of
+from nodegauge_operator.kube.errors import Forbidden, KubeError, Refused
 from support import INTERVAL, MINUTE
-from support.api_server import EVENTS, NODES, POLICIES, REPORTS
-from support.client import unavailable
+from support.api_server import NODES, POLICIES, REPORTS
 from support.operator import SteppedOperator, one_node
 
 NODE = f"{NODES}/node-1"
@@ -47,14 +46,6 @@ def test_a_refused_write_is_tried_again_within_a_minute(operator: SteppedOperato
     result = operator.reconcile()
     now = operator.cluster.clock()
     assert now < result.wake_at <= now + MINUTE
-
-
-def test_a_store_of_events_that_is_down_holds_no_pod_up(operator: SteppedOperator) -> None:
-    """Events may live in an etcd of their own."""
-    operator.refuse("POST", EVENTS, unavailable(503))
-    operator.run()
-    assert not list(operator.cluster.pods())
-    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
 
 
 def test_an_unreadable_policy_after_a_restart_strips_nothing(operator: SteppedOperator) -> None:
@@ -118,11 +109,3 @@ def test_a_reboot_is_measured_at_once_also_after_failures(operator: SteppedOpera
     operator.run("garbage")
     operator.catch_up()
     assert not list(operator.cluster.pods()), "a failure of the same boot backs off again"
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"), [(401, Unavailable), (403, Forbidden), (422, Refused), (409, Conflict)]
-)
-def test_a_stale_token_is_no_refusal(status: int, kind: type[KubeError]) -> None:
-    """401 passes when the token is read anew; it must not become a run without a result."""
-    assert type(error_of(status, "", "")) is kind

@@ -312,9 +312,7 @@ def test_a_node_that_leaves_the_selection_is_let_go_and_taken_again() -> None:
     assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in cluster.pods()] == ["health"]
 
 
-def test_a_node_deleted_while_the_operator_asks_for_it_stays_a_suspect(
-    operator: SteppedOperator,
-) -> None:
+def test_a_node_deleted_while_the_operator_asks_for_it_stays_a_suspect(operator: SteppedOperator) -> None:
     """The answer is of before: asked once more, it is gone."""
 
     def vanish(verb: str, path: str) -> None:

@@ -122,9 +122,7 @@ async def test_fifty_hot_nodes_never_gate_more_than_the_budget(operator: Virtual
 async def test_who_was_hot_first_is_gated_first(operator: VirtualTimeOperator) -> None:
     """A slot that becomes free goes to the node that has waited longest, whoever asks first."""
     watched = Watched(operator, slots=1)
-    operator.nodes(3)
-    operator.cluster.add_policy(**(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 1}}))
-    operator.start()
+    await operator.begin(3, **(SPEC | {"budget": {"concurrentProbes": "100%", "gatedNodes": 1}}))
     for name in ("node-2", "node-0", "node-1"):
         operator.cluster.results[name] = saying("gpu-lost=b")
         await operator.after(150)
@@ -185,28 +183,10 @@ async def test_a_restart_counts_what_it_finds(operator: VirtualTimeOperator) -> 
     again = VirtualTimeOperator(operator.loop)
     again.cluster.objects = operator.cluster.objects
     again.cluster._version, again.cluster._uids = operator.cluster._version, operator.cluster._uids
-    assert operator.task is not None
     operator.task.cancel()
     after = Watched(again, slots=2)
     after.all("gpu-lost=b")
     again.start()
     await again.after(400)
     assert (after.tainted(), after.over) == (before, [])
-    assert again.task is not None
     again.task.cancel()
-
-
-@on_virtual_time
-async def test_nothing_is_gated_before_the_first_full_list(operator: VirtualTimeOperator) -> None:
-    """Watches may show a hot node before the reports of those that are gated already have been listed."""
-    operator.slow("GET", NODES, 20)
-    watched = Watched(operator)
-    operator.nodes(3)
-    operator.cluster.add_policy(**SPEC)
-    watched.all("gpu-lost=b")
-    operator.start()
-    await operator.after(15)
-    assert not operator.sweep.listed
-    assert operator.client.log == []
-    await operator.after(60)
-    assert len(watched.tainted()) == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from nodegauge_operator.reconcile.workqueue import BackgroundTask
 from support import INTERVAL, make_node, make_pod
 from support.api_server import NODES, PODS, POLICIES, REPORTS
 from support.client import unavailable, unreachable
-from support.operator import SETTINGS
 from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, on_virtual_time, refusing
 from support.virtual_time import drive
 
@@ -23,57 +21,18 @@ POLICY_STATUS = f"{POLICIES}/default/status"
 
 async def measured(operator: VirtualTimeOperator, count: int = 3) -> None:
     """So many nodes are registered and measured once; the watches' own first lists are over."""
-    operator.nodes(count)
-    operator.cluster.add_policy(budget={"concurrentProbes": "100%"})
-    operator.start()
-    await operator.after(60)
+    await operator.begin(count, after=60, budget={"concurrentProbes": "100%"})
     assert len(operator.read()) == count
 
 
 @on_virtual_time
-async def test_timeouts_and_refusals_add_no_list(operator: VirtualTimeOperator) -> None:
-    """A full list is the last thing that an API server needs which does not keep up."""
-    await measured(operator)
-    for error in (unavailable(0), unavailable(429), unavailable(503)):
-        operator.client.refuse = refusing(error, "POST", PODS)
-        lists = operator.lists()
-        await operator.after(3600)
-        assert operator.lists() - lists <= 6, "one every ten minutes"
-
-
-@on_virtual_time
-async def test_repeatedly_cut_connections_cause_fewer_lists(
-    operator: VirtualTimeOperator,
-) -> None:
+async def test_repeatedly_cut_connections_cause_fewer_lists(operator: VirtualTimeOperator) -> None:
     """Each is a gap that has to be mended, and with a list every five seconds none ever would be."""
     await measured(operator)
     lists = operator.lists()
     operator.client.refuse = refusing(unreachable(), "POST", PODS)
     await operator.after(INTERVAL + 3600)
     assert 8 <= operator.lists() - lists <= 10 + 2 * 3600 / LONGEST
-
-
-@on_virtual_time
-async def test_full_lists_that_fail_are_tried_ever_more_seldom(operator: VirtualTimeOperator) -> None:
-    """And the operator is whole again within the longest wait, however long it lasted."""
-    await measured(operator)
-    tried: list[float] = []
-
-    def refuse(verb: str, path: str) -> Any:
-        if (verb, path) == ("GET", NODES):
-            tried.append(operator.loop.time())
-            return unavailable(500)
-        return None
-
-    operator.client.refuse = refuse
-    await operator.after(SETTINGS.relist_interval + 3600)
-    waits = [later - earlier for earlier, later in pairwise(tried)]
-    assert [round(wait) for wait in waits[:6]] == [5, 10, 20, 40, 80, 160]
-    assert all(round(wait) == LONGEST for wait in waits[6:])
-    lists = operator.lists()
-    operator.client.refuse = lambda verb, path: None
-    await operator.after(LONGEST + 5)
-    assert operator.lists() == lists + 1
 
 
 @pytest.mark.parametrize(("verb", "path"), [("GET", NODES), ("GET", PODS), ("PATCH", POLICY_STATUS)])
@@ -95,9 +54,7 @@ async def test_slow_lists_and_statuses_delay_no_result(
 
 
 @on_virtual_time
-async def test_a_list_wakes_only_nodes_that_changed(
-    operator: VirtualTimeOperator,
-) -> None:
+async def test_a_list_wakes_only_nodes_that_changed(operator: VirtualTimeOperator) -> None:
     """Five thousand idle nodes in the queue were in the way of every result."""
     await measured(operator, 8)
     subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
@@ -128,9 +85,7 @@ async def test_what_half_a_list_brought_is_not_forgotten(operator: VirtualTimeOp
 
 
 @on_virtual_time
-async def test_a_list_with_a_changed_policy_wakes_every_node(
-    operator: VirtualTimeOperator,
-) -> None:
+async def test_a_list_with_a_changed_policy_wakes_every_node(operator: VirtualTimeOperator) -> None:
     """The set of policies in force is news to all of them."""
     await measured(operator)
     subscribers, operator.cluster.subscribers = operator.cluster.subscribers, []
@@ -187,10 +142,7 @@ async def test_a_pod_s_news_goes_before_a_crowd_that_only_wants_a_look(operator:
 @on_virtual_time
 async def test_a_gap_in_any_watch_is_mended_by_a_list(operator: VirtualTimeOperator, path: str) -> None:
     """When the watch of pods alone was interrupted, deletions of pods alone are unknown."""
-    operator.nodes(1)
-    operator.cluster.add_policy()
-    operator.start()
-    await operator.after(2)
+    await operator.begin(1, after=2)
     body = next(iter(operator.cluster.objects[path].values()))
     operator.watches.give(path, None, body)
     await operator.after(SHORTEST + GATHER_SECONDS + 5)
@@ -208,10 +160,7 @@ async def test_a_gap_in_any_watch_is_mended_by_a_list(operator: VirtualTimeOpera
 @on_virtual_time
 async def test_a_gap_soon_after_the_start_is_noticed(operator: VirtualTimeOperator, path: str) -> None:
     """What a watch has shown once, it shows again only after an interruption."""
-    operator.nodes(2)
-    operator.cluster.add_policy()
-    operator.start()
-    await operator.after(2)
+    await operator.begin(2, after=2)
     body = next(iter(operator.cluster.objects[path].values()))
     operator.watches.give(path, None, body)
     await operator.after(SHORTEST + 1)
@@ -233,9 +182,7 @@ async def test_an_error_beside_the_loop_is_raised_in_it(operator: VirtualTimeOpe
 
 
 @on_virtual_time
-async def test_shutdown_waits_for_a_status_but_not_for_a_list(
-    operator: VirtualTimeOperator,
-) -> None:
+async def test_shutdown_waits_for_a_status_but_not_for_a_list(operator: VirtualTimeOperator) -> None:
     """SIGTERM in the middle of both: neither outlives the loop."""
     await measured(operator)
     operator.slow("GET", NODES, 50.0)
@@ -248,7 +195,6 @@ async def test_shutdown_waits_for_a_status_but_not_for_a_list(
     await operator.after(1)
     assert operator.sweep._list_task.busy
     assert operator.sweep._status_task.busy
-    assert operator.task is not None
     began = operator.loop.time()
     operator.task.cancel()
     await asyncio.gather(operator.task, return_exceptions=True)

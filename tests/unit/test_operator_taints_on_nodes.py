@@ -99,21 +99,6 @@ def test_the_same_fault_again_writes_nothing_to_the_node() -> None:
     assert node in ([], ["PATCH nodes"])  # validated-at alone, every second run
 
 
-def test_idle_runs_keep_it_and_good_ones_take_it_off() -> None:
-    """Hot under load twice; idle for an evening; three good runs under load."""
-    operator = TaintingOperator(hysteresis={"probationAfter": []})
-    operator.measure("hot=b")
-    operator.measure("hot=b")
-    for _ in range(20):
-        operator.measure("hot=n", load=False)
-    assert operator.taints() == ["throttled=thermal:NoSchedule"]
-    operator.measure("")
-    operator.measure("")
-    assert operator.taints() == ["throttled=thermal:NoSchedule"]
-    operator.measure("")
-    assert operator.taints() == []
-
-
 def test_time_alone_lifts_on_trial_and_the_wake_is_set_for_it() -> None:
     """Nobody has to run anything at that moment."""
     operator = TaintingOperator()
@@ -288,41 +273,3 @@ def test_a_policy_that_goes_takes_the_unvalidated_that_it_set_along() -> None:
     operator.cluster.remove(POLICIES, "default")
     operator.catch_up(granted=False)
     assert (operator.taints(), operator.cluster.objects[REPORTS]) == (["team:NoSchedule"], {})
-
-
-# -- the budget --------------------------------------------------------------------------------------------
-
-
-def test_fifty_hot_nodes_at_once_never_gate_more_than_the_budget() -> None:
-    """A fifth of them, and the others say that they are held back; as taints go, others take their slots."""
-    every = [f"node-{n}" for n in range(50)]
-    operator = TaintingOperator(*every)
-
-    def round_of(answers: str, names: list[str]) -> None:
-        operator.cluster.pass_time(INTERVAL)
-        for name in names:
-            operator.measure(answers, name=name, after=0)
-            assert len(gated()) <= 10
-
-    def gated() -> list[str]:
-        return [name for name in every if operator.taints(name)]
-
-    round_of("hot=b", every)
-    assert gated() == []
-    round_of("hot=b", every)
-    first = gated()
-    assert len(first) == 10
-    states = [
-        operator.cluster.objects[REPORTS][name]["status"]["gates"][0]["state"]
-        for name in every
-        if name not in first
-    ]
-    assert states == ["held-back"] * 40
-    for _ in range(3):
-        round_of("", first)
-    assert gated() == []
-    for name in every:
-        operator.catch_up(name, granted=False)
-        assert len(gated()) <= 10
-    assert len(gated()) == 10
-    assert not set(gated()) & set(first)

@@ -136,18 +136,11 @@ def test_a_report_of_the_machine_before_counts_as_absent() -> None:
     assert next_step(make_snapshot(pods=(pod,))) == steps.DeletePod(pod, 0)
 
 
-def test_a_pod_of_the_machine_before_that_does_not_go_is_forced() -> None:
-    """Its kubelet is gone for ever: without force the new machine would never be measured."""
-    pod = make_pod(make_node(uid="before")).running().deleting(NOW)
-    assert next_kind(pods=(pod,)) == "nothing"
-    assert wake_at(make_snapshot(pods=(pod,))) == NOW + 2 * MINUTE
-    assert next_step(make_snapshot(pods=(pod,), now=NOW + 2 * MINUTE)) == steps.DeletePod(pod, 0)
-
-
-def test_a_pod_that_is_not_gone_in_time_is_forced() -> None:
-    """At the very moment for which the wake was set."""
+@pytest.mark.parametrize("machine", [NODE, make_node(uid="before")])
+def test_a_pod_that_is_not_gone_in_time_is_forced(machine: Any) -> None:
+    """At the moment for which the wake was set; also one of the machine before, whose kubelet is gone."""
     known = up_to_date(make_report().after(READ, node=NODE))
-    pod = make_pod(NODE, number=1).running().deleting(NOW)
+    pod = make_pod(machine, number=1).running().deleting(NOW)
     assert next_kind(**known, pods=(pod,)) == "nothing"
     at = wake_at(make_snapshot(**known, pods=(pod,)))
     assert at == NOW + 2 * MINUTE
@@ -259,8 +252,9 @@ def test_the_next_run_is_due(ends: list[RunEnd], wait: float) -> None:
     assert wake_at(make_snapshot(**known)) <= NOW + wait
 
 
-def test_a_request_is_answered_by_one_run_at_once() -> None:
-    """Whatever is due; and the same value never asks twice."""
+def test_a_boot_or_a_request_is_answered_by_one_run_at_once() -> None:
+    """Whatever is due; and the same value of a request never asks twice."""
+    assert health_due_at(make_report().after(READ, node=NODE), node=NODE.booted("boot-2")) == 0.0
     report = make_report().after(READ, node=NODE).asked("2027-01-15T08:00:01Z")
     assert health_due_at(report, node=NODE) == 0.0
     answered = report.after(LOST, node=NODE, request="2027-01-15T08:00:01Z")
@@ -290,12 +284,6 @@ def test_a_reading_from_before_a_boot_does_not_vouch_for_the_machine_after_it() 
     assert "interconnect" not in judged.status.desired.labels
     report = replace(make_report(), status=judged.status)
     assert health_due_at(report, node=node) == 0.0
-
-
-def test_a_boot_is_measured_at_once() -> None:
-    """New boot, new wiring for all we know."""
-    report = make_report().after(READ, node=NODE)
-    assert health_due_at(report, node=NODE.booted("boot-2")) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -343,7 +331,6 @@ def test_a_refused_pod_is_a_run_without_a_result() -> None:
         message="quota exceeded",
     )
     probe = noted.status.probes[0]
-    assert probe.last_run is not None
     assert (probe.last_run.number, probe.last_run.outcome) == (2, Outcome.UNKNOWN)
     assert probe.last_run.finished_at == stamp(NOW + INTERVAL)
     report = replace(known["report"], status=noted.status)

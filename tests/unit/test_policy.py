@@ -141,8 +141,7 @@ def test_expressions(operator: str, values: tuple[str, ...], labels: dict[str, s
 def test_all_parts_must_hold_and_no_part_selects_everything() -> None:
     """An empty selector is every node, as everywhere in Kubernetes."""
     both = replace(
-        make_policy().where("gpu", "Exists").spec.node_selector,
-        match_labels={"tier": "gold", "zone": "a"},
+        make_policy().where("gpu", "Exists").spec.node_selector, match_labels={"tier": "gold", "zone": "a"}
     )
     assert both.matches({"tier": "gold", "zone": "a", "gpu": "x"})
     for lost in ("tier", "zone", "gpu"):
@@ -152,9 +151,7 @@ def test_all_parts_must_hold_and_no_part_selects_everything() -> None:
     assert Selector().matches({})
 
 
-@given(
-    order=st.permutations([("a", 0), ("b", 0), ("c", 7), ("d", -3)]),
-)
+@given(order=st.permutations([("a", 0), ("b", 0), ("c", 7), ("d", -3)]))
 @tried(24)
 def test_the_higher_priority_wins_and_then_the_name(order: list[tuple[str, int]]) -> None:
     """Whatever order they arrive in."""

@@ -87,7 +87,6 @@ def test_an_event_says_which_number_took_the_label_off() -> None:
     """The change names label, number and what NVML reports; the next health run tells nothing again."""
     report = nccl_node().measured(FAST).measured(SLOW, at=NOW + 60)
     change = report.status.change
-    assert change is not None
     assert "nvlink (measured) -> none: all_reduce at 1 GiB" in change.message
     again = report.healthy(at=NOW + 900)
     assert again.status.change == change
@@ -141,7 +140,6 @@ def test_a_run_that_measured_nothing_changes_nothing_but_its_own_record(end: Any
         was.read_at,
     )
     assert mine.unread == 1
-    assert mine.last_run is not None
     assert mine.last_run.outcome is not Outcome.READ
 
 
@@ -149,7 +147,6 @@ def test_gpus_in_use_by_someone_else_skip_the_run() -> None:
     """`skipped`, with what the probe saw, and never a failure that ages anything."""
     report = nccl_node().measured(FAST).measured(skipping(Skip.BUSY, "a job computes on GPU 3"))
     last = report.status.probe(NCCL).last_run
-    assert last is not None
     assert (last.outcome, last.reason) == (Outcome.SKIPPED, "Busy")
     assert "GPU 3" in last.message
     assert report.status.probe(NCCL).hard_since == ""
@@ -292,9 +289,7 @@ def test_an_unusable_image_is_no_pull() -> None:
     report = nccl_node().pulled(end=end, at=NOW + 60)
     pull = report.status.probe(PULL)
     assert (pull.unread, pull.image) == (1, IMAGE)
-    assert pull.last_run is not None
     assert pull.last_run.reason == "ImageUnusable"
-    assert report.status.change is not None
     assert "libnccl.so.2 is missing" in report.status.change.message
     assert report.pulled(end=end, at=NOW + 120).status.change == report.status.change
 

@@ -210,7 +210,6 @@ def test_a_pull_of_an_image_that_nobody_wants_any_more_ends(spec: dict[str, Any]
     ended = next_step(replace(known, policy=make_policy().of(spec)))
     assert isinstance(ended, PatchReport)
     last = ended.status.probe(names.PROBE_PULL).last_run
-    assert last is not None
     assert (last.outcome, last.reason) == (Outcome.SKIPPED, "ImageReplaced")
     assert not isinstance(next_step(known), DeletePod)
     assert getattr(next_step(known), "status", report.status).probe(names.PROBE_PULL).unread == 0

@@ -214,7 +214,6 @@ def test_nodes_whose_gpus_dra_gives_out_are_skipped() -> None:
     assert due(report, node) == NEVER
     assert hindrance(report.status, node) is None
     why_not = hindrance(report.healthy(node, at=NOW + 900).status, node)
-    assert why_not is not None
     assert why_not.reason == "Dra"
 
 
@@ -291,7 +290,6 @@ def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: 
         step = next_step(situation(report, node, pods=(pod,)))
         assert isinstance(step, steps.PatchReport)
         last = step.status.probe(probe).last_run
-        assert last is not None
         assert (last.outcome, last.reason) == (Outcome.SKIPPED, reason)
         assert step.status.bandwidth.all_reduce == 462
         after = replace(report, status=step.status)
@@ -331,7 +329,6 @@ def test_an_nccl_run_that_has_to_wait_or_yield_changes_no_label(how: str) -> Non
     step = next_step(situation(report, pods=(ended,), now=NOW + MINUTE))
     assert isinstance(step, steps.PatchReport)
     last = step.status.probe(NCCL).last_run
-    assert last is not None
     assert last.outcome is Outcome.SKIPPED
     assert step.status.desired == report.status.desired
     assert step.status.gates == report.status.gates
@@ -348,7 +345,6 @@ def test_a_pull_may_take_its_time(probe: str, wait: float) -> None:
     assert early is None
     assert isinstance(late, steps.PatchReport)
     last = late.status.probe(probe).last_run
-    assert last is not None
     assert (last.outcome, last.reason) == (Outcome.UNKNOWN, "ContainerCreating")
 
 

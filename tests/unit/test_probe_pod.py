@@ -74,7 +74,6 @@ def test_no_template_weakens_a_probe_pod(template: dict[str, Any]) -> None:
     assert not spec.keys() & {"hostNetwork", "hostPID", "hostIPC", "volumes", "nodeName", "nodeSelector"}
     assert box["resources"]["limits"].keys() == box["resources"]["requests"].keys() == {"cpu", "memory"}
     view = pod_view(manifest)
-    assert view is not None
     assert (view.probe, view.node, view.node_uid, view.number) == ("health", NODE.name, NODE.uid, 3)
     assert manifest["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "nodegauge"
 

@@ -43,7 +43,6 @@ def test_a_reading_fills_the_report() -> None:
     assert "NV18" in status.matrix
     assert (probe.streak, probe.unread, probe.read_at, probe.boot_id) == (1, 0, stamp(NOW), "boot-1")
     memory = History.decode(probe.history)
-    assert memory is not None
     assert len(memory.gpus) == 8
 
 
@@ -60,7 +59,6 @@ def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
     assert health(after).unread == 1
     assert health(after).hard_since == ("" if end is BUSY else stamp(NOW))
     last = health(after).last_run
-    assert last is not None
     assert (last.number, last.finished_at, last.outcome is Outcome.READ) == (2, stamp(NOW + INTERVAL), False)
     assert last.reason
     assert last.message
