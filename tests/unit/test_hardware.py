@@ -37,15 +37,19 @@ def test_nvml_lists_what_the_profile_has(tmp_path: Path, name: str) -> None:
             function = functions(profile.host)[gpu.address]
             assert f"0x{pci['pciDeviceId'] >> 16:04x}" == function.kind.device
             assert nvml.ask("nvmlDeviceGetMinorNumber", handle) == gpu.minor
-            assert (
-                nvml.ask("nvmlDeviceGetMemoryInfo", handle)["total"] == profile.model.memory.total_mib << 20
-            )
             assert tuple(nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)) == profile.model.compute
-            limits = nvml.ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
-            assert limits == [profile.model.power.min, profile.model.power.max]
-            assert nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle) == (
-                gpu.power_limit or profile.model.power.default
-            )
+            power, memory = profile.model.power, profile.model.memory
+            told = {
+                "nvmlDeviceGetMemoryInfo": memory and memory.total_mib << 20,
+                "nvmlDeviceGetPowerManagementLimitConstraints": power.min and [power.min, power.max],
+                "nvmlDeviceGetEnforcedPowerLimit": gpu.power_limit or power.default,
+            }
+            for call, expected in told.items():
+                if expected is None:
+                    assert nvml.refusal(call, handle) == NOT_SUPPORTED
+                else:
+                    answer = nvml.ask(call, handle)
+                    assert (answer["total"] if isinstance(answer, dict) else answer) == expected
         uuids = [nvml.ask("nvmlDeviceGetUUID", GPU(number)) for number in range(len(shown))]
         assert uuids == hardware.uuids[: len(shown)]
 

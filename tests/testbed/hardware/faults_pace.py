@@ -48,6 +48,8 @@ def sw_power_cap(machine: Machine, *, gpu: Parameter = 0, percent: Parameter = 1
 def power_cap_low(machine: Machine, *, gpu: Parameter = 0, percent: Parameter = 60) -> None:
     """Somebody set the power limit to this share of the default; the cap shows while the GPU works."""
     number, power = machine.gpu(gpu), machine.profile.model.power
+    needs(machine, power.default is not None, "power limit")
+    assert power.default is not None
     limit = power.default * whole("percent", percent, least=1, most=100) // 100
     for key in ("power.enforced", "power.limit"):
         machine.values[number, key] = str(limit)
@@ -65,6 +67,7 @@ def slow_clock(machine: Machine, *, gpu: Parameter = 0, percent: Parameter = 60)
 @fault("hot")
 def hot(machine: Machine, *, gpu: Parameter = 0, celsius: Parameter = 95) -> None:
     """A GPU's core has this temperature at any load."""
+    needs(machine, machine.profile.model.temperature is not None, "temperature sensor")
     machine.values[machine.gpu(gpu), "temperature.now"] = str(whole("celsius", celsius))
 
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable
 
 from testbed.hardware.machine import SWITCH, UNKNOWN, Machine
-from testbed.profiles.model import FAR_SWITCH, Gpu, Model
+from testbed.profiles.model import FAR_SWITCH, Gpu, Memory, Model
 from testbed.profiles.pcitree import cpu_numbers
 
 NAMESPACE = uuid.UUID("8d1b5a4e-6f0a-4c58-9a3e-2f6d1c0b7a11")
@@ -108,9 +108,7 @@ def _model(model: Model) -> Lines:
         "persistence": model.persistence,
         "mig.current": model.mig_enabled if model.mig else None,
         "mig.pending": model.mig_enabled if model.mig else None,
-        "memory.total": model.memory.total_mib * MIB,
-        "memory.reserved": model.memory.reserved_mib * MIB,
-        "memory.used": model.memory.used_mib * MIB,
+        **({f"memory.{name}": mib * MIB for name, mib in _memory(model.memory)} if model.memory else {}),
         "recovery_action": 0 if model.recovery_action else None,
         "events": EVENTS if model.xid_events else None,
         "low_utilization": model.low_utilization,
@@ -121,6 +119,10 @@ def _model(model: Model) -> Lines:
         **({f"fan.{name}": getattr(model.fans, name) for name in FAN} if model.fans else {}),
         **({"c2c.links": model.c2c.links, "c2c.mbps": model.c2c.mbps, "c2c.state": 1} if model.c2c else {}),
     }
+
+
+def _memory(memory: Memory) -> Iterable[tuple[str, int]]:
+    return (("total", memory.total_mib), ("reserved", memory.reserved_mib), ("used", memory.used_mib))
 
 
 def _memory_errors(model: Model, gpu: Gpu) -> Lines:

@@ -176,8 +176,8 @@ class Machine:
         for name, per_mille in self.holds_now(gpu).items():
             share = min(share, 1 - per_mille / 1000 * (1 - CLOCK_SHARE.get(name, 100) / 100))
         wanted = power.idle + (power.full - power.idle) * load / 100 * share
-        limit = self.values.get((gpu, "power.enforced"), str(self.limit_mw(gpu)))
-        return round(max(power.idle, min(wanted, int(limit))))
+        limit = self.values.get((gpu, "power.enforced"), self.limit_mw(gpu))
+        return round(max(power.idle, wanted if limit is None else min(wanted, int(limit))))
 
     def pcie(self, gpu: int) -> tuple[int, int]:
         """Generation and lanes of a GPU's link at its present load."""
@@ -189,8 +189,8 @@ class Machine:
             min(lanes, int(self.values.get((gpu, "pcie.width"), lanes))),
         )
 
-    def limit_mw(self, gpu: int) -> int:
-        """The power limit that was set when the machine was plugged in."""
+    def limit_mw(self, gpu: int) -> int | None:
+        """The power limit that was set when the machine was plugged in; None: it has none."""
         own = self.gpus[gpu].power_limit
         return self.profile.model.power.default if own is None else own
 

@@ -11,7 +11,7 @@ import yaml
 from msgspec.structs import replace
 
 from testbed import profiles
-from testbed.profiles.model import Healthy
+from testbed.profiles.model import Healthy, Profile
 
 SCENARIOS = Path(__file__).with_name("scenarios.yaml")
 KEPT, GONE, ONE_LESS = "kept", "gone", "one-less"
@@ -94,10 +94,18 @@ class Row(Base, frozen=True, kw_only=True):
 
 def machines() -> list[Machine]:
     """Every profile, as it must be while it is healthy."""
-    return [
-        Machine(profile=name, **msgspec.structs.asdict(profiles.load(name).healthy))
-        for name in profiles.names()
-    ]
+    return [_machine(profiles.load(name)) for name in profiles.names()]
+
+
+def _machine(profile: Profile) -> Machine:
+    model, healthy = profile.model, profile.healthy
+    own = {
+        "core-sensor": model.temperature is not None,
+        "power-limit": model.power.default is not None,
+        "lanes": model.pcie.max_width > 1,
+    }
+    has = (*healthy.has, *(word for word, there in own.items() if there))
+    return Machine(profile=profile.name, **msgspec.structs.asdict(replace(healthy, has=has)))
 
 
 def scenarios() -> list[Scenario]:

@@ -40,13 +40,16 @@ class Memory(Base, frozen=True, kw_only=True):
 
 
 class Power(Base, frozen=True, kw_only=True):
-    """Milliwatts; `full`: what it draws under full load; `averaged`: NVML reports the mean of a second."""
+    """Milliwatts; `full`: what it draws under full load; `averaged`: NVML reports the mean of a second.
+
+    Limits are None on a chip that shares one with its CPU, as GB10 does.
+    """
 
     idle: int
     full: int
-    default: int
-    min: int
-    max: int
+    default: int | None = None
+    min: int | None = None
+    max: int | None = None
     averaged: bool = False
 
 
@@ -139,10 +142,12 @@ class Model(Base, frozen=True, kw_only=True):
     architecture: int
     compute: tuple[int, int]
     vbios: str
-    memory: Memory
+    memory: Memory | None = None
+    """None: it has no memory of its own, and NVML tells none (GB10)."""
     persistence: bool
     power: Power
-    temperature: Sensor
+    temperature: Sensor | None = None
+    """None: nothing tells it, as in a vGPU's guest."""
     memory_temperature: Sensor | None = None
     thresholds: Limits | None = None
     tlimits: TLimits | None = None
@@ -255,7 +260,7 @@ class Healthy(Base, frozen=True, kw_only=True, rename="kebab"):
     and no-rpm (driver before 570) | sram-status (driver 550, Ampere) | repair-status (driver 580) |
     power-source (driver 510) | core-limit or no-core-limit (that this driver tells in degrees or as a
     margin) | a memory-sensor, with a memory-limit or no-memory-limit | no-thermal-counter | mig | hidden |
-    no-pci
+    no-pci.  The matrix itself adds core-sensor, power-limit and lanes (PCIe lanes to lose).
     """
 
     interconnect: str = ""

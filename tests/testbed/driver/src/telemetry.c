@@ -169,10 +169,15 @@ nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned int poli
     return code;
 }
 
+/* The guest of a vGPU is told neither power nor energy: nvidia-smi prints N/A there. */
+static int tells_power(const gpu_t *gpu) { return gpu_number_or(gpu, "virtualization", 0) != 2; }
+
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts) {
     DEVICE_CALL(device);
     if (!milliwatts)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (!tells_power(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
     *milliwatts = (unsigned int)lround(gpu_number_or(gpu, "power.averaged", 0) ? gpu_mean_power_mw(gpu)
                                                                                : gpu_power_mw(gpu));
     return NVML_SUCCESS;
@@ -182,6 +187,8 @@ nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned l
     DEVICE_CALL(device);
     if (!millijoules)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (!tells_power(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
     *millijoules = (unsigned long long)gpu_energy_mj(gpu);
     return NVML_SUCCESS;
 }
