@@ -39,12 +39,12 @@ def test_nvml_lists_what_the_profile_has(tmp_path: Path, name: str) -> None:
             assert nvml.ask("nvmlDeviceGetMinorNumber", handle) == gpu.minor
             assert tuple(nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)) == profile.model.compute
             power, memory = profile.model.power, profile.model.memory
-            told = {
+            answers = {
                 "nvmlDeviceGetMemoryInfo": memory and memory.total_mib << 20,
                 "nvmlDeviceGetPowerManagementLimitConstraints": power.min and [power.min, power.max],
                 "nvmlDeviceGetEnforcedPowerLimit": gpu.power_limit or power.default,
             }
-            for call, expected in told.items():
+            for call, expected in answers.items():
                 if expected is None:
                     assert nvml.refusal(call, handle) == NOT_SUPPORTED
                 else:
