@@ -1,11 +1,11 @@
-"""PCIe links: judged under load only, against what card and slot support, and errors by their rate."""
+"""PCIe links: width always, generation under load, against card and slot; errors by their rate."""
 
 from __future__ import annotations
 
 import pytest
 
 import support.results as made
-from nodegauge_contract import Pcie, Result
+from nodegauge_contract import Pcie, Result, Unavailable
 from nodegauge_judge import Answer, Thresholds, Verdict, judge_health
 from support.judge_results import codes, only
 
@@ -34,17 +34,60 @@ def node(*links: Pcie) -> Result:
         (link(width=8), ["pcie-narrow/warn"]),
         (link(width=4), ["pcie-narrow/fail"]),
         (link(1, 1), ["pcie-narrow/fail"]),
-        (link(1, 4, utilization=49), []),
+        (link(1, utilization=49), []),
         (link(3, utilization=50), ["pcie-narrow/warn"]),
-        (Pcie(generation=1, width=4, **FULL), []),
+        (Pcie(generation=1, width=16, **FULL), []),
         (Pcie(utilization=99, **FULL), []),
         (Pcie(generation=4, width=4, utilization=99), []),
         (link(0, 0), []),
     ],
 )
 def test_a_busy_link_is_compared_with_what_card_and_slot_support(first: Pcie, expected: list[str]) -> None:
-    """Half the lanes warn, less than half of the others' fail; idle and unread links have no opinion."""
+    """Half the lanes warn, less than half of the others' fail; idle generations and unread links have no
+    opinion."""
     assert codes(judge_health(node(first, link()))) == expected
+
+
+IDLE = {"utilization": 0, "generation": 1}
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ([link(width=8, **IDLE), link(**IDLE)], ["pcie-narrow/warn"]),
+        ([link(width=8, **IDLE), link()], ["pcie-narrow/warn"]),
+        ([link(width=1, **IDLE), link(**IDLE)], ["pcie-narrow/warn"]),
+        ([link(width=4, **IDLE), link(width=8, **IDLE)], ["pcie-narrow/warn"]),
+        ([Pcie(generation=1, width=8, **FULL), link(**IDLE)], ["pcie-narrow/warn"]),
+        ([link(width=4, **IDLE)], ["pcie-narrow/warn"]),
+        ([link(width=8, **IDLE)], ["pcie-narrow/info"]),
+        ([link(width=8)], ["pcie-narrow/info"]),
+        ([link(3, width=8)], ["pcie-narrow/warn"]),
+        ([link(width=8, max_width=8, **IDLE)], []),
+        ([link(width=8, max_width=8, **IDLE), link(**IDLE)], []),
+        ([link(width=0, **IDLE), link(**IDLE)], []),
+        ([link(**IDLE)], []),
+    ],
+)
+def test_missing_lanes_are_said_at_idle(links: list[Pcie], expected: list[str]) -> None:
+    """An idle link lowers its generation and keeps its lanes (janhq/jan issue 183).  A card or slot with
+    eight lanes is complete, and one width everywhere is how the board was built."""
+    assert codes(judge_health(node(*links))) == expected
+
+
+def test_a_single_idle_gpu_with_half_of_its_lanes_warns() -> None:
+    """No sibling shows that the board was built so; no gate counts an idle run."""
+    judgement = judge_health(made.with_gpu(made.h100(1), 0, pcie=link(width=8, **IDLE)))
+    assert codes(judgement) == ["pcie-narrow/warn"]
+    assert "x8 of x16 that card and slot support" in only(judgement).message
+    assert judgement.answers["pcie-narrow"] is Answer.NO_LOAD
+
+
+def test_a_gpu_without_memory_of_its_own_has_no_pcie_link_to_judge() -> None:
+    """GB10 is part of the processor and reports generation 1 x1 (Syllo/nvtop pull request 499)."""
+    placeholder = link(1, 1)
+    gb10 = {"pcie": placeholder, "memory_mib": Unavailable("nvmlDeviceGetMemoryInfo: NOT_SUPPORTED")}
+    assert codes(judge_health(made.with_gpu(node(link()), 0, **gb10))) == []
 
 
 def test_a_narrow_or_old_slot_is_not_a_fault() -> None:

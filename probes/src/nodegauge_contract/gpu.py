@@ -62,7 +62,7 @@ class Fabric(Struct, frozen=True, kw_only=True):
 
 
 class Pcie(Struct, frozen=True, kw_only=True):
-    """PCIe generation and lane count, current and maximum (both fall at idle: judge them only under load).
+    """PCIe generation and lane count, current and maximum (the generation falls at idle, the width stays).
 
     `generation` and `width` are those of the busiest sample of the window, `utilization` its per cent;
     `max_*` is the maximum of card and slot together, `card_generation` that of the card.  Errors are

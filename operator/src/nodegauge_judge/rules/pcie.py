@@ -1,8 +1,9 @@
 """Rules about PCIe: links that are narrower or slower than they could be, and links that make errors.
 
-An idle link slows down on purpose, so generation and width count only if the GPU was busy at that moment.
-The measure is what card and slot support together (`max_*`).  A slot that is older than its card is how the
-node was built, and only worth an INFO.
+An idle link lowers its generation on purpose, so that counts only if the GPU was busy at that moment.  It
+keeps its width (janhq/jan issue 183: 2.5 GT/s x16 at idle), so lanes that are missing at idle are missing
+under load.  The measure is what card and slot support together (`max_*`).  A slot that is older than its
+card, and x8 for all GPUs of a model, are how the node was built: only worth an INFO.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from nodegauge_contract import Gpu
-from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
+from nodegauge_judge.case import Case, HealthRule, is_not_supported, number, of_gpu, text
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Scalar, Severity
 from nodegauge_judge.rule import DRAIN, VENDOR, Observation
 
@@ -19,7 +20,7 @@ SECONDS_PER_HOUR = 3600
 
 
 def pcie_narrow(case: Case) -> Iterator[Observation]:
-    """Busy GPUs whose link is below what card and slot support, and slots that are older than their card."""
+    """GPUs whose link is below what card and slot support, and slots that are older than their card."""
     for gpu in case.result.gpus:
         observation = _narrow(case, gpu) or _old_slot(gpu)
         if observation is not None:
@@ -76,40 +77,53 @@ def _was_busy(case: Case, gpu: Gpu) -> bool:
 
 def _narrow(case: Case, gpu: Gpu) -> Observation | None:
     """Width weighs more than generation: bad contacts lose lanes, settings lose generations."""
-    pcie = gpu.pcie
-    if not _was_busy(case, gpu) or not _known(gpu):
-        return None
-    now, most = (
-        (number(pcie.generation) or 0, number(pcie.width) or 0),
-        (
-            number(pcie.max_generation) or 0,
-            number(pcie.max_width) or 0,
-        ),
-    )
-    if not all(now) or (now[0] >= most[0] and now[1] >= most[1]):
+    pcie, busy = gpu.pcie, _was_busy(case, gpu)
+    generation, most_generation = number(pcie.generation) or 0, number(pcie.max_generation) or 0
+    width, most = number(pcie.width) or 0, number(pcie.max_width) or 0
+    lacks_lanes = 0 < width < most
+    lacks_speed = busy and _known(gpu) and 0 < generation < most_generation
+    if not _has_link(gpu) or not (lacks_lanes or lacks_speed):
         return None
     others = _others_width(case, gpu)
-    failed = now[1] < most[1] and others is not None and now[1] < case.thresholds.pcie_width_ratio * others
-    evidence: dict[str, Scalar] = {
-        "generation": now[0],
-        "width": now[1],
-        "max_generation": most[0],
-        "max_width": most[1],
-        "utilization_percent": number(pcie.utilization) or 0,
-    }
-    against = f"; the node's other GPUs have x{others:g}" if failed and others is not None else ""
+    failed = busy and lacks_lanes and others is not None and width < case.thresholds.pcie_width_ratio * others
+    as_built = not lacks_speed and 2 * width >= most and _is_width_of_all(case, gpu)
+    evidence: dict[str, Scalar] = {"width": width, "max_width": most}
+    if busy:
+        evidence |= {"generation": generation, "max_generation": most_generation}
+        evidence["utilization_percent"] = number(pcie.utilization) or 0
     if others is not None:
         evidence["others_width"] = others
     return of_gpu(
         gpu,
-        Severity.FAIL if failed else Severity.WARN,
-        message=(
-            f"Generation {now[0]:g} x{now[1]:g} at {evidence['utilization_percent']:g} % utilisation; card "
-            f"and slot support {most[0]:g} x{most[1]:g}{against}."
-        ),
+        Severity.FAIL if failed else Severity.INFO if as_built else Severity.WARN,
+        message=_message(evidence, failed=failed, as_built=as_built),
         evidence=evidence,
-        weight=(1 - now[1] / most[1] if most[1] else 0) * 10 + (most[0] - now[0]),
+        weight=(1 - width / most if most else 0) * 10 + (most_generation - generation if busy else 0),
     )
+
+
+def _message(evidence: dict[str, Scalar], *, failed: bool, as_built: bool) -> str:
+    width, most = evidence["width"], evidence["max_width"]
+    if as_built:
+        return f"x{width:g}, as every GPU of this model here; card and slot support x{most:g}."
+    if "generation" not in evidence:
+        return f"x{width:g} of x{most:g} that card and slot support; an idle link keeps its lanes."
+    against = f"; the node's other GPUs have x{evidence['others_width']:g}" if failed else ""
+    speed = f"Generation {evidence['generation']:g} x{width:g} at {evidence['utilization_percent']:g} %"
+    best = f"{evidence['max_generation']:g} x{most:g}"
+    return f"{speed} utilisation; card and slot support {best}{against}."
+
+
+def _has_link(gpu: Gpu) -> bool:
+    """False for a GPU without memory of its own: a part of the processor, for which the driver reports a
+    placeholder link (GB10: generation 1 x1, Syllo/nvtop pull request 499)."""
+    return not is_not_supported(gpu.memory_mib)
+
+
+def _is_width_of_all(case: Case, gpu: Gpu) -> bool:
+    """Whether every GPU of this model has this width, as on a board that splits x16 between two slots."""
+    alike = [other.pcie.width for other in case.result.gpus if text(other.name) == text(gpu.name)]
+    return bool(text(gpu.name)) and len(alike) > 1 and set(map(number, alike)) == {number(gpu.pcie.width)}
 
 
 def _others_width(case: Case, gpu: Gpu) -> float | None:
@@ -142,14 +156,18 @@ RULES = (
         code="pcie-narrow",
         title="a PCIe link is slower than it should be",
         meaning=(
-            "Under load, the GPU's PCIe link has fewer lanes or a lower generation than card and slot "
-            "support: dirty or loose contacts, a riser, a BIOS setting. Idle links slow down on purpose, so "
-            "only readings under load count. A slot that is older than the card is not a fault."
+            "The GPU's PCIe link has fewer lanes, or under load a lower generation, than card and slot "
+            "support: dirty or loose contacts, a riser, a BIOS setting. An idle link lowers its generation "
+            "on purpose, but keeps its lanes. A slot that is older than the card, and a board that "
+            "splits x16 into x8 for all GPUs, are not faults."
         ),
         when={
-            Severity.INFO: "the slot has a lower generation than the card supports",
+            Severity.INFO: (
+                "the slot has a lower generation than the card supports; or all GPUs of the model have the "
+                "same width: half of what card and slot support together, or more"
+            ),
             Severity.WARN: (
-                "at `busyUtilization` or more, generation or width is below the best that card and slot "
+                "width, or at `busyUtilization` or more the generation, is below the best that card and slot "
                 "support together"
             ),
             Severity.FAIL: (
