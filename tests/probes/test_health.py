@@ -63,6 +63,16 @@ def test_an_nvswitch_machine_has_its_links_and_its_fabric(healthy: Healthy) -> N
         assert isinstance(gpu.temperature.gpu_max, Unavailable)
 
 
+@pytest.mark.parametrize(
+    ("profile", "mode"), [("h100-sxm-8", 0), ("a100-sxm-8", 1), ("pcie-phb-2", 2), ("rtx3090-nv4-2", 3)]
+)
+def test_the_virtualization_mode_is_read(probe: On, profile: str, mode: int) -> None:
+    """Bare metal, passed through, a vGPU, a vGPU host: NVML's nvmlGpuVirtualizationMode_t, on every GPU."""
+    machine = profiles.load(profile)
+    result = probe(replace(machine, model=replace(machine.model, virtualization=mode))).result()
+    assert {gpu.virtualization for gpu in result.gpus} == {mode}
+
+
 def test_a_mesh_has_its_peers(healthy: Healthy) -> None:
     """DGX-1: two links from GPU 0 to GPU 3 and GPU 4, one to GPU 1 and GPU 2, none farther."""
     result = healthy("dgx1-v100-8")

@@ -248,6 +248,8 @@ class Gpu(Struct, frozen=True, kw_only=True):
     `error` is set if its handle or its basic identity could not be read; then the rest is "not read".
     `mig`: 0 off, 1 on.  `switch_links`: field 147, links to an NVSwitch.  `numa_node`: from sysfs.
     `gpu_numa_id`: the NUMA node that the GPU itself is (coherent platforms such as Grace Hopper).
+    `virtualization`: nvmlGpuVirtualizationMode_t: 0 none, 1 passed through to this virtual machine, 2 a vGPU,
+    3 and 4 a host that shares the GPU among its virtual machines (vGPU, vSGA).
     """
 
     index: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -283,3 +285,4 @@ class Gpu(Struct, frozen=True, kw_only=True):
     fans: Annotated[list[Fan], Meta(max_length=MAX_FANS)] = []
     window: Window | None = None
     error: Problem | None = None
+    virtualization: Int = NOT_READ

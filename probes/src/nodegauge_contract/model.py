@@ -1,4 +1,4 @@
-"""The typed result document, version 1.2: a node's GPUs, their interconnect, and the hardware around them.
+"""The typed result document, version 1.3: a node's GPUs, their interconnect, and the hardware around them.
 
 Rules of the document:
 - every leaf that hardware may refuse is `value | Unavailable`; the default is "not read";
@@ -20,7 +20,7 @@ from nodegauge_contract.nccl import NcclResult
 from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short, Str, Text, Unavailable
 
 SCHEMA = "nodegauge.dev/probe-result"
-MAJOR, MINOR = 1, 2
+MAJOR, MINOR = 1, 3
 MAX_GPUS = 64
 MAX_NICS = 64
 MAX_PORTS = 128

@@ -94,6 +94,7 @@ class Identity(Struct, kw_only=True):
     numa_node: Int = NOT_READ
     gpu_numa_id: Int = NOT_READ
     switch_links: Int = NOT_READ
+    virtualization: Int = NOT_READ
 
 
 class GpuBuilder:
