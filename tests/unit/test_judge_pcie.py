@@ -83,6 +83,25 @@ def test_a_single_idle_gpu_with_half_of_its_lanes_warns() -> None:
     assert judgement.answers["pcie-narrow"] is Answer.NO_LOAD
 
 
+@pytest.mark.parametrize(
+    ("address", "width", "expected"),
+    [
+        ("0000:00:1e.0", 8, ["pcie-narrow/info"]),
+        ("0000:00:04.0", 8, ["pcie-narrow/info"]),
+        ("0001:00:00.0", 8, ["pcie-narrow/info"]),
+        ("0000:00:1e.0", 4, ["pcie-narrow/warn"]),
+        ("0000:3b:00.0", 8, ["pcie-narrow/warn"]),
+    ],
+)
+def test_a_virtual_machine_may_hide_that_the_slot_has_half_of_the_lanes(
+    address: str, width: int, expected: list[str]
+) -> None:
+    """A T4 of AWS g4dn, idle, has 8 of 16 lanes (tests/fixtures/nvidia-smi-qx_tesla-t4.xml), directly below
+    the host bridge; on bare metal, a GPU always sits below a port."""
+    t4 = made.with_gpu(made.h100(1), 0, pci=address, name="Tesla T4", pcie=link(1, width, utilization=0))
+    assert [code for code in codes(judge_health(t4)) if "pcie" in code] == expected
+
+
 def test_a_gpu_without_memory_of_its_own_has_no_pcie_link_to_judge() -> None:
     """GB10 is part of the processor and reports generation 1 x1 (Syllo/nvtop pull request 499)."""
     placeholder = link(1, 1)

@@ -103,6 +103,7 @@ def _machine(profile: Profile) -> Machine:
         "core-sensor": model.temperature is not None,
         "power-limit": model.power.default is not None,
         "lanes": model.pcie.max_width > 1,
+        "slot-unseen": len(profile.gpus) == 1 and profile.gpus[0].address.split(":")[1] == "00",
     }
     has = (*healthy.has, *(word for word, there in own.items() if there))
     return Machine(profile=profile.name, **msgspec.structs.asdict(replace(healthy, has=has)))

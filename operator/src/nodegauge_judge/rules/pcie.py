@@ -86,7 +86,7 @@ def _narrow(case: Case, gpu: Gpu) -> Observation | None:
         return None
     others = _others_width(case, gpu)
     failed = busy and lacks_lanes and others is not None and width < case.thresholds.pcie_width_ratio * others
-    as_built = not lacks_speed and 2 * width >= most and _is_width_of_all(case, gpu)
+    as_built = not lacks_speed and 2 * width >= most and _is_as_built(case, gpu)
     evidence: dict[str, Scalar] = {"width": width, "max_width": most}
     if busy:
         evidence |= {"generation": generation, "max_generation": most_generation}
@@ -105,7 +105,7 @@ def _narrow(case: Case, gpu: Gpu) -> Observation | None:
 def _message(evidence: dict[str, Scalar], *, failed: bool, as_built: bool) -> str:
     width, most = evidence["width"], evidence["max_width"]
     if as_built:
-        return f"x{width:g}, as every GPU of this model here; card and slot support x{most:g}."
+        return f"x{width:g} of x{most:g}, as the node is built: none of its GPUs of this model has more."
     if "generation" not in evidence:
         return f"x{width:g} of x{most:g} that card and slot support; an idle link keeps its lanes."
     against = f"; the node's other GPUs have x{evidence['others_width']:g}" if failed else ""
@@ -120,10 +120,15 @@ def _has_link(gpu: Gpu) -> bool:
     return not is_not_supported(gpu.memory_mib)
 
 
-def _is_width_of_all(case: Case, gpu: Gpu) -> bool:
-    """Whether every GPU of this model has this width, as on a board that splits x16 between two slots."""
+def _is_as_built(case: Case, gpu: Gpu) -> bool:
+    """Whether every GPU of this model has this width, as on a board that splits x16 between two slots.
+
+    A GPU without siblings tells nothing, except in a virtual machine that hides the slot (root bus 00, as on
+    AWS g4dn: the recorded T4 has 8 of 16 lanes): there the maximum is that of the card alone.
+    """
     alike = [other.pcie.width for other in case.result.gpus if text(other.name) == text(gpu.name)]
-    return bool(text(gpu.name)) and len(alike) > 1 and set(map(number, alike)) == {number(gpu.pcie.width)}
+    same = bool(text(gpu.name)) and set(map(number, alike)) == {number(gpu.pcie.width)}
+    return same and (len(alike) > 1 or text(gpu.pci).split(":")[1:2] == ["00"])
 
 
 def _others_width(case: Case, gpu: Gpu) -> float | None:
@@ -164,7 +169,8 @@ RULES = (
         when={
             Severity.INFO: (
                 "the slot has a lower generation than the card supports; or all GPUs of the model have the "
-                "same width: half of what card and slot support together, or more"
+                "same width: half of what card and slot support together, or more (one GPU alone: only in a "
+                "virtual machine that hides the slot)"
             ),
             Severity.WARN: (
                 "width, or at `busyUtilization` or more the generation, is below the best that card and slot "
