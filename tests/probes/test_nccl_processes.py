@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from nodegauge_contract import NOT_READ, Cell, Phase, Unavailable
+from nodegauge_contract import NOT_READ, ArmName, Cell, Phase, Unavailable
 from nodegauge_contract.nccl import MAX_CELLS
+from nodegauge_probes.nccl.plan import BUDGET_S, startup_seconds
+from nodegauge_probes.nccl.probe import MARGIN_S
 from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown, parse_stat, table
 from nodegauge_probes.nccl.receiver import InvalidOutput, Receiver, Tail, one_line, tidy
 from nodegauge_probes.nccl.supervisor import Limits, PhaseClock
 from nodegauge_probes.result_builder import ArmBuilder
+from nodegauge_probes.settings import DEADLINES
 
 STAT = "4711 ({}) S 12 4700 4690 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 9 0 987654 1 2 3"
-LIMITS = Limits(startup=90, measure=45, teardown=10)
+LIMITS = Limits(load=90, measure=45, teardown=10)
 
 
 @pytest.mark.parametrize("name", ["python", "a b", "tricky) R 1 1 1", "((("])
@@ -48,7 +51,7 @@ def test_nothing_starts_once_the_run_is_being_left() -> None:
 
 def test_times_add_up_by_kind() -> None:
     """However often a phase is entered; a kind that was not entered is not there."""
-    arm, clock = ArmBuilder("default"), PhaseClock(LIMITS, now=100.0)
+    arm, clock = ArmBuilder("default"), PhaseClock(LIMITS, startup=90, now=100.0)
     for phase, now in ((Phase.INIT, 101), (Phase.LOAD, 104), (Phase.MEASURE, 105), (Phase.CHECK, 110)):
         clock.enter(phase, now=now)
     clock.enter(Phase.MEASURE, now=112)
@@ -62,12 +65,46 @@ def test_times_add_up_by_kind() -> None:
     assert clock.left(now=126) == -1
 
 
-@pytest.mark.parametrize("phase", [Phase.SPAWN, Phase.INIT, Phase.LOAD])
-def test_starting_has_ninety_seconds_altogether(phase: Phase) -> None:
-    """Loading kernels cold counts as starting."""
-    clock = PhaseClock(LIMITS, now=0.0)
-    clock.enter(phase, now=80.0)
-    assert (clock.left(now=89.0), clock.left(now=91.0)) == (1, -1)
+@pytest.mark.parametrize("phase", [Phase.SPAWN, Phase.INIT])
+def test_processes_and_communicators_share_the_time_of_the_start(phase: Phase) -> None:
+    """The first calls have their own limit."""
+    clock = PhaseClock(LIMITS, startup=210, now=0.0)
+    clock.enter(phase, now=200.0)
+    assert (clock.left(now=209.0), clock.left(now=211.0)) == (1, -1)
+    clock.enter(Phase.LOAD, now=211.0)
+    assert clock.left(now=300.0) == 1
+
+
+STARTS = [
+    ("8 B200, kernels and libnccl cold: NCCL issue 1646, 474 MB at 10 MB/s", ArmName.DEFAULT, 8, 1, 47, 56),
+    ("16 V100 of a DGX-2: contexts one after the other, 3.5 s each", ArmName.DEFAULT, 16, 1, 60, 60),
+    (
+        "8 GPUs: 31.3 s for communicators (NCCL issue 534), lazy image",
+        ArmName.P2P_OFF,
+        8,
+        1,
+        60,
+        32,
+    ),
+    ("4 GB200 of a tray, twice as slow as B200", ArmName.DEFAULT, 4, 1, 20, 110),
+    ("2 cards on a spinning disk: 474 MB at 5 MB/s", ArmName.DEFAULT, 2, 1, 95, 10),
+    ("nccl-tests starts NCCL three times, once per collective", ArmName.DEFAULT, 8, 3, 47, 180),
+]
+
+
+@pytest.mark.parametrize(("arm", "ranks", "starts", "spawn", "init"), [row[1:] for row in STARTS])
+def test_a_published_start_is_in_time(arm: ArmName, ranks: int, starts: int, spawn: int, init: int) -> None:
+    """Seconds for processes and libraries, then for communicators."""
+    clock = PhaseClock(Limits(), startup=startup_seconds(arm, ranks=ranks, starts=starts), now=0.0)
+    clock.enter(Phase.INIT, now=spawn)
+    assert clock.left(now=spawn + init) > 0
+
+
+def test_a_run_has_room_for_slow_starts_of_eight_gpus() -> None:
+    """Every configuration starts at the last moment and measures, and the slowest starts again."""
+    starts = sum(startup_seconds(arm, ranks=8) for arm in ArmName)
+    again = startup_seconds(ArmName.DEFAULT, ranks=8)
+    assert starts + again + BUDGET_S < float(DEADLINES["nccl"]) - MARGIN_S
 
 
 CELL = b'{"cell":{"collective":"all_reduce","bytes":8,"us":21.5}}\n'

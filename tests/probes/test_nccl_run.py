@@ -234,6 +234,35 @@ def test_a_slow_start_is_explained(nccl_on: On) -> None:
     assert run.arms()["default"].message == "init 55 s, of which kernels 52 s"
 
 
+COLD = """
+if arm in {slow!r} and not os.path.exists({mark!r} + arm):
+    open({mark!r} + arm, "w")
+    phases(*{phases!r})
+    time.sleep(60)
+all_well()
+"""
+
+
+@pytest.mark.parametrize(
+    ("profile", "slow", "phases", "ends"),
+    [
+        ("h100-sxm-8", ["default"], ["init"], {"default": 2, "p2p-off": 1, "nvls-off": 1}),
+        ("titan-rtx-nv2", ["default"], [], {"default": 2, "p2p-off": 1}),
+        ("titan-rtx-nv2", ["p2p-off"], ["init"], {"default": 1, "p2p-off": 2}),
+        ("h100-sxm-8", ["default", "nvls-off"], ["init"], {"default": 2, "p2p-off": 1, "nvls-off": 2}),
+    ],
+)
+def test_an_arm_with_a_cold_start_is_started_again(
+    nccl_on: On, profile: str, slow: list[str], phases: list[str], ends: dict[str, int]
+) -> None:
+    """After the others, and then it is measured in full."""
+    run = nccl_on(profile)
+    body = COLD.format(slow=slow, mark=f"{run.folder}/", phases=phases)
+    arms = run.child(body, arm="all").arms("--limits", "2,9,9")
+    assert {name: arm.starts for name, arm in arms.items()} == ends
+    assert {arm.outcome for arm in arms.values()} == {"done"}
+
+
 def test_the_budget_cuts_sizes_of_every_arm(nccl_on: On) -> None:
     """One second for all: one cell each, and the names of the others."""
     nccl = well(nccl_on("titan-rtx-nv2")).nccl("--budget", "1")
@@ -282,7 +311,7 @@ def test_pull_asks_who_would_measure_and_touches_no_gpu(
     [
         ("emit(failed={'kind': 'no-engine', 'message': 'libnccl.so.2: cannot open'})", "libnccl.so.2"),
         ("raise ImportError('No module named nccl')", "No module named nccl"),
-        ("time.sleep(60)", "exceeded its time limit"),
+        ("time.sleep(60)", "not started after 3 s"),
     ],
 )
 def test_pull_says_when_the_engine_cannot_be_loaded(nccl_on: On, body: str, message: str) -> None:

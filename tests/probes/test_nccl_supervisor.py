@@ -44,15 +44,19 @@ def test_success(script: Script) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phases", "limits"),
+    ("phases", "limits", "outcome"),
     [
-        ((), Limits(startup=0.5)),
-        (("init", "load", "measure"), Limits(measure=0.5)),
-        (("init", "load", "measure", "teardown"), Limits(teardown=0.5)),
+        ((), Limits(startup=0.5), "start-slow"),
+        (("init",), Limits(startup=0.5), "start-slow"),
+        (("init", "load"), Limits(load=0.5), "hung"),
+        (("init", "load", "measure"), Limits(measure=0.5), "hung"),
+        (("init", "load", "measure", "teardown"), Limits(teardown=0.5), "hung"),
     ],
-    ids=["spawn", "measure", "teardown"],
+    ids=["spawn", "init", "load", "measure", "teardown"],
 )
-def test_a_hanging_child_is_killed(script: Script, phases: tuple[str, ...], limits: Limits) -> None:
+def test_a_child_without_progress_is_killed(
+    script: Script, phases: tuple[str, ...], limits: Limits, outcome: str
+) -> None:
     """Also if it ignores signals: outcome and phase are reported, and its cells are kept."""
     body = f"""
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(number, signal.SIG_IGN)
@@ -63,9 +67,10 @@ while True: time.sleep(9)
 """
     arm = script(body, limits=limits)
     phase = phases[-1] if phases else "spawn"
-    assert (arm.outcome, arm.phase, len(arm.cells)) == ("hung", phase, int("measure" in phases))
+    assert (arm.outcome, arm.phase, len(arm.cells)) == (outcome, phase, int("measure" in phases))
     assert arm.exit_code == 128 + signal.SIGKILL
-    assert arm.message == f"{phase} exceeded its time limit"
+    slow, hung = f"not started after 0.5 s, while in {phase}", f"{phase} exceeded its time limit"
+    assert arm.message == (slow if outcome == "start-slow" else hung)
 
 
 def test_switching_phases_gains_no_time(script: Script) -> None:
@@ -165,7 +170,7 @@ def test_descendants_are_killed(script: Script, start: str) -> None:
 def test_descendants_that_keep_the_pipe_open(script: Script) -> None:
     """They do not prolong the run."""
     body = "subprocess.Popen(['sleep', '600'], start_new_session=True, pass_fds=(pipe,)); time.sleep(600)"
-    assert script(body, limits=Limits(startup=2)).outcome == "hung"
+    assert script(body, limits=Limits(startup=2)).outcome == "start-slow"
 
 
 def test_other_processes_are_not_touched(script: Script) -> None:

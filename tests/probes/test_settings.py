@@ -77,9 +77,9 @@ def test_an_unknown_probe_is_a_wrong_argument(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_benchmark_has_its_own_defaults() -> None:
-    """7.5 of the pod's 8 minutes, 60 s of budget, the limits of the protocol, nccl4py, nothing inherited."""
+    """13.5 of the pod's 15 minutes, 60 s of budget, a start by GPUs, nccl4py, nothing inherited."""
     parsed = parse_probe("nccl", NCCL_ALGO="Ring")
-    assert (parsed.deadline, parsed.budget, parsed.limits) == (450, 60, (90, 45, 10))
+    assert (parsed.deadline, parsed.budget, parsed.limits) == (810, 60, (None, 45, 10))
     assert (parsed.engine, parsed.nccl_variables, parsed.child) == ("nccl4py", {}, "")
     assert (parsed.expected, parsed.shared) == (0, "")
 
@@ -100,6 +100,7 @@ def test_the_benchmark_is_told_by_options_and_environment() -> None:
     assert (parsed.nccl_variables, parsed.limits) == ({"NCCL_ALGO": "Ring"}, (3, 2, 1.5))
     assert (parsed.expected, parsed.shared, parsed.child) == (8, "time-slicing", "/opt/child")
     assert parse_probe("nccl", NODEGAUGE_NCCL_LIMITS="9,8,7").limits == (9, 8, 7)
+    assert parse_probe("nccl", "--limits", "auto,8,7", "--deadline", "3240").limits == (None, 8, 7)
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,7 @@ class ScriptedArm:
             environment={MARK: str(self._folder), "PATH": plan.DEFAULT_PATH},
             ranks=2,
             limits=limits or Limits(),
+            startup=WAIT_S,
             until=time.monotonic() + WAIT_S,
             oom_kills=oom_kills,
             on_engine=on_engine,

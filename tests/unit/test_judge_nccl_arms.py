@@ -16,10 +16,11 @@ from support.nccl_results import GIB, MIB, SHM, codes, finding
 
 DEFAULT, NVLS_OFF, P2P_OFF = ArmName.DEFAULT, ArmName.NVLS_OFF, ArmName.P2P_OFF
 BAD, GOOD, UNSURE = Answer.BAD, Answer.GOOD, Answer.UNSURE
-EVERY_PHASE = [phase.value for phase in Phase]
+START = (Phase.SPAWN, Phase.INIT)
+AFTER_START = [phase.value for phase in Phase if phase not in START]
 
 
-def ended(result: Result, name: ArmName, outcome: str, *, phase: str = Phase.INIT, **more: Any) -> Result:
+def ended(result: Result, name: ArmName, outcome: str, *, phase: str = Phase.LOAD, **more: Any) -> Result:
     """The NCCL run in which that arm ended differently, without any measurement."""
     return nccl.swapped(result, name, outcome=outcome, phase=phase, **({"cells": []} | more))
 
@@ -46,7 +47,7 @@ def without(result: Result, name: ArmName) -> Result:
 # -- hangs
 
 
-@pytest.mark.parametrize("phase", EVERY_PHASE)
+@pytest.mark.parametrize("phase", AFTER_START)
 @pytest.mark.parametrize("name", [DEFAULT, P2P_OFF])
 def test_a_hang_in_any_phase_fails_and_names_arm_and_phase(name: ArmName, phase: str) -> None:
     """Both arms of two TITAN hang, so nothing explains it."""
@@ -60,7 +61,7 @@ def test_a_hang_in_any_phase_fails_and_names_arm_and_phase(name: ArmName, phase:
     assert (one.verdict, one.answers["nccl-hang"]) == (Verdict.FAIL, BAD)
 
 
-@pytest.mark.parametrize("phase", EVERY_PHASE)
+@pytest.mark.parametrize("phase", AFTER_START)
 def test_a_hang_only_with_p2p_is_broken_p2p(phase: str) -> None:
     """The message names the causes: ACS and the IOMMU."""
     judgement = judge_nccl(ended(nccl.titan(), DEFAULT, "hung", phase=phase))
@@ -88,8 +89,17 @@ def test_the_second_hang_asks_for_no_third_run() -> None:
 # -- NVLS
 
 
-@pytest.mark.parametrize("outcome", ["failed", "hung", "out-of-memory", "crashed"])
-@pytest.mark.parametrize("phase", [Phase.INIT, Phase.LOAD])
+@pytest.mark.parametrize(
+    ("outcome", "phase"),
+    [
+        *(
+            (outcome, phase)
+            for outcome in ("failed", "out-of-memory", "crashed")
+            for phase in ("init", "load")
+        ),
+        ("hung", "load"),
+    ],
+)
 def test_a_failure_only_with_nvls_is_broken_nvls(outcome: str, phase: str) -> None:
     """It only warns, and all_reduce comes from the arm that works."""
     judgement = judge_nccl(ended(nccl.h100(), DEFAULT, outcome, phase=phase, message="out of memory"))
@@ -182,13 +192,71 @@ def test_missing_arms_explain_nothing() -> None:
 # -- slow starts, stalled launches
 
 
+def slow(result: Result, *names: ArmName, phase: str = Phase.INIT, starts: int = 1) -> Result:
+    """The NCCL run in which these arms did not start in time."""
+    for name in names:
+        result = ended(result, name, "start-slow", phase=phase, starts=starts, message="not started")
+    return result
+
+
+EVERY = (DEFAULT, P2P_OFF, NVLS_OFF)
+NVLS_TOO = ended(nccl.h100(), P2P_OFF, "failed", phase=Phase.INIT)
+STARTS = {
+    "8 GPUs, every start is slow": (slow(nccl.h100(), *EVERY), {"nccl-start-slow/warn"}),
+    "slow twice, but only with NVLS": (slow(nccl.h100(), DEFAULT, starts=2), {"nvls-broken/warn"}),
+    "a cold first start, and no time for another": (slow(nccl.h100(), DEFAULT), {"nccl-start-slow/warn"}),
+    "slow twice before NCCL was loaded": (
+        slow(nccl.h100(), DEFAULT, phase=Phase.SPAWN, starts=2),
+        {"nccl-start-slow/warn"},
+    ),
+    "slow twice, with P2P disabled too": (
+        slow(nccl.h100(), DEFAULT, P2P_OFF, starts=2),
+        {"nccl-start-slow/warn"},
+    ),
+    "2 GPUs, slow twice, but only with P2P": (
+        slow(nccl.titan(), DEFAULT, starts=2),
+        {"nccl-start-slow/warn"},
+    ),
+    "two cards behind a host bridge": (slow(nccl.phb(), DEFAULT, P2P_OFF), {"nccl-start-slow/warn"}),
+    "4 GPUs, a hang in init by contract 1.2": (
+        ended(nccl.h100(count=4), DEFAULT, "hung", phase=Phase.INIT),
+        {"nccl-start-slow/warn"},
+    ),
+    "an error in init with NVLS, and with P2P disabled": (
+        ended(NVLS_TOO, DEFAULT, "failed", phase=Phase.INIT),
+        {"nccl-failed/warn"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_slow_start_is_no_hang_and_sets_no_taint(name: str) -> None:
+    """NVLS is blamed only if the arms without it started and the one with it did not, twice."""
+    result, expected = STARTS[name]
+    judgement = judge_nccl(result)
+    assert codes(judgement) == expected
+    assert judgement.verdict is (Verdict.WARN if "nvls-broken/warn" in expected else Verdict.UNKNOWN)
+    assert BAD not in judgement.answers.values()
+    assert judgement.answers.get("nccl-hang") in (None, UNSURE)
+    if expected == {"nccl-start-slow/warn"}:
+        assert judgement.reason == "NcclStartSlow"
+
+
+def test_a_slow_start_of_a_comparison_keeps_the_measurement() -> None:
+    """The default configuration was measured: its bandwidth is graded, and no hang is cleared."""
+    judgement = judge_nccl(slow(nccl.h100(), P2P_OFF, starts=2))
+    assert (codes(judgement), judgement.verdict) == ({"nccl-start-slow/warn"}, Verdict.WARN)
+    assert (judgement.busbw["all_reduce"], judgement.answers["nccl-hang"]) == (462, UNSURE)
+    assert "P2P disabled" in finding(judgement, "nccl-start-slow").message
+
+
 @pytest.mark.parametrize(
     ("first", "later", "severities"), [(15, 3, set()), (52, 3, {"info"}), (52, 40, {"warn"})]
 )
 def test_a_slow_start_warns_unless_a_later_arm_was_fast(first: int, later: int, severities: set[str]) -> None:
     """52 s of kernel loading from a cold image have been reported."""
-    slow = nccl.swapped(nccl.titan(), DEFAULT, init_ms=1000, load_ms=first * 1000 - 1000)
-    judgement = judge_nccl(nccl.swapped(slow, P2P_OFF, init_ms=later * 1000, load_ms=0))
+    cold = nccl.swapped(nccl.titan(), DEFAULT, init_ms=1000, load_ms=first * 1000 - 1000)
+    judgement = judge_nccl(nccl.swapped(cold, P2P_OFF, init_ms=later * 1000, load_ms=0))
     assert codes(judgement) == {f"slow-init/{severity}" for severity in severities}
     assert judgement.verdict is (Verdict.WARN if "warn" in severities else Verdict.PASS)
 
@@ -221,7 +289,7 @@ def test_a_low_number_counts_unless_the_pod_was_throttled_half_of_the_time(
 
 
 def all_hung(result: Result) -> Result:
-    """The NCCL run in which every arm hung at its start."""
+    """The NCCL run in which every arm hung in its first calls."""
     for name in (DEFAULT, NVLS_OFF, P2P_OFF):
         result = ended(result, name, "hung")
     return result

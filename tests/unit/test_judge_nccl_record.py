@@ -20,7 +20,7 @@ from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Agreement, Measuremen
 from support.disturbing import disturbed
 from support.nccl_results import GIB, codes
 
-HUNG = nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="init", cells=[])
+HUNG = nccl.swapped(nccl.titan(), ArmName.DEFAULT, outcome="hung", phase="load", cells=[])
 RESULTS = [
     nccl.with_pairs(nccl.h100(), 390.0, slow={(2, 5): 100.0}),
     nccl.h100(),

@@ -27,7 +27,7 @@ from support.planner_loop import PlannerLoop
 pytestmark = pytest.mark.slow
 
 WRONG = nccl.swapped(FAST, "default", cells=[nccl.cell("all_reduce", 1 << 30, 462.0, ranks=8, wrong=3)])
-HUNG = nccl.swapped(FAST, "default", outcome="hung", phase="init", cells=[])
+HUNG = nccl.swapped(FAST, "default", outcome="hung", phase="load", cells=[])
 PULLED = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
 UNUSABLE = Result(
     probe="pull", problem=Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="no libnccl")

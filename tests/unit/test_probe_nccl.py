@@ -35,7 +35,7 @@ HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 INTERCONNECT = (names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, names.LABEL_EVIDENCE, "interconnect")
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
 WRONG = nccl.swapped(FAST, ArmName.DEFAULT, cells=[nccl.cell("all_reduce", 1 << 30, 462.0, ranks=8, wrong=3)])
-HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="init", cells=[])
+HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="load", cells=[])
 
 
 def labels(report: NcclNode, *keys: str) -> dict[str, str]:

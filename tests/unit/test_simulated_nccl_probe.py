@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -116,14 +118,24 @@ def hangs(phase: str) -> Ends:
     )
 
 
+def slow_start(parameters: Mapping[str, str] = MappingProxyType({}), **more: Any) -> Ends:
+    """Communicators that are never made: nobody knows why, so nothing is decided."""
+    known: dict[str, Any] = {"arms": ("start-slow", "start-slow"), "phase": "init", "verdict": "unknown"}
+    parameters = {"phase": "init", **parameters}
+    return Ends("nccl-hang", parameters, codes=("nccl-start-slow",), more=LIMITS, **(known | more))
+
+
 H100 = "h100-sxm-8"
 PCIE_SPEED = ("busbw-low", "interconnect-contradicted", "pair-slow")
 DEFAULT = {"arm": "default"}
 ENDS = [
-    *(hangs(phase) for phase in ("init", "load", "measure", "check", "pairs", "teardown")),
+    *(hangs(phase) for phase in ("load", "measure", "check", "pairs", "teardown")),
     Ends(
-        "nccl-hang", {"phase": "init"}, arms=("hung", "hung"), phase="init", codes=("nccl-hang",), more=LIMITS
+        "nccl-hang", {"phase": "load"}, arms=("hung", "hung"), phase="load", codes=("nccl-hang",), more=LIMITS
     ),
+    slow_start(),
+    slow_start({"arm": "default"}, arms=("start-slow", "done")),
+    slow_start({"arm": "p2p-off"}, arms=("done", "start-slow"), phase="", verdict="warn"),
     Ends("nccl-hang", {"arm": "p2p-off"}, arms=("done", "hung"), codes=("nccl-hang",), more=LIMITS),
     Ends(
         "nccl-hang",

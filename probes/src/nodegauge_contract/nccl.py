@@ -38,6 +38,8 @@ class ArmName(StrEnum):
 class ArmOutcome(StrEnum):
     """How an arm ended.  Values are stable; new ones may be added.
 
+    `hung`: no end of the first calls, of measuring or of shutting down; `start-slow`: processes, contexts,
+    libraries and communicators took longer than a start may, which a cold disk explains as well as a hang;
     `failed`: NCCL or CUDA returned an error; `out-of-memory`: of the GPU or of the pod; `garbage`: the child
     wrote invalid output; `partial`: it exited with 0 before it was done; `cut`: the run's time was up, or the
     pod was terminated.
@@ -45,6 +47,7 @@ class ArmOutcome(StrEnum):
 
     DONE = "done"
     HUNG = "hung"
+    START_SLOW = "start-slow"
     CRASHED = "crashed"
     FAILED = "failed"
     OUT_OF_MEMORY = "out-of-memory"
@@ -85,7 +88,8 @@ class Cell(Struct, frozen=True, kw_only=True):
     `us`: median over batches of the time of one call, microseconds, each batch taking its slowest GPU;
     `us_min`, `us_max`: the fastest and the slowest batch; `spread`: coefficient of variation over batches (a
     share, 0.02 is 2 %); `wrong`: elements with the wrong value; `algorithm`, `protocol`: as NCCL logged its
-    choice (RING, TREE, NVLS; LL, LL128, SIMPLE).
+    choice (RING, TREE, NVLS; LL, LL128, SIMPLE).  `launch_us`: microseconds that the host needed to launch
+    one call on all of its GPUs; a call that takes no longer is limited by its launch, not by its transfer.
     """
 
     collective: Short
@@ -99,6 +103,7 @@ class Cell(Struct, frozen=True, kw_only=True):
     wrong: Int = NOT_READ
     algorithm: Text = NOT_READ
     protocol: Text = NOT_READ
+    launch_us: Num = NOT_READ
 
 
 PairRow = Annotated[list[Num], Meta(max_length=MAX_RANKS)]
@@ -112,7 +117,9 @@ class Arm(Struct, frozen=True, kw_only=True):
     ranks (P2P/direct pointer, P2P/CUMEM, SHM/direct/direct, ..., several joined with a plus sign); `nvls`:
     NVLS channels were made; `host_buffers`: the kind of NCCL's host memory (cuMem, or /dev/shm).
     Milliseconds: `spawn_ms` Python and libraries, `init_ms` communicators, `load_ms` the first kernel,
-    `measure_ms` with checks and pairs, `teardown_ms`.
+    `measure_ms` with checks and pairs, `teardown_ms`.  `starts`: how often it was started (2: its first start
+    took too long, and this is the second); `processes`: how many processes drove the GPUs (1, or one per
+    rank).
     """
 
     name: Short
@@ -131,6 +138,8 @@ class Arm(Struct, frozen=True, kw_only=True):
     nvls: Flag = NOT_READ
     channels: Int = NOT_READ
     host_buffers: Text = NOT_READ
+    starts: Int64 = 1
+    processes: Int = NOT_READ
 
 
 class NcclResult(Struct, frozen=True, kw_only=True):

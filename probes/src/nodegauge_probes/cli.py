@@ -16,7 +16,7 @@ from pathlib import Path
 from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, encode_message
 from nodegauge_probes import cli, health, pull
 from nodegauge_probes.nccl import probe as nccl
-from nodegauge_probes.nccl.supervisor import Limits
+from nodegauge_probes.nccl.supervisor import LOAD_S, Limits
 from nodegauge_probes.page import page
 from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.runner import CallWatch, Run
@@ -122,7 +122,7 @@ def _nccl_settings(settings: Settings) -> nccl.Settings:
         shared=settings.shared,
         nccl_variables=settings.nccl_variables,
         environment=os.environ,
-        limits=Limits(startup=startup, measure=measure, teardown=teardown),
+        limits=Limits(startup=startup, load=startup or LOAD_S, measure=measure, teardown=teardown),
         deadline=settings.deadline,
         budget=settings.budget,
         sysfs=settings.sysfs,

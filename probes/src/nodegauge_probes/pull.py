@@ -49,6 +49,7 @@ def _child(settings: probe.Settings, scratch: Path, engines: list[EngineInfo]) -
         ),
         ranks=0,
         limits=settings.limits,
+        startup=settings.time,
         until=time.monotonic() + settings.time,
         oom_kills=kernel.Cgroup(sysfs=settings.sysfs, procfs=settings.procfs).oom_kills,
         on_engine=engines.append,

@@ -162,6 +162,8 @@ class ArmBuilder(Struct):
     nvls: Flag = NOT_READ
     channels: Int = NOT_READ
     host_buffers: Text = NOT_READ
+    starts: int = 1
+    processes: Int = NOT_READ
 
     def build(self) -> Arm:
         return Arm(**(asdict(self) | {"cells": list(self.cells), "pairs": [list(row) for row in self.pairs]}))

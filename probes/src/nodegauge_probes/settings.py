@@ -19,9 +19,10 @@ from nodegauge_probes.nccl.plan import BUDGET_S
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
-DEADLINES = {"health": "45", "nccl": "450", "pull": "150"}
-"""Seconds by probe: the NCCL probe's pod has 8 minutes."""
-LIMITS = "90,45,10"
+DEADLINES = {"health": "45", "nccl": "810", "pull": "150"}
+"""Seconds by probe: the NCCL probe's pod has 15 minutes."""
+AUTO = "auto"
+LIMITS = f"{AUTO},45,10"
 MAX_VARIABLES, MAX_VALUE = 64, 1024
 EPILOG = """environment: NODEGAUGE_RUN and NODEGAUGE_NODE (echoed in the result), NODEGAUGE_SYSFS,
 NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default: /dev/termination-log if it exists).  nccl and pull:
@@ -44,8 +45,9 @@ class BadSettings(Exception):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """One run: seconds for `window`, `deadline`, `budget` and `limits` (startup, measuring, teardown),
-    samples per second for `hz`.  Settings of other probes have their defaults."""
+    """One run: seconds for `window`, `deadline`, `budget` and `limits` (startup, measuring, teardown; a null
+    startup follows the number of GPUs), samples per second for `hz`.  Settings of other probes have their
+    defaults."""
 
     probe: str
     format: Format
@@ -62,7 +64,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     expected: int
     shared: str
     nccl_variables: dict[str, str]
-    limits: tuple[float, float, float]
+    limits: tuple[float | None, float, float]
     budget: float
 
 
@@ -78,7 +80,7 @@ def parse(
     bad: list[str] = []
     window = _number(options.window, "--window", bad, low=0, high=60)
     hz = _number(options.hz, "--hz", bad, low=0.1, high=50)
-    deadline = _number(options.deadline or DEADLINES[options.probe], "--deadline", bad, low=1, high=600)
+    deadline = _number(options.deadline or DEADLINES[options.probe], "--deadline", bad, low=1, high=3600)
     if not bad and options.probe == "health" and deadline <= window:
         bad.append(f"--deadline: {deadline:g} s must be longer than --window, {window:g} s")
     limits = _limits(options.limits or environment.get("NODEGAUGE_NCCL_LIMITS") or LIMITS, bad)
@@ -140,7 +142,8 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
     nccl.add_argument(
         "--limits",
         metavar="S,S,S",
-        help=f"limits for starting, measuring and ending a child, default {LIMITS}",
+        help=f"limits for starting, measuring and ending a child, default {LIMITS}; "
+        f"{AUTO}: by configuration and number of GPUs",
     )
     return parser
 
@@ -164,13 +167,15 @@ def _number(text: str, name: str, bad: list[str], *, low: float, high: float) ->
     return value
 
 
-def _limits(text: str, bad: list[str]) -> tuple[float, float, float]:
-    """Three numbers of seconds."""
+def _limits(text: str, bad: list[str]) -> tuple[float | None, float, float]:
+    """Three numbers of seconds; the first may be `auto`."""
     parts = text.split(",")
     if len(parts) != 3:
         bad.append(f"--limits: {text!r} is not three numbers of seconds: starting, measuring, ending")
         return 0.0, 0.0, 0.0
-    startup, measure, teardown = (_number(part, "--limits", bad, low=0.1, high=600) for part in parts)
+    first, *others = parts
+    startup = None if first == AUTO else _number(first, "--limits", bad, low=0.1, high=600)
+    measure, teardown = (_number(part, "--limits", bad, low=0.1, high=600) for part in others)
     return startup, measure, teardown
 
 

@@ -120,7 +120,7 @@ policy:
   spec:
     probes:
       health: {interval: 10m, deadline: 2m, window: 1s}
-      nccl: {interval: 1h, deadline: 5m, recheck: 5s}   # defaults: 24h, 8m, 10m
+      nccl: {interval: 1h, deadline: 5m, recheck: 5s}   # defaults: 24h, 15m, 10m
     budget: {concurrentProbes: 6, concurrentNcclProbes: 0, gatedNodes: "25%"}
     hysteresis: {dwell: 5s}
     thresholds:

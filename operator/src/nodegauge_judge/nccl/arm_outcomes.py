@@ -31,13 +31,15 @@ PHASES = {
     Phase.TEARDOWN.value: "shutting down",
 }
 _OUTCOMES = {
+    ArmOutcome.HUNG.value: "hung",
+    ArmOutcome.START_SLOW.value: "did not start in time",
     ArmOutcome.CRASHED.value: "crashed",
     ArmOutcome.FAILED.value: "failed",
     ArmOutcome.OUT_OF_MEMORY.value: "ran out of memory",
     ArmOutcome.GARBAGE.value: "returned invalid output",
     ArmOutcome.PARTIAL.value: "exited before it finished",
 }
-NOT_FAILED = (ArmOutcome.DONE, ArmOutcome.HUNG, ArmOutcome.CUT)
+NOT_FAILED = (ArmOutcome.DONE, ArmOutcome.HUNG, ArmOutcome.START_SLOW, ArmOutcome.CUT)
 
 
 def wrong_data(grading: Grading) -> Iterator[Observation]:
@@ -45,15 +47,15 @@ def wrong_data(grading: Grading) -> Iterator[Observation]:
     observations = [
         of_node(
             Severity.FAIL,
-            f"{cell.collective.value} at {size_text(cell.bytes)} ({_arm(arm)}) returned {cell.wrong} wrong "
-            f"elements.{_other_arms(grading.measurement, arm)}",
+            f"{cell.collective.value} at {size_text(cell.bytes)} ({arm_text(arm)}) returned {cell.wrong} "
+            f"wrong elements.{other_arms(grading.measurement, arm)}",
             evidence={
                 "arm": arm.name,
                 "collective": cell.collective.value,
                 "bytes": cell.bytes,
                 "wrong": cell.wrong or 0,
             },
-            location=f"{cell.collective.value} at {size_text(cell.bytes)} ({_arm(arm)})",
+            location=f"{cell.collective.value} at {size_text(cell.bytes)} ({arm_text(arm)})",
             weight=float(cell.wrong or 0),
         )
         for arm in grading.measurement.arms
@@ -69,7 +71,7 @@ def hangs(grading: Grading) -> Iterator[Observation]:
     observations = [
         of_node(
             Severity.FAIL,
-            f"The run with {_arm(arm)} hung while {phase_text(arm)}.{_other_arms(measurement, arm)}",
+            f"The run with {arm_text(arm)} hung while {phase_text(arm)}.{other_arms(measurement, arm)}",
             evidence=arm_evidence(arm),
             location=arm.name,
             weight=float(arm.name == ArmName.DEFAULT),
@@ -86,7 +88,7 @@ def failures(grading: Grading) -> Iterator[Observation]:
     observations = [
         of_node(
             Severity.WARN,
-            f"The run with {_arm(arm)} {outcome_text(arm)} while {phase_text(arm)}{quoted(arm)}.",
+            f"The run with {arm_text(arm)} {outcome_text(arm)} while {phase_text(arm)}{quoted(arm)}.",
             evidence=arm_evidence(arm),
             location=arm.name,
             weight=float(arm.name == ArmName.DEFAULT),
@@ -154,7 +156,7 @@ def answer_hang(grading: Grading) -> Answer:
         arm
         for arm in measurement.arms
         if arm.outcome == ArmOutcome.DONE
-        or (arm.outcome != ArmOutcome.HUNG and _is_explained(measurement, arm))
+        or (arm.outcome not in (ArmOutcome.HUNG, ArmOutcome.START_SLOW) and _is_explained(measurement, arm))
     ]
     complete = measurement.arm(ArmName.DEFAULT) is not None and len(ended) == len(measurement.arms)
     return Answer.GOOD if complete and not measurement.problem else Answer.UNSURE
@@ -181,13 +183,13 @@ def _is_explained(measurement: Measurement, arm: MeasuredArm) -> bool:
     return nvls_broken(measurement) or (arm.outcome == ArmOutcome.HUNG and p2p_broken(measurement))
 
 
-def _other_arms(measurement: Measurement, arm: MeasuredArm) -> str:
+def other_arms(measurement: Measurement, arm: MeasuredArm) -> str:
     """The other arms that worked: a hint at the cause."""
-    others = [_arm(other) for other in measurement.arms if other is not arm and succeeded(other)]
+    others = [arm_text(other) for other in measurement.arms if other is not arm and succeeded(other)]
     return f" These runs worked: {', '.join(others)}." if others else ""
 
 
-def _arm(arm: MeasuredArm) -> str:
+def arm_text(arm: MeasuredArm) -> str:
     return ARMS.get(arm.name, clip(arm.name))
 
 
@@ -261,13 +263,13 @@ NCCL_HANG = NcclRule(
     code="nccl-hang",
     title="a collective hangs",
     meaning=(
-        "NCCL made no progress for longer than its phase may take, and the probe killed it. The message "
-        "names the run and the phase. A job would hang here too, until someone notices."
+        "NCCL started, then made no progress for longer than its phase may take, and the probe killed it. "
+        "The message names the run and the phase. A job would hang here too, until someone notices. A start "
+        "that takes too long is no hang: see [`nccl-start-slow`](#nccl-start-slow)."
     ),
     when={
         Severity.FAIL: (
-            "no progress for 90 s while starting, creating communicators or loading kernels, 45 s while "
-            "measuring, or 10 s while shutting down"
+            "no progress for 90 s in the first calls, 45 s while measuring, or 10 s while shutting down"
         )
     },
     next_step="look for an Xid or a lost GPU on the node: `dmesg | grep -iE 'NVRM|Xid'`.",

@@ -8,7 +8,15 @@ from nodegauge_contract import ArmName, ArmOutcome, Collective
 from nodegauge_judge.case import clip
 from nodegauge_judge.model import Scalar, Severity
 from nodegauge_judge.nccl import floors
-from nodegauge_judge.nccl.arm_outcomes import ARMS, arm_evidence, outcome_text, phase_text, quoted
+from nodegauge_judge.nccl.arm_outcomes import (
+    ARMS,
+    arm_evidence,
+    arm_text,
+    other_arms,
+    outcome_text,
+    phase_text,
+    quoted,
+)
 from nodegauge_judge.nccl.bandwidth import graded_cells, has_no_floor
 from nodegauge_judge.nccl.grading import (
     SMALLEST_LABEL_SIZE,
@@ -204,15 +212,36 @@ def broken_nvls(grading: Grading) -> Iterator[Observation]:
     arm = measurement.arm(ArmName.DEFAULT)
     if arm is None or not nvls_broken(measurement):
         return
-    symptom = "hung" if arm.outcome == ArmOutcome.HUNG else outcome_text(arm)
-    message = f"NCCL {symptom} with NVLS while {phase_text(arm)}{quoted(arm)}; it worked with NVLS disabled."
+    symptom = f"{outcome_text(arm)} with NVLS while {phase_text(arm)}{quoted(arm)}"
+    message = f"NCCL {symptom}; it worked with NVLS disabled."
     yield of_node(Severity.WARN, message, evidence=arm_evidence(arm))
+
+
+def slow_starts(grading: Grading) -> Iterator[Observation]:
+    """Arms that did not start in time, unless NVLS explains it."""
+    measurement = grading.measurement
+    for arm in measurement.arms:
+        explained = arm.name == ArmName.DEFAULT and nvls_broken(measurement)
+        if arm.outcome == ArmOutcome.START_SLOW and not explained:
+            again = " twice" if arm.starts > 1 else ""
+            yield of_node(
+                Severity.WARN,
+                f"The run with {arm_text(arm)} did not start in time{again}, while {phase_text(arm)}"
+                f"{quoted(arm)}.{other_arms(measurement, arm)}",
+                evidence=arm_evidence(arm) | {"starts": arm.starts},
+                location=arm.name,
+                weight=float(arm.name == ArmName.DEFAULT),
+            )
 
 
 def slow_init(grading: Grading) -> Iterator[Observation]:
     """NCCL that starts slowly; a slow first start alone is only mentioned, as the image was cold."""
     limit = grading.thresholds.slow_init_seconds
-    times = {arm.name: arm.start_ms / 1000 for arm in grading.measurement.arms if arm.start_ms is not None}
+    times = {
+        arm.name: arm.start_ms / 1000
+        for arm in grading.measurement.arms
+        if arm.start_ms is not None and arm.outcome != ArmOutcome.START_SLOW
+    }
     slow = {name: seconds for name, seconds in times.items() if seconds > limit}
     if not slow:
         return
@@ -246,6 +275,33 @@ NVLS_BROKEN = NcclRule(
     ),
     probe=Probe.NCCL,
     check=broken_nvls,
+)
+NCCL_START_SLOW = NcclRule(
+    code="nccl-start-slow",
+    title="NCCL did not start in time",
+    meaning=(
+        "Starting processes, creating CUDA contexts, loading libraries and creating communicators took "
+        "longer than a start may take, and the probe stopped it. A cold disk, a lazily unpacked image, "
+        "kernels that are loaded for the first time (55 s have been published for 8 B200, NCCL issue 1646) "
+        "and a broken link all look like this. So it sets no taint, and without a measurement the verdict is "
+        "unknown. If other NCCL configurations start, this one is started a second time."
+    ),
+    when={
+        Severity.WARN: (
+            "no communicator after 90 s and 15 s more for each GPU with NCCL's defaults, or after 60 s and "
+            "8 s for each GPU in the configurations after it"
+        )
+    },
+    next_step="run NCCL once on the node by hand, and see where it waits.",
+    way_out=(
+        "On the node: `NCCL_DEBUG=INFO all_reduce_perf -g COUNT` prints `Init timings`.",
+        "`nvidia-smi -pm 1` (persistence): without it, every first client initialises the GPUs.",
+        "NVSwitch machines: `systemctl status nvidia-fabricmanager`.",
+        "A slow disk or a lazily unpacked image: compare `spawn_ms` and `init_ms` in the result.",
+        "`cut` instead of `start-slow`: `spec.probes.nccl.deadline` was shorter than the start. Raise it.",
+    ),
+    probe=Probe.NCCL,
+    check=slow_starts,
 )
 SLOW_INIT = NcclRule(
     code="slow-init",

@@ -13,7 +13,19 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from nodegauge_contract import Arm, ArmName, Bus, Cell, Collective, Gpu, NcclResult, Result, Unavailable
+from nodegauge_contract import (
+    Arm,
+    ArmName,
+    ArmOutcome,
+    Bus,
+    Cell,
+    Collective,
+    Gpu,
+    NcclResult,
+    Phase,
+    Result,
+    Unavailable,
+)
 from nodegauge_judge.case import Case, clip, full_name, number, text
 from nodegauge_judge.history.model import History, uuid_start
 from nodegauge_judge.interconnect import classify
@@ -104,7 +116,7 @@ def _arm(arm: Arm, *, throttled: int) -> MeasuredArm:
     cells = (_cell(cell, arm) for cell in arm.cells if not throttled or cell.bytes >= _BANDWIDTH_FROM)
     return MeasuredArm(
         name=text(arm.name)[:128],
-        outcome=text(arm.outcome)[:128],
+        outcome=_outcome(arm)[:128],
         phase=text(arm.phase)[:128],
         message=clip(arm.message),
         start_ms=_whole(sum(known)) if known else None,
@@ -112,7 +124,15 @@ def _arm(arm: Arm, *, throttled: int) -> MeasuredArm:
         transport=_short(arm.transport),
         nvls=arm.nvls if isinstance(arm.nvls, bool) else None,
         cells=tuple(cell for cell in cells if cell is not None),
+        starts=_bounded(arm.starts),
     )
+
+
+def _outcome(arm: Arm) -> str:
+    """The outcome; contract 1.2 called a start that took too long a hang."""
+    if arm.outcome == ArmOutcome.HUNG and arm.phase in (Phase.SPAWN, Phase.INIT):
+        return ArmOutcome.START_SLOW
+    return text(arm.outcome)
 
 
 def _cell(cell: Cell, arm: Arm) -> MeasuredCell | None:

@@ -26,7 +26,8 @@ curves of A100 and H200: below it bandwidth falls steeply."""
 SMALLEST_COMPARED_SIZE = 64 * MIB
 """Size in bytes from which two arms are compared.  Chosen by this project: below it latency dominates."""
 BROKEN_OUTCOMES = (ArmOutcome.HUNG, ArmOutcome.CRASHED, ArmOutcome.FAILED, ArmOutcome.OUT_OF_MEMORY)
-_BEFORE_MEASURING = ("", Phase.SPAWN, Phase.INIT, Phase.LOAD)
+_WITH_NVLS = ("", Phase.INIT, Phase.LOAD)
+"""Phases before measuring in which NCCL sets up or first uses NVLS."""
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -108,12 +109,21 @@ def succeeded(arm: MeasuredArm | None) -> bool:
 
 
 def nvls_broken(measurement: Measurement) -> bool:
-    """Whether NCCL cannot start with NVLS and works without it."""
-    default = measurement.arm(ArmName.DEFAULT)
-    if default is None or default.outcome not in BROKEN_OUTCOMES or default.nvls is False:
+    """Whether NCCL cannot start with NVLS and works without it.
+
+    P2P disabled also means NVLS disabled: if that arm does not start either, NVLS makes no difference.
+    """
+    default, p2p_off = measurement.arm(ArmName.DEFAULT), measurement.arm(ArmName.P2P_OFF)
+    if default is None or default.nvls is False or not succeeded(measurement.arm(ArmName.NVLS_OFF)):
         return False
-    early = default.phase in _BEFORE_MEASURING and not default.cells
-    return early and succeeded(measurement.arm(ArmName.NVLS_OFF))
+    return _did_not_start(default) and (p2p_off is None or not _did_not_start(p2p_off))
+
+
+def _did_not_start(arm: MeasuredArm) -> bool:
+    """Whether the arm ended while NCCL set itself up.  One slow start proves nothing: the first arm meets a
+    cold disk, so it is started again after the others."""
+    slow_again = arm.outcome == ArmOutcome.START_SLOW and arm.starts > 1
+    return (arm.outcome in BROKEN_OUTCOMES or slow_again) and arm.phase in _WITH_NVLS and not arm.cells
 
 
 def headline_arm(measurement: Measurement) -> MeasuredArm | None:

@@ -39,6 +39,7 @@ NCCL_RULES: tuple[NcclRule, ...] = (
     bandwidth.BUSBW_LOW,
     interconnect_agreement.INTERCONNECT_CONTRADICTED,
     interconnect_agreement.PAIR_SLOW,
+    coverage.NCCL_START_SLOW,
     coverage.NVLS_BROKEN,
     arm_outcomes.NCCL_FAILED,
     bandwidth.BUSBW_BELOW_PEERS,
@@ -170,8 +171,16 @@ def _grade(grading: Grading) -> NcclJudgement:
         again=_needs_another_run(grading, answers, findings),
         record=measurement.encode(),
         fingerprint=measurement.fingerprint,
-        reason="" if readable else "NotGradable" if several else "NothingMeasured",
+        reason="" if readable else _reason(findings, several=several),
     )
+
+
+def _reason(findings: list[Finding], *, several: bool) -> str:
+    """Why a run is unreadable, in PascalCase."""
+    if several:
+        return "NotGradable"
+    slow = any(finding.code == coverage.NCCL_START_SLOW.code for finding in findings)
+    return pascal(coverage.NCCL_START_SLOW.code) if slow else "NothingMeasured"
 
 
 def _verdict(grading: Grading, findings: list[Finding]) -> Verdict:

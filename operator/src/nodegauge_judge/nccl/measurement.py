@@ -72,7 +72,7 @@ class MeasuredCell(Struct, frozen=True, array_like=True):
 class MeasuredArm(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One NCCL configuration and how its process ended; null or empty where a value could not be read.
 
-    `start_ms`: time for communicators and kernels.
+    `start_ms`: time for communicators and kernels; `starts`: how often it was started.
     """
 
     name: _Text
@@ -84,6 +84,7 @@ class MeasuredArm(Struct, frozen=True, omit_defaults=True, kw_only=True):
     transport: _Text = ""
     nvls: bool | None = None
     cells: Annotated[tuple[MeasuredCell, ...], Meta(max_length=64)] = ()
+    starts: _SmallCount = 1
 
 
 class MeasuredPair(Struct, frozen=True, array_like=True):

@@ -102,7 +102,7 @@ class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
 
     enabled: bool = True
     interval: Duration = "24h"
-    deadline: Duration = "8m"
+    deadline: Duration = "15m"
     recheck: Duration = "10m"
     engine: Engine = Engine.NCCL4PY
     environment: dict[str, str] = {}

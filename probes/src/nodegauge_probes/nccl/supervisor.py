@@ -29,17 +29,24 @@ NO_ENGINE, NO_MEMORY = "no-engine", "out-of-memory"
 """Of `protocol.Failed.kind`."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """Seconds.  `startup`: starting, initialisation and loading kernels together (a cold B200 took 55 s in
-    NCCL issue 1646); `measure`: with checks and pairs; `teardown`; `dying`: from SIGKILL to the end."""
+LOAD_S = 90.0
+"""Chosen by this project: kernels are in memory by then, so the first calls take seconds."""
 
-    startup: float = 90.0
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Seconds.  `startup`: processes, contexts, libraries and communicators, null for
+    `Child.startup`; `load`: the first calls; `measure`: with checks and pairs; `teardown`; `dying`: from
+    SIGKILL to the end."""
+
+    startup: float | None = None
+    load: float = LOAD_S
     measure: float = 45.0
     teardown: float = 10.0
     dying: float = 5.0
 
 
-STARTUP = frozenset({Phase.SPAWN, Phase.INIT, Phase.LOAD})
+STARTUP = frozenset({Phase.SPAWN, Phase.INIT})
+LOAD = frozenset({Phase.LOAD})
 MEASURE = frozenset({Phase.MEASURE, Phase.CHECK, Phase.PAIRS})
 TEARDOWN = frozenset({Phase.TEARDOWN})
 
@@ -50,11 +57,16 @@ class PhaseClock:
     Phases of one kind share a limit, so a child cannot gain time by switching between them.
     """
 
-    def __init__(self, limits: Limits, *, now: float) -> None:
+    def __init__(self, limits: Limits, *, startup: float, now: float) -> None:
         self.phase = Phase.SPAWN
         self._since = now
         self._spent: dict[Phase, float] = {}
-        self._limits = {STARTUP: limits.startup, MEASURE: limits.measure, TEARDOWN: limits.teardown}
+        self._limits = {
+            STARTUP: startup if limits.startup is None else limits.startup,
+            LOAD: limits.load,
+            MEASURE: limits.measure,
+            TEARDOWN: limits.teardown,
+        }
 
     def enter(self, phase: Phase, *, now: float) -> None:
         self._spent[self.phase] = self._spent.get(self.phase, 0.0) + now - self._since
@@ -67,8 +79,22 @@ class PhaseClock:
 
     def left(self, *, now: float) -> float:
         """Until the current kind of phase reaches its limit; negative afterwards."""
-        group, limit = next((g, s) for g, s in self._limits.items() if self.phase in g)
+        group, limit = self._current()
         return limit - self.seconds(group, now=now)
+
+    def exceeded(self) -> End:
+        """The end of a child that has exceeded the limit of its phase.
+
+        A start waits for disks, drivers and first contexts as well as for a broken link, so it is no hang.
+        """
+        group, limit = self._current()
+        if group is STARTUP:
+            message = f"not started after {limit:g} s, while in {self.phase}"
+            return End(outcome=ArmOutcome.START_SLOW, message=message)
+        return End(outcome=ArmOutcome.HUNG, message=f"{self.phase} exceeded its time limit")
+
+    def _current(self) -> tuple[frozenset[Phase], float]:
+        return next((group, limit) for group, limit in self._limits.items() if self.phase in group)
 
     def report(self, arm: ArmBuilder, *, now: float) -> None:
         """Write the milliseconds of the phases that were entered."""
@@ -85,13 +111,15 @@ class PhaseClock:
 
 
 class Child(Struct, frozen=True, kw_only=True):
-    """A program to run, and its limits.  `until`: the end of the whole run (monotonic seconds); `oom_kills`:
-    how often the kernel has killed for lack of memory in this container."""
+    """A program to run, and its limits.  `startup`: seconds that its start may take; `until`: the end of the
+    whole run (monotonic seconds); `oom_kills`: how often the kernel has killed for lack of memory in this
+    container."""
 
     program: tuple[str, ...]
     environment: Mapping[str, str]
     ranks: int
     limits: Limits
+    startup: float
     until: float
     oom_kills: Callable[[], Int]
     on_engine: Callable[[EngineInfo], None]
@@ -111,7 +139,7 @@ def run(child: Child, arm: ArmBuilder, processes: ProcessTree) -> Failed | None:
     output, output_in = os.pipe()
     try:
         environment = {**child.environment, FD_VARIABLE: str(lines_in)}
-        clock = PhaseClock(child.limits, now=time.monotonic())
+        clock = PhaseClock(child.limits, startup=child.startup, now=time.monotonic())
         kills = child.oom_kills()
         try:
             processes.start(child.program, environment=environment, lines=lines_in, output=output_in)
@@ -196,7 +224,7 @@ class _Supervision:
     def _limit_exceeded(self) -> End | None:
         now = time.monotonic()
         if self._clock.left(now=now) < 0:
-            return End(outcome=ArmOutcome.HUNG, message=f"{self._clock.phase} exceeded its time limit")
+            return self._clock.exceeded()
         if now > self._child.until:
             return End(outcome=ArmOutcome.CUT, message="the run's time was up")
         return None
