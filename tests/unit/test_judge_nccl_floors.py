@@ -333,6 +333,16 @@ def test_p2p_below_pcie_switches_must_reach_half_of_the_slowest_link(
     assert low_on(with_ancestor(nccl.phb(gbps, transport=nccl.P2P), ancestor)) is low
 
 
+@pytest.mark.parametrize(("virtualization", "low"), [(0, True), (1, False)])
+@pytest.mark.parametrize(("ancestor", "gbps"), [(10, 15.0), (20, 9.0), (0, 4.0)])
+def test_the_pci_tree_of_a_virtual_machine_gives_no_floor(
+    virtualization: int, low: bool, ancestor: int, gbps: float
+) -> None:
+    """A hypervisor may show switches between GPUs that are on two sockets."""
+    result = with_ancestor(nccl.phb(gbps, transport=nccl.P2P), ancestor)
+    assert low_on(made.every_gpu(result, virtualization=virtualization)) is low
+
+
 @pytest.mark.parametrize("ancestor", [30, 40, 50, Unavailable("NVML_ERROR_NOT_SUPPORTED")])
 def test_p2p_across_a_cpu_has_no_floor(ancestor: Any) -> None:
     """NCCL uses it between two GPUs of an AMD machine: 12.7 GB/s have been measured on generation 4

@@ -13,7 +13,7 @@ from math import floor
 
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, clip, short_name
-from nodegauge_judge.interconnect import nvlink_state
+from nodegauge_judge.interconnect import board, fabric, nvlink_state
 from nodegauge_judge.model import Evidence, Interconnect, InterconnectClass
 
 RATES = (14.0625, 20.0, 25.0, 50.0)
@@ -37,10 +37,13 @@ class Reason(StrEnum):
     GPU_UNREADABLE = "GpuUnreadable"
     SINGLE_GPU = "SingleGpu"
     MIG_ENABLED = "MigEnabled"
+    VIRTUAL_GPU = "VirtualGpu"
     FABRIC_DISAGREES = "FabricDisagrees"
+    CLIQUES_DIFFER = "CliquesDiffer"
     P2P_REFUSED = "P2pRefused"
     LINKS_UNRESOLVED = "LinksUnresolved"
     LINKS_DEGRADED = "LinksDegraded"
+    LINKS_DOWN = "LinksDown"
     P2P_UNREADABLE = "P2pUnreadable"
     TOO_MANY_GPUS = "TooManyGpus"
 
@@ -145,11 +148,29 @@ def _mig(case: Case) -> Objection:
     return (Reason.MIG_ENABLED, f"MIG is on ({', '.join(on[:8])}): NVLinks read as down") if on else None
 
 
+def _virtual(case: Case) -> Objection:
+    """A GPU that is passed through is a whole one: its links and its P2P status count as they are read."""
+    for gpu in case.result.gpus:
+        if kind := board.shared(gpu):
+            return (
+                Reason.VIRTUAL_GPU,
+                f"{short_name(gpu)} is {kind}: the hypervisor hides what joins the GPUs",
+            )
+    return None
+
+
 def _fabric(case: Case) -> Objection:
     for gpu in case.result.gpus:
-        if problem := nvlink_state.fabric_problem(gpu):
+        if problem := fabric.fabric_problem(gpu):
             return Reason.FABRIC_DISAGREES, f"{short_name(gpu)}: {problem}"
     return None
+
+
+def _cliques(case: Case) -> Objection:
+    cliques = fabric.cliques(case)
+    if not cliques:
+        return None
+    return Reason.CLIQUES_DIFFER, f"the GPUs are in {len(cliques)} cliques of the fabric"
 
 
 def _refused(case: Case) -> Objection:
@@ -177,11 +198,24 @@ def _unresolved(case: Case) -> Objection:
 
 
 def _degraded(case: Case) -> Objection:
-    short = min(nvlink_state.failed(case), key=lambda s: s.ratio, default=None)
+    limit = case.thresholds.nvlink_sum_ratio
+    failed = (short for short in nvlink_state.shortfalls(case) if short.takes_label(limit))
+    short = min(failed, key=lambda s: s.ratio, default=None)
     if short is None:
         return None
     name = short_name(case.result.gpus[short.gpu_index])
     return Reason.LINKS_DEGRADED, f"{name} has {short.have} of {short.expected} NVLinks"
+
+
+def _down(case: Case) -> Objection:
+    down = nvlink_state.without_links(case)
+    if down:
+        names = ", ".join(short_name(case.result.gpus[gpu_index]) for gpu_index in down[:8])
+        return Reason.LINKS_DOWN, f"no NVLink is active on {names}"
+    healthy = nvlink_state.all_short(case)
+    if healthy is None:
+        return None
+    return Reason.LINKS_DOWN, f"no GPU has more than {max(case.lanes.sums)} of its {healthy} NVLinks"
 
 
 def _p2p_unreadable(case: Case) -> Objection:
@@ -205,9 +239,12 @@ _OBJECTIONS: tuple[Callable[[Case], Objection], ...] = (
     _unreadable,
     _single,
     _mig,
+    _virtual,
     _fabric,
+    _cliques,
     _refused,
     _degraded,
+    _down,
     _unresolved,
     _p2p_unreadable,
     _too_many,

@@ -2,7 +2,14 @@
 
 Behind switches, siblings of the same model must have equal counts; on any node, a GPU must keep the count of
 earlier runs.  Two comparisons would mislead: with the architecture's maximum (A800, H800 and H100 NVL have
-fewer links by design), and pair with pair (a healthy mesh is uneven).
+fewer links by design), and pair with pair (a healthy mesh is uneven).  What siblings and history cannot show
+is a fault that all GPUs have from the first run on; `board` knows what some models have.
+
+Which shortfall takes the label away (`Shortfall.takes_label`)?  One that is measured against a number that
+does not move: the model's count or the GPU's own history.  The siblings' count falls when they lose links
+too, and a label that it took away would come back with a lower bandwidth although the node got worse.  So a
+GPU that is short of its siblings alone fails, and the label states what this weakest GPU has, unless it has
+no link left.
 
 NCCL checks P2P READ and WRITE for every hop and fails to initialise if a pair with NVLinks is not OK
 (src/graph/paths.cc), so links without P2P are worthless.  An unreadable status is unknown.
@@ -14,10 +21,12 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from nodegauge_contract import Fabric, Gpu, Result, Unavailable
+from nodegauge_contract import Gpu, Result, Unavailable
 from nodegauge_contract.model import Grid
 from nodegauge_contract.nvlink import Doubt, Lanes
 from nodegauge_judge.case import Case
+from nodegauge_judge.interconnect import board
+from nodegauge_judge.interconnect.fabric import fabric_problem
 from nodegauge_judge.visibility import is_complete
 
 
@@ -26,20 +35,27 @@ class Against(StrEnum):
 
     SIBLINGS = "siblings"
     HISTORY = "history"
+    MODEL = "model"
 
 
 class Shortfall(Struct, frozen=True, kw_only=True):
-    """GPU `gpu_index` has `have` active links instead of `expected`."""
+    """GPU `gpu_index` has `have` active links instead of `expected`; `fixed`: what its model or its history
+    tells, 0 for neither."""
 
     gpu_index: int
     have: int
     expected: int
     against: Against
+    fixed: int
 
     @property
     def ratio(self) -> float:
         """Share of the expected links that is there."""
         return self.have / self.expected
+
+    def takes_label(self, limit: float) -> bool:
+        """Whether the node loses its interconnect label; see the module's text."""
+        return not self.have or (self.fixed > 0 and self.have / self.fixed < limit)
 
 
 def shortfalls(case: Case) -> list[Shortfall]:
@@ -53,9 +69,48 @@ def shortfalls(case: Case) -> list[Shortfall]:
     ]
 
 
-def failed(case: Case) -> list[Shortfall]:
-    """The shortfalls below the policy's share of the expected links, which remove the interconnect label."""
-    return [short for short in shortfalls(case) if short.ratio < case.thresholds.nvlink_sum_ratio]
+def all_short(case: Case) -> int | None:
+    """The links that the best GPU should have, if every GPU has fewer than its model has behind switches.
+
+    One NVSwitch that is out takes the same links from all GPUs (two of twelve on HGX A100), so siblings
+    agree.  The fabric manager either stops or routes around it (user guide, NVSWITCH_FAILURE_MODE); the
+    counts do not tell which.
+    """
+    if not case.lanes.switched or not _countable(case) or board.may_be_partition(case):
+        return None
+    healthy = [board.links_behind_switch(gpu) for gpu in case.result.gpus]
+    short = all(have < links for have, links in zip(case.lanes.sums, healthy, strict=True))
+    return max(healthy) if short and not uncertain(case) else None
+
+
+def without_links(case: Case) -> list[int]:
+    """GPUs without any active link that should have some, or could: modules, and boards of unknown form whose
+    driver lists links that are down.
+
+    A PCIe card without a bridge is healthy, however many links its driver lists.  A GPU whose shortfall or
+    fabric has a finding of its own is left out, and so is the only GPU of a node: it has no peer.
+    """
+    if not _countable(case):
+        return []
+    explained = {short.gpu_index for short in shortfalls(case)} | uncertain(case)
+    return [
+        gpu_index
+        for gpu_index, (gpu, have) in enumerate(zip(case.result.gpus, case.lanes.sums, strict=True))
+        if not have and gpu_index not in explained and _could_have_links(gpu)
+    ]
+
+
+def _countable(case: Case) -> bool:
+    """Whether the counts are those of a whole node with several whole GPUs."""
+    gpus = case.result.gpus
+    whole = len(gpus) > 1 and is_complete(case) and not any(board.shared(gpu) for gpu in gpus)
+    return whole and not case.lanes.mig
+
+
+def _could_have_links(gpu: Gpu) -> bool:
+    form = board.form(gpu)
+    known = form is board.Form.MODULE or (form is board.Form.UNKNOWN and board.has_idle_links(gpu))
+    return known and not fabric_problem(gpu)
 
 
 def uncertain(case: Case) -> frozenset[int]:
@@ -71,11 +126,14 @@ def _shortfall(case: Case, gpu_index: int) -> Shortfall | None:
     if gpu.error is not None or case.result.problem is not None or gpu_index in uncertain(case):
         return None
     siblings, past = _siblings(case, gpu_index), _in_history(case, gpu_index)
-    expected, against = max((siblings, Against.SIBLINGS), (past, Against.HISTORY), key=lambda e: e[0])
-    return (
-        Shortfall(gpu_index=gpu_index, have=have, expected=expected, against=against)
-        if have < expected
-        else None
+    if have >= max(siblings, past):
+        return None
+    model = board.links_behind_switch(gpu) if siblings and not board.may_be_partition(case) else 0
+    expected, against = max(
+        (siblings, Against.SIBLINGS), (past, Against.HISTORY), (model, Against.MODEL), key=lambda e: e[0]
+    )
+    return Shortfall(
+        gpu_index=gpu_index, have=have, expected=expected, against=against, fixed=max(past, model)
     )
 
 
@@ -105,23 +163,6 @@ _REFUSALS = {
     5: "NS: not supported",
 }
 """NVML_P2P_STATUS_*, with the letters of `nvidia-smi topo -p2p`."""
-
-NOT_SUPPORTED, NOT_STARTED, IN_PROGRESS, COMPLETED = 0, 1, 2, 3
-_STATES = {NOT_STARTED: "has not started", IN_PROGRESS: "is still in progress"}
-_UNHEALTHY = 2
-_SUMMARISED = (1, 3)
-"""Health summaries of a fabric that works: healthy, and limited capacity."""
-
-_BAD_BITS = (
-    ("routes are unhealthy", 4, 0x3, 1),
-    ("an access timed out", 6, 0x3, 1),
-    ("no partition is assigned", 12, 0x3, 2),
-    ("the fabric manager is disconnected", 14, 0x3, 2),
-)
-_PASSING_BITS = (("bandwidth is degraded", 0, 0x3, 1), ("routes are being recovered", 2, 0x3, 1))
-"""Text, shift, mask and the bad value.  The passing ones count only without such a summary.  Source: nvml.h,
-NVML_GPU_FABRIC_HEALTH_MASK_*."""
-_CONFIGURATION_SHIFT, _CONFIGURATION_WIDTH, _CONFIGURATION_FINE = 8, 0xF, (0, 1)
 
 
 class PairP2p(Struct, frozen=True, kw_only=True):
@@ -179,31 +220,3 @@ def _unknown_status(status: int | Unavailable | None) -> str:
 
 def _at(grid: Grid, i: int, j: int) -> int | Unavailable | None:
     return grid[i][j] if i < len(grid) and j < len(grid[i]) else None
-
-
-def fabric_problem(gpu: Gpu) -> str:
-    """Why the fabric of this GPU (Hopper and later, behind NVSwitch) is not ready; empty if it is.
-
-    A state of NOT_SUPPORTED or an unreadable one is no problem: DGX-1, A100, PCIe cards and virtual GPUs have
-    no such fabric.  Source: nvml.h, nvmlGpuFabricInfo_v3_t.
-    """
-    fabric = gpu.fabric
-    if not isinstance(fabric.state, int) or fabric.state == NOT_SUPPORTED:
-        return ""
-    if fabric.state != COMPLETED:
-        return f"registration with the fabric {_STATES.get(fabric.state, f'is in state {fabric.state}')}"
-    if isinstance(fabric.status, int) and fabric.status != 0:
-        return f"registration with the fabric completed with error {fabric.status}"
-    return _fabric_health(fabric)
-
-
-def _fabric_health(fabric: Fabric) -> str:
-    mask = fabric.health_mask if isinstance(fabric.health_mask, int) else 0
-    bits = _BAD_BITS if fabric.health_summary in _SUMMARISED else _BAD_BITS + _PASSING_BITS
-    problems = [text for text, shift, width, bad in bits if (mask >> shift) & width == bad]
-    configuration = (mask >> _CONFIGURATION_SHIFT) & _CONFIGURATION_WIDTH
-    if configuration not in _CONFIGURATION_FINE:
-        problems.append(f"its configuration is wrong (code {configuration})")
-    if fabric.health_summary == _UNHEALTHY and not problems:
-        problems.append("it reports itself as unhealthy")
-    return f"the fabric is unhealthy: {', '.join(problems)}" if problems else ""

@@ -28,7 +28,7 @@ from nodegauge_contract import (
 )
 from nodegauge_judge.case import Case, clip, full_name, number, text
 from nodegauge_judge.history.model import History, uuid_start
-from nodegauge_judge.interconnect import classify
+from nodegauge_judge.interconnect import board, classify
 from nodegauge_judge.model import NodeFacts
 from nodegauge_judge.nccl.measurement import (
     MAX_GBPS,
@@ -238,8 +238,13 @@ def _slowest_pcie(gpus: list[Gpu]) -> float | None:
 
 
 def _through_cpu(result: Result, nccl: NcclResult) -> bool:
-    """Whether traffic between two participants may leave the PCIe switches (True if that is unknown)."""
+    """Whether traffic between two participants may leave the PCIe switches (True if that is unknown).
+
+    A virtual machine that got its GPUs passed through has the PCI tree that its hypervisor made up.
+    """
     participants = [i for i, gpu in enumerate(result.gpus) if gpu.uuid in nccl.uuids]
+    if any(result.gpus[i].virtualization == board.PASSTHROUGH for i in participants):
+        return True
     grid = result.pairs.ancestor
     pairs = ((i, j) for i in participants for j in participants if i != j)
     ancestors = ((grid[i][j] if i < len(grid) and j < len(grid[i]) else None) for i, j in pairs)

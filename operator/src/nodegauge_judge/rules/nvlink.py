@@ -10,13 +10,19 @@ from nodegauge_contract.nvlink import Doubt, Unresolved
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, HealthRule, clip, full_name, links_in_words, of_gpu, short_name
 from nodegauge_judge.history.growth import GpuGrowth
-from nodegauge_judge.interconnect import nvlink_state
+from nodegauge_judge.interconnect import fabric, nvlink_state
 from nodegauge_judge.interconnect.nvlink_state import Against, PairP2p, Shortfall
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
 
 FABRIC_WEIGHT = 10
 """A fabric that is not ready is named before the pairs: they refuse because of it."""
+
+_SOURCES = {
+    Against.SIBLINGS: "its siblings have",
+    Against.HISTORY: "earlier runs saw",
+    Against.MODEL: "its siblings have more, its model has",
+}
 
 
 def p2p_refused(case: Case) -> Iterator[Observation]:
@@ -38,7 +44,7 @@ def p2p_refused(case: Case) -> Iterator[Observation]:
             weight=len(pair.refused),
         )
     for gpu in case.result.gpus:
-        if problem := nvlink_state.fabric_problem(gpu):
+        if problem := fabric.fabric_problem(gpu):
             yield _fabric(gpu, problem)
 
 
@@ -74,6 +80,7 @@ def nvlink_unresolved(case: Case) -> Iterable[Observation]:
         return []
     gpus = case.result.gpus
     explained = {shortfall.gpu_index for shortfall in nvlink_state.shortfalls(case)}
+    explained |= set(nvlink_state.without_links(case))
     links = [
         _unresolved(gpus[doubt.gpu], doubt)
         for doubt in case.lanes.unresolved
@@ -115,12 +122,12 @@ def _fabric(gpu: Gpu, problem: str) -> Observation:
 def _degraded(case: Case, shortfall: Shortfall) -> Observation:
     limit = case.thresholds.nvlink_sum_ratio
     failed = shortfall.ratio < limit
-    source = "its siblings have" if shortfall.against is Against.SIBLINGS else "earlier runs saw"
-    against = f"below {limit:.0%}: no interconnect label" if failed else f"still {limit:.0%} or more"
+    against = f"below {limit:.0%}" if failed else f"still {limit:.0%} or more"
+    against += ": no interconnect label" if shortfall.takes_label(limit) else ""
     return of_gpu(
         case.result.gpus[shortfall.gpu_index],
         Severity.FAIL if failed else Severity.WARN,
-        f"{links_in_words(shortfall.have)} active; {source} {shortfall.expected} "
+        f"{links_in_words(shortfall.have)} active; {_SOURCES[shortfall.against]} {shortfall.expected} "
         f"({shortfall.ratio:.0%}, {against}).",
         evidence={
             "links": shortfall.have,
@@ -234,7 +241,8 @@ RULES = (
             ),
             Severity.FAIL: (
                 "the GPU has fewer than `nvlinkSumRatio` (default 0.75) of the expected links, which also "
-                "removes the interconnect label; or a link recovery failed since the last run"
+                "removes the interconnect label if its model or its history tells how many it should have; "
+                "or a link recovery failed since the last run"
             ),
         },
         next_step=(
