@@ -13,6 +13,7 @@ from nodegauge_contract import Gpu
 from nodegauge_judge.case import Case, HealthRule, all_answered, of_gpu
 from nodegauge_judge.model import Cause, Gate, GateKind, Severity
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
+from nodegauge_judge.rules.xid_catalogue import bucket_of, numbers
 
 NO_ACTION = 0
 ACTIONS = {
@@ -27,42 +28,8 @@ ACTIONS = {
 PASSING = (3, 5)
 """Drain P2P and recover IMEX: the GPU itself stays fit for work, so they only warn.  Source of the values:
 nvml.h, NVML_GPU_RECOVERY_ACTION_*."""
-FATAL = {
-    48: "double bit ECC error",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    119: "GSP firmware timeout",
-    120: "GSP firmware error",
-    140: "unrecovered ECC error",
-}
-WARNING = {
-    31: "memory page fault, usually of a program",
-    32: "invalid or corrupted push buffer",
-    38: "driver firmware error",
-    39: "copy engine exception",
-    42: "video processor exception",
-    43: "GPU stopped processing, usually of a program",
-    54: "auxiliary power is not connected",
-    56: "display engine error",
-    57: "memory interface error while training",
-    58: "memory clock error while training",
-    60: "video processor exception",
-    61: "internal micro-controller breakpoint or warning",
-    62: "internal micro-controller halt",
-    63: "row remap or page retirement recorded",
-    64: "row remap or page retirement could not be recorded",
-    67: "memory error in a context",
-    73: "video encoder exception",
-    78: "vGPU start error",
-    93: "too many writes to the InfoROM",
-    121: "C2C link error, corrected",
-    137: "NVLink fault while a program accessed a peer",
-}
-"""Which codes are fatal and which warn: NVIDIA/DCGM modules/health/DcgmHealthWatch.cpp.  Their texts:
-NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors).  Others are INFO: most codes of new drivers
-are harmless."""
+MOST_NAMED = 8
+"""Xids of one GPU that a message names."""
 
 
 def recovery_action(case: Case) -> Iterator[Observation]:
@@ -91,11 +58,12 @@ def action_read(case: Case) -> bool:
 def xid(case: Case) -> Iterator[Observation]:
     """GPUs that reported an Xid in the window, by severity."""
     for gpu in case.result.gpus:
-        codes = sorted(set(gpu.xids.seen))
-        unlisted = [code for code in codes if code not in FATAL and code not in WARNING]
-        yield from _xids(gpu, Severity.FAIL, [code for code in codes if code in FATAL])
-        yield from _xids(gpu, Severity.WARN, [code for code in codes if code in WARNING])
-        yield from _xids(gpu, Severity.INFO, unlisted)
+        for severity in (Severity.FAIL, Severity.WARN):
+            yield from _xids(
+                gpu,
+                severity,
+                [xid for xid in sorted(set(gpu.xids.seen)) if bucket_of(xid).severity is severity],
+            )
 
 
 def xids_watched(case: Case) -> bool:
@@ -104,22 +72,33 @@ def xids_watched(case: Case) -> bool:
     return all_answered(registered) and False not in registered
 
 
-def _xids(gpu: Gpu, severity: Severity, codes: list[int]) -> Iterator[Observation]:
-    if codes:
-        names = ", ".join(_with_meaning(code) for code in codes)
-        seconds = gpu.window.seconds if gpu.window is not None else 0.0
-        yield of_gpu(
-            gpu,
-            severity,
-            f"Xid {names}, seen while the probe watched.",
-            evidence={"xids": ", ".join(map(str, codes)), "window_seconds": seconds},
-            weight=len(codes),
-        )
+def _xids(gpu: Gpu, severity: Severity, xids: list[int]) -> Iterator[Observation]:
+    if not xids:
+        return
+    names = ", ".join(_with_meaning(xid) for xid in xids[:MOST_NAMED])
+    more = f" and {len(xids) - MOST_NAMED} more" if len(xids) > MOST_NAMED else ""
+    buckets = dict.fromkeys(bucket_of(xid).name for xid in xids)
+    advice = dict.fromkeys(bucket_of(xid).advice for xid in xids)
+    yield of_gpu(
+        gpu,
+        severity,
+        f"Xid {names}{more}, seen while the probe watched. NVIDIA advises: {'; '.join(advice)}.",
+        evidence={
+            "xids": ", ".join(map(str, xids)),
+            "resolution": ", ".join(buckets),
+            "window_seconds": gpu.window.seconds if gpu.window is not None else 0.0,
+        },
+        weight=len(xids),
+    )
 
 
-def _with_meaning(code: int) -> str:
-    meaning = FATAL.get(code) or WARNING.get(code)
-    return f"{code} ({meaning})" if meaning else str(code)
+def _with_meaning(xid: int) -> str:
+    bucket = bucket_of(xid)
+    return f"{xid} ({bucket.xids.get(xid, bucket.name)})"
+
+
+def _listed(severity: Severity) -> str:
+    return ", ".join(map(str, numbers(severity)))
 
 
 RULES = (
@@ -155,20 +134,20 @@ RULES = (
         meaning=(
             "An Xid event came while the probe watched. Health probes watch for seconds every few minutes, "
             "so they miss most Xids. The kernel log has them all, and other findings show their lasting "
-            "marks (gpu-lost, reset-required, recovery-action, ecc, row-remap). A broken program can cause "
-            "some Xids without broken hardware (31, 43); those only warn."
+            "marks (gpu-lost, reset-required, recovery-action, ecc, row-remap). NVIDIA's catalogue puts each "
+            "Xid into a resolution bucket. An Xid fails if its bucket takes the GPU out of service "
+            "(RESET_GPU, RESTART_BM, WORKFLOW_XID_48 and the like). Xids that a program alone can cause "
+            "(13, 31, 43) only warn."
         ),
         when={
-            Severity.INFO: "an Xid that is on neither list",
-            Severity.WARN: (
-                "one of 31, 32, 38, 39, 42, 43, 54, 56, 57, 58, 60, 61, 62, 63, 64, 67, 73, 78, 93, 121, 137"
-            ),
-            Severity.FAIL: "one of 48, 74, 79, 94, 95, 119, 120, 140",
+            Severity.WARN: f"one of {_listed(Severity.WARN)}; or an Xid that is on neither list",
+            Severity.FAIL: f"one of {_listed(Severity.FAIL)}",
         },
         next_step="look it up in the kernel log: `dmesg | grep -i xid` on the node.",
         way_out=(
             DRIVER_LOG + " It names the process and any other Xids.",
-            "Its meaning, and what NVIDIA advises: https://docs.nvidia.com/deploy/xid-errors/",
+            "The evidence names NVIDIA's resolution bucket. Subcodes, and what to do in each: "
+            "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
             "If it failed: " + DRAIN[0].lower() + DRAIN[1:],
             RESET,
             REBOOT,
