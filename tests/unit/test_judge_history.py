@@ -149,7 +149,12 @@ def full(gpus: int, *, ports: int) -> History:
     )
     counts = replace(counts, energy_cj=31_536_000 * 700 * 100)
     memory = GpuHistory(
-        links=LinkHistory(18, True, 36, 1), counts=counts, idle_dw=1234, bad=0b111111, warm="10110111"
+        links=LinkHistory(18, True, 36, 1),
+        counts=counts,
+        idle_dw=1234,
+        bad=0b111111,
+        warm="10110111",
+        braked=3,
     )
     return History(
         boot=BOOT,

@@ -57,7 +57,8 @@ def throttled(
         ({"power_brake": 1}, ["power-brake/warn"]),
         ({"power_brake": 45}, ["power-brake/warn"]),
         ({"power_brake": 45.1}, ["power-brake/fail"]),
-        ({"power_brake": 45.1, "low_utilization": 900}, ["power-brake/fail"]),
+        ({"power_brake": 45.1, "low_utilization": 900}, ["power-brake/info"]),
+        ({"power_brake": 45.1, "low_utilization": 800}, ["power-brake/fail"]),
         ({"sw_thermal": 1e-9, "hw_thermal": 1e-9, "power_brake": 1e-9}, []),
         ({"sw_power_cap": 900}, []),
         ({"sync_boost": 900}, []),
@@ -348,6 +349,87 @@ def test_a_held_brake_fails_whatever_its_counter_says() -> None:
     judgement = judge(first, braked)
     assert codes(judgement) == ["power-brake/fail"]
     assert (judgement.psu, judgement.load) == (Psu.FAULT, "idle")
+
+
+def a10(gpus: int = 1, *, counted: bool = False, **fields: Any) -> Result:
+    """Idle A10 cards (150 W, 24 GB, no NVLink); without the counters of newer drivers unless `counted`."""
+    counters = {} if counted else {"counters": NO_COUNTERS}
+    known = {"name": "NVIDIA A10", "links": [], "switch_links": 0} | counters | resting() | fields
+    result = node(gpus)
+    apart = replace(result.pairs, nvlink=[[-1 if i == j else 5 for j in range(gpus)] for i in range(gpus)])
+    return every(replace(result, pairs=apart), **known)
+
+
+BRAKED = resting(bits={0x1: 12, 0x8: 12, 0x80: 12})
+
+
+def braked(result: Result, *gpus: int, fields: dict[str, Any] = BRAKED) -> Result:
+    """The machine with the brake asserted in every sample on these GPUs."""
+    for gpu_index in gpus:
+        result = made.with_gpu(result, gpu_index, **fields)
+    return result
+
+
+def row(result: Result, runs: int) -> list[Result]:
+    """The same machine in so many runs, 15 minutes apart."""
+    return [later(result, 900 * (n + 1), low_utilization=900 * (n + 1), watts=70) for n in range(runs)]
+
+
+ALONE = [
+    pytest.param(braked(a10(), 0), id="A10 without counters"),
+    pytest.param(braked(a10(4), 2), id="one of four A10"),
+    pytest.param(braked(a10(2, name="Tesla T4"), 1), id="one of two T4"),
+    pytest.param(braked(a10(counted=True), 0), id="A10 with counters that stand still"),
+    pytest.param(
+        braked(a10(2, name="NVIDIA L4"), 0, fields=resting(growth=grew(power_brake=3))),
+        id="L4, by the counter's growth in the window",
+    ),
+]
+
+
+@pytest.mark.parametrize("machine", ALONE)
+def test_a_brake_on_one_idle_gpu_is_information_until_it_stays(machine: Result) -> None:
+    """An idle A10 was recorded with an asserted brake, and its owner missed nothing.  Neither run is bad or
+    good for the gate, and the power supply is unknown.  The third run in a row counts."""
+    runs = row(machine, 4)
+    for count in (1, 2):
+        judgement = judge(*runs[:count])
+        assert codes(judgement) == ["power-brake/info"]
+        assert (judgement.answers["power-brake"], judgement.psu) == (Answer.UNSURE, None)
+    for count in (3, 4):
+        judgement = judge(*runs[:count])
+        assert codes(judgement) == ["power-brake/fail"]
+        assert (judgement.answers["power-brake"], judgement.psu) == (Answer.BAD, Psu.FAULT)
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(braked(a10(2), 0, 1), id="all idle GPUs"),
+        pytest.param(braked(a10(8), 1, 5), id="two of eight"),
+        pytest.param(
+            braked(a10(), 0, fields=working(bits={0x8: 12, 0x80: 12}, sm_mhz=span(420))), id="at work"
+        ),
+        pytest.param(
+            braked(a10(4), 3, fields=working(bits={0x80: 12}, sm_mhz=span(885))), id="one of four, at work"
+        ),
+    ],
+)
+def test_a_brake_that_slows_work_or_holds_several_gpus_counts_at_once(machine: Result) -> None:
+    """Several cards at once point at what feeds them."""
+    judgement = judge(machine)
+    assert "power-brake/fail" in codes(judgement)
+    assert (judgement.answers["power-brake"], judgement.psu) == (Answer.BAD, Psu.FAULT)
+
+
+def test_runs_with_a_brake_are_counted_in_a_row() -> None:
+    """A run without it starts again, runs within seconds are one run, and the policy sets the number."""
+    on, off = braked(a10(), 0), a10()
+    first, second, third, fourth = (later(each, 900 * n) for n, each in enumerate((on, on, off, on), 1))
+    assert codes(judge(first, second, third, fourth)) == ["power-brake/info"]
+    hurried = [later(on, seconds) for seconds in (900, 905, 910, 915)]
+    assert codes(judge(*hurried)) == ["power-brake/info"]
+    assert codes(judge(on, thresholds=Thresholds(power_brake_idle_runs=1))) == ["power-brake/fail"]
 
 
 def test_normal_bits_raise_nothing() -> None:

@@ -106,9 +106,12 @@ def _verdict(case: Case, findings: list[Finding]) -> Verdict:
 
 
 def _power_supply(case: Case, findings: list[Finding]) -> Psu | None:
-    """The power supply in one word; None (not known) for a node whose supplies no sensor shows."""
+    """The power supply in one word; None (not known) for a node whose supplies no sensor shows, and while a
+    brake on one idle GPU has to be confirmed."""
     if any(finding.code in _SUPPLY_FAULTS and finding.severity is Severity.FAIL for finding in findings):
         return Psu.FAULT
+    if any(finding.code == "power-brake" and finding.severity is Severity.INFO for finding in findings):
+        return None
     return Psu.OK if sensors.supply_is_fine(case) else None
 
 

@@ -106,6 +106,10 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     power_brake_fail_share: Ratio = 0.05
     """Share of the time since the last run in power brake above which it fails.  Default 0.05.  Chosen by
     this project: more than short pulses add up to."""
+    power_brake_idle_runs: Runs = 3
+    """Runs in a row with the power brake that an idle GPU needs, if it is the only one with a brake, before
+    it counts.  Default 3.  Chosen by this project: an idle card can show a brake that slows nothing, and a
+    fault of the supply stays."""
     window_warn_share: Ratio = 0.01
     """Share of the sampling window in slowdown above which it warns, without an interval to judge.  Default
     0.01.  Chosen by this project: as `swThermalWarnShare`."""

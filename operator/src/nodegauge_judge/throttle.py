@@ -125,6 +125,38 @@ def power_brake(case: Case, gpu_index: int) -> Slowdown | None:
     )
 
 
+MOST_RUNS = 9
+"""Runs in a row that `braked_runs` counts: more than any policy asks for."""
+
+
+def braked_runs(case: Case, gpu_index: int) -> int:
+    """Runs in a row, up to this one, in which a GPU's power brake was on.  A run without an answer, or too
+    soon after the last one, adds nothing."""
+    past, slowdown = case.past(gpu_index), power_brake(case, gpu_index)
+    before = past.braked if past is not None else 0
+    if slowdown is None or (before and case.growth.interval.early):
+        return before
+    return min(before + 1, MOST_RUNS) if slowdown.severity is not None else 0
+
+
+def is_idle_brake(case: Case, gpu_index: int) -> bool:
+    """Whether a GPU's power brake slows no work that is known of, is the only one on the node, and was not on
+    for `powerBrakeIdleRuns` runs in a row: it says nothing about the power supply yet.
+
+    An idle A10 has been recorded with a brake whose owner saw no fault.  A supply that fails holds several
+    GPUs, slows work, or stays (NVIDIA/NVSentinel issue 1666: 36 hours).
+    """
+    slowdown = power_brake(case, gpu_index)
+    if slowdown is None or slowdown.severity is None:
+        return False
+    others = [power_brake(case, other) for other in range(len(case.result.gpus)) if other != gpu_index]
+    return (
+        under_load(case, gpu_index, source=slowdown.source) is not Load.LOADED
+        and not any(other is not None and other.severity is not None for other in others)
+        and braked_runs(case, gpu_index) < case.thresholds.power_brake_idle_runs
+    )
+
+
 def hw_slowdown(case: Case, gpu_index: int) -> Slowdown | None:
     """The umbrella bit, which has no counter.  None if unknown, or if the bits of its causes (heat, brake)
     are set in as many samples: those have rules of their own."""

@@ -118,6 +118,7 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
     `idle_dw`: tenths of a watt, the lowest mean over a window in which the driver called it idle.  `bad`: one
     bit (`Rule.history_bit`) per rule on which it was bad when it was last judged under load.  `warm`: its
     last runs under load, newest last, "1" for one at a temperature at which throttling is likely, else "0".
+    `braked`: runs in a row, up to this one, in which the power brake was on.
     """
 
     links: LinkHistory = LinkHistory(0)
@@ -125,27 +126,32 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
     idle_dw: int | None = None
     bad: int = 0
     warm: str = ""
+    braked: int = 0
 
     def packed(self) -> str:
-        """Numbers in base 64 (`_DIGITS`) with dots between them, nothing for None."""
+        """Numbers in base 64 (`_DIGITS`) with dots between them, nothing for None; new ones at the end."""
         links = (self.links.sum, int(self.links.confirmed), self.links.rival, self.links.times)
         head = (*(number or None for number in links), self.idle_dw, self.bad or None)
         warm = int("1" + self.warm, 2) if self.warm else None
-        return ".".join(_digits(number) for number in (*head, warm, *astuple(self.counts))).rstrip(".")
+        tail = (self.braked or None,)
+        return ".".join(map(_digits, (*head, warm, *astuple(self.counts), *tail))).rstrip(".")
 
     @classmethod
     def unpacked(cls, text: str) -> GpuHistory:
         """The history that `packed` wrote; ValueError for anything else."""
         numbers: list[int | None] = [_number(part) for part in text.split(".")]
-        numbers += [None] * (7 + len(Counts.__struct_fields__) - len(numbers))
+        end = 7 + len(Counts.__struct_fields__)
+        numbers += [None] * (end + 1 - len(numbers))
         total, confirmed, rival, times, idle, bad, warm = numbers[:7]
-        counts: Sequence[int | None] = numbers[7:]
+        counts: Sequence[int | None] = numbers[7:end]
+        (braked,) = numbers[end:]
         return cls(
             links=LinkHistory(total or 0, bool(confirmed), rival or 0, times or 0),
             counts=Counts(**dict(zip(Counts.__struct_fields__, counts, strict=True))),
             idle_dw=idle,
             bad=bad or 0,
             warm=f"{warm:b}"[1:][-WARM_LIMIT:] if warm else "",
+            braked=braked or 0,
         )
 
 
@@ -155,7 +161,7 @@ class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
     boot: str = ""
     driver: str = ""
     at: _Whole | None = None
-    gpus: dict[str, str] = {}
+    gpus: str | dict[str, str] = ""  # a mapping in what an earlier version wrote
     ports: str = ""
 
 
@@ -182,10 +188,10 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The history in `text`; None for no text or an unreadable one."""
         try:
             written = msgspec.json.decode(text, type=_Written) if text else None
-            gpus = (
-                {key: GpuHistory.unpacked(packed) for key, packed in written.gpus.items()} if written else {}
-            )
-            ports = dict(_ports(written.ports)) if written else {}
+            packed = _pairs(written.gpus) if written else {}
+            gpus = {key: GpuHistory.unpacked(text) for key, text in packed.items()}
+            packed = _pairs(written.ports) if written else {}
+            ports = {key: PortHistory.unpacked(text) for key, text in packed.items()}
         except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
             return None
         if written is None:
@@ -208,18 +214,30 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
         yield History(boot=self.boot, driver=self.driver)
 
     def _written(self) -> bytes:
-        packed = {key: gpu.packed() for key, gpu in self.gpus.items()}
-        ports = ",".join(f"{key} {port.packed()}" for key, port in self.ports.items() if "," not in key)
         return msgspec.json.encode(
-            _Written(boot=self.boot, driver=self.driver, at=self.boottime_ms, gpus=packed, ports=ports)
+            _Written(
+                boot=self.boot,
+                driver=self.driver,
+                at=self.boottime_ms,
+                gpus=_joined(self.gpus),
+                ports=_joined(self.ports),
+            )
         )
 
 
-def _ports(text: str) -> Iterator[tuple[str, PortHistory]]:
-    """Ports as `_written` leaves them: `mlx5_0/1 bp0.-0,mlx5_1/1 bp0.-0`; ValueError for anything else."""
-    for port in text.split(",") if text else ():
-        key, packed = port.rsplit(" ", 1)
-        yield key, PortHistory.unpacked(packed)
+def _joined(histories: Mapping[str, GpuHistory] | Mapping[str, PortHistory]) -> str:
+    """As one text, `mlx5_0/1 bp0.-0,mlx5_1/1 bp0.-0`: shorter than a mapping in JSON."""
+    return ",".join(f"{key} {one.packed()}" for key, one in histories.items() if "," not in key)
+
+
+def _pairs(text: str | Mapping[str, str]) -> dict[str, str]:
+    """By key, what `_joined` wrote; ValueError for anything else."""
+    if not isinstance(text, str):
+        return dict(text)
+    parts = [part.rpartition(" ") for part in text.split(",")] if text else []
+    if not all(space for _, space, _ in parts):
+        raise ValueError(f"no key and history: {text[:20]}")
+    return {key: packed for key, _, packed in parts}
 
 
 def keys(uuids: Iterable[str]) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from math import ceil
 
 from msgspec.structs import replace
 
-from nodegauge_judge import load, visibility
+from nodegauge_judge import load, throttle, visibility
 from nodegauge_judge.case import Case, text
 from nodegauge_judge.gate_answers import GATED, GpuAnswers, was_bad
 from nodegauge_judge.history import growth
@@ -92,6 +92,7 @@ def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str
                 idle_dw=None if idle is None else max(1, ceil(idle * 10)),
                 bad=_bad(case, gpu_index, key=key, answers=answers),
                 warm=thermal.warm(case, gpu_index),
+                braked=throttle.braked_runs(case, gpu_index),
             ),
         )
 

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from msgspec.structs import replace
+
 from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, HealthRule, of_gpu
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
 from nodegauge_judge.rule import AIR_FLOW, DRAIN, DRIVER_LOG, VENDOR, Observation
 from nodegauge_judge.throttle import Slowdown, Source
+
+_IDLE_BRAKE = "No other GPU has it, and it slows no work: it counts once it stays."
 
 Measure = Callable[[Case, int], Slowdown | None]
 
@@ -28,7 +32,9 @@ def hw_thermal_slowdown(case: Case) -> Iterator[Observation]:
 
 def power_brake(case: Case) -> Iterator[Observation]:
     """GPUs that something outside told to draw less power."""
-    return _observe(case, throttle.power_brake, what="The external power brake was on")
+    for one in _observe(case, _power_brake, what="The external power brake was on"):
+        idle = one.severity is Severity.INFO
+        yield replace(one, message=f"{one.message} {_IDLE_BRAKE}") if idle else one
 
 
 def hw_slowdown(case: Case) -> Iterator[Observation]:
@@ -54,8 +60,17 @@ def hw_thermal_read(case: Case) -> bool:
 
 
 def power_brake_read(case: Case) -> bool:
-    """Whether the power brake is known for every GPU."""
-    return _known_for_all(case, throttle.power_brake)
+    """Whether the power brake is known for every GPU, and none has one whose meaning is open."""
+    indexes = range(len(case.result.gpus))
+    unclear = any(throttle.is_idle_brake(case, gpu_index) for gpu_index in indexes)
+    return not unclear and _known_for_all(case, throttle.power_brake)
+
+
+def _power_brake(case: Case, gpu_index: int) -> Slowdown | None:
+    slowdown = throttle.power_brake(case, gpu_index)
+    if slowdown is None or not throttle.is_idle_brake(case, gpu_index):
+        return slowdown
+    return replace(slowdown, severity=Severity.INFO)
 
 
 def _sw_thermal_under_load(case: Case, gpu_index: int) -> Slowdown | None:
@@ -199,9 +214,15 @@ RULES = (
         meaning=(
             "Something outside the GPU, usually the power supply or the BMC, tells it to draw less, and it "
             "cuts its clocks by half or more. Short pulses are normal at load steps. A brake that stays on "
-            "means a supply, feed or cable that cannot deliver. It counts whether or not the GPU is busy."
+            "means a supply, feed or cable that cannot deliver. It also counts on idle GPUs. On one idle GPU "
+            "alone it must stay, because such a brake has been seen on sound machines; until then the label "
+            "`psu` is unknown."
         ),
         when={
+            Severity.INFO: (
+                "as for warn or fail, but on one idle GPU alone, and for fewer than `powerBrakeIdleRuns` (3) "
+                "runs in a row"
+            ),
             Severity.WARN: f"`powerBrakeWarnSeconds` (1) or more since the last run; {_WINDOW}",
             Severity.FAIL: (
                 "at least `powerBrakeFailSeconds` (30) and more than `powerBrakeFailShare` (0.05) of the "
