@@ -100,6 +100,8 @@ def test_a_virtual_machine_may_hide_that_the_slot_has_half_of_the_lanes(
     the host bridge; on bare metal, a GPU always sits below a port."""
     t4 = made.with_gpu(made.h100(1), 0, pci=address, name="Tesla T4", pcie=link(1, width, utilization=0))
     assert [code for code in codes(judge_health(t4)) if "pcie" in code] == expected
+    passed_through = made.with_gpu(t4, 0, pci="0000:3b:00.0", virtualization=1)
+    assert ("pcie-narrow/warn" in codes(judge_health(passed_through))) == (width < 8)
 
 
 def test_a_gpu_without_memory_of_its_own_has_no_pcie_link_to_judge() -> None:

@@ -17,6 +17,8 @@ from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Scalar,
 from nodegauge_judge.rule import DRAIN, VENDOR, Observation
 
 SECONDS_PER_HOUR = 3600
+PASSTHROUGH = 1
+"""nvmlGpuVirtualizationMode_t: NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH."""
 
 
 def pcie_narrow(case: Case) -> Iterator[Observation]:
@@ -123,12 +125,13 @@ def _has_link(gpu: Gpu) -> bool:
 def _is_as_built(case: Case, gpu: Gpu) -> bool:
     """Whether every GPU of this model has this width, as on a board that splits x16 between two slots.
 
-    A GPU without siblings tells nothing, except in a virtual machine that hides the slot (root bus 00, as on
-    AWS g4dn: the recorded T4 has 8 of 16 lanes): there the maximum is that of the card alone.
+    A GPU without siblings tells nothing, except in a virtual machine that hides the slot (passed through, or
+    on root bus 00, as on AWS g4dn: the recorded T4 has 8 of 16 lanes): there the maximum is the card's alone.
     """
     alike = [other.pcie.width for other in case.result.gpus if text(other.name) == text(gpu.name)]
     same = bool(text(gpu.name)) and set(map(number, alike)) == {number(gpu.pcie.width)}
-    return same and (len(alike) > 1 or text(gpu.pci).split(":")[1:2] == ["00"])
+    hidden = gpu.virtualization == PASSTHROUGH or text(gpu.pci).split(":")[1:2] == ["00"]
+    return same and (len(alike) > 1 or hidden)
 
 
 def _others_width(case: Case, gpu: Gpu) -> float | None:
