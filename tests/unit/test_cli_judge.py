@@ -171,7 +171,7 @@ def test_an_nccl_result_shows_its_cells(packed: bool) -> None:
     [
         (b"", "the probe wrote no result"),
         (b"{}", "expected 'nodegauge.dev/probe-result'"),
-        (b"hello\n", "a NodeReport (kind: NodeReport) or a log of nccl-tests"),
+        (b"hello\n", "a NodeReport (kind: NodeReport), a log of nccl-tests or pasted output"),
         (b"\xff\xfe", "not UTF-8 text (byte 0)"),
         (b"x" * 2_000_000, "more than 1048576 bytes"),
         (PREFIX.encode() + b"abc", "cannot be unpacked"),

@@ -14,6 +14,7 @@ import yaml
 
 from nodegauge_contract import Collective, ContractError, NotAResult, Result, decode
 from nodegauge_contract.nccl_tests import document, log
+from nodegauge_contract.pasted import document as pasted
 from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
@@ -55,7 +56,7 @@ def text_of(file: BinaryIO) -> str:
 
 
 def report_or_result(file: BinaryIO, *, collective: Collective | None = None) -> Report | Result:
-    """A NodeReport (YAML or JSON), a probe result, or a log of nccl-tests as a result.
+    """A NodeReport (YAML or JSON), a probe result, or a log of nccl-tests or pasted text as a result.
 
     `collective`: that of a log whose tables do not say it.  Raises `BadInput`.
     """
@@ -72,12 +73,17 @@ def report_or_result(file: BinaryIO, *, collective: Collective | None = None) ->
         except log.NcclTestsError as error:
             raise BadInput(f"{name}: {error}") from None
     report = _report(name, text)
-    if report is None:
-        raise BadInput(
-            f"{name}: not a probe result ({reason}), a NodeReport (kind: {names.REPORT_KIND}) or a log of "
-            "nccl-tests"
-        )
-    return report
+    if report is not None:
+        return report
+    if pasted.looks_like(text):
+        try:
+            return pasted.result(text)
+        except pasted.PasteError as error:
+            raise BadInput(f"{name}: {error}") from None
+    raise BadInput(
+        f"{name}: not a probe result ({reason}), a NodeReport (kind: {names.REPORT_KIND}), a log of "
+        "nccl-tests or pasted output of `nvidia-smi topo -m`, `nvidia-smi topo -p2p` or `nvidia-smi -q`"
+    )
 
 
 def _decode(text: str) -> Result:

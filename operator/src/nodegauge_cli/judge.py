@@ -1,9 +1,9 @@
 """`nodegauge judge FILE`: judge a probe's result without a cluster or a GPU.
 
 It reads the output of a probe (`python -m nodegauge_probes health` or `nccl`), a termination message, a pod's
-log with either of them, a log of nccl-tests, or a NodeReport, whose NCCL run it grades again.  The judgement
-is the operator's for a node without history, or with the history that `--before` gives.  Scripts can rely on
-the exit code: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
+log with either of them, a log of nccl-tests, pasted output of nvidia-smi, or a NodeReport, whose NCCL run it
+grades again.  The judgement is the operator's for a node without history, or with the history that `--before`
+gives.  Scripts can rely on the exit code: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 from nodegauge_cli.inputs import BadInput, name_of, one_of_kind, report_or_result
 from nodegauge_cli.judge_text import show_health, show_nccl
 from nodegauge_contract import Collective, Result
+from nodegauge_contract.model import PASTED
 from nodegauge_judge import Judgement, Thresholds, ThresholdsInvalid, Verdict, judge_health
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
@@ -59,7 +60,10 @@ EXIT_UNKNOWN = 3
 def judge(
     file: BinaryIO, form: str, policy: Path | None, earlier: BinaryIO | None, collective: str | None
 ) -> None:
-    """Judge the probe result, NodeReport or nccl-tests log in FILE (- for standard input).
+    """Judge the probe result, NodeReport, nccl-tests log or nvidia-smi output in FILE.
+
+    FILE is - for standard input.  Of nvidia-smi it reads what people paste: `topo -m`,
+    `topo -p2p r|w|n|a|p`, `-q` and `-q -x`, several of them in one file.
 
     \b
     Exit code: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
@@ -70,6 +74,7 @@ def judge(
       kubectl logs -n nodegauge PROBE-POD | nodegauge judge -
       all_reduce_perf -b 8 -e 1G -f 2 -g 8 | nodegauge judge -
       kubectl get nodereport NODE -o yaml | nodegauge judge -
+      (nvidia-smi topo -m; nvidia-smi -q) | nodegauge judge -
     """
     criteria = _Criteria.of(policy)
     document = report_or_result(file, collective=Collective(collective) if collective else None)
@@ -79,7 +84,11 @@ def judge(
             raise click.UsageError("--before is for results; a NodeReport contains its own history")
         judgement = nccl = _regraded(name_of(file), document, criteria)
         show = partial(show_nccl, nccl, node=document.name)
-    elif document.probe == "health":
+    elif document.probe in ("health", PASTED):
+        if document.probe == PASTED and earlier is not None:
+            raise click.UsageError(
+                "--before is for results of probes; nobody knows what happened between two pastes"
+            )
         judgement = health = _health(document, earlier=earlier, criteria=criteria)
         show = partial(show_health, document, health)
     else:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nodegauge_contract import Result
+from nodegauge_contract.model import PASTED
 from nodegauge_judge import (
     CATALOGUE,
     Answer,
@@ -90,10 +91,12 @@ def _health_head(result: Result, judgement: Judgement) -> Table:
     if judgement.readable:
         table.add_row("load", _LOADS[judgement.load])
         table.add_row("heat", _heat(judgement))
-        table.add_row("psu", _SUPPLIES[judgement.psu])
-        for taint in _taints(judgement.answers):
-            table.add_row("taint", taint)
-    source = [f"driver {judgement.driver}"] if judgement.driver else []
+        if result.probe != PASTED:
+            table.add_row("psu", _SUPPLIES[judgement.psu])
+            for taint in _taints(judgement.answers):
+                table.add_row("taint", taint)
+    source = ["pasted text"] if result.probe == PASTED else []
+    source += [f"driver {judgement.driver}"] if judgement.driver else []
     source += [f"node {result.node}"] if result.node else []
     source += [f"run {result.run}"] if result.run else []
     if source:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from nodegauge_contract import Gpu, Result
 from nodegauge_contract.matrix import render
+from nodegauge_contract.model import PASTED
 from nodegauge_judge import gate_answers, load
 from nodegauge_judge.case import Case, HealthRule, text
 from nodegauge_judge.history.model import History
 from nodegauge_judge.history.update import remember
 from nodegauge_judge.interconnect import classify
+from nodegauge_judge.interconnect.nvlink_state import pasted_evidence, without_table
 from nodegauge_judge.model import (
     Answer,
     Finding,
@@ -65,13 +69,14 @@ def judge_health(
         node=node or NodeFacts(),
         interval=interval,
     )
-    observed = [finding for rule in HEALTH_RULES for finding in rule.findings(case)]
+    observed = [_sourced(finding, result) for rule in HEALTH_RULES for finding in rule.findings(case)]
     findings = sorted(observed, key=lambda finding: _WORST_FIRST[finding.severity])
     verdict = _verdict(case, findings)
     readable = verdict is not Verdict.UNKNOWN
     interconnect = classify.decide(case)
     product = _product(result)
-    answers, history = _outcome(case, findings) if readable else ({}, case.history)
+    remembered = readable and result.probe != PASTED  # a paste neither sets nor clears a taint
+    answers, history = _outcome(case, findings) if remembered else ({}, case.history)
     return Judgement(
         verdict=verdict,
         readable=readable,
@@ -87,6 +92,13 @@ def judge_health(
         load=load.of_node(case),
         psu=_power_supply(case, findings) if readable else None,
     )
+
+
+def _sourced(finding: Finding, result: Result) -> Finding:
+    """The finding; from a paste, with a word on what it rests on."""
+    if result.probe != PASTED:
+        return finding
+    return replace(finding, evidence=finding.evidence | {"source": pasted_evidence(result)})
 
 
 def _outcome(case: Case, findings: list[Finding]) -> tuple[dict[str, Answer], History]:
@@ -125,7 +137,8 @@ def _summary(
     if verdict is Verdict.UNKNOWN:
         return _sentence(f"{node}could not be judged: {_why_unjudged(listed)}")
     if not listed:
-        return _sentence(f"{node}healthy{_interconnect_text(interconnect)}")
+        healthy = "nothing wrong in the pasted text" if case.result.probe == PASTED else "healthy"
+        return _sentence(f"{node}{healthy}{_interconnect_text(interconnect)}")
     first, rest = listed[0], len(listed) - 1
     location = "" if first.subject == "node" else f": {first.subject}"
     more = f"; {rest} more finding{'s' if rest > 1 else ''}" if rest else ""
@@ -157,6 +170,8 @@ def _interconnect_text(interconnect: Interconnect) -> str:
 
 def _matrix(result: Result) -> str:
     """The topology matrix with its legend; without it, or empty, if that is too large."""
+    if without_table(result):
+        return ""
     complete = render(result)
     table = complete.partition("\n\n")[0]
     return next((text for text in (complete, table) if len(text.encode()) <= MATRIX_LIMIT), "")

@@ -137,10 +137,12 @@ class InterconnectClass(StrEnum):
 
 
 class Evidence(StrEnum):
-    """The basis of a class: `reported` by NVML alone, or also `measured` by collectives."""
+    """The basis of a class: `reported` by NVML alone, also `measured` by collectives, or read from text that
+    was `pasted` into `nodegauge judge`."""
 
     REPORTED = "reported"
     MEASURED = "measured"
+    PASTED = "pasted"
 
 
 class Interconnect(Struct, frozen=True, rename="camel", kw_only=True):

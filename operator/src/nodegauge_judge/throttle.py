@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import Gpu, ReasonSeen
+from nodegauge_contract.model import PASTED
 from nodegauge_judge import load
 from nodegauge_judge.case import Case, number
 from nodegauge_judge.model import Load, Severity
@@ -241,7 +242,7 @@ def _samples(case: Case, gpu_index: int, bit: int) -> Slowdown | None:
     """By the samples of a bit, if the driver supports it.
 
     A clock change raises the umbrella bit for a moment (nvml.h, nvmlClocksEventReasonHwSlowdown), so for that
-    one bit the P-state must not have changed.
+    one bit the P-state must not have changed.  A paste has one sample, which warns.
     """
     gpu, limits = case.result.gpus[gpu_index], case.thresholds
     read, supported, window = number(gpu.events.read), gpu.events.supported, gpu.window
@@ -257,7 +258,7 @@ def _samples(case: Case, gpu_index: int, bit: int) -> Slowdown | None:
     severity = None
     if all_of_them and window.seconds >= limits.bit_fail_seconds:
         severity = Severity.FAIL
-    elif bit_seen.longest >= limits.bit_warn_samples:
+    elif bit_seen.longest >= (1 if case.result.probe == PASTED else limits.bit_warn_samples):
         severity = Severity.WARN
     why = "the P-state unchanged" if umbrella else ""
     return Slowdown(source=Source.SAMPLES, amount=bit_seen.samples, span=read, severity=severity, why=why)

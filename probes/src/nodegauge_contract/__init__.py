@@ -5,7 +5,8 @@ judge reads it, people pipe it through `jq`.  It holds raw numbers with units an
 could not be read is `{"unavailable": "<reason>"}`; it is never a zero and never omitted.
 
 The names below are the public entry: the document's types, `encode`, `decode` and their errors.  Limits,
-NVLink counting (`nvlink`) and the parser of nccl-tests (`nccl_tests`) are imported from their own modules.
+NVLink counting (`nvlink`) and the parsers of nccl-tests (`nccl_tests`) and nvidia-smi (`pasted`) are
+imported from their own modules.
 
 Pure: no clock, no environment, no I/O, no knowledge of NVML or Kubernetes.
 """

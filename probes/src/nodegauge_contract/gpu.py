@@ -21,8 +21,9 @@ class LinkGroup(Struct, frozen=True, kw_only=True):
     """NVLinks of one GPU with the same readings: `links` are their numbers, so grouping loses nothing.
 
     `state`: 0 inactive, 1 active, 2 sleep, 3 active with traffic disabled.  `p2p`: capability P2P_SUPPORTED.
-    `remote`: PCI id of the far end (`0000:0f:00.0`), `remote_type`: 0 GPU, 1 NPU, 2 switch, 255 unknown.
-    `mbps`: raw signalling rate per direction, MB/s.  `version`: NVML's NVLink version enumeration.
+    `remote`: PCI id of the far end (`0000:0f:00.0`), from a pasted table its name (`GPU3`).  `remote_type`:
+    0 GPU, 1 NPU, 2 switch, 255 unknown.  `mbps`: raw signalling rate per direction, MB/s.  `version`: NVML's
+    NVLink version enumeration.
     """
 
     links: Annotated[list[Annotated[int, Meta(ge=0, le=255)]], Meta(max_length=MAX_LINKS)]

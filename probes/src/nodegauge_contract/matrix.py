@@ -181,8 +181,7 @@ def _legend(look: Style) -> str:
 
 
 def _nic_legend(result: Result, look: Style) -> list[str]:
-    if look < Style.NUMBERED_NICS or not result.nics.names:
+    names = result.nics.names
+    if look < Style.NUMBERED_NICS or not names or names == _nic_names(result, look):
         return []
-    return [
-        "\n".join(["NIC Legend:", "", *(f"  NIC{n}: {name}" for n, name in enumerate(result.nics.names))])
-    ]
+    return ["\n".join(["NIC Legend:", "", *(f"  NIC{n}: {name}" for n, name in enumerate(names))])]

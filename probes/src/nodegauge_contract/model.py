@@ -20,6 +20,8 @@ from nodegauge_contract.nccl import NcclResult
 from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short, Str, Text, Unavailable
 
 SCHEMA = "nodegauge.dev/probe-result"
+PASTED = "pasted"
+"""The `probe` of a document that was read from pasted output of nvidia-smi (`pasted`)."""
 MAJOR, MINOR = 1, 3
 MAX_GPUS = 64
 MAX_NICS = 64

@@ -122,7 +122,7 @@ class _Counting:
     def __init__(self, result: Result) -> None:
         self._gpus = result.gpus
         self._nvlink = result.pairs.nvlink
-        self._index_by_pci = {
+        self._index_by_pci = {f"gpu{i}": i for i in range(len(self._gpus))} | {
             gpu.pci.lower(): i for i, gpu in enumerate(self._gpus) if isinstance(gpu.pci, str)
         }
         self._mig = tuple(i for i, gpu in enumerate(self._gpus) if gpu.mig == 1)

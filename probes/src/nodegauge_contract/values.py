@@ -49,6 +49,7 @@ class ProblemKind(StrEnum):
     NO_PERMISSION = "no-permission"
     NVML_ERROR = "nvml-error"
     NO_ENGINE = "no-engine"
+    PASTE_INCOMPLETE = "paste-incomplete"
 
 
 class Problem(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from math import floor
 
+from msgspec.structs import replace
+
+from nodegauge_contract.model import PASTED
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, clip, short_name
 from nodegauge_judge.interconnect import board, fabric, nvlink_state
@@ -32,6 +35,7 @@ class Reason(StrEnum):
     NVLINK_RING = "NvlinkRing"
     NVLINK_SOME_PAIRS = "NvlinkSomePairs"
     NO_NVLINK = "NoNvlink"
+    NO_TABLE = "NoTable"
     PROBE_INCOMPLETE = "ProbeIncomplete"
     GPUS_NOT_VISIBLE = "GpusNotVisible"
     GPU_UNREADABLE = "GpuUnreadable"
@@ -74,7 +78,11 @@ def decide(case: Case) -> Interconnect:
         if objection is not None:
             reason, message = objection
             return Interconnect(reason=reason.value, message=message)
-    return _class(case)
+    found = _class(case)
+    if case.result.probe != PASTED:
+        return found
+    message = f"{found.message} ({nvlink_state.pasted_evidence(case.result)})"
+    return replace(found, evidence=Evidence.PASTED, message=message)
 
 
 def _class(case: Case) -> Interconnect:
@@ -115,10 +123,8 @@ def _incomplete(case: Case) -> Objection:
     problem = case.result.problem
     if problem is None:
         return None
-    return (
-        Reason.PROBE_INCOMPLETE,
-        f"the probe did not read everything: {clip(problem.message or problem.kind)}",
-    )
+    what = "the paste is incomplete" if case.result.probe == PASTED else "the probe did not read everything"
+    return Reason.PROBE_INCOMPLETE, f"{what}: {clip(problem.message or problem.kind)}"
 
 
 def _not_visible(case: Case) -> Objection:
@@ -157,6 +163,12 @@ def _virtual(case: Case) -> Objection:
                 f"{short_name(gpu)} is {kind}: the hypervisor hides what joins the GPUs",
             )
     return None
+
+
+def _no_table(case: Case) -> Objection:
+    if not nvlink_state.without_table(case.result):
+        return None
+    return Reason.NO_TABLE, "the paste has no table of `nvidia-smi topo -m`"
 
 
 def _fabric(case: Case) -> Objection:
@@ -240,6 +252,7 @@ _OBJECTIONS: tuple[Callable[[Case], Objection], ...] = (
     _single,
     _mig,
     _virtual,
+    _no_table,
     _fabric,
     _cliques,
     _refused,

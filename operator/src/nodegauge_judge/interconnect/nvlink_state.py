@@ -21,8 +21,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from nodegauge_contract import Gpu, Result, Unavailable
-from nodegauge_contract.model import Grid
+from nodegauge_contract import NOT_READ, Gpu, Result, Unavailable
+from nodegauge_contract.model import PASTED, Grid
 from nodegauge_contract.nvlink import Doubt, Lanes
 from nodegauge_judge.case import Case
 from nodegauge_judge.interconnect import board
@@ -104,7 +104,7 @@ def _countable(case: Case) -> bool:
     """Whether the counts are those of a whole node with several whole GPUs."""
     gpus = case.result.gpus
     whole = len(gpus) > 1 and is_complete(case) and not any(board.shared(gpu) for gpu in gpus)
-    return whole and not case.lanes.mig
+    return whole and not case.lanes.mig and not without_table(case.result)
 
 
 def _could_have_links(gpu: Gpu) -> bool:
@@ -142,7 +142,8 @@ def _siblings(case: Case, gpu_index: int) -> int:
     if not case.lanes.switched:
         return 0
     name = case.result.gpus[gpu_index].name
-    alike = (i for i, gpu in enumerate(case.result.gpus) if isinstance(name, str) and gpu.name == name)
+    named = isinstance(name, str) or case.result.probe == PASTED  # GPUs of a table are alike unless named
+    alike = (i for i, gpu in enumerate(case.result.gpus) if named and gpu.name == name)
     return max((case.lanes.sums[i] for i in alike), default=0)
 
 
@@ -186,6 +187,24 @@ def examine(result: Result, lanes: Lanes) -> list[PairP2p]:
     ]
 
 
+def without_table(result: Result) -> bool:
+    """Whether this is a paste without `topo -m`, which says nothing about NVLinks."""
+    return result.probe == PASTED and not result.pairs.ancestor
+
+
+def not_pasted(result: Result) -> tuple[str, ...]:
+    """Which of P2P and fabric a paste leaves open.  A fabric state of N/A is an answer: there is none."""
+    p2p = all((result.pairs.read, result.pairs.write, result.pairs.nvlink))
+    fabric = all(gpu.fabric.state != NOT_READ for gpu in result.gpus)
+    return tuple(name for name, known in (("P2P", p2p), ("fabric", fabric)) if not known)
+
+
+def pasted_evidence(result: Result) -> str:
+    """What a class and findings from a paste rest on."""
+    unknown = " and ".join(not_pasted(result))
+    return f"from a pasted table: {unknown} not known" if unknown else "from pasted tables"
+
+
 def silently_joined(result: Result, lanes: Lanes) -> list[tuple[int, int]]:
     """Pairs that claim P2P over NVLink while no link between them is reported: one of the two is wrong."""
     size = len(lanes.sums)
@@ -205,6 +224,8 @@ def _pair(result: Result, i: int, j: int, *, links: int) -> PairP2p:
         for status in (_at(grid, i, j), _at(grid, j, i)):
             if isinstance(status, int) and status in _REFUSALS:
                 refused[f"{name} ({_REFUSALS[status]})"] = None
+            elif status is None and result.probe == PASTED:
+                continue  # nobody pasted that table; `pasted_evidence` says so with the class
             elif status != OK:
                 unknown[f"{name} ({_unknown_status(status)})"] = None
     return PairP2p(i=i, j=j, links=links, refused=tuple(refused), unknown=tuple(unknown))

@@ -15,6 +15,7 @@ from nodegauge_judge.rules import (
     memory,
     nics,
     nvlink,
+    pasted,
     pcie,
     power,
     reading,
@@ -38,4 +39,5 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *nics.RULES,
     *sensors.RULES,
     *gpus.DIFFERENCES,
+    *pasted.RULES,
 )

@@ -30,6 +30,7 @@ _CODE_OF_NODE_PROBLEM = _SICK_GPU | {
     ProblemKind.TERMINATED: "probe-terminated",
     ProblemKind.CRASHED: "probe-crashed",
     ProblemKind.TOO_LARGE: "result-too-large",
+    ProblemKind.PASTE_INCOMPLETE: "paste-incomplete",
 }
 _CODE_OF_GPU_ERROR = _SICK_GPU | {ProblemKind.CALL_HUNG: "call-hung"}
 

@@ -121,6 +121,8 @@ def _observe(case: Case, measure: Measure, *, what: str) -> Iterator[Observation
 
 def _amount(slowdown: Slowdown) -> str:
     amount, span = slowdown.amount, slowdown.span
+    if slowdown.source is Source.SAMPLES and slowdown.span == 1:
+        return "at the moment of the reading."
     if slowdown.source is Source.SAMPLES:
         condition = f", {slowdown.why}" if slowdown.why else ""
         return f"in {amount:g} of {span:g} samples of the window{condition}."
