@@ -99,17 +99,17 @@ def test_damage_gives_the_same_class_or_none(name: str) -> None:
     chance = random.Random(name)
     text = read(name)
     for _ in range(60):
-        place = chance.randrange(len(text))
+        position = chance.randrange(len(text))
         length = chance.choice((1, 1, 2, 8, 80))
         damaged = chance.choice(
             (
-                text[:place],
-                text[place:],
-                text[:place] + text[place + length :],
-                text[:place] + "\n" + text[place:],
-                text[:place] + " " + text[place:],
-                text[:place] + text[place : place + length] + text[place:],
-                "\n".join(line[:place] for line in text.splitlines()),
+                text[:position],
+                text[position:],
+                text[:position] + text[position + length :],
+                text[:position] + "\n" + text[position:],
+                text[:position] + " " + text[position:],
+                text[:position] + text[position : position + length] + text[position:],
+                "\n".join(line[:position] for line in text.splitlines()),
             )
         )
         assert class_of(damaged) in (TABLES[name], None), damaged

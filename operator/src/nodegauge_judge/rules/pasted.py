@@ -26,19 +26,21 @@ def without_health(case: Case) -> Iterator[Observation]:
     if case.result.probe != PASTED or case.result.problem is not None:
         return
     lacking = {
-        short_name(gpu): words for gpu in case.result.gpus if gpu.error is None and (words := _lacking(gpu))
+        short_name(gpu): missing
+        for gpu in case.result.gpus
+        if gpu.error is None and (missing := _lacking(gpu))
     }
     if lacking:
-        name, words = next(iter(lacking.items()))
+        name, missing = next(iter(lacking.items()))
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        what = "The paste has no `nvidia-smi -q`" if len(words) > 1 else f"{name}{more} has no {words[0]}"
+        what = "The paste has no `nvidia-smi -q`" if len(missing) > 1 else f"{name}{more} has no {missing[0]}"
         message = f"{what}, so the GPUs' health is not known."
         yield Observation(
             severity=Severity.WARN,
             location="node",
             short="node",
             message=message,
-            evidence={"lacking": ", ".join(words)},
+            evidence={"lacking": ", ".join(missing)},
         )
 
 

@@ -60,36 +60,36 @@ class Query(Struct, kw_only=True):
 
 def query(text: str, lines: Sequence[str]) -> Query:
     """All outputs of `-q` in a paste; `lines` is the cleaned text.  Raises `QueryError`."""
-    found = Query()
+    output = Query()
     if _XML in text or _XML.replace("<", "&lt;") in text:
-        _read_xml(found, unquoted(text))
+        _read_xml(output, unquoted(text))
     else:
-        _read_text(found, lines)
+        _read_text(output, lines)
     for line in lines:
         if match := _LOST.search(line):
-            found.lost[match[1].lower()] = match[2].strip()
-    _check(found)
-    return found
+            output.lost[match[1].lower()] = match[2].strip()
+    _check(output)
+    return output
 
 
-def _check(found: Query) -> None:
+def _check(output: Query) -> None:
     seen: dict[str, int] = {}
-    for gpu in found.gpus:
+    for gpu in output.gpus:
         if gpu.pci in seen:
             raise QueryError(
                 f"line {gpu.line}: GPU {gpu.pci} again, after line {seen[gpu.pci]}: judge outputs of "
                 "different times or machines separately"
             )
         seen[gpu.pci] = gpu.line
-    if len(found.gpus) > MAX_GPUS:
-        raise QueryError(f"line {found.gpus[MAX_GPUS].line}: more than {MAX_GPUS} GPUs")
+    if len(output.gpus) > MAX_GPUS:
+        raise QueryError(f"line {output.gpus[MAX_GPUS].line}: more than {MAX_GPUS} GPUs")
 
 
 def _name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
-def _read_text(found: Query, lines: Sequence[str]) -> None:
+def _read_text(output: Query, lines: Sequence[str]) -> None:
     gpu: GpuText | None = None
     section = outer = ""
     started = False
@@ -98,30 +98,30 @@ def _read_text(found: Query, lines: Sequence[str]) -> None:
             started, gpu = True, None
         elif match := _GPU.match(line):
             gpu, section, outer, started = GpuText(line=number, pci=match[1].lower()), "", "", True
-            found.gpus.append(gpu)
+            output.gpus.append(gpu)
         elif started and (match := _VALUE.match(line)) and not _COMMAND.match(line):
-            _add_value(found, gpu, (outer, section, _name(match[1])), (match[2] or "").strip())
+            _add_value(output, gpu, (outer, section, _name(match[1])), (match[2] or "").strip())
         elif gpu is not None and _HEADING.match(line):
             section = _name(line)
             outer = section if section in NESTED else outer
             gpu.whole |= section in ("processes", "compute_processes")
         elif line.strip() and _COMMAND.match(line):
             gpu, started = None, False
-    for gpu in found.gpus:
+    for gpu in output.gpus:
         gpu.whole |= "product_name" not in gpu.values and "/product_name" not in gpu.values
 
 
-def _add_value(found: Query, gpu: GpuText | None, key: tuple[str, str, str], value: str) -> None:
+def _add_value(output: Query, gpu: GpuText | None, key: tuple[str, str, str], value: str) -> None:
     outer, section, name = key
     if gpu is not None:
         _put(gpu.values, (outer, section), name, value)
         gpu.whole |= name in ("processes", "compute_processes")
     elif name == "driver_version":
-        found.driver = value
+        output.driver = value
     elif name == "cuda_version":
-        found.cuda = value
+        output.cuda = value
     elif name == "attached_gpus" and value.isdecimal():
-        found.attached = max(int(value), found.attached or 0)
+        output.attached = max(int(value), output.attached or 0)
 
 
 def _put(values: dict[str, str], sections: tuple[str, str], name: str, value: str) -> None:
@@ -132,16 +132,16 @@ def _put(values: dict[str, str], sections: tuple[str, str], name: str, value: st
         values.setdefault(f"{outer}/{section}/{name}", value)
 
 
-def _read_xml(found: Query, text: str) -> None:
+def _read_xml(output: Query, text: str) -> None:
     starts = [match.start() for match in re.finditer(_XML, text)]
     for start, following in zip_longest(starts, starts[1:]):
         part = text[start:following]
         end = part.find(_XML_END)
         line = text.count("\n", 0, start) + 1
-        _read_log(found, part[: end + len(_XML_END)] if end >= 0 else part, line)
+        _read_log(output, part[: end + len(_XML_END)] if end >= 0 else part, line)
 
 
-def _read_log(found: Query, text: str, line: int) -> None:
+def _read_log(output: Query, text: str, line: int) -> None:
     """One document; one that is cut gives what was complete before the cut."""
     parser: XMLPullParser[Any] = XMLPullParser(("end",))
     try:
@@ -156,17 +156,17 @@ def _read_log(found: Query, text: str, line: int) -> None:
         if not isinstance(element, Element):
             continue
         if element.tag == "gpu" and "id" in element.attrib:
-            found.gpus.append(
+            output.gpus.append(
                 GpuText(line=line, pci=element.attrib["id"].lower(), values=_flat(element), whole=True)
             )
         elif element.tag == "driver_version":
-            found.driver = (element.text or "").strip()
+            output.driver = (element.text or "").strip()
         elif element.tag == "cuda_version":
-            found.cuda = (element.text or "").strip()
+            output.cuda = (element.text or "").strip()
         elif element.tag == "attached_gpus" and (element.text or "").strip().isdecimal():
-            found.attached = max(int(element.text or ""), found.attached or 0)
-    if not whole and found.attached is None:
-        found.attached = len(found.gpus) + 1
+            output.attached = max(int(element.text or ""), output.attached or 0)
+    if not whole and output.attached is None:
+        output.attached = len(output.gpus) + 1
 
 
 def _flat(gpu: Element) -> dict[str, str]:

@@ -78,7 +78,7 @@ class _Damaged(ValueError):
 
 def tables(lines: Sequence[str]) -> list[Table]:
     """Every table in cleaned lines, in their order."""
-    found: list[Table] = []
+    result: list[Table] = []
     start = previous_end = 0
     while start < len(lines):
         body = _body_after(lines, start)
@@ -88,12 +88,12 @@ def tables(lines: Sequence[str]) -> list[Table]:
         table, end = _read(lines, start, body)
         before = lines[max(previous_end, start - _CONTEXT_LINES) : start + 1]
         _from_command(table, "\n".join(before))
-        found.append(table)
+        result.append(table)
         start = previous_end = end
-    for table, following in zip_longest(found, found[1:]):
+    for table, following in zip_longest(result, result[1:]):
         stop = following.line - 1 if following is not None else len(lines)
         _from_legend(table, "\n".join(lines[table.line : stop]))
-    return found
+    return result
 
 
 def _body_after(lines: Sequence[str], start: int) -> int | None:
@@ -103,8 +103,8 @@ def _body_after(lines: Sequence[str], start: int) -> int | None:
     for index in range(start, min(len(lines), start + _HEADER_LINES)):
         if _ROW.search(lines[index]):
             return index
-        words = lines[index].partition("GPU0")[2] if index == start else lines[index]
-        if re.search(r"[=:;{}()]", words) and not _ELIDED.search(words):
+        text = lines[index].partition("GPU0")[2] if index == start else lines[index]
+        if re.search(r"[=:;{}()]", text) and not _ELIDED.search(text):
             return None
     return None
 
@@ -222,9 +222,9 @@ def _fill(table: Table, columns: list[str], rows: dict[str, _Row], *, affinities
             )
         table.cells.append(cells[: len(gpus)])
         table.nic_cells.append(cells[len(gpus) :])
-        words = rest.split() if len(rest.split()) == affinities else []
-        table.cpus.append(words[0] if words else "")
-        table.memory.append(words[1] if len(words) > 1 else "")
+        affinity = rest.split() if len(rest.split()) == affinities else []
+        table.cpus.append(affinity[0] if affinity else "")
+        table.memory.append(affinity[1] if len(affinity) > 1 else "")
     table.nics = nics
     for name in nics if table.kind is Kind.TOPOLOGY else []:
         table.nic_rows.append(_nic_row(rows.get(name), name, columns=columns)[len(gpus) :])
@@ -248,10 +248,10 @@ def _cells(row: _Row, name: str, *, columns: list[str], pattern: re.Pattern[str]
         position = match.end()
     rest = row.text[position:]
     if len(cells) < len(columns):
-        found = rest.split()[0][:16] if rest.strip() else "the end"
+        next_text = rest.split()[0][:16] if rest.strip() else "the end"
         raise _Damaged(
             f"line {row.line}: the table is cut: row {name} has {len(cells)} of {len(columns)} cells, then "
-            f"{found}"
+            f"{next_text}"
         )
     if pattern.match(rest):
         raise _Damaged(
