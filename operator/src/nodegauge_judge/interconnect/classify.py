@@ -78,11 +78,11 @@ def decide(case: Case) -> Interconnect:
         if objection is not None:
             reason, message = objection
             return Interconnect(reason=reason.value, message=message)
-    found = _class(case)
+    interconnect = _class(case)
     if case.result.probe != PASTED:
-        return found
-    message = f"{found.message} ({nvlink_state.pasted_evidence(case.result)})"
-    return replace(found, evidence=Evidence.PASTED, message=message)
+        return interconnect
+    message = f"{interconnect.message} ({nvlink_state.pasted_evidence(case.result)})"
+    return replace(interconnect, evidence=Evidence.PASTED, message=message)
 
 
 def _class(case: Case) -> Interconnect:
