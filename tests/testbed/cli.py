@@ -24,7 +24,6 @@ from testbed.cluster import read_logs
 from testbed.errors import TestbedError
 from testbed.hardware import FAULTS
 from testbed.kubelet.api import Api
-from testbed.kubelet.errors import KubeletError
 from testbed.nodes import DEFAULT_NODES, Nodes
 from testbed.profiles import names as profile_names
 from testbed.table import table
@@ -262,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
     try:
         options.run(options)
-    except (TestbedError, KubeletError) as error:
+    except TestbedError as error:
         _say(f"testbed: {error}")
         return 1
     except KeyboardInterrupt:

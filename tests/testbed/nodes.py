@@ -10,16 +10,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from testbed.errors import TestbedError
 from testbed.hardware import Hardware, plug
-from testbed.kubelet.desired import DesiredFile, NodeSpec, Power, record
+from testbed.kubelet import context
+from testbed.kubelet.desired import DesiredFile, NodeSpec
 from testbed.profiles import names as profile_names
-
-Object = dict[str, Any]
 
 WAIT_SECONDS = 300.0
 LOOK_SECONDS = 0.02
@@ -31,6 +28,17 @@ DEFAULT_NODES: Mapping[str, str | None] = {
     "system-1": None,
 }
 """What `python -m testbed up` plugs: node to profile; None is a node without GPUs."""
+
+
+def told_to_kubelet(plugged: Hardware) -> context.Hardware:
+    """What a kubelet, in another process, needs to know of plugged hardware."""
+    return context.Hardware(
+        gpu_count=plugged.gpu_count,
+        gpu_product=plugged.gpu_product,
+        gpu_capacity=plugged.gpu_capacity,
+        environment=plugged.env(),
+        node_labels=dict(plugged.node_labels),
+    )
 
 
 class Nodes:
@@ -69,7 +77,7 @@ class Nodes:
         specs = {
             name: NodeSpec(
                 profile=profile,
-                hardware=record(self._plug(name, profile)) if profile else None,
+                hardware=told_to_kubelet(self._plug(name, profile)) if profile else None,
             )
             for name, profile in profiles.items()
         }
@@ -83,31 +91,17 @@ class Nodes:
 
     def restart(self, name: str) -> None:
         """Reboot a node: its containers are killed, its boot id is new, what is broken stays broken."""
-        self._reboot(name)
-        self._change({name: replace(self.spec(name).restarted(), power=Power.ON)})
-
-    def power_off(self, name: str) -> None:
-        """Pull the plug: containers die; the Node stays until the control plane misses its heartbeats."""
-        self._change({name: replace(self.spec(name), power=Power.OFF)})
-
-    def power_on(self, name: str) -> None:
-        """Start a node that was powered off."""
-        self._reboot(name)
-        self._change({name: replace(self.spec(name), power=Power.ON)})
+        if self.spec(name).profile is not None:
+            self.hardware(name).reboot()
+        self._change({name: self.spec(name).restarted()})
 
     def hardware(self, name: str) -> Hardware:
         """The hardware of a node; TestbedError when it has none."""
         profile = self.spec(name).profile
         if profile is None:
-            raise TestbedError(f"node {name} has no GPUs: choose one of {', '.join(self._with_hardware())}")
+            others = sorted(name for name, spec in self.specs().items() if spec.profile)
+            raise TestbedError(f"node {name} has no GPUs: choose one of {', '.join(others)}")
         return Hardware.open(self._hardware / name)
-
-    def _reboot(self, name: str) -> None:
-        if self.spec(name).profile is not None:
-            self.hardware(name).reboot()
-
-    def _with_hardware(self) -> list[str]:
-        return sorted(name for name, spec in self.specs().items() if spec.profile)
 
     def _plug(self, name: str, profile: str) -> Hardware:
         if profile not in profile_names():
@@ -122,18 +116,17 @@ class Nodes:
                     nodes.pop(name, None)
                 else:
                     nodes[name] = spec
-        self.wait(changes)
+        self._wait(changes)
 
-    def wait(self, names: Mapping[str, object], *, seconds: float = WAIT_SECONDS) -> None:
+    def _wait(self, names: Mapping[str, object]) -> None:
         """Until the host has carried out the present file; TestbedError with its words when it cannot."""
         revision = self._file.read().revision
-        until = time.monotonic() + seconds
+        until = time.monotonic() + WAIT_SECONDS
         while True:
             seen = self._file.observed()
-            states = {name: seen.nodes.get(name, "off") for name in names}
-            done = all(state in ("running", "off") for state in states.values())
-            if seen.revision >= revision and done:
+            states = {name: seen.nodes.get(name, "running") for name in names}
+            if seen.revision >= revision and set(states.values()) == {"running"}:
                 return
             if time.monotonic() > until:
-                raise TestbedError(f"nodes not as asked after {seconds:g} s ({states}): see {self.log}")
+                raise TestbedError(f"nodes not as asked after {WAIT_SECONDS:g} s ({states}): see {self.log}")
             time.sleep(LOOK_SECONDS)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from testbed.kubelet.memory_limit import limit_of
 from testbed.kubelet_comparison import facts, recorded
 from testbed.kubelet_comparison.declared import DECLARED, EVERYTHING, Difference, complaints
 from testbed.kubelet_comparison.perform import EVERY_POD
@@ -93,17 +92,3 @@ def test_texts_are_compared_without_what_changes_every_time() -> None:
     """Ids and numbers of the moment, but not the words."""
     assert facts.without_ids(f"pod main-run-0123abcd of {'a' * 64}: no") == "pod main of ID: no"
     assert facts.without_ids("b" * 4096).startswith("4096 bytes: bbb")
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("64Mi", 1 << 26), ("1Gi", 1 << 30), ("5k", 5000.0), ("0.5M", 5e5), ("77", 77.0), ("2500m", 2.5)],
-)
-def test_a_memory_limit_is_read_as_kubernetes_writes_it(text: str, size: float) -> None:
-    """Quantities with binary and decimal suffixes."""
-    assert limit_of({"resources": {"limits": {"memory": text}}}) == size
-
-
-def test_without_a_memory_limit_there_is_none() -> None:
-    """Requests are for the scheduler."""
-    assert limit_of({"resources": {"requests": {"memory": "1Mi"}}}) is None

@@ -1,4 +1,4 @@
-"""The pure rules of the simulated kubelet: phases, images, environment, ports."""
+"""The pure rules of the simulated kubelet: phases, images, environment, the file of nodes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from testbed.kubelet import Backoff, Image, RecordedHardware
-from testbed.kubelet.desired import DesiredFile, NodeSpec, Power
+from testbed.kubelet.context import Hardware
+from testbed.kubelet.desired import DesiredFile, NodeSpec
 from testbed.kubelet.environment import expand, hook_environment, sees_driver
-from testbed.kubelet.errors import ImageMissing, KubeletError, StartFailed
-from testbed.kubelet.images import find
-from testbed.kubelet.messages import last_words
-from testbed.kubelet.ports import move_port, resolve_port
+from testbed.kubelet.errors import ImageMissing, StartFailed
+from testbed.kubelet.images import Image, find
 from testbed.kubelet.status import Record, Running, Terminated, Waiting, conditions, phase
 
 GOOD = Terminated(code=0, reason="Completed")
@@ -27,32 +25,28 @@ def record(state: Waiting | Running | Terminated, **more: Any) -> Record:
 
 
 @pytest.mark.parametrize(
-    ("init", "main", "over", "expected"),
+    ("records", "over", "expected"),
     [
-        ([], [record(Waiting())], False, "Pending"),
-        ([], [record(UP), record(Waiting())], False, "Pending"),
-        ([], [record(UP)], False, "Running"),
-        ([], [record(Waiting("CrashLoopBackOff"), last=BAD)], False, "Running"),
-        ([], [record(GOOD, container_id="testbed://1")], False, "Running"),
-        ([], [record(Terminated(code=128, reason="StartError"))], False, "Pending"),
-        ([], [record(GOOD)], True, "Succeeded"),
-        ([], [record(GOOD), record(BAD)], True, "Failed"),
-        ([record(UP)], [record(Waiting())], False, "Pending"),
-        ([record(BAD)], [record(BAD)], True, "Failed"),
-        ([record(UP, sidecar=True, started=True)], [record(UP)], False, "Running"),
-        ([record(BAD, sidecar=True)], [record(GOOD)], True, "Succeeded"),
+        ([record(Waiting())], False, "Pending"),
+        ([record(UP), record(Waiting())], False, "Pending"),
+        ([record(UP)], False, "Running"),
+        ([record(Waiting("CrashLoopBackOff"), last=BAD)], False, "Running"),
+        ([record(GOOD, container_id="testbed://1")], False, "Running"),
+        ([record(Terminated(code=128, reason="StartError"))], False, "Pending"),
+        ([record(GOOD)], True, "Succeeded"),
+        ([record(GOOD), record(BAD)], True, "Failed"),
     ],
 )
-def test_phase(init: list[Record], main: list[Record], over: bool, expected: str) -> None:
+def test_phase(records: list[Record], over: bool, expected: str) -> None:
     """A pod's phase follows its containers, and is final only when none will run again."""
-    assert phase(init=init, main=main, over=over) == expected
+    assert phase(records, over=over) == expected
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
     """lastTransitionTime moves with the status and with nothing else."""
-    before = conditions("Running", init=[], main=[record(UP)], before=[], now="t1")
-    same = conditions("Running", init=[], main=[record(UP)], before=before, now="t2")
-    changed = conditions("Running", init=[], main=[record(UP, ready=True)], before=same, now="t3")
+    before = conditions("Running", [record(UP)], before=[], now="t1")
+    same = conditions("Running", [record(UP)], before=before, now="t2")
+    changed = conditions("Running", [record(UP, ready=True)], before=same, now="t3")
     times = [
         {c["type"]: c["lastTransitionTime"] for c in result}["Ready"] for result in (before, same, changed)
     ]
@@ -128,7 +122,7 @@ def test_who_sees_the_driver(
 def test_every_pod_of_a_node_reads_its_sysfs_but_not_its_driver() -> None:
     """The hook names /sys and /proc for all, the driver for those that get it, before other libraries."""
     environment = {"LD_LIBRARY_PATH": "/drv", "NODEGAUGE_SIM_HARDWARE": "/hw", "NODEGAUGE_SYSFS": "/hw/sys"}
-    hardware = RecordedHardware(gpu_count=1, gpu_product="x", environment=environment)
+    hardware = Hardware(gpu_count=1, gpu_product="x", gpu_capacity=1, environment=environment)
     log, env = Path("/log"), {"LD_LIBRARY_PATH": "/own"}
     without = hook_environment(hardware, driver=False, env=env, termination_log=log)
     assert without == {"NODEGAUGE_TERMINATION_LOG": "/log", "NODEGAUGE_SYSFS": "/hw/sys"}
@@ -137,57 +131,11 @@ def test_every_pod_of_a_node_reads_its_sysfs_but_not_its_driver() -> None:
     assert with_driver["NODEGAUGE_SIM_HARDWARE"] == "/hw"
 
 
-def test_a_port_is_moved_with_its_probes() -> None:
-    """NODEGAUGE_HTTP_PORT gets a free port, and probes by number or name follow it."""
-    env = {"NODEGAUGE_HTTP_PORT": "8080"}
-    moved = move_port(env)
-    assert env["NODEGAUGE_HTTP_PORT"] == str(moved[8080]) != "8080"
-    container = {"ports": [{"name": "http", "containerPort": 8080}]}
-    assert resolve_port("http", container, moved=moved) == moved[8080]
-    assert resolve_port(8080, container, moved=moved) == moved[8080]
-    assert resolve_port(9090, container, moved=moved) == 9090
-    assert move_port({}) == {}
-
-
-def test_the_pods_messages_share_twelve_kilobytes(tmp_path: Path) -> None:
-    """With more than three containers each message is cut shorter; a split character does no harm."""
-    message = tmp_path / "message"
-    message.write_text("ä" * 4000)
-    sentence = last_words(message, tmp_path / "log", code=0, policy="File", containers=4)
-    assert len(sentence.encode()) <= 3072 + 2
-    assert sentence.startswith("ää")
-
-
-def test_backoff_doubles_to_its_limit() -> None:
-    """1, 2, 4, then the limit, also after very many attempts."""
-    backoff = Backoff(first=1, most=5)
-    assert [backoff.pause(n) for n in (0, 1, 2, 3, 10_000)] == [1, 2, 4, 5, 5]
-
-
 def test_the_file_of_nodes_keeps_what_is_written(tmp_path: Path) -> None:
-    """Nodes and their hardware are read as they were written, and every change is a new revision."""
+    """Nodes and their hardware, and how often they were changed."""
     file = DesiredFile(tmp_path)
-    hardware = RecordedHardware(gpu_count=2, gpu_product="x", environment={"A": "b"})
-    node = NodeSpec(profile="p", power=Power.OFF, hardware=hardware)
+    hardware = Hardware(gpu_count=2, gpu_product="x", gpu_capacity=8, environment={"A": "b"})
+    node = NodeSpec(profile="p", hardware=hardware)
     with file.change() as nodes:
         nodes["one"] = node
-    result = file.read()
-    assert result.nodes == {"one": node}
-    assert result.revision == 1
-
-
-def break_off(file: DesiredFile) -> None:
-    """Change the file and fail before the end."""
-    with file.change() as nodes:
-        nodes["one"] = NodeSpec()
-        raise RuntimeError
-
-
-def test_a_failed_change_writes_nothing(tmp_path: Path) -> None:
-    """An error inside a change leaves the file as it was; without a testbed there is nothing to change."""
-    file = DesiredFile(tmp_path)
-    with pytest.raises(RuntimeError):
-        break_off(file)
-    assert file.read().nodes == {}
-    with pytest.raises(KubeletError, match="no testbed"):
-        break_off(DesiredFile(tmp_path / "none" / "kubelet"))
+    assert (file.read().nodes, file.read().revision) == ({"one": node}, 1)

@@ -1,86 +1,97 @@
-"""Pods on the simulated kubelet: placed, waiting, ended, deleted.
+"""What pods find on the simulated kubelet, where a mistake could hide a defect of nodegauge.
 
-How ordinary pods end is compared with a real kubelet in test_comparison.py; here is what that leaves out.
+How ordinary pods end is compared with a real kubelet in test_comparison.py.
 """
 
 from __future__ import annotations
 
-import signal
-import sys
-import time
-import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from testbed.kubelet import python_image
-from testbed.kubelet.process import ContainerProcess, ProcessSpec, alive
-from testbed.pod_runner import (
-    FOREVER,
-    GRANDCHILD,
-    PODS,
-    Object,
-    PodRunner,
-    all_dead,
-    end,
-    say,
-    state,
-    wait_for,
-)
+from testbed.controlplane import ControlPlane
+from testbed.hardware import plug
+from testbed.nodes import told_to_kubelet
+from testbed.pod_runner import PodRunner, pod_runner
 
 pytestmark = pytest.mark.cluster
 
-
-def boot_id() -> str:
-    """The boot id of this machine, which a node without hardware has too."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+SAY = "open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write"
 
 
-async def test_a_node_registers_and_is_schedulable(runner: PodRunner) -> None:
-    """A started kubelet's node is Ready, carries a kubelet's labels, and loses the not-ready taint."""
-
-    async def schedulable() -> Object | None:
-        node = await runner.api.get(f"/api/v1/nodes/{runner.node}")
-        return None if node["spec"].get("taints") else node
-
-    node = await wait_for(schedulable)
-    conditions = {item["type"]: item["status"] for item in node["status"]["conditions"]}
-    assert conditions["Ready"] == "True"
-    assert node["metadata"]["labels"]["kubernetes.io/hostname"] == runner.node
-    assert node["status"]["nodeInfo"]["bootID"] == boot_id()
-    assert "nvidia.com/gpu" not in node["status"]["capacity"]
+@pytest.fixture
+async def runner(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[PodRunner]:
+    """A node of its own for each test."""
+    async with pod_runner(control_plane.kubeconfig, tmp_path) as runner:
+        yield runner
 
 
-async def test_the_real_scheduler_places_pods_on_it(runner: PodRunner) -> None:
-    """A pod without nodeName that selects the node is bound by the scheduler and runs."""
-    selector = {"kubernetes.io/hostname": runner.node}
-    name = await runner.run(say("placed"), nodeName=None, nodeSelector=selector)
-    assert end(await runner.ended(name))["message"] == "placed"
-
-
-async def test_an_unknown_image_is_never_running(runner: PodRunner) -> None:
-    """A pod whose image is not there waits in ImagePullBackOff and Pending, and starts once it is there."""
-    name = await runner.run(say("late"), container={"image": "registry.example/late:1"})
-    pod = await runner.until(
-        name, lambda pod: state(pod).get("waiting", {}).get("reason") == "ImagePullBackOff"
+async def test_only_the_pods_own_environment_gets_in(
+    runner: PodRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables of the kubelet do not leak; downward fields and $(NAME) arrive; no token where none is
+    mounted."""
+    monkeypatch.setenv("LEAK", "from the shell")
+    env = [
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "JOINED", "value": "$(POD)@$(NODE) $$(POD) $(UNKNOWN)"},
+    ]
+    script = (
+        "import os, sys\n"
+        "leaked = [name for name in ('LEAK', 'KUBECONFIG') if name in os.environ]\n"
+        f"{SAY}('|'.join([*leaked, os.environ['JOINED'], sys.argv[1]]))"
     )
-    assert pod["status"]["phase"] == "Pending"
-    assert not runner.pids(name)
-    runner.kubelet.images["late"] = python_image()
-    assert end(await runner.ended(name))["message"] == "late"
+    name = await runner.run(
+        script, container={"env": env, "args": ["$(NODE)"]}, automountServiceAccountToken=False
+    )
+    expected = f"{name}@{runner.node} $(POD) $(UNKNOWN)|{runner.node}"
+    assert await runner.last_words(name) == expected
+    assert not list(runner.files(name).rglob("token"))
 
 
-async def test_missing_configuration_waits_for_it(runner: PodRunner) -> None:
-    """A container that needs an absent ConfigMap waits in CreateContainerConfigError and then starts."""
-    key = f"config-{uuid.uuid4().hex[:8]}"
-    reference = {"configMapKeyRef": {"name": key, "key": "word"}}
-    script = "import os; open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write(os.environ['WORD'])"
-    name = await runner.run(script, container={"env": [{"name": "WORD", "valueFrom": reference}]})
-    reason = "CreateContainerConfigError"
-    await runner.until(name, lambda pod: state(pod).get("waiting", {}).get("reason") == reason)
-    body = {"metadata": {"name": key}, "data": {"word": "found"}}
-    await runner.api.create("/api/v1/namespaces/default/configmaps", body)
-    assert end(await runner.ended(name))["message"] == "found"
+SERVER = """
+import http.server, os
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(500 if os.path.exists('sick-' + self.path.strip('/')) else 200)
+        self.end_headers()
+http.server.HTTPServer(('127.0.0.1', int(os.environ['NODEGAUGE_HTTP_PORT'])), Answer).serve_forever()
+"""
+
+
+def check(path: str, **more: Any) -> dict[str, Any]:
+    """A probe that asks for this path every second; a file `sick-PATH` makes the server answer 500."""
+    return {
+        "httpGet": {"path": f"/{path}", "port": "http"},
+        "periodSeconds": 1,
+        "failureThreshold": 1,
+        **more,
+    }
+
+
+async def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) -> None:
+    """A failing readiness check takes Ready away; a failing liveness check restarts the container."""
+    container = {
+        "env": [{"name": "NODEGAUGE_HTTP_PORT", "value": "8080"}],
+        "ports": [{"name": "http", "containerPort": 8080}],
+        "readinessProbe": check("ready"),
+        "livenessProbe": check("live", initialDelaySeconds=2),
+    }
+    name = await runner.run(
+        SERVER, container=container, restartPolicy="Always", terminationGracePeriodSeconds=1
+    )
+
+    def ready(pod: Any) -> str:
+        return next((c["status"] for c in pod["status"].get("conditions", []) if c["type"] == "Ready"), "")
+
+    await runner.until(name, lambda pod: ready(pod) == "True")
+    (runner.files(name) / "sick-ready").touch()
+    await runner.until(name, lambda pod: ready(pod) == "False")
+    (runner.files(name) / "sick-live").touch()
+    await runner.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
 
 
 async def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None:
@@ -90,58 +101,42 @@ async def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None
         container={"volumeMounts": [{"name": "host", "mountPath": "/host"}]},
         volumes=[{"name": "host", "hostPath": {"path": "/"}}],
     )
-    pod = await runner.until(name, lambda pod: "message" in state(pod).get("waiting", {}))
-    assert "mounts nothing (hostPath)" in state(pod)["waiting"]["message"]
+
+    def refusal(pod: Any) -> str:
+        state = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {})
+        return str(state.get("waiting", {}).get("message", ""))
+
+    pod = await runner.until(name, refusal)
+    assert "mounts nothing (hostPath)" in refusal(pod)
 
 
-async def test_an_old_event_starts_nothing_again(runner: PodRunner, tmp_path: Path) -> None:
-    """An event from before a pod's final status, read after it, does not run the pod a second time."""
-    runs = tmp_path / "runs"
-    name = await runner.run(f"open({str(runs)!r}, 'a').write('x')")
-    await runner.ended(name)
-    pod = await runner.pod(name)
-    assert pod is not None
-    pod["status"] = {"phase": "Running"}
-    runner.kubelet._observe("MODIFIED", pod)
-    again = await runner.run(say("later"))
-    await runner.ended(again)
-    assert runs.read_text() == "x"
-    assert (await runner.pod(name) or {})["status"]["phase"] == "Succeeded"
+ASK_NVML = f"""
+import os
+import pynvml
+try:
+    pynvml.nvmlInit()
+    name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+    words = f'{{pynvml.nvmlDeviceGetCount()}} {{name}}'
+except pynvml.NVMLError as error:
+    words = type(error).__name__
+{SAY}(words + ' ' + os.environ['NODEGAUGE_SYSFS'])
+"""
 
 
-async def test_a_signal_does_not_swallow_the_exit_code(tmp_path: Path) -> None:
-    """A container that ends while it is being signalled keeps its own exit code."""
-    spec = ProcessSpec(
-        argv=[sys.executable, "-c", "raise SystemExit(5)"], env={}, cwd=tmp_path, log=tmp_path / "log"
-    )
-    process = await ContainerProcess.launch(spec)
-    block_until_ended(process)
-    process.signal(signal.SIGTERM)
-    process.signal(signal.SIGKILL)
-    assert await process.wait() == 5
-
-
-def block_until_ended(process: ContainerProcess) -> None:
-    """Wait while the event loop stands still, so that the container's exit code is not read yet."""
-    while process._shim.poll() is None:
-        time.sleep(0.005)
-
-
-async def test_a_forced_deletion_kills_at_once(runner: PodRunner) -> None:
-    """A pod that vanishes from the API leaves no process behind."""
-    name = await runner.run(FOREVER)
-    await runner.running(name)
-    pids = runner.pids(name)
-    await runner.api.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0})
-    await all_dead(pids)
-
-
-async def test_a_background_process_ends_with_its_container(runner: PodRunner, tmp_path: Path) -> None:
-    """What a container leaves running dies when its first process ends."""
-    script = (
-        "import os, subprocess, sys\n"
-        f"{GRANDCHILD}"
-        "open(os.environ['NODEGAUGE_TERMINATION_LOG'], 'w').write(str(child.pid))"
-    )
-    status = await runner.ended(await runner.run(script))
-    assert not alive(int(end(status)["message"]))
+async def test_plugged_hardware_reaches_the_real_pynvml(control_plane: ControlPlane, tmp_path: Path) -> None:
+    """A pod that asks for the driver finds the profile's GPUs, one that asks for some, as many; one that does
+    neither, or says void, none."""
+    hardware = plug("titan-rtx-nv2", tmp_path / "hardware")
+    sysfs, everything = hardware.env()["NODEGAUGE_SYSFS"], {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+    none = f"NVMLError_LibraryNotFound {sysfs}"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"env": [everything]}, f"2 TITAN RTX {sysfs}"),
+        ({"resources": {"limits": {"nvidia.com/gpu": "1"}}}, f"1 TITAN RTX {sysfs}"),
+        ({"env": []}, none),
+        ({"env": [{**everything, "value": "void"}]}, none),
+    ]
+    node = told_to_kubelet(hardware)
+    async with pod_runner(control_plane.kubeconfig, tmp_path, hardware=node) as runner:
+        pods = [(await runner.run(ASK_NVML, container=container), words) for container, words in cases]
+        for name, words in pods:
+            assert await runner.last_words(name) == words

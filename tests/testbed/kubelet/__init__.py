@@ -2,24 +2,5 @@
 
 For machines without a container engine, without root and without a GPU.  It exists so that the whole way from
 `helm install` to a labelled node is run by the real control plane and the real programs; it decides nothing
-about GPUs.  `Kubelet` is one node; `python -m testbed.kubelet` hosts many in one process.
+about GPUs.  `agent.Kubelet` is one node; `python -m testbed.kubelet` hosts many in one process.
 """
-
-from testbed.kubelet.agent import Kubelet, NodeObject
-from testbed.kubelet.context import Backoff, Hardware, RecordedHardware, Timing
-from testbed.kubelet.errors import KubeletError
-from testbed.kubelet.images import Image, default_images, host_image, python_image
-
-__all__ = [
-    "Backoff",
-    "Hardware",
-    "Image",
-    "Kubelet",
-    "KubeletError",
-    "NodeObject",
-    "RecordedHardware",
-    "Timing",
-    "default_images",
-    "host_image",
-    "python_image",
-]

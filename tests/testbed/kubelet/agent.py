@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
 
+from testbed.errors import ApiError
 from testbed.kubelet.api import Api, retry
-from testbed.kubelet.context import Hardware, NodeContext, Timing
+from testbed.kubelet.context import Hardware, NodeContext
 from testbed.kubelet.devices import Devices
-from testbed.kubelet.errors import ApiError, ApiUnreachable, KubeletError
+from testbed.kubelet.errors import ApiUnreachable, KubeletError
 from testbed.kubelet.images import default_images
-from testbed.kubelet.node import NodeAgent, delete_node
+from testbed.kubelet.node import NodeAgent
 from testbed.kubelet.pod import PodWorker, directory_name, is_terminal, remove
 
 Object = dict[str, Any]
@@ -31,13 +31,6 @@ PODS = "/api/v1/pods"
 RECONNECT_SECONDS = 0.2
 KEPT_PODS = 200
 """Ended pods whose logs stay, for whoever wants to know why."""
-
-
-class NodeObject(Enum):
-    """What becomes of the Node when its kubelet stops."""
-
-    KEEP = "keep"
-    DELETE = "delete"
 
 
 class Kubelet:
@@ -59,16 +52,12 @@ class Kubelet:
         self._server = server
         self._directory = directory
         self._hardware = hardware
-        self.images = default_images()
-        """The images that this node has; one that is added is found by pods that wait for it."""
-        self._timing = Timing()
         self._workers: dict[str, tuple[PodWorker, asyncio.Task[None]]] = {}
         self._done: set[str] = set()
         """Pods whose status is final: an event that is older than that status must not start them again."""
         self._removals: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._node: NodeContext | None = None
-        self._agent: NodeAgent | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -85,51 +74,36 @@ class Kubelet:
     async def start(self) -> None:
         """Register the node and begin to run its pods; raises what the API server answers when that fails."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        api = await Api.connect(self._server, agent=f"kubelet-testbed/{self.name}")
-        http = aiohttp.ClientSession()
         self._node = NodeContext(
             name=self.name,
-            api=api,
-            http=http,
-            images=self.images,
+            api=await Api.connect(self._server, agent=f"kubelet-testbed/{self.name}"),
+            http=aiohttp.ClientSession(),
+            images=default_images(),
             directory=self._directory.resolve(),
             hardware=self._hardware,
-            timing=self._timing,
             devices=Devices(self._hardware),
         )
-        self._agent = NodeAgent(
-            api,
-            name=self.name,
-            hardware=self._hardware,
-            timing=self._timing,
-            address=self._node.address,
-            devices=self._node.devices,
-        )
+        agent = NodeAgent(self._node)
         try:
-            await self._agent.register(self._node.now())
+            await agent.register()
         except BaseException:
             await self._disconnect()
             raise
         self._tasks = [
-            asyncio.create_task(self._agent.keep_ready(self._node.now), name=f"heartbeat {self.name}"),
-            asyncio.create_task(self._agent.follow_devices(self._node.now), name=f"devices {self.name}"),
+            asyncio.create_task(agent.keep_ready(), name=f"heartbeat {self.name}"),
+            asyncio.create_task(agent.follow_devices(), name=f"devices {self.name}"),
             asyncio.create_task(self._watch_pods(), name=f"pods {self.name}"),
         ]
         for task in self._tasks:
             task.add_done_callback(_tell)
 
-    async def stop(self, node: NodeObject = NodeObject.KEEP) -> None:
-        """Kill every container at once and leave, as a node that loses power does; the pods' status stays.
-
-        With DELETE the Node is removed as well.
-        """
+    async def stop(self) -> None:
+        """Kill every container at once and leave, as a node that loses power does; the pods' status stays."""
         workers = [task for _, task in self._workers.values()]
         await _cancel([*self._tasks, *workers, *self._removals])
         self._tasks = []
         self._workers.clear()
         await self._disconnect()
-        if node is NodeObject.DELETE:
-            await delete_node(self._server, self.name)
 
     async def _disconnect(self) -> None:
         if self._node is not None:

@@ -1,13 +1,14 @@
 """The few calls that a kubelet makes, on plain dictionaries.
 
 Not the typed client: a kubelet passes objects through (a pod's status is merged into what others wrote), and
-a thousand short pods should not spend their time in model classes.  Reading the kubeconfig is left to
-`kubernetes.aio`.  Nothing here decides anything; `retry()` repeats, and only over transport failures.
+a thousand short pods should not spend their time in model classes.  Nothing here decides anything; `retry()`
+repeats, and only over transport failures.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import random
 import ssl
@@ -16,10 +17,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
-from kubernetes.aio import client as kubernetes_client
-from kubernetes.aio import config as kubernetes_config
+import yaml
 
-from testbed.kubelet.errors import ApiError, ApiUnreachable
+from testbed.errors import ApiError
+from testbed.kubelet.errors import ApiUnreachable
+from testbed.rest import MERGE, STRATEGIC
+
+__all__ = ["MERGE", "STRATEGIC"]
 
 Object = dict[str, Any]
 
@@ -27,39 +31,36 @@ CALL_TIMEOUT = aiohttp.ClientTimeout(total=10)
 WATCH_SECONDS = 300
 LINE_LIMIT = 4 * 1024 * 1024
 """Bytes of the longest watch event: etcd refuses objects above 1.5 MiB."""
-STRATEGIC = "application/strategic-merge-patch+json"
-MERGE = "application/merge-patch+json"
 
 
 class Api:
-    """A session with one API server; close it with `close()` or use it as an async context manager."""
+    """A session with one API server; close it with `close()` or use it as an async context manager.
 
-    def __init__(self, session: aiohttp.ClientSession, *, server: str, ca: str | None) -> None:
+    `authority`: the certificates that verify the server, as PEM.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession, *, server: str, authority: str) -> None:
         self.server = server
-        self.ca_file = ca
+        self.authority = authority
         self._session = session
 
     @classmethod
     async def connect(cls, kubeconfig: Path, *, agent: str) -> Self:
-        """Read the kubeconfig's current context; the library's error when it is unusable."""
-        configuration = kubernetes_client.Configuration()
-        await kubernetes_config.load_kube_config(str(kubeconfig), client_configuration=configuration)
-        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-        if not configuration.verify_ssl:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if configuration.cert_file:
-            context.load_cert_chain(configuration.cert_file, configuration.key_file)
-        headers = {"User-Agent": agent, "Accept": "application/json"}
-        if token := await configuration.get_api_key_with_prefix("BearerToken"):
-            headers["Authorization"] = token
+        """Read a kubeconfig with one cluster and one token, as `testbed.kubeconfig` writes it."""
+        document = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))  # noqa: ASYNC240 - a small file
+        cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
         session = aiohttp.ClientSession(
-            base_url=configuration.host.rstrip("/") + "/",
-            headers=headers,
-            connector=aiohttp.TCPConnector(ssl=context, limit=0),
+            base_url=cluster["server"] + "/",
+            headers={
+                "User-Agent": agent,
+                "Accept": "application/json",
+                "Authorization": f"Bearer {user['token']}",
+            },
+            connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cadata=authority), limit=0),
             read_bufsize=LINE_LIMIT,
         )
-        return cls(session, server=configuration.host, ca=configuration.ssl_ca_cert)
+        return cls(session, server=cluster["server"], authority=authority)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -161,7 +162,7 @@ async def retry(call: Callable[[], Awaitable[Object]], *, first: float = 0.05, m
         except ApiUnreachable:
             pass
         except ApiError as error:
-            if not error.worth_retrying:
+            if error.status != 429 and error.status < 500:
                 raise
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(most, pause * 2)

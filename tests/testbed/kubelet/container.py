@@ -10,28 +10,22 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import ApiError
 from testbed.kubelet import environment, images, memory_limit, status
-from testbed.kubelet.checks import Answer, Check, refuse_unknown
-from testbed.kubelet.context import NodeContext, timestamp
-from testbed.kubelet.errors import (
-    ApiError,
-    ConfigMissing,
-    ContainerWaits,
-    EndedBeforeStart,
-    NotSimulated,
-    StartFailed,
-)
-from testbed.kubelet.messages import last_words
-from testbed.kubelet.ports import move_port
+from testbed.kubelet.checks import Check, move_port, refuse_unknown
+from testbed.kubelet.context import NodeContext
+from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
 from testbed.kubelet.process import ContainerProcess, ProcessSpec
 from testbed.kubelet.status import Record, Running, Terminated, Waiting
 from testbed.kubelet.tokens import Credentials
+from testbed.scripted import stamp
 
 Object = dict[str, Any]
 
@@ -39,6 +33,12 @@ log = logging.getLogger(__name__)
 
 IGNORED_VOLUMES = frozenset({"emptyDir", "projected", "downwardAPI"})
 """Volumes whose absence a program can live with: scratch space, and the service account's token."""
+MESSAGE_BYTES = 4096
+LOG_BYTES, LOG_LINES = 2048, 80
+"""Limits of a termination message, and of the log that stands for it (FallbackToLogsOnError), as Kubernetes
+has them (MaxContainerTerminationMessageLength and beside it)."""
+UNREADY_SECONDS = 1.0
+"""Longest period of a readiness or startup check while it has not succeeded yet."""
 
 
 class Runner:
@@ -50,7 +50,6 @@ class Runner:
         record: Record,
         *,
         pod: Object,
-        policy: str,
         node: NodeContext,
         directory: Path,
         credentials: Credentials | None,
@@ -59,7 +58,7 @@ class Runner:
         self.spec = spec
         self.record = record
         self._pod = pod
-        self._policy = policy
+        self._policy = pod["spec"].get("restartPolicy", "Always")
         self._node = node
         self._directory = directory
         self._credentials = credentials
@@ -67,14 +66,7 @@ class Runner:
         self._process: ContainerProcess | None = None
         self._ending = asyncio.Event()
         self._moved: dict[int, int] = {}
-        self._began = timestamp(node.now())
-        self.up = asyncio.Event()
-        """Set once the container has been started."""
-
-    @property
-    def running(self) -> bool:
-        """Whether its process is there."""
-        return self._process is not None
+        self._began = stamp()
 
     def end(self, number: signal.Signals) -> None:
         """Signal the container, if it runs, and never start it again."""
@@ -102,8 +94,7 @@ class Runner:
             if self._ending.is_set() or not self._restarts():
                 return
             if attempt:  # the first restart is at once
-                pause = self._node.timing.crash.pause(attempt - 1)
-                await self._crash_loop(pause)
+                await self._crash_loop(backoff(attempt - 1))
                 if self._ending.is_set():
                     self.record.state = self.record.last or self.record.state
                     return
@@ -114,7 +105,7 @@ class Runner:
         state = self.record.state
         if self._policy == "OnFailure":
             return not (isinstance(state, Terminated) and state.code == 0)
-        return self._policy == "Always"
+        return bool(self._policy == "Always")
 
     def _next_life(self) -> None:
         if isinstance(self.record.state, Terminated):
@@ -145,7 +136,7 @@ class Runner:
             except ContainerWaits as error:
                 self.record.state = Waiting(error.reason, str(error))
                 self._changed()
-                pause = self._node.timing.pull.pause(attempt)
+                pause = backoff(attempt)
                 await self._pause(pause / 2)
                 if error.reason == "ErrImagePull":
                     text = f'Back-off pulling image "{self.spec["image"]}": {error}'
@@ -160,7 +151,7 @@ class Runner:
             self._node.images, self.spec["image"], pull_policy=self.spec.get("imagePullPolicy", "Always")
         )
         refuse_unknown(self.spec)
-        refuse_volumes(self._pod, self.spec)
+        refuse_unmounted(self._pod, self.spec)
         env = await self._environment(image)
         expanded = {
             key: [environment.expand(word, env) for word in self.spec.get(key, [])]
@@ -209,7 +200,7 @@ class Runner:
     async def _live(self, process: ContainerProcess) -> None:
         """Follow one process from start to end."""
         self._process = process
-        self._began = timestamp(self._node.now())
+        self._began = stamp()
         self.record.container_id = f"testbed://{uuid.uuid4().hex}"
         self.record.state = Running(self._began)
         (self._directory / "pid").write_text(f"{process.pid}\n")
@@ -219,7 +210,6 @@ class Runner:
         if self._ending.is_set():
             process.signal(signal.SIGKILL)
         self._changed()
-        self.up.set()
         try:
             code = await process.wait()
         finally:
@@ -240,7 +230,6 @@ class Runner:
             self._log_file,
             code=code,
             policy=self.spec.get("terminationMessagePolicy", "File"),
-            containers=len(self._pod["spec"]["containers"]),
         )
         reason = "OOMKilled" if killed else "Completed" if code == 0 else "Error"
         self._rest(code=code, reason=reason, message=message)
@@ -252,18 +241,17 @@ class Runner:
             reason=reason,
             message=message,
             started=self._began,
-            finished=timestamp(self._node.now()),
+            finished=stamp(),
             container_id=self.record.container_id,
         )
 
     async def _check(self) -> None:
         """Keep `ready` and `started` up to date, and kill the container when it is no longer alive."""
-        hurry = self._node.timing.unready_check
         if startup := self.spec.get("startupProbe"):
             passed = asyncio.Event()
             asking = asyncio.ensure_future(
                 self._make(startup).run(
-                    lambda a: passed.set() if a is Answer.GOOD else self._unalive(), hurry=hurry
+                    lambda good: passed.set() if good else self._unalive(), hurry=UNREADY_SECONDS
                 )
             )
             try:
@@ -276,17 +264,15 @@ class Runner:
         self._changed()
         async with asyncio.TaskGroup() as group:
             if readiness:
-                group.create_task(self._make(readiness).run(self._set_ready, hurry=hurry))
+                group.create_task(self._make(readiness).run(self._set_ready, hurry=UNREADY_SECONDS))
             if liveness:
-                group.create_task(
-                    self._make(liveness).run(lambda a: self._unalive() if a is Answer.BAD else None)
-                )
+                group.create_task(self._make(liveness).run(lambda good: None if good else self._unalive()))
 
     def _make(self, check: Object) -> Check:
         return Check(check, self.spec, moved=self._moved, http=self._node.http)
 
-    def _set_ready(self, answer: Answer) -> None:
-        self.record.ready = answer is Answer.GOOD
+    def _set_ready(self, good: bool) -> None:
+        self.record.ready = good
         self._changed()
 
     def _unalive(self) -> None:
@@ -300,8 +286,33 @@ class Runner:
         task.add_done_callback(lambda t: t.cancelled() or t.exception())
 
 
-def refuse_volumes(pod: Object, container: Object) -> None:
-    """NotSimulated when the container mounts something that it would miss."""
+def backoff(attempt: int) -> float:
+    """Seconds after attempt 0, 1, 2, ... to start a container: 1, doubling to 10 (a kubelet's: 10 to 300)."""
+    return min(10.0, float(2**attempt))
+
+
+def last_words(message: Path, output: Path, *, code: int, policy: str) -> str:
+    """The last bytes of the message file, or the end of the log after a failure if asked for.
+
+    Of a longer message a kubelet keeps the end (getTerminationMessage in pkg/kubelet/kuberuntime calls
+    tail.ReadAtMost).
+    """
+    try:
+        with message.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MESSAGE_BYTES))
+            text = file.read(MESSAGE_BYTES)
+    except OSError:
+        text = b""
+    if not text and code and policy == "FallbackToLogsOnError":
+        lines = output.read_bytes()[-LOG_BYTES:].splitlines(keepends=True)
+        text = b"".join(lines[-LOG_LINES:])
+    return text.decode(errors="replace")
+
+
+def refuse_unmounted(pod: Object, container: Object) -> None:
+    """NotSimulated when the pod has init containers, or the container mounts something that it would miss."""
+    if pod["spec"].get("initContainers"):
+        raise NotSimulated("the simulated kubelet runs no init containers and no sidecars")
     mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
     for volume in pod["spec"].get("volumes", []):
         kinds = volume.keys() - {"name"}

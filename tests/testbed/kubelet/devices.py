@@ -12,9 +12,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from testbed.kubelet.errors import StartFailed
+
+if TYPE_CHECKING:
+    from testbed.kubelet.context import Hardware
 
 Object = dict[str, Any]
 
@@ -24,15 +27,6 @@ STATE_VARIABLE = "NODEGAUGE_SIM_HARDWARE"
 GIVEN_VARIABLE = "NODEGAUGE_SIM_GPUS"
 """What the simulated driver shows a process, where that is not everything."""
 DEVICES_SUFFIX, PROCESSES_SUFFIX = ".devices", ".processes"
-
-
-class Plugged(Protocol):
-    """What of the hardware the plugin looks at."""
-
-    @property
-    def gpu_capacity(self) -> int: ...
-
-    def env(self) -> dict[str, str]: ...
 
 
 def requested(container: Object) -> int:
@@ -45,7 +39,7 @@ class Devices:
     """The GPUs of one node.  Without hardware, or with hardware that tells of no devices, there are none to
     give; `_given` is by (pod UID, container), `_pids` the first processes of those."""
 
-    hardware: Plugged | None
+    hardware: Hardware | None
     _given: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     _pids: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -54,9 +48,7 @@ class Devices:
 
     def capacity(self) -> int | None:
         """What the plugin has registered; None where there is no plugin."""
-        return (
-            self.hardware.gpu_capacity if self.hardware is not None and self.hardware.gpu_capacity else None
-        )
+        return (self.hardware.gpu_capacity or None) if self.hardware is not None else None
 
     def allocatable(self) -> int | None:
         """What of it is healthy."""

@@ -6,7 +6,6 @@ the testbed.  Four layers, later ones win: a bare system, the image, the pod, th
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import sys
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from testbed.kubelet.context import Hardware, NodeContext
+from testbed.errors import ApiError
+from testbed.kubelet.context import ADDRESS, Hardware, NodeContext
 from testbed.kubelet.devices import VISIBLE_DEVICES, requested
-from testbed.kubelet.errors import ApiError, ConfigMissing, NotSimulated
+from testbed.kubelet.errors import ConfigMissing, NotSimulated
 from testbed.kubelet.images import SYSTEM_PATH
 
 Object = dict[str, Any]
@@ -54,40 +54,31 @@ async def pod_environment(
 ) -> dict[str, str]:
     """The pod's `envFrom` and `env`; `known` are variables that `$(NAME)` may refer to.
 
-    ConfigMissing when a ConfigMap, a Secret or a key is not there and not optional.
+    ConfigMissing when a ConfigMap is not there; NotSimulated for any other source than a whole ConfigMap and
+    a field of the pod.
     """
     result: dict[str, str] = {}
-    namespace = pod["metadata"]["namespace"]
     for source in container.get("envFrom", []):
-        for plural in ("configMap", "secret"):
-            if reference := source.get(f"{plural}Ref"):
-                data = await _data(node, plural, namespace=namespace, reference=reference)
-                result |= {source.get("prefix", "") + key: value for key, value in data.items()}
+        if "configMapRef" not in source:
+            raise NotSimulated(f"the simulated kubelet does not know envFrom {', '.join(source)}")
+        path = (
+            f"/api/v1/namespaces/{pod['metadata']['namespace']}/configmaps/{source['configMapRef']['name']}"
+        )
+        try:
+            result |= (await node.api.get(path)).get("data") or {}
+        except ApiError as error:
+            raise ConfigMissing(str(error)) from error
     for entry in container.get("env", []):
-        if "valueFrom" in entry:
-            value = await _value_from(entry, pod, node)
-            if value is None:
-                continue
+        if source := entry.get("valueFrom"):
+            if "fieldRef" not in source:
+                raise NotSimulated(
+                    f"env {entry['name']}: the simulated kubelet does not know {', '.join(source)}"
+                )
+            value = field_value(source["fieldRef"]["fieldPath"], pod, node)
         else:
             value = expand(entry.get("value", ""), {**known, **result})
         result[entry["name"]] = value
     return result
-
-
-async def _value_from(entry: Object, pod: Object, node: NodeContext) -> str | None:
-    """The value of one `valueFrom`; None when it is optional and absent."""
-    source = entry["valueFrom"]
-    if reference := source.get("fieldRef"):
-        return field_value(reference["fieldPath"], pod, node)
-    for plural in ("configMap", "secret"):
-        if reference := source.get(f"{plural}KeyRef"):
-            data = await _data(node, plural, namespace=pod["metadata"]["namespace"], reference=reference)
-            if reference["key"] in data:
-                return data[reference["key"]]
-            if reference.get("optional"):
-                return None
-            raise ConfigMissing(f"couldn't find key {reference['key']} in {plural} {reference['name']}")
-    raise NotSimulated(f"env {entry['name']}: the simulated kubelet does not know {', '.join(source)}")
 
 
 def field_value(path: str, pod: Object, node: NodeContext) -> str:
@@ -101,29 +92,12 @@ def field_value(path: str, pod: Object, node: NodeContext) -> str:
         "metadata.uid": metadata["uid"],
         "spec.nodeName": node.name,
         "spec.serviceAccountName": spec.get("serviceAccountName", "default"),
-        "status.podIP": node.address,
-        "status.podIPs": node.address,
-        "status.hostIP": node.address,
-        "status.hostIPs": node.address,
+        "status.podIP": ADDRESS,
+        "status.hostIP": ADDRESS,
     }
     if path not in values:
         raise NotSimulated(f"the simulated kubelet does not know the field {path}")
     return str(values[path])
-
-
-async def _data(node: NodeContext, plural: str, *, namespace: str, reference: Object) -> dict[str, str]:
-    """A ConfigMap's or Secret's text values; empty when it is absent and optional."""
-    try:
-        body = await node.api.get(f"/api/v1/namespaces/{namespace}/{plural.lower()}s/{reference['name']}")
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        if reference.get("optional"):
-            return {}
-        raise ConfigMissing(f'{plural.lower()} "{reference["name"]}" not body') from error
-    if plural == "configMap":
-        return dict(body.get("data") or {})
-    return {key: base64.b64decode(value).decode() for key, value in (body.get("data") or {}).items()}
 
 
 def sees_driver(container: Object, pod: Object, env: Mapping[str, str]) -> bool:

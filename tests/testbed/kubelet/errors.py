@@ -1,37 +1,27 @@
-"""Everything that can go wrong in the simulated kubelet, as a tree.
+"""Everything that can go wrong in the simulated kubelet, as a tree below TestbedError.
 
     KubeletError
-    ├── ApiError              the API server answered with an error status
     ├── ApiUnreachable        no answer: refused, reset, timed out; try again
     ├── ContainerWaits        the container cannot start; carries the waiting reason that `kubectl` shows
     │   ├── ImageMissing      ErrImagePull, ImagePullBackOff, ErrImageNeverPull
-    │   ├── ConfigMissing     CreateContainerConfigError (a ConfigMap, Secret or key that is not there)
+    │   ├── ConfigMissing     CreateContainerConfigError (a ConfigMap that is not there)
     │   └── NotSimulated      CreateContainerError: the pod asks for what this kubelet does not do
     ├── EndedBeforeStart      the container was told to end while it waited
     └── StartFailed           the command could not be executed (StartError, exit code 128)
 
-Errors of aiohttp and of the operating system stop at `api.py` and `process.py`.
+Errors of aiohttp and of the operating system stop at `api.py` and `process.py`; an error status of the API
+server is the testbed's ApiError.
 """
 
 from __future__ import annotations
 
+from testbed.errors import ApiError, TestbedError
 
-class KubeletError(Exception):
+__all__ = ["ApiError"]
+
+
+class KubeletError(TestbedError):
     """Base of all errors raised here."""
-
-
-class ApiError(KubeletError):
-    """The API server refused: `status` is the HTTP code, `reason` the machine-readable word."""
-
-    def __init__(self, status: int, *, reason: str, message: str) -> None:
-        super().__init__(f"{status} {reason}: {message}")
-        self.status = status
-        self.reason = reason
-
-    @property
-    def worth_retrying(self) -> bool:
-        """Too many requests and server-side failures pass; everything else is an answer."""
-        return self.status == 429 or self.status >= 500
 
 
 class ApiUnreachable(KubeletError):
@@ -53,7 +43,7 @@ class ImageMissing(ContainerWaits):
 
 
 class ConfigMissing(ContainerWaits):
-    """An environment variable refers to something that does not exist."""
+    """The environment refers to something that does not exist."""
 
     reason = "CreateContainerConfigError"
 

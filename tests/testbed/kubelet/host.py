@@ -15,9 +15,9 @@ import signal
 import sys
 from pathlib import Path
 
+from testbed.errors import TestbedError
 from testbed.kubelet.agent import Kubelet
-from testbed.kubelet.desired import Desired, DesiredFile, NodeSpec, Observed, Power
-from testbed.kubelet.errors import KubeletError
+from testbed.kubelet.desired import Desired, DesiredFile, NodeSpec, Observed
 from testbed.kubelet.node import delete_node
 
 log = logging.getLogger(__name__)
@@ -73,8 +73,6 @@ class Host:
     def _state(self, name: str) -> str:
         if name in self._problems:
             return self._problems[name]
-        if name not in self._running:
-            return "off"
         return "running" if self._running[name][1].healthy else "broken: see the log"
 
     async def _bring(self, name: str, wanted: NodeSpec | None) -> None:
@@ -88,9 +86,9 @@ class Host:
                 self._known.discard(name)
                 return
             self._known.add(name)
-            if wanted.power is Power.ON and name not in self._running:
+            if name not in self._running:
                 await self._start(name, wanted)
-        except (KubeletError, OSError) as error:
+        except (TestbedError, OSError) as error:
             log.warning("node %s: %s", name, error)
             self._problems[name] = str(error)
 

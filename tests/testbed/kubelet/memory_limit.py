@@ -14,30 +14,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from testbed.kubelet.errors import NotSimulated
 from testbed.kubelet.process import ContainerProcess
 
 Object = dict[str, Any]
 
 LOOK_SECONDS = 0.2
 COUNTED = ("RssAnon:", "RssShmem:")
-UNITS = {"": 1.0, "m": 1e-3} | {
-    letter + i: base**power
-    for i, base in (("", 1000.0), ("i", 1024.0))
-    for power, letter in enumerate("kMGTPE" if not i else "KMGTPE", 1)
-}
-"""Suffixes of a quantity, as Kubernetes writes them."""
+UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
-def limit_of(container: Object) -> float | None:
-    """`limits.memory` in bytes; None without one.  The API server has made sure that it is a quantity."""
+def limit_of(container: Object) -> int | None:
+    """`limits.memory` in bytes; None without one.  NotSimulated for a unit that is not known here."""
     text = str(container.get("resources", {}).get("limits", {}).get("memory", ""))
     if not text:
         return None
-    number = text.rstrip("mkKMGTPEi")
-    return float(number) * UNITS[text[len(number) :]]
+    number = text.rstrip("KMGi")
+    if not number.isdigit() or text[len(number) :] not in UNITS:
+        raise NotSimulated(f"the simulated kubelet knows no memory limit such as {text}: use Mi or Gi")
+    return int(number) * UNITS[text[len(number) :]]
 
 
-async def enforce(process: ContainerProcess, limit: float | None) -> bool:
+async def enforce(process: ContainerProcess, limit: int | None) -> bool:
     """Return True once the container was killed for its memory; for ever otherwise."""
     while limit is not None:
         if taken(process.pid) > limit:

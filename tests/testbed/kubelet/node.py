@@ -10,15 +10,16 @@ import asyncio
 import logging
 import platform
 import uuid
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import ApiError
 from testbed.kubelet.api import MERGE, Api, retry
-from testbed.kubelet.context import Hardware, Timing, timestamp
-from testbed.kubelet.devices import GPU_RESOURCE, Devices
-from testbed.kubelet.errors import ApiError
+from testbed.kubelet.context import ADDRESS, Hardware, NodeContext
+from testbed.kubelet.devices import GPU_RESOURCE
+from testbed.scripted import stamp
 
 Object = dict[str, Any]
 
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 KUBELET_VERSION = "v1.36.3"
 """The version whose behaviour is copied, and that of the control plane beside it."""
 LEASE_SECONDS = 40
+RENEW_SECONDS, STATUS_SECONDS = 10.0, 30.0
+"""Between two renewals of the lease (as a kubelet's), and two statuses (a kubelet's: 300)."""
+DEVICES_SECONDS = 0.5
+"""How often the device plugin is asked, which has a stream of its own in life."""
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
@@ -87,21 +92,13 @@ def node_info(name: str, hardware: Hardware | None) -> Object:
     }
 
 
-def node_status(
-    name: str,
-    hardware: Hardware | None,
-    *,
-    devices: Devices,
-    before: Sequence[Object],
-    now: str,
-    address: str,
-) -> Object:
+def node_status(node: NodeContext, *, before: Sequence[Object]) -> Object:
     """The status that the kubelet owns; `before` are the conditions as they stand."""
     capacity, allocatable = dict(CAPACITY), dict(CAPACITY)
-    if (registered := devices.capacity()) is not None:
+    if (registered := node.devices.capacity()) is not None:
         capacity[GPU_RESOURCE] = str(registered)
-        allocatable[GPU_RESOURCE] = str(devices.allocatable())
-    known = {condition["type"]: condition for condition in before}
+        allocatable[GPU_RESOURCE] = str(node.devices.allocatable())
+    known, now = {condition["type"]: condition for condition in before}, stamp()
     conditions = []
     for kind, value, reason, message in HEALTHY:
         same = kind in known and known[kind]["status"] == value
@@ -119,32 +116,23 @@ def node_status(
         "capacity": capacity,
         "allocatable": allocatable,
         "conditions": conditions,
-        "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
-        "nodeInfo": node_info(name, hardware),
+        "addresses": [
+            {"type": "InternalIP", "address": ADDRESS},
+            {"type": "Hostname", "address": node.name},
+        ],
+        "nodeInfo": node_info(node.name, node.hardware),
     }
 
 
 class NodeAgent:
     """Registers one Node and keeps it Ready."""
 
-    def __init__(
-        self,
-        api: Api,
-        *,
-        name: str,
-        hardware: Hardware | None,
-        timing: Timing,
-        address: str,
-        devices: Devices,
-    ) -> None:
-        self._api = api
-        self._devices = devices
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._api = node.api
+        self._name = node.name
+        self._labels = node_labels(node.name, node.hardware)
         self._told: object = None
-        self._name = name
-        self._hardware = hardware
-        self._labels = node_labels(name, hardware)
-        self._timing = timing
-        self._address = address
         self._uid = ""
 
     @property
@@ -152,13 +140,13 @@ class NodeAgent:
         """The node's address in the API."""
         return f"/api/v1/nodes/{self._name}"
 
-    async def register(self, now: datetime) -> None:
+    async def register(self) -> None:
         """Create the node, or take up the one that is there; then the lease."""
         body = {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": self._name, "labels": self._labels},
-            "status": self._status(now, before=[]),
+            "status": self._status(before=[]),
         }
         try:
             node = await retry(lambda: self._api.create("/api/v1/nodes", body))
@@ -167,19 +155,19 @@ class NodeAgent:
                 raise
             labels = {"metadata": {"labels": self._labels}}
             node = await retry(lambda: self._api.patch(self.path, labels, kind=MERGE))
-            await self.post_status(now)
+            await self.post_status()
         self._uid = node["metadata"]["uid"]
-        await self.renew_lease(now)
+        await self.renew_lease()
 
-    async def post_status(self, now: datetime) -> None:
+    async def post_status(self) -> None:
         """Patch the status; ApiError 404 when the node was deleted (a kubelet does not register twice)."""
         node = await retry(lambda: self._api.get(self.path))
-        status = self._status(now, before=node.get("status", {}).get("conditions", []))
+        status = self._status(before=node.get("status", {}).get("conditions", []))
         await retry(lambda: self._api.patch(f"{self.path}/status", {"status": status}))
 
-    async def renew_lease(self, now: datetime) -> None:
+    async def renew_lease(self) -> None:
         """Create or renew the lease in kube-node-lease."""
-        moment = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {
             "holderIdentity": self._name,
             "leaseDurationSeconds": LEASE_SECONDS,
@@ -200,41 +188,33 @@ class NodeAgent:
             }
             await retry(lambda: self._api.create(LEASES, lease))
 
-    async def keep_ready(self, clock: Callable[[], datetime]) -> None:
+    async def keep_ready(self) -> None:
         """Heartbeats until cancelled. A deleted node stays so: a kubelet registers only when it starts."""
         beats = 0
-        every = max(1, round(self._timing.status / self._timing.lease))
         while True:
-            await asyncio.sleep(self._timing.lease)
+            await asyncio.sleep(RENEW_SECONDS)
             beats += 1
             try:
-                await self.renew_lease(clock())
-                if beats % every == 0:
-                    await self.post_status(clock())
+                await self.renew_lease()
+                if beats % (STATUS_SECONDS // RENEW_SECONDS) == 0:
+                    await self.post_status()
             except ApiError as error:
                 log.warning("heartbeat of node %s refused: %s", self._name, error)
 
-    async def follow_devices(self, clock: Callable[[], datetime]) -> None:
+    async def follow_devices(self) -> None:
         """Tell at once when the device plugin tells something else (a kubelet looks every 10 s)."""
         while True:
-            await asyncio.sleep(self._timing.devices)
-            if self._devices.stamp() != self._told:
+            await asyncio.sleep(DEVICES_SECONDS)
+            if self._node.devices.stamp() != self._told:
                 try:
-                    await self.post_status(clock())
+                    await self.post_status()
                 except ApiError as error:
                     self._told = None  # and try again
                     log.warning("devices of node %s not told: %s", self._name, error)
 
-    def _status(self, now: datetime, *, before: Sequence[Object]) -> Object:
-        self._told = self._devices.stamp()
-        return node_status(
-            self._name,
-            self._hardware,
-            devices=self._devices,
-            before=before,
-            now=timestamp(now),
-            address=self._address,
-        )
+    def _status(self, *, before: Sequence[Object]) -> Object:
+        self._told = self._node.devices.stamp()
+        return node_status(self._node, before=before)
 
 
 async def delete_node(kubeconfig: Path, name: str) -> None:

@@ -1,4 +1,4 @@
-"""One pod from binding to its end: order of containers, deadline, deletion, final status.
+"""One pod from binding to its end: its containers, deadline, deletion, final status.
 
 A worker owns a pod's processes and its status.  It reacts to three things: containers that rest, the pod's
 newest object (deletion, a shorter grace period), and the pod being gone.  It does not watch, and it does not
@@ -10,28 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
+from testbed.errors import ApiError
 from testbed.kubelet.api import retry
 from testbed.kubelet.container import Runner
-from testbed.kubelet.context import NodeContext, timestamp
-from testbed.kubelet.errors import ApiError
+from testbed.kubelet.context import ADDRESS, NodeContext
 from testbed.kubelet.publisher import StatusPublisher
-from testbed.kubelet.status import (
-    DEADLINE,
-    DEADLINE_MESSAGE,
-    INITIALIZING,
-    Record,
-    Terminated,
-    Verdict,
-    Waiting,
-    lost,
-    pod_status,
-    remember,
-)
+from testbed.kubelet.status import Record, Terminated, Waiting, lost, pod_status, remember
 from testbed.kubelet.tokens import Credentials, token_source
+from testbed.scripted import stamp
 
 Object = dict[str, Any]
 
@@ -88,17 +78,14 @@ class PodWorker:
         self._news = asyncio.Event()
         self._over = self._doomed = False
         status = pod.get("status", {})
-        self._started = status.get("startTime") or timestamp(node.now())
+        self._started = status.get("startTime") or stamp()
         self._conditions: list[Object] = status.get("conditions", [])
         self._credentials: Credentials | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._publisher = StatusPublisher(
             node.api, path=path_of(pod), uid=pod["metadata"]["uid"], render=self._render
         )
-        self._init = [
-            self._runner(spec, "initContainerStatuses") for spec in pod["spec"].get("initContainers", [])
-        ]
-        self._main = [self._runner(spec, "containerStatuses") for spec in pod["spec"]["containers"]]
+        self._runners = [self._runner(spec) for spec in pod["spec"]["containers"]]
         self.observe(pod)
 
     def observe(self, pod: Object) -> None:
@@ -143,18 +130,11 @@ class PodWorker:
             log.error("status of %s cannot be written", path_of(self.pod), exc_info=error)
         self._publisher.abandon()
 
-    def _runner(self, spec: Object, statuses: str) -> Runner:
-        init = statuses == "initContainerStatuses"
-        sidecar = init and spec.get("restartPolicy") == "Always"
-        record = Record(spec["name"], spec["image"], sidecar=sidecar)
-        if self.pod["spec"].get("initContainers") and not init:
-            record.state = Waiting(INITIALIZING)
-        for known in self.pod.get("status", {}).get(statuses, []):
+    def _runner(self, spec: Object) -> Runner:
+        record = Record(spec["name"], spec["image"])
+        for known in self.pod.get("status", {}).get("containerStatuses", []):
             if known["name"] == spec["name"]:
                 remember(record, known)
-        policy = self.pod["spec"].get("restartPolicy", "Always")
-        if init:
-            policy = "Always" if sidecar else policy if policy == "Never" else "OnFailure"
         source = token_source(self.pod, spec)
         if source is not None and self._credentials is None:
             self._credentials = Credentials(
@@ -164,7 +144,6 @@ class PodWorker:
             spec,
             record,
             pod=self.pod,
-            policy=policy,
             node=self._node,
             directory=self._directory / spec["name"],
             credentials=self._credentials if source is not None else None,
@@ -202,32 +181,13 @@ class PodWorker:
             news.cancel()
 
     async def _run_containers(self) -> None:
-        """Init containers in order, then all others; sidecars run beside both and end last."""
-        sidecars: list[tuple[Runner, asyncio.Task[None]]] = []
-        try:
-            for runner in self._init:
-                if runner.record.sidecar:
-                    sidecars.append((runner, asyncio.ensure_future(runner.run())))
-                    await runner.up.wait()
-                    continue
-                await runner.run()
-                if not (isinstance(runner.record.state, Terminated) and runner.record.state.code == 0):
-                    return
-            async with asyncio.TaskGroup() as group:
-                for runner in self._main:
-                    group.create_task(runner.run())
-            for runner, _ in sidecars:
-                runner.end(signal.SIGTERM)
-            if sidecars:
-                await asyncio.wait({task for _, task in sidecars}, timeout=self._grace())
-        finally:
-            for _, task in sidecars:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in sidecars), return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            for runner in self._runners:
+                group.create_task(runner.run())
 
     async def _announce(self) -> None:
         """A pod that has never run shows that it will not, before its containers are said to have ended."""
-        records = [runner.record for runner in [*self._init, *self._main]]
+        records = self._records
         if any(record.container_id for record in records):
             return
         if self._ending is Ending.DELETED:
@@ -252,8 +212,12 @@ class PodWorker:
             await self._wait(containers, left)
 
     def _signal(self, number: signal.Signals) -> None:
-        for runner in [*self._init, *self._main]:
+        for runner in self._runners:
             runner.end(number)
+
+    @property
+    def _records(self) -> list[Record]:
+        return [runner.record for runner in self._runners]
 
     def _grace(self) -> float:
         """Seconds between SIGTERM and SIGKILL as things stand."""
@@ -267,29 +231,27 @@ class PodWorker:
         limit = self.pod["spec"].get("activeDeadlineSeconds")
         if limit is None:
             return None
-        age = (self._node.now() - datetime.fromisoformat(self._started)).total_seconds()
+        age = (datetime.now(UTC) - datetime.fromisoformat(self._started)).total_seconds()
         return max(0.0, float(limit) - age)
 
     def _finish(self) -> None:
         """No container runs any more: whatever has no end gets the one that says so."""
         self._over = True
-        for runner in [*self._init, *self._main]:
-            if not isinstance(runner.record.state, Terminated):
-                runner.record.state = lost()
-            runner.record.ready = runner.record.started = False
+        for record in self._records:
+            if not isinstance(record.state, Terminated):
+                record.state = lost()
+            record.ready = record.started = False
 
     def _render(self) -> Object:
-        late = self._ending is Ending.DEADLINE and (self._over or self._doomed)
         status = pod_status(
             self.pod,
-            init=[runner.record for runner in self._init],
-            main=[runner.record for runner in self._main],
+            self._records,
             over=self._over,
-            verdict=Verdict(reason=DEADLINE, message=DEADLINE_MESSAGE) if late else None,
+            late=self._ending is Ending.DEADLINE and (self._over or self._doomed),
             before=self._conditions,
             started=self._started,
-            address=self._node.address,
-            now=timestamp(self._node.now()),
+            address=ADDRESS,
+            now=stamp(),
         )
         self._conditions = status["conditions"]
         return status

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from testbed.errors import ApiError
 from testbed.kubelet.api import Api, retry
-from testbed.kubelet.errors import ApiError
 
 Object = dict[str, Any]
 

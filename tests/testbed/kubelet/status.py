@@ -12,7 +12,6 @@ from typing import Any
 Object = dict[str, Any]
 
 CREATING = "ContainerCreating"
-INITIALIZING = "PodInitializing"
 CRASH_LOOP = "CrashLoopBackOff"
 LOST = "ContainerStatusUnknown"
 LOST_MESSAGE = "The container could not be located when the pod was terminated"
@@ -78,7 +77,6 @@ class Record:
     container_id: str = ""
     ready: bool = False
     started: bool = False
-    sidecar: bool = False
 
     def render(self) -> Object:
         return {
@@ -118,20 +116,16 @@ def remember(record: Record, known: Object) -> None:
         )
 
 
-def phase(*, init: list[Record], main: list[Record], over: bool) -> str:
+def phase(records: list[Record], *, over: bool) -> str:
     """Pending, Running, Succeeded or Failed.
 
-    A final phase is shown only when no container runs any more or will again (`over`), sidecars included, as
-    kubelets do since 1.27; until then a container's own end is to be read from its state.
+    A final phase is shown only when no container runs any more or will again (`over`), as kubelets do since
+    1.27; until then a container's own end is to be read from its state.
     """
     if over:
-        good = all(isinstance(record.state, Terminated) and record.state.code == 0 for record in main)
+        good = all(isinstance(record.state, Terminated) and record.state.code == 0 for record in records)
         return "Succeeded" if good else "Failed"
-    if not all(_initialized(record) for record in init):
-        return "Pending"
-    if any(not _has_run(record) for record in main):
-        return "Pending"
-    return "Running"
+    return "Running" if all(_has_run(record) for record in records) else "Pending"
 
 
 def _has_run(record: Record) -> bool:
@@ -141,28 +135,18 @@ def _has_run(record: Record) -> bool:
     return isinstance(record.state, Running) or bool(record.container_id)
 
 
-def _initialized(record: Record) -> bool:
-    """An init container that succeeded, or a sidecar that has started."""
-    return (record.sidecar and record.started) or (
-        isinstance(record.state, Terminated) and record.state.code == 0
-    )
-
-
-def conditions(
-    phase_now: str, *, init: list[Record], main: list[Record], before: list[Object], now: str
-) -> list[Object]:
+def conditions(phase_now: str, records: list[Record], *, before: list[Object], now: str) -> list[Object]:
     """The kubelet's conditions; the transition time changes only with the status."""
     done = phase_now in ("Succeeded", "Failed")
     why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase_now)
-    initialized = done or all(_initialized(record) for record in init)
-    unready = [record.name for record in main if not record.ready]
-    ready = not done and initialized and not unready
-    created = any(record.container_id for record in [*init, *main]) and not done
+    unready = [record.name for record in records if not record.ready]
+    ready = not done and not unready
+    created = any(record.container_id for record in records) and not done
     text = None if ready or done else f"containers with unready status: [{' '.join(unready)}]"
     blocked = None if ready else why or "ContainersNotReady"
     result = [
         ("PodReadyToStartContainers", created, None, None),
-        ("Initialized", initialized, _why_initialized(phase_now, initialized), None),
+        ("Initialized", True, "PodCompleted" if phase_now == "Succeeded" else None, None),
         ("Ready", ready, blocked, text),
         ("ContainersReady", ready, blocked, text),
         ("PodScheduled", True, None, None),
@@ -172,12 +156,6 @@ def conditions(
         _condition(kind, "True" if value else "False", reason, message, known.get(kind), now)
         for kind, value, reason, message in result
     ]
-
-
-def _why_initialized(phase_now: str, initialized: bool) -> str | None:
-    if phase_now == "Succeeded":
-        return "PodCompleted"
-    return None if initialized else "ContainersNotInitialized"
 
 
 def _condition(
@@ -194,45 +172,36 @@ def _condition(
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Why a whole pod ended, when it was not by its containers."""
-
-    reason: str
-    message: str
-
-
 def pod_status(
     pod: Object,
+    records: list[Record],
     *,
-    init: list[Record],
-    main: list[Record],
     over: bool,
-    verdict: Verdict | None,
+    late: bool,
     before: list[Object],
     started: str,
     address: str,
     now: str,
 ) -> Object:
-    """The whole status as a strategic merge patch wants it (conditions merge by type, null removes)."""
-    current = phase(init=init, main=main, over=over)
-    current = "Failed" if verdict else current
-    begun = any(record.container_id for record in [*init, *main])
+    """The whole status as a strategic merge patch wants it (conditions merge by type, null removes).
+
+    `late`: the pod ends by its deadline, not by its containers.
+    """
+    current = "Failed" if late else phase(records, over=over)
+    begun = any(record.container_id for record in records)
     # A pod that is deleted before it has run keeps the conditions that it had.
-    shown = current if begun or verdict or not pod["metadata"].get("deletionTimestamp") else "Pending"
+    shown = current if begun or late or not pod["metadata"].get("deletionTimestamp") else "Pending"
     status: Object = {
         "observedGeneration": pod["metadata"].get("generation"),
         "phase": current,
-        "reason": verdict.reason if verdict else None,
-        "message": verdict.message if verdict else None,
+        "reason": DEADLINE if late else None,
+        "message": DEADLINE_MESSAGE if late else None,
         "startTime": started,
         "hostIP": address,
         "hostIPs": [{"ip": address}],
-        "conditions": conditions(shown, init=init, main=main, before=before, now=now),
-        "containerStatuses": [record.render() for record in main],
+        "conditions": conditions(shown, records, before=before, now=now),
+        "containerStatuses": [record.render() for record in records],
     }
-    if init:
-        status["initContainerStatuses"] = [record.render() for record in init]
     if begun:
         status |= {"podIP": address, "podIPs": [{"ip": address}]}
     return status

@@ -12,14 +12,13 @@ import asyncio
 import json
 import logging
 import os
-import shutil
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from testbed.errors import ApiError
 from testbed.kubelet.api import retry
 from testbed.kubelet.context import NodeContext
-from testbed.kubelet.errors import ApiError
 
 Object = dict[str, Any]
 
@@ -54,13 +53,11 @@ class Credentials:
         self.kubeconfig = directory / "kubeconfig"
 
     async def write(self) -> None:
-        """Ask for a token and write kubeconfig, CA, namespace and token; ApiError when it is refused."""
+        """Ask for a token and write kubeconfig, CA and token; ApiError when it is refused."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         await self._write_token()
         authority = self._directory / "ca.crt"
-        if self._node.api.ca_file:
-            shutil.copyfile(self._node.api.ca_file, authority)
-        _replace(self._directory / "namespace", self._pod["metadata"]["namespace"])
+        _replace(authority, self._node.api.authority)
         _replace(self.kubeconfig, json.dumps(self._document(authority), indent=1))
 
     async def keep_fresh(self) -> None:
@@ -93,15 +90,11 @@ class Credentials:
         path = f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token"
         answer = await retry(lambda: self._node.api.create(path, request))
         ends = datetime.fromisoformat(answer["status"]["expirationTimestamp"])
-        self._life = max(1.0, (ends - self._node.now()).total_seconds())
+        self._life = max(1.0, (ends - datetime.now(UTC)).total_seconds())
         _replace(self._directory / "token", answer["status"]["token"])
 
     def _document(self, authority: Path) -> Object:
-        cluster: Object = {"server": self._node.api.server}
-        if authority.exists():
-            cluster["certificate-authority"] = str(authority)
-        else:
-            cluster["insecure-skip-tls-verify"] = True
+        cluster = {"server": self._node.api.server, "certificate-authority": str(authority)}
         context = {
             "cluster": "testbed",
             "user": "pod",
