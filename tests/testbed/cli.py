@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -56,12 +55,11 @@ def up(options: Options) -> None:
 
 
 def _usage(result: daemon.Holder, directory: Path) -> str:
-    """What to type next; kubectl may be one that the testbed has built."""
+    """What to type next."""
     me = _command(directory)
-    kubectl = "kubectl" if shutil.which("kubectl") else shlex.quote(result.kubectl)
     lines = [
         f"export KUBECONFIG={shlex.quote(result.kubeconfig)}",
-        f"{kubectl} get nodes" if result.kubectl else "# there is no kubectl: any Kubernetes client will do",
+        "kubectl get nodes   # or any other Kubernetes client",
         f"{me} nodes",
         f"{me} fault gpu-h100 p2p-refused",
         f"{me} heal gpu-h100",

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from testbed.cluster import TESTS, Testbed
@@ -37,7 +37,6 @@ class Holder:
     pid: int
     started: str
     kubeconfig: str = ""
-    kubectl: str = ""
 
     @property
     def ready(self) -> bool:
@@ -86,14 +85,7 @@ def serve(directory: Path, nodes: Mapping[str, str | None]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stop)
     try:
         with Testbed(directory, nodes=nodes, progress=lambda message: print(message, flush=True)) as testbed:
-            kubectl = testbed.control_plane.binaries.kubectl
-            ready = Holder(
-                pid=me,
-                started=mine.started,
-                kubeconfig=str(testbed.kubeconfig),
-                kubectl=str(kubectl or ""),
-            )
-            _write(directory, ready)
+            _write(directory, replace(mine, kubeconfig=str(testbed.kubeconfig)))
             print("ready", flush=True)
             while True:
                 signal.pause()

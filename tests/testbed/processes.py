@@ -1,21 +1,18 @@
 """Processes that never outlive the Python process that started them, also when that gets SIGKILL.
 
-`launch.py` says how; the thread below that forks for all is the half of it that lives here.  Signals and
-waits go through a pidfd, so that a pid which the kernel has given to somebody else is never touched.
-
-Must not know what the processes are.  Linux 5.3 or newer.
+`launch.py` says how; the thread below that forks for all is the half of it that lives here.  Must not know
+what the processes are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
-import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -48,12 +45,11 @@ class Process:
         self.log = log
         self._child = _spawner.popen([*launcher, *map(str, command)], env=environ, cwd=cwd)
         self.pid = self._child.pid
-        self._pidfd = os.pidfd_open(self.pid)
 
     @property
     def running(self) -> bool:
         """False as soon as it has ended."""
-        return not self.wait(0.0)
+        return self._child.poll() is None
 
     @property
     def exit_code(self) -> int | None:
@@ -62,21 +58,19 @@ class Process:
 
     def wait(self, timeout: float) -> bool:
         """True when it has ended within `timeout` seconds."""
-        if self._child.returncode is not None:
-            return True
-        if not _ended(self._pidfd, timeout):
+        try:
+            self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
             return False
-        os.close(self._pidfd)
-        self._child.wait()
         return True
 
     def stop(self, *, grace: float) -> None:
         """SIGTERM, and SIGKILL after `grace` seconds (0: at once); returns when it has ended."""
-        if grace > 0 and self.running:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        if grace > 0:
+            self._child.terminate()
         if self.wait(grace):
             return
-        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._child.kill()
         if not self.wait(KILL_SECONDS):
             raise ProcessError(f"{self.name} (pid {self.pid}) still runs {KILL_SECONDS:.0f} s after SIGKILL")
 
@@ -84,10 +78,10 @@ class Process:
         """SIGINT to it and its children, then SIGKILL: for a program that starts others."""
         if self._child.returncode is not None:
             return
-        # Until it is reaped, no other process gets its pid: the group is certainly its own.
         os.killpg(self.pid, signal.SIGINT)
-        _ended(self._pidfd, grace)
-        os.killpg(self.pid, signal.SIGKILL)
+        self.wait(grace)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         self.wait(KILL_SECONDS)
 
     def last_words(self) -> str:
@@ -140,14 +134,3 @@ class _Spawner:
 
 
 _spawner = _Spawner()
-
-
-def _ended(pidfd: int, timeout: float) -> bool:
-    """Whether the process ends within `timeout` seconds: its pidfd becomes readable then."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    deadline = time.monotonic() + timeout
-    while not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        if time.monotonic() >= deadline:
-            return False
-    return True
