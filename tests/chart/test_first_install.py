@@ -15,8 +15,7 @@ import pytest
 
 from support.chart import PODS, ChartPods, Helm, HelmFailed, Object, clear, install, policies, upgrade
 from testbed.controlplane import ControlPlane
-from testbed.proxy import FaultProxy
-from testbed.proxy_server import Refuse, Replace, RequestInfo, ResponseInfo, When
+from testbed.proxy import FaultProxy, Refuse, Replace, RequestInfo, ResponseInfo, When
 from testbed.rest import Rest
 
 pytestmark = pytest.mark.cluster

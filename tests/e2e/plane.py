@@ -14,8 +14,6 @@ from pathlib import Path
 
 from testbed.binaries import Binaries
 from testbed.controlplane import APISERVER, ControlPlane
-from testbed.kubeconfig import write_kubeconfig
-from testbed.programs import Programs
 
 SERVICE_ADDRESS = "10.0.0.1"
 PORT = 443
@@ -44,7 +42,6 @@ class PodPlane(ControlPlane):
     ) -> None:
         super().__init__(directory, binaries=binaries, progress=progress)
         self._node_user = f"system:node:{node}"
-        self._programs = _Adjusted(self.directory, self.layout.log)
 
     @property
     def server(self) -> str:
@@ -53,13 +50,7 @@ class PodPlane(ControlPlane):
 
     def node_kubeconfig(self) -> Path:
         """The kubeconfig of the node's kubelet."""
-        return write_kubeconfig(
-            self.layout.kubeconfig("node"),
-            server=self.server,
-            ca_file=self.ca_file,
-            token=self._tokens()[self._node_user],
-            user=self._node_user,
-        )
+        return self.user_kubeconfig(self._node_user, token=self._tokens()[self._node_user])
 
     def _write_files(self) -> None:
         super()._write_files()
@@ -68,7 +59,5 @@ class PodPlane(ControlPlane):
                 row = [secrets.token_urlsafe(24), self._node_user, self._node_user, "system:nodes"]
                 csv.writer(lines).writerow(row)
 
-
-class _Adjusted(Programs):
-    def start(self, name: str, program: Path, flags: Sequence[str]) -> None:
-        super().start(name, program, [*flags, *EXTRA.get(name, ())])
+    def _start(self, name: str, program: Path, flags: Sequence[str]) -> None:
+        super()._start(name, program, [*flags, *EXTRA.get(name, ())])

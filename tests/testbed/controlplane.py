@@ -10,13 +10,14 @@ There is no kubelet: nodes are somebody else's business.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,11 +26,13 @@ from testbed.binaries import Binaries, find_or_build
 from testbed.errors import ApiError, ControlPlaneError
 from testbed.kubeconfig import write_kubeconfig, write_private
 from testbed.loopback import reserve_port
-from testbed.programs import READY_SECONDS, Programs
+from testbed.processes import Process
 from testbed.rest import Rest
 from testbed.running import Running
 
 STOP_SECONDS = 10.0
+READY_SECONDS = 60.0
+LOOK_SECONDS = 0.02
 PORT_ATTEMPTS = 5
 PORT_TAKEN = "address already in use"
 APISERVER = "kube-apiserver"
@@ -51,7 +54,7 @@ class ControlPlane(Running):
         self.layout = config.Layout(directory=self.directory)
         self._binaries = binaries
         self._progress = progress or (lambda _: None)
-        self._programs = Programs(self.directory, self.layout.log)
+        self._processes: dict[str, Process] = {}
         self._port = 0
         self._etcd_port = 0
 
@@ -91,17 +94,10 @@ class ControlPlane(Running):
         """One JSON event per line; `testbed.audit` reads it."""
         return self.layout.audit_log
 
-    @property
-    def pids(self) -> dict[str, int]:
-        """Process ids of the programs that run, by name."""
-        return self._programs.pids
-
     # Its life.
 
     def start(self) -> None:
         """Start everything and return when pods can be created; ControlPlaneError names what failed."""
-        if self.pids:
-            raise ControlPlaneError(f"the control plane in {self.directory} is running already")
         binaries = self.binaries
         self._write_files()
         began = time.monotonic()
@@ -116,16 +112,14 @@ class ControlPlane(Running):
 
     def stop(self, *, grace: float = STOP_SECONDS) -> None:
         """End all processes, those with open work first; harmless when nothing runs. Data stays."""
-        self._programs.stop_all(grace=grace)
+        with contextlib.ExitStack() as stack:
+            for name in list(self._processes):  # the last started ends first
+                stack.callback(self._processes.pop(name).stop, grace=grace)
 
-    def stop_apiserver(self, *, grace: float = STOP_SECONDS) -> None:
-        """End kube-apiserver alone; 0 seconds of grace is SIGKILL."""
-        self._programs.stop(APISERVER, grace=grace)
-
-    def start_apiserver(self) -> None:
-        """Start kube-apiserver again, on the same port and data, and wait until it is ready."""
-        if APISERVER in self.pids:
-            raise ControlPlaneError("kube-apiserver is running already")
+    def restart_apiserver(self) -> None:
+        """Stop and start kube-apiserver, on the same port and data: every watch breaks, every client has to
+        come back."""
+        self._processes.pop(APISERVER).stop(grace=STOP_SECONDS)
         until = time.monotonic() + READY_SECONDS
         while True:
             self._start_apiserver(self.binaries)
@@ -138,16 +132,11 @@ class ControlPlane(Running):
             else:
                 return
 
-    def restart_apiserver(self) -> None:
-        """Stop and start kube-apiserver: every watch breaks, every client has to come back."""
-        self.stop_apiserver()
-        self.start_apiserver()
-
     def await_objects(self, *, namespace: str) -> None:
         """Wait until pods can be created in a namespace that was made a moment ago."""
         for name in FIRST_OBJECTS:
             path = f"/api/v1/namespaces/{namespace}/{name}"
-            self._programs.wait_until(partial(self._answers, path), what=path)
+            self._wait_until(partial(self._answers, path), what=path)
 
     # Talking to it.
 
@@ -168,39 +157,25 @@ class ControlPlane(Running):
         return token
 
     def user_kubeconfig(
-        self,
-        name: str,
-        *,
-        token: str | None = None,
-        token_file: Path | None = None,
-        server: str | None = None,
-        namespace: str = "default",
+        self, name: str, *, token: str, server: str | None = None, path: Path | None = None
     ) -> Path:
-        """Write a kubeconfig for a bearer token, or for a file that holds one; its path is by `name`."""
+        """Write a kubeconfig for a bearer token; its path is by `name` where none is given."""
         return write_kubeconfig(
-            self.layout.kubeconfig(name),
+            path or self.layout.kubeconfig(name),
             server=server or self.server,
             ca_file=self.ca_file,
             token=token,
-            token_file=token_file,
             user=name,
-            namespace=namespace,
         )
-
-    def client_environment(self) -> dict[str, str]:
-        """What helm needs to talk to this control plane and leave the user's own files alone."""
-        return {
-            "KUBECONFIG": str(self.kubeconfig),
-            "HELM_CACHE_HOME": str(self.directory / "helm" / "cache"),
-            "HELM_CONFIG_HOME": str(self.directory / "helm" / "config"),
-            "HELM_DATA_HOME": str(self.directory / "helm" / "data"),
-        }
 
     def helm(self, *arguments: str) -> str:
         """Run helm as administrator; its output. ControlPlaneError with its output when it fails."""
+        own = {
+            f"HELM_{kind}_HOME": str(self.directory / "helm" / kind) for kind in ("CACHE", "CONFIG", "DATA")
+        }
         done = subprocess.run(
             [str(self.binaries.helm), *arguments],
-            env={**os.environ, **self.client_environment()},
+            env={**os.environ, **own, "KUBECONFIG": str(self.kubeconfig)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -233,7 +208,7 @@ class ControlPlane(Running):
     def _start_on_free_ports(self, binaries: Binaries) -> None:
         for attempt in range(1, PORT_ATTEMPTS + 1):
             self._etcd_port, self._port = reserve_port(), reserve_port()
-            self._programs.start("etcd", binaries.etcd, config.etcd_flags(self.layout, port=self._etcd_port))
+            self._start("etcd", binaries.etcd, config.etcd_flags(self.layout, port=self._etcd_port))
             self._start_apiserver(binaries)
             try:
                 self._await_ready()
@@ -247,26 +222,20 @@ class ControlPlane(Running):
 
     def _start_apiserver(self, binaries: Binaries) -> None:
         flags = config.apiserver_flags(self.layout, port=self._port, etcd_port=self._etcd_port)
-        self._programs.start(APISERVER, binaries.kube_apiserver, flags)
+        self._start(APISERVER, binaries.kube_apiserver, flags)
 
     def _start_controllers(self, binaries: Binaries) -> None:
         tokens = self._tokens()
         for user in config.USERS:
             self.user_kubeconfig(user, token=tokens[user])
-        write_kubeconfig(
-            self.kubeconfig,
-            server=self.server,
-            ca_file=self.ca_file,
-            token=tokens[config.ADMIN],
-            user=config.ADMIN,
-        )
-        self._programs.start("kube-scheduler", binaries.kube_scheduler, config.scheduler_flags(self.layout))
+        self.user_kubeconfig(config.ADMIN, token=tokens[config.ADMIN], path=self.kubeconfig)
+        self._start("kube-scheduler", binaries.kube_scheduler, config.scheduler_flags(self.layout))
         flags = config.controller_manager_flags(self.layout)
-        self._programs.start("kube-controller-manager", binaries.kube_controller_manager, flags)
+        self._start("kube-controller-manager", binaries.kube_controller_manager, flags)
         self.await_objects(namespace="default")
 
     def _await_ready(self) -> None:
-        self._programs.wait_until(
+        self._wait_until(
             lambda: self.ca_file.exists() and self._answers("/readyz"), what="kube-apiserver's /readyz"
         )
 
@@ -276,3 +245,26 @@ class ControlPlane(Running):
         except (ApiError, OSError):
             return False
         return True
+
+    def _start(self, name: str, program: Path, flags: Sequence[str]) -> None:
+        """Start a program, with an empty log."""
+        log = self.layout.log(name)
+        log.write_bytes(b"")
+        self._processes[name] = Process(name, [program, *flags], log=log, cwd=self.directory)
+
+    def _wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
+        """Poll; ControlPlaneError as soon as a program has ended, or after READY_SECONDS."""
+        until = time.monotonic() + READY_SECONDS
+        while not condition():
+            for name, process in self._processes.items():
+                if not process.running:
+                    raise ControlPlaneError(
+                        f"{name} ended with exit code {process.exit_code}; the end of {process.log}:\n"
+                        f"{process.last_words()}"
+                    )
+            if time.monotonic() > until:
+                logs = "\n".join(f"{one.log}:\n{one.last_words()}" for one in self._processes.values())
+                raise ControlPlaneError(
+                    f"{what}: not there after {READY_SECONDS:.0f} s; ends of logs:\n{logs}"
+                )
+            time.sleep(LOOK_SECONDS)

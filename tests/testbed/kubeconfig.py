@@ -1,7 +1,6 @@
 """Writes kubeconfig files: one cluster, one user with a bearer token, one context.
 
-The token may be a file, which clients read again every minute or so; that is how a pod's token works.  Client
-certificates are not offered: they could not pass the fault proxy.
+Client certificates are not offered: they could not pass the fault proxy.
 """
 
 from __future__ import annotations
@@ -13,20 +12,8 @@ from pathlib import Path
 import yaml
 
 
-def write_kubeconfig(
-    path: Path,
-    *,
-    server: str,
-    ca_file: Path,
-    token: str | None = None,
-    token_file: Path | None = None,
-    user: str = "testbed",
-    namespace: str = "default",
-) -> Path:
-    """Write `path` (mode 0600, replaced at once) and return it; exactly one of the tokens is given."""
-    if (token is None) == (token_file is None):
-        raise ValueError("give either token or token_file")
-    credentials = {"token": token} if token_file is None else {"tokenFile": str(token_file.absolute())}
+def write_kubeconfig(path: Path, *, server: str, ca_file: Path, token: str, user: str) -> Path:
+    """Write `path` (mode 0600, replaced at once) and return it."""
     authority = base64.b64encode(ca_file.read_bytes()).decode("ascii")
     document = {
         "apiVersion": "v1",
@@ -35,10 +22,8 @@ def write_kubeconfig(
         "clusters": [
             {"name": "testbed", "cluster": {"server": server, "certificate-authority-data": authority}}
         ],
-        "users": [{"name": user, "user": credentials}],
-        "contexts": [
-            {"name": "testbed", "context": {"cluster": "testbed", "user": user, "namespace": namespace}}
-        ],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
     }
     write_private(path, yaml.safe_dump(document, sort_keys=False))
     return path

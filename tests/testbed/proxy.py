@@ -5,8 +5,7 @@
         ... run a program with KUBECONFIG=proxy.kubeconfig() ...
 
 It passes on everything else unchanged: tokens, watches event by event, compressed bodies.  It serves TLS with
-the API server's own certificate, because client-go sends no token over plain HTTP.  Connection upgrades (exec
-and the like) answer 501.
+the API server's own certificate, because client-go sends no token over plain HTTP.
 
 The proxy runs on its own thread; every method may be called from any thread or event loop.
 """
@@ -14,23 +13,114 @@ The proxy runs on its own thread; every method may be called from any thread or 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
+import os
 import re
+import socket
 import ssl
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
 
 from testbed.controlplane import ControlPlane
 from testbed.errors import TestbedError
 from testbed.loopback import LOOPBACK, reserve_port
-from testbed.proxy_server import Action, Do, ProxyServer, RequestInfo, ResponseInfo, Rule, When
 from testbed.running import Running
 from testbed.wait import wait_for
 
-T = TypeVar("T")
-
 CALL_SECONDS = 60.0
+BODY_LIMIT = 64 * 1024 * 1024
+HANGUP_LOOK_SECONDS = 0.5
+"""How often a silent watch is checked for a client that has gone."""
+HOP_BY_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding"})
+"""Headers that belong to one connection (RFC 9110, 7.6.1); lengths are set anew."""
+OF_THE_BODY = frozenset({"Content-Encoding", "Etag"})
+"""Headers of an answer that do not hold for another body, as the API server spells them."""
+NOT_ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+"""Headers that aiohttp adds to a request without them."""
+
+
+class When(StrEnum):
+    """When a rule can act."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestInfo:
+    """A request as the client sent it."""
+
+    method: str
+    path: str
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseInfo:
+    """The API server's answer. A stream has no body here."""
+
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes = field(repr=False)
+
+    def json(self) -> Any:
+        """The decoded body, compressed or not; ValueError when it is no JSON."""
+        packed = self.headers.get("Content-Encoding") == "gzip"
+        return json.loads(gzip.decompress(self.body) if packed else self.body)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refuse:
+    """Answer with an error and a Status object."""
+
+    status: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Send this body in place of the API server's; after only, and not for streams."""
+
+    body: bytes
+
+
+Action = Refuse | Replace | None
+Do = Callable[[RequestInfo, ResponseInfo | None], Action] | Action
+"""An action, or what decides on one; a callable that returns None lets things go on."""
+
+
+@dataclass(kw_only=True)
+class Rule:
+    """One rule and what became of it. `times`: how often it may fire, None for ever."""
+
+    method: str | None
+    path: re.Pattern[str] | None
+    when: When
+    times: int | None
+    do: Do
+    fired: list[RequestInfo] = field(default_factory=list)
+
+    def claim(self, request: RequestInfo, when: When) -> bool:
+        """Whether it fires for this request now; counts it."""
+        fires = (
+            when is self.when
+            and (self.method is None or request.method == self.method)
+            and (self.path is None or self.path.search(request.path) is not None)
+            and (self.times is None or len(self.fired) < self.times)
+        )
+        self.fired += [request] * fires
+        return fires
 
 
 class FaultProxy(Running):
@@ -40,71 +130,55 @@ class FaultProxy(Running):
         self._upstream = upstream
         self._rules: list[Rule] = []
         self._failures: list[BaseException] = []
-        self._lock = threading.Lock()
-        self._port = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._handling = 0
+        self._runner: web.AppRunner | None = None
         self._thread: threading.Thread | None = None
-        self._server: ProxyServer | None = None
-
-    # Its life.
 
     def start(self) -> None:
         """Listen on a free port."""
         self._port = reserve_port()
-        loop = asyncio.new_event_loop()
-        self._loop = loop
-        self._thread = threading.Thread(target=loop.run_forever, name="fault-proxy", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._thread.start()
         layout = self._upstream.layout
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(layout.ca_file, layout.key_file)
-        self._server = ProxyServer(
-            lambda: self._upstream.server,
-            port=self._port,
-            serving=tls,
-            verifying=ssl.create_default_context(cafile=str(layout.ca_file)),
-            decide=self._decide,
-        )
-        self._call(self._server.open())
+        self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._tls.load_cert_chain(layout.ca_file, layout.key_file)
+        self._verifying = ssl.create_default_context(cafile=str(layout.ca_file))
         self.resume()
 
     def stop(self) -> None:
         """Cut every connection and end; TestbedError when a rule's callable has raised. Harmless twice."""
-        loop, thread, server = self._loop, self._thread, self._server
-        if loop is None or thread is None or server is None:
+        if self._thread is None:
             return
-        self._call(server.close())
-        self._loop = self._thread = self._server = None
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        self.pause()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._thread = None
         if self._failures:
             raise TestbedError(f"a rule's callable raised {self._failures[0]!r}") from self._failures[0]
 
     def pause(self) -> None:
         """Listen no more and cut every connection: as if the API server were gone."""
-        self._call(self._running().pause())
+        self._call(self._close())
 
     def resume(self) -> None:
         """Listen again, on the same port."""
-        self._call(self._running().listen())
+        self._call(self._listen())
 
     def wait_idle(self) -> None:
         """Until no request is under way."""
-        wait_for(lambda: self._running().handling == 0, what="the end of every request")
-
-    # What clients and tests use.
+        wait_for(lambda: self._handling == 0, what="the end of every request")
 
     @property
     def server(self) -> str:
         """The proxy's URL."""
         return f"https://{LOOPBACK}:{self._port}"
 
-    def kubeconfig(self, token: str | None = None) -> Path:
-        """A kubeconfig for the proxy, as administrator or with the given token."""
-        name = f"proxy-{self._port}" + ("" if token is None else f"-{abs(hash(token)):x}")
-        token = token or self._upstream.admin_token
-        return self._upstream.user_kubeconfig(name, token=token, server=self.server)
+    def kubeconfig(self) -> Path:
+        """A kubeconfig for the proxy, as administrator."""
+        token = self._upstream.admin_token
+        return self._upstream.user_kubeconfig(f"proxy-{self._port}", token=token, server=self.server)
 
     def on(
         self,
@@ -117,37 +191,158 @@ class FaultProxy(Running):
     ) -> Rule:
         """Add a rule; of several that match, each acts, in the order of their addition.
 
-        `path` is searched in the path without the query.  `do` is an action of `proxy_rules`, or a callable
-        that runs on a thread of its own while its request, and no other, waits.  When the client is gone
-        after that (it was killed), its request is not passed on.
+        `path` is searched in the path without the query.  `do` is an action, or a callable that runs on a
+        thread of its own while its request, and no other, waits.  When the client is gone after that (it was
+        killed), its request is not passed on.
         """
         pattern = re.compile(path) if isinstance(path, str) else path
         rule = Rule(method=method, path=pattern, when=When(when), times=times, do=do)
-        with self._lock:
-            self._rules.append(rule)
+        self._rules.append(rule)
         return rule
 
-    # Called by the server, on the proxy's event loop.
+    def _call(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_SECONDS)
 
-    async def _decide(self, request: RequestInfo, response: ResponseInfo | None) -> list[Action]:
-        when = When.BEFORE if response is None else When.AFTER
-        with self._lock:
-            rules = list(self._rules)
-        actions = []
+    async def _listen(self) -> None:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._verifying, limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        app = web.Application(client_max_size=BODY_LIMIT)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, LOOPBACK, self._port, ssl_context=self._tls, reuse_address=True)
+        await site.start()
+
+    async def _close(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        for handler in runner.server.connections if runner.server else ():
+            _abort(handler.transport)
+        await runner.cleanup()
+        await self._session.close()
+        # Aborted TLS connections are closed by callbacks that have been scheduled, not run.
+        await asyncio.sleep(0.05)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self._handling += 1
         try:
-            for rule in rules:
-                if rule.claim(request, when):
-                    actions.append(await asyncio.to_thread(rule.act, request, response))
-        except Exception as error:
-            self._failures.append(error)
-            raise
-        return actions
+            info = RequestInfo(method=request.method, path=request.path, body=await request.read())
+            return await self._answer(request, info)
+        except aiohttp.ClientError:
+            # The API server is gone: so is the connection to it, as its client sees it.
+            return _dropped(request)
+        finally:
+            self._handling -= 1
 
-    def _running(self) -> ProxyServer:
-        if self._server is None:
-            raise TestbedError("the fault proxy does not run")
-        return self._server
+    async def _answer(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
+        if early := await self._act(request, info, None):
+            return early
+        async with self._session.request(
+            request.method,
+            URL(self._upstream.server + request.raw_path, encoded=True),
+            headers=_passed_on(request.headers),
+            data=info.body or None,
+            skip_auto_headers=NOT_ADDED,
+            allow_redirects=False,
+        ) as upstream:
+            streamed = upstream.status == 200 and request.query.get("watch", "") in {"1", "true"}
+            body = b"" if streamed else await upstream.read()
+            answer = ResponseInfo(status=upstream.status, headers=_passed_on(upstream.headers), body=body)
+            if early := await self._act(request, info, answer):
+                return early
+            if streamed:
+                return await _stream(request, answer, upstream)
+        return web.Response(status=answer.status, headers=answer.headers, body=body)
 
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_SECONDS)
+    async def _act(
+        self, request: web.Request, info: RequestInfo, answer: ResponseInfo | None
+    ) -> web.StreamResponse | None:
+        """Do what the rules say; an answer when there is nothing else to be done."""
+        when = When.BEFORE if answer is None else When.AFTER
+        acted = [rule for rule in list(self._rules) if rule.claim(info, when)]
+        for rule in acted:
+            try:
+                action = await asyncio.to_thread(rule.do, info, answer) if callable(rule.do) else rule.do
+            except Exception as error:
+                self._failures.append(error)
+                raise
+            match action:
+                case Refuse():
+                    return _refusal(action)
+                case Replace(body):
+                    assert answer is not None, "Replace acts after the API server has answered"
+                    kept = CIMultiDict((k, v) for k, v in answer.headers.items() if k not in OF_THE_BODY)
+                    return web.Response(status=answer.status, headers=kept, body=body)
+        # A client killed meanwhile must not have its request passed on; the event loop may not know yet.
+        return _dropped(request) if acted and _hung_up(request) else None
+
+
+async def _stream(
+    request: web.Request, begun: ResponseInfo, upstream: aiohttp.ClientResponse
+) -> web.StreamResponse:
+    """Pass a watch on as it comes, until either side ends it or it is cut."""
+    answer = web.StreamResponse(status=begun.status, headers=begun.headers)
+    try:
+        await answer.prepare(request)
+        while request.transport is not None and not request.transport.is_closing():
+            try:
+                async with asyncio.timeout(HANGUP_LOOK_SECONDS):
+                    chunk = await upstream.content.readany()
+            except TimeoutError:
+                continue
+            if not chunk:
+                await answer.write_eof()
+                break
+            await answer.write(chunk)
+    except (aiohttp.ClientError, ConnectionError):
+        return _dropped(request)
+    return answer
+
+
+def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """All headers but those of the connection itself, repeated ones too."""
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in HOP_BY_HOP)
+
+
+def _refusal(refuse: Refuse) -> web.Response:
+    """An error as the API server words it."""
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": refuse.message,
+        "reason": refuse.reason,
+        "code": refuse.status,
+    }
+    return web.json_response(status, status=refuse.status)
+
+
+def _dropped(request: web.Request) -> web.StreamResponse:
+    """Cut the connection; the response only satisfies aiohttp, which finds nobody to send it to."""
+    _abort(request.transport)
+    return web.Response()
+
+
+def _hung_up(request: web.Request) -> bool:
+    """Whether the client's end is closed, asked of the kernel: a dead process has closed it by now."""
+    connection = request.transport.get_extra_info("socket") if request.transport else None
+    if connection is None or connection.fileno() < 0:
+        return True
+    with socket.socket(fileno=os.dup(connection.fileno())) as peek:
+        try:
+            return not peek.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+
+def _abort(transport: asyncio.BaseTransport | None) -> None:
+    if isinstance(transport, asyncio.WriteTransport):
+        transport.abort()

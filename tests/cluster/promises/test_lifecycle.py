@@ -233,8 +233,7 @@ def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, co
     wait_for(lambda: not served(rig.api), what="CRDs gone")
     account = {"metadata": {"name": "weak"}}
     rig.api.create(f"/api/v1/namespaces/{rig.namespace}/serviceaccounts", account)
-    path = f"/api/v1/namespaces/{rig.namespace}/serviceaccounts/weak/token"
-    token = rig.api.create(path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+    token = control_plane.service_account_token(rig.namespace, "weak")
     kubeconfig = control_plane.user_kubeconfig(f"weak-{rig.mark}", token=token)
     try:
         with rig.operator(kubeconfig=kubeconfig) as operator:

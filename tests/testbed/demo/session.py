@@ -43,8 +43,7 @@ class Session:
     @property
     def api(self) -> Rest:
         """Plain calls as the administrator."""
-        plane = self.testbed.control_plane
-        return Rest(plane.server, ca_file=plane.ca_file, token=plane.admin_token)
+        return self.testbed.control_plane.rest()
 
     def node(self, name: str) -> Object:
         """The Node as the API has it."""
