@@ -20,9 +20,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+import msgspec
+
 from e2e import aptlists, cgroups, debian, hoststate, needs, node_images
 from e2e.hoststate import HostState
-from e2e.order import PROFILE, Order
+from e2e.inside import PROFILE, Order
 from e2e.sandbox import Sandbox
 from testbed import profiles
 from testbed.binaries import build_kubelet, cache_folder, find_or_build
@@ -55,7 +57,9 @@ def prepare(directory: Path, *, steps: Sequence[str], record: bool) -> Path:
         record=record,
     )
     library_folder(profiles.load(PROFILE).driver.version)  # compiled now, not on the scenario's time
-    return order.write(directory / "order.json")
+    file = directory / "order.json"
+    file.write_bytes(msgspec.json.encode(order))
+    return file
 
 
 def _packaged(cache: Path) -> tuple[Path, list[Path]]:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from e2e.node import Node
 from e2e.plane import PodPlane
 from testbed.errors import ApiError, TestbedError
 from testbed.hardware import Hardware
 from testbed.rest import Rest
+from testbed.wait import wait_for
 
 Object = dict[str, Any]
-T = TypeVar("T")
 
 NAMESPACE = "nodegauge"
 WORKLOADS = "workloads"
 REPORTS = "/apis/nodegauge.dev/v1alpha1/nodereports"
-LOOK_SECONDS = 0.1
 
 
 class Cluster:
@@ -55,14 +53,7 @@ class Cluster:
         """Plain calls as administrator."""
         return self.plane.rest()
 
-    def until(self, seen: Callable[[], T], *, seconds: float, what: str) -> T:
-        """Poll until it is truthy and return it; TestbedError naming `what` after `seconds`."""
-        end = time.monotonic() + seconds
-        while not (result := seen()):
-            if time.monotonic() > end:
-                raise TestbedError(f"waited {seconds:.0f} s in vain for {what}")
-            time.sleep(LOOK_SECONDS)
-        return result
+    until = staticmethod(wait_for)
 
     def must_be(self, seen: object, wanted: object, *, what: str) -> None:
         """Raises TestbedError unless both are equal."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from e2e.cluster import Object
 from testbed.errors import TestbedError
+from testbed.kubelet_comparison.perform import process_field, processes_of
 
 
 def speaks(pod: Object) -> bool:
@@ -19,7 +20,7 @@ def speaks(pod: Object) -> bool:
     if "running" not in status.get("state", {}):
         return False
     result = _find(pod)
-    return result is not None and _field(result, "Threads", base=10) > 1
+    return result is not None and process_field(result, "Threads", base=10) > 1
 
 
 def process(pod: Object) -> int:
@@ -32,7 +33,7 @@ def process(pod: Object) -> int:
 
 def pending(number: int, sent: signal.Signals) -> bool:
     """Whether a signal waits for a process that is held still."""
-    waiting = _field(number, "SigPnd", base=16) | _field(number, "ShdPnd", base=16)
+    waiting = process_field(number, "SigPnd", base=16) | process_field(number, "ShdPnd", base=16)
     return bool(waiting >> (sent - 1) & 1)
 
 
@@ -50,23 +51,5 @@ def with_argument(argument: str) -> list[int]:
 
 def _find(pod: Object) -> int | None:
     """The process of this pod that is process 1 in its own namespace."""
-    wanted = f"HOSTNAME={pod['metadata']['name']}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if wanted not in (entry / "environ").read_bytes().split(b"\0"):
-                continue
-            spaces = next(x for x in (entry / "status").read_text().splitlines() if x.startswith("NSpid"))
-        except OSError:
-            continue
-        if spaces.split()[-1] == "1":
-            return int(entry.name)
-    return None
-
-
-def _field(number: int, name: str, *, base: int) -> int:
-    """A number from /proc/PID/status; 0 when the process has gone."""
-    try:
-        lines = Path(f"/proc/{number}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return int(next(line for line in lines if line.startswith(name)).split()[1], base)
+    first = (n for n in processes_of(pod["metadata"]["name"]) if process_field(n, "NSpid", at=-1) == 1)
+    return next(first, None)

@@ -1,20 +1,19 @@
 """Fetch the container runtime: Debian's packages, downloaded and unpacked into the cache, never installed.
 
-    <cache>/e2e/<names and versions>/usr/...
+    <cache>/e2e/runtime/usr/...
 
-No maintainer script runs and dpkg's database is not written to.  A folder is there whole or not at all.
+They stay until that folder is removed.  No maintainer script runs and dpkg's database is not written to.  The
+folder is there whole or not at all.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e import cached_answers
 from testbed.errors import TestbedError
 
 PACKAGES = ("containerd", "runc", "containernetworking-plugins")
@@ -57,13 +56,7 @@ class Runtime:
 
 def fetch(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
     """The packages' programs, from the cache or downloaded now.  Raises FetchFailed."""
-    versions = cached_answers.recall(
-        cache / "e2e" / "versions.json",
-        cached_answers.apt_state(config=os.environ.get("APT_CONFIG", "")),
-        lambda: [_candidate(package) for package in PACKAGES],
-    )
-    name = "_".join(f"{p}-{v}" for p, v in zip(PACKAGES, versions, strict=True)).replace("/", "-")
-    runtime = Runtime(root=cache / "e2e" / name.replace(":", "-"))
+    runtime = Runtime(root=cache / "e2e" / "runtime")
     if not runtime.root.is_dir():
         progress(f"downloading Debian's {', '.join(PACKAGES)} (35 MB)")
         runtime.root.parent.mkdir(parents=True, exist_ok=True)
@@ -80,15 +73,6 @@ def fetch(cache: Path, *, progress: Callable[[str], None]) -> Runtime:
     return runtime
 
 
-def _candidate(package: str) -> str:
-    """The version that apt would download."""
-    output = _run(["apt-cache", "policy", package])
-    result = [line.split()[1] for line in output.splitlines() if line.strip().startswith("Candidate:")]
-    if not result or result[0] == "(none)":
-        raise FetchFailed(f"apt knows no package {package}.  {WAY_OUT}")
-    return result[0]
-
-
 def _unpacked(folder: Path) -> Path:
     """Download and unpack all packages below `folder`; the folder with their files."""
     root = folder / "root"
@@ -99,8 +83,7 @@ def _unpacked(folder: Path) -> Path:
     return root
 
 
-def _run(command: Sequence[str], *, cwd: Path | None = None) -> str:
+def _run(command: Sequence[str], *, cwd: Path | None = None) -> None:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         raise FetchFailed(f"{' '.join(command)} failed ({done.returncode}): {done.stderr.strip()}\n{WAY_OUT}")
-    return done.stdout

@@ -2,29 +2,52 @@
 
     python -m e2e.inside ORDER
 
-Exit code 0 only if every step saw what it must.  It stops nothing: the end of the namespace does.
+Exit code 0 only if every step saw what it must.  It stops nothing: the end of the namespace does.  Steps are
+put together as stages that follow each other, each of lanes that run at the same time.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+
 from e2e import kubelet_comparison, mounts, nccl, pod_failures, scenario, steps
-from e2e import order as orders
 from e2e.cluster import Cluster
 from e2e.debian import Runtime
 from e2e.node import Node
-from e2e.order import PROFILE, Order
 from e2e.plane import PodPlane
-from e2e.registry import Lane, Stage, chosen
 from testbed import hardware
 from testbed.binaries import find_or_build
 from testbed.errors import TestbedError
 
 NODE = "gpu-1"
+PROFILE = "h100-sxm-8"
+"""The machine that the node is."""
+
+Lane = tuple[Callable[[Cluster], None], ...]
+"""Steps that follow each other."""
+Stage = tuple[Lane, ...]
+"""Lanes that run at the same time; the next stage begins when all have ended."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the outer program tells this one: a JSON file.  Folders and programs are absolute paths.
+
+    `steps`: which to run, empty for all; `record`: write down what the real kubelet shows of the common pods,
+    instead of comparing it.
+    """
+
+    directory: str
+    runtime: str
+    kubelet: str
+    images: tuple[str, ...]
+    steps: tuple[str, ...] = ()
+    record: bool = False
 
 
 def control_plane(cluster: Cluster) -> None:
@@ -49,6 +72,22 @@ STAGES: tuple[Stage, ...] = (
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
+
+
+def chosen(stages: Sequence[Stage], names: Collection[str]) -> list[Stage]:
+    """The stages with the named steps alone; all of them where none is named.
+
+    Raises TestbedError for a name that no step has, with those that there are.
+    """
+    known = [step.__name__ for stage in stages for lane in stage for step in lane]
+    if unknown := sorted(set(names) - set(known)):
+        raise TestbedError(f"no such step: {', '.join(unknown)}; there are {', '.join(known)}")
+    result = []
+    for stage in stages:
+        lanes = [tuple(step for step in lane if not names or step.__name__ in names) for lane in stage]
+        if left := tuple(lane for lane in lanes if lane):
+            result.append(left)
+    return result
 
 
 def run(order: Order) -> None:
@@ -96,7 +135,7 @@ def _silent(_: str) -> None:
 def main() -> int:
     """0, or 1 with the reason."""
     try:
-        run(orders.read(Path(sys.argv[1])))
+        run(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Order))
     except (TestbedError, OSError) as error:
         print(f"\ne2e failed: {error}", file=sys.stderr, flush=True)
         return 1

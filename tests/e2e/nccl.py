@@ -34,7 +34,6 @@ AT_ONCE = 2.0
 TIMELY = ("processes gone", "job running")
 TRIES = 2
 """A machine that is busy for a moment is late once."""
-LOOK_SECONDS = 0.02
 HANGS_AFTER = "30,2,2"
 """Seconds for starting, measuring and ending, instead of 90, 45 and 10."""
 
@@ -124,7 +123,9 @@ def _take_over(cluster: Cluster) -> dict[str, float]:
         victim = _measuring(cluster)
         asked = time.monotonic()
         cluster.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", _job(cluster))
-        ended = _until_none(cluster)
+        gone_too = "the engine's processes to be gone"
+        cluster.until(lambda: not containers.with_argument(ENGINE), seconds=WITHIN, every=0.02, what=gone_too)
+        ended = time.monotonic()
         running = cluster.until(lambda: _at(jobs, _runs), seconds=WITHIN, what="the job to run")
         gone = cluster.until(
             lambda: _at(ours, lambda event: event.kind == "DELETED" and _uid(event.pod) == victim),
@@ -154,16 +155,6 @@ def _measuring(cluster: Cluster) -> str:
     cluster.until(lambda: time.monotonic() > starts_until, seconds=WITHIN, what="NCCL to measure")
     [pod] = _pods(cluster)
     return _uid(pod)
-
-
-def _until_none(cluster: Cluster) -> float:
-    """When the last process of the engine had gone."""
-    end = time.monotonic() + WITHIN
-    while containers.with_argument(ENGINE):
-        if time.monotonic() > end:
-            raise TestbedError(f"the engine's processes are still there after {WITHIN:.0f} s")
-        time.sleep(LOOK_SECONDS)
-    return time.monotonic()
 
 
 def _job(cluster: Cluster) -> Object:

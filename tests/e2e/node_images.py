@@ -6,8 +6,8 @@ archives in a folder; the node imports what is there.  No registry is asked.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -20,7 +20,6 @@ from typing import Any
 
 from images.archive import Blob, Layer, layer, write
 
-from e2e import cached_answers
 from images import build
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed.errors import TestbedError
@@ -53,26 +52,36 @@ def make(cache: Path, *, progress: Callable[[str], None]) -> list[Path]:
     folder = cache / "e2e" / "images"
     folder.mkdir(parents=True, exist_ok=True)
     progress("images: operator and probe, as `make images` makes them")
-    apt = cached_answers.apt_state(config=os.environ.get("APT_CONFIG", ""))
-    mark = f"{apt} {cached_answers.contents(CHECKOUT / name for name in build.INPUTS)}"
-    made = [
-        Path(path) for path in cached_answers.recall(folder / "made.json", mark, lambda: _project(folder))
-    ]
-    if not all(path.exists() for path in made):
-        made = [Path(path) for path in _project(folder)]
+    made = _project(folder)
     probe = next(path for path in made if "probe" in path.name)
     return [*made, _pause(folder), _talker(folder, probe), _nccl(folder, probe)]
 
 
-def _project(folder: Path) -> list[str]:
-    """Archives of the operator's and the probe's image."""
+def _project(folder: Path) -> list[Path]:
+    """Archives of the operator's and the probe's image, made where their sources have changed."""
+    mark, kept = _contents(CHECKOUT / name for name in build.INPUTS), folder / "made.json"
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    made = [folder / name for name in known.get("names", [])]
+    if known.get("mark") == mark and all(path.exists() for path in made):
+        return made
     command = [sys.executable, "-m", "images", "archives", "--out", str(folder), "--registry", REGISTRY]
-    done = subprocess.run(
-        command, cwd=CHECKOUT, env=dict(os.environ), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ImageFailed(f"python -m images failed ({done.returncode}):\n{done.stdout}{done.stderr}")
-    return [line for line in done.stdout.splitlines() if line.endswith(".tar")]
+    names = [Path(line).name for line in done.stdout.splitlines() if line.endswith(".tar")]
+    kept.write_text(json.dumps({"mark": mark, "names": names}))
+    return [folder / name for name in names]
+
+
+def _contents(locations: Iterable[Path]) -> str:
+    """A mark that changes with the contents of files and folders."""
+    result = hashlib.sha256()
+    for location in locations:
+        for file in sorted(location.rglob("*")) if location.is_dir() else [location]:
+            if file.is_file() and "__pycache__" not in file.parts and ".egg-info" not in str(file):
+                result.update(f"{file.relative_to(location)} ".encode())
+                result.update(hashlib.sha256(file.read_bytes()).digest())
+    return result.hexdigest()
 
 
 def _talker(folder: Path, probe: Path) -> Path:

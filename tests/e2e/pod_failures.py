@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from e2e import failure_actions, node_marks
-from e2e.cluster import LOOK_SECONDS, NAMESPACE, Cluster, Object
+from e2e.cluster import NAMESPACE, Cluster, Object
 from e2e.containers import speaks
 from e2e.node_images import PAUSE, TALKER
 from testbed.errors import TestbedError
@@ -153,11 +153,8 @@ def _perform(cluster: Cluster, failure: Failure) -> tuple[str, Object, str]:
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=PROBE) as seen:
         node_marks.ask(cluster)
         pod = _act(cluster, failure, seen)
-        end = time.monotonic() + WITHIN
-        while _last_run(cluster) == before:
-            if time.monotonic() > end:
-                raise TestbedError(f"{failure.name}: no judgement within {WITHIN:.0f} s; {_shown(seen)}")
-            time.sleep(LOOK_SECONDS)
+        judged = f"{failure.name}: the run's judgement"
+        cluster.until(lambda: _last_run(cluster) != before, seconds=WITHIN, what=judged)
         if failure.after is not None:
             failure.after(cluster)
         cluster.until(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from loadtest.process import cpu_seconds, memory_mib
 from testbed.errors import TestbedError
 from testbed.operatorprocess import CHECKOUT, OperatorProcess
 
@@ -79,12 +80,15 @@ class Measured:
             raise TestbedError(f"the operator ended:\n{self._process.output()[-2000:]}")
 
     def cpu(self) -> float:
-        """CPU seconds so far."""
-        return cpu_seconds(self._process.pid)
+        """CPU seconds so far, of all threads (utime and stime of /proc/PID/stat, fields 14 and 15)."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> tuple[float, float]:
-        """Resident MiB, now and at its highest."""
-        return memory_mib(self._process.pid)
+        """Resident MiB, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
+        return int(found["VmRSS"]) / 1024, int(found["VmHWM"]) / 1024
 
     def stop(self) -> None:
         """SIGTERM; raises `TestbedError` when that is not followed by a clean end."""

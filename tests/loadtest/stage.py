@@ -72,8 +72,7 @@ class Stage:
         for namespace in (NAMESPACE, "bare"):
             await self._population.namespace(namespace)
         nodes, size = await self._fill(policy)
-        bare = _Bare(self._client, policy=policy, workers=self._defaults.workers, say=self._say)
-        before = await bare.run(nodes[:BARE_NODES], mark="before")
+        before = await self._bare(policy, nodes[:BARE_NODES], mark="before")
         try:
             start, rate, conflicts = await self._throughput(nodes)
             calm, busy = await self._latencies(nodes, policy)
@@ -84,7 +83,7 @@ class Stage:
             self._operator.stop()
         finally:
             self._operator.kill()
-        after = await bare.run(nodes[:BARE_NODES], mark="after")
+        after = await self._bare(policy, nodes[:BARE_NODES], mark="after")
         return Figures(
             nodes=self._count,
             node_kilobytes=size / 1000,
@@ -122,13 +121,28 @@ class Stage:
         await self._population.quiet()
         return nodes, size
 
+    async def _bare(self, policy: Policy, nodes: Sequence[NodeView], *, mark: str) -> tuple[Rate, Rate]:
+        """Both bare loops: patches alone, and the operator's kinds of writes."""
+        workers = self._defaults.workers
+        patches = await loops.patches(
+            self._client, nodes, each=WRITES_PER_FIRST_RUN, at_a_time=workers, mark=mark
+        )
+        same = await loops.SameWrites(
+            self._client, policy=policy, result=h100(), namespace="bare", at_a_time=workers
+        ).run(nodes, mark=mark)
+        self._say(
+            f"bare loops ({mark} the operator) on {len(nodes):,} nodes: "
+            f"{patches.writes_per_second:.0f} patches/s, {same.writes_per_second:.0f} same writes/s"
+        )
+        return patches, same
+
     async def _throughput(self, nodes: Sequence[NodeView]) -> tuple[float, Rate, int]:
         """Seconds to the first list; the rate from there; conflicts."""
         self._say(f"starting the operator: {self._count:,} results wait for it")
         self._record.mark()
         start, listed = await self._operator.start(within=START_SECONDS)
         cpu = self._operator.cpu()
-        await self._wait_idle(NAMESPACE)
+        await self._wait_idle()
         cpu = self._operator.cpu() - cpu
         mine = [one for one in self._record.since_mark(ADMIN) if _of_validations(one)]
         labelled = {one.name for one in mine if one.kind == "patch nodes" and one.done}
@@ -152,9 +166,10 @@ class Stage:
         if node.labels.get(names.LABEL_NVLINK_GBPS) != "450":
             raise TestbedError(f"node {name} carries other labels than its hardware demands: {node.labels}")
 
-    async def _wait_idle(self, namespace: str) -> None:
+    async def _wait_idle(self) -> None:
+        """Until the operator has dealt with all pods."""
         within = SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * self._count
-        await gone(self._population, namespace, within=within, alive=self._operator.alive)
+        await gone(self._population, NAMESPACE, within=within, alive=self._operator.alive)
         await asyncio.sleep(0.5)  # the last lines of the audit log
 
     async def _latencies(self, nodes: Sequence[NodeView], policy: Policy) -> list[Latency]:
@@ -163,7 +178,7 @@ class Stage:
             self._record,
             policy=policy,
             namespace=NAMESPACE,
-            wait_idle=lambda: self._wait_idle(NAMESPACE),
+            wait_idle=self._wait_idle,
         )
         match = []
         for rate, most in PACES:
@@ -178,7 +193,8 @@ class Stage:
         """Whole validations on a few more nodes: the operator makes the pods, the scheduler places them."""
         self._say(f"counting writes on {COUNTED_NODES} nodes more: first, changed and unchanged run")
         wanted = [f"new-{location:02d}" for location in range(COUNTED_NODES)]
-        api = self._plane.rest(_token(self._plane.kubelet_kubeconfig))
+        user = yaml.safe_load(self._plane.kubelet_kubeconfig.read_text(encoding="utf-8"))["users"][0]["user"]
+        api = self._plane.rest(user["token"])
         with ScriptedKubelet(api, namespace=NAMESPACE, answer=_answering(h100())) as kubelet:
             self._record.mark()
             await self._population.nodes(wanted, labels=objects.SELECTED)
@@ -198,7 +214,7 @@ class Stage:
             if time.monotonic() > until:
                 raise TestbedError(f"{len(kubelet.ended)} of {run * len(wanted)} runs ended")
             await asyncio.sleep(0.1)
-        await self._wait_idle(NAMESPACE)
+        await self._wait_idle()
         mine = [one for one in self._record.since_mark(ADMIN) if _of_validations(one)]
         match = Writes(kinds=kinds(mine, per=len(wanted)))
         self._say(f"run {run}: {match.total:g} writes a node: {match}")
@@ -208,30 +224,6 @@ class Stage:
         path = f"{loops.REPORTS}/{name}"
         body = {"spec": {"requestedAt": f"2026-11-01T00:00:{run:02d}Z"}}
         await self._population.call("PATCH", path, body=body, content_type="application/merge-patch+json")
-
-
-class _Bare:
-    """Both bare loops, one after the other."""
-
-    def __init__(self, client: Client, *, policy: Policy, workers: int, say: Say) -> None:
-        self._client = client
-        self._workers = workers
-        self._say = say
-        self._same = loops.SameWrites(
-            client, policy=policy, result=h100(), namespace="bare", at_a_time=workers
-        )
-
-    async def run(self, nodes: Sequence[NodeView], *, mark: str) -> tuple[Rate, Rate]:
-        """Patches alone, and the operator's kinds of writes."""
-        patches = await loops.patches(
-            self._client, nodes, each=WRITES_PER_FIRST_RUN, at_a_time=self._workers, mark=mark
-        )
-        same = await self._same.run(nodes, mark=mark)
-        self._say(
-            f"bare loops ({mark} the operator) on {len(nodes):,} nodes: "
-            f"{patches.writes_per_second:.0f} patches/s, {same.writes_per_second:.0f} same writes/s"
-        )
-        return patches, same
 
 
 def _of_validations(write: Write) -> bool:
@@ -245,11 +237,6 @@ def _answering(result: Result) -> Callable[[dict[str, Any]], str]:
         return objects.message(result, run=env["NODEGAUGE_RUN"], node=env["NODEGAUGE_NODE"])
 
     return answer
-
-
-def _token(kubeconfig: Path) -> str:
-    match: str = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))["users"][0]["user"]["token"]
-    return match
 
 
 def crds(folder: Path) -> list[str]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-import yaml
 
-from loadtest import objects, validation
+from loadtest import objects
 from loadtest.figures import Rate
-from loadtest.measured import BURST, RATE, chart_defaults
 from loadtest.writes import Write, latencies
 from loadtest.writes import parse as parse_writes
 from nodegauge_operator import names
@@ -22,8 +18,6 @@ from nodegauge_operator.core.model import NodeView, node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd, ending
 from support import make_report
 from support.results import h100
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def line(**changes: Any) -> bytes:
@@ -102,15 +96,6 @@ def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
     assert match == {"a": pytest.approx(200.0)}
 
 
-def test_a_node_of_the_benchmark_is_as_large_as_a_real_one() -> None:
-    """About 17 KB before managedFields, which make it 20; some 60 labels and 50 images."""
-    body = objects.node_body("gpu-1", labels=objects.SELECTED)
-    assert 16_000 < len(msgspec.json.encode(body)) < 20_000
-    assert 55 <= len(body["metadata"]["labels"]) <= 65
-    assert len(body["status"]["images"]) == 50
-    assert node_view(body).ready
-
-
 def test_the_operator_reads_the_results_of_the_benchmark() -> None:
     """A finished pod of the benchmark ends its run with a reading, a running one does not end."""
     node, policy = a_node(), parse(objects.policy_body())
@@ -150,30 +135,3 @@ def test_machines_that_take_turns_change_labels_and_set_no_taint() -> None:
         status = report.status
         seen.append((status.interconnect.nvlink_gbps, status.verdict, status.gates))
     assert seen == [(450, "pass", []), *[(150, "pass", [])] * 3, *[(450, "pass", [])] * 3]
-
-
-def test_the_policy_of_the_benchmark_selects_its_nodes() -> None:
-    """And plans no second run within a day."""
-    policy = parse(objects.policy_body())
-    assert policy.spec.node_selector.match_labels == objects.SELECTED
-    assert policy.interval_of("health") >= 86_400
-    assert objects.policy_body()["kind"] == names.POLICY_KIND
-
-
-def test_the_operator_is_measured_with_the_settings_of_the_chart() -> None:
-    """All but the limit of API calls, which is printed and far above the chart's."""
-    values = yaml.safe_load((ROOT / "charts/nodegauge/values.yaml").read_text(encoding="utf-8"))["operator"]
-    defaults = chart_defaults()
-    assert (defaults.rate, defaults.burst) == (values["api"]["rate"], values["api"]["burst"])
-    assert defaults.environment["NODEGAUGE_WORKERS"] == str(values["workers"])
-    assert 10 * defaults.rate < RATE
-    assert 10 * defaults.burst < BURST
-
-
-def test_validations_an_hour_follow_the_default_budget() -> None:
-    """Ten per cent of the nodes, never more than 50, each held for its run and a pod's coming and going."""
-    assert validation.nodes_per_hour(31.0, fleet=100) == 10 * 3600 / 36
-    assert validation.nodes_per_hour(31.0, fleet=5000) == 50 * 3600 / 36
-    match = validation.Validation(overhead=[1.0, 3.0, 2.0], whole=20.0)
-    assert match.of_nccl == 18.0
-    assert "median 2.00 s, worst 3.00 s (budget < 5 s)" in validation.summary(match)

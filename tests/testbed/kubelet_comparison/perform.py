@@ -9,7 +9,8 @@ from __future__ import annotations
 import signal
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,20 +139,28 @@ def _act(sample: Sample, *, api: Rest, node: str, path: str, label: str) -> None
 
 
 def handles_sigterm(pod: str) -> bool:
-    """Whether a process that has the pod's name as its host's name has a handler for SIGTERM."""
+    """Whether a process of the pod has a handler for SIGTERM."""
+    return any(
+        process_field(number, "SigCgt", base=16) >> (signal.SIGTERM - 1) & 1 for number in processes_of(pod)
+    )
+
+
+def processes_of(pod: str) -> Iterator[int]:
+    """Processes that have the pod's name as their host's name."""
     wanted = f"HOSTNAME={pod}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):  # it has just ended
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                status = (entry / "status").read_text()
-            else:
-                continue
-        except OSError:  # it has just ended
-            continue
-        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-        if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
-            return True
-    return False
+                yield int(entry.name)
+
+
+def process_field(number: int, name: str, *, base: int = 10, at: int = 1) -> int:
+    """A number from a line of /proc/PID/status, the word `at`; 0 when the process has gone."""
+    try:
+        lines = Path(f"/proc/{number}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return int(next(line for line in lines if line.startswith(name)).split()[at], base)
 
 
 def make_room(api: Rest, *, node: str) -> None:
