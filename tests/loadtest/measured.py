@@ -87,8 +87,8 @@ class Measured:
     def memory(self) -> tuple[float, float]:
         """Resident MiB, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
-        found = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
-        return int(found["VmRSS"]) / 1024, int(found["VmHWM"]) / 1024
+        result = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB$", status, re.MULTILINE))
+        return int(result["VmRSS"]) / 1024, int(result["VmHWM"]) / 1024
 
     def stop(self) -> None:
         """SIGTERM; raises `TestbedError` when that is not followed by a clean end."""

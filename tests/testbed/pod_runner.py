@@ -41,8 +41,8 @@ class PodRunner:
         """The pod, once `reached` is true of it."""
 
         async def pod() -> Object | None:
-            found = await self.api.get(f"{PODS}/{name}")
-            return found if reached(found) else None
+            result = await self.api.get(f"{PODS}/{name}")
+            return result if reached(result) else None
 
         result: Object = await wait_for(pod)
         return result

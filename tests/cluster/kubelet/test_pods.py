@@ -137,6 +137,6 @@ async def test_plugged_hardware_reaches_the_real_pynvml(control_plane: ControlPl
     ]
     node = told_to_kubelet(hardware)
     async with pod_runner(control_plane.kubeconfig, tmp_path, hardware=node) as runner:
-        pods = [(await runner.run(ASK_NVML, container=container), words) for container, words in cases]
-        for name, words in pods:
-            assert await runner.last_words(name) == words
+        pods = [(await runner.run(ASK_NVML, container=container), message) for container, message in cases]
+        for name, message in pods:
+            assert await runner.last_words(name) == message
