@@ -13,7 +13,9 @@ from nodegauge_probes.nccl.precondition import (
     GpuUse,
     Node,
     Skipped,
+    holds_page_cache,
     least_free,
+    machine,
     missing,
     read_confidential,
     read_use,
@@ -107,6 +109,48 @@ def test_memory_in_use_is_somebody_s_whom_nobody_sees() -> None:
     assert skipped(gpus(2), IDLE, replace(IDLE, used_mib=600)) is None
 
 
+CACHED = replace(IDLE, used_mib=71_000, free_mib=300, utilization=0)
+COHERENT = [
+    pytest.param(
+        Gpu(index=0, uuid="GPU-0", name="NVIDIA GH200 144G HBM3e", gpu_numa_id=1), CACHED, id="gh200"
+    ),
+    pytest.param(Gpu(index=0, uuid="GPU-0", name="NVIDIA GB200", gpu_numa_id=10), CACHED, id="gb200"),
+    pytest.param(
+        Gpu(index=0, uuid="GPU-0", name="NVIDIA GB300", gpu_numa_id=NO),
+        replace(CACHED, c2c_links=10),
+        id="gb300, by its links to the CPU",
+    ),
+    pytest.param(
+        Gpu(index=0, uuid="GPU-0", name="NVIDIA GB10", gpu_numa_id=NO),
+        replace(CACHED, used_mib=NO, free_mib=NO),
+        id="gb10, whose driver tells no memory",
+    ),
+]
+
+
+@pytest.mark.parametrize(("gpu", "use"), COHERENT)
+def test_page_cache_in_a_gpu_s_memory_is_nobody_s_job(gpu: Gpu, use: GpuUse) -> None:
+    """Where the GPU's memory is a NUMA node, the kernel keeps files in it (developer.nvidia.com/blog,
+    "Understanding Memory Management on Hardware-Coherent Platforms").  Processes count, and utilisation
+    where they are hidden.  Cache makes way, so it does not make sizes smaller."""
+    pair = [gpu, replace(gpu, index=1, uuid="GPU-1")]
+    assert skipped(pair, use, use) is None
+    assert machine(Node(gpus=pair, uses=[use, use], confidential=NO)).free_bytes is None
+    assert why(skipped(pair, use, replace(use, processes=1))) == "busy"
+
+
+def test_a_job_that_is_hidden_in_another_container_shows_in_the_utilisation() -> None:
+    """Of a GPU whose memory tells nothing; elsewhere its memory shows it."""
+    pair = [replace(gpu, gpu_numa_id=8 + gpu.index) for gpu in gpus(2)]
+    result = skipped(pair, CACHED, replace(CACHED, utilization=97))
+    assert result is not None
+    assert (result.reason, result.message) == (
+        "busy",
+        "GPU 1 is at 97 % utilisation, but no process is visible",
+    )
+    assert skipped(pair, CACHED, replace(CACHED, utilization=2)) is None
+
+
 def test_seven_of_eight_are_measured_and_named() -> None:
     """Whether the driver says what is wrong with the eighth or does not show it."""
     ill = [replace(gpu, error=LOST if gpu.index == 3 else None) for gpu in gpus()]
@@ -146,6 +190,11 @@ def memory(handle: Any, info: Any) -> int:
     return 0
 
 
+def utilisation(handle: Any, rates: Any) -> int:
+    rates._obj.gpu = 41
+    return 0
+
+
 @pytest.mark.parametrize("version", ["_v3", "_v2"])
 def test_processes_are_counted_by_every_driver(
     nvml: Nvml, library: Library, device: Device, version: str
@@ -155,8 +204,11 @@ def test_processes_are_counted_by_every_driver(
     library.has(f"nvmlDeviceGetMPSComputeRunningProcesses{version}", counting(1))
     library.has("nvmlDeviceGetMemoryInfo_v2", memory)
     library.answers("nvmlDeviceGetVirtualizationMode", 0, number=2)
+    library.has("nvmlDeviceGetUtilizationRates", utilisation)
     use = read_use(nvml, device)
-    assert use == GpuUse(processes=3, used_mib=5, free_mib=79 << 10, virtualization=2)
+    expected = GpuUse(processes=3, used_mib=5, free_mib=79 << 10, virtualization=2, utilization=41)
+    assert replace(use, c2c_links=expected.c2c_links) == expected
+    assert not holds_page_cache(gpus(1)[0], use)
 
 
 def test_a_driver_that_lists_no_processes_says_so(nvml: Nvml, library: Library, device: Device) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodegauge_contract import Gpu, Int, LinkGroup, Skip, Unavailable
+from nodegauge_contract import NOT_READ, Gpu, Int, LinkGroup, Skip, Unavailable
 from nodegauge_contract.nccl import MAX_RANKS
 from nodegauge_probes.collectors import topology
 from nodegauge_probes.nccl.plan import Machine
@@ -33,15 +33,23 @@ IDLE_MIB = 1024
 """GPU memory in use, without the driver's reserve, above which the GPU counts as busy: PID namespaces hide
 other containers' processes.  Chosen by this project: a CUDA context takes about 0.5 GiB, a desktop less than
 1."""
+BUSY_PERCENT = 5
+"""NVML's utilisation from which a GPU counts as busy where its memory tells nothing (`holds_page_cache`).
+Chosen by this project: an agent that reads counters stays below it."""
+FI_C2C_LINKS = 170
+"""NVML_FI_DEV_C2C_LINK_COUNT: links that join a GPU coherently with its CPU (GH200, GB200)."""
 
 
 class GpuUse(Struct, frozen=True, kw_only=True):
-    """A GPU's current use: compute processes, memory in use and free (MiB), kind of virtualisation."""
+    """A GPU's current use: compute processes, memory in use and free (MiB), kind of virtualisation,
+    utilisation (per cent); `c2c_links`: links to a coherent CPU."""
 
     processes: Int
     used_mib: Int
     free_mib: Int
     virtualization: Int
+    utilization: Int = NOT_READ
+    c2c_links: Int = NOT_READ
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -84,7 +92,20 @@ def read_use(nvml: Nvml, device: Device) -> GpuUse:
         used_mib=nvml.memory_mib(device, what="used"),
         free_mib=nvml.memory_mib(device, what="free"),
         virtualization=nvml.integer(device, "nvmlDeviceGetVirtualizationMode"),
+        utilization=nvml.integer(device, "nvmlDeviceGetUtilizationRates", pick=lambda rates: rates.gpu),
+        c2c_links=nvml.whole_field(device, FI_C2C_LINKS),
     )
+
+
+def holds_page_cache(gpu: Gpu, use: GpuUse) -> bool:
+    """Whether the kernel may keep files in the GPU's memory, as on GH200, GB200 and GB10: it is a NUMA node
+    of the machine, or the CPU reaches it coherently.
+
+    Memory in use then says nothing about jobs, and page cache makes way for them ("Understanding Memory
+    Management on Hardware-Coherent Platforms", NVIDIA developer blog).
+    """
+    numa_node = isinstance(gpu.gpu_numa_id, int) and gpu.gpu_numa_id >= 0
+    return numa_node or (isinstance(use.c2c_links, int) and use.c2c_links > 0)
 
 
 def read_confidential(nvml: Nvml) -> Int:
@@ -123,10 +144,19 @@ def _busy(gpus: Sequence[Gpu], uses: Sequence[GpuUse]) -> Skipped | None:
             plural = "es" if use.processes > 1 else ""
             message = f"GPU {gpu.index} is in use by {use.processes} compute process{plural}"
             return Skipped(reason=Skip.BUSY, message=message)
-        if isinstance(use.used_mib, int) and use.used_mib > IDLE_MIB:
-            message = f"{use.used_mib} MiB of GPU {gpu.index} are in use, but no process is visible"
+        if sign := _sign_of_use(gpu, use):
+            message = f"{sign}, but no process is visible"
             return Skipped(reason=Skip.BUSY, message=message)
     return None
+
+
+def _sign_of_use(gpu: Gpu, use: GpuUse) -> str:
+    """What shows a job of a container whose processes are hidden; empty for nothing."""
+    if holds_page_cache(gpu, use):
+        busy = isinstance(use.utilization, int) and use.utilization >= BUSY_PERCENT
+        return f"GPU {gpu.index} is at {use.utilization} % utilisation" if busy else ""
+    in_use = isinstance(use.used_mib, int) and use.used_mib > IDLE_MIB
+    return f"{use.used_mib} MiB of GPU {gpu.index} are in use" if in_use else ""
 
 
 def missing(gpus: Sequence[Gpu], *, expected: int) -> str:
@@ -150,7 +180,9 @@ def machine(node: Node) -> Machine:
         capability=min(known) if known and len(known) == len(gpus) else None,
         switched=bool(gpus) and all(_switched(gpu) for gpu in gpus),
         linked=bool(gpus) and all(any(map(_up, gpu.links)) for gpu in gpus),
-        free_bytes=least_free(node.uses),
+        free_bytes=least_free(
+            [use for gpu, use in zip(gpus, node.uses, strict=True) if not holds_page_cache(gpu, use)]
+        ),
     )
 
 
