@@ -15,7 +15,7 @@ import msgspec
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_judge.model import Judged
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
-from nodegauge_judge.nccl.floors import FEW_RANKS, FEW_RANKS_SHARE, sharp_share
+from nodegauge_judge.nccl.floors import FEW_RANKS, FEW_RANKS_SHARE, SWITCHED, Published, sharp_share
 from nodegauge_judge.nccl.grading import SMALLEST_LABEL_SIZE, size_text
 from nodegauge_judge.rule import Effect, Rule
 from nodegauge_judge.thresholds import Thresholds
@@ -137,6 +137,16 @@ the NVSwitches) it is an effective number, which can exceed what a link carries.
 | PCIe with P2P below PCIe switches | `busbwPcieShare` ({pcie:g}) of the slowest GPU's PCIe rate |
 | through the host | none: compared only with the node's own runs and with its peers |
 
+Such a floor sets a taint only if a published machine of the same kind reaches it. With NVSwitches these are:
+
+| compute capability | algorithm | GPUs | of `nvlink-gbps` | machines |
+|---|---|---|---|---|
+{switched}
+
+With direct NVLinks (bridges, meshes) it must be a machine of the same model and count in the table at the
+end, and the floor is never above `busbwExpectedShare` of what that machine reached. Any other floor from link
+rates only warns; so does the one for PCIe.
+
 The shares for NVLS are stated for 8 GPUs. For n GPUs, fewer than 8, they are multiplied by 9(n-1) / 7(n+1),
 the bus bandwidth that the same traffic then makes ({five:.2f} for 5); published curves of H200 agree. Up
 to {few} GPUs of compute capability 10 and later get {part:.2f} of the share for rings, because NCCL uses a
@@ -181,9 +191,17 @@ def expectations_page() -> str:
         few=FEW_RANKS,
         part=FEW_RANKS_SHARE,
         smallest=size_text(SMALLEST_LABEL_SIZE),
+        switched="\n".join(map(_switched_row, SWITCHED)),
     )
     lines = (_expectation_row(one, share=numbers.busbw_expected_share) for one in Expectations.default())
     return head + "\n".join(lines) + "\n"
+
+
+def _switched_row(machine: Published) -> str:
+    first, last = machine.ranks[0], machine.ranks[-1]
+    ranks = f"{first}" if first == last else f"{first} to {last}"
+    capability = f"{machine.sm // 10}.{machine.sm % 10}"
+    return f"| {capability} | {machine.algorithm} | {ranks} | {machine.share:.2f} | {machine.source} |"
 
 
 def _expectation_row(row: Expectation, *, share: float) -> str:

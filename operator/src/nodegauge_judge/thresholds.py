@@ -176,8 +176,8 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     without NVLS."""
     busbw_pcie_share: Ratio = 0.5
     """Share of the slowest link's PCIe rate that collectives must reach at 1 GiB if NCCL uses P2P through
-    PCIe switches alone; through the host there is no floor.  Default 0.5.  Chosen by this project: half of
-    the link's rate."""
+    PCIe switches alone; through the host there is no floor, and this one only warns.  Default 0.5.  Chosen by
+    this project: half of the link's rate; no such machine has been published."""
     busbw_peers_share: Ratio = 0.85
     """Share of the median of comparable nodes below which a node's all_reduce is a finding.  Default 0.85.
     Chosen by this project: it tolerates small differences between healthy nodes."""

@@ -68,10 +68,14 @@ def busbw_low(grading: Grading) -> Iterator[Observation]:
 
 
 def answer_busbw(grading: Grading) -> Answer:
-    """Bad below a floor; good if all_reduce is above its floor, or if no floor can exist."""
+    """Bad below a floor that a published machine reaches, unsure below any other; good if all_reduce is above
+    its floor, or if no floor can exist."""
     graded = graded_cells(grading)
+    gating = [one for one in graded if one.below and one.floor.gates]
+    if gating:
+        return Answer.UNSURE if _cpu_throttled(gating[0].arm, grading.measurement) else Answer.BAD
     if any(one.below for one in graded):
-        return Answer.UNSURE if _cpu_throttled(graded[0].arm, grading.measurement) else Answer.BAD
+        return Answer.UNSURE
     if any(one.cell.collective is Collective.ALL_REDUCE for one in graded):
         return Answer.GOOD
     return Answer.GOOD if has_no_floor(grading) else Answer.UNSURE
@@ -161,7 +165,7 @@ def _headline_candidates(grading: Grading) -> Iterator[Candidate]:
         for cell in sorted(cells, key=lambda cell: (cell.bytes != GIB, -cell.bytes)):
             floor = floors.by_expectation(
                 measurement, cell, arm, criteria=grading.criteria
-            ) or floors.by_link_rate(measurement, cell, arm, thresholds=grading.thresholds)
+            ) or floors.by_link_rate(measurement, cell, arm, criteria=grading.criteria)
             if floor is not None:
                 yield arm, cell, floor
                 break
@@ -193,7 +197,7 @@ def _low(grading: Grading, graded: GradedCell) -> Observation:
     if floor.source:
         evidence["source"] = floor.source
     return of_node(
-        Severity.FAIL if repeated and not throttled else Severity.WARN,
+        Severity.FAIL if repeated and floor.gates and not throttled else Severity.WARN,
         f"{cell_text(graded.cell)} reaches {gbps_text(graded.gbps)} on {measurement.ranks} GPUs; the floor "
         f"is {gbps_text(floor.gbps)}: {floor.basis}{source}.{excuse}",
         evidence=evidence,
@@ -218,9 +222,10 @@ BUSBW_LOW = NcclRule(
     when={
         Severity.WARN: (
             "below the floor for the first time; or below it while the pod's CPU limit throttled the "
-            "measurement for so long that it may be the cause"
+            "measurement for so long that it may be the cause; or below a floor from link rates that no "
+            "published machine of this kind reaches"
         ),
-        Severity.FAIL: "below the floor in two runs in a row",
+        Severity.FAIL: "below any other floor in two runs in a row",
     },
     next_step="look for a slow pair, missing NVLinks or a low clock in the other findings.",
     way_out=(

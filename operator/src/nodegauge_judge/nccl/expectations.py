@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-_KINDS_WITH_FLOOR = ("measured", "accept-floor")
+KINDS_WITH_FLOOR = ("measured", "accept-floor")
 _DATA = "expectations.yaml"
 
 
@@ -84,7 +84,7 @@ class Expectations(Struct, frozen=True, kw_only=True):
         """
         for expectation in self.policy if policy_only else self:
             if (
-                expectation.kind in _KINDS_WITH_FLOOR
+                expectation.kind in KINDS_WITH_FLOOR
                 and (expectation.count, expectation.collective, expectation.bytes)
                 == (count, collective, bytes)
                 and expectation.nvls in (None, nvls)

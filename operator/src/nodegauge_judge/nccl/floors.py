@@ -1,18 +1,20 @@
 """The floor of one cell: from an expectation that applies, else from what the links carry.
 
 Link rates give a floor from 1 GiB on, where collectives approach full speed; a smaller cell has a floor only
-from an expectation for its size.  The shares are thresholds of the policy.  A test keeps every published
-measurement above the floor that its link rates would give.
+from an expectation for its size.  The shares are thresholds of the policy.  A floor from link rates sets a
+taint only if a published machine of the same kind reaches it: `SWITCHED` for machines with NVSwitches,
+expectations of the same model and count for direct NVLinks.  Any other only warns.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_contract import ArmName, Collective
 from nodegauge_judge.case import clip
 from nodegauge_judge.model import InterconnectClass
-from nodegauge_judge.nccl.expectations import Expectation, Expectations
+from nodegauge_judge.nccl.expectations import KINDS_WITH_FLOOR, Expectation, Expectations, is_model
 from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
 from nodegauge_judge.thresholds import Thresholds
 
@@ -25,19 +27,68 @@ FEW_RANKS, FEW_RANKS_SHARE = 3, 2 / 3
 LL128 there.  Source: NVIDIA/nccl pull request 2343: 382 to 386 of 900 GB/s on 2 B200 with NCCL 2.31.2, 479 on
 3; 673 have been published for 4."""
 _FROM_LINKS = "(no expectation applies)"
+_ONLY_WARNS = "; no such machine has been published, so this only warns"
+RINGS, NVLS = "rings", "NVLS"
+
+
+class Published(Struct, frozen=True):
+    """A published machine with NVSwitches: compute capability times ten, algorithm, the GPU counts that it
+    stands for, and the share of the NVLinks' rate that it reached (NVLS: on 8 GPUs)."""
+
+    sm: int
+    algorithm: str
+    ranks: range
+    share: float
+    source: str
+
+
+SWITCHED = (
+    Published(80, RINGS, range(8, 9), 229 / 300, "8x A100 SXM: stas00/ml-engineering 744d01e1"),
+    Published(
+        90,
+        RINGS,
+        range(4, 9),
+        361 / 450,
+        "4x and 8x H200: stas00/ml-engineering 744d01e1; 8x H100: 360 GB/s, NVIDIA/nccl-tests issue 326",
+    ),
+    Published(
+        90,
+        NVLS,
+        range(5, 9),
+        462 / 450,
+        "8x H100: published report; 5x to 8x H200: stas00/ml-engineering 744d01e1; "
+        "8x H800: 215 of 200 GB/s, NVIDIA/nccl issue 1374",
+    ),
+    Published(100, RINGS, range(2, 3), 382 / 900, "2x B200: NVIDIA/nccl pull request 2343"),
+    Published(100, RINGS, range(3, 4), 479 / 900, "3x B200: NVIDIA/nccl pull request 2343"),
+    Published(100, RINGS, range(4, 9), 673 / 900, "4x and 8x B200: stas00/ml-engineering 744d01e1"),
+    Published(
+        100,
+        NVLS,
+        range(8, 9),
+        838 / 900,
+        "8x B200: stas00/ml-engineering; more than 830, NVIDIA/nccl issue 1807",
+    ),
+    Published(
+        103, NVLS, range(8, 9), 800 / 900, "8x B300: accept floor of oracle-quickstart/oci-hpc b5285a68"
+    ),
+)
+"""Machines behind the floors of NVSwitch machines.  Rings need one collective: bus bandwidth shows what the
+links carry whatever the collective (nccl-tests, doc/PERFORMANCE.md)."""
 
 
 class Floor(Struct, frozen=True, kw_only=True):
     """GB/s below which a cell is too slow.
 
     `basis`: in words, how it was derived; `source`: that of the expectation, if one applied; `nvls`: the NVLS
-    state that the expectation is for, null for either.
+    state that the expectation is for, null for either; `gates`: whether bandwidth below it may set a taint.
     """
 
     gbps: float
     basis: str
     source: str = ""
     nvls: bool | None = None
+    gates: bool = True
 
 
 class Criteria(Struct, frozen=True, kw_only=True):
@@ -95,7 +146,7 @@ def by_expectation(
 
 
 def by_link_rate(
-    measurement: Measurement, cell: MeasuredCell, arm: MeasuredArm, *, thresholds: Thresholds
+    measurement: Measurement, cell: MeasuredCell, arm: MeasuredArm, *, criteria: Criteria
 ) -> Floor | None:
     """The floor from what the links carry.
 
@@ -105,32 +156,67 @@ def by_link_rate(
     if cell.bytes < GIB or measurement.p2p_disabled:
         return None
     if measurement.interconnect == InterconnectClass.NVLINK:
-        return _nvlink(measurement, cell, arm, thresholds=thresholds)
+        return _nvlink(measurement, cell, arm, criteria=criteria)
     pcie = measurement.pcie_gbps
     if measurement.interconnect and pcie and uses_p2p(arm) and not measurement.through_cpu:
-        share = thresholds.busbw_pcie_share
-        return Floor(
-            gbps=share * pcie, basis=f"{share:g} of the slowest PCIe link's {pcie:g} GB/s {_FROM_LINKS}"
-        )
+        share = criteria.thresholds.busbw_pcie_share
+        basis = f"{share:g} of the slowest PCIe link's {pcie:g} GB/s {_FROM_LINKS}"
+        return Floor(gbps=share * pcie, basis=basis + _ONLY_WARNS, gates=False)
     return None
 
 
 def _nvlink(
-    measurement: Measurement, cell: MeasuredCell, arm: MeasuredArm, *, thresholds: Thresholds
+    measurement: Measurement, cell: MeasuredCell, arm: MeasuredArm, *, criteria: Criteria
 ) -> Floor | None:
-    rate = measurement.nvlink_gbps
+    rate, thresholds = measurement.nvlink_gbps, criteria.thresholds
     if not rate:
         return None
-    sm, share, algorithm = measurement.sm or 0, thresholds.busbw_ring_share, "rings"
+    sm, share, algorithm, scale = measurement.sm or 0, thresholds.busbw_ring_share, RINGS, 1.0
     sharp = cell.collective is Collective.ALL_REDUCE and measurement.nvswitch and ran_nvls(cell, arm)
     if sharp and sm >= HOPPER_SM:
         blackwell = sm >= BLACKWELL_SM
         share = thresholds.busbw_nvls_share_next if blackwell else thresholds.busbw_nvls_share
-        share, algorithm = share * sharp_share(measurement.ranks), f"NVLS on {measurement.ranks} GPUs"
+        algorithm, scale = NVLS, sharp_share(measurement.ranks)
     elif sm >= BLACKWELL_SM and measurement.ranks <= FEW_RANKS:
-        share, algorithm = share * FEW_RANKS_SHARE, f"rings of {measurement.ranks} GPUs"
-    basis = f"{share:.3g} of the NVLinks' {rate:g} GB/s, for {algorithm} {_FROM_LINKS}"
-    return Floor(gbps=share * rate, basis=basis)
+        share *= FEW_RANKS_SHARE
+    basis = f"{share * scale:.3g} of the NVLinks' {rate:g} GB/s, for {algorithm} on {measurement.ranks} GPUs"
+    floor = Floor(gbps=share * scale * rate, basis=f"{basis} {_FROM_LINKS}")
+    if not measurement.nvswitch:
+        return _reached_on_direct_links(floor, measurement, criteria=criteria)
+    reached = any(
+        (machine.sm, machine.algorithm) == (sm, algorithm)
+        and measurement.ranks in machine.ranks
+        and machine.share >= share
+        for machine in SWITCHED
+    )
+    return floor if reached else _only_warning(floor)
+
+
+def _reached_on_direct_links(floor: Floor, measurement: Measurement, *, criteria: Criteria) -> Floor:
+    """The floor that published machines of this model and count reach: never above what they measured.
+
+    A card's NVLinks say little about what collectives reach: two H100 PCIe with bridges reach 115 of
+    300 GB/s (NVIDIA/nccl issue 1161), two A100 PCIe more than 193.
+    """
+    alike = [
+        expectation
+        for expectation in criteria.expectations.published
+        if expectation.link == "nvlink"
+        and expectation.count == measurement.ranks
+        and is_model(measurement.gpu, expectation.gpu)
+    ]
+    reached = max((one.busbw for one in alike if one.kind in KINDS_WITH_FLOOR), default=0.0)
+    complained = max((one.busbw for one in alike if one.kind == "complaint"), default=0.0)
+    most = reached or complained
+    if 0 < most < floor.gbps:
+        share = criteria.thresholds.busbw_expected_share
+        basis = f"{share:g} of the {most:g} GB/s published for such a machine {_FROM_LINKS}"
+        floor = Floor(gbps=share * most, basis=basis)
+    return floor if reached else _only_warning(floor)
+
+
+def _only_warning(floor: Floor) -> Floor:
+    return replace(floor, basis=floor.basis + _ONLY_WARNS, gates=False)
 
 
 def sharp_share(ranks: int) -> float:
