@@ -90,7 +90,7 @@ def test_xids_of_one_gpu_make_one_finding_per_severity() -> None:
     assert codes(judgement) == ["xid/fail", "xid/warn"]
     failed, warned = judgement.findings
     assert (failed.evidence["xids"], warned.evidence["xids"]) == ("48, 79", "13, 63")
-    assert "NVIDIA advises: reset the GPU, and replace it" in failed.message
+    assert "NVIDIA's advice: reset the GPU, and replace it" in failed.message
     assert "; reboot the node." in failed.message
 
 

@@ -28,7 +28,7 @@ from support.judge_results import (
 )
 
 
-def heated(celsius: int, *, heat: bool = False, memory: int = 70, **temperature: int) -> Result:
+def heated(celsius: int, /, *, heat: bool = False, memory: int = 70, **temperature: int) -> Result:
     """A machine at work whose first GPU is that hot, slowed down by heat in half of its window or not."""
     window = working(
         temperature=span(celsius - 1, celsius),
@@ -135,6 +135,61 @@ def test_memory_fails_at_its_limit_with_software_slowdown(
     assert answer(judge(whole), "memory-hot") == (expected, expected_answer)
 
 
+H100 = {"gpu": 71, "margin": 16, "tlimit_gpu_max": 0, "tlimit_memory_max": 0}
+H200 = {"gpu": 28, "margin": 59, "tlimit_gpu_max": 0, "tlimit_memory_max": 0}
+GB200 = {"gpu": 31, "margin": 55, "tlimit_gpu_max": 0, "tlimit_memory_max": 0}
+"""`nvidia-smi -q` of the three, as published: "Memory Max Operating T.Limit Temp: 0 C", no limit in °C.  The
+margin is 86 or 87 less the core's temperature, whatever the memory has."""
+
+
+@pytest.mark.parametrize(
+    ("memory", "heat", "temperature", "expected", "expected_answer"),
+    [
+        (78, False, H100, [], Answer.GOOD),
+        (94, False, H100, [], Answer.GOOD),
+        (95, False, H100, ["memory-hot/warn"], Answer.GOOD),
+        (101, True, H100, ["memory-hot/warn"], Answer.UNSURE),
+        (115, False, H100, ["memory-hot/fail"], Answer.BAD),
+        (115, False, H200, ["memory-hot/fail"], Answer.BAD),
+        (105, True, GB200, ["memory-hot/fail"], Answer.BAD),
+        (104, True, GB200, ["memory-hot/warn"], Answer.UNSURE),
+        (39, False, GB200, [], Answer.GOOD),
+        (92, False, H100 | {"margin": 5}, ["hot/warn", "memory-hot/warn"], Answer.GOOD),
+        (92, True, H100 | {"margin": -1}, ["hot/fail", "memory-hot/fail"], Answer.BAD),
+        (92, False, H100 | {"margin": -1}, [], Answer.GOOD),
+        (97, False, H100 | {"margin": -1}, ["memory-hot/warn"], Answer.UNSURE),
+        (92, True, H100 | {"margin": 2, "tlimit_memory_max": 3}, ["memory-hot/fail", "hot/warn"], Answer.BAD),
+        (60, False, H100 | {"margin": 3}, ["hot/warn"], Answer.GOOD),
+        (115, False, {"gpu": 71, "tlimit_memory_max": 0}, ["memory-hot/fail"], Answer.BAD),
+        (96, False, {"gpu": 71, "margin": 16, "tlimit_memory_max": 95}, ["memory-hot/warn"], Answer.GOOD),
+        (89, False, H100 | {"memory_max": 95}, [], Answer.GOOD),
+        (105, False, H100 | {"memory_max": 110}, ["memory-hot/warn"], Answer.GOOD),
+        (115, False, H100 | {"memory_max": 0}, ["memory-hot/fail"], Answer.BAD),
+    ],
+)
+def test_memory_without_a_limit_in_degrees_is_judged_by_t_limit_and_policy(
+    memory: int, heat: bool, temperature: dict[str, int], expected: list[str], expected_answer: Answer
+) -> None:
+    """The margin to the nearest slowdown point where memory is the hotter part, and the policy's numbers.  A
+    limit in °C replaces both."""
+    hot = heated(temperature["gpu"], heat=heat, memory=memory, **temperature)
+    assert answer(judge(made.with_gpu(hot, 1, **working(memory_temperature=span(60)))), "memory-hot") == (
+        expected,
+        expected_answer,
+    )
+
+
+def test_hot_memory_at_rest_warns_and_names_the_policys_number() -> None:
+    """Idle, it takes no node away; a policy sets its own numbers."""
+    idle = cool(**H100, memory=115)
+    finding = only(judge_health(idle))
+    assert finding.message.startswith(
+        "Memory: 115 °C; the driver gives no limit, the policy's memoryHotFail is 105"
+    )
+    assert (finding.severity, finding.evidence["memory_celsius"]) == ("warn", 115)
+    assert codes(judge_health(idle, thresholds=Thresholds(memory_hot_warn=116, memory_hot_fail=120))) == []
+
+
 def test_three_of_four_hot_runs_under_load_are_info() -> None:
     """84 °C; idle runs between them do not count; information never changes the verdict."""
     runs = [heated(celsius, gpu_max=95) for celsius in (84, 90, 70, 84)]
@@ -201,7 +256,8 @@ def test_an_implausible_t_limit_is_ignored(limit: int, margin: int, expected: li
         ({"gpu": 0, "gpu_max": 85}, []),
         ({"gpu": 30, "gpu_max": 85, "memory": 89, "memory_max": 95}, []),
         ({"gpu": 30, "gpu_max": 85, "memory": 90, "memory_max": 95}, ["memory-hot/warn"]),
-        ({"gpu": 30, "gpu_max": 85, "memory": 99}, []),
+        ({"gpu": 30, "gpu_max": 85, "memory": 94}, []),
+        ({"gpu": 30, "gpu_max": 85, "memory": 99}, ["memory-hot/warn"]),
         ({"gpu": 30, "gpu_max": 85, "memory": 0, "memory_max": 95}, []),
     ],
 )

@@ -41,9 +41,15 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     memory_hot_margin: Degrees = 5
     """°C below the vendor's limit for memory (MEM_MAX) at which memory counts as hot.  Default 5.  Chosen by
     this project: as `hotMargin`."""
+    memory_hot_warn: Celsius = 95
+    """°C from which memory is hot if its driver gives no limit in °C.  Default 95.  Source: the limit for HBM
+    that drivers give on A100 (`nvidia-smi -q`, Memory Max Operating Temp)."""
+    memory_hot_fail: Celsius = 105
+    """°C from which memory without a vendor limit in °C fails.  Default 105.  Chosen by this project: ten
+    degrees above the highest limit for HBM that a driver gives."""
     hot_leave_margin: Degrees = 5
-    """°C below the temperature that fails (GPU_MAX, MEM_MAX or `hotFail`) at which a hot GPU counts as cool
-    again.  Default 5.  Chosen by this project: a GPU at its limit does not flap."""
+    """°C below the temperature that fails (GPU_MAX, MEM_MAX, `hotFail` or `memoryHotFail`) at which a hot
+    GPU counts as cool again.  Default 5.  Chosen by this project: a GPU at its limit does not flap."""
     throttling_likely: Celsius = 84
     """°C from which throttling is likely: the band of that name, and `hot-for-long`.  Default 84.  Source: as
     `hotWarn`, the start of the range."""
@@ -204,6 +210,10 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     def __post_init__(self) -> None:
         if self.hot_warn >= self.hot_fail:
             raise ValueError("hotFail must be above hotWarn: raise hotFail or lower hotWarn")
+        if self.memory_hot_warn >= self.memory_hot_fail:
+            raise ValueError(
+                "memoryHotFail must be above memoryHotWarn: raise memoryHotFail or lower memoryHotWarn"
+            )
         if self.slow_clock_fail > self.slow_clock_warn:
             raise ValueError("slowClockFail must not be above slowClockWarn: lower slowClockFail")
         if self.hot_for_long_runs > self.hot_for_long_of:

@@ -82,7 +82,7 @@ def _xids(gpu: Gpu, severity: Severity, xids: list[int]) -> Iterator[Observation
     yield of_gpu(
         gpu,
         severity,
-        f"Xid {names}{more}, seen while the probe watched. NVIDIA advises: {'; '.join(advice)}.",
+        f"Xid {names}{more}, seen while the probe watched. NVIDIA's advice: {'; '.join(advice)}.",
         evidence={
             "xids": ", ".join(map(str, xids)),
             "resolution": ", ".join(buckets),
@@ -146,7 +146,7 @@ RULES = (
         next_step="look it up in the kernel log: `dmesg | grep -i xid` on the node.",
         way_out=(
             DRIVER_LOG + " It names the process and any other Xids.",
-            "The evidence names NVIDIA's resolution bucket. Subcodes, and what to do in each: "
+            "The evidence names NVIDIA's resolution bucket. Subcodes, and what NVIDIA advises in each: "
             "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
             "If it failed: " + DRAIN[0].lower() + DRAIN[1:],
             RESET,

@@ -1,6 +1,7 @@
 """Rules about temperature: close to the vendor's limit warns; heat that slowed the GPU down fails.
 
-Up to Ampere the driver gives limits in °C; from Ada on, a margin (°C left) counts down to `tlimit_gpu_max`.
+Up to Ampere the driver gives limits in °C; from Ada on, a margin (°C left) counts down to `tlimit_gpu_max`,
+for memory to `tlimit_memory_max`.
 A margin of 0 or less is unreliable on some GPUs (leptonai/gpud skips it), so it counts only with a growing
 counter or a temperature that the policy calls hot.  At a vendor's limit, a failure needs a counter that grew
 (`throttle`); without a vendor's limit, the policy's number decides.  Failures need load.
@@ -8,9 +9,10 @@ counter or a temperature that the policy calls hot.  At a vendor's limit, a fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
@@ -94,27 +96,56 @@ def _core(case: Case, gpu_index: int) -> Heat | None:
         heats.append(_by_margin(celsius, left, margin=limits.hot_margin, grew=grew))
     if heats:
         return min(heats, key=lambda heat: heat.left)
-    return _by_policy(celsius, limits) if limit is None and celsius is not None else None
+    if limit is not None or celsius is None:
+        return None
+    return _by_policy(celsius, "hot", warn=limits.hot_warn, fail=limits.hot_fail)
 
 
 def _memory(case: Case, gpu_index: int) -> Heat | None:
-    """The memory against the vendor's limit; None without a sensor or a limit."""
-    gpu = case.result.gpus[gpu_index]
+    """The memory against the vendor's limit, else the policy's; None without a sensor.
+
+    A driver that gives T.Limits alone has no limit in °C for memory: `tlimit_memory_max` (field 195) is the
+    margin at which memory slows the GPU down, 0 on H100 to GB200.  NVML's margin counts to the nearest of all
+    slowdown points, so it is memory's only if memory is the hotter part; and on the recorded machines it
+    follows the core.  So the policy's number holds beside it.
+    """
+    gpu, limits = case.result.gpus[gpu_index], case.thresholds
+    celsius, limit = hottest_memory(gpu), _limit(gpu.temperature.memory_max)
+    if celsius is None:
+        return None
+    grew = throttle.software_heat_grew(case, gpu_index)
+    if limit is not None:
+        return _of_memory(_by_limit(celsius, limit, margin=limits.memory_hot_margin, grew=grew))
+    heats = [_by_policy(celsius, "memoryHot", warn=limits.memory_hot_warn, fail=limits.memory_hot_fail)]
+    margin, offset = (
+        number(gpu.temperature.margin),
+        _within(gpu.temperature.tlimit_memory_max, PLAUSIBLE_OFFSET),
+    )
+    believed = margin is not None and (margin > 0 or grew or celsius >= limits.memory_hot_warn)
+    if margin is not None and offset is not None and believed and celsius >= (hottest(gpu) or 0):
+        heats.append(_by_margin(celsius, margin - offset, margin=limits.memory_hot_margin, grew=grew))
+    return _of_memory(_worst(heats))
+
+
+def _of_memory(heat: Heat) -> Heat:
+    """The same, in words and evidence that say memory."""
+    evidence = {
+        f"memory_{name}" if name == "celsius" else name: value for name, value in heat.evidence.items()
+    }
+    return replace(heat, text=f"Memory: {heat.text}", evidence=evidence)
+
+
+def _worst(heats: Sequence[Heat]) -> Heat:
+    """The one with the worst severity; of several, the one closest to its limit."""
+    order = (Severity.FAIL, Severity.WARN, None)
+    return min(heats, key=lambda heat: (order.index(heat.severity), heat.left))
+
+
+def hottest_memory(gpu: Gpu) -> float | None:
+    """The hottest sample of the memory in the window, or the single reading without a window."""
     span = gpu.window.memory_temperature if gpu.window is not None else None
     sampled = _reading(span.max) if span is not None else None
-    celsius = sampled if sampled is not None else _reading(gpu.temperature.memory)
-    limit = _limit(gpu.temperature.memory_max)
-    if celsius is None or limit is None:
-        return None
-    margin = case.thresholds.memory_hot_margin
-    text = f"Memory is at {celsius:g} °C; the vendor's limit is {limit:g} °C"
-    return Heat(
-        left=limit - celsius,
-        warns_at=margin,
-        grew=throttle.software_heat_grew(case, gpu_index),
-        text=f"{text} (warns from {limit - margin:g} °C)",
-        evidence={"memory_celsius": celsius, "limit_celsius": limit},
-    )
+    return sampled if sampled is not None else _reading(gpu.temperature.memory)
 
 
 def hottest(gpu: Gpu) -> float | None:
@@ -165,14 +196,14 @@ def _by_margin(celsius: float | None, left: float, *, margin: float, grew: bool)
     )
 
 
-def _by_policy(celsius: float, limits: Thresholds) -> Heat:
-    failed = celsius >= limits.hot_fail
-    name, limit = ("hotFail", limits.hot_fail) if failed else ("hotWarn", limits.hot_warn)
+def _by_policy(celsius: float, field: str, *, warn: float, fail: float) -> Heat:
+    """Against the policy's `{field}Warn` and `{field}Fail`."""
+    name, limit = (f"{field}Fail", fail) if celsius >= fail else (f"{field}Warn", warn)
     return Heat(
-        left=limits.hot_fail - celsius,
-        warns_at=limits.hot_fail - limits.hot_warn,
+        left=fail - celsius,
+        warns_at=fail - warn,
         grew=None,
-        text=f"{celsius:g} °C; the driver gives no limit, the policy's {name} is {limit} °C",
+        text=f"{celsius:g} °C; the driver gives no limit, the policy's {name} is {limit:g} °C",
         evidence={"celsius": celsius, "limit_celsius": limit},
     )
 
@@ -258,11 +289,20 @@ RULES = (
     HealthRule(
         code="memory-hot",
         title="GPU memory is hot",
-        meaning="The GPU's memory (HBM, GDDR) is close to its limit or above it. The core may still be cool.",
+        meaning=(
+            "The GPU's memory (HBM, GDDR) is close to its limit or above it. The core may still be cool. "
+            "From Hopper on, drivers give margins (T.Limit) and no limit in °C for memory, so the policy's "
+            "numbers apply beside the margin."
+        ),
         when={
-            Severity.WARN: "within `memoryHotMargin` (5) °C of the vendor's limit for memory",
+            Severity.WARN: (
+                "within `memoryHotMargin` (5) °C of the vendor's limit for memory (a temperature, or its "
+                "T.Limit where memory is hotter than the core); without a limit in °C, at or above "
+                "`memoryHotWarn` (95) °C"
+            ),
             Severity.FAIL: (
-                "under load, at or above that limit while the counter of software thermal slowdown grew"
+                "under load, at or above the vendor's limit while the counter of software thermal slowdown "
+                "grew; without a limit in °C, at or above `memoryHotFail` (105) °C"
             ),
         },
         next_step="check air flow; on one GPU alone suspect its heat sink or thermal pads.",
