@@ -102,13 +102,13 @@ def test_a_size_that_nobody_saw_has_no_choice() -> None:
 def test_channels_and_nvls(line: str, channels: int, nvls: bool) -> None:
     """NVLS is on where channels of it were made, whatever the hardware supports."""
     choices = choices_of("NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)", line)
-    assert (choices.channels, choices.nvls, choices.nvls_supported) == (channels, nvls, True)
+    assert (choices.channels, choices.nvls, choices.multicast) == (channels, nvls, True)
 
 
 def test_hardware_without_multicast() -> None:
     """Supported is choices_of apart from made."""
     choices = choices_of("NVLS multicast support is not available on dev 3 (NVLS_NCHANNELS 0)")
-    assert (choices.nvls_supported, choices.nvls) == (False, NOT_READ)
+    assert (choices.multicast, choices.nvls) == (False, NOT_READ)
 
 
 @pytest.mark.parametrize(

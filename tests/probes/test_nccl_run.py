@@ -196,6 +196,7 @@ with open(path, "w") as log:
 """
 CHOSEN = (
     "INFO NCCL version 2.30.1+cuda12.9",
+    "INFO NVLS multicast support is available on dev 0",
     "INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
     "INFO 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer",
     "INFO AllReduce: 1073741824 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}",
@@ -210,6 +211,7 @@ def test_what_nccl_chose_stands_beside_the_numbers(nccl_on: On) -> None:
     body = LOGGED.format(lines=CHOSEN, body="all_well()")
     arm = run.child(body).arms()["default"]
     assert (arm.transport, arm.nvls, arm.channels, arm.host_buffers) == ("P2P/CUMEM", True, 24, "/dev/shm")
+    assert arm.multicast is True
     chosen = {(cell.collective, cell.bytes): (cell.algorithm, cell.protocol) for cell in arm.cells}
     assert chosen["all_reduce", 1 << 30] == ("NVLS", "SIMPLE")
     assert chosen["all_gather", 1 << 30] == ("RING", "SIMPLE")

@@ -119,7 +119,8 @@ class Arm(Struct, frozen=True, kw_only=True):
     Milliseconds: `spawn_ms` Python and libraries, `init_ms` communicators, `load_ms` the first kernel,
     `measure_ms` with checks and pairs, `teardown_ms`.  `starts`: how often it was started (2: its first start
     took too long, and this is the second); `processes`: how many processes drove the GPUs (1, or one per
-    rank).
+    rank).  `multicast`: NCCL logged that the GPUs support multicast, which NVLS needs (false: that they do
+    not).
     """
 
     name: Short
@@ -140,6 +141,7 @@ class Arm(Struct, frozen=True, kw_only=True):
     host_buffers: Text = NOT_READ
     starts: Int64 = 1
     processes: Int = NOT_READ
+    multicast: Flag = NOT_READ
 
 
 class NcclResult(Struct, frozen=True, kw_only=True):

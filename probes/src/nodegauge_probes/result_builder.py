@@ -164,6 +164,7 @@ class ArmBuilder(Struct):
     host_buffers: Text = NOT_READ
     starts: int = 1
     processes: Int = NOT_READ
+    multicast: Flag = NOT_READ
 
     def build(self) -> Arm:
         return Arm(**(asdict(self) | {"cells": list(self.cells), "pairs": [list(row) for row in self.pairs]}))

@@ -62,6 +62,16 @@ def p2p_disabled(environment: Mapping[str, str]) -> bool:
     return any(environment.get(name, "").strip().upper() in off for name, off in P2P_OFF_VALUES.items())
 
 
+def nvls_disabled(environment: Mapping[str, str]) -> bool:
+    """Whether the policy's environment keeps NCCL from using NVLS.
+
+    NCCL_ALGO lists the algorithms to use, or after `^` those to avoid.  Source: NCCL user guide.
+    """
+    algorithms = environment.get("NCCL_ALGO", "").strip().upper()
+    avoided = bool(algorithms) and (("NVLS" in algorithms) == ("^" in algorithms))
+    return environment.get("NCCL_NVLS_ENABLE", "").strip() == "0" or avoided
+
+
 def measure(result: Result, *, history: History, environment: Mapping[str, str]) -> Measurement:
     """The measurement in `result`, without anything from earlier runs."""
     nccl = result.nccl or NcclResult()
@@ -94,6 +104,8 @@ def measure(result: Result, *, history: History, environment: Mapping[str, str])
         pcie_gbps=_slowest_pcie(result.gpus),
         through_cpu=_through_cpu(result, nccl),
         p2p_disabled=p2p_disabled(environment),
+        nvls_disabled=nvls_disabled(environment),
+        virtual=_virtual(result, nccl),
         missing=_missing(result, nccl, history),
         arms=tuple(_arm(arm, throttled=throttled) for arm in nccl.arms),
         pairs=tuple(_pair_groups(case, nccl)),
@@ -123,6 +135,7 @@ def _arm(arm: Arm, *, throttled: int) -> MeasuredArm:
         measure_ms=_whole(number(arm.measure_ms)),
         transport=_short(arm.transport),
         nvls=arm.nvls if isinstance(arm.nvls, bool) else None,
+        multicast=arm.multicast if isinstance(arm.multicast, bool) else None,
         cells=tuple(cell for cell in cells if cell is not None),
         starts=_bounded(arm.starts),
     )
@@ -237,14 +250,19 @@ def _slowest_pcie(gpus: list[Gpu]) -> float | None:
     return min(rates, default=None)
 
 
+def _virtual(result: Result, nccl: NcclResult) -> bool:
+    """Whether a participant was passed through to a virtual machine."""
+    return any(gpu.virtualization == board.PASSTHROUGH for gpu in result.gpus if gpu.uuid in nccl.uuids)
+
+
 def _through_cpu(result: Result, nccl: NcclResult) -> bool:
     """Whether traffic between two participants may leave the PCIe switches (True if that is unknown).
 
     A virtual machine that got its GPUs passed through has the PCI tree that its hypervisor made up.
     """
-    participants = [i for i, gpu in enumerate(result.gpus) if gpu.uuid in nccl.uuids]
-    if any(result.gpus[i].virtualization == board.PASSTHROUGH for i in participants):
+    if _virtual(result, nccl):
         return True
+    participants = [i for i, gpu in enumerate(result.gpus) if gpu.uuid in nccl.uuids]
     grid = result.pairs.ancestor
     pairs = ((i, j) for i in participants for j in participants if i != j)
     ancestors = ((grid[i][j] if i < len(grid) and j < len(grid[i]) else None) for i, j in pairs)

@@ -16,7 +16,7 @@ from nodegauge_contract import Result, Skip
 from nodegauge_judge.case import clip
 from nodegauge_judge.history.model import History
 from nodegauge_judge.model import Answer, Finding, NodeFacts, Severity, Verdict
-from nodegauge_judge.nccl import arm_outcomes, bandwidth, coverage, interconnect_agreement
+from nodegauge_judge.nccl import arm_outcomes, bandwidth, coverage, interconnect_agreement, nvls
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.floors import Criteria
@@ -41,6 +41,7 @@ NCCL_RULES: tuple[NcclRule, ...] = (
     interconnect_agreement.PAIR_SLOW,
     coverage.NCCL_START_SLOW,
     coverage.NVLS_BROKEN,
+    nvls.NVLS_UNUSED,
     arm_outcomes.NCCL_FAILED,
     bandwidth.BUSBW_BELOW_PEERS,
     coverage.FEWER_GPUS,

@@ -72,7 +72,8 @@ class MeasuredCell(Struct, frozen=True, array_like=True):
 class MeasuredArm(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One NCCL configuration and how its process ended; null or empty where a value could not be read.
 
-    `start_ms`: time for communicators and kernels; `starts`: how often it was started.
+    `start_ms`: time for communicators and kernels; `starts`: how often it was started; `multicast`: whether
+    NCCL found what NVLS needs.
     """
 
     name: _Text
@@ -85,6 +86,7 @@ class MeasuredArm(Struct, frozen=True, omit_defaults=True, kw_only=True):
     nvls: bool | None = None
     cells: Annotated[tuple[MeasuredCell, ...], Meta(max_length=64)] = ()
     starts: _SmallCount = 1
+    multicast: bool | None = None
 
 
 class MeasuredPair(Struct, frozen=True, array_like=True):
@@ -117,9 +119,10 @@ class Measurement(Struct, frozen=True, omit_defaults=True, kw_only=True):
     `nvlink_gbps`: the class and the rate per GPU that NVML reported in the same result; `link_counts`: a
     histogram of links per GPU ("18x8": eight GPUs with 18); `pcie_gbps`: one-way rate of the slowest GPU's
     PCIe link; `through_cpu`: traffic between some GPUs leaves the PCIe switches, or the topology is unknown.
-    `p2p_disabled`: the policy's environment disables P2P.  `runs`: busbw in GB/s by "collective/bytes": one
-    accepted value, two that disagree, or three whose median counts.  `bad_codes`: codes that the previous run
-    answered with "bad".
+    `p2p_disabled`, `nvls_disabled`: the policy's environment disables P2P, NVLS.  `virtual`: the GPUs were
+    passed through to a virtual machine.  `runs`: busbw in GB/s by "collective/bytes": one accepted value, two
+    that disagree, or three whose median counts.  `bad_codes`: codes that the previous run answered with
+    "bad".
     """
 
     version: int = msgspec.field(default=0, name="v")
@@ -139,6 +142,8 @@ class Measurement(Struct, frozen=True, omit_defaults=True, kw_only=True):
     pcie_gbps: _Gbps | None = None
     through_cpu: bool = False
     p2p_disabled: bool = False
+    nvls_disabled: bool = False
+    virtual: bool = False
     missing: Annotated[tuple[_Text, ...], Meta(max_length=64)] = ()
     arms: Annotated[tuple[MeasuredArm, ...], Meta(max_length=8)] = ()
     pairs: Annotated[tuple[PairGroup, ...], Meta(max_length=64)] = ()

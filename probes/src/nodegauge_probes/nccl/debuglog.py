@@ -51,7 +51,7 @@ class Choices:
         self.version: Text = NOT_READ
         self.cuda: Text = NOT_READ
         self.nvls: Flag = NOT_READ
-        self.nvls_supported: Flag = NOT_READ
+        self.multicast: Flag = NOT_READ
         self.channels: Int = NOT_READ
         self.init_s = self.kernels_s = 0.0
         self.warning = ""
@@ -121,7 +121,7 @@ class Choices:
     def _nvls(self, line: str) -> None:
         support = _SUPPORT.search(line)
         if support is not None:
-            self.nvls_supported = support[1] is None
+            self.multicast = support[1] is None
         elif "Created Multicast group" in line:
             self.nvls = True
 

@@ -184,6 +184,7 @@ class Arms:
         """Add what only NCCL's log contains."""
         arm.transport, arm.nvls = choices.transport, choices.nvls
         arm.channels, arm.host_buffers = choices.channels, choices.host_buffers
+        arm.multicast = choices.multicast
         for index, cell in enumerate(arm.cells):
             if cell.algorithm == NOT_READ:
                 algorithm, protocol = choices.chosen(cell.collective, cell.bytes, ranks=self._machine.ranks)
