@@ -11,7 +11,8 @@ RUN := .venv/bin/python
 ARGS ?=
 
 # Python variables of the caller's shell must not reach ours.
-unexport PYTHONPATH PYTHONHOME
+# Without the last one every process would compile all it imports, and every test worker rewrite all asserts.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 # Print progress at once, also into a pipe.
 export PYTHONUNBUFFERED := 1
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ SCALARS = {inspect.StrType, inspect.IntType, inspect.FloatType, inspect.BoolType
 Schema = dict[str, Any]
 
 
+@cache
 def crd(plural: str) -> Schema:
-    """One CRD as a dictionary."""
+    """One CRD as a dictionary, which its users must not change."""
     loaded: Schema = yaml.safe_load((CRDS / f"{plural}.yaml").read_text(encoding="utf-8"))
     return loaded
 

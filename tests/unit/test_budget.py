@@ -35,7 +35,7 @@ def test_places(setting: int | str, nodes: int, slots: int) -> None:
 
 
 @given(percent=st.integers(1, 100), nodes=st.integers(0, 10_000))
-@tried(200)
+@tried(100)
 def test_per_cent_are_never_exceeded_but_by_the_one_that_must_be(percent: int, nodes: int) -> None:
     """In whole numbers: no rounding of floats decides over somebody's node."""
     slots = concurrent_probes(f"{percent}%", nodes)
@@ -48,7 +48,7 @@ WAITING = st.lists(st.tuples(st.floats(0, 100), st.text(max_size=3)), max_size=2
 
 
 @given(waiting=WAITING, slots=st.integers(-2, 25))
-@tried(200)
+@tried(100)
 def test_the_longest_unmeasured_go_first(waiting: list[tuple[float, str]], slots: int) -> None:
     """0.0, never measured, before all; ties by name, so that two operators agree."""
     assert longest_waiting(waiting, slots) == [name for _, name in sorted(waiting)[: max(slots, 0)]]

@@ -7,6 +7,7 @@ would be lost without an error, so every difference is an error here.
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_schema_and_type_agree(plural: str, name: str, struct: type[msgspec.Stru
 )
 def test_the_comparison_finds_differences(path: str, change: Schema, difference: str) -> None:
     """The comparison finds a single change in the schema, and names the field."""
-    schema = spec = part(POLICY, "spec")
+    schema = spec = deepcopy(part(POLICY, "spec"))
     for name in path.split("."):
         schema = schema["properties"][name]
     schema.update(change)

@@ -230,7 +230,7 @@ def policies(draw: st.DrawFn) -> APolicy:
 
 
 @given(node=nodes(), policy=policies(), result=RESULTS)
-@tried(400)
+@tried(150)
 def test_foreign_keys_are_never_in_a_patch(node: ANode, policy: APolicy, result: Result) -> None:
     """A key in the patch is one of our prefix, one that we wrote before, one nobody has, or taken over."""
     report = make_report().after(read(result), node=node)
@@ -318,7 +318,7 @@ WANTED = st.lists(
 
 
 @given(taints=LISTS, wanted=WANTED, leave=st.sampled_from([frozenset(), UNVALIDATED]))
-@tried(600)
+@tried(200)
 def test_whatever_a_node_carries_foreign_taints_are_as_they_were(
     taints: tuple[Taint, ...], wanted: list[DesiredTaint], leave: frozenset[str]
 ) -> None:

@@ -306,7 +306,7 @@ ROWS = st.builds(
 
 
 @given(row=ROWS, gate=st.sampled_from([LOADED, ALWAYS, AT_ONCE]), now=st.floats(NOW, NOW + 40 * DAY))
-@tried(500)
+@tried(200)
 def test_asking_again_changes_nothing_but_what_is_due(row: GateStatus, gate: Gate, now: float) -> None:
     """Whatever state a report is in: the rule comes to rest at once, and says when it moves next."""
     rule = GateRule(gate=gate, policy=Hysteresis())
@@ -321,7 +321,7 @@ def test_asking_again_changes_nothing_but_what_is_due(row: GateStatus, gate: Gat
 
 
 @given(answers=st.text("bgnu", max_size=60), gate=st.sampled_from([LOADED, ALWAYS, AT_ONCE]))
-@tried(500)
+@tried(200)
 def test_a_taint_has_its_bad_runs_and_no_good_row_behind_it(answers: str, gate: Gate) -> None:
     """At any time: gated means enough bad runs, one on trial, and less than three good ones since."""
     life = Life(gate)

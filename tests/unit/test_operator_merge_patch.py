@@ -20,7 +20,7 @@ DOCUMENTS = st.dictionaries(KEYS, VALUES, max_size=3)
 
 
 @given(old=DOCUMENTS, new=DOCUMENTS)
-@tried(500)
+@tried(200)
 def test_a_difference_leads_from_one_to_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Whatever is added, changed, emptied or removed, at any depth."""
     assert merged(old, difference(old, new)) == new
