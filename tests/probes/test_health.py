@@ -189,6 +189,16 @@ def test_counters_have_a_growth_within_the_window(probe: On) -> None:
         assert isinstance(gpu.window.growth.sw_thermal_ns, Unavailable)
 
 
+def test_application_clocks_are_read(probe: On) -> None:
+    """A setting of one GPU, beside the maximum that its model has."""
+    on = probe("titan-rtx-nv2")
+    on.hardware.fault("application-clocks", gpu=1, percent=50)
+    first, second = (gpu.clocks for gpu in on.result("--window", "0").gpus)
+    assert first.app_sm_mhz == first.max_sm_mhz
+    assert first.app_memory_mhz == second.app_memory_mhz == first.max_memory_mhz
+    assert second.app_sm_mhz < first.app_sm_mhz
+
+
 def test_an_old_driver_has_reasons_where_it_has_no_calls(healthy: Healthy) -> None:
     """418 knows no rows, no repairs and no recovery action, and none of that is a zero."""
     gpu = healthy("dgx1-v100-8").gpus[0]

@@ -41,6 +41,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("titan-rtx-nv2", "sw-power-cap", {}),
     ("titan-rtx-nv2", "power-cap-low", {}),
     ("titan-rtx-nv2", "slow-clock", {}),
+    ("titan-rtx-nv2", "application-clocks", {}),
     ("titan-rtx-nv2", "pcie-width-halved", {}),
     ("rtx4000ada-1", "recovery-action", {"action": 2}),
     ("hgx-a100-4", "row-remap", {}),

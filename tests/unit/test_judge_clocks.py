@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Power, Result
+from nodegauge_contract import Clocks, ClocksEvents, Power, Result
 from nodegauge_judge import Answer, Severity, Thresholds, Verdict, judge_health
 from nodegauge_judge.rules.power import BASE_MHZ
 from support.judge_results import LIMIT_WATTS, codes, every, judge, node, only, span, working
@@ -73,6 +73,102 @@ def test_a_gpu_is_compared_with_identical_siblings_at_the_same_work(
 ) -> None:
     """Not with another model, an idle one, one whose clocks are set, or one that draws less than its cap."""
     assert codes(judge(result)) == expected
+
+
+def tenants(name: str, limit: float, *gpus: tuple[float, float, float, int], **first: Any) -> Result:
+    """GPUs of one model and power limit in watts: MHz, watts, per cent of utilisation, samples with the power
+    cap's bit; `first`: other fields of the first one."""
+    power = Power(enforced_limit_mw=round(limit * 1000), default_limit_mw=round(limit * 1000))
+    result = every(node(len(gpus)), name=name, power=power)
+    for gpu_index, (mhz, watts, percent, capped_samples) in enumerate(gpus):
+        bits = {0x4: capped_samples} if capped_samples else {}
+        window = {"sm_mhz": span(mhz - 30, mhz + 30), "power_mw": span(watts * 1000)}
+        fields = working(bits=bits, utilization=span(percent), **window)
+        result = made.with_gpu(result, gpu_index, **fields)
+    return made.with_gpu(result, 0, **first) if first else result
+
+
+APP = Clocks(max_sm_mhz=1980, app_sm_mhz=1200, app_memory_mhz=2619)
+FULL = Clocks(max_sm_mhz=1980, app_sm_mhz=1980, app_memory_mhz=2619)
+
+
+def with_application_clocks(result: Result, *clocks: Clocks) -> Result:
+    """The GPUs with these settings, the last one for the rest."""
+    for gpu_index in range(len(result.gpus)):
+        result = made.with_gpu(result, gpu_index, clocks=clocks[min(gpu_index, len(clocks) - 1)])
+    return result
+
+
+H100, H200, L40S, A10 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA L40S", "NVIDIA A10"
+LIGHT = (1980, 310, 99, 0)
+
+EXPLAINED = [
+    pytest.param(
+        tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 690, 99, 12)] * 7), id="heavy work at the limit"
+    ),
+    pytest.param(
+        tenants(H100, 700, (1200, 698, 99, 12), *[(1700, 520, 99, 12)] * 7), id="the others below theirs"
+    ),
+    pytest.param(
+        tenants(A10, 150, *[(1005, 149, 100, 12)] * 2, *[(1695, 148, 100, 12)] * 2), id="half of the node"
+    ),
+    pytest.param(tenants(L40S, 350, (1620, 351, 100, 7), *[(2520, 180, 97, 0)] * 3), id="at the limit alone"),
+    pytest.param(tenants(H200, 700, (1395, 610, 100, 0), *[(1980, 290, 100, 0)] * 7), id="heavier work"),
+    pytest.param(tenants(H200, 700, (1500, 150, 100, 0), *[(1980, 560, 100, 0)] * 7), id="lighter work"),
+    pytest.param(tenants(H200, 700, (1500, 300, 60, 0), *[(1980, 310, 98, 0)] * 7), id="less utilised"),
+    pytest.param(
+        with_application_clocks(tenants(H100, 700, (1200, 280, 99, 0), *[LIGHT] * 7), APP, FULL),
+        id="application clock, without its bit",
+    ),
+    pytest.param(
+        with_application_clocks(
+            tenants(H100, 700, (1200, 280, 99, 0), *[LIGHT] * 7), replace(FULL, app_memory_mhz=1593), FULL
+        ),
+        id="application clock of the memory",
+    ),
+    pytest.param(
+        tenants(H100, 700, (1200, 280, 99, 0), *[LIGHT] * 3, events=ClocksEvents()), id="reasons not read"
+    ),
+]
+
+
+@pytest.mark.parametrize("machine", EXPLAINED)
+def test_an_explained_clock_is_no_finding(machine: Result) -> None:
+    """By the power limit, by other work, or by a setting; and no good answer either."""
+    judgement = judge(machine)
+    assert not [code for code in codes(judgement) if code.startswith("slow-clock")]
+    assert judgement.answers["slow-clock"] is Answer.UNSURE
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        tenants(H100, 700, (1200, 280, 99, 0), *[LIGHT] * 7),
+        tenants(H100, 700, (1100, 430, 99, 12), *[(1700, 600, 99, 12)] * 7),
+        tenants(A10, 150, (900, 70, 100, 0), (1695, 120, 100, 0)),
+        tenants(L40S, 350, (1500, 200, 100, 0), (1530, 349, 100, 12), *[(2520, 260, 100, 0)] * 2),
+        with_application_clocks(tenants(H100, 700, (1200, 280, 99, 0), *[LIGHT] * 7), FULL),
+    ],
+)
+def test_a_slow_clock_without_an_explanation_fails(machine: Result) -> None:
+    """Capped or not, at the same settings, with the power that its clock makes of the same work."""
+    judgement = judge(machine)
+    assert "slow-clock/fail" in codes(judgement)
+    assert judgement.answers["slow-clock"] is Answer.BAD
+
+
+@pytest.mark.parametrize("mhz", [1500, 1245, 1005])
+def test_a_clock_that_stands_still_alone_may_be_locked(mhz: float) -> None:
+    """NVML has no call for what `nvidia-smi -lgc` set (open-gpu-kernel-modules issue 1314): it warns.  One
+    that is stuck far below fails."""
+    still = working(sm_mhz=span(mhz), power_mw=span(250_000))
+    judgement = judge(made.with_gpu(tenants(H100, 700, *[LIGHT] * 8), 3, **still))
+    assert codes(judgement) == ["slow-clock/warn"]
+    assert "as if somebody locked it" in only(judgement).message
+    assert judgement.answers["slow-clock"] is Answer.UNSURE
+    stuck = working(sm_mhz=span(345), power_mw=span(120_000))
+    judgement = judge(made.with_gpu(tenants(H100, 700, *[LIGHT] * 8), 3, **stuck))
+    assert codes(judgement) == ["slow-clock/fail"]
 
 
 def test_a_slowdown_with_its_own_rule_is_not_also_a_slow_clock() -> None:

@@ -113,13 +113,16 @@ class Power(Struct, frozen=True, kw_only=True):
 
 
 class Clocks(Struct, frozen=True, kw_only=True):
-    """MHz; `pstate` 0 (fastest) to 15."""
+    """MHz; `pstate` 0 (fastest) to 15; `app_*`: application clocks, the highest at which work may run
+    (`nvidia-smi -ac`).  NVML has no call for clocks that `nvidia-smi -lgc` or `-lmc` locked."""
 
     sm_mhz: Int = NOT_READ
     memory_mhz: Int = NOT_READ
     max_sm_mhz: Int = NOT_READ
     max_memory_mhz: Int = NOT_READ
     pstate: Int = NOT_READ
+    app_sm_mhz: Int = NOT_READ
+    app_memory_mhz: Int = NOT_READ
 
 
 class ReasonSeen(Struct, frozen=True, kw_only=True):

@@ -64,6 +64,15 @@ def slow_clock(machine: Machine, *, gpu: Parameter = 0, percent: Parameter = 60)
     machine.values[machine.gpu(gpu), "clock.share"] = str(share)
 
 
+@fault("application-clocks")
+def application_clocks(machine: Machine, *, gpu: Parameter = 0, percent: Parameter = 60) -> None:
+    """Somebody set a GPU's application clock to this share of its clock at work; no reason is reported."""
+    number, clock = machine.gpu(gpu), machine.profile.model.clocks.sm
+    share = whole("percent", percent, least=1, most=100)
+    machine.values[number, "clock.sm.app"] = str(clock.loaded * share // 100)
+    machine.values[number, "clock.share"] = str(10 * share)
+
+
 @fault("hot")
 def hot(machine: Machine, *, gpu: Parameter = 0, celsius: Parameter = 95) -> None:
     """A GPU's core has this temperature at any load."""

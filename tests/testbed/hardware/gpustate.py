@@ -167,6 +167,7 @@ def _telemetry(machine: Machine, number: int) -> Lines:
     for domain in ("sm", "memory", "video"):
         clock = getattr(clocks, domain)
         lines |= {f"clock.{domain}.{when}": getattr(clock, when) for when in clock.__struct_fields__}
+    lines |= {f"clock.{domain}.app": getattr(clocks, domain).max for domain in ("sm", "memory")}
     lines |= {"pstate.idle": clocks.pstate_idle, "pstate.loaded": clocks.pstate_loaded}
     lines |= {f"pcie.{name}": getattr(pcie, name) for name in pcie.__struct_fields__}
     generation, lanes = machine.pcie(number)

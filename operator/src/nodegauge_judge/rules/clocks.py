@@ -1,7 +1,9 @@
 """The rule about clocks: a GPU that runs slower than its identical siblings at the same work.
 
-Identical means the same model, maximum clock and power limit, at work in the same window, and both or neither
-held by the power cap.  GPUs with clocks that a user set and slowdowns with a rule of their own are left out.
+Identical means the same model, maximum clock, power limit and application clocks.  The same work means the
+same window, like utilisation, and power that the lower clock explains.  A GPU with an explanation of its own
+is neither judged nor compared with: a slowdown with a rule of its own, its power limit, a clock that a user
+set.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from nodegauge_judge import load, throttle
 from nodegauge_judge.case import Case, HealthRule, number, of_gpu
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Severity
 from nodegauge_judge.rule import REPORT, VENDOR, Observation
-from nodegauge_judge.rules.power import is_capped
+from nodegauge_judge.rules.power import is_at_limit, is_capped, share_of_limit
 from nodegauge_judge.throttle import Bit
 
 SET_BY_USER = (0x2, 0x10, 0x100)
@@ -24,12 +26,28 @@ SET_BY_USER = (0x2, 0x10, 0x100)
 EXPLAINED = (Bit.HW_SLOWDOWN, Bit.SW_THERMAL, Bit.HW_THERMAL, Bit.POWER_BRAKE)
 
 
+LIKE_UTILIZATION = 20
+"""Points of utilisation by which the same work may differ.  Chosen by this project: a GPU that waits for
+others at times stays within it."""
+LIKE_POWER = 0.15
+"""Share of the power limit by which a GPU with the same work may draw more than a faster one.  Chosen by this
+project: a slower chip draws less, so more than the noise of a window means heavier work."""
+LEAST_LOCKED = 0.5
+"""Share of the siblings' clock below which a clock that stands still is stuck, not locked.  Chosen by this
+project: people lock clocks to save power or to compare runs, and lose less than half."""
+VOLTAGE_EXPONENT = 3
+"""Power falls at most with the third power of the clock (dynamic power is C V^2 f, and the voltage falls with
+the clock): a GPU that draws less than that has lighter work."""
+
+
 class Pace(Struct, frozen=True, kw_only=True):
-    """One GPU's SM clock and the median of its siblings', in MHz, over the window."""
+    """One GPU's SM clock and the median of its siblings', in MHz, over the window.  `pinned`: its clock did
+    not move while every sibling's did, and the driver gives no reason."""
 
     own: float
     siblings: float
     count: int
+    pinned: bool = False
 
     @property
     def share(self) -> float:
@@ -44,13 +62,14 @@ def slow_clock(case: Case) -> Iterator[Observation]:
         pace = _pace(case, gpu_index)
         if pace is None or pace.share >= limits.slow_clock_warn:
             continue
-        failed = pace.share < limits.slow_clock_fail
+        failed = pace.share < limits.slow_clock_fail and not pace.pinned
         limit = limits.slow_clock_fail if failed else limits.slow_clock_warn
         against = f"{pace.siblings:g} MHz of {pace.count} identical GPU{'' if pace.count == 1 else 's'}"
         yield of_gpu(
             gpu,
             Severity.FAIL if failed else Severity.WARN,
-            message=f"{pace.own:g} MHz against {against} at work ({pace.share:.0%}, below {limit:.0%}).",
+            message=f"{pace.own:g} MHz against {against} at work ({pace.share:.0%}, below {limit:.0%})."
+            + (_PINNED if pace.pinned else ""),
             evidence={"sm_mhz": pace.own, "siblings_mhz": pace.siblings, "limit": limit},
             weight=1 - pace.share,
         )
@@ -63,47 +82,84 @@ def answer_slow_clock(case: Case, gpu_index: int) -> Answer:
         return Answer.NO_LOAD
     if loaded is Load.UNKNOWN or pace is None:
         return Answer.UNSURE
-    return Answer.BAD if pace.share < case.thresholds.slow_clock_fail else Answer.GOOD
+    if pace.share >= case.thresholds.slow_clock_fail:
+        return Answer.GOOD
+    return Answer.UNSURE if pace.pinned else Answer.BAD
 
 
 def _pace(case: Case, gpu_index: int) -> Pace | None:
     """None without a clock to compare, or without a sibling."""
     gpus = case.result.gpus
-    own = _clock(case, gpu_index)
-    if own is None or _is_set(gpus[gpu_index], (*SET_BY_USER, *EXPLAINED)):
+    gpu, own = gpus[gpu_index], _clock(case, gpu_index)
+    if own is None:
         return None
-    others = [
-        clock
-        for other in range(len(gpus))
-        if other != gpu_index
-        and _alike(gpus[gpu_index], gpus[other])
-        and not _is_set(gpus[other], SET_BY_USER)
-        and (clock := _clock(case, other)) is not None
-    ]
-    return Pace(own=own, siblings=median(others), count=len(others)) if others else None
+    others = {
+        other: clock
+        for other, clock in ((n, _clock(case, n)) for n in range(len(gpus)) if n != gpu_index)
+        if clock is not None and _alike(gpu, gpus[other]) and _same_work(gpu, gpus[other], own / clock)
+    }
+    if not others:
+        return None
+    siblings = median(others.values())
+    still = not _moves(gpu) and not gpu.events.seen and all(_moves(gpus[other]) for other in others)
+    pinned = still and own >= LEAST_LOCKED * siblings
+    return Pace(own=own, siblings=siblings, count=len(others), pinned=pinned)
 
 
 def _clock(case: Case, gpu_index: int) -> float | None:
-    """The median SM clock of a window in which the GPU worked; else None."""
-    window = case.result.gpus[gpu_index].window
-    clock = number(window.sm_mhz.median) if window is not None and window.sm_mhz is not None else None
-    worked = load.of_window(case, gpu_index) is Load.LOADED
-    return clock if worked and clock is not None and clock > 0 else None
+    """The median SM clock of a window in which the GPU worked and nothing explains its clock; else None."""
+    gpu = case.result.gpus[gpu_index]
+    clock = number(gpu.window.sm_mhz.median) if gpu.window is not None and gpu.window.sm_mhz else None
+    if load.of_window(case, gpu_index) is not Load.LOADED or _is_explained(gpu):
+        return None
+    return clock if clock is not None and clock > 0 else None
+
+
+def _is_explained(gpu: Gpu) -> bool:
+    """Whether a reason sets this GPU's clock; also if the driver gives no reasons, so that one may."""
+    return not number(gpu.events.read) or _is_set(gpu, (*SET_BY_USER, *EXPLAINED)) or is_at_limit(gpu)
 
 
 def _alike(one: Gpu, other: Gpu) -> bool:
-    same = (
-        isinstance(one.name, str)
-        and one.name == other.name
-        and one.clocks.max_sm_mhz == other.clocks.max_sm_mhz
-        and one.power.enforced_limit_mw == other.power.enforced_limit_mw
-    )
+    same = isinstance(one.name, str) and _make(one) == _make(other)
     return same and is_capped(one) == is_capped(other)
+
+
+def _make(gpu: Gpu) -> tuple[object, ...]:
+    """What the model and its settings say of the clock; readings that are missing are equal."""
+    clocks = gpu.clocks
+    settings = (clocks.max_sm_mhz, clocks.app_sm_mhz, clocks.app_memory_mhz, gpu.power.enforced_limit_mw)
+    return (gpu.name, *map(number, settings))
+
+
+def _same_work(gpu: Gpu, other: Gpu, ratio: float) -> bool:
+    """Whether two GPUs did like work, as far as known; `ratio`: the first one's clock to the other's."""
+    own, its = _utilization(gpu), _utilization(other)
+    if own is not None and its is not None and abs(own - its) > LIKE_UTILIZATION:
+        return False
+    drawn, reference = share_of_limit(gpu), share_of_limit(other)
+    if drawn is None or reference is None:
+        return True
+    return reference * min(1, ratio) ** VOLTAGE_EXPONENT <= drawn <= reference + LIKE_POWER
+
+
+def _utilization(gpu: Gpu) -> float | None:
+    window = gpu.window
+    return number(window.utilization.median) if window is not None and window.utilization else None
+
+
+def _moves(gpu: Gpu) -> bool:
+    span = gpu.window.sm_mhz if gpu.window is not None else None
+    return span is not None and span.min != span.max
 
 
 def _is_set(gpu: Gpu, bits: tuple[int, ...]) -> bool:
     return any(throttle.seen(gpu, bit).samples for bit in bits)
 
+
+_PINNED = (
+    " It did not move while the others did, as if somebody locked it (`nvidia-smi -lgc`): NVML cannot say."
+)
 
 RULES = (
     HealthRule(
@@ -111,12 +167,16 @@ RULES = (
         title="a GPU runs slower than its siblings",
         meaning=(
             "At work in the same window, the GPU's SM clock is well below the median of the node's identical "
-            "GPUs (same model, maximum clock and power limit, both or neither held by the power cap), and no "
-            "slowdown with a rule of its own explains it. The slowest GPU sets the pace of a job over all of "
-            "them."
+            "GPUs (same model, maximum clock, power limit and application clocks) at like utilisation and "
+            "power, and nothing explains it: no slowdown with a rule of its own, no power limit that it has "
+            "reached, no clock set by a user. The slowest GPU sets the pace of a job over all of them."
         ),
         when={
-            Severity.WARN: "under load, below `slowClockWarn` (0.93) of its siblings' median SM clock",
+            Severity.WARN: (
+                "under load, below `slowClockWarn` (0.93) of its siblings' median SM clock; also "
+                "down to half of it, if the clock does not move while all siblings' do: NVML cannot tell a "
+                "locked clock"
+            ),
             Severity.FAIL: "under load, below `slowClockFail` (0.8) of its siblings' median SM clock",
         },
         next_step="compare `nvidia-smi -q -d CLOCK,PERFORMANCE -i INDEX` with a sibling's.",

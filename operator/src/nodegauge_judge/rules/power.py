@@ -15,6 +15,9 @@ from nodegauge_judge.rule import Observation
 
 SW_POWER_CAP = 0x4
 """nvmlClocksEventReasonSwPowerCap."""
+AT_LIMIT = 0.9
+"""Share of the power limit from which a capped GPU is at its limit.  Chosen by this project: the driver holds
+the average at the limit, and seconds of a changing load stay a little below it."""
 BASE_MHZ: dict[str, int] = {
     "A100-SXM4-40GB": 1095,  # techpowerup.com/gpu-specs/a100-sxm4-40-gb.c3506
     "A100-SXM4-80GB": 1275,  # sysrqmts.com, nvidia-a100-sxm4-80-gb
@@ -45,6 +48,19 @@ def is_capped(gpu: Gpu) -> bool:
     """Whether the bit of the software power cap was set in most samples of the window."""
     read = number(gpu.events.read)
     return bool(read) and throttle.seen(gpu, SW_POWER_CAP).samples * 2 > (read or 0)
+
+
+def share_of_limit(gpu: Gpu) -> float | None:
+    """The median power of the window as a share of the enforced limit."""
+    limit = number(gpu.power.enforced_limit_mw)
+    drawn = number(gpu.window.power_mw.median) if gpu.window is not None and gpu.window.power_mw else None
+    return None if drawn is None or limit is None or limit <= 0 else drawn / limit
+
+
+def is_at_limit(gpu: Gpu) -> bool:
+    """Whether the power limit sets the clock: the cap's bit, and power near the limit (or unknown)."""
+    share = share_of_limit(gpu)
+    return is_capped(gpu) and (share is None or share >= AT_LIMIT)
 
 
 def _below_default(gpu: Gpu, ratio: float) -> Observation | None:

@@ -15,7 +15,9 @@ from nodegauge_probes.result_builder import GpuBuilder
 SENSOR_GPU = 0
 FI_MEMORY_TEMPERATURE = 82
 FI_POWER_AVERAGE, FI_POWER_INSTANT, SCOPE_GPU = 185, 186, 0
-CLOCK_SM, CLOCK_MEMORY = 1, 2
+CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY = range(3)
+APP_TARGET = 1
+"""NVML_CLOCK_ID_APP_CLOCK_TARGET."""
 
 SHUTDOWN, SLOWDOWN, MEMORY_MAX, GPU_MAX = range(4)
 """NVML_TEMPERATURE_THRESHOLD_*."""
@@ -79,6 +81,14 @@ def clocks(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
     gpu.clocks.set(max_sm_mhz=nvml.integer(device, "nvmlDeviceGetMaxClockInfo", CLOCK_SM))
     gpu.clocks.set(max_memory_mhz=nvml.integer(device, "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY))
     gpu.clocks.set(pstate=nvml.integer(device, "nvmlDeviceGetPerformanceState"))
+    gpu.clocks.set(app_sm_mhz=_app_clock(nvml, device, CLOCK_GRAPHICS))
+    gpu.clocks.set(app_memory_mhz=_app_clock(nvml, device, CLOCK_MEMORY))
+
+
+def _app_clock(nvml: Nvml, device: Device, domain: int) -> Int:
+    """An application clock; the first call is the one that CUDA 14 removes."""
+    other = (("nvmlDeviceGetClock", domain, APP_TARGET),)
+    return nvml.integer(device, "nvmlDeviceGetApplicationsClock", domain, fallbacks=other)
 
 
 def fans(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:

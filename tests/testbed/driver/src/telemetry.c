@@ -282,6 +282,11 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned int which, 
     return clock_mhz(gpu, "max", which, mhz);
 }
 
+nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, unsigned int which, unsigned int *mhz) {
+    DEVICE_CALL(device);
+    return clock_mhz(gpu, "app", which, mhz);
+}
+
 nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, unsigned int *pstate) {
     DEVICE_CALL(device);
     return gpu_uint(gpu, gpu_is_idle(gpu) ? "pstate.idle" : "pstate.loaded", pstate);
