@@ -233,11 +233,12 @@ class InterleavedOperator:
         return node is not None and bool(_faults(node))
 
     def _check_budget(self, name: str) -> None:
-        """Who has just been gated found a slot that was free."""
+        """Who has just been gated found a slot that was free: when the write began, or since, if the budget
+        grew meanwhile."""
         if name in self._gated_before or name not in self._gated():
             return
         self.entered += 1
-        slots = self._allowed[name]
+        slots = max(self._allowed[name], self._slots(name))
         if len(self._gated()) > slots:
             raise Broken(f"{name} entered: {sorted(self._gated())} are gated, {slots} may be")
 

@@ -45,6 +45,7 @@ class OperatorProcess(Running):
             "NODEGAUGE_HTTP_PORT": "0",
             "NODEGAUGE_HTTP_HOST": "127.0.0.1",
             "NODEGAUGE_SWEEP_INTERVAL": "500ms",
+            "NODEGAUGE_RELEASE_GRACE": "1s",
             "NODEGAUGE_LOG_FORMAT": "text",
             "NODEGAUGE_LOG_LEVEL": "debug",
             **(environment or {}),

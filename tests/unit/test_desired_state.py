@@ -15,6 +15,7 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredNode, DesiredTaint
 from nodegauge_operator.core import desired_state
+from nodegauge_operator.core.context import MAX_WAIT
 from nodegauge_operator.core.desired_state import UNVALIDATED, label_patch, taint_patch
 from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -93,15 +94,38 @@ def test_an_unread_run_neither_sets_nor_clears(end: RunEnd) -> None:
     assert desired_at(report, at=NOW + STALE) == desired_at(titan())
 
 
-def test_readings_age_also_where_no_run_was_tried() -> None:
-    """Paused, not Ready, in the middle of an upgrade: what nobody confirms is not known any more."""
-    assert desired_at(titan(), at=NOW + STALE) == desired_at(titan())
-    node_state = desired_at(titan(), at=NOW + STALE + 1)
+def test_waiting_does_not_age_a_reading_for_a_week() -> None:
+    """The API server is away, no slot is free, the node is not Ready: no run said anything else."""
+    assert desired_at(titan(), at=NOW + MAX_WAIT) == desired_at(titan())
+    node_state = desired_at(titan(), at=NOW + MAX_WAIT + 1)
     assert (node_state.labels, node_state.condition) == ({}, "Unknown")
 
 
-def test_an_operator_that_was_away_does_not_strip_the_fleet_that_it_finds() -> None:
-    """After a start there is one interval's time to read anew."""
+@pytest.mark.parametrize("setting", [0, "0%"])
+@pytest.mark.parametrize("end", [None, LOST])
+def test_a_paused_policy_changes_nothing(setting: int | str, end: RunEnd | None) -> None:
+    """However long it is paused, and whatever the last run said."""
+    report = titan() if end is None else titan().after(end, node=NODE, at=NOW + INTERVAL)
+    policy = make_policy().of({"budget": {"concurrentProbes": setting}})
+    assert desired(report, node=NODE, policy=policy, now=NOW + 9 * MAX_WAIT) == desired_at(titan())
+
+
+def test_after_a_gap_failed_runs_age_a_reading_from_their_first() -> None:
+    """An hour without API server, then one lost run: the reading is not gone at once."""
+    report = titan().after(LOST, node=NODE, at=NOW + 9 * INTERVAL)
+    assert desired_at(report, at=NOW + 9 * INTERVAL + STALE - INTERVAL) == desired_at(titan())
+    assert desired_at(report, at=NOW + 9 * INTERVAL + STALE - INTERVAL + 1).labels == {}
+
+
+def test_a_probe_that_is_switched_off_is_not_waited_for() -> None:
+    """Nobody will renew the reading: it goes when it is old."""
+    policy = make_policy().of({"probes": {"health": {"enabled": False}}})
+    assert desired(titan(), node=NODE, policy=policy, now=NOW + STALE).labels == TOPOLOGY | HEALTH
+    assert desired(titan(), node=NODE, policy=policy, now=NOW + STALE + 1).labels == {}
+
+
+def test_an_operator_that_was_away_for_long_does_not_strip_the_fleet_that_it_finds() -> None:
+    """After a start, or when a paused policy is resumed, there is one interval's time to read anew."""
     start = NOW + 365 * 86_400
     early = desired(titan(), node=NODE, now=start + 1, since=start)
     late = desired(titan(), node=NODE, now=start + INTERVAL + 1, since=start)
@@ -120,12 +144,12 @@ def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
 
 
 @pytest.mark.parametrize("first", [BUSY, LOST])
-def test_skipped_runs_expire_health_and_never_topology(first: RunEnd) -> None:
-    """A busy node's wiring is what it was; only failures in a row age it, not one among skipped runs."""
+def test_skipped_runs_age_nothing(first: RunEnd) -> None:
+    """A full node could not be read; only failures in a row age its reading, not one among skipped runs."""
     report = titan().after(first, node=NODE, at=NOW + INTERVAL)
     for n in range(2, 50):
         report = report.after(BUSY, node=NODE, at=NOW + n * INTERVAL)
-    assert desired_at(report, at=NOW + 50 * INTERVAL).labels == TOPOLOGY
+    assert desired_at(report, at=NOW + 50 * INTERVAL).labels == TOPOLOGY | HEALTH
 
 
 def test_another_boot_takes_topology_away_and_leaves_health() -> None:

@@ -184,6 +184,7 @@ def test_whatever_happened_a_deleted_policy_leaves_nothing(actions: list[tuple[A
         operator.write_policy(None)
         operator.rest()
         operator.cluster.kubelets()
+        operator.cluster.pass_time(600)
         operator.rest()
         assert operator.cluster.objects[REPORTS] == {}
         assert list(operator.cluster.pods()) == []

@@ -14,7 +14,7 @@ from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
 from support import INTERVAL, NOW, STALE, make_node, make_policy, make_report
 from support.judging import listening, saying
-from support.objects import APolicy, AReport
+from support.objects import LOST, APolicy, AReport
 
 NODE = make_node()
 
@@ -182,7 +182,7 @@ def test_stale_evidence_takes_no_place() -> None:
 def test_a_taint_survives_every_lack_of_data() -> None:
     """Crashed and skipped runs, staleness, a boot: none is a reason to lift it; the label goes."""
     report = after("hot=b", "hot=b")
-    for n, outcome in enumerate([Outcome.UNKNOWN, Outcome.SKIPPED, Outcome.UNKNOWN] * 3):
+    for n, outcome in enumerate([Outcome.SKIPPED, *[Outcome.UNKNOWN] * 4] * 2):
         end = RunEnd(outcome=outcome, reason="Lost", message="nothing")
         report = report.after(end, node=NODE, at=NOW + (2 + n) * INTERVAL)
     assert taints(report) == ["throttled=thermal:NoSchedule"]
@@ -229,7 +229,7 @@ def test_psu_and_throttled_expire_like_health() -> None:
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=saying("", psu="fault"))
     report = make_report().after(end, node=NODE)
     assert report.status.desired.labels[names.LABEL_PSU] == "fault"
-    old = looked_at(report, at=NOW + STALE + 1)
+    old = looked_at(report.after(LOST, node=NODE, at=NOW + INTERVAL), at=NOW + STALE + 1)
     assert not old.status.desired.labels.keys() & {names.LABEL_PSU, names.LABEL_THROTTLED, names.LABEL_HEALTH}
     again = run(report, "", at=NOW + INTERVAL)
     assert names.LABEL_PSU not in again.status.desired.labels

@@ -42,6 +42,13 @@ def two_runs() -> tuple[FakeCluster, Iterator[None]]:
     return cluster, events()
 
 
+def _graces(cluster: FakeCluster) -> Iterator[None]:
+    """The time for which a node that left its policy keeps everything, as often as crashes begin it anew."""
+    for _ in range(10):
+        cluster.pass_time(600)
+        yield
+
+
 def policy_goes() -> tuple[FakeCluster, Iterator[None]]:
     """A node is read, then its policy is deleted while a second run is under way."""
     cluster = FakeCluster()
@@ -53,6 +60,7 @@ def policy_goes() -> tuple[FakeCluster, Iterator[None]]:
         cluster.pass_time(INTERVAL)
         cluster.remove(POLICIES, "default")
         yield
+        yield from _graces(cluster)
 
     return cluster, events()
 
@@ -100,6 +108,7 @@ def is_lost_and_let_go() -> tuple[FakeCluster, Iterator[None]]:
         yield
         cluster.remove(POLICIES, "default")
         yield
+        yield from _graces(cluster)
 
     return cluster, events()
 

@@ -243,6 +243,9 @@ def test_a_policy_that_cannot_be_read_says_which_field(operator: PolicyOperator)
     assert "The policy is not in force" in operator.written()["conditions"][0]["message"]
 
 
+PAUSE = {"metadata": {"generation": 2}, "spec": {"budget": {"concurrentProbes": 0}}}
+
+
 def test_a_policy_without_nodes_says_why(operator: PolicyOperator) -> None:
     """Selecting none is something else than being overruled on all."""
     operator.cluster.add_policy("gold", nodeSelector={"matchLabels": {"tier": "gold"}}, priority=5)
@@ -253,6 +256,11 @@ def test_a_policy_without_nodes_says_why(operator: PolicyOperator) -> None:
     assert operator.ready("gold") == ("True", "Active")
     assert operator.ready("under") == ("True", "Overridden")
     assert operator.ready("typo") == ("True", "NoNodes")
+    operator.cluster.change(POLICIES, "gold", PAUSE)
+    operator.cluster.pass_time(60)
+    operator.deliver()
+    operator.write()
+    assert operator.ready("gold") == ("True", "Paused")
     assert operator.written("under")["nodes"]["selected"] == 0
 
 

@@ -301,6 +301,8 @@ def test_a_node_that_leaves_the_selection_is_let_go_and_taken_again() -> None:
     operator.inbox[:] = [(NODES, "DELETED", cluster.get(NODES, "node-1"))]
     operator.deliver()
     operator.reconcile()
+    cluster.pass_time(600)
+    operator.reconcile()
     labels = cluster.objects[NODES]["node-1"]["metadata"]["labels"]
     assert labels == {"kubernetes.io/hostname": "node-1", "gpu": "false"}
     assert cluster.objects[REPORTS] == {}

@@ -128,14 +128,14 @@ async def test_a_request_is_answered_within_seconds_and_once(operator: VirtualTi
 
 @on_virtual_time
 async def test_a_deleted_policy_takes_everything_off(operator: VirtualTimeOperator) -> None:
-    """Labels, condition, report and pods, also of a run under way."""
+    """Labels, condition, report and pods, also of a run under way, once the grace has passed."""
     await operator.begin(2, after=RUN_SECONDS + 2, budget={"concurrentProbes": 1})
     assert operator.cluster.objects[PODS]
     operator.cluster.remove(POLICIES, "default")
     await operator.after(1)
     for name in list(operator.cluster.objects[PODS]):
         operator.cluster.remove(PODS, name)
-    await operator.after(10)
+    await operator.after(610)
     state = operator.cluster.state()
     for name, node in state["nodes"].items():
         assert node["labels"] == {"kubernetes.io/hostname": name}

@@ -313,10 +313,10 @@ def test_a_node_whose_pod_is_gone_is_woken_for_its_next_run() -> None:
 
 def test_the_moment_of_expiry_is_woken_for() -> None:
     """Labels expire on time although nothing else happens."""
-    known = up_to_date(make_report().after(READ, node=NODE).after(BUSY, node=NODE, at=NOW + STALE - 10))
+    known = up_to_date(make_report().after(READ, node=NODE).after(LOST, node=NODE, at=NOW + INTERVAL))
     at = wake_at(make_snapshot(**known | {"now": NOW + STALE - 10}))
     assert NOW + STALE < at <= NOW + STALE + 1
-    known |= {"policy": make_policy().of({"budget": {"concurrentProbes": 0}}), "now": at, "granted": NONE}
+    known |= {"now": at, "granted": NONE}
     assert next_kind(**known) == "PatchReport"
 
 

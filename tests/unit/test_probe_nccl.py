@@ -149,7 +149,7 @@ def test_gpus_in_use_by_someone_else_skip_the_run() -> None:
     last = report.status.probe(NCCL).last_run
     assert (last.outcome, last.reason) == (Outcome.SKIPPED, "Busy")
     assert "GPU 3" in last.message
-    assert report.status.probe(NCCL).hard_since == ""
+    assert report.status.probe(NCCL).failing_since == ""
 
 
 def test_an_nccl_run_leaves_the_health_probe_alone() -> None:

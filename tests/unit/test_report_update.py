@@ -57,7 +57,7 @@ def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
     kept = ("verdict", "summary", "findings", "streak", "since", "read_at", "history", "boot_id")
     assert [getattr(health(after), f) for f in kept] == [getattr(health(before), f) for f in kept]
     assert health(after).unread == 1
-    assert health(after).hard_since == ("" if end is BUSY else stamp(NOW))
+    assert health(after).failing_since == ("" if end is BUSY else stamp(NOW + INTERVAL))
     last = health(after).last_run
     assert (last.number, last.finished_at, last.outcome is Outcome.READ) == (2, stamp(NOW + INTERVAL), False)
     assert last.reason
@@ -67,9 +67,9 @@ def test_an_unread_run_changes_nothing_but_the_count(end: RunEnd) -> None:
 def test_a_reading_clears_the_counts_of_unread_runs() -> None:
     """One good run ends a series of lost ones."""
     report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE).after(BUSY, node=NODE)
-    assert (health(report).unread, health(report).hard_since) == (2, "")
+    assert (health(report).unread, health(report).failing_since) == (2, "")
     report = report.after(read(made.titan()), node=NODE, at=NOW + 99)
-    assert (health(report).unread, health(report).hard_since, health(report).streak) == (0, "", 2)
+    assert (health(report).unread, health(report).failing_since, health(report).streak) == (0, "", 2)
     assert (health(report).since, health(report).read_at) == (stamp(NOW), stamp(NOW + 99))
 
 

@@ -212,6 +212,8 @@ class PolicyReason(StrEnum):
     """The policy selects no node."""
     OVERRIDDEN = "Overridden"
     """Some of its nodes follow a policy of higher priority."""
+    PAUSED = "Paused"
+    """`spec.budget.concurrentProbes` is 0: nothing is read, and nothing on its nodes changes with time."""
 
 
 class BudgetReason(StrEnum):

@@ -43,6 +43,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds between passes of the loop if nothing wakes it."""
     relist_interval: float = 600.0
     """Seconds between full lists: an interrupted watch does not report deletions."""
+    release_grace: float = 600.0
+    """Seconds for which a node that no policy selects keeps what it carries: a label that flaps, or a
+    policy that is deleted and created again, must not lift a taint."""
     log_level: str = "info"
     log_format: str = "json"
 
@@ -82,6 +85,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         workers=read.number("NODEGAUGE_WORKERS", 8, int, low=1, high=64),
         sweep_interval=read.duration("NODEGAUGE_SWEEP_INTERVAL", 5.0, low=0.1, high=300),
         relist_interval=read.duration("NODEGAUGE_RELIST_INTERVAL", 600.0, low=5, high=86_400),
+        release_grace=read.duration("NODEGAUGE_RELEASE_GRACE", 600.0, low=0, high=86_400),
         log_level=read.choice("NODEGAUGE_LOG_LEVEL", ("info", "debug", "warning", "error")),
         log_format=read.choice("NODEGAUGE_LOG_FORMAT", ("json", "text")),
     )

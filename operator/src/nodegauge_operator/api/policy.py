@@ -250,6 +250,11 @@ class Policy(Struct, frozen=True, kw_only=True):
     generation: int
     spec: PolicySpec
 
+    @property
+    def paused(self) -> bool:
+        """`budget.concurrentProbes` is 0: no run starts, and nothing on the nodes changes with time."""
+        return self.spec.budget.concurrent_probes in (0, "0%")
+
     def interval_of(self, probe: str) -> float:
         """Seconds between two runs of a probe."""
         return seconds(getattr(self.spec.probes, probe).interval)

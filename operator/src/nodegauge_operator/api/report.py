@@ -46,8 +46,8 @@ class Run(Struct, frozen=True, rename="camel", kw_only=True):
 class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What one probe found.  Verdict and findings are of the last run that could be read.
 
-    `readAt`: when that was; `unread`: runs since then that read nothing; `hardSince`: when the last run ended
-    before the current series of failed (not merely skipped) runs; `streak`: runs in a row with this
+    `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: when the first
+    of the runs that failed in a row (not merely were skipped) ended; `streak`: runs in a row with this
     verdict, `since` its first; `history`: what the judge keeps for its next run (JSON, 2 KiB at most);
     `image`: of `pull`, the image last asked for; `request`: the last `spec.requestedAt` answered.
     """
@@ -61,7 +61,7 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     since: str = ""
     read_at: str = ""
     unread: int = 0
-    hard_since: str = ""
+    failing_since: str = ""
     history: str = ""
     image: str = ""
     boot_id: str = msgspec.field(default="", name="bootID")

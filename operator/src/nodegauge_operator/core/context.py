@@ -24,6 +24,9 @@ from nodegauge_operator.core.model import NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.nccl_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 
 NO_REPORT = Report(name="", uid="", resource_version="", node_uid="")
+MAX_WAIT = 7 * 86_400.0
+"""Seconds for which a health reading is believed that nobody could renew.  Chosen by this project: longer
+than a weekend's outage, and shorter than it takes until nobody remembers it."""
 BEST_FIRST = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 
 
@@ -32,11 +35,9 @@ class Unselected(Enum):
 
     RELEASE = "release"
     """Remove everything of ours, and the report."""
-    KEEP_REPORT = "keep-report"
-    """Remove labels, taints and condition; keep the report a while: a label may only flap, and the gates'
-    history must not be lost with it."""
     FREEZE = "freeze"
-    """Touch nothing: a policy that may select it cannot be read."""
+    """Touch nothing: a policy that may select it cannot be read, or the node left its policy just now.  A
+    label may only flap, and a policy that is deleted may be created again in a moment."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
@@ -46,8 +47,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
     gated already.  `peers`: what nodes like it reach in NCCL runs.  `posted`: run and reason of the last
     event that this process posted.  `fresh`: the report was read again for this very question.  `since`:
-    when this process began to decide, epoch seconds.  `declined`: writes that the API server has just
-    refused, with its message; they are tried later and do not block other writes.
+    when this process began to decide or saw the policy resumed, epoch seconds.  `declined`: writes that the
+    API server has just refused, with its message; they are tried later and do not block other writes.
     """
 
     node: NodeView | None
@@ -109,24 +110,24 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def expires_at(self, probe: ProbeStatus) -> float:
         """When a probe's reading goes stale, epoch seconds; `NEVER` before the first.
 
-        After a start there is one interval's time to read again: an operator that was away must not strip
-        the labels of the whole fleet.
+        A reading ages while it could be renewed and was not: it goes stale when runs have failed for as long
+        as the policy says, counted from the interval before the first of them.  Waiting does not age it: for
+        a slot, for room on the node, for a node or an API server that is away, or for a paused policy.  A
+        health reading that only waits is believed for `MAX_WAIT` at most, and one whose probe was switched
+        off for as long as the policy says.
         """
-        if not probe.read_at:
+        if not probe.read_at or self.policy.paused:
             return NEVER
-        age = self.policy.stale_seconds_of(probe.name)
-        return max(unstamp(probe.read_at) + age, self.since + self.policy.interval_of(probe.name))
-
-    def topology_expires_at(self, probe: ProbeStatus) -> float:
-        """When topology goes stale: runs that only found the node full or busy do not age it.
-
-        It ages from the end of the last run that did not fail, or from the last try when none is made.
-        """
-        last = probe.last_run
-        ages_from = probe.hard_since or (last.finished_at if last else probe.read_at)
-        age = self.policy.stale_seconds_of(probe.name)
-        at = max(unstamp(ages_from) + age, self.since + self.policy.interval_of(probe.name))
-        return max(at, self.expires_at(probe))
+        read_at, age = unstamp(probe.read_at), self.policy.stale_seconds_of(probe.name)
+        interval = self.policy.interval_of(probe.name)
+        if probe.failing_since:
+            return max(read_at, unstamp(probe.failing_since) - interval) + age
+        of_health = probe.name == names.PROBE_HEALTH
+        if not (self.policy.spec.probes.health.enabled if of_health else self.nccl_image):
+            return read_at + age
+        if not of_health:
+            return NEVER
+        return max(read_at + max(age, MAX_WAIT), self.since + interval)
 
     def rebooted_since(self, probe: ProbeStatus) -> bool:
         """The node runs under another boot id than when it was read."""
@@ -136,6 +137,16 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def stale(self) -> frozenset[Probe]:
         """Probes whose last reading no longer counts."""
         return frozenset(p for p in Probe if self.now > self.expires_at(self.status.probe(p.value)))
+
+    @cached_property
+    def unconfirmed(self) -> frozenset[Probe]:
+        """Probes that have not read the node lately, for whatever reason: time alone moves none of their
+        gates."""
+        return frozenset(p for p in Probe if self.policy.paused or self.now > self._confirmed_until(p.value))
+
+    def _confirmed_until(self, probe: str) -> float:
+        read_at = self.status.probe(probe).read_at
+        return unstamp(read_at) + self.policy.stale_seconds_of(probe) if read_at else NEVER
 
     @cached_property
     def nccl_hindrance(self) -> Hindrance | None:
@@ -158,7 +169,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             and not self.rebooted_since(probe)
             and divided(self.status, self.node) is None
             and same_hardware(self.status)
-            and self.now <= self.topology_expires_at(probe)
+            and self.now <= self.expires_at(probe)
         )
 
     @cached_property
@@ -167,12 +178,13 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
         A node that carries a taint of ours without a reservation in its report (somebody set it by hand, or
         it is being removed) counts as gated for that taint alone: the taint goes before a gate gets a slot.
-        A node that was not read lately enters no gate.
+        A node that was not read lately enters no gate, and time alone moves no gate of a paused policy.
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
-        slot = reserved or (self.gate_slot and Probe.HEALTH not in self.stale and not on_node)
-        return gates.current(self.status.gates, policy=self.policy, now=self.now, slot=slot, stale=self.stale)
+        old = self.unconfirmed
+        slot = reserved or (self.gate_slot and Probe.HEALTH not in old and not on_node)
+        return gates.current(self.status.gates, policy=self.policy, now=self.now, slot=slot, stale=old)
 
     @cached_property
     def verdict(self) -> Verdict:

@@ -5,9 +5,9 @@ asking twice changes nothing.  The node is never asked what it carries now, exce
 label key.  What it says is in the report before anything is written to the node, and takes its slot in the
 budget of gated nodes there (promises 2 and 3, docs/promises.md).
 
-Stale readings expire to absent labels and to nothing worse.  Labels of topology and bandwidth live until the
-node reboots, or until runs have failed (not merely found the node full) past the staleness limit.  Taints do
-not expire: they follow the gates in the report, which missing data cannot change.
+Stale readings (`Context.expires_at`) expire to absent labels and to nothing worse.  Labels of topology and
+bandwidth also go when the node reboots.  Taints do not expire: they follow the gates in the report, which
+missing data cannot change.
 
 Also how everything of ours comes off a node that no policy selects.
 """
@@ -27,7 +27,6 @@ from nodegauge_operator.core.actions import (
     DeletePod,
     DeleteReport,
     PatchNode,
-    PatchReport,
     SetCondition,
     Step,
 )
@@ -143,7 +142,7 @@ def _topology_labels(context: Context, status: ReportStatus) -> tuple[dict[str, 
     """Labels of interconnect and bandwidth, and label keys in our way that belong to someone else."""
     measured = bandwidth.labels(status) if context.nccl_stands else {}
     probe, interconnect = status.probe(names.PROBE_HEALTH), status.interconnect
-    expired = context.now > context.topology_expires_at(probe) or context.rebooted_since(probe)
+    expired = context.now > context.expires_at(probe) or context.rebooted_since(probe)
     if expired or not interconnect.klass:
         return measured, []
     labels = measured | {
@@ -222,12 +221,7 @@ def release(snapshot: Snapshot, node: NodeView) -> Step | None:
         return step
     if own is not None and taint_patch(node, (), leave=_kept_taints(snapshot)) is not None:
         return None  # the API server refuses to let a taint go: its evidence stays
-    if snapshot.unselected is not Unselected.KEEP_REPORT:
-        return DeleteReport(report)
-    if own is None or not own.status.desired.taints:
-        return None
-    # the node carries no taint of ours any more: its slot in the budget is free
-    return PatchReport(own, replace(own.status, desired=replace(own.status.desired, taints=[])))
+    return DeleteReport(report)
 
 
 def remove_from_node(snapshot: Snapshot, node: NodeView) -> Step | None:
@@ -242,10 +236,8 @@ def remove_from_node(snapshot: Snapshot, node: NodeView) -> Step | None:
 
 def _kept_taints(snapshot: Snapshot) -> frozenset[str]:
     """Taints that no release removes: `unvalidated`, on a node that was never ours (its kubelet registered
-    with it, and the labels that will select it may come later) or that may only have lost a label for a
-    moment."""
-    keep = snapshot.own_report is None or snapshot.unselected is Unselected.KEEP_REPORT
-    return UNVALIDATED if keep else NOTHING
+    with it, and the labels that will select it may come later)."""
+    return UNVALIDATED if snapshot.own_report is None else NOTHING
 
 
 def delete_next(pods: tuple[PodView, ...], *, now: float, limits: Limits) -> Step | None:

@@ -47,7 +47,7 @@ def of_run(before: ReportStatus, after: ReportStatus, *, kind: ProbeKind) -> Cha
     old, new = before.probe(kind.name), after.probe(kind.name)
     run = new.last_run
     assert run is not None, "it has just ended"
-    if run.outcome is Outcome.UNKNOWN and not old.hard_since:
+    if run.outcome is Outcome.UNKNOWN and not old.failing_since:
         reason, event_type = Reason.PROBE_FAILED, "Warning"
         text = f"run {run.number} brought no result: {run.reason}: {run.message}"
     elif run.outcome is not Outcome.READ or not kind.announces_verdict:

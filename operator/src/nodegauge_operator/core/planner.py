@@ -237,5 +237,4 @@ def _wake_times(context: Context, pods: list[PodView]) -> Iterable[float]:
     for probe in Probe:
         status = context.status.probe(probe.value)
         yield context.expires_at(status) + 1
-        yield context.topology_expires_at(status) + 1
     yield gates.due_at(context.status.gates, policy=context.policy)

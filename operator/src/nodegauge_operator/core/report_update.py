@@ -45,13 +45,12 @@ def unread(
     `findings`: what can be said before the first reading.
     """
     before, run = context.status.probe(name), _finished(context, ended)
-    last_end = before.last_run.finished_at if before.last_run else run.finished_at
     shown = findings if findings is not None and not before.read_at else None
     return replace(
         before,
         last_run=run,
         unread=before.unread + 1,
-        hard_since="" if run.outcome is Outcome.SKIPPED else before.hard_since or last_end,
+        failing_since="" if run.outcome is Outcome.SKIPPED else before.failing_since or run.finished_at,
         findings=before.findings if shown is None else worst(shown, MAX_FINDINGS_BYTES),
         request=ended.request,
     )

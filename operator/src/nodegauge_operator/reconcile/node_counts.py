@@ -143,14 +143,18 @@ class NodeCounters:
                 self._counts[after.policy].add(name, after, 1)
 
     def _count(self, name: str) -> NodeCounts | None:
-        node = self._cache.nodes.get(name)
-        policy = self._cache.policy_of(node) if node else None
-        if node is None or policy is None:
+        """What the node adds to its policy, or to the one that it has just left and whose taints it keeps."""
+        node, report = self._cache.nodes.get(name), self._cache.reports.get(name)
+        if node is None:
             return None
-        report = self._cache.reports.get(name)
-        if report is None or report.node_uid != node.uid:
-            return NodeCounts(policy=policy.name, gated=_tainted(node))
-        return _counts_of(node, report, policy=policy.name)
+        own = report if report is not None and report.node_uid == node.uid else None
+        in_force = self._cache.policy_of(node)
+        policy = in_force.name if in_force else (own.status.policy if own else "")
+        if not policy:
+            return None
+        return (
+            _counts_of(node, own, policy=policy) if own else NodeCounts(policy=policy, gated=_tainted(node))
+        )
 
 
 def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:

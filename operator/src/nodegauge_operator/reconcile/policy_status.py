@@ -204,6 +204,11 @@ def _ready(cache: Cache, budget: GateBudget, name: str) -> State:
         kept = " The last good version stays in force." if policy else " The policy is not in force."
         return "False", PolicyReason.INVALID, error.message[:800] + "." + kept
     selected = budget.counters.selected(name)
+    if selected and policy and policy.paused:
+        message = (
+            f"spec.budget.concurrentProbes is 0: {selected} nodes keep what they carry, and none is read"
+        )
+        return "True", PolicyReason.PAUSED, message
     if selected:
         return "True", PolicyReason.ACTIVE, f"in force on {selected} nodes"
     if policy and any(policy.spec.node_selector.matches(node.labels) for node in cache.nodes.values()):

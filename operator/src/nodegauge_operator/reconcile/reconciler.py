@@ -10,6 +10,7 @@ from functools import partial
 from msgspec import Struct
 
 from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.context import Snapshot, Unselected
@@ -30,8 +31,6 @@ log = logging.getLogger("nodegauge.node")
 MAX_STEPS = 24
 LATER_SECONDS = 60.0
 """When writes that the API server refused are tried again."""
-KEEP_SECONDS = 600.0
-"""How long a node's report is kept after the node left its policy's selection: its label may only flap."""
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -46,8 +45,8 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
 
 class Reconciler:
-    """Reconciles nodes; its only state is the last event that this process posted for each node, and since
-    when a node is outside its policy."""
+    """Reconciles nodes; its only state is the last event that this process posted for each node, since when a
+    node is outside its policy, and since when a policy is not paused."""
 
     def __init__(
         self,
@@ -67,11 +66,13 @@ class Reconciler:
         self._selector = settings.node_label_selector
         self._clock = clock
         self._since = clock()
+        self._release_grace = settings.release_grace
         self.gate_budget = GateBudget(cache, clock=time.monotonic)
         """Which nodes are gated, and which may be."""
         self._peers = Peers(cache)
         self._posted: dict[str, tuple[str, str]] = {}
         self._left_at: dict[str, float] = {}
+        self._resumed_at: dict[str, float] = {}
         self._writer = Writer(
             client=client,
             cache=cache,
@@ -134,9 +135,10 @@ class Reconciler:
         self, name: str, *, granted: frozenset[str], fresh: bool, declined: dict[type, str]
     ) -> Snapshot:
         node = self._cache.nodes.get(name)
+        policy = self._cache.policy_of(node) if node else None
         return Snapshot(
             node=node,
-            policy=self._cache.policy_of(node) if node else None,
+            policy=policy,
             report=self._cache.reports.get(name),
             pods=self._cache.pods_of(name),
             now=self._clock(),
@@ -145,7 +147,7 @@ class Reconciler:
             gate_slot=self.gate_budget.has_slot(name),
             posted=self._posted.get(name, ("", "")),
             fresh=fresh,
-            since=self._since,
+            since=self._began(policy),
             declined=declined,
             unselected=self._unselected(name),
             defaults=self._defaults,
@@ -157,23 +159,29 @@ class Reconciler:
         if cache.policy_errors.keys() - cache.policies.keys():
             return Unselected.FREEZE
         report, node = cache.reports.get(name), cache.nodes.get(name)
-        flapped = (
-            report is not None
-            and report.status.policy in cache.policies
-            and name not in cache.outside_selector
-        )
-        if node is None or not flapped or cache.policy_of(node) is not None:
+        ours = node is not None and report is not None and report.node_uid == node.uid
+        if not ours or node is None or cache.policy_of(node) is not None:
             self._left_at.pop(name, None)
             return Unselected.RELEASE
         left = self._left_at.setdefault(name, self._clock())
-        away = self._clock() - left
-        return Unselected.RELEASE if away >= KEEP_SECONDS else Unselected.KEEP_REPORT
+        return Unselected.RELEASE if self._clock() - left >= self._release_grace else Unselected.FREEZE
+
+    def _began(self, policy: Policy | None) -> float:
+        """When this process could first read nodes of the policy: at its start, or once it was resumed."""
+        if policy is None:
+            return self._since
+        if policy.paused:
+            self._resumed_at[policy.name] = NEVER
+        elif self._resumed_at.get(policy.name) == NEVER:
+            self._resumed_at[policy.name] = self._clock()
+        return self._resumed_at.get(policy.name, self._since)
 
     def _reconciled(self, name: str, snapshot: Snapshot) -> Reconciled:
         for pod in snapshot.pods:
             if pod.gone:
                 self._cache.drop_pod(pod)
-        if name in self._cache.outside_selector and not self._cache.pods_of(name):
+        outside = name in self._cache.outside_selector and name not in self._left_at
+        if outside and not self._cache.pods_of(name):
             self._cache.drop_node(name)  # nothing of ours is left there, and no watch will report it
         if snapshot.node is None:
             self._cache.reports.pop(name, None)  # the garbage collector removes it with its owner
@@ -183,10 +191,10 @@ class Reconciler:
         return Reconciled(waiting_since=waiting_since, wake_at=wake_at)
 
     def _retry_at(self, name: str, snapshot: Snapshot) -> float:
-        """When refused writes are tried again, or a report has been kept long enough."""
+        """When refused writes are tried again, or a node that left its policy is released."""
         at = snapshot.now + LATER_SECONDS if snapshot.declined else NEVER
         if name in self._left_at and snapshot.report is not None:
-            return min(at, max(self._left_at[name] + KEEP_SECONDS, snapshot.now + 1))
+            return min(at, max(self._left_at[name] + self._release_grace, snapshot.now + 1))
         return at
 
     def _note(self, name: str, step: actions.Step) -> bool:
