@@ -92,6 +92,25 @@ def test_virtual_gpus_have_no_class_and_an_info(result: Result, mode: int) -> No
     assert "NVML" in only(judgement).message
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param(made.with_pair(made.h100(2), 0, 1, read=5, nvlink=5), id="p2p-refused-by-the-profile"),
+        pytest.param(made.without_links(made.h100(4), 2, count=9), id="fewer-links"),
+        pytest.param(made.with_pair(made.ncv4(), 0, 2, nvlink=0), id="far-ends-hidden"),
+        pytest.param(made.with_gpu(made.h100(2), 1, fabric=Fabric(state=2)), id="fabric-in-progress"),
+        pytest.param(tray(joined(RACK, 1), joined(RACK, 2)), id="two-cliques"),
+    ],
+)
+@pytest.mark.parametrize("mode", [2, 3])
+def test_what_a_hypervisor_shows_of_links_accuses_no_node(result: Result, mode: int) -> None:
+    """A vGPU may refuse P2P and hide links by design; nothing of it is remembered either."""
+    history = judge_health(made.h100(len(result.gpus))).history
+    judgement = judge_health(made.every_gpu(result, virtualization=mode), history=history)
+    assert codes(judgement) == ["virtual-gpu/info"]
+    assert {gpu.links.sum for gpu in judgement.history.gpus.values()} == {18}
+
+
 @pytest.mark.parametrize("mode", [0, 1, 99, Unavailable("NVML_ERROR_NOT_SUPPORTED")])
 @pytest.mark.parametrize(
     ("result", "klass"),

@@ -14,6 +14,13 @@ from support.judge_results import codes, only
 
 PASSTHROUGH = 1
 
+ABSENT = LinkGroup(
+    links=list(range(18)),
+    state=Unavailable("NVML_ERROR_NOT_SUPPORTED"),
+    p2p=Unavailable("NVML_ERROR_NOT_SUPPORTED"),
+)
+"""As a driver answers for links that a GPU does not have."""
+
 
 def down(count: int, name: str, links: int, **more: Any) -> Result:
     """GPUs whose links the driver lists as capable and inactive; P2P over NVLink is not supported."""
@@ -39,6 +46,7 @@ def klass(judgement: Judgement) -> tuple[str | None, str]:
         pytest.param(down(16, "Tesla V100-SXM3-32GB", 6), id="dgx2"),
         pytest.param(down(4, "Tesla P100-SXM2-16GB", 4), id="p100-mesh"),
         pytest.param(down(8, "NVIDIA H20", 0), id="nvlink-disabled-in-the-driver"),
+        pytest.param(made.every_gpu(down(8, "NVIDIA A800-SXM4-80GB", 0), links=[ABSENT]), id="no-link-calls"),
         pytest.param(down(8, "NVIDIA H200", 18, virtualization=PASSTHROUGH), id="whole-board-in-a-vm"),
         pytest.param(down(2, "NVIDIA Z100", 20, switch_links=20), id="unknown-model-wired-to-switches"),
         pytest.param(
@@ -72,6 +80,7 @@ def test_a_board_without_any_active_link_warns_and_has_no_class(result: Result) 
         pytest.param(down(2, "NVIDIA RTX A6000", 4, virtualization=PASSTHROUGH), id="a6000-in-a-vm"),
         pytest.param(down(2, "Graphics Device", 4, compute_capability="8.6"), id="chip-that-only-cards-have"),
         pytest.param(down(8, "NVIDIA L40S", 0), id="l40s"),
+        pytest.param(made.every_gpu(down(4, "NVIDIA L40S", 0), links=[ABSENT]), id="l40s-without-link-calls"),
     ],
 )
 def test_cards_without_a_bridge_are_healthy_pcie_machines(result: Result) -> None:

@@ -18,7 +18,7 @@ from nodegauge_judge.case import Case, text
 from nodegauge_judge.gate_answers import GATED, GpuAnswers, was_bad
 from nodegauge_judge.history import growth
 from nodegauge_judge.history.model import Counts, GpuHistory, History, LinkHistory, PortHistory
-from nodegauge_judge.interconnect import nvlink_state
+from nodegauge_judge.interconnect import board, nvlink_state
 from nodegauge_judge.model import Answer
 from nodegauge_judge.rules import thermal
 
@@ -70,7 +70,7 @@ def _ports(case: Case) -> dict[str, PortHistory]:
 
 def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str, GpuHistory]]:
     doubtful = nvlink_state.uncertain(case)
-    clean = not case.lanes.mig and visibility.is_complete(case)
+    clean = not board.hides_links(case) and visibility.is_complete(case)
     for gpu_index, key in enumerate(case.keys):
         if key is None:
             continue

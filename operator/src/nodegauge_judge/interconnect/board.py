@@ -86,14 +86,23 @@ def links_behind_switch(gpu: Gpu) -> int:
     return next((links for pattern, links in _LINKS if pattern.search(name)), 0)
 
 
-def has_idle_links(gpu: Gpu) -> bool:
-    """Whether the driver lists NVLinks for this GPU that could carry peer traffic and are inactive."""
-    return any(group.links and group.state == INACTIVE and group.p2p != 0 for group in gpu.links)
+def idle_links(gpu: Gpu) -> int:
+    """NVLinks that the driver lists for this GPU, that could carry peer traffic and are inactive."""
+    return sum(len(group.links) for group in gpu.links if group.state == INACTIVE and group.p2p != 0)
 
 
 def shared(gpu: Gpu) -> str:
     """What kind of virtual GPU, or host of virtual GPUs, this is; empty for a whole GPU or an unread mode."""
     return SHARED.get(gpu.virtualization, "") if isinstance(gpu.virtualization, int) else ""
+
+
+def hides_links(case: Case) -> bool:
+    """Whether NVLinks and P2P as NVML shows them say nothing about the node: MIG is on (links then read as
+    down), or a hypervisor shares the GPUs.
+
+    A vGPU may have links and refuse P2P by its profile; that is no fault of the node.
+    """
+    return bool(case.lanes.mig) or any(shared(gpu) for gpu in case.result.gpus)
 
 
 def may_be_partition(case: Case) -> bool:

@@ -59,8 +59,8 @@ class Shortfall(Struct, frozen=True, kw_only=True):
 
 
 def shortfalls(case: Case) -> list[Shortfall]:
-    """Every GPU with fewer links than expected; none while MIG is on or its links are unclear."""
-    if case.lanes.mig:
+    """Every GPU with fewer links than expected; none while NVML hides them or they are unclear."""
+    if board.hides_links(case):
         return []
     return [
         short
@@ -101,15 +101,14 @@ def without_links(case: Case) -> list[int]:
 
 
 def _countable(case: Case) -> bool:
-    """Whether the counts are those of a whole node with several whole GPUs."""
-    gpus = case.result.gpus
-    whole = len(gpus) > 1 and is_complete(case) and not any(board.shared(gpu) for gpu in gpus)
-    return whole and not case.lanes.mig and not without_table(case.result)
+    """Whether the counts are those of a whole node with several GPUs."""
+    read = is_complete(case) and not without_table(case.result)
+    return read and len(case.result.gpus) > 1 and not board.hides_links(case)
 
 
 def _could_have_links(gpu: Gpu) -> bool:
     form = board.form(gpu)
-    known = form is board.Form.MODULE or (form is board.Form.UNKNOWN and board.has_idle_links(gpu))
+    known = form is board.Form.MODULE or (form is board.Form.UNKNOWN and board.idle_links(gpu) > 0)
     return known and not fabric_problem(gpu)
 
 

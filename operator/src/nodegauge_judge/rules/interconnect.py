@@ -24,7 +24,7 @@ def nvlink_down(case: Case) -> Iterator[Observation]:
             severity, why = Severity.INFO, "an unbridged card is healthy like this, a module is not"
         elif partition:
             severity, why = Severity.INFO, "a part of a board in a virtual machine may have none by design"
-        listed = sum(len(group.links) for group in gpu.links)
+        listed = board.idle_links(gpu)
         yield of_gpu(
             gpu,
             severity,
@@ -55,7 +55,7 @@ def _all_short(case: Case) -> Iterator[Observation]:
 
 def fabric_cliques(case: Case) -> Iterator[Observation]:
     """GPUs of one node that are in more than one clique."""
-    cliques = fabric.cliques(case)
+    cliques = {} if board.hides_links(case) else fabric.cliques(case)
     if cliques:
         members = "; ".join(f"{', '.join(gpus)} in {name}" for name, gpus in sorted(cliques.items()))
         yield Observation(

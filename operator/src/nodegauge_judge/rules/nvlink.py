@@ -1,5 +1,7 @@
-"""Rules about NVLink: refused, missing, failing or unclear links.  None applies with MIG on: NVML then
-reports every link as down."""
+"""Rules about NVLink: refused, missing, failing or unclear links.
+
+None applies with MIG on (NVML then reports every link as down) or to virtual GPUs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from nodegauge_contract.nvlink import Doubt, Unresolved
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, HealthRule, clip, full_name, links_in_words, of_gpu, short_name
 from nodegauge_judge.history.growth import GpuGrowth
-from nodegauge_judge.interconnect import fabric, nvlink_state
+from nodegauge_judge.interconnect import board, fabric, nvlink_state
 from nodegauge_judge.interconnect.nvlink_state import Against, PairP2p, Shortfall
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
@@ -27,7 +29,7 @@ _SOURCES = {
 
 def p2p_refused(case: Case) -> Iterator[Observation]:
     """Pairs with NVLinks that refuse P2P, and GPUs whose fabric is not ready."""
-    if case.lanes.mig:
+    if board.hides_links(case):
         return
     refused = [pair for pair in nvlink_state.examine(case.result, case.lanes) if pair.refused]
     for pair in refused:
@@ -52,14 +54,14 @@ def nvlink_degraded(case: Case) -> Iterator[Observation]:
     """GPUs with fewer links than their siblings or their own history, and links that make errors."""
     for shortfall in nvlink_state.shortfalls(case):
         yield _degraded(case, shortfall)
-    if not case.lanes.mig:
+    if not board.hides_links(case):
         for gpu, growth in zip(case.result.gpus, case.growth.gpus, strict=True):
             yield from _link_errors(gpu, growth)
 
 
 def links_read(case: Case) -> bool:
     """Whether every GPU's links could be counted."""
-    complete = visibility.is_complete(case) and not case.lanes.mig
+    complete = visibility.is_complete(case) and not board.hides_links(case)
     return complete and not nvlink_state.uncertain(case)
 
 
@@ -76,7 +78,7 @@ def nvlink_unresolved(case: Case) -> Iterable[Observation]:
     single GPU has no peer (a virtual machine with one GPU of a bridged pair reports such links).
     """
     cut_off = case.result.problem is not None or any(gpu.error for gpu in case.result.gpus)
-    if case.lanes.mig or cut_off or len(case.result.gpus) < 2 or visibility.missing(case):
+    if board.hides_links(case) or cut_off or len(case.result.gpus) < 2 or visibility.missing(case):
         return []
     gpus = case.result.gpus
     explained = {shortfall.gpu_index for shortfall in nvlink_state.shortfalls(case)}
