@@ -258,6 +258,7 @@ def test_a_policy_without_nodes_says_why(operator: PolicyOperator) -> None:
     assert operator.ready("typo") == ("True", "NoNodes")
     operator.cluster.change(POLICIES, "gold", PAUSE)
     operator.cluster.pass_time(60)
+    operator.policy_status.dirty = True
     operator.deliver()
     operator.write()
     assert operator.ready("gold") == ("True", "Paused")
