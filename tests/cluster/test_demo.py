@@ -109,8 +109,8 @@ def finished(running: Demo) -> str:
 
 @pytest.mark.parametrize(
     ("moment", "presses"),
-    [("starting the control plane", 1), ("helm install", 1), ("waiting for probes", 1000)],
-    ids=["while the control plane starts", "while helm installs", "many times while probes run"],
+    [("starting the control plane", 1), ("the operator is running", 1000)],
+    ids=["while the control plane starts", "many times while pods run"],
 )
 def test_ctrl_c_ends_the_demo_and_everything_it_started(other: Demo, moment: str, presses: int) -> None:
     """At any moment, and pressed any number of times: exit code 130, no process, no file, no traceback."""

@@ -29,8 +29,7 @@ Object = dict[str, Any]
 STOP_SECONDS = 10.0
 TESTS = Path(__file__).resolve().parents[1]
 PROBES = TESTS.parent / "probes" / "src"
-"""Of this checkout, whichever one is installed: result documents and what the simulated NCCL for NCCL is
-told."""
+"""Of this checkout, whichever one is installed: result documents and what simulated NCCL is told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,18 +90,6 @@ class Testbed(Running):
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
         return self.control_plane.kubeconfig
-
-    def add_node(self, name: str, profile: str) -> None:
-        """See Nodes.add."""
-        self.nodes.add({name: profile})
-
-    def remove_node(self, name: str) -> None:
-        """See Nodes.remove."""
-        self.nodes.remove(name)
-
-    def restart_node(self, name: str) -> None:
-        """See Nodes.restart."""
-        self.nodes.restart(name)
 
     def hardware(self, node: str) -> Hardware:
         """The hardware plugged into a node, to be heated, cut and healed."""

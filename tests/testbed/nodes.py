@@ -8,7 +8,6 @@ the host of the kubelets has carried it out.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from testbed.hardware import Hardware, plug
 from testbed.kubelet import context
 from testbed.kubelet.desired import DesiredFile, NodeSpec
 from testbed.profiles import names as profile_names
+from testbed.wait import wait_for
 
-WAIT_SECONDS = 300.0
 LOOK_SECONDS = 0.02
 DEFAULT_NODES: Mapping[str, str | None] = {
     "gpu-h100": "h100-sxm-8",
@@ -121,12 +120,9 @@ class Nodes:
     def _wait(self, names: Mapping[str, object]) -> None:
         """Until the host has carried out the present file; TestbedError with its words when it cannot."""
         revision = self._file.read().revision
-        until = time.monotonic() + WAIT_SECONDS
-        while True:
+
+        def done() -> bool:
             seen = self._file.observed()
-            states = {name: seen.nodes.get(name, "running") for name in names}
-            if seen.revision >= revision and set(states.values()) == {"running"}:
-                return
-            if time.monotonic() > until:
-                raise TestbedError(f"nodes not as asked after {WAIT_SECONDS:g} s ({states}): see {self.log}")
-            time.sleep(LOOK_SECONDS)
+            return seen.revision >= revision and {seen.nodes.get(n, "running") for n in names} == {"running"}
+
+        wait_for(done, every=LOOK_SECONDS, what=f"nodes {', '.join(names)}, see {self.log}")

@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.running import Running
+from testbed.wait import wait_for
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30.0
@@ -107,11 +107,14 @@ class OperatorProcess(Running):
 
     def port(self) -> int:
         """Its HTTP port, once it listens."""
-        until = time.monotonic() + START_SECONDS
-        while (result := _PORT.search(self.output())) is None:
-            if not self.running() or time.monotonic() > until:
-                raise TestbedError(f"the operator does not listen:\n{self.output()[-2000:]}")
-            time.sleep(0.05)
+
+        def listens() -> re.Match[str] | None:
+            if not self.running():
+                raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
+            return _PORT.search(self.output())
+
+        result = wait_for(listens, seconds=START_SECONDS, what="the operator's port")
+        assert result is not None
         return int(result[1])
 
     def http(self, path: str) -> tuple[int, str]:
@@ -124,11 +127,9 @@ class OperatorProcess(Running):
 
     def wait_ready(self) -> None:
         """Wait until the first full list has been taken."""
-        until = time.monotonic() + START_SECONDS
-        while self.http("/readyz")[0] != 200:
-            if time.monotonic() > until:
-                raise TestbedError(f"the operator is not ready:\n{self.output()[-2000:]}")
-            time.sleep(0.05)
+        wait_for(
+            lambda: self.http("/readyz")[0] == 200, seconds=START_SECONDS, what=f"readiness, see {self.log}"
+        )
 
     def metric(self, name: str) -> float:
         """The sum of all samples of a metric."""

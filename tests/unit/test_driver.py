@@ -74,19 +74,6 @@ def test_every_function_is_one_that_pynvml_calls() -> None:
 # Starting and ending
 
 
-def test_calls_outside_of_init_and_shutdown_are_refused(h100: Hardware) -> None:
-    """Before nvmlInit and after the last nvmlShutdown every call says UNINITIALIZED."""
-    with NvmlClient(h100.env(), initialise=False) as client:
-        client.refusal("nvmlDeviceGetCount")  # pynvml itself answers before the library is loaded
-        client.ask("nvmlInit")
-        client.ask("nvmlInit")
-        client.ask("nvmlShutdown")
-        assert client.ask("nvmlDeviceGetCount") == 8
-        client.ask("nvmlShutdown")
-        assert client.refusal("nvmlDeviceGetCount") == UNINITIALIZED
-        assert client.refusal("nvmlShutdown") == UNINITIALIZED
-
-
 def test_the_library_itself_refuses_calls_before_init(
     h100: Hardware, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +123,20 @@ def test_errors_have_the_texts_of_nvml(nvml: NvmlClient) -> None:
     }
 
 
+def test_a_hung_call_hangs_its_caller_and_nobody_else(h100: Hardware, nvml: NvmlClient) -> None:
+    """The named call does not return, for the named GPU; other calls do, and so do other processes."""
+    h100.fault("hung-call", call="nvmlDeviceGetPowerUsage", gpu=3)
+    assert nvml.ask("nvmlDeviceGetPowerUsage", GPU(2)) == 72020
+
+    nvml.send("nvmlDeviceGetPowerUsage", GPU(3))
+
+    assert nvml.silent(seconds=0.5)
+    with NvmlClient(h100.env()) as other:
+        assert other.ask("nvmlDeviceGetName", GPU(3)) == "NVIDIA H100 80GB HBM3"
+    h100.heal()
+    assert nvml.silent(seconds=0.2)  # a call that hangs has hung for good
+
+
 # Handles and arguments
 
 
@@ -164,18 +165,6 @@ def test_structures_of_another_version_are_refused(nvml: NvmlClient) -> None:
     assert nvml.refusal("nvmlDeviceGetMemoryInfo", GPU(0), 0x03000028) == VERSION_MISMATCH
     assert nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct(fabric)) == 0
     assert nvml.refusal("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct(fabric, 0x09000024)) == VERSION_MISMATCH
-
-
-def test_memory_reserved_counts_as_used_where_there_is_no_word_for_it(nvml: NvmlClient) -> None:
-    """The first version of the memory structure has no `reserved`."""
-    old, new = (
-        nvml.ask("nvmlDeviceGetMemoryInfo", GPU(0)),
-        nvml.ask("nvmlDeviceGetMemoryInfo", GPU(0), 0x02000028),
-    )
-
-    assert old["total"] == new["total"] == 81559 << 20
-    assert old["used"] == new["used"] + new["reserved"]
-    assert new["total"] == new["used"] + new["free"] + new["reserved"]
 
 
 def test_links_end_where_the_chip_and_the_driver_end(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -10,7 +9,6 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -41,17 +39,6 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, folder)
     shutil.copytree(ROOT / ".ci", folder / ".ci")
     return folder
-
-
-@pytest.fixture
-def setup() -> ModuleType:
-    """The module .ci/venv.py."""
-    spec = importlib.util.spec_from_file_location("nodegauge_setup", ROOT / ".ci/venv.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def make(folder: Path, *arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -114,32 +101,6 @@ def test_a_missing_compiler_is_named(checkout: Path) -> None:
     done = make(checkout, "need-cc", f"PYTHON={sys.executable}", path=str(checkout / "bin"))
     assert done.returncode != 0
     assert "apt-get install gcc" in done.stderr
-
-
-def test_a_failed_step_quotes_the_program_and_the_way_out(setup: ModuleType) -> None:
-    """A failing program's last lines arrive together with what to do about it."""
-    command = [sys.executable, "-c", "import sys; print('no such package'); sys.exit(1)"]
-    with pytest.raises(setup.StepFailed) as failure:
-        setup.run(command, watch=lambda line: None, way_out="install it")
-    assert "no such package" in str(failure.value)
-    assert "install it" in str(failure.value)
-
-
-def test_progress_is_a_line_per_ten_packages_and_every_warning(
-    setup: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """pip's hundreds of lines become a few, and its warnings pass, so that no wait is silent."""
-    watch = setup.counter(20)
-    for number in range(20):
-        watch(f"Collecting package-{number}>=1 (from nodegauge)")
-        watch(f"  Downloading package_{number}.whl")
-    watch("WARNING: Retrying after connection broken")
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":", 1)[1].strip() for line in lines] == [
-        "10 of 20 packages found",
-        "20 of 20 packages found",
-        "WARNING: Retrying after connection broken",
-    ]
 
 
 def test_ci_runs_what_the_readme_says() -> None:

@@ -19,7 +19,7 @@ from nodegauge_probes.nccl.protocol import FD_VARIABLE, CellOrder, Line, Order, 
 from testbed import simulated_nccl
 from testbed.simulated_nccl import pace, pathfinding
 from testbed.simulated_nccl.debuglog import Rank
-from testbed.simulated_nccl.machine import MACHINE_VARIABLE, Gpu, Machine, Trouble, Way, encode
+from testbed.simulated_nccl.machine import MACHINE_VARIABLE, Gpu, Machine, Way, encode
 from testbed.simulated_nccl.program import visible
 
 FOLDER = Path(simulated_nccl.__file__).parent
@@ -238,27 +238,3 @@ def test_it_runs_from_a_folder_of_its_own_without_a_shell(tmp_path: Path) -> Non
     about, done = speak(tmp_path, launcher=launcher, uuids=(), environment={MACHINE_VARIABLE: ""})
     assert about.engine is not None
     assert (about.engine.nccl, about.engine.uuids, done.done) == ("2.1", [], True)
-
-
-@pytest.mark.parametrize("content", [None, b"{", b'{"name": "x"}'])
-def test_without_a_machine_it_says_so(tmp_path: Path, content: bytes | None) -> None:
-    """On its error output, with an exit code that is no arm's."""
-    path = tmp_path / "machine.json"
-    if content is not None:
-        path.write_bytes(content)
-    order = encode_order(Order(arm="x", uuids=(), cells=()))
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "__main__.py"), "--order", order],
-        env={**os.environ, "PYTHONPATH": str(PROBES), FD_VARIABLE: "1", MACHINE_VARIABLE: str(path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert str(path) in done.stderr
-
-
-def test_a_machine_survives_its_file() -> None:
-    """What is written is what is read, troubles too."""
-    machine = msgspec.structs.replace(PAIR, troubles=(Trouble(kind="hang", arm="default", phase="init"),))
-    assert msgspec.json.decode(encode(machine), type=Machine) == machine

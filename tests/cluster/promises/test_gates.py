@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster_under_test import GROUP, answering, at_work, run_of
+from support.cluster_under_test import GROUP, OURS, answering, at_work, run_of
 from support.taint_history import TaintHistory
 from testbed.wait import wait_for
 
@@ -135,17 +135,20 @@ def test_foreign_taints_survive_a_race_with_ours(rig: Any, machines: Machines, f
     assert rig.node(node)["spec"]["taints"] == [FOREIGN | {"key": key} for key in done]
 
 
-def test_a_policy_that_goes_takes_its_taints_with_it(rig: Any, machines: Machines) -> None:
-    """And leaves those of others, and their order."""
+def test_a_policy_that_goes_takes_everything_of_ours_with_it(rig: Any, machines: Machines) -> None:
+    """Taints, labels, condition and report, without any finalizer; it leaves the taints of others."""
     node = rig.add_node()
     rig.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [FOREIGN]}})
     policy = rig.add_policy(hysteresis=AT_ONCE)
     with rig.kubelet(machines), rig.operator():
         rig.wait_up_to_date(node, 1)
         wait_for(lambda: rig.taints(node) == THERMAL, what="the taint")
+        assert not rig.report(node)["metadata"].get("finalizers")
         rig.api.delete(f"{GROUP}/gpuvalidationpolicies/{policy}")
         wait_for(lambda: not rig.report(node), what="the report gone")
         assert rig.node(node)["spec"]["taints"] == [FOREIGN]
+        assert (rig.ours(node), rig.condition(node)) == ({}, {})
+        assert OURS + "validated-at" not in rig.labels(node)
 
 
 def test_observe_takes_taints_off_and_the_fault_stays_known(rig: Any, machines: Machines) -> None:

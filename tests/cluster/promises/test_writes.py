@@ -175,17 +175,3 @@ def test_observe_writes_reports_and_nothing_on_nodes(rig: Any, audit: Any) -> No
         assert rig.report(node)["status"]["interconnect"]["class"] == "nvlink"
         wait_for(lambda: rig.events(node), what="the event")
     assert not [w for w in audit.writes(user_agent=OPERATOR) if w.resource.split("/")[0] == "nodes"]
-
-
-def test_a_policy_that_goes_takes_everything_of_ours_with_it(rig: Any) -> None:
-    """Labels, condition, pods and the report are collected, without any finalizer."""
-    node = rig.add_node()
-    policy = rig.add_policy()
-    with rig.kubelet(), rig.operator():
-        rig.wait_up_to_date(node)
-        assert not rig.report(node)["metadata"].get("finalizers")
-        rig.api.delete(f"/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies/{policy}")
-        wait_for(lambda: not rig.report(node), what="the report gone")
-        assert not rig.ours(node)
-        assert not rig.condition(node)
-        assert OURS + "validated-at" not in rig.labels(node)

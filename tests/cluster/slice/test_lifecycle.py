@@ -26,28 +26,10 @@ def test_requested_at_brings_one_run_at_once(cluster: Any) -> None:
     assert cluster.last_run("gpu-h100")["number"] == before["gpu-h100"]
 
 
-def test_a_node_that_is_taken_out_and_put_back_is_measured_anew(cluster: Any) -> None:
-    """Its report goes with it; another machine under its name starts with run 1 and labels of its own."""
-    cluster.testbed.remove_node("gpu-phb")
-    wait_for(lambda: not cluster.report("gpu-phb"), what="the report gone with its node")
-    cluster.testbed.add_node("gpu-phb", "titan-rtx-nv2")
-    try:
-        wait_for(lambda: cluster.last_run("gpu-phb").get("number") == 1, what="the first run")
-        cluster.wait_up_to_date("gpu-phb")
-        assert cluster.ours("gpu-phb") == cluster.ours("gpu-titan")
-    finally:
-        cluster.testbed.remove_node("gpu-phb")
-        wait_for(lambda: not cluster.report("gpu-phb"), what="the report gone with its node")
-        cluster.testbed.add_node("gpu-phb", "pcie-phb-2")
-    wait_for(lambda: cluster.last_run("gpu-phb").get("number") == 1, what="the first run")
-    cluster.wait_up_to_date("gpu-phb")
-    assert cluster.seen("gpu-phb") == cluster.calm["gpu-phb"]
-
-
 def test_a_rebooted_node_is_measured_anew(cluster: Any) -> None:
     """A new boot id: what was read before it is not believed after it, and a run starts by itself."""
     number = cluster.last_run("gpu-titan")["number"]
-    cluster.testbed.restart_node("gpu-titan")
+    cluster.testbed.nodes.restart("gpu-titan")
     cluster.wait_up_to_date("gpu-titan", number + 1)
     assert cluster.seen("gpu-titan") == cluster.calm["gpu-titan"]
 

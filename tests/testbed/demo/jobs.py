@@ -34,14 +34,7 @@ def required(expression: Object) -> Object:
 def run_job(session: Session, name: str, asks: Object, *, allowed: set[str]) -> None:
     """Run a job whose pod selects nodes by `asks`; it must succeed on one of the `allowed` nodes."""
     session.api.create("/apis/batch/v1/namespaces/default/jobs", _job(name, asks))
-
-    def ended() -> bool:
-        pod = _pod(session, name)
-        return pod is not None and pod["status"].get("phase") == "Succeeded"
-
-    session.until(ended, f"job {name} to end (its pod: {_pod(session, name)})")
-    pod = _pod(session, name)
-    node = pod["spec"]["nodeName"] if pod else ""
+    node = ends(session, name)
     if node not in allowed:
         raise TestbedError(f"job {name} ran on {node}, expected one of {', '.join(sorted(allowed))}")
     session.say(f"job {name}: kube-scheduler placed it on {node}, it ran there and succeeded")

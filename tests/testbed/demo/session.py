@@ -14,6 +14,7 @@ from testbed.cluster import Testbed
 from testbed.demo.fleet import PREFIX, Marks
 from testbed.errors import ApiError, TestbedError
 from testbed.rest import Rest
+from testbed.wait import wait_for
 
 Object = dict[str, Any]
 
@@ -93,16 +94,14 @@ class Session:
 
     def until(self, reached: Callable[[], bool], what: str) -> None:
         """Wait until `reached` is true; raises `TestbedError` after the deadline."""
-        self.until_empty(lambda: [] if reached() else [""], what)
+        wait_for(reached, seconds=DEADLINE_SECONDS, every=0.1, what=what)
 
     def until_empty(self, problems: Callable[[], list[str]], what: str) -> None:
         """Wait until there are no problems; raises `TestbedError` with those left after the deadline."""
-        end = time.monotonic() + DEADLINE_SECONDS
-        while left := problems():
-            if time.monotonic() > end:
-                lines = "".join(f"\n  {problem}" for problem in left if problem)
-                raise TestbedError(f"waited {DEADLINE_SECONDS:.0f} s for {what}{lines}")
-            time.sleep(0.1)
+        try:
+            wait_for(lambda: not problems(), seconds=DEADLINE_SECONDS, every=0.1, what=what)
+        except TestbedError as error:
+            raise TestbedError("\n  ".join([str(error), *problems()])) from error
 
     def log_tail(self) -> str:
         """The end of the operator's log, for an error; empty when it logged nothing."""
