@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Self
 
 from testbed.controlplane import ControlPlane
 from testbed.hardware import Hardware
 from testbed.nodes import Nodes
+from testbed.processes import Process
 from testbed.running import Running
-
-Object = dict[str, Any]
 
 STOP_SECONDS = 10.0
 TESTS = Path(__file__).resolve().parents[1]
@@ -34,14 +32,12 @@ PROBES = TESTS.parent / "probes" / "src"
 
 @dataclass(frozen=True, kw_only=True)
 class PodProcess:
-    """A running container. `directory` has its log (N.log for the Nth restart), `pid` and `ports.json`."""
+    """A running container; `pid` is its first process."""
 
     node: str
     namespace: str
     pod: str
-    container: str
     pid: int
-    directory: Path
 
 
 class Testbed(Running):
@@ -61,7 +57,7 @@ class Testbed(Running):
         self.control_plane = ControlPlane(self.directory / "control-plane", progress=self._progress)
         self.nodes = Nodes(self.directory)
         self._wanted = dict(nodes or {})
-        self._host: subprocess.Popen[bytes] | None = None
+        self._kubelets: Process | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -75,7 +71,15 @@ class Testbed(Running):
         """Control plane, kubelets, nodes; returns when every node is registered."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.control_plane.start()
-        self._start_host()
+        self.nodes.log.parent.mkdir(exist_ok=True)
+        plane, folder = self.control_plane, self.nodes.log.parent
+        where = ("--kubeconfig", plane.kubelet_kubeconfig, "--directory", folder)
+        self._kubelets = Process(
+            "the kubelets",
+            [sys.executable, "-m", "testbed.kubelet", *where],
+            log=self.nodes.log,
+            environ={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, PROBES)))},
+        )
         if self._wanted:
             self._progress(f"plugging {len(self._wanted)} nodes")
             self.nodes.add(self._wanted)
@@ -84,7 +88,8 @@ class Testbed(Running):
         """End everything; harmless when nothing runs."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.control_plane.stop)
-            self._stop_host()
+            if self._kubelets is not None:  # the containers end with them
+                self._kubelets.stop(grace=STOP_SECONDS)
 
     @property
     def kubeconfig(self) -> Path:
@@ -101,64 +106,17 @@ class Testbed(Running):
 
     def processes(self, namespace: str, pod: str = "") -> list[PodProcess]:
         """The running containers of pods whose name starts with `pod`."""
-        return list(find_processes(self.nodes.pods, namespace=namespace, pod=pod))
+        result = []
+        for file in sorted(self.nodes.pods.glob(f"*/pods/{namespace}_{pod}*/*/pid")):
+            with contextlib.suppress(OSError, ValueError):  # it may have just ended
+                name = file.parents[1].name.split("_")[1]
+                pid, node = int(file.read_text()), file.parents[3].name
+                result.append(PodProcess(node=node, namespace=namespace, pod=name, pid=pid))
+        return result
 
     def logs(self, namespace: str, pod: str) -> str:
         """The output of all containers and restarts of pods whose name starts with `pod`, oldest first."""
         return read_logs(self.nodes.pods, namespace=namespace, pod=pod)
-
-    def _start_host(self) -> None:
-        directory = self.directory / "kubelet"
-        directory.mkdir(parents=True, exist_ok=True)
-        with self.nodes.log.open("ab") as log:
-            self._host = start_host(
-                kubeconfig=self.control_plane.kubelet_kubeconfig, directory=directory, log=log
-            )
-
-    def _stop_host(self) -> None:
-        host, self._host = self._host, None
-        if host is None:
-            return
-        assert host.stdin is not None
-        host.stdin.close()  # this ends it, and its end kills the containers
-        try:
-            host.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            host.kill()
-            host.wait()
-
-
-def start_host(*, kubeconfig: Path, directory: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """The process of all kubelets, in a session of its own: Ctrl-C reaches only the program that holds it."""
-    command = [sys.executable, "-m", "testbed.kubelet"]
-    return subprocess.Popen(
-        [*command, "--kubeconfig", str(kubeconfig), "--directory", str(directory)],
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, PROBES)))},
-    )
-
-
-def find_processes(pods: Path, *, namespace: str, pod: str = "") -> list[PodProcess]:
-    """The running containers below a folder NODE/pods/NAMESPACE_NAME_UID/CONTAINER."""
-    result = []
-    for file in sorted(pods.glob(f"*/pods/{namespace}_{pod}*/*/pid")):
-        with contextlib.suppress(OSError, ValueError):  # it may have just ended
-            pid = int(file.read_text())
-            container = file.parent
-            result.append(
-                PodProcess(
-                    node=container.parents[2].name,
-                    namespace=namespace,
-                    pod=container.parent.name.split("_")[1],
-                    container=container.name,
-                    pid=pid,
-                    directory=container,
-                )
-            )
-    return result
 
 
 def read_logs(pods: Path, *, namespace: str, pod: str) -> str:

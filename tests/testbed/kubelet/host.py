@@ -1,8 +1,7 @@
 """Many kubelets in one process, following the file of nodes that should be.
 
-`python -m testbed.kubelet --kubeconfig FILE --directory DIR` ends when its standard input ends or on SIGTERM,
-so it cannot outlive the program that holds the other end, however that ends.  It starts and stops nodes; it
-decides nothing else.
+`python -m testbed.kubelet --kubeconfig FILE --directory DIR` runs until SIGTERM.  It starts and stops nodes;
+it decides nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import signal
 import sys
 from pathlib import Path
@@ -104,25 +102,12 @@ class Host:
         log.info("node %s is up", name)
 
 
-def _stop_at_end_of_input(stop: asyncio.Event) -> None:
-    """Set `stop` when whoever holds the other end of standard input is gone."""
-    loop = asyncio.get_running_loop()
-
-    def look() -> None:
-        if not os.read(0, 4096):
-            loop.remove_reader(0)
-            stop.set()
-
-    loop.add_reader(0, look)
-
-
 async def serve(*, kubeconfig: Path, directory: Path) -> None:
-    """Run a host until standard input ends, or SIGTERM, or SIGINT."""
+    """Run a host until SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    _stop_at_end_of_input(stop)
     await Host(kubeconfig=kubeconfig, directory=directory).run(stop)
 
 
