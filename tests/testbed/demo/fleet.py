@@ -127,6 +127,9 @@ policy:
       intervalFloor: 1          # seconds between two runs whose counters are compared; default 120
       busyFloor: 1              # seconds under load before throttling is judged; default 60
       swThermalWarnSeconds: 0.5 # default 5
-      swThermalFailSeconds: 1   # default 60
+      swThermalFailSeconds: 0.8 # default 60
 """
-"""All other values are the chart's defaults.  Health runs are requested, so none comes between two steps."""
+"""All other values are the chart's defaults.  Health runs are requested, so none comes between two steps.
+
+Failure begins below the floor of load: a run that sees the last second of heat under load is bad, never good.
+"""
