@@ -130,7 +130,7 @@ class FaultProxy(Running):
         self._upstream = upstream
         self._rules: list[Rule] = []
         self._failures: list[BaseException] = []
-        self._handling = 0
+        self._handling: set[asyncio.Task[Any] | None] = set()
         self._runner: web.AppRunner | None = None
         self._thread: threading.Thread | None = None
 
@@ -167,8 +167,8 @@ class FaultProxy(Running):
         self._call(self._listen())
 
     def wait_idle(self) -> None:
-        """Until no request is under way."""
-        wait_for(lambda: self._handling == 0, what="the end of every request")
+        """Until every request has ended."""
+        wait_for(lambda: not self._handling, what="the end of every request")
 
     @property
     def server(self) -> str:
@@ -221,23 +221,25 @@ class FaultProxy(Running):
         runner, self._runner = self._runner, None
         if runner is None:
             return
+        for site in list(runner.sites):  # first, or clients come back before they are all cut off
+            await site.stop()
         for handler in runner.server.connections if runner.server else ():
             _abort(handler.transport)
+        tasks = [task for task in self._handling if task is not None and task.cancel()]
+        await asyncio.gather(*tasks, return_exceptions=True)
         await runner.cleanup()
         await self._session.close()
-        # Aborted TLS connections are closed by callbacks that have been scheduled, not run.
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # callbacks that close aborted connections have been scheduled, not run
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        self._handling += 1
+        self._handling.add(task := asyncio.current_task())
         try:
             info = RequestInfo(method=request.method, path=request.path, body=await request.read())
             return await self._answer(request, info)
-        except aiohttp.ClientError:
-            # The API server is gone: so is the connection to it, as its client sees it.
+        except aiohttp.ClientError:  # the API server is gone, and so is its connection to this client
             return _dropped(request)
         finally:
-            self._handling -= 1
+            self._handling.discard(task)
 
     async def _answer(self, request: web.Request, info: RequestInfo) -> web.StreamResponse:
         if early := await self._act(request, info, None):
