@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nodegauge_contract import Gpu, Result, Unavailable
+from nodegauge_judge import judge_health
 from support.probing import Probe
 from testbed.profiles import Profile
 
@@ -179,3 +180,24 @@ def test_a_machine_that_hides_its_pci_tree_is_no_machine_without_gpus(healthy: H
     result: Result = healthy("vm-hidden-pci-8")
     assert len(result.gpus) == 8
     assert isinstance(result.bus.gpus, Unavailable) or result.bus.gpus == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "codes", "klass"),
+    [
+        ("h100-sxm-8", ["nvlink-down"], None),
+        ("hgx-a100-4", ["nvlink-down"], None),
+        ("rtx3090-nv4-2", [], "pcie"),
+        ("ncv4-a100-pcie", [], "pcie"),
+    ],
+)
+def test_links_that_are_down_at_first_sight_are_judged_by_the_board(
+    probe: On, profile: str, codes: list[str], klass: str | None
+) -> None:
+    """The first document of a machine whose links are all down: a dead board, or cards without a bridge."""
+    on = probe(profile)
+    for gpu in range(on.hardware.gpu_count):
+        on.hardware.fault("gpu-links-down", gpu=gpu)
+    judgement = judge_health(on.result())
+    assert [finding.code for finding in judgement.findings] == codes
+    assert judgement.interconnect.klass == klass
