@@ -53,7 +53,7 @@ def test_helm_test_passes_with_a_healthy_operator(cluster: Helm, rest: Rest, cha
     wait_for(lambda: helm_test_pods(rest) == [], what="the test pods gone")
 
 
-def test_helm_test_fails_while_the_operator_is_not_ready(
+def test_helm_test_fails_until_the_operator_is_ready(
     cluster: Helm, rest: Rest, chart_pods: ChartPods
 ) -> None:
     """With an operator that is not ready the test fails and keeps its pod for the log."""

@@ -21,8 +21,7 @@ def first(helm: Helm, values: Object | None = None) -> Object:
     (pod,) = [pod for name, pod in pods(helm.objects(values)).items() if name == "Job/ng-nodegauge-policy"]
     (container,) = pod["spec"]["containers"]
     (text,) = [word for word in container["args"] if word.startswith("--policy=")]
-    policy: Object = json.loads(text.removeprefix("--policy=").replace("$$", "$"))
-    return policy
+    return json.loads(text.removeprefix("--policy=").replace("$$", "$"))
 
 
 def test_the_first_install_creates_it_with_a_job(helm: Helm) -> None:

@@ -137,7 +137,7 @@ def test_priority_classes_give_way(helm: Helm) -> None:
     ids=["named", "one that exists", "none"],
 )
 @pytest.mark.parametrize("of", ["probe", "nccl"])
-def test_priority_classes_are_created_or_named(
+def test_priority_classes_are_made_or_named(
     helm: Helm, of: str, values: Object, wanted: dict[str, int]
 ) -> None:
     """A class has the given name and value, even a large one; with `create` false none is created."""

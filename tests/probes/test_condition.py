@@ -134,9 +134,7 @@ def linked(*states: int) -> GpuBuilder:
     return gpu
 
 
-def test_nvlink_errors_are_summed_over_links_that_are_up(
-    nvml: Nvml, library: Library, device: Device
-) -> None:
+def test_nvlink_errors_are_summed_over_active_links(nvml: Nvml, library: Library, device: Device) -> None:
     """Link 1 is down and does not count; what one link does not tell is not known of the GPU."""
 
     def errors(handle: Any, link: Any, counter: Any, count: Any) -> int:
@@ -188,9 +186,7 @@ def test_every_fan_is_asked_by_its_number(nvml: Nvml, library: Library, device: 
     assert gpu.fans == [Fan(percent=40, target=40, rpm=1000), Fan(percent=41, target=41, rpm=1001)]
 
 
-def test_old_drivers_know_one_fan_and_passive_boards_none(
-    nvml: Nvml, library: Library, device: Device
-) -> None:
+def test_old_drivers_know_one_fan_or_none(nvml: Nvml, library: Library, device: Device) -> None:
     """Without a count there is one fan where its speed can be read, else none."""
     old, passive, neither = GpuBuilder(0), GpuBuilder(1), GpuBuilder(2)
     telemetry.fans(nvml, device, neither)

@@ -24,7 +24,7 @@ OLD, NEW = [1, 2, 3], [11, 12, 13]
         ("575.57.08", OLD, SILENT, "251-253", OLD),
     ],
 )
-def test_the_trio_follows_the_driver(
+def test_counter_ids_follow_drivers(
     driver: str, old: list[int], new: list[int], trio: str, values: list[int]
 ) -> None:
     """Past 580 the new ids; from 575 to 580 the set of ids that answers where the other does not."""

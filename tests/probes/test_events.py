@@ -70,9 +70,7 @@ def test_xids_are_told_of_their_gpu(
     assert library.calls.count("nvmlEventSetWait_v2") == 6
 
 
-def test_an_endless_stream_of_events_ends(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
-) -> None:
+def test_endless_events_end(nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]) -> None:
     """A GPU that throws Xids all the time does not keep the probe, nor fill the document."""
     with_events(library, *((gpus[0][0], XID, code) for code in range(1000)))
     counters.register_xids(nvml, gpus)
@@ -99,7 +97,7 @@ def test_no_event_set_is_freed_that_was_never_made(nvml: Nvml, library: Library)
     assert library.calls == ["nvmlShutdown"]
 
 
-def test_a_gpu_that_knows_no_xids_says_so(
+def test_a_gpu_without_xids_says_so(
     nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
 ) -> None:
     """`registered` false: no Xid of it would have been told."""
@@ -137,7 +135,7 @@ def test_a_driver_that_cannot_be_asked_for_events_would_not_have_told(
     assert [gpu.xids.value.registered for _, gpu in gpus] == [MISSING] * 3
 
 
-def test_an_event_of_nobody_is_nobodys(
+def test_an_event_without_a_gpu_is_ignored(
     nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
 ) -> None:
     """A handle that was not registered adds to no GPU."""
@@ -147,7 +145,7 @@ def test_an_event_of_nobody_is_nobodys(
     assert all(gpu.xids.value.seen == [] for _, gpu in gpus)
 
 
-def test_a_gpu_that_is_lost_does_not_deafen_the_others(
+def test_a_lost_gpu_does_not_deafen_the_others(
     nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]]
 ) -> None:
     """The driver refuses a whole set for one lost GPU: the rest are registered anew, in a set without it."""

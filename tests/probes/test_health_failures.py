@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,7 +41,6 @@ def test_a_driver_that_does_not_fit_is_a_problem_of_the_node(probe: On) -> None:
     assert "reboot" in result.problem.message
     assert result.gpus == []
     assert isinstance(result.host.boot_id, str)
-    assert isinstance(result.bus.gpus, list)
     assert len(result.bus.gpus) == 2, "the bus shows them without the driver"
 
 
@@ -97,32 +93,6 @@ def test_a_deadline_ends_a_run_with_what_was_read(probe: On) -> None:
     result = decode(run.stdout)
     assert result.problem.kind == "deadline"
     assert [gpu.pci for gpu in result.gpus] == [gpu.address for gpu in h100.gpus]
-
-
-def test_sigterm_ends_a_run_at_once(probe: On) -> None:
-    """In the middle of the window: last words with the samples so far, and exit code 0."""
-    on = probe("h100-sxm-8")
-    started = subprocess.Popen(on.command("--window", "30"), env=on.env(), stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 30
-    while not holds_driver(started.pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.3)
-    began = time.monotonic()
-    started.send_signal(signal.SIGTERM)
-    out, _ = started.communicate(timeout=20)
-    assert time.monotonic() - began < 20
-    assert started.returncode == 0
-    result = decode(out.decode())
-    assert result.problem.kind == "terminated"
-    assert decode(on.termination_log.read_text()) == result
-
-
-def holds_driver(pid: int) -> bool:
-    """Whether the process has the driver's library open."""
-    try:
-        return "libnvidia-ml" in Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return False
 
 
 def test_a_sensor_that_hangs_does_not_hang_the_probe(probe: On) -> None:

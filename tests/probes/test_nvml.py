@@ -33,9 +33,7 @@ def test_a_refusal_is_its_name(nvml: Nvml, library: Library, device: Device) -> 
     assert device.fault is None
 
 
-def test_the_older_call_is_asked_where_the_newer_is_missing(
-    nvml: Nvml, library: Library, device: Device
-) -> None:
+def test_an_older_call_replaces_a_missing_one(nvml: Nvml, library: Library, device: Device) -> None:
     """FUNCTION_NOT_FOUND moves on to the older call; any other refusal stands."""
     call, older = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
     library.answers(older, 0, number=5)
@@ -44,7 +42,7 @@ def test_the_older_call_is_asked_where_the_newer_is_missing(
     assert nvml.integer(device, call, fallbacks=((older,),)) == Unavailable("NVML_ERROR_NOT_SUPPORTED")
 
 
-def test_answers_that_pass_are_asked_for_again(
+def test_temporary_answers_are_retried(
     nvml: Nvml, library: Library, device: Device, pauses: list[float]
 ) -> None:
     """TIMEOUT and UNKNOWN are tried three times more, with a pause, and then believed."""
@@ -81,9 +79,7 @@ def test_an_answer_that_means_the_gpu_is_ill_is_remembered(
     assert (asked == 1) == (code not in (15, 16))
 
 
-def test_a_lost_peer_is_not_held_against_the_gpu_that_was_asked(
-    nvml: Nvml, library: Library, device: Device
-) -> None:
+def test_a_lost_peer_is_not_the_asked_gpus_fault(nvml: Nvml, library: Library, device: Device) -> None:
     """A pair's refusal belongs to the pair."""
     library.answers("nvmlDeviceGetP2PStatus", LOST)
     other = Device(4, pynvml.c_nvmlDevice_t())
@@ -109,9 +105,7 @@ def test_p2p_read_has_a_number_for_an_index(nvml: Nvml, library: Library, device
         (999, ProblemKind.NVML_ERROR),
     ],
 )
-def test_a_driver_that_cannot_be_opened_is_a_problem_of_the_node(
-    library: Library, code: int, kind: ProblemKind
-) -> None:
+def test_a_driver_that_does_not_open_is_a_problem(library: Library, code: int, kind: ProblemKind) -> None:
     """nvmlInit's refusal names its kind and NVML's own word for it."""
     library.has("nvmlInitWithFlags", lambda flags: code)
     with pytest.raises(NvmlUnusable) as error:
@@ -127,7 +121,7 @@ def test_a_missing_binding_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         Nvml(watch=Watched(), pause=lambda seconds: None).open()
 
 
-def test_a_binding_that_does_not_fit_is_a_reason(
+def test_an_unsuitable_binding_is_a_reason(
     nvml: Nvml, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NVMLLibraryMismatchError is no NVMLError and carries no code."""
@@ -153,9 +147,7 @@ def test_a_gpu_without_a_handle_keeps_its_place(nvml: Nvml, library: Library) ->
     assert kinds == [None, ProblemKind.GPU_LOST, ProblemKind.NO_PERMISSION]
 
 
-def test_the_module_id_is_written_into_a_number_of_our_own(
-    nvml: Nvml, library: Library, device: Device
-) -> None:
+def test_the_module_id_is_written_into_our_own_number(nvml: Nvml, library: Library, device: Device) -> None:
     """Given a reference the wrapper returns codes instead of raising; the shared default stays untouched."""
     library.answers("nvmlDeviceGetModuleId", 0, number=6)
     assert nvml.module_id(device) == 6

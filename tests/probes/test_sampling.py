@@ -110,7 +110,7 @@ def test_a_window_without_a_readable_mask_says_why() -> None:
         ([(NO, 1, 8), (NO, NO, 16)], (1, 8, NO)),
     ],
 )
-def test_the_pcie_link_is_that_of_the_busiest_sample(
+def test_the_busiest_sample_gives_the_pcie_link(
     readings: list[tuple[Int, Int, Int]], expected: tuple[Int, Int, Int]
 ) -> None:
     """An idle link slows down; among equally busy samples, the fastest link counts."""

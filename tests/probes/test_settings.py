@@ -29,9 +29,7 @@ def test_defaults_need_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert (parsed.run, parsed.node) == ("", "")
 
 
-def test_the_default_termination_log_is_used_where_it_exists(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_default_termination_log_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A kubelet mounts the file before the container starts."""
     log = tmp_path / "termination-log"
     log.touch()

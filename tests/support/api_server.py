@@ -237,8 +237,7 @@ def _same(before: Body, after: Body) -> bool:
 
 def _last_run(report: Body) -> Body | None:
     probes = report.get("status", {}).get("probes") or [{}]
-    run: Body | None = probes[0].get("lastRun")
-    return run
+    return probes[0].get("lastRun")
 
 
 def _own_labels(before: Body, after: Body, manager: str) -> None:

@@ -127,8 +127,7 @@ class ClusterUnderTest:
 
     def labels(self, name: str) -> dict[str, str]:
         """All labels of the node."""
-        labels: dict[str, str] = self.node(name)["metadata"].get("labels", {})
-        return labels
+        return self.node(name)["metadata"].get("labels", {})
 
     def ours(self, name: str) -> dict[str, str]:
         """The node's labels under our prefix, and the short key, without the time."""
@@ -161,19 +160,16 @@ class ClusterUnderTest:
     def last_run(self, name: str) -> Object:
         """The last run of the health probe; empty before the first."""
         probes = self.report(name).get("status", {}).get("probes") or [{}]
-        run: Object = probes[0].get("lastRun") or {}
-        return run
+        return probes[0].get("lastRun") or {}
 
     def pods(self) -> list[Object]:
         """Every pod in the test's namespace."""
-        pods: list[Object] = self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
-        return pods
+        return self.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
 
     def counts(self) -> dict[str, int]:
         """Counts of nodes in the status of the last policy."""
         policy = self.api.get(f"{GROUP}/gpuvalidationpolicies/{self.policies[-1]}")
-        counts: dict[str, int] = policy.get("status", {}).get("nodes", {"validated": 0})
-        return counts
+        return policy.get("status", {}).get("nodes", {"validated": 0})
 
     def events(self, name: str) -> list[Object]:
         """Our events regarding the node."""

@@ -30,14 +30,12 @@ Schema = dict[str, Any]
 @cache
 def crd(plural: str) -> Schema:
     """One CRD as a dictionary, which its users must not change."""
-    loaded: Schema = yaml.safe_load((CRDS / f"{plural}.yaml").read_text(encoding="utf-8"))
-    return loaded
+    return yaml.safe_load((CRDS / f"{plural}.yaml").read_text(encoding="utf-8"))
 
 
 def part(plural: str, name: str) -> Schema:
     """The schema of `spec` or `status`."""
-    schema: Schema = version(plural)["schema"]["openAPIV3Schema"]["properties"][name]
-    return schema
+    return version(plural)["schema"]["openAPIV3Schema"]["properties"][name]
 
 
 def version(plural: str) -> Schema:

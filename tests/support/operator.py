@@ -135,6 +135,12 @@ class SteppedOperator:
         self.cluster.end(pod, self.cluster.result(pod) if message is None else message)
         self.catch_up()
 
+    def end_run(self) -> None:
+        """Kubelets end every pod, and node-1 is reconciled."""
+        self.cluster.kubelets()
+        self.deliver()
+        self.reconcile()
+
     def refuse(self, method: str, path: str, error: KubeError) -> None:
         """The API server answers this call with an error, until `heal`."""
         self.client.refuse = lambda verb, asked: error if (verb, asked) == (method, path) else None
@@ -146,20 +152,17 @@ class SteppedOperator:
     @property
     def labels(self) -> dict[str, str]:
         """Labels of node-1."""
-        labels: dict[str, str] = self.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
-        return labels
+        return self.cluster.objects[NODES]["node-1"]["metadata"]["labels"]
 
     @property
     def status(self) -> dict[str, Any]:
         """Status of node-1's report."""
-        status: dict[str, Any] = self.cluster.objects[REPORTS]["node-1"]["status"]
-        return status
+        return self.cluster.objects[REPORTS]["node-1"]["status"]
 
     @property
     def probe(self) -> dict[str, Any]:
         """The health probe in that report."""
-        probe: dict[str, Any] = self.status["probes"][0]
-        return probe
+        return self.status["probes"][0]
 
     @property
     def events(self) -> list[tuple[str, str]]:

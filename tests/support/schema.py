@@ -36,8 +36,7 @@ SIZES = (
 def schema(plural: str) -> dict[str, Any]:
     """The schema of a CRD of ours."""
     crd = yaml.safe_load((CRDS / f"{plural}.yaml").read_text())
-    body: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    return body
+    return crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
 def prune(value: Any, rules: dict[str, Any]) -> Any:

@@ -70,8 +70,7 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
     try:
         work.send(None)
     except StopIteration as done:
-        value: T = done.value
-        return value
+        return done.value
     work.close()
     raise AssertionError("it waited")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodegauge_operator.core.budget import MAX_CONCURRENT, concurrent_probes, longest_waiting
-from support import tried
+from support.properties import tried
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_exit_codes(failures: list[KubeError], code: int, part: str, monkeypatch
     ],
     ids=["no JSON", "a list", "another kind", "no name", "no metadata"],
 )
-def test_an_invalid_policy_is_a_usage_error(
+def test_invalid_policies_are_usage_errors(
     policy: object, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names the option."""

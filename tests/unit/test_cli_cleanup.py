@@ -280,9 +280,7 @@ def test_only_the_named_policy_is_deleted(dirty: DirtyCluster) -> None:
     assert sorted(dirty.cluster.objects[POLICIES]) == ["mine"]
 
 
-def test_a_dry_run_lists_everything_and_writes_nothing(
-    dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_lists_everything(dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Every kind of object is in its output, the operator too."""
     dirty.deployments = ["nodegauge"]
     dirty.add_operator()
@@ -362,9 +360,7 @@ def test_without_the_right_to_see_other_namespaces_a_name_is_required(dirty: Dir
     assert dirty.left() == CLEAN
 
 
-def test_without_an_operator_the_rest_is_cleaned(
-    dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cleans_without_an_operator(dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """The output says so."""
     dirty.clean()
     dirty.clean(deployment="gone")

@@ -10,8 +10,7 @@ import support.results as made
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import NO_REPORT
-from support import NOW, STALE, make_context, make_node, make_report, make_snapshot
-from support.objects import LOST, read
+from support.objects import LOST, NOW, STALE, make_context, make_node, make_report, make_snapshot, read
 
 NODE = make_node()
 

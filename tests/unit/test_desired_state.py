@@ -20,8 +20,23 @@ from nodegauge_operator.core.desired_state import UNVALIDATED, label_patch, tain
 from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
-from support import INTERVAL, NOW, STALE, make_context, make_node, make_policy, make_report, tried
-from support.objects import BUSY, LOST, ANode, APolicy, AReport, read, taint
+from support.objects import (
+    BUSY,
+    INTERVAL,
+    LOST,
+    NOW,
+    STALE,
+    ANode,
+    APolicy,
+    AReport,
+    make_context,
+    make_node,
+    make_policy,
+    make_report,
+    read,
+    taint,
+)
+from support.properties import tried
 
 NODE = make_node()
 TOPOLOGY = {
@@ -212,9 +227,7 @@ THEIRS = NODE.labelled(interconnect="infiniband")
         pytest.param(NODE, make_policy().keyed(""), None, [], id="left-out"),
     ],
 )
-def test_the_short_key_is_written_where_it_is_ours(
-    node: ANode, policy: APolicy, value: str | None, conflicts: list[str]
-) -> None:
+def test_the_short_key_is_ours(node: ANode, policy: APolicy, value: str | None, conflicts: list[str]) -> None:
     """The long key is ours alone.  The short one stays somebody else's unless the policy takes it over."""
     node_state = desired(titan(), node=node, policy=policy, now=NOW)
     assert (node_state.labels.get("interconnect"), node_state.conflicts) == (value, conflicts)
@@ -271,9 +284,7 @@ def test_foreign_keys_are_never_in_a_patch(node: ANode, policy: APolicy, result:
 
 @given(node=nodes(), policy=policies(), result=RESULTS)
 @tried(200)
-def test_a_patch_does_what_is_wanted_and_the_next_one_is_empty(
-    node: ANode, policy: APolicy, result: Result
-) -> None:
+def test_a_patch_leaves_nothing_to_patch(node: ANode, policy: APolicy, result: Result) -> None:
     """After it the node carries exactly what it should of ours, and nothing is left to do."""
     report = make_report().after(read(result), node=node)
     wanted = desired(report, node=node, policy=policy, now=NOW).labels

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodegauge_operator import names
-from support import tried
 from support.api_server import NODES, REPORTS
 from support.judging import listening
 from support.promises import GARBAGE, InterleavedOperator
+from support.properties import tried
 
 pytestmark = pytest.mark.slow
 

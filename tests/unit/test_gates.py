@@ -12,9 +12,8 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
-from support import INTERVAL, NOW, STALE, make_node, make_policy, make_report
 from support.judging import listening, saying
-from support.objects import LOST, APolicy, AReport
+from support.objects import INTERVAL, LOST, NOW, STALE, APolicy, AReport, make_node, make_policy, make_report
 
 NODE = make_node()
 
@@ -300,9 +299,7 @@ def test_the_condition_names_the_taint_and_stays_the_same_while_it_stands() -> N
         (True, ["hot=b", "hot=b", "", "", ""], Reason.TAINT_LIFTED, "throttled=thermal:NoSchedule lifted"),
     ],
 )
-def test_what_happens_to_a_taint_is_an_event(
-    slot: bool, answers: list[str], reason: Reason, text: str
-) -> None:
+def test_changes_of_a_taint_are_events(slot: bool, answers: list[str], reason: Reason, text: str) -> None:
     """It comes, is held back, goes: named after that, with the evidence."""
     report = after(*answers, slot=slot)
     change = report.status.change

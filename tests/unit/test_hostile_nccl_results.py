@@ -23,10 +23,11 @@ from nodegauge_operator.core import pod_outcome
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube.reports import without_nulls
-from support import MINUTE, NOW, make_pod, make_policy, schema, tried
+from support import schema
 from support.api_server import copied
 from support.nccl_nodes import FAST, IMAGE, NODE, NcclNode, nccl_node
-from support.objects import APolicy, paths_of
+from support.objects import MINUTE, NOW, APolicy, make_pod, make_policy, paths_of
+from support.properties import tried
 
 pytestmark = pytest.mark.slow
 

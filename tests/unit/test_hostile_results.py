@@ -22,9 +22,10 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.kube.reports import without_nulls
-from support import make_node, make_report, schema, tried
+from support import schema
 from support.api_server import copied
-from support.objects import AReport, paths_of
+from support.objects import AReport, make_node, make_report, paths_of
+from support.properties import tried
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,8 @@ from nodegauge_operator.api.policy import Hysteresis
 from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp, unstamp
 from nodegauge_operator.core import hysteresis
 from nodegauge_operator.core.hysteresis import GateRule
-from support import MINUTE, NOW, tried
+from support.objects import MINUTE, NOW
+from support.properties import tried
 
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR

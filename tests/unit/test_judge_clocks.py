@@ -68,9 +68,7 @@ def paced(*mhz: float, bits: dict[int, dict[int, int]] | None = None) -> Result:
         (made.with_gpu(paced(1000, 1000, 700), 2, **working(sm_mhz=span(700), utilization=span(40))), []),
     ],
 )
-def test_a_gpu_is_compared_with_identical_siblings_at_the_same_work(
-    result: Result, expected: list[str]
-) -> None:
+def test_a_gpu_is_compared_with_siblings_at_the_same_work(result: Result, expected: list[str]) -> None:
     """Not with another model, an idle one, one whose clocks are set, or one that draws less than its cap."""
     assert codes(judge(result)) == expected
 

@@ -39,7 +39,6 @@ def only_works(result: Result, *gpu_indexes: int) -> Result:
         if gpu_index not in gpu_indexes:
             counters = after.gpus[gpu_index].counters
             before = counters.low_utilization_ns
-            assert isinstance(before, int)
             idle = replace(counters, low_utilization_ns=before + 900 * 10**9)
             after = made.with_gpu(after, gpu_index, counters=idle, **resting())
         else:

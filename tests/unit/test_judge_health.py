@@ -170,9 +170,7 @@ FAULTS = {
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.sampled_from(MACHINES), st.sampled_from(sorted(FAULTS)), st.integers(0, 63))
-def test_a_fault_on_any_gpu_is_found_there_and_nowhere_else(
-    machine: Result, fault: str, gpu_index: int
-) -> None:
+def test_a_fault_on_any_gpu_is_found_there_alone(machine: Result, fault: str, gpu_index: int) -> None:
     """One finding that names the GPU, a bad answer for its row, and the same class and labels as before."""
     gpu_index %= len(machine.gpus)
     history = judge_health(machine).history

@@ -164,9 +164,7 @@ ERRORS = ("ecc_uncorrected", "ecc_corrected", "pcie_replays", "pcie_correctable"
     ("seconds", "now", "expected"),
     [(900, 12, 5), (90_000, 12, 5), (900, 7, 0), (60, 12, None), (900, 6, None)],
 )
-def test_errors_are_counted_between_runs_however_far_apart(
-    name: str, seconds: float, now: int, expected: int | None
-) -> None:
+def test_errors_are_counted_between_runs(name: str, seconds: float, now: int, expected: int | None) -> None:
     """Missed runs lose none; too early a run waits, but for errors of which one is one too many; a counter
     that went back says nothing."""
     first = counted(7)

@@ -73,9 +73,7 @@ def test_no_document_makes_the_judge_raise(
 
 @quickly
 @given(st.integers(0, 2**32), st.integers(1, 8), st.floats(0, 4000))
-def test_a_history_that_was_tampered_with_never_makes_the_judge_raise(
-    seed: int, times: int, seconds: float
-) -> None:
+def test_no_edited_history_makes_the_judge_raise(seed: int, times: int, seconds: float) -> None:
     """A report is a text that people can edit; what it says is bounded, or nothing."""
     first = node(3)
     chance, text = random.Random(seed), list(judge(first, later(first, 900, sw_thermal=300)).history.encode())
@@ -97,7 +95,7 @@ grown = st.fixed_dictionaries(
 
 @quickly
 @given(st.lists(st.tuples(st.floats(1, 3000), st.floats(0, 11), grown), min_size=1, max_size=5))
-def test_idle_runs_never_answer_good_or_bad_for_rules_that_need_load(
+def test_idle_runs_never_judge_rules_that_need_load(
     runs: list[tuple[float, float, dict[str, float]]],
 ) -> None:
     """Whatever the counters did: five runs with less than a minute of work neither enter nor leave a gate."""
@@ -138,7 +136,6 @@ def test_a_rule_is_good_only_after_load_on_the_gpu_that_was_bad(runs: list[str])
             fields = working() if works else resting()
             counters = result.gpus[gpu_index].counters
             low = counters.low_utilization_ns
-            assert isinstance(low, int)
             if not works:
                 counters = replace(counters, low_utilization_ns=low + 900 * 10**9)
             result = made.with_gpu(result, gpu_index, counters=counters, **fields)

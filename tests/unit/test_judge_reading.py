@@ -158,9 +158,7 @@ def test_capacity_proves_nothing_while_mig_is_on() -> None:
         ({"nvidia.com/mig.strategy": "single"}, Sharing.SHARED),
     ],
 )
-def test_sharing_is_read_from_the_labels_of_gpu_feature_discovery(
-    labels: dict[str, str], sharing: Sharing
-) -> None:
+def test_sharing_is_read_from_labels_of_gpu_discovery(labels: dict[str, str], sharing: Sharing) -> None:
     """Any sign of sharing makes the capacity meaningless."""
     assert NodeFacts.of(labels=labels, capacity={"nvidia.com/gpu": "8"}) == NodeFacts(
         gpu_capacity=8, sharing=sharing

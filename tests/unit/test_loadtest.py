@@ -16,7 +16,7 @@ from nodegauge_operator.api.policy import parse
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import NodeView, node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd, ending
-from support import make_report
+from support.objects import make_report
 from support.results import h100
 
 

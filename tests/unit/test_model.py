@@ -16,9 +16,9 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import Outcome, ReportStatus, parse_report, stamp, unstamp, whole
 from nodegauge_operator.core.model import node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd
-from support import NOW, make_node, make_report, tried
 from support.api_server import Body
-from support.objects import ANode, paths_of
+from support.objects import NOW, ANode, make_node, make_report, paths_of
+from support.properties import tried
 
 NODE: Body = {
     "metadata": {

@@ -15,10 +15,10 @@ from nodegauge_operator.core.model import ConditionView, Terminated
 from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.cache import Cache
-from support import NOW, make_node, make_pod, make_policy, make_report
 from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
 from support.client import unavailable
 from support.cluster import FakeCluster
+from support.objects import NOW, make_node, make_pod, make_policy, make_report
 from support.operator import SteppedOperator
 
 

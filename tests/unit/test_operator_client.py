@@ -164,9 +164,7 @@ async def test_statuses_become_errors_of_our_own(
     ],
     ids=["html", "nothing", "half", "list", "null", "bytes"],
 )
-async def test_success_without_an_object_is_no_answer(
-    server: Server, client: Client, answer: web.Response
-) -> None:
+async def test_success_without_an_object_fails(server: Server, client: Client, answer: web.Response) -> None:
     """A proxy that says 200 must not read as an empty cluster: that would take every label off."""
     server.answers = [answer]
     with pytest.raises(Unavailable):

@@ -11,7 +11,7 @@ from nodegauge_operator import names
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.node_counts import NodeCounters
-from support import make_node, make_pod, make_policy
+from support.objects import make_node, make_pod, make_policy
 
 HEALTH, NCCL = names.PROBE_HEALTH, names.PROBE_NCCL
 """The pools."""

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 import support.results as made
 from nodegauge_operator import names
-from support import INTERVAL, tried
 from support.api_server import NODES, POLICIES, REPORTS
 from support.client import Killed
 from support.cluster import FakeCluster
 from support.judging import listening, saying
+from support.objects import INTERVAL
 from support.operator import SteppedOperator
+from support.properties import tried
 
 pytestmark = pytest.mark.slow
 

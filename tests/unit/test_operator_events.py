@@ -6,9 +6,9 @@ import pytest
 
 import support.results as made
 from nodegauge_contract import Power
-from support import INTERVAL, STALE
 from support.api_server import EVENTS, NODES
 from support.client import unavailable
+from support.objects import INTERVAL, STALE
 from support.operator import SteppedOperator, one_node
 
 

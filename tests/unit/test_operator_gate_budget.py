@@ -13,7 +13,7 @@ from nodegauge_operator.api.report import DesiredNode, DesiredTaint, GateState, 
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gate_budget import DOUBT_SECONDS, GateBudget
-from support import NOW, make_node, make_policy, make_report
+from support.objects import NOW, make_node, make_policy, make_report
 
 THERMAL = DesiredTaint(key=names.TAINT_THROTTLED, value="thermal")
 

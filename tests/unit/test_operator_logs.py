@@ -27,9 +27,7 @@ def log() -> Iterator[logging.Logger]:
         logging.getLogger(name).setLevel(old)
 
 
-def test_a_line_is_one_json_object_with_our_fields(
-    log: logging.Logger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_is_one_json_object(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
     """Time, level, logger, message, and the node it is about; line breaks stay inside."""
     logs.configure(level="info", form="json")
     log.info("node %s:\nsecond line", "n", extra={"node": "n", "run": 3, "other": "x"})
@@ -57,9 +55,7 @@ def test_an_error_carries_its_traceback(log: logging.Logger, capsys: pytest.Capt
     assert "ValueError: bad" in json.loads(line)["error"]
 
 
-def test_text_is_for_people_and_chatter_is_kept_down(
-    log: logging.Logger, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_is_for_people_without_chatter(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
     """kopf says a line per object and event; nobody asked."""
     logs.configure(level="debug", form="text")
     logging.getLogger("kopf.objects").info("chatter")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodegauge_operator.kube.reports import difference, without_nulls
-from support import tried
 from support.api_server import merged
+from support.properties import tried
 
 LEAVES = st.sampled_from(["", "a", "b", 7, 8, 2.5])
 KEYS = st.sampled_from("xyz")

@@ -19,10 +19,10 @@ import support.results as made
 from nodegauge_contract import NcclResult, Problem, ProblemKind, Result, Skip
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from support import make_policy, tried
 from support.nccl_nodes import FAST, SLOW, STRICT, skipping
-from support.objects import APod
+from support.objects import APod, make_policy
 from support.planner_loop import PlannerLoop
+from support.properties import tried
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,7 @@ NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
 def probe(operator: VirtualTimeOperator, node: str, name: str = names.PROBE_NCCL) -> Body:
     """One probe's status in a report; empty before its first run."""
     probes = operator.cluster.objects[REPORTS][node].get("status", {}).get("probes", ())
-    status: Body = next((p for p in probes if p["name"] == name), {})
-    return status
+    return next((p for p in probes if p["name"] == name), {})
 
 
 def sample(operator: VirtualTimeOperator, name: str, **labels: str) -> float:
@@ -43,7 +42,7 @@ async def until_held(operator: VirtualTimeOperator) -> Body:
 
 @pytest.mark.parametrize(("setting", "most"), [(1, 1), ("20%", 2), (0, 0)])
 @with_nccl
-async def test_benchmarks_keep_to_their_own_places(
+async def test_nccl_runs_keep_to_their_budget(
     operator: VirtualTimeOperator, setting: int | str, most: int
 ) -> None:
     """Each node is pulled for and measured once, so many at a time; health runs keep theirs."""
@@ -63,9 +62,7 @@ async def test_benchmarks_keep_to_their_own_places(
 
 
 @with_nccl
-async def test_a_node_is_measured_after_its_health_was_read_and_its_image_is_there(
-    operator: VirtualTimeOperator,
-) -> None:
+async def test_a_node_is_measured_after_health_and_pull(operator: VirtualTimeOperator) -> None:
     """One pod at a time, in this order, and labels that say what was measured."""
     await operator.begin(1, gpus=2, after=4 * RUN_SECONDS)
     assert [name for name, _ in operator.begun] == ["health", "pull", "nccl"]
@@ -79,7 +76,7 @@ async def test_a_node_is_measured_after_its_health_was_read_and_its_image_is_the
 
 @pytest.mark.parametrize("seen", ["first its mark, then its end", "its end alone"])
 @with_nccl
-async def test_a_preempted_benchmark_is_seen_although_its_pod_is_gone(
+async def test_a_preempted_run_is_seen_after_its_pod_is_gone(
     operator: VirtualTimeOperator, seen: str
 ) -> None:
     """The scheduler marks and deletes it within a second: both watch events, or only the last, tell why."""

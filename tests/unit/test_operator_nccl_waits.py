@@ -67,8 +67,7 @@ async def test_a_busy_cluster_is_asked_ever_less(operator: VirtualTimeOperator) 
     count = 3
     operator.nodes(count, gpus=2)
     operator.cluster.add_policy(
-        budget={"concurrentNcclProbes": 1, "concurrentProbes": "100%"},
-        probes={"health": {"interval": "24h"}},
+        budget={"concurrentNcclProbes": 1, "concurrentProbes": "100%"}, probes={"health": {"interval": "24h"}}
     )
     never_ending(operator, names.PROBE_NCCL)
     operator.start()

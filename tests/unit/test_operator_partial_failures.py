@@ -6,8 +6,8 @@ import pytest
 
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Forbidden, KubeError, Refused
-from support import INTERVAL, MINUTE
 from support.api_server import NODES, POLICIES, REPORTS
+from support.objects import INTERVAL, MINUTE
 from support.operator import SteppedOperator, one_node
 
 NODE = f"{NODES}/node-1"
@@ -20,9 +20,7 @@ def operator() -> SteppedOperator:
 
 
 @pytest.mark.parametrize("error", [Refused("denied by webhook x"), Forbidden("denied by policy x")])
-def test_a_node_patch_that_is_refused_holds_no_pod_and_is_said_in_the_report(
-    operator: SteppedOperator, error: KubeError
-) -> None:
+def test_a_refused_node_patch_is_in_the_report(operator: SteppedOperator, error: KubeError) -> None:
     """An admission webhook that denies our label costs the label, not the policy's only slot."""
     operator.refuse("PATCH", NODE, error)
     operator.run()

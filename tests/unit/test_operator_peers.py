@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nodegauge_operator.api.report import BandwidthStatus, ReportStatus
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.node_counts import MAX_VALUES, Peers
-from support import make_node, make_report
+from support.objects import make_node, make_report
 
 
 class PeerGroup:

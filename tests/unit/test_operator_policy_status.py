@@ -12,10 +12,10 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
-from support import NOW
 from support.api_server import NODES, POLICIES
 from support.client import unavailable
 from support.cluster import FakeCluster
+from support.objects import NOW
 from support.operator import SteppedOperator
 from support.virtual_time import drive
 
@@ -60,8 +60,7 @@ class PolicyOperator(SteppedOperator):
 
     def written(self, name: str = "default") -> dict[str, Any]:
         """The policy's status in the cluster."""
-        status: dict[str, Any] = self.cluster.objects[POLICIES][name]["status"]
-        return status
+        return self.cluster.objects[POLICIES][name]["status"]
 
     def ready(self, name: str = "default") -> tuple[str, str]:
         """Status and reason of its condition Ready."""
@@ -148,9 +147,7 @@ def test_what_somebody_changed_in_a_policy_is_answered_at_once(operator: PolicyO
     assert operator.ready() == ("False", "Invalid")
 
 
-def test_a_count_looks_at_the_nodes_that_changed_alone(
-    operator: PolicyOperator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_count_reads_changed_nodes_only(operator: PolicyOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5,000 nodes a handful changes in a second; the counts equal those of a fresh look at all."""
     operator.cluster.add_policy()
     operator.cluster.add_policy("gold", nodeSelector={"matchLabels": {"tier": "gold"}}, priority=5)

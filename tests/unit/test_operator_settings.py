@@ -121,7 +121,7 @@ def test_values_out_of_range_are_refused(name: str, value: str) -> None:
         parse(NEEDED | {name: value})
 
 
-def test_bad_settings_end_the_process_with_2(
+def test_bad_settings_exit_with_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before anything is contacted, in words, without a traceback."""

@@ -11,9 +11,9 @@ import pytest
 
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import NotFound
-from support import INTERVAL
 from support.api_server import NODES, PODS, POLICIES, REPORTS
 from support.client import unavailable
+from support.objects import INTERVAL
 from support.virtual_operator import LATENCY, RUN_SECONDS, VirtualTimeOperator, on_virtual_time, refusing
 
 
@@ -65,13 +65,7 @@ async def test_missing_crds_are_waited_for(operator: VirtualTimeOperator) -> Non
 
 
 @pytest.mark.parametrize(
-    ("nodes", "setting", "most"),
-    [
-        (30, "10%", 3),
-        (30, 4, 4),
-        (30, 0, 0),
-        (60, "100%", 50),
-    ],
+    ("nodes", "setting", "most"), [(30, "10%", 3), (30, 4, 4), (30, 0, 0), (60, "100%", 50)]
 )
 @on_virtual_time
 async def test_no_more_probes_at_a_time_than_the_budget_has_places(

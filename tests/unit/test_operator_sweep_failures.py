@@ -34,9 +34,7 @@ async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator:
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 @on_virtual_time
-async def test_refused_creates_become_rare_and_cause_no_list(
-    operator: VirtualTimeOperator, status: int
-) -> None:
+async def test_refused_creates_become_rare(operator: VirtualTimeOperator, status: int) -> None:
     """A webhook that is down, an API server that is full: a few calls per node and hour, and no full list,
     the last thing that an API server needs which does not keep up."""
     operator.client.refuse = refusing(unavailable(status), "POST", PODS)
@@ -91,9 +89,7 @@ async def test_an_error_in_the_loop_itself_ends_the_task(operator: VirtualTimeOp
 
 
 @on_virtual_time
-async def test_a_gap_wakes_a_sleeping_sweep(
-    operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_gap_wakes_the_sweep(operator: VirtualTimeOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the sweep is set to wake once in five minutes."""
     monkeypatch.setattr(
         "support.operator.SETTINGS", slow := replace(SETTINGS, sweep_interval=300.0, relist_interval=86_400.0)

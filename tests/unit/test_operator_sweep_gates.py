@@ -72,7 +72,6 @@ class Watched:
     def condition(self) -> dict[str, Any]:
         """The policy's condition about its budget."""
         status = self.operator.cluster.objects[POLICIES]["default"]["status"]
-        condition: dict[str, Any]
         (condition,) = [c for c in status["conditions"] if c["type"] == "GatesWithinBudget"]
         return condition
 
@@ -82,8 +81,7 @@ def _taints(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _desired_taints(body: dict[str, Any]) -> list[dict[str, Any]]:
-    taints: list[dict[str, Any]] = body.get("status", {}).get("desired", {}).get("taints", [])
-    return taints
+    return body.get("status", {}).get("desired", {}).get("taints", [])
 
 
 @on_virtual_time

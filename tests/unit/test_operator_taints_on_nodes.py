@@ -10,10 +10,10 @@ import pytest
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Refused
 from nodegauge_operator.names import Reason
-from support import INTERVAL, MINUTE
 from support.api_server import NODES, POLICIES, REPORTS
 from support.cluster import FakeCluster
 from support.judging import listening, saying
+from support.objects import INTERVAL, MINUTE
 from support.operator import SteppedOperator
 
 HOUR, GRACE = 60 * MINUTE, 10 * MINUTE

@@ -18,11 +18,12 @@ import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState
 from nodegauge_operator.kube.errors import KubeError
-from support import INTERVAL, tried
 from support.api_server import NODES, PODS, REPORTS
 from support.cluster import FakeCluster
 from support.judging import listening, saying
+from support.objects import INTERVAL
 from support.operator import HEALTH, SteppedOperator
+from support.properties import tried
 from support.virtual_time import Turn
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodegauge_operator.reconcile.workqueue import STALE_ENTRIES, Priority, WorkQueue
-from support import tried
+from support.properties import tried
 
 NOBODY: frozenset[str] = frozenset()
 

@@ -35,8 +35,7 @@ def judged(text: str) -> dict:  # type: ignore[type-arg]
     """The judgement as JSON."""
     outcome = judge(text, "--format", "json")
     assert outcome.exit_code in (0, 1, 3), outcome.output
-    document: dict = json.loads(outcome.output)  # type: ignore[type-arg]
-    return document
+    return json.loads(outcome.output)  # type: ignore[type-arg]
 
 
 def read(name: str) -> str:

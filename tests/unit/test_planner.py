@@ -15,19 +15,22 @@ from nodegauge_operator.core import planner
 from nodegauge_operator.core.planner import next_step, wake_at
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.registry import KINDS
-from support import (
+from support.objects import (
+    BUSY,
     INTERVAL,
+    LOST,
     MINUTE,
     NOW,
     STALE,
+    AReport,
     make_context,
     make_node,
     make_pod,
     make_policy,
     make_report,
     make_snapshot,
+    read,
 )
-from support.objects import BUSY, LOST, AReport, read
 
 NONE: frozenset[str] = frozenset()
 

@@ -10,9 +10,8 @@ from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.pod_outcome import RunEnd, ending, wake_at
-from support import NOW, make_node, make_pod
 from support.messages import hostile
-from support.objects import APod
+from support.objects import NOW, APod, make_node, make_pod
 
 DEADLINE = 60.0
 OVERTIME = 60.0

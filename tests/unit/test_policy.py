@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from nodegauge_operator.api.policy import Mode, PolicyInvalid, Selector, parse, ranked, seconds
-from support import make_policy, tried
+from support.objects import make_policy
+from support.properties import tried
 
 
 def body(**spec: Any) -> dict[str, Any]:

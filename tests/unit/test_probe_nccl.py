@@ -14,7 +14,6 @@ from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, Outcome
 from nodegauge_operator.names import Reason
-from support import NOW, make_policy
 from support.nccl_nodes import (
     BUSY,
     DAY,
@@ -30,6 +29,7 @@ from support.nccl_nodes import (
     read,
     skipping,
 )
+from support.objects import NOW, make_policy
 
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 INTERCONNECT = (names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, names.LABEL_EVIDENCE, "interconnect")

@@ -14,9 +14,8 @@ from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.nccl.probe import ENGINES
 from nodegauge_probes.settings import parse
-from support import make_context, make_policy
 from support.nccl_nodes import IMAGE, INSTALLED, NODE
-from support.objects import ANode
+from support.objects import ANode, make_context, make_policy
 
 NCCL_PROFILES = pytest.mark.parametrize("probe", [names.PROBE_PULL, names.PROBE_NCCL])
 
@@ -35,7 +34,6 @@ def pod(
 def container(manifest: dict[str, Any]) -> dict[str, Any]:
     """Its only container."""
     (only,) = manifest["spec"]["containers"]
-    assert isinstance(only, dict)
     return only
 
 

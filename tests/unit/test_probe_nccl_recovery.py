@@ -18,7 +18,6 @@ from nodegauge_operator.api.report import NEVER, GateState, Outcome, ReportStatu
 from nodegauge_operator.core.actions import DeletePod, PatchReport
 from nodegauge_operator.core.planner import next_step
 from nodegauge_operator.core.probes.nccl import image_is_there
-from support import MINUTE, NOW, make_pod, make_policy, make_snapshot
 from support.nccl_nodes import (
     DAY,
     FAST,
@@ -33,7 +32,7 @@ from support.nccl_nodes import (
     nccl_node,
     skipping,
 )
-from support.objects import ANode, APolicy
+from support.objects import MINUTE, NOW, ANode, APolicy, make_pod, make_policy, make_snapshot
 
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
 TOLD_OFF = make_policy().of({"probes": {"nccl": {"environment": {"NCCL_P2P_DISABLE": "1"}}}})

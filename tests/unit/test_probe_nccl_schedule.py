@@ -19,7 +19,6 @@ from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.nccl_eligibility import hindrance
 from nodegauge_operator.core.planner import next_step, wake_at
 from nodegauge_operator.core.probes.registry import KINDS
-from support import DEFAULTS, MINUTE, NOW, make_node, make_pod, make_policy, make_snapshot
 from support.nccl_nodes import (
     BUSY,
     DAY,
@@ -35,7 +34,7 @@ from support.nccl_nodes import (
     nccl_node,
     skipping,
 )
-from support.objects import ANode
+from support.objects import DEFAULTS, MINUTE, NOW, ANode, make_node, make_pod, make_policy, make_snapshot
 
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 

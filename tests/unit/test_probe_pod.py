@@ -13,8 +13,8 @@ from nodegauge_operator import names
 from nodegauge_operator.core.model import ProbeDefaults, pod_view
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
-from support import DEFAULTS, make_context, make_node, make_policy, tried
-from support.objects import APolicy
+from support.objects import DEFAULTS, APolicy, make_context, make_node, make_policy
+from support.properties import tried
 
 NODE = make_node("gpu-7.example.com")
 
@@ -35,7 +35,6 @@ def templated(**template: Any) -> dict[str, Any]:
 def container(manifest: dict[str, Any]) -> dict[str, Any]:
     """Its only container."""
     (only,) = manifest["spec"]["containers"]
-    assert isinstance(only, dict)
     return only
 
 

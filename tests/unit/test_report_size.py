@@ -16,11 +16,11 @@ from nodegauge_judge import Finding, Severity, judge_health
 from nodegauge_operator.api.report import Outcome, ReportStatus
 from nodegauge_operator.core import gates, report_size
 from nodegauge_operator.core.pod_outcome import RunEnd
-from support import INTERVAL, NOW, make_node, make_policy, make_report, tried
 from support.judging import MARK, listening
 from support.nccl_nodes import IMAGE, nccl_node
 from support.nccl_nodes import NODE as MEASURED_BY_NCCL
-from support.objects import AReport
+from support.objects import INTERVAL, NOW, AReport, make_node, make_policy, make_report
+from support.properties import tried
 
 NODE = make_node()
 MEMORY = "x" * 2000

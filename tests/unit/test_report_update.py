@@ -12,8 +12,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, stamp
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
-from support import INTERVAL, NOW, make_node, make_policy, make_report
-from support.objects import BUSY, LOST, AReport, read
+from support.objects import BUSY, INTERVAL, LOST, NOW, AReport, make_node, make_policy, make_report, read
 
 NODE = make_node()
 CAPPED = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
