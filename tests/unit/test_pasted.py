@@ -10,20 +10,86 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import support.results as made
 from nodegauge_cli.__main__ import main
+from nodegauge_contract import Result as Document
+from nodegauge_contract import render_matrix
+from nodegauge_contract.pasted.document import PasteError, result
+from nodegauge_judge import judge_health
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 NVLINK, PAIRS, PCIE = "nvlink", "nvlink-pairs", "pcie"
+CUT = "cut"
 TABLES: dict[str, str | None] = {
-    # file: the class that a careful reader gives it, without this program; None for no class
+    # file: the class that a careful reader gives it; None: no class; CUT: parts of the table are missing
     "topo-m_2gpu_nv2.txt": NVLINK,
     "topo-m_2gpu_phb.txt": PCIE,
-    "topo-m_dgx1-v100x8_ib.txt": NVLINK,  # NV1 and NV2 in a mesh; 0-1-5-4-6-7-3-2-0 is a ring of links
+    "topo-m_dgx1-v100x8_ib.txt": NVLINK,  # 0-1-5-4-6-7-3-2-0 is a ring over NV1 and NV2
     "topo-m_gb200x4_nvsentinel.txt": NVLINK,
     "topo-m_h100x8_wrapped-header_nvsentinel.txt": NVLINK,
+    "pasted/a100-mig_L.txt": None,  # MIG is on: links read as down
+    "pasted/a100x2-of-8_nv12_blank-affinity.txt": NVLINK,
+    "pasted/a100x4-of-8_nv12_with-L.txt": NVLINK,
+    "pasted/a100x8_cut.txt": CUT,
+    "pasted/a100x8_glued_cut.txt": CUT,
+    "pasted/a4000x4_node.txt": PCIE,
+    "pasted/ac922_v100x4_nv3-pairs.txt": PAIRS,
+    "pasted/azure-m60x2_soc.txt": PCIE,
+    "pasted/bridged-nv4-pairs_p2p-cns.txt": PAIRS,
+    "pasted/dgx-h100_documentation.txt": NVLINK,
+    "pasted/dgx2_v100x16_cut.txt": CUT,
+    "pasted/eight-gpus_sys_header-without-indent_cut.txt": CUT,
+    "pasted/five-gpus_p2p-p.txt": PCIE,
+    "pasted/four-gpus_pix-phb_lmdeploy.txt": PCIE,
+    "pasted/h100x4_nv18_blank-affinity.txt": NVLINK,
+    "pasted/h100x4_nv6_nics.txt": NVLINK,
+    "pasted/h100x8_glued-nics.txt": NVLINK,  # the rows of the GPUs are whole, that of a NIC is not
+    "pasted/h100x8_nics.txt": NVLINK,
+    "pasted/k80x2_mlx4.txt": PCIE,
+    "pasted/k80x8_mlx4.txt": CUT,
+    "pasted/ompi-users_k-soc.html": PCIE,
+    "pasted/one-gpu.txt": None,
+    "pasted/rtx3090x2_nv4_nvlink-s.txt": NVLINK,
+    "pasted/rtx3090x2_sys_blank-numa.txt": PCIE,
+    "pasted/rtx4090x8_sys.txt": PCIE,
+    "pasted/rtx5060tix4_phb_p2p-rw-ok.txt": PCIE,
+    "pasted/rtx5070x2_header-behind-prompt.txt": PCIE,
+    "pasted/rtx5090x2_phb_p2p-gns.txt": PCIE,
+    "pasted/seven-gpus_nv18_one-missing.txt": NVLINK,  # of the seven that are there
+    "pasted/seven-gpus_pix-phb.txt": PCIE,
+    "pasted/six-gpus_nv4-pairs.txt": PAIRS,
+    "pasted/three-gpus_glued-cells.txt": PCIE,
+    "pasted/three-gpus_markdown-table.txt": PCIE,
+    "pasted/two-gpus_cpu-row.txt": NVLINK,
+    "pasted/two-gpus_nics_collapsed-spaces.txt": PCIE,
+    "pasted/two-gpus_node_p2p-ns_wrapped-legend.txt": PCIE,
+    "pasted/v100x4_delos_ring.txt": NVLINK,  # 0-1-3-2-0
+    "pasted/v100x4_p3_nv1-nv2.txt": NVLINK,
 }
-EXIT_UNKNOWN = 3
+RATES = {  # GB/s per GPU one way, where the paste names the model
+    "pasted/a100x4-of-8_nv12_with-L.txt": 300,
+    "pasted/rtx3090x2_nv4_nvlink-s.txt": 56,
+}
+READINGS: dict[str, tuple[str, set[str]]] = {
+    # file: the verdict and the codes of fail and warn that a careful reader gives it
+    "nvidia-smi-qx_rtx3060.xml": ("pass", set()),
+    "nvidia-smi-qx_gtx1660ti.xml": ("pass", set()),
+    "nvidia-smi-qx_rtx4000ada.xml": ("pass", set()),
+    "nvidia-smi-qx_tesla-t4.xml": ("pass", set()),
+    "nvidia-smi-qx_a100-sxm4.xml": ("unknown", {"paste-incomplete"}),  # one of four GPUs
+    "pasted/q_gh200_healthy-idle.txt": ("warn", {"power-cap-low"}),  # 700 of 900 W
+    "pasted/q_vgpu_v100d-8c.txt": ("unknown", {"paste-without-health"}),  # no temperature, no reasons
+    "pasted/q-temperature_mx330_hot.txt": ("unknown", {"hot", "paste-without-health"}),
+    "pasted/q-temperature_two-gpus_hot.txt": ("unknown", {"hot", "memory-hot", "paste-without-health"}),
+    "pasted/q-performance_grep_hw-thermal.txt": ("unknown", {"hw-thermal-slowdown", "paste-without-health"}),
+    # a brake on an idle GPU and heat on a GPU of unknown load are no warnings
+    "pasted/q-performance_two-gpus_power-brake.txt": ("unknown", {"paste-without-health"}),
+    "pasted/q-rows_remap-failed.txt": ("fail", {"row-remap", "paste-without-health"}),
+    "pasted/q-ecc_h100_uncorrectable.txt": ("fail", {"row-remap", "ecc", "paste-without-health"}),
+    "pasted/smi_gpu-lost.txt": ("fail", {"gpu-lost"}),
+    "pasted/smi_unknown-error.txt": ("unknown", {"gpu-unreadable"}),
+}
 
 
 def judge(text: str, *options: str) -> Result:
@@ -45,8 +111,10 @@ def read(name: str) -> str:
 
 def class_of(text: str) -> str | None:
     """The class, or None where there is none or the paste is refused."""
-    outcome = judge(text, "--format", "json")
-    return json.loads(outcome.output)["interconnect"]["class"] if outcome.exit_code != 2 else None
+    try:
+        return judge_health(result(text)).interconnect.klass
+    except PasteError:
+        return None
 
 
 @pytest.mark.parametrize(("name", "klass"), TABLES.items(), ids=TABLES)
@@ -54,11 +122,32 @@ def test_a_table_has_the_class_that_a_careful_reader_gives_it(name: str, klass: 
     """The class is marked as pasted and says what is not known; the health stays unknown."""
     judgement = judged(read(name))
     interconnect = judgement["interconnect"]
-    assert interconnect["class"] == klass, interconnect["message"]
+    assert interconnect["class"] == (None if klass == CUT else klass), interconnect["message"]
     assert judgement["verdict"] == "unknown"
-    if klass is not None:
+    if interconnect["class"] is not None:
         assert interconnect["evidence"] == "pasted"
         assert interconnect["message"].endswith("(from a pasted table: P2P and fabric not known)")
+    assert interconnect["nvlinkGbps"] == RATES.get(name)
+    assert (klass == CUT) == ("the table is cut" in interconnect["message"])
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "codes"), [(name, *row) for name, row in READINGS.items()], ids=READINGS
+)
+def test_readings_have_the_verdict_that_a_careful_reader_gives_them(
+    name: str, verdict: str, codes: set[str]
+) -> None:
+    """A PASS says what it does not cover, and every finding what it rests on."""
+    judgement = judged(read(name))
+    findings = judgement["findings"]
+    assert judgement["verdict"] == verdict
+    assert {finding["code"] for finding in findings if finding["severity"] != "info"} == codes
+    assert all("pasted table" in finding["evidence"]["source"] for finding in findings)
+    assert judgement["answers"] == {}
+    if verdict == "pass":
+        assert "nothing wrong in the pasted text" in judgement["summary"]
+        covered = [finding["message"] for finding in findings if finding["code"] == "pasted"]
+        assert "does not cover: " in covered[0]
 
 
 MANGLED = {
@@ -82,7 +171,7 @@ MANGLED = {
         text + "\nLegend:\n\n  X    = Self\n  SYS  = Connection\n  PIX  = x\n  NV#  = y\n"
     ),
 }
-KEPT = [name for name, klass in TABLES.items() if klass is not None]
+KEPT = [name for name, klass in TABLES.items() if klass in (NVLINK, PAIRS, PCIE)]
 
 
 @pytest.mark.parametrize("mangle", MANGLED.values(), ids=MANGLED)
@@ -97,7 +186,7 @@ def test_damage_gives_the_same_class_or_none(name: str) -> None:
     """Characters, lines and columns that are lost, doubled, wrapped or moved never make another class."""
     chance = random.Random(name)
     text = read(name)
-    for _ in range(60):
+    for _ in range(30):
         position = chance.randrange(len(text))
         length = chance.choice((1, 1, 2, 8, 80))
         damaged = chance.choice(
@@ -112,3 +201,170 @@ def test_damage_gives_the_same_class_or_none(name: str) -> None:
             )
         )
         assert class_of(damaged) in (TABLES[name], None), damaged
+
+
+def table(*rows: str, gpus: int = 2, command: str = "topo -m") -> str:
+    """The rows of a small table below its command and its header."""
+    header = " ".join(f"GPU{index}" for index in range(gpus))
+    return "\n".join(
+        [f"$ nvidia-smi {command}", header, *(f"GPU{i} {row}" for i, row in enumerate(rows)), ""]
+    )
+
+
+NV4 = table("X NV4", "NV4 X")
+P2P = {letter: table("X OK", "OK X", command=f"topo -p2p {letter}") for letter in "rwnap"}
+QUERY = read("pasted/q_gh200_healthy-idle.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "klass", "part"),
+    [
+        (NV4 + P2P["r"], NVLINK, "from a pasted table: P2P and fabric not known"),
+        (NV4 + P2P["r"] + P2P["w"] + P2P["n"], NVLINK, "from a pasted table: fabric not known"),
+        (P2P["a"] + NV4 + P2P["p"], NVLINK, "P2P and fabric not known"),
+        (
+            NV4 + P2P["n"].replace("OK", "NS"),
+            None,
+            "P2P is refused between GPU 0 and GPU 1: NVLINK (NS: not supported)",
+        ),
+        (
+            NV4 + P2P["w"].replace("OK", "CNS"),
+            None,
+            "P2P is refused between GPU 0 and GPU 1: WRITE (CNS: chipset",
+        ),
+        (
+            NV4 + P2P["r"].replace("OK", "U"),
+            None,
+            "P2P between GPU 0 and GPU 1: READ (U: unknown to the driver)",
+        ),
+        (NV4 + P2P["r"].replace("OK", "TNS").replace(" r\n", "\n"), None, "P2P between GPU 0 and GPU 1"),
+        (table("X SYS", "SYS X") + P2P["r"].replace("OK", "GNS"), PCIE, "no GPU of 2 has an active NVLink"),
+        (
+            table("X SYS", "SYS X") + P2P["n"],
+            None,
+            "P2P over NVLink is OK between GPU 0 and GPU 1, but no link",
+        ),
+        (P2P["r"], None, "the paste has no table of `nvidia-smi topo -m`"),
+        (NV4 + NV4, NVLINK, "both GPUs are joined"),
+        (NV4.replace("topo -m", "topo -mp").replace("NV4", "SYS"), None, "hides NVLinks"),
+        (
+            table("X SYS", "SYS X") + "SYS = a\nPIX = b\n",
+            None,
+            "line 2: the table of `topo -mp` hides NVLinks",
+        ),
+        (NV4.replace("topo -m", "topo -mp").replace("NV4", "SYS") + NV4, NVLINK, "both GPUs are joined"),
+        (table("X NV12", "NV1\n2 X"), None, "line 4: the table is cut: row GPU1 has 1 of 2 cells, then 2"),
+        (
+            table("X NV12 NV8", "NV12 X NV9", "NV8 NV9 X", gpus=3),
+            None,
+            "fit neither NVSwitches nor direct links",
+        ),
+        (
+            table("X NV18 ...", "NV18 X ...", gpus=2).replace("GPU1\n", "GPU1 ... GPU7\n", 1),
+            None,
+            "columns were left out",
+        ),
+        (table("X SYS", "PHB X"), None, "line 4: GPU1 to GPU0 is PHB, but GPU0 to GPU1 is SYS"),
+        (
+            table("X SYS SYS", "SYS X SYS"),
+            None,
+            "line 3: row GPU0 has more cells than the header has columns",
+        ),
+        (table("SYS X", "X SYS"), None, "line 3: expected X, and only there, where row and column are GPU0"),
+    ],
+    ids=range(20),
+)
+def test_tables_are_read_together(text: str, klass: str | None, part: str) -> None:
+    """What one table says counts for the other; what contradicts or hides something takes the class."""
+    interconnect = judged(text)["interconnect"]
+    assert interconnect["class"] == klass
+    assert part in interconnect["message"]
+
+
+def test_readings_give_a_table_its_rate() -> None:
+    """`topo -m` followed by `-q` of the same GPUs: the class, the rate of the model, the health."""
+    second = (
+        QUERY[QUERY.index("GPU 00000000") :].replace("00000000:DD", "00000000:DE").replace("33a7", "33a8")
+    )
+    both = (QUERY + second).replace(": 1\n", ": 2\n", 1).replace("480GB", "144G HBM3e")
+    judgement = judged(table("X NV18", "NV18 X") + "$ nvidia-smi -q\n" + both)
+    assert judgement["interconnect"]["nvlinkGbps"] == 450
+    assert judgement["interconnect"]["message"].endswith("(from a pasted table: P2P not known)")
+    assert [gpu["pci"] for gpu in judgement["gpus"]] == ["0000:dd:00.0", "0000:de:00.0"]
+    assert judgement["verdict"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (NV4 + NV4.replace("NV4", "SYS"), "line 6: a table that differs from the one in line 2"),
+        (
+            table("X NV4 NV4", "NV4 X NV4", "NV4 NV4 X", gpus=3) + P2P["r"],
+            "line 7: this table has 2 GPUs, the table in line 2 has 3",
+        ),
+        (NV4 + QUERY, "line 2: this table has 2 GPUs, `nvidia-smi -q` has 1"),
+        (
+            QUERY + QUERY,
+            "GPU 00000000:dd:00.0 again, after line 8: judge outputs of different times or machines",
+        ),
+        (
+            QUERY + QUERY[QUERY.index("    Product Name") :],
+            "a second GPU without its line `GPU 00000000:3B:00.0` above it",
+        ),
+        (
+            read("nvidia-smi-qx_rtx3060.xml").replace("</fan_speed>", "", 1),
+            "line 317: not XML (mismatched tag",
+        ),
+        ("nvidia-smi says no", "expected the table of `nvidia-smi topo -m` with its header `GPU0 GPU1 ...`"),
+    ],
+    ids=range(7),
+)
+def test_what_cannot_be_read_is_named_with_exit_code_2(text: str, part: str) -> None:
+    """The message names the line and the way out."""
+    outcome = judge(text)
+    assert (outcome.exit_code, part in " ".join(outcome.output.split())) == (2, True), outcome.output
+
+
+def test_a_paste_has_no_earlier_result(tmp_path: Path) -> None:
+    """Nobody knows what happened between two pastes, so that counters cannot be compared."""
+    (tmp_path / "before.txt").write_text(QUERY)
+    outcome = judge(QUERY, "--before", str(tmp_path / "before.txt"))
+    assert outcome.exit_code == 2
+    assert "--before is for results of probes" in outcome.output
+
+
+@pytest.mark.parametrize("name", ["pasted/q_gh200_healthy-idle.txt", "nvidia-smi-qx_rtx3060.xml"])
+def test_output_of_q_that_is_cut_is_unknown(name: str) -> None:
+    """Whatever is missing could be the sick part; before the first GPU there is nothing to judge."""
+    text = read(name)
+    for position in range(100, len(text) - 200, 97):
+        outcome = judge(text[:position], "--format", "json")
+        assert outcome.exit_code in (2, 3), text[position - 80 : position]
+
+
+@pytest.mark.parametrize(
+    "mangle", [MANGLED[name] for name in ("single spaces", "quoted", "time stamps", "CRLF")]
+)
+@pytest.mark.parametrize("name", READINGS)
+def test_what_a_paste_adds_does_not_change_readings(name: str, mangle) -> None:  # type: ignore[no-untyped-def]
+    """Indentation, quotes and time stamps carry no value."""
+    judgement = judged(mangle(read(name)))
+    codes = {finding["code"] for finding in judgement["findings"] if finding["severity"] != "info"}
+    assert (judgement["verdict"], codes) == READINGS[name]
+
+
+DGX_2 = made.switched(16, name="Tesla V100-SXM3-32GB", links=6, mbps=25_781)
+MACHINES = {
+    "DGX-2": DGX_2,
+    "DGX-1": made.dgx1(),
+    "HGX A100 4": made.hgx_a100_4(),
+    "H100": made.h100(),
+    "bridged pairs": made.a100_bridged_pairs(),
+    "PCIe": made.phb(),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_the_matrix_that_nodegauge_prints_can_be_pasted(machine: Document) -> None:
+    """It gives the class of the document that it shows."""
+    assert class_of(render_matrix(machine)) == judge_health(machine).interconnect.klass

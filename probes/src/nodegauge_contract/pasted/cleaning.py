@@ -33,12 +33,16 @@ _PREFIX = re.compile(
 """Quote marks; prefixes of kubectl logs, mpirun, journald, srun and docker build; plain time stamps."""
 
 
+MAX_LINE = 16_384
+"""Characters of a line that are read; a whole table on one line has about 4,000."""
+
+
 def lines(text: str) -> list[str]:
     """The lines of a paste, cleaned, in their order: the first is line 1 of messages."""
     if "&" in text:
         text = html.unescape(text)
     text = _TAG.sub(" ", _BREAK.sub("\n", text)).translate(_INVISIBLE)
-    return [_line(line) for line in _ANSI.sub("", text).splitlines()]
+    return [_line(line[:MAX_LINE]) for line in _ANSI.sub("", text).splitlines()]
 
 
 def unquoted(text: str) -> str:

@@ -22,8 +22,12 @@ from nodegauge_contract.pasted.query import Query, QueryError, query
 from nodegauge_contract.pasted.tables import P2P_STATUS, Kind, Table, tables
 from nodegauge_contract.values import NOT_READ, Int, Problem, ProblemKind, Text, Unavailable
 
-MAX_LINES = 100_000
 _LEVELS = {letters: level for level, letters in LETTERS.items() if level} | {"SOC": 50}
+_OUTPUT = re.compile(
+    r"nvidia.smi|NVSMI LOG|device handle for|\bUUID\s*:|\bGPU0|(?:Throttle|Event) Reasons|Remapped Rows|"
+    r"Retired Pages|GPU Current Temp",
+    re.IGNORECASE,
+)
 _LISTED = re.compile(r"\s*GPU\s+(\d{1,2}):\s+(\S.{0,100}?)\s+\(UUID:\s*([^)\s]{1,80})\)")
 _MIG_LISTED = re.compile(r"\s*MIG\s+\d\S*\s+Device\s+\d+:")
 _MAX_LINKS = 18
@@ -57,16 +61,12 @@ class _Paste(Struct, kw_only=True):
 
 
 def looks_like(text: str) -> bool:
-    """Whether this may be pasted output of nvidia-smi: a table, `-q`, `-q -x`, or its messages."""
-    return (
-        re.search(r"nvidia.smi|NVIDIA-SMI|NVSMI LOG|device handle for|GPU UUID\s*:|\bGPU0", text) is not None
-    )
+    """Whether this may be output of nvidia-smi: a table, `-L`, `-q`, `-q -x`, a part of one, or a message."""
+    return _OUTPUT.search(text) is not None
 
 
 def result(text: str) -> Result:
     """The result document of a paste: probe `pasted`.  Raises `PasteError`."""
-    if text.count("\n") > MAX_LINES:
-        raise PasteError(f"more than {MAX_LINES} lines; paste the output of nvidia-smi alone")
     lines = cleaning.lines(text)
     try:
         paste = _Paste(query=query(text, lines), listed=_listed(lines))
@@ -74,7 +74,8 @@ def result(text: str) -> Result:
         raise PasteError(str(error)) from None
     for table in tables(lines):
         _add(paste, table)
-    if paste.topology is None and not (paste.p2p or paste.query.gpus or paste.query.lost or paste.problems):
+    readings = paste.query.gpus or paste.query.lost or paste.listed
+    if paste.topology is None and not (paste.p2p or readings or paste.problems):
         raise PasteError(
             "no whole output of nvidia-smi was found: expected the table of `nvidia-smi topo -m` with its "
             "header `GPU0 GPU1 ...`, or `nvidia-smi -q` from its line `NVSMI LOG` on, or `nvidia-smi -q -x`"
@@ -149,7 +150,9 @@ def _gpus(paste: _Paste) -> list[Gpu]:
             )
     if gpus:
         return gpus
-    return paste.listed if len(paste.listed) == count else [Gpu(index=index) for index in range(count)]
+    if (paste.listed and not sizes) or len(paste.listed) == count:
+        return paste.listed
+    return [Gpu(index=index) for index in range(count)]
 
 
 def _check_whole(paste: _Paste, count: int) -> None:

@@ -1,8 +1,9 @@
 """One GPU of `nvidia-smi -q` as a `Gpu`: which of its lines is which value, in which unit.
 
-A key is `section/name` of the text form or of the XML form, of every driver generation that was seen; the
-first that is there counts.  "N/A" and other words instead of a number are kept as the reason why there is no
-value.  Source: outputs of drivers 396 to 595 and the nvidia-smi manual page.
+A key is `section/name` of the text form or of the XML form, of every driver generation that was seen, or
+`*/name` where no two sections share the name; the first that is there counts.  "N/A" and other words instead
+of a number are kept as the reason why there is no value.  Source: outputs of drivers 396 to 595 and the
+nvidia-smi manual page.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from nodegauge_contract.values import NOT_READ, Int, Text, Unavailable
 Values = Mapping[str, str]
 Keys = tuple[str, ...]
 
-_YES_NO = {"yes": 1, "no": 0, "enabled": 1, "disabled": 0, "active": 1, "not active": 0}
+_YES_NO = {"yes": 1, "no": 0, "enabled": 1, "disabled": 0}
 _RECOVERY = {
     "none": 0, "reset": 1, "gpu reset": 1, "reboot": 2, "node reboot": 2, "drain p2p": 3,
     "drain and reset": 4,
@@ -144,30 +145,30 @@ _CORRECTED = ("sram_correctable", "dram_correctable", "single_bit/total")
 
 def gpu(index: int, text: GpuText) -> Gpu:
     """The GPU's readings; what its text lacks is "not read"."""
-    values = text.values
+    values, events = text.values, _events(text.values)
     return Gpu(
         index=index,
-        uuid=_text(values, ("/gpu_uuid", "/uuid")),
-        name=_text(values, ("/product_name",)),
-        pci=pci(text.pci),
-        vbios=_text(values, ("/vbios_version",)),
-        architecture=_word(values, ("/product_architecture",), _ARCHITECTURES),
+        uuid=_text(values, ("*/gpu_uuid", "*/uuid")),
+        name=_text(values, ("*/product_name",)),
+        pci=pci(text.pci) if text.pci else NOT_READ,
+        vbios=_text(values, ("*/vbios_version",)),
+        architecture=_word(values, ("*/product_architecture",), _ARCHITECTURES),
         memory_mib=_number(values, ("fb_memory_usage/total",)),
         mig=_mig(values),
         pcie=Pcie(**_group(values, _PCIE)),
         fabric=_fabric(values),
         temperature=Temperature(**_group(values, _TEMPERATURE)),
         power=Power(**_in_sections(values, _POWER, _POWER_SECTIONS, factor=1000)),
-        clocks=Clocks(**_group(values, _CLOCKS), pstate=_number(values, ("/performance_state",))),
-        events=_events(values),
+        clocks=Clocks(**_group(values, _CLOCKS), pstate=_number(values, ("*/performance_state",))),
+        events=events,
         counters=Counters(**_in_sections(values, _COUNTERS, ("clocks_event_reasons_counters",), factor=1000)),
         ecc=_ecc(values),
         repair=Repair(
             **_group(values, _REPAIR),
             **{name: _word(values, keys, _YES_NO) for name, keys in _REPAIR_FLAGS.items()},
-            action=_word(values, ("/gpu_recovery_action",), _RECOVERY),
+            action=_word(values, ("*/gpu_recovery_action",), _RECOVERY),
         ),
-        window=_window(values),
+        window=_window(values, events),
         virtualization=_word(values, ("gpu_virtualization_mode/virtualization_mode",), _VIRTUALIZATION),
     )
 
@@ -193,22 +194,22 @@ def _events(values: Values) -> ClocksEvents:
                 continue
             name = key.rpartition("/")[2]
             name = re.sub(r"^clocks_(?:throttle|event)_reason_", "", name)
-            state = _YES_NO.get(value.lower())
+            state = re.match(r"(Not )?Active\b", value)
             if name in _REASONS and state is not None:
-                states[_REASONS[name]] = bool(state)
+                states[_REASONS[name]] = state[1] is None
     if not states:
         return ClocksEvents()
     seen = [ReasonSeen(bit=bit, samples=1, longest=1) for bit, active in sorted(states.items()) if active]
     return ClocksEvents(supported=sum(states), read=1, seen=seen)
 
 
-def _window(values: Values) -> Window | None:
-    """A window of one sample: the utilisation and the P-state of that moment."""
-    used = _number(values, ("utilization/gpu", "utilization/gpu_util"))
-    pstate = _number(values, ("/performance_state",))
-    if not isinstance(used, int) and not isinstance(pstate, int):
+def _window(values: Values, events: ClocksEvents) -> Window | None:
+    """A window of one sample: the reasons, the utilisation and the P-state of that moment."""
+    used = _span(_number(values, ("utilization/gpu", "utilization/gpu_util")))
+    pstate = _span(_number(values, ("*/performance_state",)))
+    if used is None and pstate is None and not isinstance(events.read, int):
         return None
-    return Window(seconds=0, samples=1, utilization=_span(used), pstate=_span(pstate))
+    return Window(seconds=0, samples=1, utilization=used, pstate=pstate)
 
 
 def _span(value: Int) -> Span | None:

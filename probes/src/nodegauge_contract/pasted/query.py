@@ -1,8 +1,8 @@
 """`nvidia-smi -q` and `nvidia-smi -q -x`, as people paste them, as one flat set of values per GPU.
 
-A value has the key `section/name`, in the words of the output, lower case, with underscores.  Text is read by
-the order of its headings, not by its indentation, which pastes lose; so both forms are read alike, and
-`fields` maps their keys.
+A value has the keys `section/name` and `*/name`, in the words of the output, lower case, with underscores.
+Text is read by the order of its headings, not by its indentation, which pastes lose; so both forms are read
+alike, and `fields` maps their keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ NESTED = frozenset({"volatile", "aggregate"})
 """Sections whose name is needed in the key of what is two levels below them (ECC errors)."""
 _GPU = re.compile(r"\s*GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$")
 _VALUE = re.compile(r"\s*([A-Za-z][^:]{0,80}?)\s*:(?:\s+(.*))?$")
-_HEADING = re.compile(r"\s*[A-Z][\w ./()-]{1,60}\s*$")
+_HEADING = re.compile(r"\s*[A-Za-z][\w ./()-]{1,60}\s*$")
+_SECTION = re.compile(
+    r"\s*(?:Clocks (?:Throttle|Event) Reasons|Temperature|(?:GPU )?Power Readings|E[Cc][Cc] (?:Mode|Errors)|"
+    r"Remapped Rows|Retired Pages)\s*:?\s*$"
+)
+"""What starts a part of the output that somebody cut out with grep, without the line of its GPU."""
 _START = re.compile(r"=+\s*NVSMI LOG\s*=+")
 _COMMAND = re.compile(r"(?:[$#%>]|PS .*>)\s*\S+|.*\bnvidia-smi\s+\S")
 _LOST = re.compile(
@@ -75,7 +80,7 @@ def query(text: str, lines: Sequence[str]) -> Query:
 def _check(output: Query) -> None:
     seen: dict[str, int] = {}
     for gpu in output.gpus:
-        if gpu.pci in seen:
+        if gpu.pci and gpu.pci in seen:
             raise QueryError(
                 f"line {gpu.line}: GPU {gpu.pci} again, after line {seen[gpu.pci]}: judge outputs of "
                 "different times or machines separately"
@@ -99,7 +104,14 @@ def _read_text(output: Query, lines: Sequence[str]) -> None:
         elif match := _GPU.match(line):
             gpu, section, outer, started = GpuText(line=number, pci=match[1].lower()), "", "", True
             output.gpus.append(gpu)
+        elif _SECTION.match(line) and (gpu is None or _is_next(gpu, _name(line))):
+            gpu, section, outer, started = GpuText(line=number, pci=""), _name(line), "", True
+            output.gpus.append(gpu)
         elif started and (match := _VALUE.match(line)) and not _COMMAND.match(line):
+            if gpu is not None and _name(match[1]) == "gpu_uuid" and "*/gpu_uuid" in gpu.values:
+                raise QueryError(
+                    f"line {number}: a second GPU without its line `GPU 00000000:3B:00.0` above it"
+                )
             _add_value(output, gpu, (outer, section, _name(match[1])), (match[2] or "").strip())
         elif gpu is not None and _HEADING.match(line):
             section = _name(line)
@@ -108,7 +120,12 @@ def _read_text(output: Query, lines: Sequence[str]) -> None:
         elif line.strip() and _COMMAND.match(line):
             gpu, started = None, False
     for gpu in output.gpus:
-        gpu.whole |= "product_name" not in gpu.values and "/product_name" not in gpu.values
+        gpu.whole |= "*/product_name" not in gpu.values
+
+
+def _is_next(gpu: GpuText, section: str) -> bool:
+    """Whether a section belongs to the next GPU, where grep left no line between two."""
+    return not gpu.pci and any(key.startswith(f"{section}/") for key in gpu.values)
 
 
 def _add_value(output: Query, gpu: GpuText | None, key: tuple[str, str, str], value: str) -> None:
@@ -120,13 +137,14 @@ def _add_value(output: Query, gpu: GpuText | None, key: tuple[str, str, str], va
         output.driver = value
     elif name == "cuda_version":
         output.cuda = value
-    elif name == "attached_gpus" and value.isdecimal():
+    elif name in ("attached_gpus", "attached_vgpus") and value.isdecimal():
         output.attached = max(int(value), output.attached or 0)
 
 
 def _put(values: dict[str, str], sections: tuple[str, str], name: str, value: str) -> None:
     """The first value of a key counts: what follows a section may reuse its names."""
     outer, section = sections
+    values.setdefault(f"*/{name}", value)
     values.setdefault(f"{section}/{name}", value)
     if outer and section != outer:
         values.setdefault(f"{outer}/{section}/{name}", value)
@@ -146,26 +164,19 @@ def _read_log(output: Query, text: str, line: int) -> None:
     parser: XMLPullParser[Any] = XMLPullParser(("end",))
     try:
         parser.feed(text)
+        elements: list[Any] = [event[-1] for event in parser.read_events()]
     except ParseError as error:
         raise QueryError(
             f"line {line + error.position[0] - 1}: not XML ({error.msg}): paste `nvidia-smi -q` without `-x`"
         ) from None
-    whole = text.endswith(_XML_END)
-    for event in parser.read_events():
-        element = event[-1]
-        if not isinstance(element, Element):
-            continue
+    for element in elements:
+        value = (element.text or "").strip()
         if element.tag == "gpu" and "id" in element.attrib:
-            output.gpus.append(
-                GpuText(line=line, pci=element.attrib["id"].lower(), values=_flat(element), whole=True)
-            )
-        elif element.tag == "driver_version":
-            output.driver = (element.text or "").strip()
-        elif element.tag == "cuda_version":
-            output.cuda = (element.text or "").strip()
-        elif element.tag == "attached_gpus" and (element.text or "").strip().isdecimal():
-            output.attached = max(int(element.text or ""), output.attached or 0)
-    if not whole and output.attached is None:
+            gpu = GpuText(line=line, pci=element.attrib["id"].lower(), values=_flat(element), whole=True)
+            output.gpus.append(gpu)
+        elif element.tag in ("driver_version", "cuda_version", "attached_gpus"):
+            _add_value(output, None, ("", "", element.tag), value)
+    if not text.endswith(_XML_END) and output.attached is None:
         output.attached = len(output.gpus) + 1
 
 

@@ -97,14 +97,17 @@ def tables(lines: Sequence[str]) -> list[Table]:
 
 
 def _body_after(lines: Sequence[str], start: int) -> int | None:
-    """The index of the line with the first row, if a header starts at `start`; else None."""
+    """The index of the line with the first row, if a header starts at `start`; else None.
+
+    A header that somebody repeats counts from its last copy on.
+    """
     if "GPU0" not in _ROW.split(lines[start], maxsplit=1)[0]:
         return None
     for index in range(start, min(len(lines), start + _HEADER_LINES)):
         if _ROW.search(lines[index]):
             return index
         text = lines[index].partition("GPU0")[2] if index == start else lines[index]
-        if re.search(r"[=:;{}()]", text) and not _ELIDED.search(text):
+        if "GPU0" in text or (re.search(r"[=:;{}()]", text) and not _ELIDED.search(text)):
             return None
     return None
 
