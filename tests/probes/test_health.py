@@ -102,12 +102,7 @@ def test_an_old_driver_is_asked_by_its_old_names(healthy: Healthy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "trio"),
-    [
-        ("570.124.06", None),
-        ("580.65.06", "251-253"),
-        ("580.82.07", "269-271"),
-    ],
+    ("driver", "trio"), [("570.124.06", None), ("580.65.06", "251-253"), ("580.82.07", "269-271")]
 )
 def test_throttle_counters_are_found_in_every_driver(probe: On, driver: str, trio: str | None) -> None:
     """Where the ids of the counters mean something else, nothing is read by them (`test_counters`)."""

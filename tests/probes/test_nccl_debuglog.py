@@ -91,11 +91,7 @@ def test_a_size_that_nobody_saw_has_no_choice() -> None:
     ("line", "channels", "nvls"),
     [
         ("16 coll channels, 16 collnet channels, 0 nvls channels, 16 p2p channels, 2 p2p", 16, False),
-        (
-            "comm 0x55, 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32",
-            24,
-            True,
-        ),
+        ("comm 0x55, 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32", 24, True),
         ("24 coll channels, 8 nvls channels, 32 p2p channels, 32 p2p channels per peer", 24, True),
     ],
 )

@@ -33,11 +33,7 @@ def ordered(**changes: object) -> Order:
 
 
 def run(
-    order: Order | str,
-    *,
-    visible: tuple[str, ...] = UUIDS,
-    libraries: Path | None = FAKES,
-    **fake: str,
+    order: Order | str, *, visible: tuple[str, ...] = UUIDS, libraries: Path | None = FAKES, **fake: str
 ) -> engines.Outcome:
     """The engine with the fake libraries; `fake`: their settings."""
     environment = {
@@ -59,13 +55,7 @@ def test_an_arm_says_who_measures_what_and_that_it_is_done() -> None:
     code, lines, printed = run(ordered())
     assert code == 0, printed
     info = lines[0].engine
-    assert info is not None
-    assert (info.name, info.version, info.nccl, info.cuda) == (
-        "nccl4py",
-        "0.6.0",
-        "2.32.3",
-        "12.9",
-    )
+    assert (info.name, info.version, info.nccl, info.cuda) == ("nccl4py", "0.6.0", "2.32.3", "12.9")
     assert tuple(info.uuids) == UUIDS
     assert phases(lines)[:3] == ["init", "load", "measure"]
     assert phases(lines)[-2:] == ["pairs", "teardown"]
@@ -105,8 +95,7 @@ def test_a_pair_matrix_is_copied() -> None:
 def test_a_pair_that_cannot_be_copied_says_why() -> None:
     """Everything else stays."""
     code, lines, _ = run(
-        ordered(cells=[CellOrder(collective="all_reduce", bytes=8, calls=2)]),
-        trouble="no-copies",
+        ordered(cells=[CellOrder(collective="all_reduce", bytes=8, calls=2)]), trouble="no-copies"
     )
     [rows] = [line.pairs for line in lines if line.pairs is not None]
     assert code == 0
@@ -167,11 +156,7 @@ def test_what_has_no_memory_is_cut() -> None:
     [
         ({"trouble": "no-libnccl"}, "no-engine", "libnccl.so.2"),
         ({"trouble": "no-driver"}, "no-engine", "NVIDIA driver library"),
-        (
-            {"trouble": "nccl-init"},
-            "nccl-error",
-            "unhandled system error (the network is down)",
-        ),
+        ({"trouble": "nccl-init"}, "nccl-error", "unhandled system error (the network is down)"),
         ({"trouble": "nccl-memory"}, "out-of-memory", "Cuda failure 2 'out of memory'"),
         ({"trouble": "async"}, "nccl-error", "remote process exited"),
         ({"bytes": "4"}, "out-of-memory", "CUDA_ERROR_OUT_OF_MEMORY"),

@@ -102,7 +102,6 @@ def test_without_all_reduce_there_is_no_engine(tmp_path: Path) -> None:
     for order in (ordered(), ordered(uuids=(), cells=())):
         code, lines, _ = run(order, tmp_path)
         failed = lines[-1].failed
-        assert failed is not None
         assert (code, failed.kind) == (1, "no-engine")
         assert f"NODEGAUGE_NCCL_TESTS={tmp_path}" in failed.message
     code, lines, _ = run(ordered(), installed(tmp_path, names=("all_reduce",)))
@@ -179,7 +178,6 @@ def test_an_order_that_cannot_be_done_is_refused(
     """With what is wrong with it."""
     _, lines, _ = run(ordered(cells=cells), installed(tmp_path))
     failed = lines[-1].failed
-    assert failed is not None
     assert (failed.kind, text in failed.message) == ("wrong-order", True)
 
 

@@ -42,24 +42,13 @@ def test_nobody_s_tuning_is_inherited() -> None:
 def test_gpus_by_uuid_in_rank_order() -> None:
     """Never by a number, which CUDA and NVML give differently."""
     env = of(ArmName.DEFAULT)
-    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == (
-        "GPU-b,GPU-a",
-        "PCI_BUS_ID",
-    )
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("GPU-b,GPU-a", "PCI_BUS_ID")
 
 
 def test_no_network_is_looked_for() -> None:
     """Loopback, no InfiniBand, no plugin; and NCCL says what it does in a file of the arm's own."""
     env = of(ArmName.DEFAULT)
-    assert (
-        env["NCCL_SOCKET_IFNAME"],
-        env["NCCL_IB_DISABLE"],
-        env["NCCL_NET_PLUGIN"],
-    ) == (
-        "lo",
-        "1",
-        "none",
-    )
+    assert (env["NCCL_SOCKET_IFNAME"], env["NCCL_IB_DISABLE"], env["NCCL_NET_PLUGIN"]) == ("lo", "1", "none")
     assert env["NCCL_DEBUG_FILE"] == "/tmp/nodegauge-x/nccl.%h.%p.log"
     assert {"INIT", "TUNING", "NVLS", "P2P", "SHM"} <= set(env["NCCL_DEBUG_SUBSYS"].split(","))
 

@@ -51,12 +51,7 @@ def test_the_cells_of_the_protocol() -> None:
     sizes = (8, 4 * KIB, 64 * KIB, 64 * MIB, 256 * MIB, GIB)
     two = {(of, size) for of in ("all_gather", "reduce_scatter") for size in (64 * KIB, GIB)}
     assert cells(ordered) == {("all_reduce", size) for size in sizes} | two
-    assert (ordered.pairs_bytes, ordered.pair_copies, ordered.warm_up_ms, cut) == (
-        256 * MIB,
-        5,
-        300,
-        [],
-    )
+    assert (ordered.pairs_bytes, ordered.pair_copies, ordered.warm_up_ms, cut) == (256 * MIB, 5, 300, [])
     assert ordered.uuids == EIGHT
     assert {cell.calls for cell in ordered.cells} == {0}
 

@@ -35,11 +35,7 @@ def gpus(count: int = 8) -> list[Gpu]:
 
 
 def skipped(
-    read: list[Gpu],
-    *uses: GpuUse,
-    expected: int = 8,
-    shared: str = "",
-    confidential: Int = NO,
+    read: list[Gpu], *uses: GpuUse, expected: int = 8, shared: str = "", confidential: Int = NO
 ) -> Skipped | None:
     each = list(uses) or [IDLE] * len(usable(read))
     node = Node(gpus=read, uses=each, confidential=confidential)
@@ -83,14 +79,12 @@ def test_confidential_computing_is_skipped() -> None:
 def test_shared_gpus_are_skipped() -> None:
     """As the pod was result, with the text that it was result."""
     result = skipped(gpus(), shared="time-slicing x4")
-    assert result is not None
     assert (result.reason, result.message) == ("shared", "the GPUs are shared: time-slicing x4")
 
 
 def test_one_gpu_is_nobody_to_talk_to() -> None:
     """Also one that is left of eight, and none."""
     result = skipped([gpus()[0], *(replace(gpu, error=LOST) for gpu in gpus()[1:])])
-    assert result is not None
     assert (result.reason, "1 of 8 GPUs" in result.message) == ("single-gpu", True)
     assert why(skipped([])) == "single-gpu"
 
@@ -99,7 +93,6 @@ def test_a_gpu_in_use_is_somebody_else_s() -> None:
     """A compute process on any of them; the message names the GPU."""
     for count, text in ((1, "1 compute process"), (2, "2 compute processes")):
         result = skipped(gpus(3), IDLE, IDLE, replace(IDLE, processes=count))
-        assert result is not None
         assert (result.reason, result.message) == ("busy", f"GPU 2 is in use by {text}")
 
 
@@ -143,7 +136,6 @@ def test_a_job_that_is_hidden_in_another_container_shows_in_the_utilisation() ->
     """Of a GPU whose memory tells nothing; elsewhere its memory shows it."""
     pair = [replace(gpu, gpu_numa_id=8 + gpu.index) for gpu in gpus(2)]
     result = skipped(pair, CACHED, replace(CACHED, utilization=97))
-    assert result is not None
     assert (result.reason, result.message) == (
         "busy",
         "GPU 1 is at 97 % utilisation, but no process is visible",

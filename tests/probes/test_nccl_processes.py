@@ -78,14 +78,7 @@ def test_processes_and_communicators_share_the_time_of_the_start(phase: Phase) -
 STARTS = [
     ("8 B200, kernels and libnccl cold: NCCL issue 1646, 474 MB at 10 MB/s", ArmName.DEFAULT, 8, 1, 47, 56),
     ("16 V100 of a DGX-2: contexts one after the other, 3.5 s each", ArmName.DEFAULT, 16, 1, 60, 60),
-    (
-        "8 GPUs: 31.3 s for communicators (NCCL issue 534), lazy image",
-        ArmName.P2P_OFF,
-        8,
-        1,
-        60,
-        32,
-    ),
+    ("8 GPUs: 31.3 s for communicators (NCCL issue 534), lazy image", ArmName.P2P_OFF, 8, 1, 60, 32),
     ("4 GB200 of a tray, twice as slow as B200", ArmName.DEFAULT, 4, 1, 20, 110),
     ("2 cards on a spinning disk: 474 MB at 5 MB/s", ArmName.DEFAULT, 2, 1, 95, 10),
     ("nccl-tests starts NCCL three times, once per collective", ArmName.DEFAULT, 8, 3, 47, 180),

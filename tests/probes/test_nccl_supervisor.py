@@ -207,6 +207,5 @@ def test_a_missing_program(tmp_path: Path) -> None:
     run = ScriptedArm(tmp_path)
     arm = run(program=str(tmp_path / "nowhere"))
     subreaper_off()
-    assert run.failed is not None
     assert (arm.outcome, run.failed.kind) == ("failed", "no-engine")
     assert "nowhere cannot be started: No such file" in run.failed.message

@@ -24,12 +24,7 @@ def test_nccl4py_measures_every_arm_in_a_process_of_its_own(nccl_on: On) -> None
         "NODEGAUGE_FAKE_US": "30000",
     }
     nccl = run.nccl("--engine", "nccl4py")
-    assert (nccl.engine, nccl.engine_version, nccl.nccl, nccl.cuda) == (
-        "nccl4py",
-        "0.6.0",
-        "2.32.3",
-        "12.9",
-    )
+    assert (nccl.engine, nccl.engine_version, nccl.nccl, nccl.cuda) == ("nccl4py", "0.6.0", "2.32.3", "12.9")
     assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "done"), ("p2p-off", "done")]
     default, off = nccl.arms
     assert {(cell.collective, cell.bytes) for cell in default.cells} == {

@@ -13,6 +13,7 @@ import support.results as made
 from nodegauge_contract import encode
 from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_operator.core.model import PodView
+from support.api_server import copied
 from support.objects import addressed, document
 
 
@@ -66,3 +67,21 @@ def hostile(pod: PodView) -> dict[str, str]:
 def replace_number(pod: PodView, number: int) -> PodView:
     """The same pod as of another run."""
     return replace(pod, number=number)
+
+
+def spoilt(document: Any, changes: list[tuple[tuple[Any, ...], Any]]) -> Any:
+    """The JSON document with these values instead; changes of a place that is gone are left out."""
+    document = copied(document)
+    for path, value in changes:
+        at = document
+        for key in path[:-1]:
+            at = at[key] if _has(at, key) else None
+        if isinstance(at, dict) or _has(at, path[-1]):
+            at[path[-1]] = copied(value)
+    return document
+
+
+def _has(at: Any, key: Any) -> bool:
+    if isinstance(at, list):
+        return isinstance(key, int) and key < len(at)
+    return isinstance(at, dict) and key in at

@@ -42,12 +42,7 @@ def default_arm(gbps: float, *, gather: float, ranks: int, algorithm: str, **mor
     """The arm in which NCCL chooses: all_reduce at every size, the other two at 1 GiB and 64 KiB."""
     cells = [
         cell(
-            AR,
-            size,
-            gbps * share,
-            ranks=ranks,
-            algorithm=algorithm,
-            wrong=0 if size in CHECKED else NOT_READ,
+            AR, size, gbps * share, ranks=ranks, algorithm=algorithm, wrong=0 if size in CHECKED else NOT_READ
         )
         for size, share in SHAPE.items()
     ]

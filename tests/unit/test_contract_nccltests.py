@@ -44,7 +44,6 @@ def recorded(name: str) -> str:
 def test_a_recorded_log_says_what_ran_on_what(name: str) -> None:
     """Collective, ranks, machines and rows of each recording."""
     read, document = parse(recorded(name)), result(recorded(name))
-    assert document.nccl is not None
     [arm] = document.nccl.arms
     kinds = {cell.collective for cell in arm.cells}
     rows = [row for table in read.tables for row in table.rows]
@@ -77,7 +76,6 @@ def test_our_bus_bandwidth_is_the_column_of_the_log(name: str) -> None:
 def test_times_in_place_become_a_cell() -> None:
     """The last half of the row, as the benchmark measures, with what the row says of wrong elements."""
     document = result(log(ROW.replace("20.97  0", "20.97  3")))
-    assert document.nccl is not None
     [cell] = document.nccl.arms[0].cells
     assert (cell.collective, cell.bytes, cell.us, cell.wrong) == ("all_reduce", 1048576, 50.0, 3)
     assert [gpu.pci for gpu in document.gpus] == ["0000:b4:00.0", "0001:b5:00.0"]
@@ -114,7 +112,6 @@ def test_a_row_is_read_by_the_names_of_its_header(head: str, row: str) -> None:
     """Whatever columns there are, the same time, bandwidth and count come out."""
     [table] = parse(log(row, head=head)).tables
     [read] = table.rows
-    assert read.in_place is not None
     assert (read.bytes, read.in_place.us, read.in_place.busbw, read.in_place.unit) == (
         1048576,
         50.0,
@@ -122,7 +119,6 @@ def test_a_row_is_read_by_the_names_of_its_header(head: str, row: str) -> None:
         0.01,
     )
     nccl = result(log(row, head=head)).nccl
-    assert nccl is not None
     assert [cell.wrong for cell in nccl.arms[0].cells] == [0]
 
 
@@ -166,7 +162,6 @@ TOTAL = "  1048576  131072  float  none  -1  100.0  10.49  5.24  0  50.0  20.97 
 def test_the_numbers_say_which_collective_ran(row: str, collective: str) -> None:
     """By size, elements and reduction, with nothing else in the log."""
     nccl = result(log(row)).nccl
-    assert nccl is not None
     assert nccl.arms[0].cells[0].collective == collective
 
 
@@ -207,7 +202,6 @@ def test_several_tables_of_the_same_gpus_are_one_document() -> None:
     """Each with its own title; a table of other GPUs is refused with the line."""
     first, second = log(ROW), log(TOTAL)
     nccl = result("# Collective test starting: all_reduce_perf\n" + first + second).nccl
-    assert nccl is not None
     assert [cell.collective for cell in nccl.arms[0].cells] == ["all_reduce", "all_gather"]
     with pytest.raises(NcclTestsError, match=r"line \d+: rank 0 is a different GPU or host"):
         result(first + second.replace(" box ", " other "))
@@ -227,7 +221,6 @@ def test_rows_of_one_size_become_one_cell() -> None:
     """Their median time, and the fastest and slowest."""
     rows = [ROW.replace("50.0", text) for text in ("52.0", "50.0", "57.0")]
     nccl = result(log(*rows)).nccl
-    assert nccl is not None
     [cell] = nccl.arms[0].cells
     assert (cell.us, cell.us_min, cell.us_max, cell.batches) == (52.0, 50.0, 57.0, 3)
 
@@ -239,7 +232,6 @@ def test_an_old_log_with_wrong_data_blames_the_row_with_the_largest_error() -> N
     bad = bad.replace("262144", "524288")
     text = log(good, bad, head=head, foot=FOOT.replace("0 OK", "7 FAILED"))
     nccl = result(text).nccl
-    assert nccl is not None
     wrong = {cell.bytes: cell.wrong for cell in nccl.arms[0].cells}
     assert wrong[2097152] == 7
     assert isinstance(wrong[1048576], Unavailable)
@@ -256,7 +248,6 @@ def test_an_old_log_with_wrong_data_blames_the_row_with_the_largest_error() -> N
 def test_a_log_that_ends_early_says_how(last: str, outcome: ArmOutcome) -> None:
     """Cut off, an error of NCCL, or no memory left; what had been measured stays."""
     nccl = result(log(ROW, last, foot="")).nccl
-    assert nccl is not None
     assert nccl.arms[0].outcome == outcome
     assert nccl.arms[0].message
     assert len(nccl.arms[0].cells) == 1
@@ -266,7 +257,6 @@ def test_too_many_sizes_keep_the_largest() -> None:
     """A document has room for so many cells; the message says that some were left out."""
     rows = [ROW.replace("1048576", str(4 * n)).replace("262144", str(n)) for n in range(1, 101)]
     nccl = result(log(*rows)).nccl
-    assert nccl is not None
     assert len(nccl.arms[0].cells) == 64
     assert nccl.arms[0].cells[-1].bytes == 400
     assert nccl.message == "the 64 largest of 100 sizes"

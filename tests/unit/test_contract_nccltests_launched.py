@@ -47,5 +47,4 @@ def test_what_nccl_chose_is_taken_from_its_own_lines() -> None:
     given = "box:1:2 [0] NCCL INFO AllReduce: 1048576 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}"
     other = "box:1:2 [0] NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}"
     nccl = result(log(other, given, ROW)).nccl
-    assert nccl is not None
     assert [(cell.algorithm, cell.protocol) for cell in nccl.arms[0].cells] == [("NVLS", "SIMPLE")]

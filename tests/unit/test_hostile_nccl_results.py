@@ -25,6 +25,7 @@ from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube.reports import without_nulls
 from support import schema
 from support.api_server import copied
+from support.messages import spoilt
 from support.nccl_nodes import FAST, IMAGE, NODE, NcclNode, nccl_node
 from support.objects import MINUTE, NOW, APolicy, make_pod, make_policy, paths_of
 from support.properties import tried
@@ -57,22 +58,9 @@ PATHS = [
 ]
 
 
-def spoilt(document: Any, changes: list[tuple[tuple[Any, ...], Any]]) -> str:
-    """The document with these values instead, as text that a pod left."""
-    document = copied(document)
-    for path, value in changes:
-        at = document
-        for key in path[:-1]:
-            at = at[key] if _has(at, key) else None
-        if isinstance(at, dict) or _has(at, path[-1]):
-            at[path[-1]] = copied(value)
+def text_of(document: Any) -> str:
+    """As a pod would leave it."""
     return msgspec.json.encode(document).decode()
-
-
-def _has(at: Any, key: Any) -> bool:
-    if isinstance(at, list):
-        return isinstance(key, int) and key < len(at)
-    return isinstance(at, dict) and key in at
 
 
 def addressed(document: Any) -> Any:
@@ -90,7 +78,7 @@ def messages(draw: st.DrawFn) -> str:
     more = [arms, arms, arms[1:], [*arms, arms[0]], (arms * 64)[:64], [], arms[::-1]]
     document["bench"]["arms"] = draw(st.sampled_from(more))
     change = st.tuples(st.sampled_from(PATHS[which]), st.sampled_from(ODD))
-    return spoilt(document, draw(st.lists(change, max_size=3)))
+    return text_of(spoilt(document, draw(st.lists(change, max_size=3))))
 
 
 def ended(message: str) -> RunEnd:
@@ -127,7 +115,7 @@ def test_each_value_of_an_nccl_run_may_be_anything() -> None:
     one = [path for path in firsts if path[:3] != ("bench", "arms", 1) and path[3:5] != ("cells", 1)]
     for path in one:
         for value in ODD:
-            end = ended(spoilt(document, [(path, value)]))
+            end = ended(text_of(spoilt(document, [(path, value)])))
             after = before.measured(end)
             last = after.status.probe(names.PROBE_NCCL).last_run
             outcomes[last.outcome] += 1

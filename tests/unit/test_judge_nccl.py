@@ -8,15 +8,7 @@ from msgspec.structs import replace
 import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import ArmName, Problem, Result, Unavailable
-from nodegauge_judge import (
-    CATALOGUE,
-    Answer,
-    NodeFacts,
-    Severity,
-    Sharing,
-    Verdict,
-    judge_health,
-)
+from nodegauge_judge import CATALOGUE, Answer, NodeFacts, Severity, Sharing, Verdict, judge_health
 from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl
 from nodegauge_judge.nccl.measurement import Agreement
 from support.nccl_results import GIB, MIB, codes, finding

@@ -41,11 +41,7 @@ def narrow(gbps: float) -> Result:
         (nccl.titan(40, host=32), "contradicted", {"interconnect-contradicted/warn"}),
         (nccl.titan(40, host=31), "confirmed", set()),
         (nccl.titan(40, host=4), "confirmed", set()),
-        (
-            nccl.swapped(nccl.titan(40, host=36), ArmName.P2P_OFF, transport=nccl.P2P),
-            "confirmed",
-            set(),
-        ),
+        (nccl.swapped(nccl.titan(40, host=36), ArmName.P2P_OFF, transport=nccl.P2P), "confirmed", set()),
         (narrow(25), "unsure", {"busbw-low/warn"}),
         (narrow(22), "contradicted", {"interconnect-contradicted/warn", "busbw-low/warn"}),
         (nccl.phb(40), "contradicted", {"interconnect-contradicted/warn"}),
@@ -183,7 +179,6 @@ def test_pairs_are_compared_with_pairs_of_as_many_links() -> None:
 def test_two_rows_of_a_matrix_are_enough_to_find_the_slow_pair(slow: dict[tuple[int, int], float]) -> None:
     """A message without space keeps only the rows of the slowest pair's two GPUs."""
     whole = nccl.with_pairs(nccl.h100(), 390.0, slow=slow)
-    assert whole.nccl is not None
     rows = whole.nccl.arms[0].pairs
     kept: list[list[Any]] = [row if i in (2, 5) else [NOT_READ] * 8 for i, row in enumerate(rows)]
     cut_down = replace(nccl.swapped(whole, ArmName.DEFAULT, pairs=kept), omitted=["bench.pairs"])

@@ -58,8 +58,7 @@ every_published = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize(
-    ("collective", "factor"),
-    [("all_reduce", 1.75), ("all_gather", 0.875), ("reduce_scatter", 0.875)],
+    ("collective", "factor"), [("all_reduce", 1.75), ("all_gather", 0.875), ("reduce_scatter", 0.875)]
 )
 def test_busbw_factors_are_those_of_nccl_tests(collective: str, factor: float) -> None:
     """For eight ranks; one rank sends nothing."""
@@ -109,7 +108,6 @@ def test_published_measurements_are_above_their_floors(expectation: Expectation)
     node = machine(expectation)
     from_links = floors.by_link_rate(node, cell, arm, criteria=CRITERIA)
     if complaint:
-        assert from_links is not None
         assert (expectation.busbw > from_links.gbps, from_links.gates) == (True, False)
         return
     applying = floors.by_expectation(node, cell, arm, criteria=CRITERIA)

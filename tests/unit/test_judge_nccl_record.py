@@ -189,7 +189,6 @@ def test_a_usual_run_is_kept_complete(count: int) -> None:
     """Nothing of it has to be dropped."""
     record = judge_nccl(nccl.with_pairs(nccl.h100(count=count), 390.0)).record
     measurement = Measurement.decode(record)
-    assert measurement is not None
     assert [len(arm.cells) for arm in measurement.arms] == [10, 1, 4]
     assert measurement.pairs
     assert len(record) <= RECORD_LIMIT

@@ -7,25 +7,8 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Result, Span, Temperature, Window
-from nodegauge_judge import (
-    Answer,
-    Judgement,
-    Thresholds,
-    judge_health,
-)
-from support.judge_results import (
-    codes,
-    cool,
-    every,
-    grew,
-    judge,
-    later,
-    node,
-    only,
-    resting,
-    span,
-    working,
-)
+from nodegauge_judge import Answer, Judgement, Thresholds, judge_health
+from support.judge_results import codes, cool, every, grew, judge, later, node, only, resting, span, working
 
 
 def heated(celsius: int, /, *, heat: bool = False, memory: int = 70, **temperature: int) -> Result:
