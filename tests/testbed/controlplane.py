@@ -51,7 +51,7 @@ class ControlPlane(Running):
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.directory = directory.absolute()
-        self.layout = config.Layout(directory=self.directory)
+        self.layout = config.Layout(self.directory)
         self._binaries = binaries
         self._progress = progress or (lambda _: None)
         self._processes: dict[str, Process] = {}

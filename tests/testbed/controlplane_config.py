@@ -7,7 +7,6 @@ program's default: ServiceAccount admission, RBAC, all controllers that need no 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
@@ -51,55 +50,30 @@ rules:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
 class Layout:
     """Where everything lies below one directory."""
 
-    directory: Path
-
-    @property
-    def pki(self) -> Path:
-        return self.directory / "pki"
-
-    @property
-    def ca_file(self) -> Path:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.pki = directory / "pki"
+        self.ca_file = self.pki / "apiserver.crt"
         """The API server's own certificate together with the authority that it made for itself."""
-        return self.pki / "apiserver.crt"
-
-    @property
-    def key_file(self) -> Path:
+        self.key_file = self.pki / "apiserver.key"
         """The API server's key; it also signs service account tokens (the flag's own default)."""
-        return self.pki / "apiserver.key"
-
-    @property
-    def etcd_data(self) -> Path:
-        return self.directory / "etcd"
-
-    @property
-    def tokens(self) -> Path:
-        return self.directory / "tokens.csv"
-
-    @property
-    def audit_policy(self) -> Path:
-        return self.directory / "audit-policy.yaml"
-
-    @property
-    def audit_log(self) -> Path:
-        return self.directory / "audit.log"
-
-    @property
-    def scheduler_config(self) -> Path:
-        return self.directory / "scheduler.json"
-
-    @property
-    def admin_kubeconfig(self) -> Path:
-        return self.directory / "kubeconfig"
+        self.etcd_data = directory / "etcd"
+        self.tokens = directory / "tokens.csv"
+        self.audit_policy = directory / "audit-policy.yaml"
+        self.audit_log = directory / "audit.log"
+        self.scheduler_config = directory / "scheduler.json"
+        self.admin_kubeconfig = directory / "kubeconfig"
 
     def kubeconfig(self, name: str) -> Path:
-        return self.directory / "kubeconfigs" / name
+        """Of another user than the administrator."""
+        return self._directory / "kubeconfigs" / name
 
     def log(self, program: str) -> Path:
-        return self.directory / "logs" / f"{program}.log"
+        """What a program prints."""
+        return self._directory / "logs" / f"{program}.log"
 
 
 def etcd_flags(layout: Layout, *, port: int) -> list[str]:

@@ -248,19 +248,3 @@ def test_where_the_driver_delivers_no_events_none_can_be_registered(tmp_path: Pa
         assert nvml.refusal("listen", XID, GPU(0)) == NOT_SUPPORTED
     with NvmlClient(plug("pcie-phb-2", tmp_path / "usual").env()) as nvml:
         assert nvml.ask("nvmlDeviceGetSupportedEventTypes", GPU(0)) & XID
-
-
-# MIG
-
-
-def test_with_mig_on_links_utilisation_and_rows_cannot_be_read(tmp_path: Path) -> None:
-    """NVLinks are reported down, the rest as not supported; the mode says why."""
-    result = profiles.load("hgx-a100-4")
-    cut = msgspec.structs.replace(result, model=msgspec.structs.replace(result.model, mig_enabled=True))
-
-    with NvmlClient(plug(cut, tmp_path).env()) as nvml:
-        assert nvml.ask("nvmlDeviceGetMigMode", GPU(0)) == [1, 1]
-        assert {nvml.ask("nvmlDeviceGetNvLinkState", GPU(0), link) for link in range(12)} == {0}
-        assert nvml.refusal("nvmlDeviceGetUtilizationRates", GPU(0)) == NOT_SUPPORTED
-        assert nvml.refusal("nvmlDeviceGetRemappedRows", GPU(0)) == NOT_SUPPORTED
-        assert nvml.field(0, 144)["nvmlReturn"] == NOT_SUPPORTED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -122,14 +121,6 @@ def test_what_was_counted_stays_counted(
     assert changed
     assert changed == {key for key in during if during[key] != before[key]}
     assert snapshot(hardware) == after
-
-
-def test_a_fault_says_what_it_does_and_takes() -> None:
-    """One line each, and a default for every parameter."""
-    for name, fault in FAULTS.items():
-        assert fault.does, name
-        assert "\n" not in fault.does, name
-        assert all(value is not inspect.Parameter.empty for value in fault.parameters().values()), name
 
 
 @pytest.mark.parametrize("profile", profiles.names())

@@ -19,18 +19,6 @@ from testbed.profiles import ProfileError, load
 from testbed.profiles.reading import parse
 
 INVALID_ARGUMENT, NOT_SUPPORTED = 2, 3
-THROTTLE_580_65, THROTTLE_NEWER = (251, 252, 253), (269, 270, 271)
-UNSIGNED, ULL = 1, 3
-"""NVML_VALUE_TYPE_*: a counter has 64 bits, the constants beside the counters 32."""
-
-
-def test_driver_580_65_counts_where_later_ones_keep_constants(tmp_path: Path) -> None:
-    """Fields 251 to 253 are 64-bit counters, 269 to 271 answer too, and mean something else."""
-    with NvmlClient(plug("h100-sxm-8-drv580", tmp_path).env()) as nvml:
-        assert {nvml.field(7, number)["valueType"] for number in THROTTLE_580_65} == {ULL}
-        newer = [nvml.field(7, number) for number in THROTTLE_NEWER]
-
-    assert {(answer["nvmlReturn"], answer["valueType"]) for answer in newer} == {(0, UNSIGNED)}
 
 
 EXTENDING = """
