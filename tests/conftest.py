@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadScopeScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Hand out files and folders in the order of their collection."""
     from xdist.scheduler import LoadScopeScheduling
 
@@ -71,4 +71,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadScopeScheduling:
             return folder or nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
-    return ByFile(config)
+    return ByFile(config, log)
