@@ -134,6 +134,9 @@ def _summary(
     count = len(case.result.gpus)
     node = f"{count}x {product or 'GPU'}: " if count else ""
     listed = [finding for finding in findings if finding.severity is not Severity.INFO]
+    if verdict is Verdict.UNKNOWN and case.result.probe == PASTED and interconnect.klass is not None:
+        joined = _interconnect_text(interconnect).removeprefix("; ")
+        return _sentence(f"{node}{joined}; {_why_unjudged(listed)}")
     if verdict is Verdict.UNKNOWN:
         return _sentence(f"{node}could not be judged: {_why_unjudged(listed)}")
     if not listed:

@@ -13,7 +13,7 @@ from nodegauge_contract.model import PASTED
 from nodegauge_judge import load
 from nodegauge_judge.case import Case, HealthRule, short_name
 from nodegauge_judge.interconnect.nvlink_state import not_pasted
-from nodegauge_judge.model import Load, Severity
+from nodegauge_judge.model import Load, Scalar, Severity
 from nodegauge_judge.rule import Effect, Observation
 from nodegauge_judge.rules.reading import problem_check
 
@@ -25,22 +25,17 @@ def without_health(case: Case) -> Iterator[Observation]:
     """A whole paste that lacks what a judgement of health needs, for at least one GPU that answered."""
     if case.result.probe != PASTED or case.result.problem is not None:
         return
-    lacking = {
-        short_name(gpu): missing
-        for gpu in case.result.gpus
-        if gpu.error is None and (missing := _lacking(gpu))
-    }
+    gpus = [gpu for gpu in case.result.gpus if gpu.error is None]
+    lacking = [(short_name(gpu), missing) for gpu in gpus if (missing := _lacking(gpu))]
     if lacking:
-        name, missing = next(iter(lacking.items()))
+        name, missing = lacking[0]
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        what = "The paste has no `nvidia-smi -q`" if len(missing) > 1 else f"{name}{more} has no {missing[0]}"
-        message = f"{what}, so the GPUs' health is not known."
+        message = f"The paste has no {' and no '.join(missing)} of {name}{more}."
+        if not any(_has_readings(gpu) for gpu in gpus):
+            message = "The health is not known: the paste has no `nvidia-smi -q`."
+        evidence: dict[str, Scalar] = {"lacking": ", ".join(missing)}
         yield Observation(
-            severity=Severity.WARN,
-            location="node",
-            short="node",
-            message=message,
-            evidence={"lacking": ", ".join(missing)},
+            severity=Severity.WARN, location="node", short="node", message=message, evidence=evidence
         )
 
 
@@ -59,6 +54,11 @@ def _lacking(gpu: Gpu) -> list[str]:
     return [name for name, value in values.items() if not isinstance(value, str | int)]
 
 
+def _has_readings(gpu: Gpu) -> bool:
+    values = (gpu.temperature.gpu, gpu.events.read, gpu.ecc.volatile_uncorrected, gpu.repair.rows_failed)
+    return any(isinstance(value, int) for value in values)
+
+
 def _open(case: Case) -> str:
     gpus = case.result.gpus
     unknown = list(not_pasted(case.result)) if len(gpus) > 1 else []
@@ -71,7 +71,7 @@ def _open(case: Case) -> str:
         unknown.append("memory repairs")
     if load.of_node(case) is not Load.LOADED:
         unknown.append("behaviour under load")
-    return f"It is what one moment showed, and does not cover: {', '.join([*unknown, *ALWAYS_OPEN])}."
+    return f"This is one moment, as it was pasted. It does not cover: {', '.join([*unknown, *ALWAYS_OPEN])}."
 
 
 RULES = (
