@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import NOT_READ, Arm, ArmName, Cell, Collective, NcclResult, Pcie, Result
+from nodegauge_contract.nccl import busbw_factor
 from nodegauge_contract.values import Num
 from nodegauge_judge import Finding
-from nodegauge_judge.nccl.measurement import NcclJudgement, busbw_factor
+from nodegauge_judge.nccl.measurement import NcclJudgement
 
 GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
 AR, AG, RS = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from shlex import quote
 
+from nodegauge_contract.nccl import busbw_factor
+
 NAMES = ("all_reduce", "all_gather", "reduce_scatter")
 PROGRAM = """import sys
 told = dict(zip(sys.argv[1::2], sys.argv[2::2]))
@@ -20,18 +22,45 @@ print("# Using devices")
 for rank in range(ranks):
     print(f"#  Rank {{rank}} Group 0 Pid 12574 on box device {{rank}} [0000:{{rank:02x}}:00] NVIDIA H100")
 half = "time algbw busbw " + ("error" if old else "#wrong")
-print(f"#  size  count  type {{'' if old else 'redop root'}}  {{half}}  {{half}}")
+redop = "redop root" if not old else "redop" if collective != "all_gather" else ""
+print(f"#  size  count  type  {{redop}}  {{half}}  {{half}}")
 while low <= high:
     us = 20 + low / 1e4
+    share = (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
     count = low // 4 // (1 if collective == "all_reduce" else ranks)
     redop = "none" if collective == "all_gather" else "sum"
     left = redop if old and redop == "sum" else "" if old else f"{{redop}} -1"
-    half = f"{{us + 5:.2f}} 1.00 1.00 0 {{us:.2f}} 1.00 1.00 0"
-    print(f"{{low:12}} {{count:12}} float {{left}} {{half}}")
+    speeds = [(time, low / time / 1e3) for time in (us + 5, us)]
+    halves = [f"{{time:.2f}} {{algbw:.2f}} {{algbw * share:.2f}} 0" for time, algbw in speeds]
+    print(f"{{low:12}} {{count:12}} float {{left}} {{' '.join(halves)}}")
     low *= factor
 print("# Out of bounds values : 0 OK")
 print("# Avg bus bandwidth    : 1")
 """
+
+
+def row(
+    size: int,
+    *times: float,
+    ranks: int = 2,
+    collective: str = "all_reduce",
+    wrong: str = "0",
+    redop: str | None = None,
+    element: str = "float",
+) -> str:
+    """A row as nccl-tests prints it, from bytes and microseconds (out of place, in place)."""
+    total = collective != "all_reduce"
+    left = redop if redop is not None else "none -1" if collective == "all_gather" else "sum -1"
+    width = {"float": 4, "half": 2, "bfloat16": 2, "f8e4m3": 1}[element]
+    share = ranks if total else 1
+    count = size // width // share
+    size = count * width * share  # as nccl-tests rounds it
+    algbws = [size / us / 1e3 for us in times]
+    halves = [
+        f"{us:.2f}  {algbw:.2f}  {algbw * busbw_factor(collective, ranks):.2f}  {wrong}"
+        for us, algbw in zip(times, algbws, strict=True)
+    ]
+    return f"  {size}  {count}  {element}  {left}  {'  '.join(halves)}"
 
 
 def installed(folder: Path, *, names: tuple[str, ...] = NAMES, old: bool = False) -> Path:

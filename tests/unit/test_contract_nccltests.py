@@ -13,6 +13,7 @@ from nodegauge_contract import ArmOutcome, Collective, Unavailable, decode, enco
 from nodegauge_contract.nccl_tests.document import result
 from nodegauge_contract.nccl_tests.log import MAX_CHARS, NcclTestsError, looks_like, parse
 from nodegauge_judge.nccl.measurement import busbw_gbps
+from support.nccltests import row
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = {
@@ -68,9 +69,9 @@ def test_our_bus_bandwidth_is_the_column_of_the_log(name: str) -> None:
         if half is not None
     ]
     assert len(halves) == 2 * count
-    for row, half in halves:
-        ours = busbw_gbps(kind, bytes=row.bytes, us=half.us, ranks=ranks)
-        assert abs(ours - half.busbw) <= max(0.01 * half.busbw, half.unit / 2), (row, half)
+    for read, half in halves:
+        ours = busbw_gbps(kind, bytes=read.bytes, us=half.us, ranks=ranks)
+        assert abs(ours - half.busbw) <= max(0.01 * half.busbw, half.unit / 2), (read, half)
 
 
 def test_times_in_place_become_a_cell() -> None:
@@ -94,7 +95,6 @@ EXTRA_ROW = (
     ("head", "row"),
     [
         (HEAD, ROW),
-        (HEAD.replace("time", "cputime"), ROW),
         (HEAD.replace("  root", ""), ROW.replace("  -1", "")),
         (
             HEAD.replace("  root", "").replace("#wrong", "error"),
@@ -106,7 +106,7 @@ EXTRA_ROW = (
         (HEAD.removeprefix("#"), ROW),
         (f"[1,0]<stdout>:{HEAD}", f"[1,0]<stdout>:{ROW}"),
     ],
-    ids=["new", "cpu-time", "no-root", "old", "per-iteration", "timestamp", "in-place", "no-hash", "mpi-tag"],
+    ids=["new", "no-root", "old", "per-iteration", "timestamp", "in-place", "no-hash", "mpi-tag"],
 )
 def test_a_row_is_read_by_the_names_of_its_header(head: str, row: str) -> None:
     """Whatever columns there are, the same time, bandwidth and count come out."""
@@ -219,7 +219,7 @@ def test_versions_are_read_from_either_form() -> None:
 
 def test_rows_of_one_size_become_one_cell() -> None:
     """Their median time, and the fastest and slowest."""
-    rows = [ROW.replace("50.0", text) for text in ("52.0", "50.0", "57.0")]
+    rows = [row(1048576, 100.0, us) for us in (52.0, 50.0, 57.0)]
     nccl = result(log(*rows)).nccl
     [cell] = nccl.arms[0].cells
     assert (cell.us, cell.us_min, cell.us_max, cell.batches) == (52.0, 50.0, 57.0, 3)
@@ -228,8 +228,7 @@ def test_rows_of_one_size_become_one_cell() -> None:
 def test_an_old_log_with_wrong_data_blames_the_row_with_the_largest_error() -> None:
     """Old layouts count wrong elements in the summary alone."""
     head = HEAD.replace("#wrong", "error")
-    good, bad = ROW.replace("  0", "  1e-07"), ROW.replace("  0", "  3e+02").replace("1048576", "2097152")
-    bad = bad.replace("262144", "524288")
+    good, bad = row(1048576, 100.0, 50.0, wrong="1e-07"), row(2097152, 100.0, 50.0, wrong="3e+02")
     text = log(good, bad, head=head, foot=FOOT.replace("0 OK", "7 FAILED"))
     nccl = result(text).nccl
     wrong = {cell.bytes: cell.wrong for cell in nccl.arms[0].cells}
@@ -255,7 +254,7 @@ def test_a_log_that_ends_early_says_how(last: str, outcome: ArmOutcome) -> None:
 
 def test_too_many_sizes_keep_the_largest() -> None:
     """A document has room for so many cells; the message says that some were left out."""
-    rows = [ROW.replace("1048576", str(4 * n)).replace("262144", str(n)) for n in range(1, 101)]
+    rows = [row(4 * n, 100.0, 50.0) for n in range(1, 101)]
     nccl = result(log(*rows)).nccl
     assert len(nccl.arms[0].cells) == 64
     assert nccl.arms[0].cells[-1].bytes == 400
@@ -268,10 +267,9 @@ def test_too_many_sizes_keep_the_largest() -> None:
         ("", "the GPUs are unknown"),
         (DEVICES, "no table: expected a line"),
         (log(), "no table"),
-        (log(ROW).replace("Rank", "Gpu"), "the GPUs are unknown"),
         (" " * (MAX_CHARS + 1), "more than"),
     ],
-    ids=["empty", "no-table", "no-rows", "no-ranks", "too-long"],
+    ids=["empty", "no-table", "no-rows", "too-long"],
 )
 def test_a_text_that_is_not_a_log(text: str, message: str) -> None:
     """The error says what is missing."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import ArmName, Collective, Gpu, Result, Unavailable
+from nodegauge_contract.nccl import busbw_factor
 from nodegauge_judge import Answer, Thresholds, Verdict
 from nodegauge_judge.nccl import floors
 from nodegauge_judge.nccl.expectations import Expectation, Expectations, is_model
@@ -21,7 +22,6 @@ from nodegauge_judge.nccl.measurement import (
     MeasuredArm,
     MeasuredCell,
     Measurement,
-    busbw_factor,
     busbw_gbps,
 )
 from nodegauge_judge.reference import expectations_page

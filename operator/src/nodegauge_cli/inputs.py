@@ -55,10 +55,12 @@ def text_of(file: BinaryIO) -> str:
         raise BadInput(f"{name_of(file)}: not UTF-8 text (byte {error.start})") from None
 
 
-def report_or_result(file: BinaryIO, *, collective: Collective | None = None) -> Report | Result:
+def report_or_result(
+    file: BinaryIO, *, collective: Collective | None = None, ranks: int | None = None
+) -> Report | Result:
     """A NodeReport (YAML or JSON), a probe result, or a log of nccl-tests or pasted text as a result.
 
-    `collective`: that of a log whose tables do not say it.  Raises `BadInput`.
+    `collective`, `ranks`: those of a log that does not say them.  Raises `BadInput`.
     """
     name, text = name_of(file), text_of(file)
     try:
@@ -69,7 +71,7 @@ def report_or_result(file: BinaryIO, *, collective: Collective | None = None) ->
         raise BadInput(f"{name}: {error}") from None
     if log.looks_like(text):
         try:
-            return document.result(text, collective=collective)
+            return document.result(text, collective=collective, ranks=ranks)
         except log.NcclTestsError as error:
             raise BadInput(f"{name}: {error}") from None
     report = _report(name, text)

@@ -57,8 +57,18 @@ EXIT_UNKNOWN = 3
     type=click.Choice([one.value for one in Collective]),
     help="The collective in a log of nccl-tests, if the log does not name it.",
 )
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    help="The GPUs, all of one node, in a log of nccl-tests that does not list them.",
+)
 def judge(
-    file: BinaryIO, form: str, policy: Path | None, earlier: BinaryIO | None, collective: str | None
+    file: BinaryIO,
+    form: str,
+    policy: Path | None,
+    earlier: BinaryIO | None,
+    collective: str | None,
+    ranks: int | None,
 ) -> None:
     """Judge the probe result, NodeReport, nccl-tests log or nvidia-smi output in FILE.
 
@@ -77,7 +87,7 @@ def judge(
       (nvidia-smi topo -m; nvidia-smi -q) | nodegauge judge -
     """
     criteria = _Criteria.of(policy)
-    document = report_or_result(file, collective=Collective(collective) if collective else None)
+    document = report_or_result(file, collective=Collective(collective) if collective else None, ranks=ranks)
     judgement: Judgement | NcclJudgement
     if isinstance(document, Report):
         if earlier is not None:

@@ -26,6 +26,18 @@ class Collective(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
 
 
+def busbw_factor(collective: str, ranks: int) -> float:
+    """The factor from algbw to busbw: all_reduce 2(n-1)/n, all_gather and reduce_scatter (n-1)/n.
+
+    It is 0 for one rank, which sends nothing.  Raises ValueError for another collective and for fewer than
+    one rank.  Source: nccl-tests, doc/PERFORMANCE.md ("Bandwidth", summary of correction factors).
+    """
+    if ranks < 1:
+        raise ValueError(f"{ranks} ranks: at least one takes part")
+    shares = {Collective.ALL_REDUCE: 2, Collective.ALL_GATHER: 1, Collective.REDUCE_SCATTER: 1}
+    return shares[Collective(collective)] * (ranks - 1) / ranks
+
+
 class ArmName(StrEnum):
     """The NCCL configurations: NCCL's defaults, only the host-memory path
     (NCCL_P2P_DISABLE=1 NCCL_NVLS_ENABLE=0), and NVLink without SHARP (NCCL_NVLS_ENABLE=0)."""

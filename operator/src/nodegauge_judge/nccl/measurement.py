@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from nodegauge_contract import ArmName, Collective
+from nodegauge_contract.nccl import busbw_factor
 from nodegauge_judge.model import Answer, Finding, Verdict
 
 VERSION = 1
@@ -33,18 +34,6 @@ _Text = Annotated[str, Meta(max_length=128)]
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
 _SmallCount = Annotated[int, Meta(ge=0, le=4096)]
 _Gbps = Annotated[float, Meta(ge=0, le=MAX_GBPS)]
-
-
-def busbw_factor(collective: str, ranks: int) -> float:
-    """The factor from algbw to busbw: all_reduce 2(n-1)/n, all_gather and reduce_scatter (n-1)/n.
-
-    It is 0 for one rank, which sends nothing.  Raises ValueError for another collective and for fewer than
-    one rank.  Source: nccl-tests, doc/PERFORMANCE.md ("Bandwidth", summary of correction factors).
-    """
-    if ranks < 1:
-        raise ValueError(f"{ranks} ranks: at least one takes part")
-    shares = {Collective.ALL_REDUCE: 2, Collective.ALL_GATHER: 1, Collective.REDUCE_SCATTER: 1}
-    return shares[Collective(collective)] * (ranks - 1) / ranks
 
 
 def busbw_gbps(collective: str, *, bytes: int, us: float, ranks: int) -> float:

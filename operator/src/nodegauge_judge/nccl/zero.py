@@ -20,7 +20,7 @@ from math import ceil
 from msgspec import Struct
 
 from nodegauge_contract import Collective
-from nodegauge_judge.nccl.measurement import busbw_factor
+from nodegauge_contract.nccl import busbw_factor
 
 BACKWARD_SHARE = 2 / 3
 """The backward pass's share of the compute time: it does twice the multiplications of the forward pass."""

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.model import MAX_GPUS, Result
-from nodegauge_contract.nccl import MAX_CELLS, Arm, ArmName, ArmOutcome, Cell, Collective, NcclResult
-from nodegauge_contract.nccl_tests.log import HEADER, Log, NcclTestsError, Row, Table, Timing, parse
+from nodegauge_contract.nccl import MAX_CELLS, Arm, ArmName, ArmOutcome, Cell, Collective, NcclResult, Phase
+from nodegauge_contract.nccl_tests.log import HEADER, Log, NcclTestsError, parse
+from nodegauge_contract.nccl_tests.ranks import Measured, count, listed, nodes
+from nodegauge_contract.nccl_tests.table import Row, Table, Timing
 from nodegauge_contract.values import NOT_READ, Int, Unavailable
 
 ENGINE = "nccl-tests"
@@ -26,72 +28,89 @@ _CALLS = {
 """As NCCL names them."""
 
 
-def result(text: str, *, collective: Collective | None = None) -> Result:
+def result(text: str, *, collective: Collective | None = None, ranks: int | None = None) -> Result:
     """The result document of a log: probe `nccl`, one arm, a cell per collective and size.
 
     Times are the in-place ones if there are any, as in the NCCL probe; rows of one size become one cell with
-    their median.  `collective`: what ran, if the log does not say.  Raises `NcclTestsError`.
+    their median.  `collective`, `ranks`: what ran on how many GPUs, if the log does not say.  Raises
+    `NcclTestsError`.
     """
     log = parse(text)
-    if not log.devices:
+    if not log.devices and not any(table.rows for table in log.tables):
         raise NcclTestsError("no line `Rank 0 ... Pid ... on HOST device 0 [...] NAME`: the GPUs are unknown")
-    if not log.failure and not any(table.rows for table in log.tables):
-        raise NcclTestsError(f"no table: expected a line `{HEADER}` and rows below it")
-    measured = [
-        cell for table in log.tables for cell in cells_of(table, ranks=log.ranks, requested=collective)
-    ]
-    cells = [_with_algorithm(cell, log) for cell in measured]
-    kept = sorted(cells, key=lambda cell: -cell.bytes)[:MAX_CELLS]
-    truncated = f"the {len(kept)} largest of {len(cells)} sizes" if len(kept) < len(cells) else ""
+    empty = all(table.finished and not table.rows for table in log.tables)
+    if empty and not log.failure:
+        raise NcclTestsError(
+            f"no table: expected a line `{HEADER}` and rows below it (if nothing else was printed, NCCL hung)"
+        )
+    measured = [_measured(table, collective) for table in log.tables if any(row.bytes for row in table.rows)]
+    number = count(log, measured, given=ranks)
+    every = [_with_algorithm(cell, log, number) for one in measured for cell in cells_of(one)]
+    kept = sorted(every, key=lambda cell: -cell.bytes)[:MAX_CELLS]
+    truncated = f"the {len(kept)} largest of {len(every)} sizes" if len(kept) < len(every) else ""
     nccl = NcclResult(
         engine=ENGINE,
         engine_version=log.version,
         nccl=log.nccl,
         cuda=log.cuda,
-        ranks=log.ranks,
-        nodes=log.nodes,
+        ranks=number,
+        nodes=nodes(log, number, given=ranks is not None),
         message=truncated,
-        arms=[_arm(log, [cell for cell in cells if cell in kept])],
+        arms=[_arm(log, [cell for cell in every if cell in kept])],
     )
     gpus = [
         Gpu(index=device.rank, name=device.name or NOT_READ, pci=device.pci)
-        for device in log.devices[:MAX_GPUS]
+        for device in listed(log)[:MAX_GPUS]
     ]
     return Result(probe="nccl", gpus=gpus, nccl=nccl)
 
 
 def _arm(log: Log, cells: list[Cell]) -> Arm:
-    outcome, message = ArmOutcome.DONE, ""
-    if log.failure:
+    """The one arm, with how it ended as far as the log tells."""
+    outcome, message, phase = ArmOutcome.DONE, "", ""
+    last = log.tables[-1] if log.tables else None
+    if log.timeout:
+        outcome, message, phase = ArmOutcome.HUNG, log.timeout, Phase.MEASURE
+    elif log.failure:
         no_memory = "out of memory" in log.failure.lower()
         outcome = ArmOutcome.OUT_OF_MEMORY if no_memory else ArmOutcome.FAILED
         message = log.failure
+    elif last is not None and not last.rows and not last.finished:
+        outcome, phase = ArmOutcome.HUNG, Phase.MEASURE
+        message = f"no row follows the header in line {last.header} (unless the log was cut there)"
     elif not all(table.finished for table in log.tables):
-        outcome, message = ArmOutcome.PARTIAL, "the log ends before its line `# Avg bus bandwidth`"
-    return Arm(name=ArmName.DEFAULT, outcome=outcome, message=message, cells=cells)
+        outcome, phase = ArmOutcome.PARTIAL, Phase.MEASURE
+        message = (
+            "the log ends before its line `# Avg bus bandwidth`: NCCL hung or failed, or the log was cut"
+        )
+    return Arm(name=ArmName.DEFAULT, outcome=outcome, phase=phase, message=message, cells=cells)
 
 
-def _with_algorithm(cell: Cell, log: Log) -> Cell:
+def _with_algorithm(cell: Cell, log: Log, ranks: int) -> Cell:
     """The cell with NCCL's algorithm and protocol for such a call, if the log has them."""
-    share = 1 if cell.collective == Collective.ALL_REDUCE else log.ranks
+    share = 1 if cell.collective == Collective.ALL_REDUCE else ranks
     chosen = log.chosen.get((_CALLS[Collective(cell.collective)], cell.bytes // share))
     return cell if chosen is None else replace(cell, algorithm=chosen[0], protocol=chosen[1])
 
 
-def cells_of(table: Table, *, ranks: int, requested: Collective | None = None) -> list[Cell]:
+def cells_of(one: Measured) -> list[Cell]:
     """A cell per size above 0, in the order of the table.  Raises `NcclTestsError`."""
+    table = one.table
     rows: dict[int, list[Row]] = {}
     for row in table.rows:
         if row.bytes:
             rows.setdefault(row.bytes, []).append(row)
-    if not rows:
-        return []
-    collective = _collective(table, ranks, requested)
     worst = max(table.rows, key=lambda row: max(half.error or 0.0 for half in _halves(row)))
-    return [
-        _cell(collective, alike, summed=table.wrong if table.wrong == 0 or worst in alike else None)
+    cells = [
+        _cell(one.collective, alike, summed=table.wrong if table.wrong == 0 or worst in alike else None)
         for alike in rows.values()
     ]
+    if table.wrong and not any(cell.wrong for cell in cells if isinstance(cell.wrong, int)):
+        raise NcclTestsError(
+            f"line {table.summary}: {table.wrong} values are out of bounds, but no row has any: data was "
+            "wrong in a row that the log lacks; judge the whole log"
+        )
+    return cells
 
 
 def _halves(row: Row) -> list[Timing]:
@@ -118,40 +137,42 @@ def _cell(collective: Collective, rows: list[Row], *, summed: int | None) -> Cel
     )
 
 
-def _collective(table: Table, ranks: int, requested: Collective | None) -> Collective:
-    """The collective: as the caller or the program's name says, else the likeliest for the table's
-    numbers."""
-    possible = _possible(table, ranks)
+def _measured(table: Table, requested: Collective | None) -> Measured:
+    """The table with its collective: as the caller or the program's name says, else the likeliest for the
+    table's numbers."""
+    possible, times = _possible(table)
     name = requested or (table.program if table.program in possible else possible[0])
     if name not in possible:
         raise NcclTestsError(f"line {table.header}: the table is of {' or '.join(possible)}, not of {name}")
     if name not in set(Collective):
         raise NcclTestsError(f"line {table.header}: {name} is not supported, only {', '.join(Collective)}")
-    return Collective(name)
+    return Measured(table=table, collective=Collective(name), times=times)
 
 
-def _possible(table: Table, ranks: int) -> tuple[str, ...]:
-    """Collectives by the relation of sizes and counts, the likeliest first.
+def _possible(table: Table) -> tuple[tuple[str, ...], int]:
+    """Collectives by the relation of sizes and counts, the likeliest first; and how often the size holds the
+    count.
 
     all_gather, reduce_scatter and alltoall print the total over all ranks; only reductions have a redop;
     alltoall checks no data in place.  Source: nccl-tests src/*.cu.
     """
     row = max(table.rows, key=lambda row: row.count)
     size = row.count * row.element
-    if row.bytes == size * ranks and ranks > 1:
+    if size and row.bytes % size == 0 and row.bytes > size:
+        times = row.bytes // size
         if row.redop:
-            return (Collective.REDUCE_SCATTER,)
+            return (Collective.REDUCE_SCATTER,), times
         if row.root:
-            return ("gather", "scatter")
+            return ("gather", "scatter"), times
         unchecked = [half is None or isinstance(half.wrong, Unavailable) for half in _pair(row)]
-        return ("alltoall",) if unchecked == [True, False] else (Collective.ALL_GATHER, "alltoall")
+        return ("alltoall",) if unchecked == [True, False] else (Collective.ALL_GATHER, "alltoall"), times
     if row.bytes == size and row.redop:
-        return ("reduce",) if row.root else (Collective.ALL_REDUCE,)
+        return ("reduce",) if row.root else (Collective.ALL_REDUCE,), 1
     if row.bytes == size:
-        return ("broadcast",) if row.root else ("sendrecv",)
+        return ("broadcast",) if row.root else ("sendrecv",), 1
     raise NcclTestsError(
-        f"line {row.line}: {row.bytes} bytes are neither {row.count} elements of {row.element} bytes nor "
-        f"{ranks} times that: is the list of devices complete?"
+        f"line {row.line}: {row.bytes} bytes are neither {row.count} elements of {row.element} bytes nor a "
+        "multiple of that, as for the total over all ranks"
     )
 
 

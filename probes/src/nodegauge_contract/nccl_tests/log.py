@@ -1,11 +1,10 @@
 """The output of nccl-tests (all_reduce_perf and its siblings), parsed line by line into typed rows.
 
-The table has changed over the years: `error` became `#wrong`, `root` and a bus id were added, `-I` and
-bitwise checks add columns, and NCCL's own lines appear between rows and even inside them.  So a row is read
-by the header's names, and from the right: the columns that may be empty are on the left.
+NCCL's own lines appear between rows and even inside them, and launchers put prefixes before every line.
+`table` reads one row, `ranks` tells how many took part, `document` turns a log into a result.
 
-Columns, titles and footers: nccl-tests src/util.cu and, before that file, src/common.cu and src/*.cu.  Pure,
-and bounded in characters, rows and ranks.  `document` turns a log into a result.
+Titles and footers: nccl-tests src/util.cu and, before that file, src/common.cu and src/*.cu.  Pure, and
+bounded in characters, rows and ranks.
 """
 
 from __future__ import annotations
@@ -14,34 +13,33 @@ import re
 
 from msgspec import Struct, field
 
-from nodegauge_contract.values import NOT_READ, Int, Text, Unavailable
+from nodegauge_contract.nccl_tests.table import ELEMENT_BYTES, Columns, Row, Table, Timing
+from nodegauge_contract.values import NOT_READ, Text, Unavailable
 
 HEADER = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
 MAX_CHARS = 1024 * 1024
 MAX_ROWS = 16_384
 MAX_DEVICES = 4096
 
-ELEMENT_BYTES = {
-    **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
-    **dict.fromkeys(("half", "bfloat16", "float16"), 2),
-    **dict.fromkeys(("int32", "uint32", "int", "float", "float32"), 4),
-    **dict.fromkeys(("int64", "uint64", "double", "float64"), 8),
-}
-"""By nccl-tests' name of the type (test_typenames in src/common.cu)."""
-
 _DEVICE = re.compile(
-    r"Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S{1,255})\s+device\s+\d+\s+\[([^\]]*)\]\s*(.*)"
+    r"Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+\d+\s+on\s+(\S{1,255})\s+device\s+\d+\s+\[([^\]]*)\]\s*(.*)"
 )
 LIBRARY = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})[^\s+]*(?:\+cuda(\d+(?:\.\d+)*))?")
 """NCCL's version line (src/init.cc); logs of nccl-tests and of NCCL both have it."""
 _TITLE = re.compile(r"nccl-tests version (\S{1,64})")
 _CODE = re.compile(r"nccl-library=(\d{4,6})\b")
 _PROGRAM = re.compile(r"\b([a-z_]{1,32}?)_perf(?:_mpi)?\b")
+_PROCESS = re.compile(r"nThread (\d{1,4}) nGpus (\d{1,4})\b")
 _NCCL_LINE = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|ERROR)\b")
 _PREAMBLE = re.compile(r"\s*(\d{1,19})\s+(\d{1,19})\s+([a-z]\w{0,15})\b(.*)")
+_PREFIXED = re.compile(rf"(?<![^\s>:|\]])(\d{{1,19}})\s+(\d{{1,19}})\s+({'|'.join(ELEMENT_BYTES)})\b(.*)")
+"""A row behind a prefix that is not in `_TAG`."""
+_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_RANK_TAG = re.compile(r"\[\d{1,6}\](?=\s)")
+"""Some launchers print the rank at each write, also inside a row (NVIDIA/nccl issue 1453)."""
 _TAG = re.compile(
     r"\s{0,16}(?:\[pod/[^\]\s]{1,255}\] |\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) |"
-    r"\s{0,8}\d{1,6}: {1,2}|\[\d+,\d+\](?:<std\w+>)?:\s?){1,4}"
+    r"\s{0,8}\d{1,6}: {1,2}|\[[^\]\s,]{1,255},\d+\](?:<std\w+>)?:\s?){1,4}"
 )
 """Prefixes of `kubectl logs --prefix`, `kubectl logs --timestamps`, `srun --label` and `mpirun --tag-output`;
 several of them where one runs inside the other."""
@@ -51,6 +49,9 @@ _CHOICE = re.compile(
 """NCCL's own line for a call (NCCL_DEBUG_SUBSYS=TUNING); releases before 2.24 print numbers there."""
 MAX_CHOICES = 4096
 _FAILURE = re.compile(r"Test (?:NCCL|CUDA) failure .*|.*Test failure \S+:\d+.*")
+_TIMEOUT = re.compile(r"Test timeout \(\d+s\).*")
+"""Printed after `-T` seconds without progress (testStreamSynchronize in src/common.cu)."""
+_ELIDED = re.compile(r"[^\w]*(?:\.\.|…)[^\w]*|.*\b(?:snip|snipped|omitted|elided|truncated)\b.*", re.I)
 _SUMMARY = re.compile(r"Out of bounds values\s*:\s*(\d{1,19})")
 
 
@@ -58,123 +59,23 @@ class NcclTestsError(ValueError):
     """A log that cannot be parsed; the message names the line and what was expected there."""
 
 
-class Timing(Struct, frozen=True, kw_only=True):
-    """One half of a row: microseconds of one call; `busbw` as printed (GB/s), with `unit` the value of its
-    last printed digit; `wrong` elements, or in old logs the largest `error` (null if nothing was checked)."""
-
-    us: float
-    busbw: float
-    unit: float
-    wrong: Int = NOT_READ
-    error: float | None = None
-
-
-class Columns(Struct, frozen=True, kw_only=True):
-    """A header: the names before the first time, and those of each half from its time on."""
-
-    left: tuple[str, ...]
-    halves: tuple[tuple[str, ...], ...]
-    stamped: bool
-
-    @classmethod
-    def of(cls, line: str) -> Columns | None:
-        """None if the line is not a header."""
-        names = line.lstrip("# \t").split()
-        if names[:2] != ["size", "count"] or "busbw" not in names:
-            return None
-        stamped = names[-1] == "timestamp"
-        names = names[:-1] if stamped else names
-        starts = [index for index, name in enumerate(names) if name in ("time", "cputime")]
-        if not starts or len(starts) > 2:
-            return None
-        stops = [*starts[1:], len(names)]
-        halves = tuple(tuple(names[a:b]) for a, b in zip(starts, stops, strict=True))
-        return cls(left=tuple(names[: starts[0]]), halves=halves, stamped=stamped)
-
-    @property
-    def width(self) -> int:
-        """Cells of all halves."""
-        return sum(map(len, self.halves))
-
-    def split(self, cells: list[str]) -> tuple[list[str], list[Timing | None]]:
-        """The cells left of the times, and the times of each half, the last (in place) first.
-
-        The list is empty if the cells do not end like a row; a blank half is None.
-        """
-        left = cells[:-2] if self.stamped else cells
-        timings: list[Timing | None] = []
-        for names in reversed(self.halves):
-            timing = _timing(names, left[-len(names) :])
-            left = left[: -len(names)] if timing is not None else left
-            timings.append(timing)
-        return left, timings if timings[0] is not None else []
-
-
-def _timing(names: tuple[str, ...], cells: list[str]) -> Timing | None:
-    """One half of a row; None if the cells do not match the names."""
-    if len(cells) != len(names):
-        return None
-    by_name = dict(zip(names, cells, strict=True))
-    us, busbw = _number(by_name.get("time", by_name.get("cputime", ""))), _number(by_name["busbw"])
-    if us is None or busbw is None or us <= 0:
-        return None
-    wrong, error = _number(by_name.get("#wrong", "")), _number(by_name.get("error", ""))
-    return Timing(
-        us=us,
-        busbw=busbw,
-        unit=_unit(by_name["busbw"]),
-        wrong=int(wrong) if wrong is not None else Unavailable("the data was not checked"),
-        error=error,
-    )
-
-
-def _number(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d{1,18}(\.\d{1,9})?(e[+-]?\d{1,3})?", text) else None
-
-
-def _unit(text: str) -> float:
-    """The value of the last digit of `451.03` (0.01) or of `4.7e+03` (100)."""
-    digits, _, power = text.partition("e")
-    return 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
-
-
-class Row(Struct, frozen=True, kw_only=True):
-    """One line of a table: its line number, the size as printed, `count` elements of `element` bytes, and
-    times.  `redop`, `root`: whether it names a reduction and a root rank."""
-
-    line: int
-    bytes: int
-    count: int
-    element: int
-    redop: bool
-    root: bool
-    in_place: Timing | None = None
-    out_of_place: Timing | None = None
-
-
-class Table(Struct, kw_only=True):
-    """One sweep of one collective: `program` if the log names it (all_reduce), `finished` once its average
-    was printed, `wrong`: elements out of bounds according to its summary."""
-
-    header: int
-    program: str = ""
-    rows: list[Row] = field(default_factory=list)
-    finished: bool = False
-    wrong: int | None = None
-
-
 class Device(Struct, frozen=True, kw_only=True):
     """One rank of the block `Using devices`; `pci` in sysfs form if the log has all of it."""
 
     rank: int
+    group: int
     host: str
     pci: Text
     name: str
 
 
 class Log(Struct, kw_only=True):
-    """A whole log; `failure` is the line in which a test gave up, empty if none did.  `chosen`: algorithm and
-    protocol by NCCL's name of the collective and the bytes that one rank contributes."""
+    """A whole log.
+
+    `failure`, `timeout`: the lines in which a test gave up, empty if none did.  `elided`: somebody shortened
+    the list of devices.  `per_process`: ranks of one process (`-t` times `-g`), 0 if the log does not say.
+    `chosen`: algorithm and protocol by NCCL's name of the collective and the bytes that one rank contributes.
+    """
 
     devices: list[Device] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
@@ -182,17 +83,10 @@ class Log(Struct, kw_only=True):
     cuda: Text = NOT_READ
     version: Text = NOT_READ
     failure: str = ""
+    timeout: str = ""
+    elided: bool = False
+    per_process: int = 0
     chosen: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
-
-    @property
-    def ranks(self) -> int:
-        """Ranks that took part."""
-        return len(self.devices)
-
-    @property
-    def nodes(self) -> int:
-        """Machines they ran on, by host name."""
-        return len({device.host for device in self.devices})
 
 
 def looks_like(text: str) -> bool:
@@ -207,11 +101,13 @@ def parse(text: str) -> Log:
     reader = _Reader()
     for number, line in enumerate(text.splitlines(), 1):
         reader.read(number, _untagged(line))
+    reader.drop_cut_row(last=len(text.rstrip().splitlines()))
     return reader.log
 
 
 def _untagged(line: str) -> str:
     """The line as nccl-tests wrote it."""
+    line = _COLOUR.sub("", line)
     tag = _TAG.match(line)
     return line[tag.end() :] if tag is not None else line
 
@@ -236,9 +132,12 @@ class _Reader:
         self._program = ""
         self._listed: list[Device] = []
         self._rows = 0
+        self._unreadable: NcclTestsError | None = None
 
     def read(self, number: int, line: str) -> None:
-        """One line of the log."""
+        """One line of the log.  A row that cannot be read is an error unless the log ends in it."""
+        if self._unreadable is not None and line.strip():
+            raise self._unreadable
         table_part = _NCCL_LINE.split(line)[0] if _NCCL_LINE.search(line) else line
         self._facts(line)
         if device := _DEVICE.search(line):
@@ -247,8 +146,21 @@ class _Reader:
             self._columns, self._partial = columns, None
             self.log.tables.append(Table(header=number, program=self._program))
         elif self._columns is not None and not line.lstrip().startswith("#"):
-            self._row(number, table_part, whole=table_part is line)
-        self._footer(line)
+            self._row(number, _RANK_TAG.sub(" ", table_part), whole=table_part is line)
+        elif self._listed and not self.log.tables and _ELIDED.fullmatch(line):
+            self.log.elided = True
+        self._footer(number, line)
+
+    def drop_cut_row(self, *, last: int) -> None:
+        """Forget the last row if the log ends in it, after the first of two halves."""
+        rows = self.log.tables[-1].rows if self.log.tables else []
+        if (
+            len(rows) > 1
+            and rows[-1].line == last
+            and rows[-1].out_of_place is None
+            and rows[-2].out_of_place
+        ):
+            rows.pop()
 
     def _facts(self, line: str) -> None:
         log = self.log
@@ -264,9 +176,19 @@ class _Reader:
             log.chosen[match[1], int(match[2])] = (match[3].upper(), match[4].upper())
         if (match := _FAILURE.search(line)) and not log.failure:
             log.failure = " ".join(match[0].split())[:512]
+        if match := _TIMEOUT.search(line):
+            log.timeout = match[0].strip()[:512]
+        if match := _PROCESS.search(line):
+            log.per_process = int(match[1]) * int(match[2])
 
     def _device(self, number: int, match: re.Match[str]) -> None:
-        device = Device(rank=int(match[1]), host=match[2], pci=_pci(match[3]), name=match[4].strip()[:128])
+        device = Device(
+            rank=int(match[1]),
+            group=int(match[2] or 0),
+            host=match[3],
+            pci=_pci(match[4]),
+            name=match[5].strip()[:128],
+        )
         if self._listed and device.rank == self._listed[0].rank:
             self._listed = []  # the next test's list
         self._listed.append(device)
@@ -284,14 +206,14 @@ class _Reader:
     def _row(self, number: int, line: str, *, whole: bool) -> None:
         """A row, a part of one, or another line."""
         assert self._columns is not None
-        if match := _PREAMBLE.match(line):
+        if match := _PREAMBLE.match(line) or _PREFIXED.search(line):
             rest = match[4].split()
             self._partial = _PartialRow(line=number, size=match[1], count=match[2], type=match[3], left=rest)
-            left, halves = self._columns.split(rest)
+            left, halves = self._columns.split(rest, int(match[1]))
             if not halves and whole and len(rest) >= self._columns.width:
-                raise self._mismatch(number)
+                self._unreadable = self._mismatch(number)
         elif self._partial is not None and whole:
-            _, halves = self._columns.split(line.split())
+            _, halves = self._columns.split(line.split(), int(self._partial.size))
             left = self._partial.left
         else:
             return
@@ -324,12 +246,12 @@ class _Reader:
             )
         )
 
-    def _footer(self, line: str) -> None:
+    def _footer(self, number: int, line: str) -> None:
         if not self.log.tables:
             return
         table = self.log.tables[-1]
         if match := _SUMMARY.search(line):
-            table.wrong = int(match[1])
+            table.wrong, table.summary = int(match[1]), number
         if "Avg bus bandwidth" in line:
             table.finished = True
             self._columns = self._partial = None

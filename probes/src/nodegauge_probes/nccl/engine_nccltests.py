@@ -23,7 +23,8 @@ from msgspec import Struct
 
 from nodegauge_contract import Arm, ArmOutcome, Collective, NcclResult, Phase
 from nodegauge_contract.nccl_tests import document
-from nodegauge_contract.nccl_tests.log import MAX_CHARS, Columns, NcclTestsError
+from nodegauge_contract.nccl_tests.log import MAX_CHARS, NcclTestsError
+from nodegauge_contract.nccl_tests.table import Columns
 from nodegauge_probes.nccl.protocol import (
     NCCL_ERROR,
     NO_ENGINE,
