@@ -9,7 +9,7 @@ import support.results as made
 from nodegauge_contract import Problem, Result, Unavailable
 from nodegauge_judge import History, judge_health
 from nodegauge_judge.history import growth
-from nodegauge_judge.history.model import LIMIT, Counts, GpuHistory, LinkHistory, PortHistory
+from nodegauge_judge.history.model import LIMIT, ClockHistory, Counts, GpuHistory, LinkHistory, PortHistory
 
 BOOT = "c0ffee00-0000-4000-8000-000000000000"
 
@@ -162,6 +162,7 @@ def full(gpus: int, *, ports: int) -> History:
         boottime_ms=31_536_000_000,
         gpus={f"{gpu_index:08x}": memory for gpu_index in range(gpus)},
         ports={f"mlx5_{gpu_index}/1": PortHistory(46_656, 4000) for gpu_index in range(ports)},
+        clock=ClockHistory("0123abcd", 1980),
     )
 
 

@@ -188,16 +188,18 @@ def test_a_node_is_compared_with_at_least_two_others(others: tuple[float, ...], 
 
 
 def test_the_fingerprint_has_all_that_makes_nodes_comparable() -> None:
-    """GPU, count, links, driver branch and NCCL version change it; a driver patch and bandwidth do not."""
+    """GPU, count, driver branch and NCCL version change it; patches, bandwidth and lost links do not."""
     first = nccl.h100()
     others = [
         nccl.h100(count=7),
         nccl.changed(first, nccl="2.29.1"),
         replace(first, system=replace(first.system, driver="580.65.06")),
         made.every_gpu(first, name="NVIDIA H200"),
-        made.with_links(first, 0, links=list(range(17))),
     ]
     fingerprints = [judge_nccl(result).fingerprint for result in (first, *others)]
     assert len(set(fingerprints)) == len(fingerprints)
     patch = replace(first, system=replace(first.system, driver="550.90.07"))
     assert judge_nccl(patch).fingerprint == fingerprints[0] == judge_nccl(nccl.h100(100)).fingerprint
+    for links in (17, 12, 1):
+        fewer = made.with_links(first, 0, links=list(range(links)))
+        assert judge_nccl(fewer).fingerprint == fingerprints[0]

@@ -8,9 +8,9 @@ from statistics import median
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_operator.api.report import BandwidthStatus, ReportStatus
+from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, ReportStatus
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.node_counts import MAX_VALUES, Peers
+from nodegauge_operator.reconcile.node_counts import MAX_VALUES, Peers, clock_of
 from support.objects import make_node, make_report
 
 
@@ -43,6 +43,20 @@ def test_a_node_is_not_its_own_peer() -> None:
     assert list(group.peers.of("h100", but="new")) == [465, 470]
     assert list(group.peers.of("pcie", but="c")) == []
     assert list(group.peers.of("", but="d")) == []
+
+
+def test_clocks_have_peer_groups_of_their_own() -> None:
+    """By model and settings, whatever links the nodes have; a node that never worked has no clock."""
+    group = PeerGroup()
+    peers = Peers(group.cache, clock_of)
+    clocks = {"a": (1980, "H100|1980"), "b": (1965, "H100|1980"), "c": (0, ""), "d": (2520, "L40S|2520")}
+    for name, (mhz, make) in clocks.items():
+        node = make_node(name)
+        group.cache.put_node(node)
+        clock = ClockStatus(sm_mhz=mhz, fingerprint=make)
+        group.cache.put_report(replace(make_report(node), status=ReportStatus(clock=clock)))
+    assert list(peers.of("H100|1980", but="a")) == [1965]
+    assert list(peers.of("", but="c")) == []
 
 
 def test_a_newer_report_replaces_and_a_deleted_one_goes() -> None:

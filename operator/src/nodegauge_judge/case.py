@@ -11,6 +11,7 @@ from nodegauge_contract.nvlink import Lanes, lanes
 from nodegauge_judge.history import growth
 from nodegauge_judge.history.model import GpuHistory, History, keys
 from nodegauge_judge.model import NodeFacts, Scalar, Severity
+from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Observation, Rule
 from nodegauge_judge.thresholds import Thresholds
 
@@ -26,7 +27,8 @@ class Case(Struct, frozen=True, kw_only=True):
 
     A `gpu_index` here and in the rules is a position in `result.gpus` (NVML's own index is `Gpu.index`).
     `growth`: how much each counter grew since the last run.  `keys`: the key of each GPU in `history.gpus`;
-    None for one without a UUID.  `busy` caches what `load` has computed.
+    None for one without a UUID.  `peers`: SM clocks of comparable nodes.  `busy` caches what `load`
+    has computed.
     """
 
     result: Result
@@ -36,11 +38,19 @@ class Case(Struct, frozen=True, kw_only=True):
     node: NodeFacts
     growth: growth.Growth
     keys: tuple[str | None, ...]
+    peers: Peers = no_peers
     busy: dict[int, float | None] = {}
 
     @classmethod
     def of(
-        cls, result: Result, *, thresholds: Thresholds, history: History, node: NodeFacts, interval: float
+        cls,
+        result: Result,
+        *,
+        thresholds: Thresholds,
+        history: History,
+        node: NodeFacts,
+        interval: float,
+        peers: Peers = no_peers,
     ) -> Case:
         """The case of one result; `interval` is the policy's, in seconds."""
         key = keys(gpu.uuid for gpu in result.gpus if isinstance(gpu.uuid, str))
@@ -50,6 +60,7 @@ class Case(Struct, frozen=True, kw_only=True):
             thresholds=thresholds,
             history=history,
             node=node,
+            peers=peers,
             growth=growth.of(result, history=history, thresholds=thresholds, interval=interval),
             keys=tuple(key[gpu.uuid] if isinstance(gpu.uuid, str) else None for gpu in result.gpus),
         )

@@ -30,8 +30,9 @@ from nodegauge_judge.model import (
     Severity,
     Verdict,
 )
+from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Effect
-from nodegauge_judge.rules import HEALTH_RULES, sensors, thermal
+from nodegauge_judge.rules import HEALTH_RULES, clocks, sensors, thermal
 from nodegauge_judge.thresholds import Thresholds
 
 MATRIX_LIMIT = 8192
@@ -57,8 +58,11 @@ def judge_health(
     history: History | None = None,
     node: NodeFacts | None = None,
     interval: float = INTERVAL,
+    peers: Peers = no_peers,
 ) -> Judgement:
     """What `result` says about its node, given the policy's `thresholds`, the node's history and its facts.
+
+    `peers`: the SM clocks at which comparable nodes work (`Judgement.clock` of theirs).
 
     `interval`: the policy's seconds between two runs; counters are not judged over more than two intervals.
     """
@@ -68,6 +72,7 @@ def judge_health(
         history=history or History(),
         node=node or NodeFacts(),
         interval=interval,
+        peers=peers,
     )
     observed = [_sourced(finding, result) for rule in HEALTH_RULES for finding in rule.findings(case)]
     findings = sorted(observed, key=lambda finding: _WORST_FIRST[finding.severity])
@@ -91,6 +96,7 @@ def judge_health(
         answers=answers,
         load=load.of_node(case),
         psu=_power_supply(case, findings) if readable else None,
+        clock=clocks.of_node(case) if readable else None,
     )
 
 

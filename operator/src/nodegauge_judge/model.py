@@ -201,13 +201,21 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
         )
 
 
+class NodeClock(Struct, frozen=True, kw_only=True):
+    """The median SM clock (MHz) at which the node's GPUs worked while nothing explained a lower one;
+    `fingerprint`: equal for nodes with which it can be compared (model and settings)."""
+
+    fingerprint: str
+    mhz: int
+
+
 class Judgement(Struct, frozen=True, kw_only=True):
     """All that one result says about a node.
 
     `readable`: the verdict is pass, warn or fail.  `summary`: one sentence.  `matrix`: the text that
     `nvidia-smi topo -m` would print, empty if nothing was read.  `history`: what the next judgement needs of
     this one.  `answers`: by code, for every rule with a gate; empty if not readable.  `psu`: None for
-    "unknown".
+    "unknown".  `clock`: None if no GPU worked, or a reason set the clocks.
     """
 
     verdict: Verdict
@@ -223,3 +231,4 @@ class Judgement(Struct, frozen=True, kw_only=True):
     answers: dict[str, Answer] = {}
     load: Load = Load.UNKNOWN
     psu: Psu | None = None
+    clock: NodeClock | None = None

@@ -155,6 +155,14 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
 
+class ClockHistory(Struct, frozen=True):
+    """The highest SM clock (MHz) at which the node's GPUs were seen at work; `settings`: a digest of their
+    model and settings, for which it counts."""
+
+    settings: str
+    mhz: int
+
+
 class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The form in a report."""
 
@@ -163,6 +171,7 @@ class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
     at: _Whole | None = None
     gpus: str | dict[str, str] = ""  # a mapping in what an earlier version wrote
     ports: str = ""
+    clock: str = ""
 
 
 class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -170,7 +179,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `boot` and `driver`: of the last clean reading; `boottime_ms`: its CLOCK_BOOTTIME, at which the counters
     of `gpus` and `ports` were read.  The keys of `gpus` (see `keys`) are also the GPUs that the node is known
-    to have.  `ports`: NIC ports that have been up, by `device/port`.
+    to have.  `ports`: NIC ports that have been up, by `device/port`.  `clock`: None until the GPUs worked.
     """
 
     boot: str = ""
@@ -178,6 +187,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
     boottime_ms: int | None = None
     gpus: dict[str, GpuHistory] = {}
     ports: dict[str, PortHistory] = {}
+    clock: ClockHistory | None = None
 
     def encode(self) -> str:
         """JSON of at most `LIMIT` bytes."""
@@ -192,11 +202,20 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
             gpus = {key: GpuHistory.unpacked(text) for key, text in packed.items()}
             packed = _pairs(written.ports) if written else {}
             ports = {key: PortHistory.unpacked(text) for key, text in packed.items()}
+            seen = _pairs(written.clock) if written else {}
+            clock = next((ClockHistory(key, _number(text) or 0) for key, text in seen.items()), None)
         except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
             return None
         if written is None:
             return None
-        return cls(boot=written.boot, driver=written.driver, boottime_ms=written.at, gpus=gpus, ports=ports)
+        return cls(
+            boot=written.boot,
+            driver=written.driver,
+            boottime_ms=written.at,
+            gpus=gpus,
+            ports=ports,
+            clock=clock,
+        )
 
     def trimmed(self) -> History:
         """As much of it as fits into a report.  Dropped first are ports, then counters, then bad and warm,
@@ -221,6 +240,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
                 at=self.boottime_ms,
                 gpus=_joined(self.gpus),
                 ports=_joined(self.ports),
+                clock=f"{self.clock.settings} {_digits(self.clock.mhz)}" if self.clock else "",
             )
         )
 

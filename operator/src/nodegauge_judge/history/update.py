@@ -20,7 +20,7 @@ from nodegauge_judge.history import growth
 from nodegauge_judge.history.model import Counts, GpuHistory, History, LinkHistory, PortHistory
 from nodegauge_judge.interconnect import board, nvlink_state
 from nodegauge_judge.model import Answer
-from nodegauge_judge.rules import thermal
+from nodegauge_judge.rules import clocks, thermal
 
 _PORTS = frozenset({"nics", "nics.ports"})
 """Names in `omitted` of a document that lacks ports."""
@@ -47,6 +47,7 @@ def remember(case: Case, answers: GpuAnswers) -> History:
         boottime_ms=known.boottime_ms if early else now if isinstance(now, int) and now >= 0 else None,
         gpus=gpus,
         ports=known.ports if early else _ports(case),
+        clock=clocks.remembered(case),
     ).trimmed()
 
 

@@ -7,7 +7,6 @@ with an expectation is graded.  The policy's expectations are graded at every si
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from msgspec import Struct
 
@@ -26,12 +25,11 @@ from nodegauge_judge.nccl.grading import (
     run_key,
 )
 from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
+from nodegauge_judge.peers import usual
 from nodegauge_judge.rule import OWN_RUN, REPORT, VENDOR, Observation, Probe
 
 CFS_PERIOD_MS = 100
 """The most that one throttled period costs.  Source: the kernel's default cpu.cfs_period_us."""
-PEERS_NEEDED = 3
-"""Comparable nodes, including this one, below which a median says little.  Chosen by this project."""
 _WITHOUT_NVLINK_RING = (InterconnectClass.PCIE.value, InterconnectClass.NVLINK_PAIRS.value)
 
 Candidate = tuple[MeasuredArm, MeasuredCell, Floor]
@@ -96,13 +94,11 @@ def below_peers(grading: Grading) -> Iterator[Observation]:
     headline = grading.headlines.get(Collective.ALL_REDUCE)
     if headline is None or headline.cell.bytes != GIB:
         return
-    others = [gbps for gbps in grading.peers(grading.measurement.fingerprint) if 0 < gbps < float("inf")]
-    nodes = len(others) + 1
-    if nodes < PEERS_NEEDED:
+    among = usual(grading.peers, grading.measurement.fingerprint, own=headline.gbps)
+    share = grading.thresholds.busbw_peers_share
+    if among is None or headline.gbps >= share * among[0]:
         return
-    middle, share = median([*others, headline.gbps]), grading.thresholds.busbw_peers_share
-    if headline.gbps >= share * middle:
-        return
+    middle, nodes = among
     yield of_node(
         Severity.WARN,
         f"{cell_text(headline.cell)} reaches {gbps_text(headline.gbps)}; the median of {nodes} comparable "

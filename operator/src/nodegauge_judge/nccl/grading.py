@@ -15,7 +15,8 @@ from nodegauge_contract import ArmName, ArmOutcome, Collective, Phase
 from nodegauge_judge.case import clip
 from nodegauge_judge.model import NodeFacts, Scalar, Severity, Sharing
 from nodegauge_judge.nccl.floors import Criteria
-from nodegauge_judge.nccl.measurement import GIB, MIB, MeasuredArm, MeasuredCell, Measurement, Peers
+from nodegauge_judge.nccl.measurement import GIB, MIB, MeasuredArm, MeasuredCell, Measurement
+from nodegauge_judge.peers import Peers
 from nodegauge_judge.rule import Observation, Rule
 from nodegauge_judge.thresholds import Thresholds
 

@@ -29,7 +29,8 @@ from nodegauge_judge.nccl.grading import (
     run_key,
     updated_runs,
 )
-from nodegauge_judge.nccl.measurement import Agreement, Measurement, NcclJudgement, Peers, no_peers, trimmed
+from nodegauge_judge.nccl.measurement import Agreement, Measurement, NcclJudgement, trimmed
+from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.thresholds import Thresholds
 
 NCCL_RULES: tuple[NcclRule, ...] = (

@@ -8,7 +8,7 @@ Measurement, `judge` grades it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 from math import isfinite
 from typing import Annotated
@@ -158,8 +158,11 @@ class Measurement(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def fingerprint(self) -> str:
-        """Nodes with the same fingerprint are comparable: GPU, count, links, driver branch, NCCL version."""
-        return "|".join((self.gpu, str(self.ranks), self.link_counts, self.driver, self.nccl))
+        """Nodes with the same fingerprint are comparable: GPU, count, NVLinks or none, driver branch, NCCL
+        version.  A node that lost a link stays a peer: that is what the comparison looks for."""
+        counts = (part.partition("x")[0] for part in self.link_counts.split(","))
+        links = "nvlink" if any(count not in ("", "0") for count in counts) else ""
+        return "|".join((self.gpu, str(self.ranks), links, self.driver, self.nccl))
 
     def encode(self) -> str:
         """JSON of at most `RECORD_LIMIT` bytes."""
@@ -225,15 +228,6 @@ def _without_cells_below(measurement: Measurement, size: int) -> Measurement:
         for arm in measurement.arms
     )
     return replace(measurement, arms=tuple(arms))
-
-
-Peers = Callable[[str], Sequence[float]]
-"""By fingerprint: all_reduce busbw (GB/s at 1 GiB) of the other nodes with that fingerprint."""
-
-
-def no_peers(_fingerprint: str) -> Sequence[float]:
-    """No peers are known."""
-    return ()
 
 
 class Agreement(StrEnum):

@@ -3,20 +3,23 @@
 Identical means the same model, maximum clock, power limit and application clocks.  The same work means the
 same window, like utilisation, and power that the lower clock explains.  A GPU with an explanation of its own
 is neither judged nor compared with: a slowdown with a rule of its own, its power limit, a clock that a user
-set.
+set.  GPUs that are slow alike are compared with nodes of the same model and settings, or with their own past.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
+from zlib import crc32
 
 from msgspec import Struct
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
-from nodegauge_judge.case import Case, HealthRule, number, of_gpu
-from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Severity
+from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
+from nodegauge_judge.history.model import ClockHistory
+from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, NodeClock, Severity
+from nodegauge_judge.peers import usual
 from nodegauge_judge.rule import REPORT, VENDOR, Observation
 from nodegauge_judge.rules.power import is_at_limit, is_capped, share_of_limit
 from nodegauge_judge.throttle import Bit
@@ -55,8 +58,79 @@ class Pace(Struct, frozen=True, kw_only=True):
         return self.own / self.siblings
 
 
+class Usual(Struct, frozen=True, kw_only=True):
+    """What the node's clock is compared with, in MHz: the median of `nodes` nodes, itself included, or for 0
+    the highest that it had itself."""
+
+    mhz: float
+    nodes: int
+
+
 def slow_clock(case: Case) -> Iterator[Observation]:
-    """Busy GPUs whose clock is well below that of their identical siblings."""
+    """Busy GPUs whose clock is well below that of their identical siblings, and nodes all of whose GPUs are
+    well below comparable nodes or their own past."""
+    yield from _below_siblings(case)
+    node, among = of_node(case), _usual(case)
+    limit = case.thresholds.slow_clock_fail
+    if node is None or among is None or node.mhz >= limit * among.mhz:
+        return
+    against = (
+        f"the median of {among.nodes} nodes with this model and these settings"
+        if among.nodes
+        else "this node in an earlier run (too few nodes of this kind tell a fault from a setting)"
+    )
+    yield Observation(
+        severity=Severity.FAIL if among.nodes else Severity.WARN,
+        location="all GPUs at work",
+        short="all GPUs at work",
+        message=f"{node.mhz} MHz against {among.mhz:g} MHz of {against}: "
+        f"{node.mhz / among.mhz:.0%}, below {limit:.0%}.",
+        evidence={"sm_mhz": node.mhz, "usual_mhz": among.mhz, "nodes": among.nodes, "limit": limit},
+        weight=1 - node.mhz / among.mhz,
+    )
+
+
+def of_node(case: Case) -> NodeClock | None:
+    """The node's clock: the median over GPUs at work whose clock nothing explains, the power cap included
+    (without a reason, the clock does not depend on the kernel).  None without such a GPU, or for several
+    models or settings."""
+    gpus = case.result.gpus
+    seen = [
+        (_make(gpus[n]), clock)
+        for n in range(len(gpus))
+        if (clock := _clock(case, n)) is not None and not is_capped(gpus[n])
+    ]
+    makes = {make for make, _ in seen}
+    if len(makes) != 1 or not text(gpus[0].name):
+        return None
+    return NodeClock(fingerprint=makes.pop(), mhz=round(median(clock for _, clock in seen)))
+
+
+def remembered(case: Case) -> ClockHistory | None:
+    """The highest clock that the node had with this model and these settings."""
+    now, before = of_node(case), case.history.clock
+    if now is None:
+        return before
+    settings = _digest(now)
+    best = before.mhz if before is not None and before.settings == settings else 0
+    return ClockHistory(settings, max(best, now.mhz))
+
+
+def _usual(case: Case) -> Usual | None:
+    """Comparable nodes; without them, the node's own past."""
+    node, past = of_node(case), case.history.clock
+    if node is None:
+        return None
+    if among := usual(case.peers, node.fingerprint, own=node.mhz):
+        return Usual(mhz=among[0], nodes=among[1])
+    return Usual(mhz=past.mhz, nodes=0) if past is not None and past.settings == _digest(node) else None
+
+
+def _digest(node: NodeClock) -> str:
+    return f"{crc32(node.fingerprint.encode()):08x}"
+
+
+def _below_siblings(case: Case) -> Iterator[Observation]:
     limits = case.thresholds
     for gpu_index, gpu in enumerate(case.result.gpus):
         pace = _pace(case, gpu_index)
@@ -77,14 +151,32 @@ def slow_clock(case: Case) -> Iterator[Observation]:
 
 def answer_slow_clock(case: Case, gpu_index: int) -> Answer:
     """What the run says about one GPU's clock."""
-    loaded, pace = load.of_window(case, gpu_index), _pace(case, gpu_index)
+    loaded = load.of_window(case, gpu_index)
     if loaded is Load.IDLE:
         return Answer.NO_LOAD
-    if loaded is Load.UNKNOWN or pace is None:
+    if loaded is Load.UNKNOWN or _clock(case, gpu_index) is None:
         return Answer.UNSURE
+    answers = {_answer_of_siblings(case, gpu_index), _answer_of_peers(case)}
+    return next((one for one in (Answer.BAD, Answer.UNSURE, Answer.GOOD) if one in answers), Answer.UNSURE)
+
+
+def _answer_of_siblings(case: Case, gpu_index: int) -> Answer | None:
+    pace = _pace(case, gpu_index)
+    if pace is None:
+        return None
     if pace.share >= case.thresholds.slow_clock_fail:
         return Answer.GOOD
     return Answer.UNSURE if pace.pinned else Answer.BAD
+
+
+def _answer_of_peers(case: Case) -> Answer | None:
+    """The node's own past clears nothing: it may have been slow then."""
+    node, among = of_node(case), _usual(case)
+    if node is None or among is None:
+        return None
+    if node.mhz >= case.thresholds.slow_clock_fail * among.mhz:
+        return Answer.GOOD if among.nodes else None
+    return Answer.BAD if among.nodes else Answer.UNSURE
 
 
 def _pace(case: Case, gpu_index: int) -> Pace | None:
@@ -125,11 +217,12 @@ def _alike(one: Gpu, other: Gpu) -> bool:
     return same and is_capped(one) == is_capped(other)
 
 
-def _make(gpu: Gpu) -> tuple[object, ...]:
+def _make(gpu: Gpu) -> str:
     """What the model and its settings say of the clock; readings that are missing are equal."""
     clocks = gpu.clocks
     settings = (clocks.max_sm_mhz, clocks.app_sm_mhz, clocks.app_memory_mhz, gpu.power.enforced_limit_mw)
-    return (gpu.name, *map(number, settings))
+    known = (number(setting) for setting in settings)
+    return "|".join((text(gpu.name), *("" if value is None else f"{value:.0f}" for value in known)))
 
 
 def _same_work(gpu: Gpu, other: Gpu, ratio: float) -> bool:
@@ -169,15 +262,20 @@ RULES = (
             "At work in the same window, the GPU's SM clock is well below the median of the node's identical "
             "GPUs (same model, maximum clock, power limit and application clocks) at like utilisation and "
             "power, and nothing explains it: no slowdown with a rule of its own, no power limit that it has "
-            "reached, no clock set by a user. The slowest GPU sets the pace of a job over all of them."
+            "reached, no clock set by a user. Or all GPUs at work are slow alike: slower than nodes of the "
+            "same model and settings. The slowest GPU sets the pace of a job over all of them."
         ),
         when={
             Severity.WARN: (
                 "under load, below `slowClockWarn` (0.93) of its siblings' median SM clock; also "
                 "down to half of it, if the clock does not move while all siblings' do: NVML cannot tell a "
-                "locked clock"
+                "locked clock. Or all GPUs are below `slowClockFail` of the node's own best, and fewer than "
+                "two other nodes of this kind are known"
             ),
-            Severity.FAIL: "under load, below `slowClockFail` (0.8) of its siblings' median SM clock",
+            Severity.FAIL: (
+                "under load, below `slowClockFail` (0.8) of its siblings' median SM clock; or all GPUs below "
+                "that share of the median of at least three nodes, this one included"
+            ),
         },
         next_step="compare `nvidia-smi -q -d CLOCK,PERFORMANCE -i INDEX` with a sibling's.",
         way_out=(

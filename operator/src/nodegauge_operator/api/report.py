@@ -116,6 +116,14 @@ class BandwidthStatus(Struct, frozen=True, rename="camel", omit_defaults=True, k
     detail: str = ""
 
 
+class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """The SM clock (MHz) at which the GPUs last worked without a reason for less; 0 if they never did.
+    `fingerprint`: what makes nodes comparable (model and settings)."""
+
+    sm_mhz: int = 0
+    fingerprint: str = ""
+
+
 class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """The GPUs in brief."""
 
@@ -218,6 +226,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     passed_at: str = ""
     desired: DesiredNode = DesiredNode()
     change: Change | None = None
+    clock: ClockStatus = ClockStatus()
 
     def probe(self, name: str) -> ProbeStatus:
         """The status of one probe; an empty one when it never ran."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from nodegauge_judge import Probe, Verdict
-from nodegauge_judge.nccl.measurement import Peers, no_peers
+from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import NEVER, GateStatus, ProbeStatus, Report, ReportStatus, unstamp
@@ -45,7 +45,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     `node` None: the node is gone for certain.  `policy` None: no policy selects it.  `granted`: pools of
     probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
-    gated already.  `peers`: what nodes like it reach in NCCL runs.  `posted`: run and reason of the last
+    gated already.  `peers`: what nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which
+    they work.  `posted`: run and reason of the last
     event that this process posted.  `fresh`: the report was read again for this very question.  `since`:
     when this process began to decide or saw the policy resumed, epoch seconds.  `declined`: writes that the
     API server has just refused, with its message; they are tried later and do not block other writes.
@@ -58,6 +59,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     now: float
     granted: frozenset[str] = frozenset()
     peers: Peers = no_peers
+    clock_peers: Peers = no_peers
     gate_slot: bool = False
     posted: tuple[str, str] = ("", "")
     fresh: bool = False

@@ -2,23 +2,23 @@
 
 Counting 5,000 nodes took 43 ms; the cache names the nodes that changed, and only those are counted again.
 
-Peer groups are nodes of the same hardware: the judge compares a node with their median bus bandwidth.  They
-are updated node by node, as the cache names those whose report changed: judging one node must not read the
-reports of thousands of peers.
+Peer groups are nodes of the same hardware: the judge compares a node with their median bus bandwidth and
+clock.  They are updated node by node, as the cache names those whose report changed: judging one node must
+not read the reports of thousands of peers.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from msgspec import Struct, field
 
 from nodegauge_judge import Verdict
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, GateStatus, Report, unstamp
+from nodegauge_operator.api.report import GateState, GateStatus, Report, ReportStatus, unstamp
 from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.reconcile.cache import Cache
@@ -191,11 +191,27 @@ MAX_VALUES = 64
 """At most so many values are returned: the middle ones, which have the same median as all."""
 
 
-class Peers:
-    """By fingerprint of the hardware: the all_reduce bus bandwidth of its nodes, sorted."""
+Value = Callable[[ReportStatus], tuple[str, float] | None]
+"""A report's fingerprint and the value to compare; None for a node without one."""
 
-    def __init__(self, cache: Cache) -> None:
+
+def bandwidth_of(status: ReportStatus) -> tuple[str, float] | None:
+    """all_reduce bus bandwidth in GB/s."""
+    gbps = status.bandwidth.all_reduce
+    return None if gbps is None else (status.bandwidth.fingerprint, float(gbps))
+
+
+def clock_of(status: ReportStatus) -> tuple[str, float] | None:
+    """The SM clock at work in MHz."""
+    return (status.clock.fingerprint, float(status.clock.sm_mhz)) if status.clock.sm_mhz else None
+
+
+class Peers:
+    """By fingerprint of the hardware: a value of each of its nodes, sorted."""
+
+    def __init__(self, cache: Cache, value: Value = bandwidth_of) -> None:
         self._cache = cache
+        self._value = value
         self._changed = cache.subscribe()
         self._changed.update(cache.reports)
         self._measured: dict[str, tuple[str, float]] = {}
@@ -203,7 +219,7 @@ class Peers:
         self._ranks: dict[str, list[tuple[float, str]]] = {}
 
     def of(self, fingerprint: str, *, but: str) -> Sequence[float]:
-        """GB/s of the other nodes with this fingerprint; of more than 64, the middle ones."""
+        """Values of the other nodes with this fingerprint; of more than 64, the middle ones."""
         if not fingerprint:
             return ()
         self._update()
@@ -232,7 +248,5 @@ class Peers:
         node, report = self._cache.nodes.get(name), self._cache.reports.get(name)
         if node is None or report is None or report.node_uid != node.uid:
             return None
-        bandwidth = report.status.bandwidth
-        if not bandwidth.fingerprint or bandwidth.all_reduce is None:
-            return None
-        return bandwidth.fingerprint, float(bandwidth.all_reduce)
+        value = self._value(report.status)
+        return value if value is not None and value[0] else None

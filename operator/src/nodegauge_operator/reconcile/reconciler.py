@@ -22,7 +22,7 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refus
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gate_budget import GateBudget
-from nodegauge_operator.reconcile.node_counts import Peers
+from nodegauge_operator.reconcile.node_counts import Peers, clock_of
 from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
 
@@ -70,6 +70,7 @@ class Reconciler:
         self.gate_budget = GateBudget(cache, clock=time.monotonic)
         """Which nodes are gated, and which may be."""
         self._peers = Peers(cache)
+        self._clock_peers = Peers(cache, clock_of)
         self._posted: dict[str, tuple[str, str]] = {}
         self._left_at: dict[str, float] = {}
         self._resumed_at: dict[str, float] = {}
@@ -144,6 +145,7 @@ class Reconciler:
             now=self._clock(),
             granted=granted,
             peers=partial(self._peers.of, but=name),
+            clock_peers=partial(self._clock_peers.of, but=name),
             gate_slot=self.gate_budget.has_slot(name),
             posted=self._posted.get(name, ("", "")),
             fresh=fresh,

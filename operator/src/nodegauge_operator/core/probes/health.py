@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from nodegauge_judge import History, Judgement, NodeFacts, Verdict, judge_health
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, Until, seconds
-from nodegauge_operator.api.report import NEVER, GpusStatus, InterconnectStatus, Outcome, ReportStatus
+from nodegauge_operator.api.report import (
+    NEVER,
+    ClockStatus,
+    GpusStatus,
+    InterconnectStatus,
+    Outcome,
+    ReportStatus,
+)
 from nodegauge_operator.core import gates, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -95,6 +102,7 @@ class HealthKind(ProbeKind):
             history=History.decode(status.probe(self.name).history),
             node=NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity}),
             interval=context.policy.interval_of(self.name),
+            peers=context.clock_peers,
         )
         if judgement.readable:
             return _after_reading(context, ended, judgement)
@@ -120,7 +128,7 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
     gates_after = gates.after_run(status.gates, judgement, policy=policy.spec.hysteresis, now=context.now)
     passed = probe.verdict in (Verdict.PASS, Verdict.WARN)
     ends_unvalidated = passed and policy.spec.taints.unvalidated_until is Until.HEALTH
-    interconnect = judgement.interconnect
+    interconnect, clock = judgement.interconnect, judgement.clock
     return replace(
         status,
         verdict=probe.verdict,
@@ -145,6 +153,7 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
             status.throttle_judged_at, gates_after, judgement=judgement, now=context.now
         ),
         psu=judgement.psu.value if judgement.psu else "",
+        clock=ClockStatus(sm_mhz=clock.mhz, fingerprint=clock.fingerprint) if clock else status.clock,
         passed_at=status.passed_at or (probe.read_at if ends_unvalidated else ""),
     )
 
