@@ -9,7 +9,6 @@ import pytest
 import support.results as made
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator.core import gates
-from nodegauge_operator.core.context import NO_REPORT
 from support.objects import LOST, NOW, STALE, make_context, make_node, make_report, make_snapshot, read
 
 NODE = make_node()
@@ -19,13 +18,6 @@ def test_a_node_without_policy_or_gone_has_no_context() -> None:
     """There is nothing to decide from."""
     assert make_snapshot(policy=None).context is None
     assert make_snapshot(node=None).context is None
-
-
-def test_a_report_of_an_earlier_node_of_this_name_is_not_its_report() -> None:
-    """Nothing of it is believed."""
-    context = make_context(node=NODE, report=make_report(make_node(uid="earlier")))
-    assert context.report is NO_REPORT
-    assert context.status == NO_REPORT.status
 
 
 def test_staleness_gates_and_verdict_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,13 +59,6 @@ def states(report: AReport) -> dict[str, GateState]:
 # -- which taints ------------------------------------------------------------------------------------------
 
 
-def test_a_taint_needs_the_row_s_runs_and_names_its_cause() -> None:
-    """One hot run is none, two are; a lost GPU is one at once."""
-    assert taints(after("hot=b")) == []
-    assert taints(after("hot=b", "hot=b")) == ["throttled=thermal:NoSchedule"]
-    assert taints(after("gpu-lost=b")) == ["unhealthy=gpu-lost:NoSchedule"]
-
-
 def test_one_taint_per_key_and_the_worst_cause_is_its_value() -> None:
     """Of several causes of one kind the first in the judge's order; the other kind has its own taint."""
     report = after("p2p-refused=b nvlink-degraded=b gpu-lost=b hot=b", "p2p-refused=b gpu-lost=b hot=b")

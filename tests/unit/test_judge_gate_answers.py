@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Counters, Problem, Result, Sensor
+from nodegauge_contract import Counters, Problem, Result
 from nodegauge_judge import CATALOGUE, Answer, History, Judged, Probe, Psu
 from support.judge_results import every, judge, later, node, resting, working
 
@@ -181,24 +181,15 @@ def test_a_replaced_gpu_no_longer_counts_as_bad() -> None:
     assert heat(first, bad, swapped, later(swapped, 900)) is GOOD
 
 
-def supply(alarm: int) -> Result:
-    """A machine with a power supply's sensor."""
-    sensor = Sensor(chip="corsairpsu", name="power1", label="power total", value=400_000_000, alarm=alarm)
-    return replace(node(), sensors=[sensor])
-
-
 @pytest.mark.parametrize(
     ("result", "psu"),
     [
-        (node(), None),
-        (supply(0), Psu.OK),
-        (supply(1), Psu.FAULT),
         (every(node(), **working(bits={0x80: 12})), Psu.FAULT),
         (every(node(), **working(bits={0x80: 3})), None),
         (made.with_gpu(node(), 0, error=Problem(kind="insufficient-power")), Psu.FAULT),
         (made.with_gpu(node(), 0, power=replace(node().gpus[0].power, source=2)), Psu.FAULT),
     ],
 )
-def test_the_supply_is_ok_only_if_a_sensor_was_read(result: Result, psu: Psu | None) -> None:
-    """A fault needs an alarm, a missing cable, an undersized source or a brake that is held."""
+def test_a_supply_has_a_fault_without_any_sensor(result: Result, psu: Psu | None) -> None:
+    """A missing cable, an undersized source, or a brake that is held (alarms: `test_judge_sensors`)."""
     assert judge(result).psu is psu

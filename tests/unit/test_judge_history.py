@@ -30,11 +30,6 @@ def run(*results: Result) -> History:
     return history
 
 
-def sums(history: History) -> list[int]:
-    """Remembered link sums, in the order of UUIDs."""
-    return [history.gpus[key].links.sum for key in sorted(history.gpus)]
-
-
 def degraded(links: int) -> Result:
     """A TITAN pair with that many links up."""
     return made.without_links(made.titan(), 0, count=2 - links)
@@ -77,24 +72,6 @@ def test_a_lost_link_is_reported_in_every_run() -> None:
     assert judge_health(degraded(1), history=history).findings[0].code == "nvlink-degraded"
 
 
-def test_a_lost_link_is_reported_after_a_single_good_run() -> None:
-    """The first reading already counts."""
-    assert judge_health(degraded(1), history=run(made.titan())).findings[0].code == "nvlink-degraded"
-
-
-def test_one_reading_that_is_too_high_is_ignored() -> None:
-    """A bogus NV4 between good readings is forgotten at once."""
-    bogus = made.mesh([[0, 4], [4, 0]], name="NVIDIA TITAN RTX", mbps=25_781)
-    history = run(made.titan(), made.titan(), bogus)
-    assert judge_health(made.titan(), history=history).findings == []
-
-
-def test_an_added_bridge_is_expected_after_two_runs() -> None:
-    """More links than before are welcome."""
-    history = run(degraded(1), degraded(1), made.titan(), made.titan())
-    assert sums(history) == [2, 2]
-
-
 def test_hidden_gpus_do_not_change_the_history() -> None:
     """A run that saw four of eight GPUs neither shrinks the set nor touches a sum."""
     whole = run(made.dgx1(), made.dgx1())
@@ -122,7 +99,7 @@ def test_unclear_links_do_not_change_the_history() -> None:
     history = run(made.titan(), made.titan())
     asleep = made.with_links(made.with_links(made.titan(), 0, state=2), 1, state=2)
     assert judge_health(asleep, history=history).history.gpus == history.gpus
-    assert sums(run(asleep)) == [0, 0]
+    assert {gpu.links.sum for gpu in run(asleep).gpus.values()} == {0}
 
 
 def test_a_replaced_gpu_takes_the_place_of_the_old_one_in_the_history() -> None:

@@ -140,14 +140,6 @@ def test_alarms_of_mainboard_chips_do_not_count() -> None:
     assert (codes(judgement), judgement.psu) == ([], None)
 
 
-def test_an_undersized_source_is_a_fault_without_any_sensor() -> None:
-    """NVML's own word."""
-    power = Power(source=2, enforced_limit_mw=400_000, default_limit_mw=400_000)
-    judgement = judge_health(made.with_gpu(made.phb(), 1, power=power))
-    assert (codes(judgement), judgement.psu) == (["psu-fault/fail"], Psu.FAULT)
-    assert only(judgement).subject == "GPU 1 (0000:10:00.0)"
-
-
 def test_a_supply_is_ok_only_if_it_was_read() -> None:
     """No sensor, a mute one, and a supply with a rail that is off: not known; a fine one: ok."""
     mute = Sensor(chip="corsairpsu", name="in0", label="v_in", value=Unavailable("EIO"))

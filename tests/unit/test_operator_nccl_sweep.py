@@ -9,7 +9,6 @@ from nodegauge_operator.api.report import stamp
 from support.api_server import NODES, PODS, REPORTS, Body
 from support.virtual_operator import RUN_SECONDS, VirtualTimeOperator, with_nccl
 
-HOUR = 3600.0
 NCCL = (names.PROBE_PULL, names.PROBE_NCCL)
 
 

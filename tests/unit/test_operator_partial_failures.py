@@ -84,17 +84,6 @@ def test_a_flapping_label_takes_the_labels_and_keeps_the_report() -> None:
     assert "node-1" not in operator.cluster.objects[REPORTS]
 
 
-def test_a_deleted_report_takes_its_labels_with_it(operator: SteppedOperator) -> None:
-    """A label that no reading justifies is absent; the next run brings it back."""
-    operator.run()
-    del operator.cluster.objects[REPORTS]["node-1"]
-    operator.restart()
-    operator.reconcile()
-    assert names.LABEL_INTERCONNECT not in operator.labels
-    operator.run()
-    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
-
-
 def test_a_reboot_is_measured_at_once_also_after_failures(operator: SteppedOperator) -> None:
     """The driver was broken and the reboot cured it: nobody waits for the backoff."""
     operator.run()

@@ -9,7 +9,6 @@ import asyncio
 
 import pytest
 
-from nodegauge_operator import names
 from nodegauge_operator.kube.errors import NotFound
 from support.api_server import NODES, PODS, POLICIES, REPORTS
 from support.client import unavailable
@@ -106,36 +105,6 @@ async def test_who_waited_longest_goes_first(operator: VirtualTimeOperator) -> N
     operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": 1}}})
     await operator.after(4 * RUN_SECONDS + 10)
     assert operator.order[3:] == ["node-new", *first]
-
-
-@on_virtual_time
-async def test_a_request_is_answered_within_seconds_and_once(operator: VirtualTimeOperator) -> None:
-    """Long before the interval is over."""
-    await operator.begin(1, after=20)
-    asked = {"spec": {"requestedAt": "2027-01-15T08:00:20Z"}}
-    operator.cluster.change(REPORTS, "node-0", asked)
-    await operator.after(RUN_SECONDS + 1)
-    assert [number for _, number, _ in operator.cluster.judged] == [1, 2]
-    await operator.after(60)
-    assert len(operator.cluster.judged) == 2
-
-
-@on_virtual_time
-async def test_a_deleted_policy_takes_everything_off(operator: VirtualTimeOperator) -> None:
-    """Labels, condition, report and pods, also of a run under way, once the grace has passed."""
-    await operator.begin(2, after=RUN_SECONDS + 2, budget={"concurrentProbes": 1})
-    assert operator.cluster.objects[PODS]
-    operator.cluster.remove(POLICIES, "default")
-    await operator.after(1)
-    for name in list(operator.cluster.objects[PODS]):
-        operator.cluster.remove(PODS, name)
-    await operator.after(610)
-    state = operator.cluster.state()
-    for name, node in state["nodes"].items():
-        assert node["labels"] == {"kubernetes.io/hostname": name}
-        assert names.CONDITION not in node["conditions"]
-    assert state["reports"] == {}
-    assert state["pods"] == []
 
 
 @on_virtual_time

@@ -35,7 +35,6 @@ HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 INTERCONNECT = (names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, names.LABEL_EVIDENCE, "interconnect")
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
 WRONG = nccl.swapped(FAST, ArmName.DEFAULT, cells=[nccl.cell("all_reduce", 1 << 30, 462.0, ranks=8, wrong=3)])
-HUNG = nccl.swapped(FAST, ArmName.DEFAULT, outcome="hung", phase="load", cells=[])
 
 
 def labels(report: NcclNode, *keys: str) -> dict[str, str]:
@@ -60,13 +59,6 @@ def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> Non
     assert [report.status.desired.labels[key] for key in BUSBW] == ["462", "355", "355"]
     assert report.status.bandwidth.agreement == "confirmed"
     assert report.status.verdict is Verdict.PASS
-
-
-def test_without_an_nccl_run_the_interconnect_is_reported() -> None:
-    """The health probe alone has NVML's word, and no bandwidth."""
-    report = nccl_node()
-    assert report.status.desired.labels[names.LABEL_EVIDENCE] == "reported"
-    assert labels(report, *BUSBW) == {}
 
 
 def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
