@@ -11,7 +11,11 @@ import support.results as made
 from nodegauge_contract import Clocks, Power, Result
 from nodegauge_judge import Answer, History, Thresholds, judge_health
 from nodegauge_judge.peers import Peers
+from nodegauge_operator.api.report import ReportStatus, Run, stamp
+from nodegauge_operator.core.probes.health import HealthKind
+from nodegauge_operator.core.probes.kind import EndedRun
 from support.judge_results import codes, every, judge, later, node, only, resting, span, working
+from support.objects import NOW, make_context, make_node, read
 
 
 def alike(mhz: float, *, name: str = "NVIDIA H100 80GB HBM3", gpus: int = 8, **fields: Any) -> Result:
@@ -143,3 +147,18 @@ def test_the_policy_sets_the_share_among_peers() -> None:
     """slowClockFail, as among siblings."""
     strict = Thresholds(slow_clock_fail=0.9)
     assert codes(judge_health(alike(1700), thresholds=strict, peers=peers(1980, 1980))) == ["slow-clock/fail"]
+
+
+def test_the_operator_compares_a_node_with_its_peers_and_keeps_its_clock() -> None:
+    """Through the reports: of the others when it judges, and its own for them, also after an idle run."""
+    run = Run(number=1, pod_name="pod-1", pod_uid="uid-1", started_at=stamp(NOW - 5))
+    node_view = make_node()
+
+    def after(result: Result, status: ReportStatus) -> ReportStatus:
+        context = make_context(node=node_view, clock_peers=peers(1980, 1965)).after(status)
+        return HealthKind().after_run(context, EndedRun(run=run, end=read(result)))
+
+    slow = after(alike(792), ReportStatus())
+    assert [finding.code for finding in slow.probe("health").findings] == ["slow-clock"]
+    assert slow.clock.sm_mhz == 792
+    assert after(every(alike(792), **resting()), slow).clock == slow.clock
