@@ -100,7 +100,12 @@ class FakeCluster(FakeApiServer):
 
     def end(self, pod: Body, message: str, *, code: int = 0) -> None:
         """The container of a pod ends with this message."""
-        ended = {"exitCode": code, "message": message, "reason": "Error" if code else "Completed"}
+        ended = {
+            "exitCode": code,
+            "message": message,
+            "reason": "Error" if code else "Completed",
+            "finishedAt": stamp(self.clock()),
+        }
         self.pod_status(
             pod["metadata"]["name"],
             {

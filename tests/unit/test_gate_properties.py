@@ -166,7 +166,7 @@ def test_no_order_of_events_traps_a_node(actions: list[tuple[Any, ...]]) -> None
         for _ in range(3):
             for name in sorted(operator.cluster.objects[NODES]):
                 operator.measure(name, "")
-            operator.rest()
+                operator.rest()
         assert [name for name in operator.cluster.objects[NODES] if operator.taints(name)] == []
         assert [
             name

@@ -62,28 +62,6 @@ def test_an_unreadable_policy_after_a_restart_strips_nothing(operator: SteppedOp
     assert operator.labels == before
 
 
-def test_a_flapping_label_takes_the_labels_and_keeps_the_report() -> None:
-    """GPU feature discovery restarts: what was measured comes back without a run; after a while it goes."""
-    operator = one_node(gpu="true")
-    name = next(iter(operator.cluster.objects[POLICIES]))
-    operator.cluster.change(POLICIES, name, {"spec": {"nodeSelector": {"matchLabels": {"gpu": "true"}}}})
-    operator.restart()
-    operator.run()
-    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
-    operator.catch_up()
-    assert names.LABEL_INTERCONNECT not in operator.labels
-    assert "node-1" in operator.cluster.objects[REPORTS]
-    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": "true"}}})
-    operator.catch_up()
-    assert operator.labels[names.LABEL_INTERCONNECT] == "nvlink"
-    assert not list(operator.cluster.pods())
-    operator.cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
-    operator.catch_up()
-    operator.cluster.pass_time(11 * MINUTE)
-    operator.catch_up()
-    assert "node-1" not in operator.cluster.objects[REPORTS]
-
-
 def test_a_reboot_is_measured_at_once_also_after_failures(operator: SteppedOperator) -> None:
     """The driver was broken and the reboot cured it: nobody waits for the backoff."""
     operator.run()

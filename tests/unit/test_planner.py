@@ -89,7 +89,7 @@ def test_a_second_run_with_nothing_new_writes_the_report_and_nothing_on_the_node
     """Create pod, patch report, delete pod: no PatchNode, no SetCondition, no PostEvent."""
     known = up_to_date(make_report().after(READ, node=NODE), at=NOW + INTERVAL)
     assert next_kind(**known) == "CreatePod"
-    pod = make_pod(NODE, number=2).with_result(made.titan())
+    pod = replace(make_pod(NODE, number=2).with_result(made.titan()), created_at=NOW + INTERVAL)
     judged = next_step(make_snapshot(**known, pods=(pod,)))
     assert isinstance(judged, steps.PatchReport)
     known["report"] = replace(known["report"], status=judged.status)
@@ -337,5 +337,5 @@ def test_a_refused_pod_is_a_run_without_a_result() -> None:
     assert (probe.last_run.number, probe.last_run.outcome) == (2, Outcome.UNKNOWN)
     assert probe.last_run.finished_at == stamp(NOW + INTERVAL)
     report = replace(known["report"], status=noted.status)
-    assert health_due_at(report, node=NODE) == NOW + INTERVAL + 30
+    assert health_due_at(report, now=NOW + INTERVAL) == NOW + INTERVAL + 30
     assert noted.status.desired == known["report"].status.desired

@@ -28,10 +28,19 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class TextFormatter(logging.Formatter):
+    """A line for people; what a container wrote neither breaks it nor reaches the terminal as a command."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without control characters; a traceback follows on lines of its own."""
+        line = super().formatMessage(record)
+        return "".join(char if char.isprintable() else " " for char in line)
+
+
 def configure(*, level: str, form: str) -> None:
     """Send all logs to stderr in the form `json` or `text`."""
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
+    plain = TextFormatter("%(asctime)s %(levelname)-7s %(message)s")
     handler.setFormatter(JsonFormatter() if form == "json" else plain)
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -6,19 +6,26 @@ patch with resourceVersion (promise 3, docs/promises.md); everything on the node
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_judge import Finding, GpuBrief, Verdict
 from nodegauge_operator import names
 
 NEVER = float("inf")
 """A time that never comes, where times are epoch seconds."""
+LAST_SECOND = 253_402_300_799.0
+"""The end of the year 9999, epoch seconds."""
+SKEW_SECONDS = 300.0
+"""Two operators' clocks may differ by this much; a time further in the future means a clock stepped back."""
+MAX_NUMBER = 1_000_000_000
+"""After this run the numbers of a probe's runs begin anew; somebody may have edited one."""
 
 
 class Outcome(StrEnum):
@@ -234,7 +241,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
     def next_number(self, probe: str) -> int:
         """The number of the next run of a probe; 1 for the first."""
-        return (last.number if (last := self.probe(probe).last_run) else 0) + 1
+        return (last.number % MAX_NUMBER if (last := self.probe(probe).last_run) else 0) + 1
 
     def with_probe(self, probe: ProbeStatus) -> list[ProbeStatus]:
         """The probes with this one's new status, in the order of `names.PROBES`."""
@@ -281,16 +288,49 @@ def parse_report(body: Mapping[str, Any]) -> Report:
 
 
 def stamp(now: float) -> str:
-    """RFC 3339 of epoch seconds, UTC, whole seconds; empty for 0."""
-    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if now else ""
+    """RFC 3339 of epoch seconds, UTC, whole seconds; empty for 0 and for what no calendar has."""
+    if not 0 < now < LAST_SECOND:
+        return ""
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def unstamp(text: str) -> float:
-    """Epoch seconds of an RFC 3339 text; 0.0 for an empty or unreadable one."""
+    """Epoch seconds of an RFC 3339 text; 0.0 for an empty or unreadable one, and for a time before 1970."""
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
-    except ValueError:
+        return max(0.0, datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) if text else 0.0
+    except (ValueError, OverflowError):
         return 0.0
+
+
+def settled(status: ReportStatus, *, now: float) -> ReportStatus:
+    """The status with every time in the future set to `now`, epoch seconds.
+
+    A clock that was ahead for one moment would otherwise keep runs from being due until that time comes.
+    """
+    limit, today = stamp(now + SKEW_SECONDS), stamp(now)
+
+    def past(text: str) -> str:
+        return today if text > limit else text  # times of one format sort as texts
+
+    change = status.change
+    return replace(
+        status,
+        probes=[_settled_probe(probe, past) for probe in status.probes],
+        throttle_judged_at=past(status.throttle_judged_at),
+        passed_at=past(status.passed_at),
+        change=change and replace(change, at=past(change.at)),
+    )
+
+
+def _settled_probe(probe: ProbeStatus, past: Callable[[str], str]) -> ProbeStatus:
+    run = probe.last_run
+    return replace(
+        probe,
+        last_run=run and replace(run, started_at=past(run.started_at), finished_at=past(run.finished_at)),
+        since=past(probe.since),
+        read_at=past(probe.read_at),
+        failing_since=past(probe.failing_since),
+    )
 
 
 def whole(text: str) -> int | None:

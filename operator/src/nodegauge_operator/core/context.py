@@ -18,7 +18,15 @@ from nodegauge_judge import Probe, Verdict
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import NEVER, GateStatus, ProbeStatus, Report, ReportStatus, unstamp
+from nodegauge_operator.api.report import (
+    NEVER,
+    GateStatus,
+    ProbeStatus,
+    Report,
+    ReportStatus,
+    settled,
+    unstamp,
+)
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.model import NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.nccl_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
@@ -81,14 +89,14 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
             return None
         own = self.report is not None and self.report.node_uid == self.node.uid
         report = self.report if self.report is not None and own else NO_REPORT
-        return Context(**asdict(self) | {"report": report}, status=report.status)
+        return Context(**asdict(self) | {"report": report}, status=settled(report.status, now=self.now))
 
 
 class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     """A node that a policy selects.
 
-    `report`: this very node's; `NO_REPORT` while there is none.  `status`: the report's, or what it becomes
-    after a run.
+    `report`: this very node's; `NO_REPORT` while there is none.  `status`: the report's, without times in
+    the future, or what it becomes after a run.
     """
 
     node: NodeView
@@ -124,7 +132,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         interval = self.policy.interval_of(probe.name)
         if probe.failing_since:
             return max(read_at, unstamp(probe.failing_since) - interval) + age
-        of_health = probe.name == names.PROBE_HEALTH
+        of_health = probe.name == Probe.HEALTH.value
         if not (self.policy.spec.probes.health.enabled if of_health else self.nccl_image):
             return read_at + age
         if not of_health:

@@ -18,12 +18,10 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Answer, Finding, Gate, Judged
 from nodegauge_operator.api.policy import Hysteresis, seconds
-from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp, unstamp
+from nodegauge_operator.api.report import NEVER, SKEW_SECONDS, GateState, GateStatus, stamp, unstamp
 
 ENTERED = (GateState.GATED, GateState.HELD_BACK)
 """States of a gate that was entered, whether or not the budget has a slot for it."""
-SKEW_SECONDS = 300.0
-"""Two operators' clocks may differ by this much; a time further in the future means a clock stepped back."""
 MANY = 999
 """Counts stop here: no rule asks for as many, and a report stays small."""
 

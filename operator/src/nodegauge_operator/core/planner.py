@@ -128,7 +128,9 @@ def _judge_ended_run(context: Context) -> Step | None:
         end = kind.ending(pod, context)
         if end is None:
             continue
-        started = stamp(pod.started_at or pod.created_at)
+        if refusal := context.declined.get(PatchReport):
+            end = RunEnd(outcome=Outcome.UNKNOWN, reason="ReportRefused", message=refusal)
+        started = stamp(pod_outcome.started_at(pod, limits=kind.limits(context.policy)))
         run = Run(number=pod.number, pod_name=pod.name, pod_uid=pod.uid, started_at=started)
         ended = EndedRun(run=run, end=end, request=pod.request, image=pod.image)
         # judged on the node as it was when the run was planned
@@ -143,7 +145,7 @@ def _update_report(context: Context) -> Step | None:
     if _nothing_to_decide(context):
         return None
     status = desired_state.next_status(context)
-    if status == context.status:
+    if status == context.report.status:
         return None
     overtaken = status.change != context.status.change
     event = _post_event(context, context.status.change) if overtaken else None

@@ -7,6 +7,7 @@ Promise 1 is kept here: only a result that decodes and names this very run is `r
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_contract import ContractError, ProblemKind, Result, decode
 from nodegauge_operator import names
@@ -28,12 +29,16 @@ NEVER_RAN = "ContainerStatusUnknown"
 
 
 class RunEnd(Struct, frozen=True, kw_only=True):
-    """The end of one run; `result` only with outcome read.  `reason` is PascalCase, `message` for people."""
+    """The end of one run; `result` only with outcome read.  `reason` is PascalCase, `message` for people.
+
+    `finished_at`: when its container ended, epoch seconds; 0.0: when it was looked at.
+    """
 
     outcome: Outcome
     reason: str
     message: str = ""
     result: Result | None = None
+    finished_at: float = 0.0
 
 
 def ending(pod: PodView, *, node: str, limits: Limits, deadline: float, now: float) -> RunEnd | None:
@@ -44,7 +49,10 @@ def ending(pod: PodView, *, node: str, limits: Limits, deadline: float, now: flo
     """
     if pod.terminated is not None:
         end = _of_message(pod, node=node)
-        return end if end.outcome is Outcome.READ else _no_room(pod) or end
+        if end.outcome is not Outcome.READ:
+            return _no_room(pod) or end
+        told = pod.terminated.finished_at or now
+        return replace(end, finished_at=max(min(told, now), min(pod.created_at, now)))
     no_room = _no_room(pod)
     if no_room is not None:
         return no_room
@@ -66,11 +74,11 @@ def wake_at(pod: PodView, *, limits: Limits, deadline: float) -> float:
         return pod.created_at + seconds(limits.not_scheduled)
     if not pod.started_at:
         return pod.created_at + seconds(limits.not_started)
-    return _started(pod, limits=limits) + deadline + seconds(limits.overtime)
+    return started_at(pod, limits=limits) + deadline + seconds(limits.overtime)
 
 
-def _started(pod: PodView, *, limits: Limits) -> float:
-    """When the container started: by the kubelet's clock where that can be true by ours."""
+def started_at(pod: PodView, *, limits: Limits) -> float:
+    """When the container started, epoch seconds: by the kubelet's clock where that can be true by ours."""
     return max(pod.created_at, min(pod.started_at, pod.created_at + seconds(limits.not_started)))
 
 

@@ -7,6 +7,8 @@ a run changes is the probe kind's business (`probes`).
 
 from __future__ import annotations
 
+import re
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,6 +21,10 @@ from nodegauge_operator.core.report_size import worst
 
 MAX_FINDINGS_BYTES = 4096
 MAX_TEXT = 500
+MAX_REASON = 128
+MAX_REQUEST = 40
+NO_WORD = re.compile(r"[^A-Za-z0-9_.-]")
+"""What a reason of Kubernetes has none of; a container's may hold anything."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -52,7 +58,7 @@ def unread(
         unread=before.unread + 1,
         failing_since="" if run.outcome is Outcome.SKIPPED else before.failing_since or run.finished_at,
         findings=before.findings if shown is None else worst(shown, MAX_FINDINGS_BYTES),
-        request=ended.request,
+        request=ended.request[:MAX_REQUEST],
     )
 
 
@@ -71,7 +77,7 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
         read_at=run.finished_at,
         history=reading.history,
         boot_id=run.boot_id,
-        request=ended.request,
+        request=ended.request[:MAX_REQUEST],
     )
 
 
@@ -93,8 +99,13 @@ def _finished(context: Context, ended: EndedRun) -> Run:
     return replace(
         ended.run,
         outcome=ended.end.outcome,
-        reason=ended.end.reason,
-        message=ended.end.message[:MAX_TEXT],
-        finished_at=stamp(context.now),
-        boot_id=context.node.boot_id,
+        reason=NO_WORD.sub("", ended.end.reason)[:MAX_REASON] or "Unknown",
+        message=printable(ended.end.message)[:MAX_TEXT],
+        finished_at=stamp(ended.end.finished_at or context.now),
+        boot_id=context.node.boot_id[:MAX_REASON],
     )
+
+
+def printable(text: str) -> str:
+    """One line of a text that a container or an API server wrote, without control characters."""
+    return "".join(char if char.isprintable() else " " for char in text)

@@ -39,7 +39,7 @@ async def serve(settings: Settings, environ: Mapping[str, str]) -> None:
     metrics = Metrics()
     limiter = Limiter(rate=settings.api_rate, burst=settings.api_burst)
     client = await connect(environ=environ, limiter=limiter, observer=metrics.observe_call)
-    sweep = Sweep(client=client, cache=Cache(), metrics=metrics, settings=settings)
+    sweep = Sweep(client=client, cache=Cache(), metrics=metrics, settings=settings, clock=client.now)
     try:
         scanning = await check_access(client)
         await _run(settings, environ=environ, sweep=sweep, metrics=metrics, scanning=scanning)

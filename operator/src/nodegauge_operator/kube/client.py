@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
@@ -36,6 +37,11 @@ PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 
 TOKEN_SECONDS = 60.0
 """How often a mounted token is read again; a kubelet rotates it long before it expires."""
+
+
+CLOCK_TOLERANCE = 5.0
+"""Seconds by which two clocks may differ before the API server's counts: its header has whole seconds, and an
+answer takes a moment."""
 
 
 class Observer(Protocol):
@@ -72,6 +78,24 @@ class Client:
         self._observer = observer
         self._auth: dict[str, str] = {}
         self._auth_at = -TOKEN_SECONDS
+        self._ahead = 0.0
+        """Seconds by which the API server's clock is ahead of ours, where that is more than a moment."""
+
+    def now(self) -> float:
+        """Epoch seconds by the API server's clock.
+
+        It dates pods and nodes, and every operator of this cluster sees the same one: a wrong clock on the
+        operator's own node then decides nothing.
+        """
+        return time.time() + self._ahead
+
+    def _compare_clocks(self, date: str) -> None:
+        """`date`: the header of an answer, whole seconds (RFC 9110, 6.6.1); a missing one changes nothing."""
+        try:
+            ahead = parsedate_to_datetime(date).timestamp() - time.time()
+        except (TypeError, ValueError):
+            return
+        self._ahead = ahead if abs(ahead) > CLOCK_TOLERANCE else 0.0
 
     async def close(self) -> None:
         """Close all connections."""
@@ -104,6 +128,7 @@ class Client:
                 method, url, header_params=headers, body=body, _request_timeout=within
             )
             data, status = await response.read(), response.status
+            self._compare_clocks(response.headers.get("Date", ""))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _no_answer(error)(f"{method} {path}: {type(error).__name__} {error}".strip()) from None
         finally:

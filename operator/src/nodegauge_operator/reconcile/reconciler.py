@@ -102,7 +102,8 @@ class Reconciler:
             try:
                 done = await self._writer.write(step, snapshot)
             except KubeError as error:
-                if not _may_wait(step, error):
+                again = isinstance(step, actions.PatchReport) and actions.PatchReport in declined
+                if again or not _may_wait(step, error):
                     raise
                 log.warning("node %s: %s; will try again later", name, error, extra={"node": name})
                 self._metrics.failures.labels(type(error).__name__).inc()
@@ -251,6 +252,8 @@ def _may_wait(step: actions.Step, error: KubeError) -> bool:
     """
     if isinstance(step, actions.PostEvent):
         return True
+    if isinstance(step, actions.PatchReport):
+        return isinstance(error, Refused)  # the run that it would record ends as unknown
     return isinstance(step, actions.PatchNode | actions.SetCondition) and isinstance(
         error, Refused | Forbidden
     )

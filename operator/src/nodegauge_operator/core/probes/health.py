@@ -22,6 +22,7 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates, report_update
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import (
     AT_ONCE,
@@ -68,6 +69,15 @@ class HealthKind(ProbeKind):
         if probe.unread:
             wait = backed_off(probe, first=RETRY_SECONDS, most=wait)
         return finished_at(probe) + wait
+
+    def ending(self, pod: PodView, context: Context) -> RunEnd | None:
+        """A result that waited for longer than an interval, for an operator that was away, is not news."""
+        end = super().ending(pod, context)
+        age = context.now - end.finished_at if end is not None and end.finished_at else 0.0
+        if end is None or age <= context.policy.interval_of(self.name):
+            return end
+        message = f"the run ended {age:.0f} s ago, longer than an interval: it is made again"
+        return RunEnd(outcome=Outcome.UNKNOWN, reason="ResultTooOld", message=message)
 
     def last_done_at(self, status: ReportStatus) -> float:
         return finished_at(status.probe(self.name))
