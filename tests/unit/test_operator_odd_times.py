@@ -11,7 +11,7 @@ import yaml
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_operator.api.report import Outcome, settled, stamp, unstamp
+from nodegauge_operator.api.report import Outcome, stamp, unstamp, without_future_times
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Refused
 from support import INTERVAL, NOW, make_node, make_report
@@ -57,7 +57,7 @@ def test_a_clock_that_was_ahead_for_one_run_blinds_nobody(operator: SteppedOpera
 def test_no_stored_time_lies_in_the_future(field: str) -> None:
     """Whichever it is: a later clock wrote it, and it becomes now."""
     report = make_report().after(read(made.titan()), node=make_node(), at=NOW + DAY)
-    status = settled(report.status, now=NOW)
+    status = without_future_times(report.status, now=NOW)
     probe: Any = status.probes[0]
     for name in field.split("."):
         probe = getattr(probe, re.sub("[A-Z]", lambda m: "_" + m[0].lower(), name))
@@ -139,7 +139,7 @@ def test_an_edited_run_number_stops_nothing(number: int) -> None:
     report = make_report().after(read(made.titan()), node=make_node())
     [probe] = report.status.probes
     assert probe.last_run is not None
-    edited = settled(report.status, now=NOW)
+    edited = without_future_times(report.status, now=NOW)
     edited = replace(edited, probes=[replace(probe, last_run=replace(probe.last_run, number=number))])
     assert 1 <= edited.next_number("health") <= 1_000_000_000
 

@@ -302,7 +302,7 @@ def unstamp(text: str) -> float:
         return 0.0
 
 
-def settled(status: ReportStatus, *, now: float) -> ReportStatus:
+def without_future_times(status: ReportStatus, *, now: float) -> ReportStatus:
     """The status with every time in the future set to `now`, epoch seconds.
 
     A clock that was ahead for one moment would otherwise keep runs from being due until that time comes.
@@ -315,14 +315,14 @@ def settled(status: ReportStatus, *, now: float) -> ReportStatus:
     change = status.change
     return replace(
         status,
-        probes=[_settled_probe(probe, past) for probe in status.probes],
+        probes=[_probe_without_future(probe, past) for probe in status.probes],
         throttle_judged_at=past(status.throttle_judged_at),
         passed_at=past(status.passed_at),
         change=change and replace(change, at=past(change.at)),
     )
 
 
-def _settled_probe(probe: ProbeStatus, past: Callable[[str], str]) -> ProbeStatus:
+def _probe_without_future(probe: ProbeStatus, past: Callable[[str], str]) -> ProbeStatus:
     run = probe.last_run
     return replace(
         probe,

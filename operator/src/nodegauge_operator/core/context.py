@@ -24,8 +24,8 @@ from nodegauge_operator.api.report import (
     ProbeStatus,
     Report,
     ReportStatus,
-    settled,
     unstamp,
+    without_future_times,
 )
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.model import NodeView, PodView, ProbeDefaults
@@ -89,7 +89,9 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
             return None
         own = self.report is not None and self.report.node_uid == self.node.uid
         report = self.report if self.report is not None and own else NO_REPORT
-        return Context(**asdict(self) | {"report": report}, status=settled(report.status, now=self.now))
+        return Context(
+            **asdict(self) | {"report": report}, status=without_future_times(report.status, now=self.now)
+        )
 
 
 class Context(Snapshot, frozen=True, kw_only=True, dict=True):

@@ -51,8 +51,8 @@ def ending(pod: PodView, *, node: str, limits: Limits, deadline: float, now: flo
         end = _of_message(pod, node=node)
         if end.outcome is not Outcome.READ:
             return _no_room(pod) or end
-        told = pod.terminated.finished_at or now
-        return replace(end, finished_at=max(min(told, now), min(pod.created_at, now)))
+        ended_at = pod.terminated.finished_at or now
+        return replace(end, finished_at=max(min(ended_at, now), min(pod.created_at, now)))
     no_room = _no_room(pod)
     if no_room is not None:
         return no_room
