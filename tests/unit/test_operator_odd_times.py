@@ -14,9 +14,8 @@ import support.results as made
 from nodegauge_operator.api.report import Outcome, stamp, unstamp, without_future_times
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Refused
-from support import INTERVAL, NOW, make_node, make_report
 from support.api_server import REPORTS
-from support.objects import read
+from support.objects import INTERVAL, NOW, make_node, make_report, read
 from support.operator import SteppedOperator, one_node
 
 DAY = 86_400.0
