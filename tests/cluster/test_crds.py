@@ -129,6 +129,8 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("probes.nccl.interval", "5m", "raise interval", "nccl.deadline"),
     ("probes.nccl.recheck", "never", "write for example 10m"),
     ("probes.nccl.engine", "mpi", '"nccl-tests"'),
+    ("probes.nccl.processes", "mpi", '"perGPU"'),
+    ("probes.nccl", {"engine": "nccl-tests", "processes": "perGPU"}, "set processes to auto or one"),
     ("probes.nccl.environment", {"LD_PRELOAD": "x"}, "write for example NCCL_ALGO"),
     ("probes.nccl.environment", {f"NCCL_{n}": "1" for n in range(33)}, "must have at most 32"),
     ("budget.concurrentNcclProbes", "all", "write 5 or 10%"),

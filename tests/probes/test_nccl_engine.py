@@ -77,6 +77,16 @@ def test_times_are_those_of_the_events() -> None:
         assert cell.calls >= 100
 
 
+@pytest.mark.parametrize(("policy", "code"), [({}, 0), ({"NCCL_P2P_DIRECT_DISABLE": "0"}, 1)])
+def test_nccl_does_not_address_buffers_of_a_memory_pool(policy: dict[str, str], code: int) -> None:
+    """A pool is closed to the other GPUs of its process (NCCL user guide, NCCL_P2P_DIRECT_DISABLE); a policy
+    may decide otherwise."""
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(UUIDS), **policy}
+    main = partial(engine.main, engine_nccl4py.Nccl4py)
+    order = ordered(cells=SMALL[:1], pairs_bytes=0)
+    assert engines.run(main, order, environment, libraries=FAKES)[0] == code
+
+
 def test_the_order_of_ranks_is_the_orders_and_not_cudas() -> None:
     """CUDA may show the GPUs the other way round: they are found by UUID."""
     code, lines, printed = run(ordered(cells=SMALL[:1], pairs_bytes=0), visible=UUIDS[::-1])

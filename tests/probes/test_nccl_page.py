@@ -38,13 +38,15 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
         cells=[
             Cell(collective="all_reduce", bytes=1 << 31, us=1e6),
             Cell(collective="all_gather", bytes=1 << 31, us=1e6, algorithm="RING", wrong=3),
-            Cell(collective="reduce_scatter", bytes=4096, us=17.25),
+            Cell(collective="reduce_scatter", bytes=4096, us=17.25, launch_us=9.0),
+            Cell(collective="reduce_scatter", bytes=8, us=17.25, launch_us=16.0),
         ],
     )
     rows = cells(page(NcclResult(engine="script", ranks=4, arms=[arm])))
     assert ["all_reduce", "2", "GiB", "3.221", "GB/s"] in rows
     assert ["all_gather", "2", "GiB", "1.611", "GB/s", "RING", "3", "WRONG"] in rows
     assert ["reduce_scatter", "4", "KiB", "17.25", "us"] in rows
+    assert ["reduce_scatter", "8", "B", "17.25", "us", "launch-bound"] in rows
 
 
 def test_how_an_arm_ended_and_what_was_left_out() -> None:

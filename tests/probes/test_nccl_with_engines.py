@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from support.nccl_probe import NcclRun
 from support.nccltests import installed
 from testbed.profiles import Profile
@@ -15,16 +17,25 @@ On = Callable[[str | Profile], NcclRun]
 FAKES = Path(__file__).parent / "fakes"
 
 
-def test_nccl4py_measures_every_arm_in_a_process_of_its_own(nccl_on: On) -> None:
-    """What there is no memory for is cut and named; the rest is there, with the right data."""
+@pytest.mark.parametrize(("processes", "number"), [("one", 1), ("auto", 2), ("perGPU", 2)])
+def test_nccl4py_measures_every_arm(nccl_on: On, tmp_path: Path, processes: str, number: int) -> None:
+    """With one process per GPU unless one for all was asked for.  What there is no memory for is cut and
+    named; the rest is there, with the right data."""
     run = nccl_on("pcie-phb-2")
     run.environment |= {
         "PYTHONPATH": os.pathsep.join([str(FAKES), *sys.path]),
         "NODEGAUGE_FAKE_BYTES": "65536",
+        "NODEGAUGE_FAKE_FOLDER": str(tmp_path),
         "NODEGAUGE_FAKE_US": "30000",
     }
-    nccl = run.nccl("--engine", "nccl4py")
-    assert (nccl.engine, nccl.engine_version, nccl.nccl, nccl.cuda) == ("nccl4py", "0.6.0", "2.32.3", "12.9")
+    nccl = run.nccl("--engine", "nccl4py", "--processes", processes)
+    assert {arm.processes for arm in nccl.arms} == {number}
+    assert (nccl.engine, nccl.engine_version, nccl.nccl, nccl.cuda) == (
+        "nccl4py",
+        "0.6.0",
+        "2.32.3",
+        "12.9",
+    )
     assert [(arm.name, arm.outcome) for arm in nccl.arms] == [("default", "done"), ("p2p-off", "done")]
     default, off = nccl.arms
     assert {(cell.collective, cell.bytes) for cell in default.cells} == {

@@ -268,6 +268,25 @@ def test_latencies_of_a_throttled_pod_are_discarded() -> None:
     assert "4096" not in judgement.record
 
 
+@pytest.mark.parametrize(
+    ("us", "launch_us", "bound"),
+    [(100.0, 95.0, True), (20.0, 16.0, True), (20.0, 15.0, False), (8.0, 30.0, True)],
+)
+def test_latencies_that_the_launch_makes_are_called_launch_bound(
+    us: int, launch_us: int, bound: bool
+) -> None:
+    """They show the host; nothing else of the judgement changes."""
+    small = [
+        replace(cell, us=us, launch_us=launch_us) if cell.bytes == 8 else cell
+        for cell in nccl.arm_of(nccl.h100(), DEFAULT).cells
+    ]
+    judgement = judge_nccl(nccl.with_cells(nccl.h100(), DEFAULT, *small))
+    assert codes(judgement) == ({"nccl-incomplete/info"} if bound else set())
+    assert judgement.verdict is Verdict.PASS
+    if bound:
+        assert "launch-bound" in finding(judgement, "nccl-incomplete").message
+
+
 @pytest.mark.parametrize(("periods", "answer"), [(44, BAD), (45, UNSURE)])
 def test_a_low_number_counts_unless_the_pod_was_throttled_half_of_the_time(
     periods: int, answer: Answer

@@ -132,7 +132,12 @@ def test_the_policy_says_how_to_measure() -> None:
     policy = make_policy().of(
         {
             "probes": {
-                "nccl": {"engine": "nccl-tests", "deadline": "10m", "environment": {"NCCL_ALGO": "Ring"}}
+                "nccl": {
+                    "engine": "nccl-tests",
+                    "processes": "one",
+                    "deadline": "10m",
+                    "environment": {"NCCL_ALGO": "Ring"},
+                }
             }
         }
     )
@@ -140,6 +145,7 @@ def test_the_policy_says_how_to_measure() -> None:
     assert container(made)["command"] == ["python", "-m", "nodegauge_probes", "nccl"]
     assert container(made)["args"] == [
         "--engine=nccl-tests",
+        "--processes=one",
         "--deadline=540",
         '--environment={"NCCL_ALGO":"Ring"}',
     ]

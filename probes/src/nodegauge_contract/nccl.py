@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from nodegauge_contract.values import NOT_READ, Flag, Int, Int64, Num, Short, Str, Text
+from nodegauge_contract.values import NOT_READ, Flag, Int, Int64, Num, Short, Str, Text, Unavailable
 
 MAX_RANKS = 64
 MAX_CELLS = 64
@@ -117,6 +117,12 @@ class Cell(Struct, frozen=True, kw_only=True):
     protocol: Text = NOT_READ
     launch_us: Num = NOT_READ
 
+    @property
+    def launch_bound(self) -> bool:
+        """Whether its launch takes most of the call: 0.8 of it, chosen by this project."""
+        us, launch = self.us, self.launch_us
+        return not isinstance(us, Unavailable) and not isinstance(launch, Unavailable) and launch >= 0.8 * us
+
 
 PairRow = Annotated[list[Num], Meta(max_length=MAX_RANKS)]
 
@@ -125,9 +131,10 @@ class Arm(Struct, frozen=True, kw_only=True):
     """One NCCL configuration: how its process ended, and what it measured until then.
 
     `phase`: where it was if it was ended; `pairs[i][j]`: GB/s (1e9) one way from rank i's GPU
-    to rank j's by copies, the diagonal -1, empty if it was not requested; `transport`: how NCCL connected the
-    ranks (P2P/direct pointer, P2P/CUMEM, SHM/direct/direct, ..., several joined with a plus sign); `nvls`:
-    NVLS channels were made; `host_buffers`: the kind of NCCL's host memory (cuMem, or /dev/shm).
+    to rank j's by copies (with one process per GPU by NCCL's send and receive), the diagonal -1, empty if it
+    was not requested; `transport`: how NCCL connected the ranks (P2P/direct pointer, P2P/CUMEM,
+    SHM/direct/direct, ..., several joined with a plus sign); `nvls`: NVLS channels were made; `host_buffers`:
+    the kind of NCCL's host memory (cuMem, or /dev/shm).
     Milliseconds: `spawn_ms` Python and libraries, `init_ms` communicators, `load_ms` the first kernel,
     `measure_ms` with checks and pairs, `teardown_ms`.  `starts`: how often it was started (2: its first start
     took too long, and this is the second); `processes`: how many processes drove the GPUs (1, or one per

@@ -118,6 +118,7 @@ def _nccl_settings(settings: Settings) -> nccl.Settings:
     return nccl.Settings(
         engine=settings.engine,
         child=settings.child,
+        processes=settings.processes,
         expected=settings.expected,
         shared=settings.shared,
         nccl_variables=settings.nccl_variables,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodegauge_probes.nccl.plan import BUDGET_S
+from nodegauge_probes.nccl.plan import BUDGET_S, ENGINES_PER_GPU, Processes
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
@@ -61,6 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     deadline: float
     engine: str
     child: str
+    processes: Processes
     expected: int
     shared: str
     nccl_variables: dict[str, str]
@@ -88,6 +89,8 @@ def parse(
     variables = _variables(options.environment, bad)
     expected = _number(environment.get("NODEGAUGE_GPUS") or "0", "NODEGAUGE_GPUS", bad, low=0, high=1024)
     _check_environment(environment, bad)
+    if options.processes == Processes.PER_GPU and options.engine not in ENGINES_PER_GPU:
+        bad.append(f"--processes: {options.engine} drives all GPUs with one process; choose auto or one")
     if bad:
         raise BadSettings("\n".join(bad))
     return Settings(
@@ -103,6 +106,7 @@ def parse(
         deadline=deadline,
         engine=options.engine,
         child=environment.get(CHILD_VARIABLE, ""),
+        processes=Processes(options.processes),
         expected=int(expected),
         shared=environment.get("NODEGAUGE_SHARED", ""),
         nccl_variables=variables,
@@ -132,6 +136,12 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
     )
     nccl = parser.add_argument_group("nccl and pull")
     nccl.add_argument("--engine", choices=engines, default=engines[0], help=f"default {engines[0]}")
+    nccl.add_argument(
+        "--processes",
+        choices=[*Processes],
+        default=Processes.AUTO,
+        help="processes that drive the GPUs, default auto: one per GPU with nccl4py, else one for all",
+    )
     nccl.add_argument("--environment", metavar="JSON", default="{}", help="NCCL_* variables for all arms")
     nccl.add_argument(
         "--budget",

@@ -59,6 +59,8 @@ def incomplete(grading: Grading) -> Iterator[Observation]:
     if measurement.throttled:
         throttled = f"the CPU limit throttled the pod {measurement.throttled} times"
         parts.append(f"{throttled}, so latencies were discarded")
+    if bound := _launch_bound(grading):
+        parts.append(f"latencies are launch-bound, they show the host and not the links: {bound}")
     evidence: dict[str, Scalar] = {
         "cut": ", ".join(measurement.cut[:NAMES_LISTED]),
         "throttled": measurement.throttled,
@@ -69,6 +71,15 @@ def incomplete(grading: Grading) -> Iterator[Observation]:
     headline = grading.headlines.get(Collective.ALL_REDUCE)
     if _ended_well(grading) and (headline is None or headline.cell.bytes != GIB):
         yield _no_gibibyte(grading)
+
+
+def _launch_bound(grading: Grading) -> str:
+    """The sizes whose time is mostly that of launching the call."""
+    arm = headline_arm(grading.measurement)
+    cells = arm.cells if arm is not None else ()
+    return ", ".join(
+        f"{cell.collective.value} at {size_text(cell.bytes)}" for cell in cells if cell.launch_bound
+    )
 
 
 def not_gradable(grading: Grading) -> Iterator[Observation]:
@@ -174,7 +185,8 @@ NCCL_INCOMPLETE = NcclRule(
     ),
     when={
         Severity.INFO: (
-            "sizes, arms (NCCL configurations) or the pair matrix are missing, or latencies are unreliable"
+            "sizes, NCCL configurations or the pair matrix are missing, or latencies are unreliable or "
+            "launch-bound (one thread that launches on all GPUs takes most of a small call)"
         ),
         Severity.WARN: "all_reduce was not measured at 1 GiB",
     },

@@ -160,6 +160,7 @@ def _cell(cell: Cell, arm: Arm) -> MeasuredCell | None:
         float(f"{us:.6g}"),
         _whole(number(cell.wrong)),
         _short(cell.algorithm)[:16],
+        cell.launch_bound,
     )
 
 

@@ -48,14 +48,15 @@ def busbw_gbps(collective: str, *, bytes: int, us: float, ranks: int) -> float:
 
 
 class MeasuredCell(Struct, frozen=True, array_like=True):
-    """One collective at one size: microseconds per call, wrong elements (null: not checked), and the
-    algorithm that NCCL logged (empty: not logged)."""
+    """One collective at one size: microseconds per call, wrong elements (null: not checked), the algorithm
+    that NCCL logged (empty: not logged), and whether the launch takes most of the call."""
 
     collective: Collective
     bytes: Annotated[int, Meta(ge=1, le=2**53)]
     us: Annotated[float, Meta(gt=0, le=1e12)]
     wrong: _Count | None = None
     algorithm: _Text = ""
+    launch_bound: bool = False
 
 
 class MeasuredArm(Struct, frozen=True, omit_defaults=True, kw_only=True):

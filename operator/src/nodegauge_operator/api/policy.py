@@ -91,6 +91,15 @@ class Engine(StrEnum):
     NCCL_TESTS = "nccl-tests"
 
 
+class Processes(StrEnum):
+    """How many processes drive the GPUs in an NCCL run: one per GPU as torchrun starts them, or one for all;
+    `auto`: one per GPU if the engine can (nccl4py)."""
+
+    AUTO = "auto"
+    PER_GPU = "perGPU"
+    ONE = "one"
+
+
 class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """The NCCL probe: `interval` between runs, `deadline` of one run.
 
@@ -105,6 +114,7 @@ class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
     deadline: Duration = "15m"
     recheck: Duration = "10m"
     engine: Engine = Engine.NCCL4PY
+    processes: Processes = Processes.AUTO
     environment: dict[str, str] = {}
 
 

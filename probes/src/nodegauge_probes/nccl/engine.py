@@ -14,6 +14,8 @@ from math import ceil
 from statistics import fmean, median, pstdev
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from nodegauge_contract.nccl import Cell, Collective, Phase
 from nodegauge_contract.values import NOT_READ, Int, Num, Unavailable
 from nodegauge_probes.nccl import pattern
@@ -29,6 +31,8 @@ from nodegauge_probes.nccl.protocol import (
     serve,
 )
 
+LAUNCH_BELOW = 1 << 20
+"""Bytes below which a cell says how long its launch took: larger ones are limited by their transfer."""
 SAME, NO_PAIR = -1, "no copy"
 PAIRS_GRACE = 1.5
 """Share of the budget: if the cells took longer, pairs are left out."""
@@ -48,15 +52,20 @@ class Gpus(Protocol):
 
     buffer_bytes: int
     """Size of the buffer on each GPU."""
+    launch_ms: float
+    """Host time to launch one call of the last batch on all GPUs of this process."""
 
     def load(self, *, find_gpus: bool) -> EngineInfo:
         """Load the libraries and return their versions; without `find_gpus` no GPU is touched."""
 
-    def open(self, uuids: Sequence[str]) -> None:
-        """Use these GPUs, in rank order."""
+    def open(self, uuids: Sequence[str], *, rank: int) -> None:
+        """Use these GPUs, in rank order; only that of `rank` unless it is negative."""
 
-    def connect(self) -> None:
-        """Make the communicators."""
+    def connect(self, meeting: str) -> None:
+        """Make the communicators; processes of one GPU each find each other by the file `meeting`."""
+
+    def agree(self, *values: float) -> tuple[float, ...]:
+        """The largest of each value over all processes, which all call this at the same point."""
 
     def allocate(self, size: int) -> None:
         """Allocate a buffer of so many bytes on each GPU."""
@@ -92,8 +101,11 @@ def run(order: Order, gpus: Gpus, emitter: Emitter, *, clock: Callable[[], float
     if unknown := [cell.collective for cell in order.cells if cell.collective not in set(Collective)]:
         raise Failure(WRONG_ORDER, f"unknown collective: {', '.join(unknown)}")
     emitter.phase(Phase.INIT)
-    gpus.open(order.uuids)
-    gpus.connect()
+    gpus.open(order.uuids, rank=order.rank)
+    gpus.connect(order.meeting)
+    if order.rank >= 0:
+        # What to call next depends on the time: all processes have to see the same.
+        clock = partial(_agreed, clock, gpus)
     emitter.phase(Phase.LOAD)
     cells = list(_load(order, gpus, emitter))
     emitter.phase(Phase.MEASURE)
@@ -101,6 +113,10 @@ def run(order: Order, gpus: Gpus, emitter: Emitter, *, clock: Callable[[], float
     emitter.phase(Phase.TEARDOWN)
     gpus.close()
     emitter.done()
+
+
+def _agreed(clock: Callable[[], float], gpus: Gpus) -> float:
+    return gpus.agree(clock())[0]
 
 
 def _load(order: Order, gpus: Gpus, emitter: Emitter) -> Iterator[CellOrder]:
@@ -134,7 +150,10 @@ def _measure(
             continue
         wrong: Int = _check(cell, gpus, emitter) if cell.check else NOT_READ
         batch = partial(gpus.batch, cell.collective, cell.bytes)
-        emitter.cell(measure_cell(cell, batch, wrong=wrong, seconds_left=left, clock=clock))
+        measured = measure_cell(cell, batch, wrong=wrong, seconds_left=left, clock=clock)
+        if cell.bytes < LAUNCH_BELOW:
+            measured = replace(measured, launch_us=gpus.launch_ms * 1000)
+        emitter.cell(measured)
     if order.pairs_bytes:
         late = clock() - began > order.budget_ms / 1000 * PAIRS_GRACE
         if late or order.pairs_bytes > gpus.buffer_bytes:

@@ -12,6 +12,7 @@ would turn a measurement of the hardware into one of their tuning.  Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
 
@@ -51,6 +52,18 @@ makes its channels from 2 on (3 before 2.30; src/transport/nvls.cc), and if that
 the same applies to the 4 GPUs of a GB200 tray."""
 
 FEW_CALLS = 5
+
+
+class Processes(StrEnum):
+    """How many processes drive the GPUs; `AUTO`: one per GPU, as in the jobs, if the engine can."""
+
+    AUTO = "auto"
+    PER_GPU = "perGPU"
+    ONE = "one"
+
+
+ENGINES_PER_GPU = frozenset({"nccl4py"})
+"""Engines that can be one rank; nccl-tests would need MPI for that."""
 
 CELLS: dict[ArmName, tuple[CellOrder, ...]] = {
     ArmName.DEFAULT: (

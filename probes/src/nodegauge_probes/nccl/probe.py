@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from nodegauge_contract import NOT_READ, ArmName, ArmOutcome, Int, Skip
 from nodegauge_probes.host.kernel import Cgroup, growth, shm_bytes
 from nodegauge_probes.nccl import debuglog, plan, precondition, supervisor
+from nodegauge_probes.nccl.plan import Processes
 from nodegauge_probes.nccl.process_tree import ProcessTree
 from nodegauge_probes.nccl.protocol import EngineInfo, Order, encode_order
 from nodegauge_probes.nccl.receiver import one_line
@@ -31,6 +32,7 @@ MARGIN_S, MARGIN_SHARE = 8.0, 1 / 4
 """Kept of the deadline for killing children and writing the result; of a short deadline a share."""
 SLOW_INIT_S = 15.0
 
+RANKS = "nodegauge_probes.nccl.ranks"
 ONE_START_PER_COLLECTIVE = frozenset({"nccl-tests"})
 """Engines that start NCCL anew for each collective."""
 ENGINES = {
@@ -50,12 +52,14 @@ class Watch(Protocol):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """One run.  `child`: a program to use instead of the engine; `expected`: GPUs that the node should have,
+    """One run.  `child`: a program to use instead of the engine, one for all GPUs unless `processes` says
+    otherwise; `expected`: GPUs that the node should have,
     0 if unknown; `shared`: how the GPUs are shared, empty if they are not; `nccl_variables`: the policy's
     NCCL_* variables; `environment`: the probe's; seconds for `deadline` and `budget`."""
 
     engine: str
     child: str
+    processes: Processes
     expected: int
     shared: str
     nccl_variables: Mapping[str, str]
@@ -74,6 +78,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def program(self) -> tuple[str, ...]:
         return (self.child,) if self.child else (sys.executable, "-m", ENGINES[self.engine])
+
+    @property
+    def per_gpu(self) -> bool:
+        """Whether every GPU gets a process of its own."""
+        if self.processes is Processes.AUTO:
+            return self.engine in plan.ENGINES_PER_GPU and not self.child
+        return self.processes is Processes.PER_GPU
 
     def new_builder(self) -> NcclBuilder:
         return NcclBuilder(engine=self.engine, expected=self.expected, shm_bytes=shm_bytes())
@@ -147,6 +158,7 @@ class Arms:
         seconds = plan.allowance(self._settings.budget, spent=self._spent, later=later)
         order, cut = plan.order_for(name, self._machine, uuids=self._nccl.uuids, seconds=seconds)
         self._nccl.cut.extend(each for each in cut if each not in self._nccl.cut)
+        arm.processes = self._machine.ranks if self._settings.per_gpu else 1
         scratch = Path(tempfile.mkdtemp(prefix="nodegauge-"))
         try:
             failed = supervisor.run(self._child(name, order, scratch), arm, self._processes)
@@ -161,6 +173,10 @@ class Arms:
     def _child(self, name: ArmName, order: Order, scratch: Path) -> supervisor.Child:
         collectives = len({cell.collective for cell in order.cells})
         starts = collectives if self._settings.engine in ONE_START_PER_COLLECTIVE else 1
+        command = self._settings.program
+        if self._settings.per_gpu:
+            command = (sys.executable, "-m", RANKS, *command)
+            order = replace(order, meeting=str(scratch / "unique-id"))
         environment = plan.child_environment(
             self._settings.environment,
             arm=name,
@@ -169,7 +185,7 @@ class Arms:
             scratch=scratch,
         )
         return supervisor.Child(
-            program=supervisor.program(self._settings.program, encode_order(order)),
+            program=supervisor.program(command, encode_order(order)),
             environment=environment,
             ranks=self._machine.ranks,
             limits=self._settings.limits,

@@ -16,6 +16,9 @@ moves a few elements less.  An order without GPUs only asks for the engine: the 
 emits `engine` and `done`, and touches no GPU.  A child that cannot load its libraries emits `failed` with
 `no-engine`, for any order.  No I/O here beyond encoding.
 
+With one process per GPU, `ranks` starts the engine once per rank and combines what the processes say: the
+same lines in the same order from each.
+
 A child exits with 0 after `done`, 1 after `failed`, 2 for an invalid order.  Anything else is a crash, with a
 traceback in the output that the parent keeps.
 """
@@ -59,7 +62,9 @@ class Order(Struct, frozen=True, kw_only=True):
     """The work of one child.  `uuids`: the GPUs in rank order; `cells` by decreasing value;
     `warm_up_ms`: calls at a large size before anything is timed; `budget_ms`: for all measuring: cells that
     would begin later are left out; `pairs_bytes`: bytes to copy between every ordered pair, 0 for no pair
-    matrix; `pair_copies`: copies per event pair."""
+    matrix; `pair_copies`: copies per event pair.  `rank`: the only rank of this process if each GPU has a
+    process of its own, -1 if one process drives them all; `meeting`: a path in a private folder, by which
+    such processes find each other."""
 
     arm: str
     uuids: tuple[str, ...]
@@ -68,6 +73,8 @@ class Order(Struct, frozen=True, kw_only=True):
     budget_ms: float = 45_000.0
     pairs_bytes: int = 0
     pair_copies: int = 5
+    rank: int = -1
+    meeting: str = ""
 
 
 class EngineInfo(Struct, frozen=True, kw_only=True):

@@ -137,9 +137,10 @@ def one_line(text: str, *, most: int = MAX_MESSAGE) -> str:
 
 
 def tidy(cell: Cell) -> Cell:
-    """A cell with significant digits only: five of a time, three decimals of a share."""
+    """A cell with significant digits only: five of a time, three of a launch, three decimals of a share."""
     times = {name: _digits(getattr(cell, name), keep=5, most=3) for name in ("us", "us_min", "us_max")}
-    return replace(cell, **times, spread=_digits(cell.spread, keep=5, most=3))
+    launch = _digits(cell.launch_us, keep=3, most=1)
+    return replace(cell, **times, launch_us=launch, spread=_digits(cell.spread, keep=5, most=3))
 
 
 def _digits(value: Num, *, keep: int, most: int) -> Num:

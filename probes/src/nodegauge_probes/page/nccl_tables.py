@@ -29,13 +29,16 @@ def _engine(nccl: NcclResult) -> str:
 
 
 def _arms(arms: list[Arm]) -> str:
-    head = ("Arm", "Outcome", "Start", "Measuring", "End", "Transport", "NVLS", "Host memory", "")
-    rows: list[Cells] = [head]
+    times = ("Start", "Measuring", "End")
+    rows: list[Cells] = [
+        ("Configuration", "Outcome", "Processes", *times, "Transport", "NVLS", "Host memory", "")
+    ]
     for arm in arms:
         rows.append(
             (
                 arm.name,
                 f"{arm.outcome} in {arm.phase}" if arm.phase else arm.outcome,
+                str(shown(arm.processes)),
                 _seconds(arm.spawn_ms, arm.init_ms, arm.load_ms),
                 _seconds(arm.measure_ms),
                 _seconds(arm.teardown_ms),
@@ -45,7 +48,7 @@ def _arms(arms: list[Arm]) -> str:
                 arm.message,
             )
         )
-    return columns(rows, right={2, 3, 4}) if arms else ""
+    return columns(rows, right={2, 3, 4, 5}) if arms else ""
 
 
 def _collectives(nccl: NcclResult) -> str:
@@ -64,7 +67,7 @@ def _collectives(nccl: NcclResult) -> str:
 def _result(cell: Cell | None, ranks: int) -> str:
     if cell is None or isinstance(cell.us, Unavailable):
         return NOTHING
-    speed = f"{cell.us:g} us"
+    speed = f"{cell.us:g} us" + (" launch-bound" if cell.launch_bound else "")
     if cell.bytes >= BANDWIDTH_FROM and ranks > 0:
         share = (ranks - 1) / ranks * (2 if cell.collective == Collective.ALL_REDUCE else 1)
         speed = f"{cell.bytes / cell.us / 1000 * share:.4g} GB/s"

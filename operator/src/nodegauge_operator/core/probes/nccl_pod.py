@@ -41,6 +41,7 @@ def nccl_spec(context: Context, run: str, *, deadline: float) -> dict[str, Any]:
         "command": ["python", "-m", "nodegauge_probes", names.PROBE_NCCL],
         "args": [
             f"--engine={probe.engine.value}",
+            f"--processes={probe.processes.value}",
             f"--deadline={deadline * DEADLINE_SHARE:g}",
             f"--environment={msgspec.json.encode(probe.environment, order='sorted').decode()}",
         ],

@@ -1,17 +1,22 @@
 """A fake of the few names of nccl4py 0.6's generated bindings that the engine uses.
 
 Collectives really compute, on the host, in the order in which ranks called within a group; see `cuda.core`
-for what a fake of this kind shows and what it cannot.
+for what a fake of this kind shows and what it cannot.  Processes of one rank each meet in the folder that
+their unique id names, by one file per call and rank; a rank that never comes keeps the others waiting.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import time
 from array import array
+from pathlib import Path
 
 from cuda.core import GBPS, LATENCY_MS, TROUBLE, DynamicLibNotFoundError, Stream
 
-FLOAT32, SUM = 7, 0
+FLOAT32, FLOAT64, SUM, MAX = 7, 8, 0, 2
+TYPES = {FLOAT32: ("f", 4), FLOAT64: ("d", 8)}
 _group: list | None = None
 _ranks: dict = {}
 
@@ -23,6 +28,30 @@ class NCCLError(Exception):
 class Comm:
     def __init__(self, handle=0):
         self.handle = handle
+
+
+class Others:
+    """The processes of one communicator, if each has one rank."""
+
+    here: Others | None = None
+
+    def __init__(self, folder, size, rank):
+        self.folder, self.size, self.rank, self._calls = Path(folder), size, rank, {}
+
+    def exchange(self, data, ranks=None):
+        """What each of these ranks brings to their next call."""
+        ranks = tuple(range(self.size)) if ranks is None else ranks
+        call = self._calls[ranks] = self._calls.get(ranks, 0) + 1
+        path = self.folder / f"{'-'.join(map(str, ranks))}.{call}."
+        draft = Path(f"{path}{self.rank}.draft")
+        draft.write_bytes(data)
+        draft.rename(f"{path}{self.rank}")
+        return [self._wait(Path(f"{path}{rank}")) for rank in ranks]
+
+    def _wait(self, path):
+        while not path.exists():
+            time.sleep(0.001)
+        return path.read_bytes()
 
 
 def get_version():
@@ -46,6 +75,16 @@ def join(number):
     return list(_ranks)
 
 
+def join_others(folder, size, rank):
+    """A handle for the one rank of this process."""
+    Others.here = Others(folder, size, rank)
+    Others.here.exchange(b"")
+    [handle] = join(1)
+    if f"dies-{rank}" in TROUBLE:
+        os.kill(os.getpid(), 11)
+    return handle
+
+
 def group_start():
     global _group
     assert _group is None
@@ -55,34 +94,55 @@ def group_start():
 def group_end():
     global _group
     calls, _group = _group, None
-    assert sorted(_ranks[comm.handle] for _, comm, _, _ in calls) == sorted(_ranks.values()), "not all ranks"
+    assert sorted(_ranks[comm.handle] for _, comm, _, _, _ in calls) == sorted(_ranks.values()), (
+        "not all ranks"
+    )
     calls.sort(key=lambda call: _ranks[call[1].handle])
-    moved = calls[0][0]([call[3] for call in calls])
     streams = [Stream.everyone[call[2] - 1] for call in calls]
-    late = max(stream.now for stream in streams) + LATENCY_MS + moved / GBPS / 1e6
+    if Others.here is None and len(calls) > 1 and os.environ.get("NCCL_P2P_DIRECT_DISABLE") != "1":
+        raise NCCLError("UnhandledCudaError (1): the pool of another GPU is closed: illegal address")
+    addresses, now = [call[3] for call in calls], max(stream.now for stream in streams)
+    if (others := Others.here) is not None:
+        inputs = others.exchange(ctypes.string_at(addresses[0][0], calls[0][4]))
+        mine, make = addresses[0], ctypes.create_string_buffer
+        kept = [(make(data, len(data) + 1), make(len(data) * others.size + 1)) for data in inputs]
+        addresses = [(ctypes.addressof(one), ctypes.addressof(other)) for one, other in kept]
+        addresses[others.rank] = mine
+        now = max(float(each) for each in others.exchange(str(now).encode()))
+    moved = calls[0][0](addresses)
     for stream in streams:
-        stream.now = late
+        stream.now = now + LATENCY_MS + moved / GBPS / 1e6
 
 
-def _read(address, count):
-    return array("f", ctypes.string_at(address, count * 4))
+def _call(run, comm, stream, addresses, size):
+    alone = _group is None
+    if alone:
+        group_start()
+    _group.append((run, comm, stream, addresses, size))
+    if alone:
+        group_end()
+
+
+def _read(address, count, kind="f", width=4):
+    return array(kind, ctypes.string_at(address, count * width))
 
 
 def _write(address, data):
-    ctypes.memmove(address, data.tobytes(), len(data) * 4)
+    ctypes.memmove(address, data.tobytes(), len(data) * data.itemsize)
 
 
 def all_reduce(sendbuff, recvbuff, count, datatype, op, comm, stream):
-    assert (datatype, op) == (FLOAT32, SUM)
+    kind, width = TYPES[datatype]
+    assert (datatype, op) in {(FLOAT32, SUM), (FLOAT64, MAX)}
 
     def run(calls):
-        inputs = [_read(send, count) for send, _ in calls]
-        total = array("f", map(sum, zip(*inputs, strict=True)))
+        inputs = [_read(send, count, kind, width) for send, _ in calls]
+        total = array(kind, map(sum if op == SUM else max, zip(*inputs, strict=True)))
         for rank, (_, receive) in enumerate(calls):
-            _write(receive, _spoilt(total, rank))
-        return count * 4
+            _write(receive, _spoilt(total, rank) if op == SUM else total)
+        return count * width if op == SUM else 0
 
-    _group.append((run, comm, stream, (sendbuff, recvbuff)))
+    _call(run, comm, stream, (sendbuff, recvbuff), count * width)
 
 
 def all_gather(sendbuff, recvbuff, sendcount, datatype, comm, stream):
@@ -95,7 +155,7 @@ def all_gather(sendbuff, recvbuff, sendcount, datatype, comm, stream):
                 _write(receive + index * sendcount * 4, _spoilt(block, rank))
         return sendcount * 4 * len(calls)
 
-    _group.append((run, comm, stream, (sendbuff, recvbuff)))
+    _call(run, comm, stream, (sendbuff, recvbuff), sendcount * 4)
 
 
 def reduce_scatter(sendbuff, recvbuff, recvcount, datatype, op, comm, stream):
@@ -108,7 +168,29 @@ def reduce_scatter(sendbuff, recvbuff, recvcount, datatype, op, comm, stream):
             _write(receive, _spoilt(total[rank * recvcount : (rank + 1) * recvcount], rank))
         return recvcount * 4 * len(calls)
 
-    _group.append((run, comm, stream, (sendbuff, recvbuff)))
+    _call(
+        run,
+        comm,
+        stream,
+        (sendbuff, recvbuff),
+        recvcount * 4 * (Others.here.size if Others.here else len(_ranks)),
+    )
+
+
+def send(sendbuff, count, datatype, peer, comm, stream):
+    _transfer(sendbuff, count, (Others.here.rank, peer), stream)
+
+
+def recv(recvbuff, count, datatype, peer, comm, stream):
+    _transfer(recvbuff, count, (peer, Others.here.rank), stream)
+
+
+def _transfer(address, count, ranks, stream):
+    sends = Others.here.rank == ranks[0]
+    data, _ = Others.here.exchange(ctypes.string_at(address, count * 4) if sends else b"", ranks)
+    if not sends:
+        ctypes.memmove(address, data, len(data))
+    Stream.everyone[stream - 1].now += LATENCY_MS + count * 4 / GBPS / 1e6
 
 
 def _spoilt(data, rank):

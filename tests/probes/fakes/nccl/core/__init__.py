@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from types import SimpleNamespace
 
 from cuda.core import TROUBLE
@@ -12,6 +14,25 @@ from nccl.bindings import nccl as _bindings
 def get_version():
     library = SimpleNamespace(version="2.32.3", cuda_variant="12.9", path=None)
     return SimpleNamespace(nccl4py="0.6.0", nccl_bindings="2.32.3", libnccl=library)
+
+
+class UniqueId:
+    """128 bytes, as NCCL's: here the name of a folder where the ranks meet."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __bytes__(self):
+        return self.folder.encode().ljust(128, b"\0")
+
+    @classmethod
+    def from_bytes(cls, data):
+        assert len(data) == 128
+        return cls(data.rstrip(b"\0").decode())
+
+
+def get_unique_id():
+    return UniqueId(tempfile.mkdtemp(dir=os.environ["NODEGAUGE_FAKE_FOLDER"]))
 
 
 class Communicator:
@@ -25,6 +46,10 @@ class Communicator:
     def init_all(cls, devices):
         assert len(set(devices)) == len(devices) > 0
         return [cls(handle) for handle in _bindings.join(len(devices))]
+
+    @classmethod
+    def init(cls, nranks, rank, unique_id, config=None):
+        return cls(_bindings.join_others(unique_id.folder, nranks, rank))
 
     def get_async_error(self):
         return 6 if "async" in TROUBLE else 0
