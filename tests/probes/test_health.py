@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, Unavailable, render_matrix
 from nodegauge_contract.nvlink import lanes
+from nodegauge_judge import judge_health
 from support.probing import Probe, table_cells
 from testbed import profiles
 from testbed.profiles import Profile
@@ -144,6 +145,15 @@ def test_the_bus_shows_what_the_driver_shows(healthy: Healthy, profile: str) -> 
     result = healthy(profile)
     assert sorted(result.bus.gpus) == sorted(str(gpu.pci) for gpu in result.gpus)
     assert result.bus.silent == []
+    assert result.bus.drivers == ["nvidia"] * len(result.gpus)
+
+
+def test_gpus_of_another_driver_are_on_the_bus_with_its_name(healthy: Healthy) -> None:
+    """One that is passed to a virtual machine, and a display card."""
+    result = healthy("titan-rtx-vfio-4")
+    assert result.bus.gpus == ["0000:08:00.0", "0000:0a:00.0", "0000:41:00.0", "0000:42:00.0"]
+    assert result.bus.drivers == ["nvidia", "nouveau", "nvidia", "vfio-pci"]
+    assert [finding.code for finding in judge_health(result).findings] == ["foreign-gpus"]
 
 
 def test_a_lost_gpu_is_still_on_the_bus_and_silent(probe: On) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Unavailable
 from nodegauge_probes.host import kernel, rdma
-from nodegauge_probes.host.pci import Location, NumaNodes, distance, locate_gpu, numa_node, numa_nodes
+from nodegauge_probes.host.pci import Location, NumaNodes, bus, distance, locate_gpu, numa_node, numa_nodes
 
 Plug = Callable[..., str]
 
@@ -151,3 +151,35 @@ def test_names_that_are_no_text_are_passed_over(tmp_path: Path) -> None:
     for name in (b"mlx5_0", b"mlx5_\xff"):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).mkdir()
     assert kernel.listing(tmp_path) == ["mlx5_0"]
+
+
+INFORMATION = "Model: \t\t NVIDIA H100\nBus Location: \t 0000:05:00.0\nGPU Excluded:\t {}\n"
+"""/proc/driver/nvidia/gpus/ADDRESS/information (NVIDIA/open-gpu-kernel-modules, nv-procfs.c)."""
+
+
+@pytest.mark.parametrize(
+    ("link", "information", "expected"),
+    [
+        ("../../../../bus/pci/drivers/nvidia", None, "nvidia"),
+        ("../../../../bus/pci/drivers/nvidia", INFORMATION.format("No"), "nvidia"),
+        ("../../../../bus/pci/drivers/nvidia", INFORMATION.format("Yes"), "nvidia, excluded"),
+        ("../../../../bus/pci/drivers/vfio-pci", None, "vfio-pci"),
+        ("/sys/bus/pci/drivers/nouveau", INFORMATION.format("Yes"), "nouveau"),
+        (None, None, Unavailable("no driver is bound")),
+    ],
+)
+def test_the_kernel_driver_of_a_gpu_is_read_from_its_link(
+    tmp_path: Path, plug: Plug, link: str | None, information: str | None, expected: object
+) -> None:
+    """No link, no driver; a driver's own list says which GPUs it keeps from users."""
+    address = plug("pci0000:00/0000:05:00.0")
+    device = tmp_path / "bus/pci/devices" / address
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    if link is not None:
+        (device / "driver").symlink_to(link)
+    if information is not None:
+        folder = tmp_path / "proc/driver/nvidia/gpus" / address
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(information)
+    assert bus(tmp_path, procfs=tmp_path / "proc").drivers == [expected]

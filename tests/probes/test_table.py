@@ -189,6 +189,9 @@ def test_the_bus_is_mentioned_only_where_it_tells_something_else() -> None:
     assert "0000:2d:00.0 is on the PCI bus but does not respond" in table.render(replace(same, bus=silent))
     hidden = Bus(gpus=["0000:0f:00.0", "0000:44:00.0"])
     assert "unknown to the driver: 0000:44:00.0" in table.render(replace(same, bus=hidden))
+    passed = table.render(replace(same, bus=replace(hidden, drivers=["nvidia", "vfio-pci"])))
+    assert "0000:44:00.0 is not for this driver: vfio-pci" in passed
+    assert "unknown to the driver" not in passed
 
 
 def test_notes_are_short_where_nobody_misses_anything() -> None:

@@ -311,6 +311,8 @@ def test_a_policy_gives_thresholds_and_expectations(tmp_path: Path) -> None:
     policy = written(tmp_path / "policy.yaml", "kind: Namespace\n---\n" + POLICY)
     assert judge("-", stdin=HOT).output.startswith("PASS")
     assert judge("-", "--policy", policy, stdin=HOT).output.startswith("WARN")
+    three = written(tmp_path / "three.yaml", POLICY.replace("thresholds:", "expectedGpus: 3\n  thresholds:"))
+    assert "The policy expects 3 GPUs, the driver lists 2" in flat(judge("-", "--policy", three, stdin=HOT))
     once = judge(ALL_REDUCE, "--policy", policy)
     assert (once.exit_code, once.output[:4]) == (0, "WARN")
     assert "the floor is 270 GB/s: 0.9 of 300 GB/s (ours)" in flat(once)
@@ -330,6 +332,10 @@ def test_a_policy_gives_thresholds_and_expectations(tmp_path: Path) -> None:
         (POLICY.replace("hotMargin", "hotMargarine"), "no such threshold: hotMargarine"),
         (POLICY.replace("hotMargin: 10", "hotWarn: 95"), "hotFail must be above hotWarn"),
         (POLICY.replace("{hotMargin: 10}", "[1]"), "spec.thresholds must be a mapping"),
+        (
+            POLICY.replace("thresholds:", "expectedGpus: 65\n  thresholds:"),
+            "spec.expectedGpus: Expected `int` <= 64",
+        ),
         (POLICY.replace("count: 8", "count: 1"), "spec.expectations: Expected `int` >= 2 - at `$[0].count`"),
         ("kind: Pod\n", "0 documents of kind GPUValidationPolicy"),
         ("a: [", "not readable as YAML"),

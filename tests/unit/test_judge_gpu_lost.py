@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from msgspec.structs import replace
 
@@ -205,3 +207,151 @@ def test_active_links_of_its_peers_do_not_hide_a_lost_gpu() -> None:
     history = judge_health(mesh).history
     assert codes(judge_health(gone, history=history)) == ["gpu-lost/fail"]
     assert codes(judge_health(left_over, history=history)) == ["gpus-not-visible/warn"]
+
+
+NO_DRIVER = Unavailable("no driver is bound")
+
+
+def bus(drivers: Sequence[str | Unavailable], *, silent: Sequence[int] = ()) -> Bus:
+    """One function on the bus for each of these drivers."""
+    addresses = [made.pci(index) for index in range(len(drivers))]
+    return Bus(gpus=addresses, drivers=list(drivers), silent=[addresses[index] for index in silent])
+
+
+def listed(count: int, drivers: Sequence[str | Unavailable], *, silent: Sequence[int] = ()) -> Result:
+    """NVML lists the first `count` GPUs; the bus has a function for each of these drivers."""
+    return replace(made.later(made.h100(count)), bus=bus(drivers, silent=silent))
+
+
+OURS = ["nvidia"] * 8
+
+
+@pytest.mark.parametrize(
+    ("drivers", "named"),
+    [
+        (["nvidia", "nvidia", "vfio-pci"], "(vfio-pci)"),
+        (["nvidia", "nvidia", "nouveau"], "(nouveau)"),
+        (["nvidia", "nvidia", "nvidia, excluded"], "(nvidia, excluded)"),
+        (["nvidia", "nvidia", "pci-stub", "nvgrace_gpu_vfio_pci"], "(nvgrace_gpu_vfio_pci)"),
+        (["nvidia", "nvidia", *["xen-pciback"] * 6], " and 2 more."),
+    ],
+)
+def test_gpus_of_another_driver_are_not_ours(drivers: list[str], named: str) -> None:
+    """Passed through, driving a display, or taken out by NVreg_ExcludedGpus: run after run
+    the node is whole without them, and an information names them."""
+    judgement = judge_health(listed(2, drivers))
+    for _ in range(3):
+        assert (codes(judgement), judgement.verdict) == (["foreign-gpus/info"], Verdict.PASS)
+        assert named in only(judgement).message
+        assert judgement.interconnect.klass is not None
+        judgement = judge_health(listed(2, drivers), history=History.decode(judgement.history.encode()))
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (listed(2, ["nvidia", "nvidia", NO_DRIVER]), ["gpus-not-visible/warn"]),
+        (listed(2, ["nvidia", "nvidia", "nvidia"]), ["gpus-not-visible/warn"]),
+        (listed(2, ["nvidia", "nvidia", Unavailable("sysfs: Permission denied")]), ["gpus-not-visible/warn"]),
+        (listed(2, ["nvidia", "nvidia", NO_DRIVER], silent=[2]), ["gpus-not-visible/warn"]),
+        (listed(2, ["nvidia", "vfio-pci"]), []),
+        (
+            listed(2, ["vfio-pci", NO_DRIVER, NO_DRIVER, "nouveau"]),
+            ["gpus-not-visible/warn", "foreign-gpus/info"],
+        ),
+        (
+            replace(listed(2, OURS[:2]), bus=Bus(gpus=[made.pci(index) for index in range(3)])),
+            ["gpus-not-visible/warn"],
+        ),
+    ],
+    ids=["unbound", "hidden", "unreadable", "silent", "listed-by-nvml", "mixed", "older-probe"],
+)
+def test_a_gpu_without_another_driver_stays_suspicious(result: Result, expected: list[str]) -> None:
+    """It fell off, its driver's probe failed, or the runtime hides it; what NVML lists is never foreign."""
+    assert codes(judge_health(result)) == expected
+
+
+def test_a_gpu_given_to_another_driver_is_not_lost() -> None:
+    """It explains one missing GPU, once: the next that vanishes is lost."""
+    before = judge_health(listed(8, OURS)).history
+    given = judge_health(listed(7, [*OURS[:7], "vfio-pci"]), history=before)
+    assert codes(given) == ["foreign-gpus/info"]
+    gone = replace(
+        made.later(made.h100(6), seconds=1800),
+        bus=Bus(gpus=[*ALL[:6], ALL[7]], drivers=[*OURS[:6], "vfio-pci"]),
+    )
+    assert codes(judge_health(gone, history=given.history)) == ["gpu-lost/fail", "foreign-gpus/info"]
+    both = judge_health(gone, history=before)
+    assert (codes(both)[0], both.findings[0].evidence["lost"]) == ("gpu-lost/fail", 1)
+
+
+def test_a_display_card_explains_no_lost_gpu() -> None:
+    """It was there before."""
+    whole = replace(made.h100(), bus=bus([*OURS, "nouveau"]))
+    gone = replace(listed(7, OURS), bus=Bus(gpus=[*ALL[:7], made.pci(8)], drivers=[*OURS[:7], "nouveau"]))
+    unread = replace(whole, bus=Bus(gpus=Unavailable("no PCI tree in sysfs")))
+    history = judge_health(made.later(unread), history=judge_health(whole).history).history
+    for past in (judge_health(whole).history, history):
+        assert codes(judge_health(gone, history=past)) == ["gpu-lost/fail", "foreign-gpus/info"]
+
+
+def expecting(count: int) -> NodeFacts:
+    """A policy that intends this many GPUs."""
+    return NodeFacts(expected_gpus=count, gpu_capacity=8, sharing=Sharing.EXCLUSIVE)
+
+
+@pytest.mark.parametrize(
+    ("result", "expected_gpus"),
+    [
+        (left(7, on_bus=7), 7),
+        (left(4, on_bus=8), 4),
+        (listed(6, [*OURS[:6], NO_DRIVER, "nvidia"]), 6),
+        (listed(6, [*OURS[:6], NO_DRIVER, NO_DRIVER], silent=[7]), 5),
+        (made.rebooted(left(7, on_bus=7)), 7),
+    ],
+    ids=["drained", "hidden", "unbound", "silent", "rebooted"],
+)
+def test_as_many_gpus_as_the_policy_intends_are_all(result: Result, expected_gpus: int) -> None:
+    """Whatever capacity, bus and earlier runs say; and the next run starts from there."""
+    judgement = judge_health(result, history=past(), node=expecting(expected_gpus))
+    assert (codes(judgement), judgement.answers["gpu-lost"]) == ([], Answer.GOOD)
+    assert len(judgement.history.gpus) == len(result.gpus)
+    assert judgement.interconnect.klass is not None
+
+
+@pytest.mark.parametrize(
+    ("result", "lost", "said"),
+    [
+        (left(7, on_bus=7), 1, "expects 8 GPUs, the driver lists 7."),
+        (
+            listed(6, [*OURS[:6], "vfio-pci", "vfio-pci"]),
+            2,
+            "(not for this node's jobs: 0000:15:00.0 (vfio-pci), ",
+        ),
+        (listed(7, [*OURS[:7], NO_DRIVER], silent=[7]), 1, "(silent on the PCI bus: 0000:16:00.0)"),
+        (replace(made.h100(3), bus=Bus()), 5, "the driver lists 3."),
+        (replace(left(0, on_bus=0), gpus=[]), 8, "the driver lists 0."),
+    ],
+    ids=["first-run", "foreign", "silent", "no-bus", "none"],
+)
+def test_fewer_gpus_than_the_policy_intends_are_lost(result: Result, lost: int, said: str) -> None:
+    """Even on a first run; the message says what explains it."""
+    judgement = judge_health(result, node=NodeFacts(expected_gpus=8))
+    assert (codes(judgement)[0], judgement.verdict) == ("gpu-lost/fail", Verdict.FAIL)
+    assert said in judgement.findings[0].message
+    assert judgement.findings[0].evidence["lost"] == lost
+    assert judgement.answers["gpu-lost"] is Answer.BAD
+    assert judgement.interconnect.klass is None
+
+
+def test_a_run_that_was_cut_off_or_denied_is_no_loss_of_an_intended_gpu() -> None:
+    """Missing data proves nothing, whatever the policy intends; a GPU with an error has its own finding."""
+    facts = NodeFacts(expected_gpus=8)
+    cut = replace(left(3, on_bus=3), problem=Problem(kind="deadline"))
+    assert codes(judge_health(cut, node=facts)) == ["probe-deadline/warn"]
+    for kind, code in (
+        (ProblemKind.NO_PERMISSION, "gpus-not-visible/warn"),
+        (ProblemKind.CALL_HUNG, "call-hung/warn"),
+    ):
+        denied = made.with_gpu(whole(), 3, error=Problem(kind=kind))
+        assert codes(judge_health(denied, node=facts)) == [code]

@@ -118,6 +118,10 @@ def test_thresholds_of_the_policy_and_capacity_of_the_node_are_used() -> None:
     assert make_report().after(read(capped), node=NODE, policy=lenient).status.verdict is Verdict.PASS
     eight = replace(NODE, gpu_capacity="8")
     assert make_report().after(read(made.titan()), node=eight).status.verdict is Verdict.UNKNOWN
+    for expected, verdict in ((2, Verdict.PASS), (3, Verdict.FAIL), (0, Verdict.UNKNOWN)):
+        intends = make_policy().of({"expectedGpus": expected})
+        after = make_report().after(read(made.titan()), node=eight, policy=intends)
+        assert after.status.verdict is verdict
 
 
 def test_the_first_verdict_is_worth_an_event_and_the_same_again_is_not() -> None:

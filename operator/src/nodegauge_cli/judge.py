@@ -20,11 +20,12 @@ from nodegauge_cli.inputs import BadInput, name_of, one_of_kind, report_or_resul
 from nodegauge_cli.judge_text import show_health, show_nccl
 from nodegauge_contract import Collective, Result
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import Judgement, Thresholds, ThresholdsInvalid, Verdict, judge_health
+from nodegauge_judge import Judgement, NodeFacts, Thresholds, ThresholdsInvalid, Verdict, judge_health
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
+from nodegauge_operator.api.policy import ExpectedGpus
 from nodegauge_operator.api.report import Report
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1}
@@ -116,20 +117,21 @@ class _Criteria(NamedTuple):
 
     thresholds: Thresholds
     expectations: Expectations
+    node: NodeFacts
 
     @classmethod
     def of(cls, policy: Path | None) -> _Criteria:
         """Those of a policy, or the defaults."""
         spec = _spec(policy) if policy is not None else {}
-        return cls(_thresholds(policy, spec), _expectations(policy, spec))
+        return cls(_thresholds(policy, spec), _expectations(policy, spec), _node(policy, spec))
 
 
 def _health(result: Result, *, earlier: BinaryIO | None, criteria: _Criteria) -> Judgement:
     history = None
     if earlier is not None:
         before = _earlier_result(earlier, "health")
-        history = judge_health(before, thresholds=criteria.thresholds).history
-    return judge_health(result, thresholds=criteria.thresholds, history=history)
+        history = judge_health(before, thresholds=criteria.thresholds, node=criteria.node).history
+    return judge_health(result, thresholds=criteria.thresholds, history=history, node=criteria.node)
 
 
 def _nccl(name: str, result: Result, *, earlier: BinaryIO | None, criteria: _Criteria) -> NcclJudgement:
@@ -182,6 +184,14 @@ def _thresholds(path: Path | None, spec: dict[str, Any]) -> Thresholds:
         return Thresholds.of(values)
     except ThresholdsInvalid as error:
         raise BadInput(f"{path}: {error}") from None
+
+
+def _node(path: Path | None, spec: dict[str, Any]) -> NodeFacts:
+    """What the policy says about the node."""
+    try:
+        return NodeFacts(expected_gpus=msgspec.convert(spec.get("expectedGpus") or 0, ExpectedGpus) or None)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{path}: spec.expectedGpus: {error}") from None
 
 
 def _expectations(path: Path | None, spec: dict[str, Any]) -> Expectations:

@@ -177,14 +177,18 @@ class Sharing(StrEnum):
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
-    """What the cluster knows about the node: `gpu_capacity` is that of `nvidia.com/gpu`, None without one."""
+    """What the cluster knows about the node: `gpu_capacity` is that of `nvidia.com/gpu`, `expected_gpus` the
+    policy's `expectedGpus`; None without one."""
 
     gpu_capacity: int | None = None
     sharing: Sharing = Sharing.SHARED
+    expected_gpus: int | None = None
 
     @classmethod
-    def of(cls, *, labels: Mapping[str, str], capacity: Mapping[str, str]) -> NodeFacts:
-        """Facts out of a Node's labels and `status.capacity`.
+    def of(
+        cls, *, labels: Mapping[str, str], capacity: Mapping[str, str], expected_gpus: int | None = None
+    ) -> NodeFacts:
+        """Facts out of a Node's labels and `status.capacity`, and the policy's intended number of GPUs.
 
         Label names are those of NVIDIA's GPU feature discovery (k8s-device-plugin): `sharing-strategy` (none,
         time-slicing, mps), `replicas` and `mig.strategy`, which gives resources other names or other sizes.
@@ -198,6 +202,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
         return cls(
             gpu_capacity=int(count) if count.isdecimal() else None,
             sharing=Sharing.SHARED if shared else Sharing.EXCLUSIVE,
+            expected_gpus=expected_gpus,
         )
 
 

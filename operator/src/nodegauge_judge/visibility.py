@@ -5,6 +5,11 @@ those four only.  `nvidia.com/gpu` is compared only if it counts whole GPUs.
 
 A missing GPU is lost when it was there in this boot with this driver, and its PCI function is gone or
 silent.  The history does not hold PCI addresses, so lost GPUs are counted, not named (`lost`).
+
+A function on the bus that another kernel driver serves (vfio-pci, nouveau), or that the NVIDIA driver was
+told to exclude, is not for this node's jobs: `foreign`.  One without any driver may have failed: it stays
+missing.
+Where the policy states the intended number of GPUs, that number decides instead of all this.
 """
 
 from __future__ import annotations
@@ -15,6 +20,9 @@ from nodegauge_judge.case import Case, clip
 from nodegauge_judge.history.model import uuid_start
 from nodegauge_judge.model import Sharing
 
+DRIVER = "nvidia"
+"""The kernel driver through which NVML works, as sysfs names it."""
+
 
 def missing(case: Case) -> list[str]:
     """The reasons why GPUs must be missing from the document; empty for none.
@@ -23,6 +31,8 @@ def missing(case: Case) -> list[str]:
     """
     if case.result.problem is not None:
         return []
+    if _as_intended(case):
+        return [reason for reason in (_no_permission(case),) if reason]
     reasons = (
         _none_at_all(case),
         _capacity(case),
@@ -50,13 +60,53 @@ def lost(case: Case) -> int:
 
     A GPU that NVML no longer lists either still answers on the PCI bus, or its function there is silent or
     gone.  So the missing GPUs, less the unlisted functions that still answer, are lost.  A virtual machine
-    that hides the PCI tree or a part of it proves nothing; neither does a document that was cut off.
+    that hides the PCI tree or a part of it proves nothing; neither does a document that was cut off.  Against
+    the policy's intended number, every GPU that NVML does not list is lost.
     """
+    if case.node.expected_gpus is not None and case.result.problem is None:
+        return max(0, case.node.expected_gpus - len(case.result.gpus))
     unclaimed = _unclaimed(case)
     if unclaimed is None or case.result.problem is not None or not same_boot_and_driver(case):
         return 0
     answering = len(unclaimed - _silent(case))
-    return max(0, len(case.history.gpus) - len(case.result.gpus) - answering)
+    return max(0, len(case.history.gpus) - len(case.result.gpus) - answering - _given_away(case))
+
+
+def foreign(case: Case) -> dict[str, str]:
+    """GPUs on the bus that are not for this node's jobs: address to what serves them, sorted by address.
+
+    Older probes do not read the drivers; then there are none."""
+    bus = case.result.bus
+    if not isinstance(bus.gpus, list):
+        return {}
+    served = {
+        address.lower(): clip(driver)
+        for address, driver in zip(bus.gpus, bus.drivers, strict=False)
+        if isinstance(driver, str) and driver != DRIVER
+    }
+    return {address: served[address] for address in sorted(served.keys() - _named(case))}
+
+
+def bus_read(case: Case) -> bool:
+    """Whether the document says who serves the GPUs on the bus."""
+    return isinstance(case.result.bus.gpus, list) and bool(case.result.bus.drivers)
+
+
+def foreign_in_words(case: Case) -> str:
+    """`0000:0f:00.0 (vfio-pci), 0000:2d:00.0 (nouveau)`, at most four by name; empty for none."""
+    named = [f"{address} ({driver})" for address, driver in foreign(case).items()]
+    return clip(", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else ""))
+
+
+def _given_away(case: Case) -> int:
+    """How many GPUs were given to another driver since the last clean reading: they explain as many that are
+    missing.  A function that was foreign before explains none."""
+    return max(0, len(foreign(case)) - case.history.foreign)
+
+
+def _as_intended(case: Case) -> bool:
+    """Whether NVML lists at least as many GPUs as the policy intends."""
+    return case.node.expected_gpus is not None and len(case.result.gpus) >= case.node.expected_gpus
 
 
 def silent_addresses(case: Case) -> list[str]:
@@ -71,13 +121,13 @@ def same_boot_and_driver(case: Case) -> bool:
 
 
 def _unclaimed(case: Case) -> set[str] | None:
-    """PCI addresses of GPUs on the bus that the document lacks; None if the bus was not read, is empty, or
-    lacks GPUs that work."""
+    """PCI addresses of GPUs on the bus that the document lacks, less foreign ones; None if the bus was not
+    read, is empty, or lacks GPUs that work."""
     bus = case.result.bus.gpus
     if not isinstance(bus, list) or not bus:
         return None
     listed = {address.lower() for address in bus}
-    return None if _working(case) - listed else listed - _named(case)
+    return None if _working(case) - listed else listed - _named(case) - foreign(case).keys()
 
 
 def _named(case: Case) -> set[str]:
@@ -107,7 +157,7 @@ def _capacity(case: Case) -> str:
 
 def _seen_before(case: Case) -> str:
     seen, known = len(case.result.gpus), len(case.history.gpus)
-    if seen + lost(case) >= known:
+    if seen + lost(case) + _given_away(case) >= known:
         return ""
     gone = ", ".join(gone_uuids(case)[:4])
     since = "in this boot" if case.result.host.boot_id == case.history.boot else "before the last reboot"

@@ -173,7 +173,8 @@ class Growth(Struct, frozen=True, kw_only=True):
 
 class Ecc(Struct, frozen=True, kw_only=True):
     """Memory errors: `mode` 0 off, 1 on; volatile counts since driver load, aggregate ones over the board's
-    life; `sram_threshold` 1 if the driver reports SRAM errors above their limit."""
+    life; `sram_threshold` 1 if the driver reports SRAM errors above their limit.  `aggregate_sram` and
+    `aggregate_dram`: the uncorrected ones by memory (caches and registers, HBM or GDDR)."""
 
     mode: Int = NOT_READ
     volatile_corrected: Int = NOT_READ
@@ -181,6 +182,8 @@ class Ecc(Struct, frozen=True, kw_only=True):
     aggregate_corrected: Int = NOT_READ
     aggregate_uncorrected: Int = NOT_READ
     sram_threshold: Int = NOT_READ
+    aggregate_sram: Int = NOT_READ
+    aggregate_dram: Int = NOT_READ
 
 
 class Repair(Struct, frozen=True, kw_only=True):

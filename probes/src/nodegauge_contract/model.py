@@ -94,11 +94,14 @@ class Bus(Struct, frozen=True, kw_only=True):
     """GPUs on the PCI bus (vendor 10de, class 0300 or 0302), which sysfs shows without access to the GPU.
 
     `gpus`: their addresses, or why the tree could not be read (a virtual machine may hide it); `silent`:
-    those whose configuration space reads all ones: the bus lists them, but they do not respond.
+    those whose configuration space reads all ones: the bus lists them, but they do not respond.  `drivers`:
+    the kernel driver of each of `gpus`, or why there is none; `nvidia, excluded` for a GPU that
+    NVreg_ExcludedGpus keeps from users.
     """
 
     gpus: Annotated[list[Short], Meta(max_length=MAX_GPUS)] | Unavailable = NOT_READ
     silent: Annotated[list[Short], Meta(max_length=MAX_GPUS)] = []
+    drivers: Annotated[list[Text], Meta(max_length=MAX_GPUS)] = []
 
 
 class Sensor(Struct, frozen=True, kw_only=True):

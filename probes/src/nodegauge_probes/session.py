@@ -30,7 +30,7 @@ def open_node(
     """An open NVML session and the node's GPUs; raises `NvmlUnusable`."""
     result.host.set(boot_id=kernel.boot_id(procfs))
     result.host.set(boottime_ms=kernel.boottime_ms())
-    result.bus = pci.bus(sysfs)
+    result.bus = pci.bus(sysfs, procfs=procfs)
     nvml = Nvml(watch=watch, pause=time.sleep)
     nvml.open()
     try:

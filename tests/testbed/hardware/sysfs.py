@@ -92,6 +92,9 @@ def _write_function(root: Path, function: PciFunction, machine: Machine) -> None
     )
     lost = machine.presence.get(function.address) is PciPresence.ALL_ONES
     _bytes(folder / "config", ALL_ONES if lost else _config(function), made=Made.BEFORE)
+    driver = kind.driver or ("nvidia" if function.address in {gpu.address for gpu in machine.gpus} else "")
+    if driver:
+        _symlink(folder / "driver", root / "bus/pci/drivers" / driver)
     _symlink(link, folder)
 
 

@@ -20,7 +20,8 @@ class NumaNode(Base, frozen=True, kw_only=True):
 
 
 class PciKind(Base, frozen=True, kw_only=True):
-    """What PCI functions of one kind have in common, as sysfs prints it; `speed` and `width`: its link."""
+    """What PCI functions of one kind have in common, as sysfs prints it; `speed` and `width`: its link;
+    `driver`: the kernel driver that is bound to it, if the machine's own GPU driver is not."""
 
     class_: str = msgspec.field(name="class")
     vendor: str
@@ -28,6 +29,7 @@ class PciKind(Base, frozen=True, kw_only=True):
     subsystem: tuple[str, str] = ("0x0000", "0x0000")
     speed: str = ""
     width: int = 0
+    driver: str = ""
 
 
 class PciRoot(Base, frozen=True, kw_only=True):

@@ -172,6 +172,7 @@ class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
     gpus: str | dict[str, str] = ""  # a mapping in what an earlier version wrote
     ports: str = ""
     clock: str = ""
+    foreign: Annotated[int, Meta(ge=0, le=4096)] = 0
 
 
 class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -180,6 +181,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
     `boot` and `driver`: of the last clean reading; `boottime_ms`: its CLOCK_BOOTTIME, at which the counters
     of `gpus` and `ports` were read.  The keys of `gpus` (see `keys`) are also the GPUs that the node is known
     to have.  `ports`: NIC ports that have been up, by `device/port`.  `clock`: None until the GPUs worked.
+    `foreign`: how many GPUs of the bus another driver served.
     """
 
     boot: str = ""
@@ -188,6 +190,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
     gpus: dict[str, GpuHistory] = {}
     ports: dict[str, PortHistory] = {}
     clock: ClockHistory | None = None
+    foreign: int = 0
 
     def encode(self) -> str:
         """JSON of at most `LIMIT` bytes."""
@@ -215,6 +218,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
             gpus=gpus,
             ports=ports,
             clock=clock,
+            foreign=written.foreign,
         )
 
     def trimmed(self) -> History:
@@ -230,7 +234,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
         yield replace(without, boottime_ms=None, gpus=counts)
         links = {key: GpuHistory(links=gpu.links) for key, gpu in self.gpus.items()}
         yield replace(without, boottime_ms=None, gpus=links)
-        yield History(boot=self.boot, driver=self.driver)
+        yield History(boot=self.boot, driver=self.driver, foreign=self.foreign)
 
     def _written(self) -> bytes:
         return msgspec.json.encode(
@@ -241,6 +245,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
                 gpus=_joined(self.gpus),
                 ports=_joined(self.ports),
                 clock=f"{self.clock.settings} {_digits(self.clock.mhz)}" if self.clock else "",
+                foreign=self.foreign,
             )
         )
 

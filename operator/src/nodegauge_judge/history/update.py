@@ -48,6 +48,7 @@ def remember(case: Case, answers: GpuAnswers) -> History:
         gpus=gpus,
         ports=known.ports if early else _ports(case),
         clock=clocks.remembered(case),
+        foreign=len(visibility.foreign(case)) if whole and visibility.bus_read(case) else known.foreign,
     ).trimmed()
 
 

@@ -135,7 +135,12 @@ def _not_visible(case: Case) -> Objection:
 def _lost(case: Case) -> Objection:
     count = visibility.lost(case)
     lost = "a GPU" if count == 1 else f"{count} GPUs"
-    return (Reason.GPU_UNREADABLE, f"{lost} fell off the bus in this boot") if count else None
+    how = (
+        "fell off the bus in this boot"
+        if case.node.expected_gpus is None
+        else "fewer than the policy expects"
+    )
+    return (Reason.GPU_UNREADABLE, f"{lost} {how}") if count else None
 
 
 def _unreadable(case: Case) -> Objection:

@@ -19,9 +19,10 @@ from nodegauge_judge.rules.reading import problem_check
 
 
 def gpu_lost(case: Case) -> Iterator[Observation]:
-    """GPUs that fell off the bus without an error, and GPUs whose error says that they are lost."""
+    """GPUs that fell off the bus without an error, GPUs that the policy expects in vain, and GPUs whose error
+    says that they are lost."""
     if visibility.lost(case):
-        yield _fell_off_the_bus(case)
+        yield _fell_off_the_bus(case) if case.node.expected_gpus is None else _fewer_than_intended(case)
     yield from problem_check("gpu-lost", "a GPU is lost", Severity.FAIL)(case)
 
 
@@ -50,6 +51,48 @@ def _fell_off_the_bus(case: Case) -> Observation:
     )
 
 
+def _fewer_than_intended(case: Case) -> Observation:
+    """The GPUs that the policy's `spec.expectedGpus` misses, as one location."""
+    expected, seen, gone = case.node.expected_gpus or 0, len(case.result.gpus), visibility.gone_uuids(case)
+    silent, foreign = visibility.silent_addresses(case), visibility.foreign_in_words(case)
+    said = [
+        f"not for this node's jobs: {foreign}" if foreign else "",
+        f"silent on the PCI bus: {clip(', '.join(silent))}" if silent else "",
+        f"missing since the last clean run: {clip(', '.join(gone[:4]))}" if gone else "",
+    ]
+    why = "; ".join(text for text in said if text)
+    evidence: dict[str, Scalar] = {
+        "lost": visibility.lost(case),
+        "gpus_seen": seen,
+        "gpus_expected": expected,
+    }
+    known = {"missing_uuids": clip(", ".join(gone)), "foreign": foreign, "silent": clip(", ".join(silent))}
+    return Observation(
+        severity=Severity.FAIL,
+        location="node",
+        short="node",
+        message=f"The policy expects {expected} GPUs, the driver lists {seen}{f' ({why})' if why else ''}.",
+        evidence=evidence | {name: text for name, text in known.items() if text},
+        weight=visibility.lost(case),
+    )
+
+
+def foreign_gpus(case: Case) -> Iterator[Observation]:
+    """GPUs on the bus that another driver serves."""
+    foreign = visibility.foreign(case)
+    if foreign:
+        yield Observation(
+            severity=Severity.INFO,
+            location="node",
+            short="node",
+            message=f"On the PCI bus, and not for this node's jobs: {visibility.foreign_in_words(case)}.",
+            evidence={
+                "foreign": clip(", ".join(foreign)),
+                "drivers": clip(", ".join(sorted(set(foreign.values())))),
+            },
+        )
+
+
 def _sick(
     *, code: str, cause: Cause, title: str, meaning: str, when: str, next_step: str, way_out: tuple[str, ...]
 ) -> HealthRule:
@@ -75,12 +118,13 @@ RULES = (
             "The driver cannot reach the GPU: it fell off the bus, or its firmware died. A GPU that is "
             "missing without an error counts as lost only if the last run of the same boot and driver saw "
             "it and its place on the PCI bus is now empty or silent. Otherwise it may only be hidden "
-            "(gpus-not-visible)."
+            "(gpus-not-visible). If the policy states `spec.expectedGpus`, that number decides: fewer GPUs "
+            "are lost ones, as many or more are all."
         ),
         when=(
             "NVML answers GPU_IS_LOST (15) for it; or NVML no longer lists it in the same boot and its PCI "
             "function is gone or reads as all ones; or it became unreadable in the same boot and its driver "
-            "asks for a recovery action"
+            "asks for a recovery action; or NVML lists fewer GPUs than the policy's `spec.expectedGpus`"
         ),
         next_step="drain the node and reboot it; look for Xid 79 in its kernel log.",
         way_out=(
@@ -150,6 +194,23 @@ def _mixed(what: str, counts: Mapping[str, int]) -> Observation:
 
 
 DIFFERENCES = (
+    HealthRule(
+        code="foreign-gpus",
+        title="GPUs that are not for this node's jobs",
+        meaning=(
+            "NVIDIA GPUs on the PCI bus that the NVIDIA driver does not offer: another kernel driver "
+            "serves them (vfio-pci passes them to a virtual machine, nouveau drives a display), or "
+            "NVreg_ExcludedGpus names them. nodegauge leaves them out. A GPU without any driver is "
+            "different: it may have failed (gpus-not-visible)."
+        ),
+        when={Severity.INFO: "the link `driver` of a GPU in sysfs names another driver, or it is excluded"},
+        next_step="none if this is intended; `spec.expectedGpus` says how many GPUs must be left.",
+        way_out=(
+            "`lspci -nnk -d 10de:` on the node shows the driver of each GPU.",
+            "State the number of GPUs that jobs may use: `spec.expectedGpus` in the policy.",
+        ),
+        check=foreign_gpus,
+    ),
     HealthRule(
         code="mixed-gpus",
         title="the GPUs are not alike",

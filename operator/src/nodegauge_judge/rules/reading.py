@@ -247,7 +247,9 @@ RULES = (
         title="the probe was not shown all GPUs",
         meaning=(
             "The node has, or had, GPUs that are missing without an error: the container runtime did not "
-            "give them to the probe. A node that is only partly visible cannot be judged."
+            "give them to the probe. A node that is only partly visible cannot be judged. GPUs that "
+            "another driver serves do not count (foreign-gpus), and where the policy states "
+            "`spec.expectedGpus`, that number decides."
         ),
         when={
             Severity.WARN: (
@@ -264,8 +266,9 @@ RULES = (
             "`accept-nvidia-visible-devices-envvar-when-unprivileged = true` in the container toolkit's "
             "configuration, or use CDI.",
             "If someone removed a GPU on purpose: `kubectl delete nodereport NODE` forgets it.",
-            "A card on the bus that this driver does not serve (an old display card, one bound to vfio-pci) "
-            "looks like a hidden GPU. Exclude such nodes from the policy's selector.",
+            "A card on the bus without any driver looks like a hidden GPU; `lspci -nnk -d 10de:` on the "
+            "node shows it. If it is meant to stay unused (an old display card, a drained GPU), state the "
+            "number of the others in the policy: `spec.expectedGpus`.",
             "If no one removed it: " + DRIVER_LOG[0].lower() + DRIVER_LOG[1:],
         ),
         check=gpus_not_visible,

@@ -22,6 +22,7 @@ _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
+ExpectedGpus = Annotated[int, Meta(ge=0, le=64)]
 CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")]
 
 
@@ -235,13 +236,14 @@ class PodTemplate(Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
-    """All of `spec`."""
+    """All of `spec`.  `expectedGpus`: GPUs that every node of the policy should have; 0 to work it out."""
 
     node_selector: Selector
     priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000)] = 0
     mode: Mode = Mode.ENFORCE
     probes: Probes = Probes()
     stale_after_intervals: Annotated[int, Meta(ge=2, le=100)] = 3
+    expected_gpus: ExpectedGpus = 0
     thresholds: Thresholds = field(default_factory=Thresholds)
     expectations: Annotated[list[Expectation], Meta(max_length=64)] = []
     labels: Labels = Labels()

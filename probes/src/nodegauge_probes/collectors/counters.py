@@ -141,6 +141,8 @@ CORRECTED, UNCORRECTED = 0, 1
 """NVML_MEMORY_ERROR_TYPE_*."""
 VOLATILE, AGGREGATE = 0, 1
 """NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC."""
+DRAM, SRAM = 2, 7
+"""NVML_MEMORY_LOCATION_DRAM, NVML_MEMORY_LOCATION_SRAM."""
 SINGLE_BIT, DOUBLE_BIT = 0, 1
 """NVML_PAGE_RETIREMENT_CAUSE_*."""
 FI_RECOVERY_ACTION = 230
@@ -190,12 +192,17 @@ def ecc(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
     def errors_of(kind: int, period: int) -> Int:
         return nvml.integer(device, "nvmlDeviceGetTotalEccErrors", kind, period)
 
+    def of_life(memory: int) -> Int:
+        return nvml.integer(device, "nvmlDeviceGetMemoryErrorCounter", UNCORRECTED, AGGREGATE, memory)
+
     gpu.ecc.set(mode=nvml.integer(device, "nvmlDeviceGetCurrentEccMode"))
     gpu.ecc.set(volatile_uncorrected=errors_of(UNCORRECTED, VOLATILE))
     gpu.ecc.set(volatile_corrected=errors_of(CORRECTED, VOLATILE))
     gpu.ecc.set(aggregate_uncorrected=errors_of(UNCORRECTED, AGGREGATE))
     gpu.ecc.set(aggregate_corrected=errors_of(CORRECTED, AGGREGATE))
     gpu.ecc.set(sram_threshold=nvml.sram_threshold(device))
+    gpu.ecc.set(aggregate_sram=of_life(SRAM))
+    gpu.ecc.set(aggregate_dram=of_life(DRAM))
 
 
 def pcie_errors(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:

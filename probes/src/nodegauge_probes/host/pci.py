@@ -23,6 +23,7 @@ FOLDER = "bus/pci/devices"
 NVIDIA = "0x10de"
 DISPLAYS = ("0x0300", "0x0302")
 """VGA controller, and 3D controller (a GPU without a display)."""
+DRIVER = "nvidia"
 ID_BYTES = 4
 """Vendor and device: the first bytes of a configuration space, never all ones on a device that responds."""
 
@@ -30,8 +31,8 @@ _ROOT = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 _FUNCTION = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 
 
-def bus(root: Path) -> Bus:
-    """NVIDIA's GPUs by address; `silent` are those that do not respond.
+def bus(root: Path, *, procfs: Path) -> Bus:
+    """NVIDIA's GPUs by address; `silent` are those that do not respond, `drivers` who serves them.
 
     A container sees every function of the node here, including GPUs that it was not given.  A GPU that fell
     off the bus keeps its folder until the next rescan, and its configuration space reads all ones.
@@ -39,7 +40,11 @@ def bus(root: Path) -> Bus:
     if not (root / FOLDER).is_dir():
         return Bus(gpus=Unavailable("no PCI tree in sysfs"))
     gpus = [name for name in sorted(listing(root / FOLDER)) if _is_gpu(root / FOLDER / name)][:MAX_GPUS]
-    return Bus(gpus=gpus, silent=[name for name in gpus if _is_silent(root / FOLDER / name)])
+    return Bus(
+        gpus=gpus,
+        silent=[name for name in gpus if _is_silent(root / FOLDER / name)],
+        drivers=[_driver(root / FOLDER / name, procfs) for name in gpus],
+    )
 
 
 def _is_gpu(device: Path) -> bool:
@@ -54,6 +59,29 @@ def _is_silent(device: Path) -> bool:
             return file.read(ID_BYTES) == b"\xff" * ID_BYTES
     except OSError:
         return False
+
+
+def _driver(device: Path, procfs: Path) -> Text:
+    """The kernel driver bound to the device, by its link `driver`; a device without a driver has no link.
+
+    The NVIDIA driver stays bound to GPUs of NVreg_ExcludedGpus and says so in their `information`
+    (NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-procfs.c).
+    """
+    try:
+        name = (device / "driver").readlink().name
+    except FileNotFoundError:
+        return Unavailable("no driver is bound")
+    except OSError as error:
+        return Unavailable(f"sysfs: {error.strerror or type(error).__name__}"[:128])
+    return f"{name}, excluded" if name == DRIVER and _is_excluded(device.name, procfs) else name[:128]
+
+
+def _is_excluded(address: str, procfs: Path) -> bool:
+    try:
+        text = (procfs / "driver/nvidia/gpus" / address / "information").read_text(errors="replace")
+    except OSError:  # a container sees those of its own GPUs
+        return False
+    return re.search(r"^GPU Excluded:\s*Yes\s*$", text, re.MULTILINE) is not None
 
 
 class Location(Struct, frozen=True, kw_only=True):

@@ -182,7 +182,14 @@ def bus(result: Result) -> str:
     known = {gpu.pci for gpu in result.gpus if isinstance(gpu.pci, str)}
     lines = [f"{gpu} is on the PCI bus but does not respond (reads all ones)" for gpu in result.bus.silent]
     unread = any(gpu.error is not None for gpu in result.gpus)
-    missing = [gpu for gpu in on_bus if gpu not in known and gpu not in result.bus.silent]
+    served = dict(zip(on_bus, result.bus.drivers, strict=False))
+    foreign = {
+        gpu: who
+        for gpu, who in served.items()
+        if isinstance(who, str) and who != "nvidia" and gpu not in known
+    }
+    lines += [f"{gpu} is not for this driver: {who}" for gpu, who in foreign.items()]
+    missing = [gpu for gpu in on_bus if gpu not in known | foreign.keys() and gpu not in result.bus.silent]
     if missing and not unread:
         lines.append(f"on the PCI bus, but unknown to the driver: {', '.join(missing)}")
     return "\n".join(paragraph(line) for line in lines)

@@ -110,7 +110,11 @@ class HealthKind(ProbeKind):
             ended.end.result,
             thresholds=context.policy.spec.thresholds,
             history=History.decode(status.probe(self.name).history),
-            node=NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity}),
+            node=NodeFacts.of(
+                labels=node.labels,
+                capacity={names.GPU_RESOURCE: node.gpu_capacity},
+                expected_gpus=context.policy.spec.expected_gpus or None,
+            ),
             interval=context.policy.interval_of(self.name),
             peers=context.clock_peers,
         )
