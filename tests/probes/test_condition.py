@@ -93,10 +93,14 @@ def test_pending_repairs_and_unrepairable_memory(nvml: Nvml, library: Library, d
 
 
 def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Device) -> None:
-    """Corrected and uncorrected, since the driver was loaded and ever; the limit of SRAM errors."""
+    """Corrected and uncorrected, since the driver was loaded and ever; by memory; the SRAM limit."""
 
     def total(handle: Any, kind: Any, since: Any, count: Any) -> int:
         count._obj.value = 1000 + kind.value * 10 + since.value
+        return SUCCESS
+
+    def of_memory(handle: Any, kind: Any, since: Any, memory: Any, count: Any) -> int:
+        count._obj.value = 2000 + kind.value * 100 + since.value * 10 + memory.value
         return SUCCESS
 
     def sram(handle: Any, status: Any) -> int:
@@ -106,6 +110,7 @@ def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Dev
     gpu = GpuBuilder(3)
     library.has("nvmlDeviceGetEccMode", written(1, 0))
     library.has("nvmlDeviceGetTotalEccErrors", total)
+    library.has("nvmlDeviceGetMemoryErrorCounter", of_memory)
     library.has("nvmlDeviceGetSramEccErrorStatus", sram)
     counters.ecc(nvml, device, gpu)
     assert gpu.ecc.value == Ecc(
@@ -115,6 +120,8 @@ def test_memory_errors_by_kind_and_age(nvml: Nvml, library: Library, device: Dev
         volatile_uncorrected=1010,
         aggregate_uncorrected=1011,
         sram_threshold=1,
+        aggregate_sram=2117,
+        aggregate_dram=2112,
     )
 
 

@@ -320,7 +320,7 @@ def test_as_many_gpus_as_the_policy_intends_are_all(result: Result, expected_gpu
 
 
 @pytest.mark.parametrize(
-    ("result", "lost", "said"),
+    ("result", "lost", "message"),
     [
         (left(7, on_bus=7), 1, "expects 8 GPUs, the driver lists 7."),
         (
@@ -334,11 +334,11 @@ def test_as_many_gpus_as_the_policy_intends_are_all(result: Result, expected_gpu
     ],
     ids=["first-run", "foreign", "silent", "no-bus", "none"],
 )
-def test_fewer_gpus_than_the_policy_intends_are_lost(result: Result, lost: int, said: str) -> None:
+def test_fewer_gpus_than_the_policy_intends_are_lost(result: Result, lost: int, message: str) -> None:
     """Even on a first run; the message says what explains it."""
     judgement = judge_health(result, node=NodeFacts(expected_gpus=8))
     assert (codes(judgement)[0], judgement.verdict) == ("gpu-lost/fail", Verdict.FAIL)
-    assert said in judgement.findings[0].message
+    assert message in judgement.findings[0].message
     assert judgement.findings[0].evidence["lost"] == lost
     assert judgement.answers["gpu-lost"] is Answer.BAD
     assert judgement.interconnect.klass is None

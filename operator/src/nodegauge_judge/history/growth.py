@@ -32,6 +32,10 @@ AT_ONCE = frozenset({"ecc_uncorrected", "link_recovery_failed"})
 """Errors of which one is too many: a new one counts even in an interval that is too short to clear a GPU."""
 
 
+SATURATED = frozenset({2**16 - 1, 2**32 - 1, 2**63 - 1})
+"""Numbers at which a counter of 16, 32 or 64 bits stops: it cannot grow, and that proves nothing."""
+
+
 class Interval(Struct, frozen=True, kw_only=True):
     """The time since the last run.  `seconds`: None if unknown (first run, reboot, other driver).
 
@@ -104,6 +108,11 @@ def of(result: Result, *, history: History, thresholds: Thresholds, interval: fl
         for counted, past in zip(now, _past(result, history), strict=True)
     )
     return Growth(interval=since, gpus=gpus, counts=now, ports=ports)
+
+
+def saturated(value: int) -> bool:
+    """Whether a counter is at the largest number that it can hold."""
+    return value in SATURATED
 
 
 def counts(gpu: Gpu) -> Counts:
@@ -211,6 +220,8 @@ def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -
             continue
         if by < 0:
             unavailable[short] = f"{short} went back"
+        elif by == 0 and saturated(value):
+            unavailable[short] = f"{short} is at its maximum, {value}: it cannot grow"
         elif name not in TIMES:
             grown[short] = by
         elif by / 1000 > limit * since.seconds:

@@ -118,7 +118,8 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
     `idle_dw`: tenths of a watt, the lowest mean over a window in which the driver called it idle.  `bad`: one
     bit (`Rule.history_bit`) per rule on which it was bad when it was last judged under load.  `warm`: its
     last runs under load, newest last, "1" for one at a temperature at which throttling is likely, else "0".
-    `braked`: runs in a row, up to this one, in which the power brake was on.
+    `braked`: runs in a row, up to this one, in which the power brake was on.  `pages`: pages that were
+    retired for double bit errors `pages_minutes` ago, the start of the 30 days that are being watched.
     """
 
     links: LinkHistory = LinkHistory(0)
@@ -127,13 +128,15 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
     bad: int = 0
     warm: str = ""
     braked: int = 0
+    pages: int | None = None
+    pages_minutes: int = 0
 
     def packed(self) -> str:
         """Numbers in base 64 (`_DIGITS`) with dots between them, nothing for None; new ones at the end."""
         links = (self.links.sum, int(self.links.confirmed), self.links.rival, self.links.times)
         head = (*(number or None for number in links), self.idle_dw, self.bad or None)
         warm = int("1" + self.warm, 2) if self.warm else None
-        tail = (self.braked or None,)
+        tail = (self.braked or None, self.pages, self.pages_minutes or None)
         return ".".join(map(_digits, (*head, warm, *astuple(self.counts), *tail))).rstrip(".")
 
     @classmethod
@@ -141,10 +144,10 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The history that `packed` wrote; ValueError for anything else."""
         numbers: list[int | None] = [_number(part) for part in text.split(".")]
         end = 7 + len(Counts.__struct_fields__)
-        numbers += [None] * (end + 1 - len(numbers))
+        numbers += [None] * (end + 3 - len(numbers))
         total, confirmed, rival, times, idle, bad, warm = numbers[:7]
         counts: Sequence[int | None] = numbers[7:end]
-        (braked,) = numbers[end:]
+        braked, pages, minutes = numbers[end:]
         return cls(
             links=LinkHistory(total or 0, bool(confirmed), rival or 0, times or 0),
             counts=Counts(**dict(zip(Counts.__struct_fields__, counts, strict=True))),
@@ -152,6 +155,8 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
             bad=bad or 0,
             warm=f"{warm:b}"[1:][-WARM_LIMIT:] if warm else "",
             braked=braked or 0,
+            pages=pages,
+            pages_minutes=minutes or 0,
         )
 
 

@@ -20,7 +20,7 @@ from nodegauge_judge.history import growth
 from nodegauge_judge.history.model import Counts, GpuHistory, History, LinkHistory, PortHistory
 from nodegauge_judge.interconnect import board, nvlink_state
 from nodegauge_judge.model import Answer
-from nodegauge_judge.rules import clocks, thermal
+from nodegauge_judge.rules import clocks, memory_life, thermal
 
 _PORTS = frozenset({"nics", "nics.ports"})
 """Names in `omitted` of a document that lacks ports."""
@@ -86,6 +86,7 @@ def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str
                 else LinkHistory(case.lanes.sums[gpu_index])
             )
         idle = load.idle_watts(case, gpu_index)
+        pages, minutes = memory_life.pages_then(case, gpu_index)
         yield (
             key,
             GpuHistory(
@@ -95,6 +96,8 @@ def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str
                 bad=_bad(case, gpu_index, key=key, answers=answers),
                 warm=thermal.warm(case, gpu_index),
                 braked=throttle.braked_runs(case, gpu_index),
+                pages=pages,
+                pages_minutes=minutes,
             ),
         )
 

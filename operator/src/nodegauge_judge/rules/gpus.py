@@ -55,12 +55,12 @@ def _fewer_than_intended(case: Case) -> Observation:
     """The GPUs that the policy's `spec.expectedGpus` misses, as one location."""
     expected, seen, gone = case.node.expected_gpus or 0, len(case.result.gpus), visibility.gone_uuids(case)
     silent, foreign = visibility.silent_addresses(case), visibility.foreign_in_words(case)
-    said = [
+    reasons = [
         f"not for this node's jobs: {foreign}" if foreign else "",
         f"silent on the PCI bus: {clip(', '.join(silent))}" if silent else "",
         f"missing since the last clean run: {clip(', '.join(gone[:4]))}" if gone else "",
     ]
-    why = "; ".join(text for text in said if text)
+    why = "; ".join(text for text in reasons if text)
     evidence: dict[str, Scalar] = {
         "lost": visibility.lost(case),
         "gpus_seen": seen,
