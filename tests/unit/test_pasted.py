@@ -264,6 +264,11 @@ QUERY = read("pasted/q_gh200_healthy-idle.txt")
             None,
             "columns were left out",
         ),
+        (
+            table("X NV1 SYS", "NV1 X", "SYS").replace("GPU1\n", "GP\n", 1),
+            None,
+            "a row of GPU1, which the header lacks",
+        ),
         (table("X SYS", "PHB X"), None, "line 4: GPU1 to GPU0 is PHB, but GPU0 to GPU1 is SYS"),
         (
             table("X SYS SYS", "SYS X SYS"),
@@ -272,7 +277,7 @@ QUERY = read("pasted/q_gh200_healthy-idle.txt")
         ),
         (table("SYS X", "X SYS"), None, "line 3: expected X, and only there, where row and column are GPU0"),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_tables_are_read_together(text: str, klass: str | None, part: str) -> None:
     """What one table says counts for the other; what contradicts or hides something takes the class."""

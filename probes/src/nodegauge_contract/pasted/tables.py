@@ -26,8 +26,8 @@ _CAPABILITIES = {"read": "r", "write": "w", "nvlink": "n", "nvl": "n", "atomics"
 _LETTERS = r"PIX|PXB|PHB|NODE|SYS|SOC"
 _CELL = re.compile(rf"\s*(NV\d{{1,2}}(?![\d,-])|(?:X|{_LETTERS})(?![a-z]))")
 """One cell.  NV# directly before digits could be two things (NV1 and 2, NV12), so it is none."""
-_STATUS = re.compile(r"\s*((?:X|OK|CNS|GNS|TNS|DR|NS|U)(?![A-Za-z]))")
-_STARTS_CELL = rf"\s*(?=(?:NV\d|X|{_LETTERS}|OK|CNS|GNS|TNS|NS|DR|U)(?![a-z]))"
+_STATUS = re.compile(r"\s*((?:X|OK|CNS|GNS|TNS|DR|NS|U)(?!\w))")
+_STARTS_CELL = rf"\s*(?=(?:NV\d|(?:X|{_LETTERS})(?![a-z])|(?:OK|CNS|GNS|TNS|NS|DR|U)(?!\w)))"
 _ROW = re.compile(rf"GPU\d{{1,3}}{_STARTS_CELL}")
 _AFFINITY = re.compile(r"CPU\s*Affinity|NUMA\s*Affinity|GPU\s*NUMA\s*ID|\bNUMA\b|\bAffinity\b")
 _COLUMN = re.compile(r"(?:GPU|NIC|mlx\d_)\d{1,3}|[A-Za-z][\w.:-]{0,63}?(?=GPU\d|CPU|NUMA|\s|$)")
