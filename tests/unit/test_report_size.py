@@ -193,10 +193,19 @@ def test_the_largest_machine_fits_with_its_nccl_run() -> None:
     slow = {(i, j): 20.0 for i in range(16) for j in range(16) if i < j and (i + j) % 2}
     arms = [nccl.default_arm(9.0, gather=8.0, ranks=16, algorithm="RING"), nccl.p2p_off_arm(9.0, ranks=16)]
     measured = nccl.with_pairs(nccl.node(machine, *arms), 140.0, slow=slow)
+    floor = {
+        "gpu": "*V100*",
+        "count": 16,
+        "collective": "all_reduce",
+        "bytes": 1 << 30,
+        "busbw": 130,
+        "floor": 110,
+    }
+    policy = make_policy().of({"expectations": [floor]})
     with listening():
         report = nccl_node(node).healthy(node, result=machine, at=NOW + 1)
         for n in range(3):
-            report = report.measured(measured, node, at=NOW + 10 + n)
+            report = report.measured(measured, node, at=NOW + 10 + n, policy=policy)
     health = replace(report.status.probe("health"), history="x" * 951)
     fitted = report_size.fitted(replace(report.status, probes=report.status.with_probe(health)))
     assert report_size.size(fitted) <= report_size.LIMIT
