@@ -35,7 +35,7 @@ def test_every_profile_is_read_without_a_problem(machine: On, healthy: Healthy, 
     """All GPUs with identity, index, links, condition, window and counters; run and node echoed."""
     on, result = machine(profile), healthy(profile)
     assert (result.problem, result.probe, result.run, result.node) == (None, "health", "run-1", "node-1")
-    shown = profiles.load(profile).visible
+    shown, model = profiles.load(profile).visible, profiles.load(profile).model
     assert len(result.gpus) == (on.hardware.gpu_count if shown is None else shown)
     assert {gpu.name for gpu in result.gpus} == {on.hardware.gpu_product}
     assert len({gpu.uuid for gpu in result.gpus}) == len(result.gpus)
@@ -43,8 +43,8 @@ def test_every_profile_is_read_without_a_problem(machine: On, healthy: Healthy, 
     assert result.host.boot_id == boot.read_text().strip()
     for gpu in result.gpus:
         assert gpu.error is None
-        assert isinstance(gpu.temperature.gpu, int)
-        assert isinstance(gpu.power.usage_mw, int)
+        assert isinstance(gpu.temperature.gpu, int) is (model.temperature is not None)
+        assert isinstance(gpu.power.usage_mw, int) is (model.temperature is not None)
         assert isinstance(gpu.events.supported, int)
         assert gpu.events.read == gpu.window.samples == 3
         assert gpu.window.sm_mhz is not None

@@ -139,13 +139,15 @@ def _kept_or_new(node: NodeView, wanted: DesiredTaint) -> Taint:
 
 
 def _topology_labels(context: Context, status: ReportStatus) -> tuple[dict[str, str], list[str]]:
-    """Labels of interconnect and bandwidth, and label keys in our way that belong to someone else."""
-    measured = bandwidth.labels(status) if context.nccl_stands else {}
+    """Labels of interconnect and bandwidth, and label keys in our way that belong to someone else.
+
+    A bandwidth is a promise to jobs, like the interconnect: what takes that away takes both.
+    """
     probe, interconnect = status.probe(names.PROBE_HEALTH), status.interconnect
     expired = context.now > context.expires_at(probe) or context.rebooted_since(probe)
     if expired or not interconnect.klass:
-        return measured, []
-    labels = measured | {
+        return {}, []
+    labels = (bandwidth.labels(status) if context.nccl_stands else {}) | {
         names.LABEL_INTERCONNECT: interconnect.klass,
         names.LABEL_EVIDENCE: interconnect.evidence or "reported",
     }
