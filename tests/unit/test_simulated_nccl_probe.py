@@ -178,7 +178,15 @@ ENDS = [
         "slow-link", {"gpu": 2, "peer": 5}, H100, arms=THREE, codes=("busbw-low", "pair-slow"), verdict="warn"
     ),
     Ends("nccl-slow", {}, H100, arms=THREE, codes=("busbw-low",), verdict="warn"),
-    Ends("nvlink-down-in-fact", {}, H100, arms=THREE, codes=PCIE_SPEED, verdict="warn", agreement=AGAINST),
+    Ends(
+        "nvlink-down-in-fact",
+        {},
+        H100,
+        arms=THREE,
+        codes=(*PCIE_SPEED, "nvls-unused"),
+        verdict="warn",
+        agreement=AGAINST,
+    ),
     Ends("nvlink-down-in-fact", codes=PCIE_SPEED, verdict="warn", agreement=AGAINST),
     Ends("p2p-refused", arms=("failed", "done"), phase="init", verdict="unknown"),
 ]
