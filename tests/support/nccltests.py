@@ -39,6 +39,12 @@ print("# Avg bus bandwidth    : 1")
 """
 
 
+HEAD = "#  size  count  type  redop  root  time algbw busbw #wrong  time algbw busbw #wrong"
+FOOT = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 15.7\n"
+SIZES = tuple(2**power for power in range(20, 31))
+PROCESS = "# nThread 1 nGpus 8 minBytes 8 maxBytes 8589934592 step: 2(factor)\n# Using devices\n"
+
+
 def row(
     size: int,
     *times: float,
@@ -61,6 +67,30 @@ def row(
         for us, algbw in zip(times, algbws, strict=True)
     ]
     return f"  {size}  {count}  {element}  {left}  {'  '.join(halves)}"
+
+
+def devices(*ranks: int, host: str = "box", gpu: str = "NVIDIA H100 80GB HBM3") -> str:
+    """The lines of these ranks."""
+    lines = [f"#  Rank {n:2} Group  0 Pid {9 + n} on {host} device {n % 8} [0x{n:02x}] {gpu}" for n in ranks]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def table(
+    ranks: int,
+    *,
+    collective: str = "all_reduce",
+    gbps: float = 100.0,
+    sizes: tuple[int, ...] = SIZES,
+    wrong: str = "0",
+) -> str:
+    """A table of that many ranks, with almost that bus bandwidth at the largest size."""
+    algbw = gbps / busbw_factor(collective, ranks)
+    rows = [
+        row(size, us + 1, us, ranks=ranks, collective=collective, wrong=wrong)
+        for size in sizes
+        for us in [19 + size / algbw / 1e3]
+    ]
+    return "\n".join([HEAD, *rows, FOOT])
 
 
 def installed(folder: Path, *, names: tuple[str, ...] = NAMES, old: bool = False) -> Path:

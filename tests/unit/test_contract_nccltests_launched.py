@@ -31,15 +31,20 @@ def log(*lines: str, head: str = HEAD, foot: str = FOOT) -> str:
         " 3:  ",
         "2026-05-05T06:16:47.123456789Z ",
         "2026-05-05T06:16:47+02:00 [1,0]<stdout>:",
+        "[prterun-box-4711@1,0]<stdout>: ",
+        "allreduce-1  | ",
+        "Nov 22 16:47:45 box all_reduce[127]: ",
+        "\x1b[32m[1,0]<stdout>:\x1b[0m",
         "[pod/allreduce-launcher-x7k2p/mpi] 2026-05-05T06:16:47.1Z [1,0]<stdout>:",
     ],
 )
 def test_what_launchers_put_before_each_line_is_left_aside(tag: str) -> None:
-    """mpirun, srun --label, and kubectl logs with --timestamps and --prefix."""
+    """mpirun, srun --label, kubectl logs with --timestamps and --prefix, docker compose, syslog, colours."""
     plain = log(ROW)
     tagged = "".join(f"{tag}{line}\n" for line in plain.splitlines())
     assert looks_like(tagged)
     assert result(tagged) == result(plain)
+    assert result(tagged.replace("\n", "\r\n")) == result(plain)
 
 
 def test_what_nccl_chose_is_taken_from_its_own_lines() -> None:

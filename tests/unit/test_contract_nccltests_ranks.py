@@ -10,13 +10,10 @@ import pytest
 from nodegauge_contract import NcclResult
 from nodegauge_contract.nccl_tests.document import result
 from nodegauge_contract.nccl_tests.log import NcclTestsError
-from support.nccltests import row
+from support.nccltests import HEAD, PROCESS, devices, table
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RECORDED = (FIXTURES / "nccl-tests_allreduce_superbench.log").read_text()
-HEAD = "#  size  count  type  redop  root  time algbw busbw #wrong  time algbw busbw #wrong"
-FOOT = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 15.7\n"
-SIZES = tuple(2**power for power in range(20, 31))
 AT_256 = """\
 #       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
     33554432       8388608   float     sum   1464.2   22.92   45.65    N/A   1458.1   23.01   45.84    N/A
@@ -34,21 +31,6 @@ AT_24 = f"""\
 """A launcher that prints the rank at every write.  Source: NVIDIA/nccl issue 1453."""
 
 
-def devices(*ranks: int, host: str = "box", gpu: str = "NVIDIA H100 80GB HBM3") -> str:
-    """The lines of these ranks."""
-    lines = [f"#  Rank {n:2} Group  0 Pid {9 + n} on {host} device {n % 8} [0x{n:02x}] {gpu}" for n in ranks]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def table(ranks: int, *, collective: str = "all_reduce", gbps: float = 100.0) -> str:
-    """A table of that many ranks, with about that many GB/s."""
-    rows = [
-        row(size, 20 + size / gbps / 1e3, 19 + size / gbps / 1e3, ranks=ranks, collective=collective)
-        for size in SIZES
-    ]
-    return "\n".join([HEAD, *rows, FOOT])
-
-
 def read(text: str, ranks: int | None = None) -> NcclResult:
     """The NCCL run in a log."""
     nccl = result(text, ranks=ranks).nccl
@@ -56,7 +38,6 @@ def read(text: str, ranks: int | None = None) -> NcclResult:
     return nccl
 
 
-PROCESS = "# nThread 1 nGpus 8 minBytes 8 maxBytes 8589934592 step: 2(factor)\n# Using devices\n"
 THREADS = PROCESS.replace("nThread 1 nGpus 8", "nThread 4 nGpus 2")
 SHORTENED = devices(0, 1) + "# ...\n"
 

@@ -127,7 +127,7 @@ def _source(judgement: NcclJudgement, measurement: Measurement, node: str) -> It
     yield f"{gpus} GPUs"
     if measurement.gpu:
         yield measurement.gpu
-    if measurement.interconnect and measurement.driver:  # a log of nccl-tests says nothing about links
+    if measurement.interconnect and not measurement.from_log:
         yield measurement.interconnect
     if measurement.engine:
         yield f"engine {measurement.engine}"
@@ -223,6 +223,8 @@ def _cells(measurement: Measurement) -> Table:
 def _cell(measurement: Measurement, arm: MeasuredArm, cell: MeasuredCell) -> tuple[str, ...]:
     gbps = measurement.busbw(cell)
     algorithm = cell.algorithm + (f" {cell.wrong} wrong" if cell.wrong else "")
+    if measurement.from_log and cell.wrong is None:
+        algorithm += " not checked"
     return (
         _printable(arm.name),
         cell.collective.value,

@@ -169,8 +169,9 @@ def _from_file(file: Any) -> Machine:
         return sources.from_report(document)
     if document.nccl is None:
         raise BadInput(f"{name_of(file)}: a result of probe {document.probe!r} contains no NCCL run")
-    if document.nccl.nodes > 1:
-        raise BadInput(f"{name_of(file)}: {document.nccl.nodes} nodes took part, expected one")
+    if document.nccl.nodes != 1:
+        nodes = document.nccl.nodes or "an unknown number of"
+        raise BadInput(f"{name_of(file)}: {nodes} nodes took part, expected one")
     return sources.from_result(document)
 
 

@@ -71,7 +71,8 @@ def hangs(grading: Grading) -> Iterator[Observation]:
     observations = [
         of_node(
             Severity.FAIL,
-            f"The run with {arm_text(arm)} hung while {phase_text(arm)}.{other_arms(measurement, arm)}",
+            f"The run with {arm_text(arm)} hung while {phase_text(arm)}{quoted(arm)}."
+            f"{other_arms(measurement, arm)}",
             evidence=arm_evidence(arm),
             location=arm.name,
             weight=float(arm.name == ArmName.DEFAULT),
@@ -269,7 +270,8 @@ NCCL_HANG = NcclRule(
     ),
     when={
         Severity.FAIL: (
-            "no progress for 90 s in the first calls, 45 s while measuring, or 10 s while shutting down"
+            "no progress for 90 s in the first calls, 45 s while measuring, or 10 s while shutting down; or "
+            "a log of nccl-tests without a row below its header, or with `Test timeout`"
         )
     },
     next_step="look for an Xid or a lost GPU on the node: `dmesg | grep -iE 'NVRM|Xid'`.",

@@ -30,6 +30,9 @@ from nodegauge_judge.rule import OWN_RUN, REPORT, VENDOR, Observation, Probe
 
 CFS_PERIOD_MS = 100
 """The most that one throttled period costs.  Source: the kernel's default cpu.cfs_period_us."""
+FAR_BELOW = 0.5
+"""Share of a floor below which a single log of nccl-tests fails: nodegauge cannot repeat that run, and runs
+of one machine do not differ so much.  Chosen by this project."""
 _WITHOUT_NVLINK_RING = (InterconnectClass.PCIE.value, InterconnectClass.NVLINK_PAIRS.value)
 
 Candidate = tuple[MeasuredArm, MeasuredCell, Floor]
@@ -159,9 +162,7 @@ def _headline_candidates(grading: Grading) -> Iterator[Candidate]:
     for collective in Collective:
         cells = [cell for cell in arm.cells if cell.collective is collective]
         for cell in sorted(cells, key=lambda cell: (cell.bytes != GIB, -cell.bytes)):
-            floor = floors.by_expectation(
-                measurement, cell, arm, criteria=grading.criteria
-            ) or floors.by_link_rate(measurement, cell, arm, criteria=grading.criteria)
+            floor = floors.lowest_floor(measurement, cell, arm, criteria=grading.criteria)
             if floor is not None:
                 yield arm, cell, floor
                 break
@@ -177,7 +178,9 @@ def _low(grading: Grading, graded: GradedCell) -> Observation:
     measurement, floor = grading.measurement, graded.floor
     throttled = _cpu_throttled(graded.arm, measurement)
     repeated = BUSBW_LOW.code in measurement.bad_codes
+    far_below = measurement.from_log and graded.gbps < FAR_BELOW * floor.gbps
     source = f" ({floor.source})" if floor.source else ""
+    source += f"; the lowest that could apply, because {floor.assumed}" if floor.assumed else ""
     excuse = f" The CPU limit throttled the pod {measurement.throttled} times meanwhile." if throttled else ""
     evidence: dict[str, Scalar] = {
         "collective": graded.cell.collective.value,
@@ -193,7 +196,7 @@ def _low(grading: Grading, graded: GradedCell) -> Observation:
     if floor.source:
         evidence["source"] = floor.source
     return of_node(
-        Severity.FAIL if repeated and floor.gates and not throttled else Severity.WARN,
+        Severity.FAIL if far_below or (repeated and floor.gates and not throttled) else Severity.WARN,
         f"{cell_text(graded.cell)} reaches {gbps_text(graded.gbps)} on {measurement.ranks} GPUs; the floor "
         f"is {gbps_text(floor.gbps)}: {floor.basis}{source}.{excuse}",
         evidence=evidence,
@@ -221,7 +224,9 @@ BUSBW_LOW = NcclRule(
             "measurement for so long that it may be the cause; or below a floor from link rates that no "
             "published machine of this kind reaches"
         ),
-        Severity.FAIL: "below any other floor in two runs in a row",
+        Severity.FAIL: (
+            "below any other floor in two runs in a row; or below half of any floor in a log of nccl-tests"
+        ),
     },
     next_step="look for a slow pair, missing NVLinks or a low clock in the other findings.",
     way_out=(

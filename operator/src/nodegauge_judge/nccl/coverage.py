@@ -69,7 +69,7 @@ def incomplete(grading: Grading) -> Iterator[Observation]:
     if message:
         yield of_node(Severity.INFO, f"{message[0].upper()}{message[1:]}.", evidence=evidence)
     headline = grading.headlines.get(Collective.ALL_REDUCE)
-    if _ended_well(grading) and (headline is None or headline.cell.bytes != GIB):
+    if _has_all_reduce(grading) and _ended_well(grading) and (headline is None or headline.cell.bytes != GIB):
         yield _no_gibibyte(grading)
 
 
@@ -87,6 +87,11 @@ def not_gradable(grading: Grading) -> Iterator[Observation]:
     measurement = grading.measurement
     if measurement.nodes > 1:
         message = f"not-gradable: {measurement.nodes} nodes took part, and expectations are for one node."
+    elif not measurement.nodes:
+        message = (
+            f"not-gradable: the log does not list all of its {measurement.ranks} ranks, so it does not tell "
+            f"how many nodes took part. If it was one, judge the log with `--ranks {measurement.ranks}`."
+        )
     elif grading.headlines and not graded_cells(grading) and not has_no_floor(grading):
         machine = f"{measurement.ranks}x {measurement.gpu or 'unnamed GPUs'}"
         if _needs_nvls_state(grading):
@@ -122,6 +127,13 @@ def _needs_nvls_state(grading: Grading) -> bool:
         for state in (True, False)
         if floors.ran_nvls(headline.cell, headline.arm) is None
     )
+
+
+def _has_all_reduce(grading: Grading) -> bool:
+    """Whether all_reduce was to be measured: always by the probe, and in a log unless it has others alone."""
+    arm = headline_arm(grading.measurement)
+    collectives = {cell.collective for cell in arm.cells} if arm is not None else set()
+    return not grading.measurement.from_log or not collectives or Collective.ALL_REDUCE in collectives
 
 
 def _ended_well(grading: Grading) -> bool:
@@ -204,10 +216,16 @@ NOT_GRADABLE = NcclRule(
     title="these numbers cannot be graded",
     meaning=(
         "Expectations are for one node. Numbers of several nodes depend on the network between them and "
-        "prove nothing about a single node, so the verdict is unknown. The finding also comes without any "
-        "floor for the numbers of one node; its verdict then follows from the other findings."
+        "prove nothing about a single node, so the verdict is unknown unless data was wrong or NCCL hung. "
+        "The finding also comes without any floor for the numbers of one node: the verdict of a log of "
+        "nccl-tests is then unknown too, and that of a node follows from the other findings."
     ),
-    when={Severity.INFO: "several nodes took part; or neither an expectation nor link rates give a floor"},
+    when={
+        Severity.INFO: (
+            "several nodes took part, or it is unknown how many; or neither an expectation nor link rates "
+            "give a floor"
+        )
+    },
     next_step="measure one node alone, or add an entry for it to `spec.expectations` of the policy.",
     way_out=(
         "One node: `all_reduce_perf -g COUNT` without mpirun, or `nodegauge judge` on a log of one node.",

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from nodegauge_contract import ArmName, Collective
 from nodegauge_judge.case import clip
 from nodegauge_judge.model import InterconnectClass
+from nodegauge_judge.nccl.boards import board_of
 from nodegauge_judge.nccl.expectations import KINDS_WITH_FLOOR, Expectation, Expectations, is_model
 from nodegauge_judge.nccl.measurement import GIB, MeasuredArm, MeasuredCell, Measurement
 from nodegauge_judge.thresholds import Thresholds
@@ -26,6 +27,8 @@ FEW_RANKS, FEW_RANKS_SHARE = 3, 2 / 3
 """Up to this many GPUs, compute capability 10 and later gets this part of the ring floor, because NCCL uses
 LL128 there.  Source: NVIDIA/nccl pull request 2343: 382 to 386 of 900 GB/s on 2 B200 with NCCL 2.31.2, 479 on
 3; 673 have been published for 4."""
+_ALGORITHM = "NCCL did not log its algorithm (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,TUNING)"
+_LINKS = "the log names the GPU, but not its links"
 _FROM_LINKS = "(no expectation applies)"
 _ONLY_WARNS = "; no such machine has been published, so this only warns"
 RINGS, NVLS = "rings", "NVLS"
@@ -81,7 +84,8 @@ class Floor(Struct, frozen=True, kw_only=True):
     """GB/s below which a cell is too slow.
 
     `basis`: in words, how it was derived; `source`: that of the expectation, if one applied; `nvls`: the NVLS
-    state that the expectation is for, null for either; `gates`: whether bandwidth below it may set a taint.
+    state that the expectation is for, null for either; `gates`: whether bandwidth below it may set a taint;
+    `assumed`: what is unknown, so that this is the lowest floor that could apply, empty if nothing is.
     """
 
     gbps: float
@@ -89,6 +93,7 @@ class Floor(Struct, frozen=True, kw_only=True):
     source: str = ""
     nvls: bool | None = None
     gates: bool = True
+    assumed: str = ""
 
 
 class Criteria(Struct, frozen=True, kw_only=True):
@@ -118,6 +123,47 @@ def link_of(measurement: Measurement) -> str:
     if measurement.interconnect == InterconnectClass.NVLINK:
         return "nvlink"
     return "pcie" if measurement.interconnect else ""
+
+
+def lowest_floor(
+    measurement: Measurement, cell: MeasuredCell, arm: MeasuredArm, *, criteria: Criteria
+) -> Floor | None:
+    """The floor of the cell: from an expectation, else from link rates.
+
+    Where the algorithm is unknown, it is the lower of the floors with NVLS and without; none if one of them
+    is unknown, because that one may be the cell's.
+    """
+    machine = _with_named_links(measurement)
+    unknown = ran_nvls(cell, arm) is None
+    cells = [replace(cell, algorithm=name) for name in (NVLS, RINGS)] if unknown else [cell]
+    floors = [
+        by_expectation(machine, one, arm, criteria=criteria)
+        or by_link_rate(machine, one, arm, criteria=criteria)
+        for one in cells
+    ]
+    known = [floor for floor in floors if floor is not None]
+    if len(known) < len(floors):
+        return None
+    lowest = min(known, key=lambda floor: floor.gbps)
+    differ = lowest.gbps < max(floor.gbps for floor in known)
+    assumed = [_ALGORITHM] if differ else []
+    if machine is not measurement and not lowest.source:
+        assumed.append(_LINKS)
+    return replace(lowest, assumed=" and ".join(assumed))
+
+
+def _with_named_links(measurement: Measurement) -> Measurement:
+    """With the NVLinks that follow from the product name, for a log of nccl-tests, which names none."""
+    board = board_of(measurement.gpu, measurement.ranks) if measurement.from_log else None
+    if board is None:
+        return measurement
+    return replace(
+        measurement,
+        interconnect=InterconnectClass.NVLINK.value,
+        nvlink_gbps=board.nvlink_gbps(measurement.ranks),
+        nvswitch=board.nvswitch(measurement.ranks),
+        sm=board.sm,
+    )
 
 
 def by_expectation(

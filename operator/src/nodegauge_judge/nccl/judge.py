@@ -52,6 +52,13 @@ NCCL_RULES: tuple[NcclRule, ...] = (
     coverage.NOT_GRADABLE,
 )
 """The most telling first: findings of one severity and gates of one cause are listed in this order."""
+_ON_SEVERAL_NODES = (
+    arm_outcomes.NCCL_WRONG_DATA,
+    arm_outcomes.NCCL_HANG,
+    arm_outcomes.NCCL_FAILED,
+    coverage.NOT_GRADABLE,
+)
+"""Wrong data and a hang are faults, whichever node has them; bandwidth between nodes is not graded."""
 _RULES = {rule.code: rule for rule in NCCL_RULES}
 _WITH_ENGINE = "use an image with NCCL: `make images NCCL=1`, `images.nccl` of the chart"
 _WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
@@ -144,8 +151,8 @@ def _runs(
 
 def _grade(grading: Grading) -> NcclJudgement:
     measurement = grading.measurement
-    several = measurement.nodes > 1
-    rules = (coverage.NOT_GRADABLE,) if several else NCCL_RULES
+    several = measurement.nodes != 1
+    rules = _ON_SEVERAL_NODES if several else NCCL_RULES
     findings = sorted(
         (finding for rule in rules for finding in rule.findings(grading)),
         key=lambda finding: _WORST_FIRST[finding.severity],
@@ -153,10 +160,15 @@ def _grade(grading: Grading) -> NcclJudgement:
     verdict = _verdict(grading, findings)
     readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     agrees, message = (
-        (Agreement.UNSURE, "more than one node") if several else interconnect_agreement.assess(grading)
+        (Agreement.UNSURE, "not the numbers of one node")
+        if several
+        else interconnect_agreement.assess(grading)
     )
     rules_with_gate = [(rule.code, rule.answer) for rule in NCCL_RULES if rule.answer is not None]
-    answers = {code: answer(grading) for code, answer in rules_with_gate} if readable else {}
+    answers = {
+        code: Answer.UNSURE if several else answer(grading)  # nobody knows which of several nodes it was
+        for code, answer in (rules_with_gate if readable else ())
+    }
     p2p_off = p2p_off_busbw(measurement)
     return NcclJudgement(
         verdict=verdict,
@@ -186,13 +198,14 @@ def _reason(findings: list[Finding], *, several: bool) -> str:
 
 
 def _verdict(grading: Grading, findings: list[Finding]) -> Verdict:
-    """The worst finding; unknown for several nodes, and if nothing was measured and nothing failed."""
+    """The worst finding; unknown unless something failed, for several nodes and if nothing was graded."""
     severities = {finding.severity for finding in findings}
-    if grading.measurement.nodes > 1:
-        return Verdict.UNKNOWN
     if Severity.FAIL in severities:
         return Verdict.FAIL
-    if not grading.headlines and not bandwidth.graded_cells(grading):
+    if grading.measurement.nodes != 1:
+        return Verdict.UNKNOWN
+    graded = bandwidth.graded_cells(grading)
+    if not graded and (grading.measurement.from_log or not grading.headlines):
         return Verdict.UNKNOWN
     return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
 
@@ -220,19 +233,25 @@ def _needs_two_runs(code: str) -> bool:
 
 def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str:
     measurement = grading.measurement
-    if measurement.nodes > 1:
-        return f"not-gradable: {measurement.nodes} nodes"
     machine = f"{measurement.ranks}x {measurement.gpu or 'GPU'}"
+    nodes = f"{measurement.nodes or 'an unknown number of'} nodes"
+    if measurement.nodes != 1 and verdict is Verdict.UNKNOWN:
+        return f"not-gradable: {nodes}"
+    machine += f" on {nodes}" if measurement.nodes != 1 else ""
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
     if serious:
         first, others = serious[0], len(serious) - 1
         subject = "" if first.subject == "node" else f": {first.subject}"
         more = f"; {others} more finding{'s' if others > 1 else ''}" if others else ""
         return f"{machine}: {_RULES[first.code].title}{subject} [{first.code}]{more}."
-    if verdict is Verdict.UNKNOWN:
+    if not grading.headlines and verdict is Verdict.UNKNOWN:
         return f"{machine}: nothing was measured that could be graded."
     numbers = ", ".join(f"{c.value} {gbps_text(one.gbps)}" for c, one in grading.headlines.items())
-    if bandwidth.graded_cells(grading):
+    graded = bandwidth.graded_cells(grading)
+    assumed = next((one.floor.assumed for one in graded if one.floor.assumed), "")
+    if assumed:
+        return f"{machine}: collectives reach the lowest floor that could apply; {numbers}; {assumed}."
+    if graded:
         return f"{machine}: collectives reach their expected bandwidth; {numbers}."
     why = "through the host, so there is no floor" if bandwidth.has_no_floor(grading) else "not graded"
     return f"{machine}: {numbers}; {why}."

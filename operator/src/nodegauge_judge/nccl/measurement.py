@@ -22,6 +22,8 @@ from nodegauge_contract.nccl import busbw_factor
 from nodegauge_judge.model import Answer, Finding, Verdict
 
 VERSION = 1
+NCCL_TESTS = "nccl-tests"
+"""The engine in a result that was a log."""
 GIB = 1 << 30
 MIB = 1 << 20
 RECORD_LIMIT = 2048
@@ -145,6 +147,11 @@ class Measurement(Struct, frozen=True, omit_defaults=True, kw_only=True):
         dict[str, Annotated[tuple[_Gbps, ...], Meta(min_length=1, max_length=3)]], Meta(max_length=16)
     ] = {}
     bad_codes: Annotated[tuple[_Text, ...], Meta(max_length=16)] = ()
+
+    @property
+    def from_log(self) -> bool:
+        """Whether it comes from a log of nccl-tests, without anything from the driver."""
+        return self.engine == NCCL_TESTS and not self.driver and not self.interconnect
 
     def arm(self, name: ArmName) -> MeasuredArm | None:
         """The arm of that name; None if it did not run."""

@@ -46,7 +46,7 @@ def result(text: str, *, collective: Collective | None = None, ranks: int | None
     measured = [_measured(table, collective) for table in log.tables if any(row.bytes for row in table.rows)]
     number = count(log, measured, given=ranks)
     every = [_with_algorithm(cell, log, number) for one in measured for cell in cells_of(one)]
-    kept = sorted(every, key=lambda cell: -cell.bytes)[:MAX_CELLS]
+    kept = sorted(every, key=lambda cell: (not _is_wrong(cell), -cell.bytes))[:MAX_CELLS]
     truncated = f"the {len(kept)} largest of {len(every)} sizes" if len(kept) < len(every) else ""
     nccl = NcclResult(
         engine=ENGINE,
@@ -105,12 +105,16 @@ def cells_of(one: Measured) -> list[Cell]:
         _cell(one.collective, alike, summed=table.wrong if table.wrong == 0 or worst in alike else None)
         for alike in rows.values()
     ]
-    if table.wrong and not any(cell.wrong for cell in cells if isinstance(cell.wrong, int)):
+    if table.wrong and not any(map(_is_wrong, cells)):
         raise NcclTestsError(
             f"line {table.summary}: {table.wrong} values are out of bounds, but no row has any: data was "
             "wrong in a row that the log lacks; judge the whole log"
         )
     return cells
+
+
+def _is_wrong(cell: Cell) -> bool:
+    return isinstance(cell.wrong, int) and cell.wrong > 0
 
 
 def _halves(row: Row) -> list[Timing]:
