@@ -116,7 +116,7 @@ def test_every_row_with_wrong_or_unchecked_data_is_marked() -> None:
     """Also the smallest of more sizes than a result holds; `-c 0` checks none."""
     rows = [row(4 * n, 100.0, 50.0, wrong="2" if n % 40 == 1 else "0") for n in range(1, 101)]
     code, output = judged(devices(0, 1) + "\n".join([HEAD, *rows, FOOT]))
-    assert (code, output.count("2 wrong ")) == (1, 1 + 3), output
+    assert (code, output.count("2 wrong")) == (1, 1 + 3), output
     unchecked = judged(devices(*range(8)) + table(8, gbps=380, wrong="N/A"))[1]
     assert unchecked.count("not checked") == len(SIZES)
     assert "not checked" not in judged(devices(*range(8)) + table(8, gbps=380))[1]

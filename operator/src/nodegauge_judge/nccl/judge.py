@@ -16,7 +16,7 @@ from nodegauge_contract import Result, Skip
 from nodegauge_judge.case import clip
 from nodegauge_judge.history.model import History
 from nodegauge_judge.model import Answer, Finding, NodeFacts, Severity, Verdict
-from nodegauge_judge.nccl import arm_outcomes, bandwidth, coverage, interconnect_agreement, nvls
+from nodegauge_judge.nccl import arm_outcomes, bandwidth, coverage, gradability, interconnect_agreement, nvls
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
 from nodegauge_judge.nccl.floors import Criteria
@@ -49,14 +49,14 @@ NCCL_RULES: tuple[NcclRule, ...] = (
     coverage.SLOW_INIT,
     coverage.NCCL_INCOMPLETE,
     bandwidth.BUSBW_DISAGREES,
-    coverage.NOT_GRADABLE,
+    gradability.NOT_GRADABLE,
 )
 """The most telling first: findings of one severity and gates of one cause are listed in this order."""
 _ON_SEVERAL_NODES = (
     arm_outcomes.NCCL_WRONG_DATA,
     arm_outcomes.NCCL_HANG,
     arm_outcomes.NCCL_FAILED,
-    coverage.NOT_GRADABLE,
+    gradability.NOT_GRADABLE,
 )
 """Wrong data and a hang are faults, whichever node has them; bandwidth between nodes is not graded."""
 _RULES = {rule.code: rule for rule in NCCL_RULES}
