@@ -207,6 +207,29 @@ def test_several_tables_of_the_same_gpus_are_one_document() -> None:
         result(first + second.replace(" box ", " other "))
 
 
+def test_a_collective_of_one_rank_is_called_by_the_name_of_its_program() -> None:
+    """Its sizes and counts are those of any other.  Source: NVIDIA/nccl-tests issue 287."""
+    text = log("33554432 8388608 float none -1 19.56 1715.44 0.00 0 0.78 43046.10 0.00 N/A")
+    with pytest.raises(NcclTestsError, match="line 6: alltoall is not supported"):
+        result("$ sudo ./build/./alltoall_perf\n" + text)
+
+
+def test_tables_of_other_collectives_are_left_out_unless_their_data_is_wrong() -> None:
+    """One file often has the output of every program; wrong data is never passed over."""
+    broadcast = ROW.replace("sum  -1", "none  0")
+    nccl = result(log(ROW) + log(broadcast) + log(TOTAL)).nccl
+    assert nccl is not None
+    assert [cell.collective for cell in nccl.arms[0].cells] == ["all_reduce", "all_gather"]
+    for other in (
+        broadcast.replace("20.97  0", "20.97  3"),
+        TOTAL.replace("10.49  0", "10.49  N/A").replace("5.24  0", "5.24  7"),
+    ):
+        with pytest.raises(
+            NcclTestsError, match=r"(broadcast|alltoall) is not supported, .* its data was wrong"
+        ):
+            result(log(ROW) + log(other))
+
+
 def test_versions_are_read_from_either_form() -> None:
     """NCCL's own line, and the title of newer releases."""
     title = "# nccl-tests version 2.18.3 nccl-headers=23003 nccl-library=23003\n"

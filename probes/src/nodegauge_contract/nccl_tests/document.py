@@ -43,7 +43,7 @@ def result(text: str, *, collective: Collective | None = None, ranks: int | None
         raise NcclTestsError(
             f"no table: expected a line `{HEADER}` and rows below it (if nothing else was printed, NCCL hung)"
         )
-    measured = [_measured(table, collective) for table in log.tables if any(row.bytes for row in table.rows)]
+    measured = _supported(log, collective)
     number = count(log, measured, given=ranks)
     every = [_with_algorithm(cell, log, number) for one in measured for cell in cells_of(one)]
     kept = sorted(every, key=lambda cell: (not _is_wrong(cell), -cell.bytes))[:MAX_CELLS]
@@ -141,16 +141,38 @@ def _cell(collective: Collective, rows: list[Row], *, summed: int | None) -> Cel
     )
 
 
-def _measured(table: Table, requested: Collective | None) -> Measured:
-    """The table with its collective: as the caller or the program's name says, else the likeliest for the
-    table's numbers."""
+def _supported(log: Log, requested: Collective | None) -> list[Measured]:
+    """The tables of collectives that are judged.  Others are left out, unless they have wrong data or the log
+    has nothing else.  Raises `NcclTestsError`."""
+    tables = [table for table in log.tables if any(row.bytes for row in table.rows)]
+    named = [(table, *_named(table, requested)) for table in tables]
+    measured = [
+        Measured(table=table, collective=Collective(name), times=times)
+        for table, name, times in named
+        if name in set(Collective)
+    ]
+    for table, name, _ in named:
+        wrong = next((row.line for row in table.rows if _wrong(row)), table.summary if table.wrong else 0)
+        if name not in set(Collective) and (wrong or not measured):
+            fault = f", but its data was wrong (line {wrong})" if wrong else ""
+            raise NcclTestsError(
+                f"line {table.header}: {name} is not supported, only {', '.join(Collective)}{fault}"
+            )
+    return measured
+
+
+def _wrong(row: Row) -> bool:
+    return any(isinstance(half.wrong, int) and half.wrong > 0 for half in _halves(row))
+
+
+def _named(table: Table, requested: Collective | None) -> tuple[str, int]:
+    """The collective, as the caller or the program's name says, else the likeliest for the table's numbers;
+    and how often its sizes hold the count."""
     possible, times = _possible(table)
     name = requested or (table.program if table.program in possible else possible[0])
     if name not in possible:
         raise NcclTestsError(f"line {table.header}: the table is of {' or '.join(possible)}, not of {name}")
-    if name not in set(Collective):
-        raise NcclTestsError(f"line {table.header}: {name} is not supported, only {', '.join(Collective)}")
-    return Measured(table=table, collective=Collective(name), times=times)
+    return name, times
 
 
 def _possible(table: Table) -> tuple[tuple[str, ...], int]:
@@ -173,7 +195,10 @@ def _possible(table: Table) -> tuple[tuple[str, ...], int]:
     if row.bytes == size and row.redop:
         return ("reduce",) if row.root else (Collective.ALL_REDUCE,), 1
     if row.bytes == size:
-        return ("broadcast",) if row.root else ("sendrecv",), 1
+        return ("broadcast", "gather", "scatter") if row.root else (
+            "sendrecv",
+            "alltoall",
+        ), 1  # or of one rank
     raise NcclTestsError(
         f"line {row.line}: {row.bytes} bytes are neither {row.count} elements of {row.element} bytes nor a "
         "multiple of that, as for the total over all ranks"
