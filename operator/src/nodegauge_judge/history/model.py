@@ -283,7 +283,8 @@ def uuid_start(key: str) -> str:
 
 
 def _digits(number: int | None) -> str:
-    if number is None:
+    """The number in base 64; nothing for None, and for one that no counter can have."""
+    if number is None or not 0 <= number <= _MOST:
         return ""
     digits = ""
     while number or not digits:
