@@ -102,21 +102,6 @@ def test_an_old_driver_is_asked_by_its_old_names(healthy: Healthy) -> None:
     assert gpu.memory_mib == 16130
 
 
-@pytest.mark.parametrize(
-    ("driver", "trio"), [("570.124.06", None), ("580.65.06", "251-253"), ("580.82.07", "269-271")]
-)
-def test_throttle_counters_are_found_in_every_driver(probe: On, driver: str, trio: str | None) -> None:
-    """Where the ids of the counters mean something else, nothing is read by them (`test_counters`)."""
-    h100 = profiles.load("h100-sxm-8")
-    counters = probe(replace(h100, driver=replace(h100.driver, version=driver))).result().gpus[0].counters
-    if trio is None:
-        assert isinstance(counters.trio, Unavailable)
-        assert counters.power_brake_ns == counters.trio
-    else:
-        assert counters.trio == trio
-        assert (counters.sw_thermal_ns, counters.hw_thermal_ns, counters.power_brake_ns) == (0, 0, 0)
-
-
 @pytest.mark.parametrize("kind", ["read", "all"])
 def test_refused_p2p_is_reported_beside_links_that_are_up(probe: On, kind: str) -> None:
     """Each grid says its own; the matrix still counts links: judging that is not the probe's."""

@@ -96,13 +96,15 @@ def test_a_deadline_ends_a_run_with_what_was_read(probe: On) -> None:
 
 
 def test_a_sensor_that_hangs_does_not_hang_the_probe(probe: On) -> None:
-    """A pipe that nobody writes to stands for a dead sensor: the GPUs are all there, and the probe ends."""
+    """A pipe that nobody writes to stands for a dead sensor: all that was read before is there."""
     on = probe("titan-rtx-nv2")
     chip = Path(on.env()["NODEGAUGE_SYSFS"]) / "class/hwmon/hwmon9"
     chip.mkdir(parents=True)
     (chip / "name").write_text("psu\n")
+    (chip / "power1_input").write_text("7\n")
     os.mkfifo(chip / "in1_input")
     result = on.result()
     assert result.problem is None
     assert result.omitted == ["sensors"]
+    assert [sensor.value for sensor in result.sensors] == [7]
     assert all(gpu.window is not None for gpu in result.gpus)

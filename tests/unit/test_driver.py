@@ -123,20 +123,6 @@ def test_errors_have_the_texts_of_nvml(nvml: NvmlClient) -> None:
     }
 
 
-def test_a_hung_call_hangs_its_caller_and_nobody_else(h100: Hardware, nvml: NvmlClient) -> None:
-    """The named call does not return, for the named GPU; other calls do, and so do other processes."""
-    h100.fault("hung-call", call="nvmlDeviceGetPowerUsage", gpu=3)
-    assert nvml.ask("nvmlDeviceGetPowerUsage", GPU(2)) == 72020
-
-    nvml.send("nvmlDeviceGetPowerUsage", GPU(3))
-
-    assert nvml.silent(seconds=0.5)
-    with NvmlClient(h100.env()) as other:
-        assert other.ask("nvmlDeviceGetName", GPU(3)) == "NVIDIA H100 80GB HBM3"
-    h100.heal()
-    assert nvml.silent(seconds=0.2)  # a call that hangs has hung for good
-
-
 # Handles and arguments
 
 
@@ -236,11 +222,3 @@ def test_fields_of_hopper_are_none_of_an_older_gpu(tmp_path: Path) -> None:
         assert nvml.field(0, 165, 0)["nvmlReturn"] == NOT_SUPPORTED
         assert nvml.field(0, 84)["value"]["uiVal"] == 25781
         assert nvml.ask("nvmlDeviceGetNvLinkState", GPU(0), 0) == 1
-
-
-def test_t_limits_are_signed(nvml: NvmlClient) -> None:
-    """Distances below zero arrive as such, with the type that says so."""
-    fields = [nvml.field(0, number) for number in (193, 194, 195, 196)]
-
-    assert [field["value"]["siVal"] for field in fields] == [-8, -2, 0, 0]
-    assert {field["valueType"] for field in fields} == {INT}

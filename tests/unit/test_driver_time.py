@@ -158,19 +158,6 @@ def test_the_power_brake_stands_while_idle(tmp_path: Path) -> None:
         assert sm_clock(nvml) == sm_clock(nvml, 1) // 2
 
 
-def test_the_umbrella_bit_has_no_counter(tmp_path: Path) -> None:
-    """HwSlowdown alone: bit 0x8, a lower clock, the same P-state, and no counter that grows."""
-    hardware = with_driver("590.44.01", tmp_path)
-    hardware.load(100)
-    hardware.fault("hw-slowdown")
-
-    with NvmlClient(hardware.env()) as nvml:
-        assert reasons(nvml) == 0x8
-        assert counters(nvml) == [0, 0, 0, 0]
-        states = [nvml.ask("nvmlDeviceGetPerformanceState", GPU(gpu)) for gpu in (0, 1)]
-        assert states[0] == states[1]
-
-
 def test_a_power_cap_counts_while_it_holds_and_limits_what_is_drawn(tmp_path: Path) -> None:
     """A limit below what full load takes: enforced limit, bit, counter and watts say so."""
     hardware = with_driver("590.44.01", tmp_path)
@@ -184,16 +171,6 @@ def test_a_power_cap_counts_while_it_holds_and_limits_what_is_drawn(tmp_path: Pa
         assert reasons(nvml) == 0x4
         assert counters(nvml)[3] > 0
         assert nvml.field(0, 186)["value"]["uiVal"] == limit
-
-
-def test_one_slow_gpu_has_no_reason_to_be(tmp_path: Path) -> None:
-    """Its clock is below its siblings' under load, and no bit stands."""
-    hardware = busy("h100-sxm-8", tmp_path)
-    hardware.fault("slow-clock", gpu=2, percent=70)
-
-    with NvmlClient(hardware.env()) as nvml:
-        assert sm_clock(nvml, 2) == int(sm_clock(nvml, 1) * 0.7)
-        assert reasons(nvml, 2) == 0
 
 
 def test_sysfs_and_nvml_agree_on_the_pcie_link(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ SUPPLY = HwmonChip(
     name="corsairpsu",
     sensors=(
         HwmonSensor(name="in1", label="v_in", value=230000, alarm=0),
-        HwmonSensor(name="in2", label="v_out +12v", value=12050, alarm=0, min=11400, max=12600),
+        HwmonSensor(name="in2", label="v_out +12v", value=12050, alarm=0, min=11400, max=12600, lcrit=8410),
         HwmonSensor(name="power1", label="power total", value=212_000_000, alarm=0),
         HwmonSensor(name="power2", value=90_000_000, average=True),
         HwmonSensor(name="fan1", value=650),
@@ -50,7 +50,7 @@ def test_hwmon_has_the_files_that_the_chip_has_and_no_other(workstation: Hardwar
 
     assert files == {
         *("name", "in1_input", "in1_label", "in1_alarm"),
-        *("in2_input", "in2_label", "in2_alarm", "in2_min", "in2_max"),
+        *("in2_input", "in2_label", "in2_alarm", "in2_min", "in2_max", "in2_lcrit"),
         *("power1_input", "power1_label", "power1_alarm", "power2_average", "fan1_input"),
     }
     assert (read(workstation, "name"), read(workstation, "in2_input")) == ("corsairpsu", "12050")

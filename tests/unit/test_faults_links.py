@@ -7,7 +7,6 @@ from pathlib import Path
 from support.machines import link_ends, sysfs
 from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import Hardware, plug
-from testbed.hardware.sysfs import ALL_ONES
 
 INSUFFICIENT_POWER, GPU_IS_LOST, MISMATCH = 8, 15, 18
 READ, WRITE, NVLINK = 0, 1, 2
@@ -62,33 +61,6 @@ def test_a_gpu_without_links_on_a_switch_leaves_the_others_alone(h100: Hardware,
     assert nvml.ask("nvmlDeviceGetP2PStatus", GPU(3), GPU(1), NVLINK) == 0
 
 
-def test_a_lost_gpu_answers_nothing_and_reads_all_ones(h100: Hardware, nvml: NvmlClient) -> None:
-    """It is counted; its handle and all calls on it say GPU_IS_LOST; the kernel knows it, the bus not."""
-    device = sysfs(h100) / "bus/pci/devices/0000:5b:00.0"
-    assert nvml.ask("nvmlDeviceGetName", GPU(3)).startswith("NVIDIA H100")
-
-    h100.fault("gpu-lost", gpu=3)
-
-    assert nvml.ask("nvmlDeviceGetCount") == 8
-    assert nvml.refusal("nvmlDeviceGetHandleByIndex", 3) == GPU_IS_LOST
-    assert nvml.refusal("nvmlDeviceGetP2PStatus", GPU(0), GPU(3), READ) == GPU_IS_LOST
-    assert nvml.ask("nvmlDeviceGetName", GPU(4)).startswith("NVIDIA H100")
-    assert (device / "config").read_bytes() == ALL_ONES
-    assert (device / "vendor").read_text() == "0x10de\n"
-    assert (device / "current_link_width").read_text() == "63\n"
-
-
-def test_a_gpu_gone_from_nvml_and_the_bus(h100: Hardware, nvml: NvmlClient) -> None:
-    """NVML counts one less without an error, the PCI function is not there; its neighbours keep theirs."""
-    h100.fault("gpu-lost", gpu=0, nvml="absent", pci="gone")
-
-    assert nvml.ask("nvmlDeviceGetCount") == 7
-    assert nvml.ask("nvmlDeviceGetPciInfo", GPU(0))["busId"] == "00000000:2D:00.0"
-    there = {path.name for path in (sysfs(h100) / "bus/pci/devices").iterdir()}
-    assert "0000:0f:00.0" not in there
-    assert {"0000:2d:00.0", "0000:0e:00.0"} <= there
-
-
 def test_hidden_gpus_are_still_on_the_bus_and_at_the_ends_of_links(tmp_path: Path) -> None:
     """A container that sees 4 of 8 GPUs: NVML counts 4, sysfs has 8, links name GPUs that are not visible."""
     hardware = plug("dgx1-v100-8", tmp_path)
@@ -100,16 +72,6 @@ def test_hidden_gpus_are_still_on_the_bus_and_at_the_ends_of_links(tmp_path: Pat
     classes = [p.read_text().strip() for p in sysfs(hardware).glob("bus/pci/devices/*/class")]
     assert classes.count("0x030200") == 8
     assert hardware.gpu_count == 8
-
-
-def test_errors_of_one_gpu_and_of_the_driver(h100: Hardware, nvml: NvmlClient) -> None:
-    """Missing power refuses one handle; a driver mismatch refuses nvmlInit to everybody who comes."""
-    h100.fault("insufficient-power", gpu=6)
-    assert nvml.refusal("nvmlDeviceGetHandleByIndex", 6) == INSUFFICIENT_POWER
-    assert nvml.refusal("nvmlDeviceGetHandleByIndex", 5) == 0
-    h100.fault("driver-mismatch")
-    with NvmlClient(h100.env(), initialise=False) as late:
-        assert late.refusal("nvmlInit") == MISMATCH
 
 
 def test_faults_add_up_and_heal_one_by_one(h100: Hardware, nvml: NvmlClient) -> None:

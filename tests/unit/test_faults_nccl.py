@@ -102,16 +102,6 @@ def test_refused_p2p_between_linked_gpus_fails_nccl_unless_p2p_is_off(tmp_path: 
         assert [trouble.arm for trouble in nccl_machine(hardware).troubles] == arms
 
 
-def test_a_process_on_a_gpu_is_told_by_nvml(tmp_path: Path) -> None:
-    """By the calls of old and new drivers, on that GPU alone, as often as there are processes."""
-    hardware = plug("titan-rtx-nv2", tmp_path)
-    hardware.fault("gpu-in-use", gpu=1)
-    hardware.fault("gpu-in-use", gpu=1, pid=17)
-    with NvmlClient(hardware.env()) as nvml:
-        reported = [nvml.ask("nvmlDeviceGetComputeRunningProcesses_v2", GPU(gpu)) for gpu in (0, 1)]
-    assert [len(processes) for processes in reported] == [0, 2]
-
-
 @pytest.mark.parametrize(
     ("mode", "feature"),
     [(0, 0), (2, 1)],
@@ -124,13 +114,3 @@ def test_nvml_tells_of_vgpus_and_confidential_computing(tmp_path: Path, mode: in
     with NvmlClient(hardware.env()) as nvml:
         assert nvml.ask("nvmlDeviceGetVirtualizationMode", GPU(0)) == mode
         assert nvml.ask("nvmlSystemGetConfComputeState")["ccFeature"] == feature
-
-
-def test_every_gpu_and_every_pair_of_a_machine_is_in_its_file(h100: Hardware) -> None:
-    """UUIDs as NVML has them, a row per GPU, its own place -1; what is not at home anywhere is not there."""
-    made = nccl_machine(h100)
-    assert [gpu.uuid for gpu in made.gpus] == h100.uuids
-    assert all(len(gpu.pairs) == 8 and gpu.pairs[n] == -1 for n, gpu in enumerate(made.gpus))
-    h100.fault("gpu-lost", gpu=5)
-    assert [gpu.there for gpu in nccl_machine(h100).gpus] == [n != 5 for n in range(8)]
-    h100.heal()

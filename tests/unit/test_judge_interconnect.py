@@ -48,6 +48,8 @@ def joined(result: Result, **inputs: object) -> Interconnect:
         pytest.param(made.ncv4(), PAIRS, None, id="ncv4-self-links"),
         pytest.param(made.dgx1([0, 4, 5, 6, 7, 1]), NVLINK, 75, id="dgx1-six-sums-3-to-6"),
         pytest.param(made.phb(), PCIE, None, id="two-gpus-on-a-host-bridge"),
+        pytest.param(made.h100(16), NVLINK, 450, id="the-largest-ring"),
+        pytest.param(made.mesh([[0] * 17] * 17, name="made", mbps=0), PCIE, None, id="17-without-links"),
     ],
 )
 def test_machines_with_known_numbers_get_their_class(
@@ -126,6 +128,11 @@ def test_unknown_p2p_removes_the_class(grid: str, status: int | Unavailable) -> 
             "GpusNotVisible",
             id="half-of-the-node",
         ),
+        pytest.param(
+            made.with_gpu(made.with_links(made.h100(), 3, state=0), 3, mig=1), {}, "MigEnabled", id="mig"
+        ),
+        pytest.param(made.mesh([[0]], name="Tesla T4", mbps=0), {}, "SingleGpu", id="nothing-to-join"),
+        pytest.param(made.h100(17), {}, "TooManyGpus", id="more-than-a-ring-is-sought-over"),
     ],
 )
 def test_a_doubt_removes_the_class(result: Result, inputs: dict[str, object], reason: str) -> None:
@@ -178,21 +185,16 @@ def test_a_fabric_that_is_not_ready_removes_the_class_without_active_links() -> 
     assert joined(result).reason == "FabricDisagrees"
 
 
-@pytest.mark.parametrize(("down", "klass"), [(4, NVLINK), (5, None)])
+@pytest.mark.parametrize(
+    ("machine", "down", "gbps"), [(made.h100(), 4, 350), (made.h100(), 5, None), (made.a100(), 3, 225)]
+)
 def test_below_three_quarters_of_the_expected_links_there_is_no_class(
-    down: int, klass: InterconnectClass | None
+    machine: Result, down: int, gbps: int | None
 ) -> None:
-    """14 of 18 links are 78 %, 13 are 72 %: the limit of 75 % lies between."""
-    interconnect = joined(made.without_links(made.h100(), 3, count=down))
-    assert interconnect.klass is klass
-    assert interconnect.nvlink_gbps == (350 if klass else None)
-
-
-def test_exactly_three_quarters_of_the_links_are_enough() -> None:
-    """9 of 12 links are 75 %: degraded, and still a class."""
-    judgement = judge_health(made.without_links(made.a100(), 3, count=3))
-    assert judgement.interconnect.nvlink_gbps == 225
-    assert judgement.verdict == "warn"
+    """14 of 18 links are 78 %, 13 are 72 %; 9 of 12 are exactly 75 %, which is enough."""
+    interconnect = joined(made.without_links(machine, 3, count=down))
+    assert interconnect.klass is (NVLINK if gbps else None)
+    assert interconnect.nvlink_gbps == gbps
 
 
 def test_lost_links_of_a_pair_are_found_through_its_history() -> None:
@@ -204,29 +206,6 @@ def test_lost_links_of_a_pair_are_found_through_its_history() -> None:
     assert (
         joined(replace(gone, pairs=made.pairs([[0, 0], [0, 0]])), history=history).reason == "LinksDegraded"
     )
-
-
-def test_mig_removes_the_class_without_a_finding() -> None:
-    """With MIG on links read as down; nothing follows from that."""
-    result = made.with_gpu(made.with_links(made.h100(), 3, state=0), 3, mig=1)
-    judgement = judge_health(result)
-    assert judgement.interconnect.reason == "MigEnabled"
-    assert judgement.findings == []
-
-
-def test_one_gpu_has_no_interconnect() -> None:
-    """Nothing to join is neither NVLink nor PCIe, and no fault."""
-    judgement = judge_health(made.mesh([[0]], name="Tesla T4", mbps=0))
-    assert (judgement.interconnect.klass, judgement.interconnect.reason) == (None, "SingleGpu")
-    assert judgement.verdict == "pass"
-
-
-def test_more_gpus_than_a_ring_is_sought_over_are_unknown() -> None:
-    """17 GPUs with links: unknown; without any link they are simply PCIe."""
-    assert joined(made.h100(16)).klass is NVLINK
-    assert joined(made.h100(17)).reason == "TooManyGpus"
-    none = [[0] * 17 for _ in range(17)]
-    assert joined(made.mesh(none, name="made", mbps=0)).klass is PCIE
 
 
 def test_without_a_link_rate_the_class_has_no_number() -> None:

@@ -19,7 +19,6 @@ from testbed.profiles.reading import FOLDER, ProfileError, parse
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MATRICES = {name: reported.file for name in profiles.names() if (reported := profiles.load(name).recording)}
 OCI = "nccl-topo_oci_h100x8.xml"
-T4 = "nvidia-smi-qx_tesla-t4.xml"
 
 
 def recorded_matrix(file: str) -> tuple[list[str], dict[str, list[str]]]:
@@ -151,43 +150,6 @@ def test_h100_host_is_the_recorded_one(oci: ElementTree.Element) -> None:
     assert [
         (n, nic.name, nic.address[:-1], int(nic.node_guid, 16)) for n, nic in enumerate(host.nics)
     ] == nets
-
-
-def test_t4_answers_what_nvidia_smi_read_from_one() -> None:
-    """Model and driver of the PHB pair are those of the recorded T4."""
-    log = ElementTree.parse(FIXTURES / T4).getroot()
-    profile = profiles.load("pcie-phb-2")
-    model, function = profile.model, functions(profile.host)[profile.gpus[0].address]
-
-    def read(path: str) -> str:
-        text = log.findtext(path)
-        assert text is not None, path
-        return text
-
-    def number(path: str) -> float:
-        return float(read(f"gpu/{path}").split()[0])
-
-    assert read("driver_version") == profile.driver.version
-    assert read("gpu/product_name") == model.name
-    assert read("gpu/vbios_version") == model.vbios
-    assert int(read("gpu/gpu_module_id")) == profile.gpus[0].module
-    combined = function.kind.device.removeprefix("0x") + function.kind.vendor.removeprefix("0x")
-    assert read("gpu/pci/pci_device_id") == combined.upper()
-    assert number("fb_memory_usage/total") == model.memory.total_mib
-    assert number("fb_memory_usage/reserved") == model.memory.reserved_mib
-    assert model.thresholds is not None
-    assert number("temperature/gpu_temp_max_threshold") == model.thresholds.shutdown
-    assert number("temperature/gpu_temp_slow_threshold") == model.thresholds.slowdown
-    assert number("temperature/gpu_temp_max_gpu_threshold") == model.thresholds.gpu_max
-    assert number("temperature/gpu_temp") == model.temperature.idle
-    for name in ("default", "min", "max"):
-        assert number(f"power_readings/{name}_power_limit") * 1000 == getattr(model.power, name)
-    assert number("power_readings/power_draw") * 1000 == model.power.idle
-    assert number("clocks/sm_clock") == model.clocks.sm.idle
-    assert number("max_clocks/sm_clock") == model.clocks.sm.max
-    assert number("max_clocks/mem_clock") == model.clocks.memory.max
-    assert read("gpu/ecc_mode/current_ecc") == ("Enabled" if model.ecc else "Disabled")
-    assert read("gpu/persistence_mode") == ("Enabled" if model.persistence else "Disabled")
 
 
 @pytest.mark.parametrize("name", profiles.names())

@@ -109,35 +109,3 @@ def test_a100_limits_are_the_recorded_ones(name: str) -> None:
     assert limits.slowdown == number("temperature/gpu_temp_slow_threshold") == 89
     assert limits.gpu_max == number("temperature/gpu_temp_max_gpu_threshold") == 85
     assert limits.memory_max == number("temperature/gpu_temp_max_mem_threshold") == 95
-
-
-def test_four_a100_answer_what_nvidia_smi_read_from_one() -> None:
-    """The model of the four-GPU board is that of the recorded card, which was one of four."""
-    profile = profiles.load("hgx-a100-4")
-    model, function = profile.model, functions(profile.host)[profile.gpus[0].address]
-
-    assert CARD.findtext("attached_gpus") == str(len(profile.gpus))
-    assert CARD.findtext("gpu/product_name") == model.name
-    assert CARD.findtext("gpu/vbios_version") == model.vbios
-    assert (number("minor_number"), number("gpu_module_id")) == (
-        profile.gpus[0].minor,
-        profile.gpus[0].module,
-    )
-    combined = function.kind.device.removeprefix("0x") + function.kind.vendor.removeprefix("0x")
-    assert CARD.findtext("gpu/pci/pci_device_id") == combined.upper()
-    for name in ("total", "reserved", "used"):
-        assert number(f"fb_memory_usage/{name}") == getattr(model.memory, f"{name}_mib")
-    for name in ("default", "min", "max"):
-        assert number(f"gpu_power_readings/{name}_power_limit") * 1000 == getattr(model.power, name)
-    assert number("gpu_power_readings/power_draw") * 1000 == model.power.idle
-    assert model.memory_temperature is not None
-    assert number("temperature/gpu_temp") == model.temperature.idle
-    assert number("temperature/memory_temp") == model.memory_temperature.idle
-    for recorded, clock in (
-        ("sm", model.clocks.sm),
-        ("mem", model.clocks.memory),
-        ("video", model.clocks.video),
-    ):
-        assert number(f"clocks/{recorded}_clock") == clock.idle
-        assert number(f"max_clocks/{recorded}_clock") == clock.max
-    assert CARD.findtext("gpu/persistence_mode") == ("Enabled" if model.persistence else "Disabled")

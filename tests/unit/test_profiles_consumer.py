@@ -24,7 +24,8 @@ RECORDED = {
 }
 UNSAID = {
     "t4-1": {"reason_gpu_idle"},  # a program held this card open: P0, and neither idle nor at work
-    "rtx4000ada-1": {"serial"},  # blotted out by whoever published it
+    # its number was blotted out by whoever published it; ECC is off there, and the profile has none
+    "rtx4000ada-1": {"serial", "current_ecc"},
     # its place and its number are made up, and it too was neither idle nor at work
     "a100-mig-4": {"pci_bus_id", "serial", "reason_gpu_idle"},
 }
@@ -108,6 +109,7 @@ PRINTED: dict[str, Ask] = {
     "product_name": reported("nvmlDeviceGetName"),
     "product_brand": reported("nvmlDeviceGetBrand", show=lambda brand: BRANDS[brand]),
     "persistence_mode": reported("nvmlDeviceGetPersistenceMode", show=on_or_off),
+    "current_ecc": reported("nvmlDeviceGetEccMode", show=lambda modes: on_or_off(modes[0])),
     "current_mig": reported("nvmlDeviceGetMigMode", show=lambda modes: on_or_off(modes[0])),
     "serial": reported("nvmlDeviceGetSerial", show=lambda serial: "0" * len(serial)),
     "minor_number": reported("nvmlDeviceGetMinorNumber"),

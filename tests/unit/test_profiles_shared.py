@@ -61,18 +61,6 @@ def test_a_profile_extends_one_that_stands_alone(base: str, message: str) -> Non
         parse(EXTENDING.replace("titan-rtx-nv2", base).encode(), name="other")
 
 
-def test_a_runtime_that_hides_gpus_gives_no_error(tmp_path: Path) -> None:
-    """NVML counts two GPUs and knows no third, while the bus has eight."""
-    hardware = plug("h100-runtime-hides-8", tmp_path)
-    with NvmlClient(hardware.env()) as nvml:
-        assert nvml.ask("nvmlDeviceGetCount") == 2
-        assert nvml.refusal("nvmlDeviceGetHandleByIndex", 2) == INVALID_ARGUMENT
-        assert nvml.refusal("nvmlDeviceGetHandleByIndex", 1) == 0
-
-    classes = Path(hardware.env()["NODEGAUGE_SYSFS"], "bus/pci/devices").glob("*/class")
-    assert [path.read_text() for path in classes].count("0x030200\n") == 8
-
-
 def test_a_virtual_machine_shows_neither_bus_nor_switches(tmp_path: Path) -> None:
     """Every link is up and leads to nothing that NVML could name; sysfs has no PCI device."""
     hardware = plug("vm-hidden-pci-8", tmp_path)
@@ -110,18 +98,3 @@ def test_capacity_of_a_shared_node_does_not_count_gpus(name: str) -> None:
     assert NodeFacts.of(labels={}, capacity={}).sharing is Sharing.EXCLUSIVE
     replicas = int(node.labels.get("nvidia.com/gpu.replicas", "1"))
     assert int(node.labels["nvidia.com/gpu.count"]) * replicas == node.gpu_capacity
-
-
-@pytest.mark.parametrize("name", ["rtx3090-nv4-2", "rtx3060-1", "gtx1660ti-1"])
-def test_hwmon_shows_the_sensors_of_a_profile(tmp_path: Path, name: str) -> None:
-    """Each chip's folder has its driver's name, and of each sensor the files that the chip has."""
-    hardware = plug(name, tmp_path)
-    root = Path(hardware.env()["NODEGAUGE_SYSFS"], "class/hwmon")
-    chips = {(folder / "name").read_text().strip(): folder for folder in root.iterdir()}
-
-    assert sorted(chips) == [chip.name for chip in hardware.profile.host.hwmon]
-    for chip in hardware.profile.host.hwmon:
-        for sensor in chip.sensors:
-            files = {"input": sensor.value, "alarm": sensor.alarm, "lcrit": sensor.lcrit, "crit": sensor.crit}
-            result = {kind: chips[chip.name] / f"{sensor.name}_{kind}" for kind in files}
-            assert {k: int(p.read_text()) if p.exists() else None for k, p in result.items()} == files

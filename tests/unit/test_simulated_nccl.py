@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from nodegauge_contract.nccl import ArmName
 from nodegauge_probes.nccl.protocol import FD_VARIABLE, CellOrder, Line, Order, decode_line, encode_order
 from testbed import simulated_nccl
-from testbed.simulated_nccl import pace, pathfinding
+from testbed.simulated_nccl import pace
 from testbed.simulated_nccl.debuglog import Rank
 from testbed.simulated_nccl.machine import MACHINE_VARIABLE, Gpu, Machine, Way, encode
 from testbed.simulated_nccl.program import visible
@@ -160,13 +159,6 @@ def test_a_gpu_that_is_not_visible_fails_the_arm(tmp_path: Path) -> None:
     assert not any(line.phase == "init" for line in lines)
 
 
-def test_an_order_without_gpus_asks_only_who_it_is(tmp_path: Path) -> None:
-    """EngineInfo, and done."""
-    [about, done] = speak(tmp_path, uuids=())
-    assert about.engine is not None
-    assert (about.engine.name, done.done) == ("simulated", True)
-
-
 def test_the_budget_cuts_cells_and_not_the_arm(tmp_path: Path) -> None:
     """Cells that would begin after it are named, in the words of the contract; the arm ends well."""
     cells = [CellOrder(collective="all_reduce", bytes=GIB, spread=0, max_ms=400) for _ in range(3)]
@@ -209,13 +201,6 @@ def test_bandwidth_depends_on_size_as_the_curve_says(size: int, gbps: float) -> 
 def test_ranks_that_nobody_measured_take_the_next_fewer(ranks: int, gbps: float) -> None:
     """And the fewest where there are none fewer."""
     assert pace.by_ranks({"2": 10.0, "4": 20.0}, ranks) == gbps
-
-
-def test_an_arm_is_known_by_its_environment() -> None:
-    """Under the benchmark's own names, so that a fault can concern one of them."""
-    assert pathfinding.arm({}) == ArmName.DEFAULT
-    assert pathfinding.arm({"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}) == ArmName.P2P_OFF
-    assert pathfinding.arm({"NCCL_NVLS_ENABLE": "0"}) == ArmName.NVLS_OFF
 
 
 def test_a_bus_id_is_printed_as_nccl_prints_it() -> None:

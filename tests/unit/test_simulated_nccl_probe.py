@@ -19,7 +19,6 @@ from nodegauge_judge import Thresholds
 from nodegauge_judge.nccl.judge import judge_nccl
 from testbed import profiles
 from testbed.hardware import FAULTS, plug
-from testbed.kubelet.devices import Devices
 from testbed.simulated_nccl.run import run
 
 pytestmark = pytest.mark.slow
@@ -28,10 +27,10 @@ GIB = 1 << 30
 LIMITS = {"NODEGAUGE_NCCL_LIMITS": "4,3,2"}
 """Seconds for starting, measuring and ending, where something is meant to hang."""
 MEASURABLE = [
-    name for name in profiles.names() if profiles.load(name).nccl and len(profiles.load(name).gpus) > 1
+    name
+    for name in profiles.names()
+    if (machine := profiles.load(name)).nccl and len(machine.gpus) > 1 and not machine.model.mig_enabled
 ]
-SKIPPED = {"a100-mig-4": Skip.MIG}
-"""Machines on which nothing is measured although all is well."""
 SHOWN = {"h100-runtime-hides-8": 2}
 """GPUs that a pod sees, where that is not all of them."""
 
@@ -51,7 +50,7 @@ def busbw(result: Result, name: str, *, collective: str = "all_reduce", size: in
     return size / us / 1000 * (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
-@pytest.mark.parametrize("profile", [name for name in MEASURABLE if name not in SKIPPED])
+@pytest.mark.parametrize("profile", MEASURABLE)
 def test_every_machine_is_measured_as_what_it_is(tmp_path: Path, profile: str) -> None:
     """All arms end well, no cell is cut, the numbers are the profile's within noise, the judge sees no fault
     and confirms the interconnect, the message fits, and no process is left."""
@@ -208,7 +207,7 @@ def test_a_fault_ends_in_its_verdict_and_leaves_no_process(tmp_path: Path, ends:
 
 
 def test_every_fault_of_the_child_has_its_end() -> None:
-    """Those that show in another way have a test of their own below."""
+    """Those that show in another way have tests of their own, here or in test_simulated_nccl_devices."""
     own = {
         "nccl-no-engine",
         "nccl-cold-init",
@@ -265,36 +264,3 @@ def test_what_cannot_be_measured_is_skipped(
     assert ran.result.nccl is not None
     assert (ran.result.nccl.skipped, ran.result.nccl.arms) == (reason, [])
     assert judge_nccl(ran.result).verdict == "skipped"
-
-
-@pytest.mark.parametrize("profile", SKIPPED)
-def test_machines_that_are_shared_or_sliced_are_skipped(tmp_path: Path, profile: str) -> None:
-    """Their GPUs are not whole ones."""
-    ran = run(plug(profile, tmp_path / "hardware"))
-    assert ran.result.nccl is not None
-    assert ran.result.nccl.skipped == SKIPPED[profile]
-
-
-def test_seven_of_eight_are_measured_and_said_to_be(tmp_path: Path) -> None:
-    """A container that was given seven: all of them are ranks, eight are expected, and the judge says so."""
-    hardware = plug(H100, tmp_path / "hardware")
-    hardware.fault("device-unhealthy", gpu=3)
-    devices = Devices(hardware)
-    env = devices.allocate("pod", {"name": "nccl", "resources": {"limits": {"nvidia.com/gpu": "7"}}})
-    ran = run(hardware, more={**env, **devices.given(env), "NODEGAUGE_GPUS": "8"})
-    assert ran.result.nccl is not None
-    assert (ran.result.nccl.ranks, ran.result.nccl.expected) == (7, 8)
-    assert hardware.uuids[3] not in ran.result.nccl.uuids
-    assert busbw(ran.result, ArmName.DEFAULT) == pytest.approx(440, rel=0.02)
-    judged = judge_nccl(ran.result)
-    assert judged.findings[0].code == "fewer-gpus"
-    assert (judged.ranks, judged.expected, judged.agreement) == (7, 8, "confirmed")
-
-
-def test_nothing_of_the_nodes_environment_reaches_nccl(tmp_path: Path) -> None:
-    """A user's NCCL variables in the container would switch P2P and NVLS off, and do not."""
-    hardware = plug(H100, tmp_path / "hardware")
-    foreign = {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "Ring", "NCCL_DEBUG": "NONE"}
-    ran = run(hardware, more=foreign)
-    assert busbw(ran.result, ArmName.DEFAULT) == pytest.approx(462, rel=0.02)
-    assert arm(ran.result, ArmName.DEFAULT).nvls is True
