@@ -74,24 +74,6 @@ def test_the_virtualization_mode_is_read(probe: On, profile: str, mode: int) -> 
     assert {gpu.virtualization for gpu in result.gpus} == {mode}
 
 
-def test_a_mesh_has_its_peers(healthy: Healthy) -> None:
-    """DGX-1: two links from GPU 0 to GPU 3 and GPU 4, one to GPU 1 and GPU 2, none farther."""
-    result = healthy("dgx1-v100-8")
-    index = {gpu.pci: i for i, gpu in enumerate(result.gpus)}
-    peers = {index[str(group.remote)]: len(group.links) for group in result.gpus[0].links}
-    assert peers == {1: 1, 2: 1, 3: 2, 4: 2}
-    assert result.pairs.read[0][4] == 0
-    assert result.pairs.nvlink[0][7] != 0
-
-
-def test_network_cards_stand_in_the_drivers_order(healthy: Healthy) -> None:
-    """Their distances to GPUs and to each other come from sysfs."""
-    nics = healthy("dgx1-v100-8").nics
-    assert nics.names == ["mlx5_0", "mlx5_2", "mlx5_1", "mlx5_3"]
-    assert nics.to_gpu[1] == ["SYS"] * 4 + ["PIX", "PIX", "PHB", "PHB"]
-    assert nics.to_nic[2] == ["PHB", "SYS", "X", "SYS"]
-
-
 def test_an_old_driver_is_asked_by_its_old_names(healthy: Healthy) -> None:
     """418 has no T.Limit, MIG or memory affinity: reasons; temperature, CPUs and event reasons are values."""
     gpu = healthy("dgx1-v100-8").gpus[0]

@@ -43,21 +43,6 @@ def test_energy_is_power_over_time(tmp_path: Path) -> None:
         assert nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", GPU(0)) == 1
 
 
-def test_pcie_and_clocks_wake_with_the_load(tmp_path: Path) -> None:
-    """A TITAN RTX idles on PCIe generation 1 and low clocks, and leaves them under load."""
-    calls = ("nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetPerformanceState")
-    hardware = plug("titan-rtx-nv2", tmp_path)
-
-    with NvmlClient(hardware.env()) as nvml:
-        assert [nvml.ask(call, GPU(0)) for call in calls] == [1, 8]
-        assert nvml.ask("nvmlDeviceGetClockInfo", GPU(0), 1) == 300
-        hardware.load(80)
-        assert [nvml.ask(call, GPU(0)) for call in calls] == [3, 2]
-        assert nvml.ask("nvmlDeviceGetClockInfo", GPU(0), 1) == 1770
-        hardware.load(0)
-        assert [nvml.ask(call, GPU(0)) for call in calls] == [1, 8]
-
-
 @pytest.fixture
 def throttling(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault for this test alone: GPU 0 is slowed down by heat in 400 of 1000 ms."""
@@ -174,7 +159,8 @@ def test_a_power_cap_counts_while_it_holds_and_limits_what_is_drawn(tmp_path: Pa
 
 
 def test_sysfs_and_nvml_agree_on_the_pcie_link(tmp_path: Path) -> None:
-    """Low while idle on a consumer board, full under load, and half the lanes when half are gone."""
+    """Low while idle on a consumer board, full under load, and half the lanes when half are gone; clocks and
+    P-state wake with the link."""
     hardware = plug("titan-rtx-nv2", tmp_path)
     device = sysfs(hardware) / "bus/pci/devices" / hardware.profile.gpus[0].address
     speeds = {"2.5 GT/s PCIe": 1, "8.0 GT/s PCIe": 3}
@@ -188,7 +174,13 @@ def test_sysfs_and_nvml_agree_on_the_pcie_link(tmp_path: Path) -> None:
             speed = speeds[(device / "current_link_speed").read_text().strip()]
             return [(reported[0], reported[1]), (speed, int((device / "current_link_width").read_text()))]
 
+        def core() -> tuple[int, int]:
+            return nvml.ask("nvmlDeviceGetPerformanceState", GPU(0)), sm_clock(nvml)
+
         idle = both()
+        assert core() == (8, 300)
+        hardware.load(80)
+        assert core() == (2, 1770)
         hardware.load(100)
         loaded = both()
         hardware.fault("pcie-width-halved")

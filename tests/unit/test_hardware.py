@@ -9,7 +9,7 @@ import pytest
 
 from support.machines import link_ends, sysfs
 from testbed import profiles
-from testbed.driver.client import GPU, NvmlClient, Struct
+from testbed.driver.client import GPU, NvmlClient
 from testbed.hardware import plug
 from testbed.profiles.pcitree import functions
 
@@ -80,40 +80,6 @@ def test_links_resolve_both_ways(tmp_path: Path, name: str) -> None:
         assert (sysfs(hardware) / "bus/pci/devices" / far / "class").read_text() == "0x068000\n"
 
 
-def test_h100_links_are_counted_by_both_rules(nvml: NvmlClient) -> None:
-    """18 links to switches by field 147, and by asking each link for its state and the type of its end."""
-    assert nvml.field(4, 147)["value"]["uiVal"] == 18
-    states = [nvml.field(4, 165, link)["value"]["uiVal"] for link in range(18)]
-    types = [nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", GPU(4), link) for link in range(18)]
-    assert (states, types) == ([1] * 18, [2] * 18)
-    assert {nvml.field(4, 164, link)["value"]["uiVal"] for link in range(18)} == {26562}
-
-
-def test_the_h100_fabric_is_complete_without_a_cluster(nvml: NvmlClient) -> None:
-    """State completed, status success, and the zero UUID of a machine that is in no multi-node fabric."""
-    fabric = nvml.ask("nvmlDeviceGetGpuFabricInfoV", GPU(0), Struct("c_nvmlGpuFabricInfo_v2_t"))
-
-    assert (fabric["state"], fabric["status"]) == (3, 0)
-    assert fabric["clusterUuid"] == [0] * 16
-
-
-def test_cpus_and_memory_next_to_a_gpu(tmp_path: Path, nvml: NvmlClient) -> None:
-    """CPU sets as 64-bit words; no memory node where the firmware tells none; an older call."""
-
-    def cpus(message: list[int]) -> set[int]:
-        return {64 * n + bit for n, word in enumerate(message) for bit in range(64) if word >> bit & 1}
-
-    far = nvml.ask("nvmlDeviceGetCpuAffinityWithinScope", GPU(7), 4, 0)
-    assert cpus(far) == {*range(56, 112), *range(168, 224)}
-    assert nvml.ask("nvmlDeviceGetMemoryAffinity", GPU(7), 1, 0) == [0b10]
-    assert nvml.ask("nvmlDeviceGetCpuAffinityWithinScope", GPU(7), 1, 0) == far[:1]
-    with NvmlClient(plug("titan-rtx-nv2", tmp_path / "titan").env()) as titan:
-        assert titan.refusal("nvmlDeviceGetMemoryAffinity", GPU(0), 1, 0) == NOT_SUPPORTED
-        assert cpus(titan.ask("nvmlDeviceGetCpuAffinityWithinScope", GPU(0), 2, 0)) == set(range(24))
-    with NvmlClient(plug("dgx1-v100-8", tmp_path / "dgx").env()) as dgx:
-        assert cpus(dgx.ask("nvmlDeviceGetCpuAffinity", GPU(4), 2)) == {*range(20, 40), *range(60, 80)}
-
-
 @pytest.mark.parametrize("name", profiles.names())
 def test_sysfs_has_every_function_where_the_tree_says(tmp_path: Path, name: str) -> None:
     """bus/pci/devices leads to the place in devices; ids, NUMA node and configuration space agree."""
@@ -134,20 +100,6 @@ def test_sysfs_has_every_function_where_the_tree_says(tmp_path: Path, name: str)
         assert int.from_bytes(config[9:12], "little") == int(function.kind.class_, 16)
     for node in profile.host.nodes:
         assert (root / f"devices/system/node/node{node.id}/cpulist").read_text().strip() == node.cpus
-
-
-def test_rdma_devices_lead_to_their_cards_in_the_recorded_order(tmp_path: Path) -> None:
-    """class/infiniband leads to the PCI function; the verbs devices number them as they were registered."""
-    profile = profiles.load("dgx1-v100-8")
-    root = sysfs(plug("dgx1-v100-8", tmp_path))
-
-    order = [(root / f"class/infiniband_verbs/uverbs{n}/ibdev").read_text().strip() for n in range(4)]
-    assert order == ["mlx5_0", "mlx5_2", "mlx5_1", "mlx5_3"]
-    for nic in profile.host.nics:
-        device = root / "class/infiniband" / nic.name
-        assert Path(os.path.realpath(device / "device")).name == nic.address
-        assert (device / "ports/1/state").read_text() == "4: ACTIVE\n"
-        assert (device / "ports/1/rate").read_text() == "100 Gb/sec (4X EDR)\n"
 
 
 def test_two_machines_of_a_kind_are_two_machines(tmp_path: Path) -> None:

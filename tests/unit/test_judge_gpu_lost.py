@@ -10,10 +10,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Bus, Gpu, Problem, ProblemKind, Repair, Result, Unavailable
 from nodegauge_judge import Answer, History, NodeFacts, Sharing, Verdict, judge_health
-from support.judge_results import codes, only
-
-LOST = Problem(kind=ProblemKind.GPU_LOST, call="nvmlDeviceGetHandleByIndex", code=15, message="GPU is lost")
-
+from support.judge_results import LOST, codes, only
 
 STRANGER = "0000:f0:00.0"
 

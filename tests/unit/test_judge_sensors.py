@@ -106,6 +106,8 @@ def test_a_rail_is_good_only_if_every_rail_was_read() -> None:
     assert judge_health(node(volts(12_000))).answers["rail"] is Answer.GOOD
     assert judge_health(node(volts(12_000), other)).answers["rail"] is Answer.UNSURE
     assert judge_health(node()).answers["rail"] is Answer.UNSURE
+    late = replace(node(volts(12_050)), omitted=["sensors"])
+    assert judge_health(late).answers["rail"] is Answer.UNSURE
 
 
 def test_a_rail_names_its_sensor_and_its_limits() -> None:
@@ -140,25 +142,31 @@ def test_alarms_of_mainboard_chips_do_not_count() -> None:
     assert (codes(judgement), judgement.psu) == ([], None)
 
 
-def test_a_supply_is_ok_only_if_it_was_read() -> None:
-    """No sensor, a mute one, and a supply with a rail that is off: not known; a fine one: ok."""
-    mute = Sensor(chip="corsairpsu", name="in0", label="v_in", value=Unavailable("EIO"))
-    assert judge_health(node()).psu is None
-    assert judge_health(node(mute)).psu is None
-    assert judge_health(node(volts(12_050), mute)).psu is None
-    assert judge_health(node(volts(12_000, chip="asus_wmi_sensors", label="+12V"))).psu is None
-    assert judge_health(node(volts(11_300))).psu is None
-    assert judge_health(node(volts(12_050))).psu is Psu.OK
+MUTE = Sensor(chip="corsairpsu", name="in0", label="v_in", value=Unavailable("EIO"))
+ON_MAINS = made.every_gpu(made.phb(), power=Power(source=0))
 
 
-def test_supplies_are_good_only_if_none_is_mute() -> None:
-    """What would have told of a fault must have been read; NVML's source alone where there is no sensor."""
-    mute = Sensor(chip="corsairpsu", name="in0", label="v_in", value=Unavailable("EIO"))
-    named = made.every_gpu(made.phb(), power=Power(source=0))
-    assert judge_health(node(volts(12_050))).answers["psu-fault"] is Answer.GOOD
-    assert judge_health(node(volts(12_050), mute)).answers["psu-fault"] is Answer.UNSURE
-    assert judge_health(made.phb()).answers["psu-fault"] is Answer.UNSURE
-    assert judge_health(named).answers["psu-fault"] is Answer.GOOD
+@pytest.mark.parametrize(
+    ("result", "psu", "answer"),
+    [
+        (node(), None, Answer.UNSURE),
+        (node(MUTE), None, Answer.UNSURE),
+        (node(volts(12_050), MUTE), None, Answer.UNSURE),
+        (node(volts(12_000, chip="asus_wmi_sensors", label="+12V")), None, Answer.UNSURE),
+        (node(volts(11_300)), None, Answer.GOOD),
+        (node(volts(12_050)), Psu.OK, Answer.GOOD),
+        (ON_MAINS, None, Answer.GOOD),
+        (replace(ON_MAINS, omitted=["sensors"]), None, Answer.UNSURE),
+        (replace(node(volts(12_050)), omitted=["sensors"]), None, Answer.UNSURE),
+    ],
+)
+def test_a_supply_is_ok_only_if_all_that_would_tell_of_a_fault_was_read(
+    result: Result, psu: Psu | None, answer: Answer
+) -> None:
+    """No sensor, a mute one, some that were not read in time, a rail that is off; NVML's power source answers
+    alone where there is no sensor."""
+    judgement = judge_health(result)
+    assert (judgement.psu, judgement.answers["psu-fault"]) == (psu, answer)
 
 
 @pytest.mark.parametrize(
@@ -208,15 +216,3 @@ def test_the_policy_sets_tolerances_and_fan_targets() -> None:
     assert codes(judge_health(fan, thresholds=loose)) == []
     with pytest.raises(ThresholdsInvalid, match="railLow"):
         Thresholds.of({"railLow": 7})
-
-
-def test_omitted_sensors_are_unsure() -> None:
-    """What was read so far may lack the one with the alarm, whatever NVML says of its power source."""
-    on_mains = made.every_gpu(node(), power=Power(source=0))
-    assert judge_health(on_mains).answers["psu-fault"] is Answer.GOOD
-    late = replace(on_mains, omitted=["sensors"])
-    assert judge_health(late).answers["psu-fault"] is Answer.UNSURE
-    some = replace(node(volts(12_050)), omitted=["sensors"])
-    judgement = judge_health(some)
-    assert (judgement.answers["psu-fault"], judgement.answers["rail"]) == (Answer.UNSURE, Answer.UNSURE)
-    assert judgement.psu is None
