@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import asdict, astuple, replace
 
 LIMIT = 2048
 """Bytes of JSON that a report keeps for this.  Chosen by this project, for a report below 8 KiB; 16 GPUs need
@@ -131,6 +131,15 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
     pages: int | None = None
     pages_minutes: int = 0
 
+    def countable(self) -> GpuHistory:
+        """Without numbers that no counter can have: a document may hold any."""
+        return replace(
+            self,
+            counts=Counts(**{name: _countable(count) for name, count in asdict(self.counts).items()}),
+            idle_dw=_countable(self.idle_dw),
+            pages=_countable(self.pages),
+        )
+
     def packed(self) -> str:
         """Numbers in base 64 (`_DIGITS`) with dots between them, nothing for None; new ones at the end."""
         links = (self.links.sum, int(self.links.confirmed), self.links.rival, self.links.times)
@@ -232,10 +241,11 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return next((history for history in self._less() if len(history._written()) <= LIMIT), History())
 
     def _less(self) -> Iterator[History]:
-        yield self
-        without = replace(self, ports={})
+        whole = replace(self, gpus={key: gpu.countable() for key, gpu in self.gpus.items()})
+        yield whole
+        without = replace(whole, ports={})
         yield without
-        counts = {key: replace(gpu, counts=Counts(), idle_dw=None) for key, gpu in self.gpus.items()}
+        counts = {key: replace(gpu, counts=Counts(), idle_dw=None) for key, gpu in whole.gpus.items()}
         yield replace(without, boottime_ms=None, gpus=counts)
         links = {key: GpuHistory(links=gpu.links) for key, gpu in self.gpus.items()}
         yield replace(without, boottime_ms=None, gpus=links)
@@ -282,9 +292,13 @@ def uuid_start(key: str) -> str:
     return key if key.startswith(_PREFIX) else _PREFIX + key
 
 
+def _countable(number: int | None) -> int | None:
+    return number if number is not None and 0 <= number <= _MOST else None
+
+
 def _digits(number: int | None) -> str:
     """The number in base 64; nothing for None, and for one that no counter can have."""
-    if number is None or not 0 <= number <= _MOST:
+    if (number := _countable(number)) is None:
         return ""
     digits = ""
     while number or not digits:
