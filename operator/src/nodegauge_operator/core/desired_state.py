@@ -139,15 +139,13 @@ def _kept_or_new(node: NodeView, wanted: DesiredTaint) -> Taint:
 
 
 def _topology_labels(context: Context, status: ReportStatus) -> tuple[dict[str, str], list[str]]:
-    """Labels of interconnect and bandwidth, and label keys in our way that belong to someone else.
-
-    A bandwidth is a promise to jobs, like the interconnect: what takes that away takes both.
-    """
+    """Labels of interconnect and bandwidth, and label keys in our way that belong to someone else."""
+    measured = bandwidth.labels(status) if context.nccl_stands else {}
     probe, interconnect = status.probe(names.PROBE_HEALTH), status.interconnect
     expired = context.now > context.expires_at(probe) or context.rebooted_since(probe)
     if expired or not interconnect.klass:
-        return {}, []
-    labels = (bandwidth.labels(status) if context.nccl_stands else {}) | {
+        return measured, []
+    labels = measured | {
         names.LABEL_INTERCONNECT: interconnect.klass,
         names.LABEL_EVIDENCE: interconnect.evidence or "reported",
     }
