@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 READY := .venv/ready-$(shell pwd | cksum | cut -d' ' -f1)
 RUN := .venv/bin/python
 ARGS ?=
+# Quick tests mostly wait for probes: twice as many workers as cores.
+QUICK_WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
 # Python variables of the caller's shell must not reach ours.
 # Without the last one every process would compile all it imports, and every test worker rewrite all asserts.
@@ -30,8 +32,8 @@ help: ## list the targets
 demo: $(READY) need-cc ## install nodegauge on sixteen simulated GPU nodes, show labels, taints and scheduled jobs, then clean up
 	@$(RUN) -m testbed.demo $(ARGS)
 
-quick: $(READY) need-cc ## unit and probe tests without the slow ones, in two to three minutes on two cores (ARGS="-k judge" selects some)
-	@$(RUN) -m pytest -n auto -m "not slow" tests/unit tests/probes $(ARGS)
+quick: $(READY) need-cc ## unit and probe tests without the slow ones, in two minutes on two cores (ARGS="-k judge" selects some)
+	@$(RUN) -m pytest -n $(QUICK_WORKERS) -m "not slow" tests/unit tests/probes $(ARGS)
 
 test: $(READY) need-cc ## all tests, on a real control plane (ARGS="tests/cluster -k crash" selects some)
 	@$(RUN) -m testbed.binaries
