@@ -17,7 +17,7 @@ from nodegauge_contract.gpu import Gpu, LinkGroup
 from nodegauge_contract.matrix import LETTERS
 from nodegauge_contract.model import PASTED, Nics, Pairs, Result, System
 from nodegauge_contract.nvlink import ACTIVE, REMOTE_GPU, REMOTE_SWITCH
-from nodegauge_contract.pasted import cleaning, fields
+from nodegauge_contract.pasted import cleaning, fields, overview
 from nodegauge_contract.pasted.query import Query, QueryError, query
 from nodegauge_contract.pasted.tables import P2P_STATUS, Kind, Table, tables
 from nodegauge_contract.values import NOT_READ, Int, Problem, ProblemKind, Text, Unavailable
@@ -57,6 +57,7 @@ class _Paste(Struct, kw_only=True):
     p2p: list[Table] = field(default_factory=list)
     query: Query = field(default_factory=Query)
     listed: list[Gpu] = field(default_factory=list)
+    versions: tuple[str, str] = ("", "")
     problems: list[str] = field(default_factory=list)
 
 
@@ -69,7 +70,7 @@ def result(text: str) -> Result:
     """The result document of a paste: probe `pasted`.  Raises `PasteError`."""
     lines = cleaning.lines(text)
     try:
-        paste = _Paste(query=query(text, lines), listed=_listed(lines))
+        paste = _Paste(query=query(text, lines), listed=_listed(lines), versions=overview.versions(lines))
     except QueryError as error:
         raise PasteError(str(error)) from None
     for table in tables(lines):
@@ -78,22 +79,23 @@ def result(text: str) -> Result:
     if paste.topology is None and not (paste.p2p or readings or paste.problems):
         raise PasteError(
             "no whole output of nvidia-smi was found: expected the table of `nvidia-smi topo -m` with its "
-            "header `GPU0 GPU1 ...`, or `nvidia-smi -q` from its line `NVSMI LOG` on, or `nvidia-smi -q -x`"
+            "header `GPU0 GPU1 ...`, `nvidia-smi -q` from its line `NVSMI LOG` on, `nvidia-smi -q -x`, or "
+            "the table of plain `nvidia-smi` from its first GPU on"
         )
     return _document(paste)
 
 
 def _listed(lines: Sequence[str]) -> list[Gpu]:
-    """The GPUs of `nvidia-smi -L` (and of `nvlink -s`, which prints the same lines)."""
-    gpus: dict[int, Gpu] = {}
+    """The GPUs of plain `nvidia-smi` and of `-L` (and of `nvlink -s`, which prints the same lines)."""
+    gpus = {gpu.index: gpu for gpu in overview.gpus(lines)}
     last = -1
     for line in lines:
         if match := _LISTED.match(line):
             last = int(match[1])
-            gpus.setdefault(last, Gpu(index=last, uuid=match[3], name=match[2]))
+            gpus[last] = replace(gpus.get(last, Gpu(index=last)), uuid=match[3], name=match[2])
         elif last >= 0 and _MIG_LISTED.match(line):
             gpus[last] = replace(gpus[last], mig=1)
-    return [gpus[index] for index in sorted(gpus)] if sorted(gpus) == list(range(len(gpus))) else []
+    return [gpus[index] for index in sorted(gpus)]
 
 
 def _add(paste: _Paste, table: Table) -> None:
@@ -125,9 +127,7 @@ def _document(paste: _Paste) -> Result:
     problem = None
     if paste.problems:
         problem = Problem(kind=ProblemKind.PASTE_INCOMPLETE, message="; ".join(paste.problems)[:512])
-    return Result(
-        probe=PASTED, system=_system(paste.query), gpus=gpus, pairs=pairs, nics=nics, problem=problem
-    )
+    return Result(probe=PASTED, system=_system(paste), gpus=gpus, pairs=pairs, nics=nics, problem=problem)
 
 
 def _gpus(paste: _Paste) -> list[Gpu]:
@@ -150,7 +150,10 @@ def _gpus(paste: _Paste) -> list[Gpu]:
             )
     if gpus:
         return gpus
-    if (paste.listed and not sizes) or len(paste.listed) == count:
+    missing = sorted(set(range(len(paste.listed))) - {gpu.index for gpu in paste.listed})
+    if not sizes and missing:
+        paste.problems.append(f"GPU {missing[0]} is missing in the list of GPUs. Paste all of it")
+    if paste.listed and (not sizes or (not missing and len(paste.listed) == count)):
         return paste.listed
     return [Gpu(index=index) for index in range(count)]
 
@@ -176,10 +179,11 @@ def _lost(address: str, message: str) -> Gpu:
     return Gpu(index=0, pci=fields.pci(address), error=error)
 
 
-def _system(asked: Query) -> System:
-    version = re.fullmatch(r"(\d{1,2})\.(\d{1,2})", asked.cuda)
+def _system(paste: _Paste) -> System:
+    driver, cuda = paste.query.driver or paste.versions[0], paste.query.cuda or paste.versions[1]
+    version = re.fullmatch(r"(\d{1,2})\.(\d{1,2})", cuda)
     return System(
-        driver=asked.driver[:128] or NOT_READ,
+        driver=driver[:128] or NOT_READ,
         cuda=int(version[1]) * 1000 + int(version[2]) * 10 if version else NOT_READ,
     )
 

@@ -1,0 +1,72 @@
+"""The table that plain `nvidia-smi` prints: which GPUs there are, and which of them do not answer.
+
+It has no UUID, no reason why a clock is low and no history of errors, so it never says that a GPU is healthy.
+Lines come from `cleaning`, without their bars.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from nodegauge_contract.gpu import Gpu, Power, Temperature
+from nodegauge_contract.pasted import fields
+from nodegauge_contract.values import NOT_READ, Int, Problem, ProblemKind, Unavailable
+
+_HEADER = re.compile(r"NVIDIA-SMI\s+\S{1,32}\s+(?:Driver|KMD) Version:\s*([\d.]{3,32})(.*)")
+_CUDA = re.compile(r"CUDA (?:UMD )?Version:\s*(\d{1,2}\.\d{1,2})")
+_FIRST = re.compile(
+    r"\s*(\d{1,2})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|ERR!|WDDM|TCC|MCDM)\s+"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s"
+)
+"""Index, name (drivers before 535 end long ones with `...`) and PCI address: the first line of a GPU."""
+_SECOND = re.compile(
+    r"\s*\S{1,8}\s+(\d{1,3}C|ERR!|N/A)\s+(?:P\d{1,2}|ERR!|N/A|\?)\s+(\d{1,4}W|ERR!|N/A)\s*/\s*(\d{1,4}W|\S{1,8})"
+)
+"""Fan, temperature, performance state, power draw and its limit: the second line of a GPU."""
+_DEAD = "ERR!"
+
+
+def versions(lines: Sequence[str]) -> tuple[str, str]:
+    """Versions of driver and CUDA in the table's header; empty where it has none."""
+    for line in lines:
+        if match := _HEADER.search(line):
+            cuda = _CUDA.search(match[2])
+            return match[1], cuda[1] if cuda is not None else ""
+    return "", ""
+
+
+def gpus(lines: Sequence[str]) -> list[Gpu]:
+    """The GPUs of the first such table, in its order.
+
+    One whose temperature is `ERR!` has an error: the driver cannot read it.  `ERR!` for its power draw or fan
+    alone passes (Azure/azhpc-diagnostics, issue 77), so that value is only unknown.
+    """
+    by_index: dict[int, Gpu] = {}
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        first = _FIRST.match(line)
+        if first is not None and int(first[1]) not in by_index:
+            by_index[int(first[1])] = _gpu(int(first[1]), first[2], first[3], _SECOND.match(below))
+    return list(by_index.values())
+
+
+def _gpu(index: int, name: str, address: str, second: re.Match[str] | None) -> Gpu:
+    temperature, draw, limit = (second[1], second[2], second[3]) if second is not None else ("", "", "")
+    error = None
+    if temperature == _DEAD:
+        message = f"{_DEAD} instead of its temperature"
+        error = Problem(kind=ProblemKind.NVML_ERROR, call="nvidia-smi", message=message)
+    return Gpu(
+        index=index,
+        name=name,
+        pci=fields.pci(address),
+        error=error,
+        temperature=Temperature(gpu=_number(temperature, 1)),
+        power=Power(usage_mw=_number(draw, 1000), enforced_limit_mw=_number(limit, 1000)),
+    )
+
+
+def _number(text: str, factor: int) -> Int:
+    if not text:
+        return NOT_READ
+    return int(text[:-1]) * factor if text[:-1].isdigit() else Unavailable(text)
