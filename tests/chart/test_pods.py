@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from nodegauge_operator.api.policy import parse as parse_policy
@@ -20,6 +18,7 @@ from support.chart import (
     RELEASE,
     Helm,
     Object,
+    environment,
     of_kind,
     only,
     pods,
@@ -51,34 +50,6 @@ def violations(pod: Object) -> list[str]:
     return violated
 
 
-@pytest.mark.parametrize("which", ["operator", "probe", "nccl"])
-@pytest.mark.parametrize(
-    ("image", "reference"),
-    [
-        ({}, "nodegauge/{}:0.1.0"),
-        (
-            {"registry": "registry.example.com:5000", "repository": "gpu/x", "tag": "2.0"},
-            "registry.example.com:5000/gpu/x:2.0",
-        ),
-        ({"tag": "2.0", "digest": f"sha256:{'0' * 64}"}, f"nodegauge/{{}}@sha256:{'0' * 64}"),
-    ],
-    ids=["default", "registry and tag", "digest"],
-)
-def test_image_references(helm: Helm, which: str, image: Object, reference: str) -> None:
-    """Every image has the chart's version or a tag, or a digest, which wins; all pods run the operator's."""
-    objects = helm.objects({name: {"image": image} for name in ("operator", "probe", "nccl")})
-    variables = environment(objects)
-    (own,) = {c["image"] for pod in pods(objects).values() for c in pod["spec"]["containers"]}
-    images = {"operator": own} | {x: variables[f"NODEGAUGE_{x.upper()}_IMAGE"] for x in ("probe", "nccl")}
-    assert images[which] == reference.format(which)
-
-
-def test_without_nccl_there_is_no_nccl_image(helm: Helm) -> None:
-    """With `nccl.enabled` false the operator gets no NCCL image, so the NCCL probe does not run."""
-    values = {"nccl": {"enabled": False, "image": {"repository": "gpu/nccl"}}}
-    assert environment(helm.objects(values))["NODEGAUGE_NCCL_IMAGE"] == ""
-
-
 @variants
 def test_pods_are_restricted(helm: Helm, values: Object) -> None:
     """No pod has root, capabilities, a writable root file system, host access or unlimited memory."""
@@ -93,19 +64,6 @@ def test_the_check_detects_violations(helm: Helm) -> None:
     del pod["spec"]["securityContext"]["runAsNonRoot"]
     pod["spec"]["containers"][0]["securityContext"]["capabilities"] = {}
     assert len(violations(pod)) == 2
-
-
-def environment(objects: list[Object]) -> dict[str, str]:
-    """The operator's environment as a kubelet expands it: `$$` is a dollar sign."""
-    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
-    assert not re.search(r"(^|[^$])([$][$])*[$][(]", "\n".join(e.get("value", "") for e in container["env"]))
-    fields = {"metadata.namespace": NAMESPACE, "metadata.name": "a-pod"}
-    return {
-        e["name"]: e["value"].replace("$$", "$")
-        if "value" in e
-        else fields[e["valueFrom"]["fieldRef"]["fieldPath"]]
-        for e in container["env"]
-    }
 
 
 class Recorder(dict[str, str]):

@@ -50,13 +50,14 @@ CONFINED: dict[str, Any] = {
 
 def values(**policy: Any) -> dict[str, Any]:
     """The chart's values; `policy` is more of the policy's spec."""
-    image = {"registry": REGISTRY, "pullPolicy": "Never"}
+    image = {"pullPolicy": "Never"}
     return {
+        "image": {"registry": REGISTRY},
         # One node: the operator must be able to come back on it while it is tainted.
         "operator": {"image": image, "sweepInterval": "1s", "tolerations": [{"operator": "Exists"}]},
         "probe": {"image": image, "runtimeClassName": "nvidia"},
         "nccl": {
-            "image": {"registry": REGISTRY, "repository": NCCL_REPOSITORY, "tag": NCCL_TAG},
+            "image": {"repository": NCCL_REPOSITORY, "tag": NCCL_TAG},
             # A core for each GPU is more than this machine may have.
             "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
         },

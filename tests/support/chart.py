@@ -33,6 +33,10 @@ VALUES = [ROOT / "tests/chart" / folder for folder in ("variants", "values")]
 RELEASE, NAMESPACE = "ng", "gpu-tools"
 KNOWN = ("--api-versions", "nodegauge.dev/v1alpha1/GPUValidationPolicy")
 """helm's options for a cluster that serves nodegauge's CRDs."""
+REGISTRY = "registry.example.com"
+NO_REGISTRY: dict[str, Any] = {"image": {"registry": ""}}
+"""The chart's own default; every other test has a registry, because nothing renders without one."""
+RENDERING = ("template", "install", "upgrade", "lint")
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Object = dict[str, Any]
@@ -64,7 +68,9 @@ class Helm:
     kubeconfig: Path | None = None
 
     def run(self, *arguments: str, values: Object | None = None) -> str:
-        """Standard output of helm; raises `HelmFailed`."""
+        """Standard output of helm; raises `HelmFailed`.  Values that name no registry get one."""
+        if arguments[0] in RENDERING:
+            values = {"image": {"registry": REGISTRY}} | (values or {})
         command = [str(self.program), *arguments, *(["--values", "-"] if values else [])]
         homes = {f"HELM_{kind}_HOME": str(self.home / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         kubeconfig = str(self.kubeconfig or self.home / "no-cluster")
@@ -112,6 +118,19 @@ def pods(objects: list[Object]) -> dict[str, Object]:
         f"{o['kind']}/{o['metadata']['name']}": o if o["kind"] == "Pod" else o["spec"]["template"]
         for o in objects
         if o["kind"] in ("Deployment", "Job", "Pod")
+    }
+
+
+def environment(objects: list[Object]) -> dict[str, str]:
+    """The operator's environment as a kubelet expands it: `$$` is a dollar sign."""
+    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert not re.search(r"(^|[^$])([$][$])*[$][(]", "\n".join(e.get("value", "") for e in container["env"]))
+    fields = {"metadata.namespace": NAMESPACE, "metadata.name": "a-pod"}
+    return {
+        e["name"]: e["value"].replace("$$", "$")
+        if "value" in e
+        else fields[e["valueFrom"]["fieldRef"]["fieldPath"]]
+        for e in container["env"]
     }
 
 

@@ -41,7 +41,7 @@ class OperatorProcess(Running):
         self.log = directory / "operator.log"
         self._environment = {
             "POD_NAMESPACE": namespace,
-            "NODEGAUGE_PROBE_IMAGE": "nodegauge/probe:test",
+            "NODEGAUGE_PROBE_IMAGE": "localhost/nodegauge/probe:test",
             "NODEGAUGE_HTTP_PORT": "0",
             "NODEGAUGE_HTTP_HOST": "127.0.0.1",
             "NODEGAUGE_SWEEP_INTERVAL": "500ms",

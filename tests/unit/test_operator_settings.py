@@ -9,13 +9,16 @@ import pytest
 from nodegauge_operator.__main__ import main
 from nodegauge_operator.settings import SettingsError, parse
 
-NEEDED = {"POD_NAMESPACE": "nodegauge", "NODEGAUGE_PROBE_IMAGE": "nodegauge/probe:0.1.0"}
+NEEDED = {"POD_NAMESPACE": "nodegauge", "NODEGAUGE_PROBE_IMAGE": "localhost/nodegauge/probe:0.1.0"}
 
 
 def test_two_variables_suffice() -> None:
     """The rest has defaults."""
     settings = parse(NEEDED)
-    assert (settings.probe.namespace, settings.probe.image) == ("nodegauge", "nodegauge/probe:0.1.0")
+    assert (settings.probe.namespace, settings.probe.image) == (
+        "nodegauge",
+        "localhost/nodegauge/probe:0.1.0",
+    )
     assert settings.probe.nccl_image == "", "no benchmark where nobody names an image"
     assert (settings.workers, settings.api_rate, settings.api_burst) == (8, 100.0, 200)
     assert (settings.sweep_interval, settings.relist_interval) == (5.0, 600.0)
@@ -37,7 +40,7 @@ def test_every_variable_is_read() -> None:
             "NODEGAUGE_PROBE_ANNOTATIONS": ' {"a": "b"} ',
             "NODEGAUGE_PROBE_TOLERATIONS": '[{"key": "gpu", "operator": "Exists"}]',
             "NODEGAUGE_PROBE_RESOURCES": '{"limits": {"memory": "512Mi"}}',
-            "NODEGAUGE_NCCL_IMAGE": " nodegauge/nccl:0.1.0 ",
+            "NODEGAUGE_NCCL_IMAGE": " r.example.com:5000/nodegauge/nccl:0.1.0 ",
             "NODEGAUGE_NCCL_PRIORITY_CLASS": "lowest",
             "NODEGAUGE_NCCL_RESOURCES": '{"limits": {"memory": "32Gi"}}',
             "NODEGAUGE_INSTANCE": "release",
@@ -58,7 +61,10 @@ def test_every_variable_is_read() -> None:
     assert (probe.labels, probe.annotations) == ({"team": "hpc"}, {"a": "b"})
     assert probe.tolerations == [{"key": "gpu", "operator": "Exists"}]
     assert probe.resources == {"limits": {"memory": "512Mi"}}
-    assert (probe.nccl_image, probe.nccl_priority_class_name) == ("nodegauge/nccl:0.1.0", "lowest")
+    assert (probe.nccl_image, probe.nccl_priority_class_name) == (
+        "r.example.com:5000/nodegauge/nccl:0.1.0",
+        "lowest",
+    )
     assert probe.nccl_resources == {"limits": {"memory": "32Gi"}}
     assert (probe.priority_class_name, probe.runtime_class_name) == ("low", "nvidia")
     assert (probe.service_account_name, probe.instance) == ("probe", "release")
@@ -72,6 +78,7 @@ def test_every_variable_is_read() -> None:
 BAD = {
     "POD_NAMESPACE": "  ",
     "NODEGAUGE_PROBE_IMAGE": "",
+    "NODEGAUGE_NCCL_IMAGE": "nodegauge/nccl:0.1.0",
     "NODEGAUGE_PROBE_IMAGE_PULL_POLICY": "Sometimes",
     "NODEGAUGE_PROBE_LABELS": "team=hpc",
     "NODEGAUGE_PROBE_ANNOTATIONS": '{"a": 1}',

@@ -50,6 +50,8 @@ def test_a_selector_is_all_that_is_needed() -> None:
             "spec.nodeSelector.matchExpressions[0]",
         ),
         ({"nodeSelector": None}, "spec.nodeSelector"),
+        ({"podTemplate": {"image": "probe"}}, "spec.podTemplate.image"),
+        ({"podTemplate": {"ncclImage": "mirror/nodegauge/nccl:1"}}, "spec.podTemplate.ncclImage"),
     ],
 )
 def test_what_cannot_be_read_is_named(spec: dict[str, Any], path: str) -> None:

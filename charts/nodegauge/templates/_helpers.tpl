@@ -45,13 +45,25 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
-{{/* An image reference. Call with (dict "root" $ "of" "operator" "image" .Values.operator.image). */}}
+{{/*
+An image reference, or a failure: no image is used whose registry nobody named. A name holds its registry if its first
+part has a dot or a colon, or is localhost. Call with (dict "root" $ "of" "operator" "image" .Values.operator.image).
+*/}}
 {{- define "nodegauge.image" -}}
 {{- if eq .image.tag "latest" -}}
 {{- fail (printf "%s.image.tag must not be latest, because it names no version: set a version or a digest" .of) -}}
 {{- end -}}
+{{- $hosted := "^(localhost|[^/]*[.:][^/]*)/" -}}
 {{- $name := .image.repository -}}
-{{- if .image.registry -}}{{- $name = printf "%s/%s" .image.registry .image.repository -}}{{- end -}}
+{{- if .image.registry -}}
+{{- $name = printf "%s/%s" .image.registry $name -}}
+{{- else if and .root.Values.image.registry (not (regexMatch $hosted $name)) -}}
+{{- $name = printf "%s/%s" .root.Values.image.registry $name -}}
+{{- end -}}
+{{- if not (regexMatch $hosted $name) -}}
+{{- $way := ternary ", or nccl.enabled=false to do without the NCCL probe" "" (eq .of "nccl") -}}
+{{- fail (printf "%s.image is %s, which names no registry: nodes would pull it from their default registry, whoever published it there; set image.registry to the registry that you pushed nodegauge's images to, such as registry.example.com (%s.image.registry for this image alone; localhost for images that are on the nodes already)%s" .of $name .of $way) -}}
+{{- end -}}
 {{- if .image.digest -}}
 {{- printf "%s@%s" $name .image.digest -}}
 {{- else -}}

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from nodegauge_operator.api.policy import seconds
+from nodegauge_operator.api.policy import names_registry, seconds
 from nodegauge_operator.core.model import ProbeDefaults
 
 T = TypeVar("T")
@@ -55,7 +55,9 @@ def parse(environ: Mapping[str, str]) -> Settings:
     read = _Reader(environ)
     probe = ProbeDefaults(
         namespace=read.text("POD_NAMESPACE", required="the namespace for probe pods, e.g. nodegauge"),
-        image=read.text("NODEGAUGE_PROBE_IMAGE", required="the probe image, e.g. nodegauge/probe:0.1.0"),
+        image=read.image(
+            "NODEGAUGE_PROBE_IMAGE", required="the probe image, e.g. localhost/nodegauge/probe:0.1.0"
+        ),
         image_pull_policy=read.choice(
             "NODEGAUGE_PROBE_IMAGE_PULL_POLICY", ("", "Always", "IfNotPresent", "Never")
         ),
@@ -69,7 +71,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         annotations=read.json("NODEGAUGE_PROBE_ANNOTATIONS", {}, dict[str, str]),
         tolerations=read.json("NODEGAUGE_PROBE_TOLERATIONS", [], list[dict[str, Any]]),
         resources=read.json("NODEGAUGE_PROBE_RESOURCES", {}, dict[str, dict[str, str]]),
-        nccl_image=read.text("NODEGAUGE_NCCL_IMAGE"),
+        nccl_image=read.image("NODEGAUGE_NCCL_IMAGE"),
         nccl_priority_class_name=read.text("NODEGAUGE_NCCL_PRIORITY_CLASS"),
         nccl_resources=read.json("NODEGAUGE_NCCL_RESOURCES", {}, dict[str, dict[str, str]]),
         instance=read.text("NODEGAUGE_INSTANCE") or "nodegauge",
@@ -105,6 +107,14 @@ class _Reader:
         value = self._environ.get(name, "").strip()
         if required and not value:
             self.errors.append(f"{name} is not set: set it to {required}")
+        return value
+
+    def image(self, name: str, *, required: str = "") -> str:
+        value = self.text(name, required=required)
+        if value and not names_registry(value):
+            self.errors.append(
+                f"{name} is {value}: set it to the image with its registry, e.g. localhost/{value}"
+            )
         return value
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:

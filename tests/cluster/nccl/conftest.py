@@ -64,7 +64,10 @@ class NcclRig(ClusterUnderTest):
 
     def operator(self, **env: Any) -> OperatorProcess:
         """An operator that has a nccl image."""
-        ours = {"NODEGAUGE_NCCL_IMAGE": "nodegauge/nccl:test", "NODEGAUGE_NCCL_PRIORITY_CLASS": self.low}
+        ours = {
+            "NODEGAUGE_NCCL_IMAGE": "localhost/nodegauge/nccl:test",
+            "NODEGAUGE_NCCL_PRIORITY_CLASS": self.low,
+        }
         return super().operator(**(ours | env))
 
     def kubelet(self, answer: Callable[[Object], str | None] | None = None) -> ScriptedKubelet:

@@ -46,7 +46,11 @@ def test_all_gpus_of_a_node_are_measured_once_its_image_is_there(rig: Any) -> No
     assert "nvidia.com/gpu" not in str(seen["pull"]["spec"]["containers"][0]["resources"])
     spec = seen["nccl"]["spec"]
     [container] = spec["containers"]
-    assert container["image"] == seen["pull"]["spec"]["containers"][0]["image"] == "nodegauge/nccl:test"
+    assert (
+        container["image"]
+        == seen["pull"]["spec"]["containers"][0]["image"]
+        == "localhost/nodegauge/nccl:test"
+    )
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
     assert container["resources"]["requests"]["cpu"] == "8"
     assert (spec["priorityClassName"], spec["priority"]) == (rig.low, -1000)

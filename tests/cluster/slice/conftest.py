@@ -29,6 +29,7 @@ GPU_NODES = {
     "gpu-phb": "pcie-phb-2",
 }
 VALUES = {
+    "image": {"registry": "registry.example.com"},
     "operator": {"sweepInterval": "1s", "nodeSelector": {"kubernetes.io/hostname": "system-1"}},
     "nccl": {"enabled": False},
     "policy": {

@@ -114,6 +114,7 @@ FLEET: dict[str, Machine] = {
 }
 
 VALUES = """\
+image: {registry: registry.example.com}
 operator: {sweepInterval: 1s, nodeSelector: {kubernetes.io/hostname: system-1}}
 crds: {keep: false}
 policy:

@@ -26,6 +26,16 @@ ExpectedGpus = Annotated[int, Meta(ge=0, le=64)]
 CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")]
 
 
+IMAGE = r"^(localhost|[^/]*[.:][^/]*)/"
+"""Begins with a registry's host, as container runtimes tell one from the first part of a name."""
+
+
+def names_registry(image: str) -> bool:
+    """Whether the reference begins with its registry.  A node would pull any other from its default registry,
+    whoever published something there under that name."""
+    return re.match(IMAGE, image) is not None
+
+
 def seconds(duration: str) -> float:
     """Seconds in a Go-style duration such as `15m` or `1h30m`; `ValueError` names a text that is none."""
     if not re.fullmatch(DURATION, duration):
@@ -297,6 +307,13 @@ def parse(body: dict[str, Any]) -> Policy:
         spec = msgspec.convert(body.get("spec", {}), PolicySpec)
     except msgspec.ValidationError as error:
         raise PolicyInvalid(str(error).replace("`$", "`spec")) from None
+    images = {"image": spec.pod_template.image, "ncclImage": spec.pod_template.nccl_image}
+    for name, image in images.items():
+        if image and not names_registry(image):
+            raise PolicyInvalid(
+                f"{image!r} names no registry: write its registry too, such as registry.example.com/{image} "
+                f"- at `spec.podTemplate.{name}`"
+            )
     return Policy(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
