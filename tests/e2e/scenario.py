@@ -54,7 +54,12 @@ def values(**policy: Any) -> dict[str, Any]:
     return {
         "image": {"registry": REGISTRY},
         # One node: the operator must be able to come back on it while it is tainted.
-        "operator": {"image": image, "sweepInterval": "1s", "tolerations": [{"operator": "Exists"}]},
+        "operator": {
+            "image": image,
+            "sweepInterval": "1s",
+            "maxGatedNodes": "100%",
+            "tolerations": [{"operator": "Exists"}],
+        },
         "probe": {"image": image, "runtimeClassName": "nvidia"},
         "nccl": {
             "image": {"repository": NCCL_REPOSITORY, "tag": NCCL_TAG},

@@ -29,7 +29,8 @@ from support.client import FakeClient
 from support.cluster import FakeCluster
 from support.virtual_time import drive
 
-SETTINGS = Settings(probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"))
+SETTINGS = Settings(probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"), max_gated_nodes="100%")
+"""Tests state the budgets of policies; the cluster's has tests of its own."""
 MEASURING = replace(SETTINGS, probe=replace(SETTINGS.probe, nccl_image="nccl:1"))
 """An installation with an NCCL image."""
 NOTHING: frozenset[str] = frozenset()

@@ -46,6 +46,7 @@ class OperatorProcess(Running):
             "NODEGAUGE_HTTP_HOST": "127.0.0.1",
             "NODEGAUGE_SWEEP_INTERVAL": "500ms",
             "NODEGAUGE_RELEASE_GRACE": "1s",
+            "NODEGAUGE_MAX_GATED_NODES": "100%",
             "NODEGAUGE_LOG_FORMAT": "text",
             "NODEGAUGE_LOG_LEVEL": "debug",
             **(environment or {}),

@@ -28,7 +28,7 @@ class BudgetedNodes:
         self.budget(slots)
         for n in range(nodes):
             self.cache.put_node(make_node(f"node-{n}"))
-        self.gate_budget = GateBudget(self.cache, clock=lambda: self.now)
+        self.gate_budget = GateBudget(self.cache, clock=lambda: self.now, cluster="100%")
 
     def budget(self, slots: int | str) -> None:
         """The policy's budget is now this one."""

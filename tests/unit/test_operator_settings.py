@@ -23,6 +23,7 @@ def test_two_variables_suffice() -> None:
     assert (settings.workers, settings.api_rate, settings.api_burst) == (8, 100.0, 200)
     assert (settings.sweep_interval, settings.relist_interval) == (5.0, 600.0)
     assert (settings.log_level, settings.log_format, settings.http_port) == ("info", "json", 8080)
+    assert settings.max_gated_nodes == "20%"
 
 
 def test_every_variable_is_read() -> None:
@@ -52,6 +53,7 @@ def test_every_variable_is_read() -> None:
             "NODEGAUGE_WORKERS": "64",
             "NODEGAUGE_SWEEP_INTERVAL": "500ms",
             "NODEGAUGE_RELIST_INTERVAL": "1h30m",
+            "NODEGAUGE_MAX_GATED_NODES": " 7 ",
             "NODEGAUGE_LOG_LEVEL": "debug",
             "NODEGAUGE_LOG_FORMAT": "text",
         }
@@ -73,6 +75,7 @@ def test_every_variable_is_read() -> None:
     assert (settings.api_rate, settings.api_burst, settings.workers) == (2.5, 7, 64)
     assert (settings.sweep_interval, settings.relist_interval) == (0.5, 5400.0)
     assert (settings.log_level, settings.log_format) == ("debug", "text")
+    assert settings.max_gated_nodes == 7
 
 
 BAD = {
@@ -90,6 +93,7 @@ BAD = {
     "NODEGAUGE_WORKERS": "0",
     "NODEGAUGE_SWEEP_INTERVAL": "5",
     "NODEGAUGE_RELIST_INTERVAL": "1s",
+    "NODEGAUGE_MAX_GATED_NODES": "a few",
     "NODEGAUGE_LOG_LEVEL": "loud",
     "NODEGAUGE_LOG_FORMAT": "xml",
 }
@@ -116,6 +120,8 @@ def test_one_error_lists_every_bad_value() -> None:
         ("NODEGAUGE_WORKERS", "65"),
         ("NODEGAUGE_WORKERS", "eight"),
         ("NODEGAUGE_HTTP_PORT", "-1"),
+        ("NODEGAUGE_MAX_GATED_NODES", "101%"),
+        ("NODEGAUGE_MAX_GATED_NODES", "-1"),
         ("NODEGAUGE_SWEEP_INTERVAL", "0s"),
         ("NODEGAUGE_SWEEP_INTERVAL", "1d"),
         ("NODEGAUGE_SWEEP_INTERVAL", "99999h"),

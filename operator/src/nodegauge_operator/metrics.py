@@ -45,6 +45,10 @@ class Metrics:
             "Nodes whose taint for a fault waits for a free slot in the policy's budget.",
             ("policy",),
         )
+        self.gate_slots = gauge(
+            "nodegauge_gate_slots",
+            "Nodes that may carry a taint for a fault at a time, in all policies together.",
+        )
         self.measured = gauge(
             "nodegauge_measured_nodes",
             "Nodes with measured NCCL bandwidth, by whether it confirms the interconnect that the driver "

@@ -194,7 +194,7 @@ class Reason(StrEnum):
     TAINTED = "Tainted"
     """A taint for a fault was set; the message has the evidence."""
     HELD_BACK = "HeldBack"
-    """A taint is due, but the policy's budget of gated nodes is used up."""
+    """A taint is due, but the budget of gated nodes of the policy or of the cluster is used up."""
     ON_PROBATION = "OnProbation"
     """A taint that only runs under load can clear was removed on probation; one bad run sets it again."""
     TAINT_LIFTED = "TaintLifted"
@@ -223,6 +223,8 @@ class BudgetReason(StrEnum):
     """The budget allows every taint that is due."""
     BUDGET_EXHAUSTED = "BudgetExhausted"
     """The budget is used up and faulty nodes are held back; the message counts them by cause."""
+    CLUSTER_BUDGET_EXHAUSTED = "ClusterBudgetExhausted"
+    """The policy has free slots, but the cluster has none (chart value `operator.maxGatedNodes`)."""
     BUDGET_EXCEEDED = "BudgetExceeded"
     """More nodes are tainted than the budget allows: it was lowered, nodes left the policy, or two operators
     ran at once. Existing taints stay, and none is added."""

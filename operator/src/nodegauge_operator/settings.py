@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from nodegauge_operator.api.policy import names_registry, seconds
+from nodegauge_operator.api.policy import CountOrPercent, names_registry, seconds
+from nodegauge_operator.api.report import whole
 from nodegauge_operator.core.model import ProbeDefaults
 
 T = TypeVar("T")
@@ -46,6 +47,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     release_grace: float = 600.0
     """Seconds for which a node that no policy selects keeps what it carries: a label that flaps, or a
     policy that is deleted and created again, must not lift a taint."""
+    max_gated_nodes: int | str = "20%"
+    """Nodes that may carry a taint for a fault at a time, in all policies together: a count, or per cent of the
+    nodes that follow a policy (rounded down, at least 1)."""
     log_level: str = "info"
     log_format: str = "json"
 
@@ -88,6 +92,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         sweep_interval=read.duration("NODEGAUGE_SWEEP_INTERVAL", 5.0, low=0.1, high=300),
         relist_interval=read.duration("NODEGAUGE_RELIST_INTERVAL", 600.0, low=5, high=86_400),
         release_grace=read.duration("NODEGAUGE_RELEASE_GRACE", 600.0, low=0, high=86_400),
+        max_gated_nodes=read.count_or_percent("NODEGAUGE_MAX_GATED_NODES", "20%"),
         log_level=read.choice("NODEGAUGE_LOG_LEVEL", ("info", "debug", "warning", "error")),
         log_format=read.choice("NODEGAUGE_LOG_FORMAT", ("json", "text")),
     )
@@ -147,6 +152,17 @@ class _Reader:
         if not low <= float(number) <= high:  # type: ignore[arg-type]
             self.errors.append(f"{name} is {value}: must be a number from {low:g} to {high:g}")
         return number
+
+    def count_or_percent(self, name: str, default: int | str) -> int | str:
+        value = self._environ.get(name, "").strip() or str(default)
+        count = whole(value)
+        try:
+            return msgspec.convert(value if count is None else count, CountOrPercent)
+        except msgspec.ValidationError:
+            self.errors.append(
+                f"{name} is {value!r}: must be a count of nodes, or a percentage from 0% to 100%"
+            )
+            return default
 
     def duration(self, name: str, default: float, *, low: float, high: float) -> float:
         value = self._environ.get(name, "").strip()

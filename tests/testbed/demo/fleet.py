@@ -115,7 +115,7 @@ FLEET: dict[str, Machine] = {
 
 VALUES = """\
 image: {registry: registry.example.com}
-operator: {sweepInterval: 1s, nodeSelector: {kubernetes.io/hostname: system-1}}
+operator: {sweepInterval: 1s, maxGatedNodes: "25%", nodeSelector: {kubernetes.io/hostname: system-1}}
 crds: {keep: false}
 policy:
   spec:

@@ -232,7 +232,7 @@ def _would_be(gate: GateStatus) -> str:
 def _held_back(gate: GateStatus, *, policy: Policy) -> str:
     """Why a gate sets no taint."""
     setting = policy.spec.budget.gated_nodes
-    return f"{_would_be(gate)} held back: the budget of gated nodes ({setting}) is used up"
+    return f"{_would_be(gate)} held back: the budget of gated nodes ({setting}) or the cluster's is used up"
 
 
 def _evidence(gate: GateStatus) -> str:

@@ -1,4 +1,8 @@
-"""The budget of gated nodes: which nodes use a slot, and which waiting node gets the next free one.
+"""The budgets of gated nodes: which nodes use a slot, and which waiting node gets the next free one.
+
+A node needs a slot of its policy and one of the cluster: policies with a minimum of one slot each, or nodes
+that are relabelled from one policy to another, would add up to any number of taints.  A gated node uses its
+slots where it is now.
 
 A slot is used by a report that reserves a taint, by a node that still carries one, and by a write in flight.
 A write reserves its slot before its first byte is sent, in the same step of the event loop that found the
@@ -12,8 +16,7 @@ as many nodes as they gated meanwhile; `exceeded` reports that, and no node is a
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +24,7 @@ from msgspec.structs import replace
 from nodegauge_operator.api.report import NEVER
 from nodegauge_operator.core.budget import gated_slots
 from nodegauge_operator.reconcile.cache import Cache, version_of
-from nodegauge_operator.reconcile.node_counts import NodeCounters
+from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters
 
 DOUBT_SECONDS = 90.0
 """An API server gives up a request after 60 s (its --request-timeout): a write that is unanswered after 90 s
@@ -40,10 +43,15 @@ class Reservation(Struct, frozen=True, kw_only=True):
 
 
 class GateBudget:
-    """Slots in each policy's budget of gated nodes.  `clock` gives seconds and never goes back."""
+    """Slots in the budget of gated nodes of each policy, and of the cluster (scope `CLUSTER`).
 
-    def __init__(self, cache: Cache, *, clock: Callable[[], float]) -> None:
+    `clock` gives seconds and never goes back.  `cluster`: the cluster's budget, a count or a percentage of
+    all nodes that follow a policy.
+    """
+
+    def __init__(self, cache: Cache, *, clock: Callable[[], float], cluster: int | str) -> None:
         self.counters = NodeCounters(cache)
+        self.cluster = cluster
         self._cache = cache
         self._clock = clock
         self._reserved: dict[str, Reservation] = {}
@@ -53,28 +61,30 @@ class GateBudget:
         """Nodes that were woken and did not use their slot, with their report's version at that time: other
         nodes come first until the report changes."""
 
-    def slots(self, policy: str) -> int:
-        """Slots of the policy, used or free."""
-        known = self._cache.policies.get(policy)
-        return gated_slots(known.spec.budget.gated_nodes, self.counters.selected(policy)) if known else 0
+    def slots(self, scope: str) -> int:
+        """Slots of the policy or of the cluster, used or free."""
+        if scope == CLUSTER:
+            return gated_slots(self.cluster, self.counters.selected(CLUSTER))
+        known = self._cache.policies.get(scope)
+        return gated_slots(known.spec.budget.gated_nodes, self.counters.selected(scope)) if known else 0
 
-    def used(self, policy: str) -> int:
-        """Used slots of the policy; more than it has after its budget shrank."""
-        gated = self.counters.gated(policy)
-        return len(gated) + sum(1 for name in self._writing(policy) if name not in gated)
+    def used(self, scope: str) -> int:
+        """Used slots of the policy or of the cluster; more than it has after its budget shrank."""
+        gated = self.counters.gated(scope)
+        return len(gated) + sum(1 for name in self._writing(scope) if name not in gated)
 
     def has_slot(self, name: str) -> bool:
-        """Whether the node may be gated now: it has a slot, or one is free for it."""
+        """Whether the node may be gated now: it has its slots, or they are free for it."""
         policy = self._policy_of(name)
         if not policy:
             return False
         gated = self.counters.gated(policy)
         if name in gated or name in self._kept(policy, gated):
             return True
-        free = self._free(policy)
-        waiting = list(self._waiting(policy)) if free > 0 else []
+        if self._free(policy) <= 0 or self._free(CLUSTER) <= 0:
+            return False
         own = (self.counters.waiting(policy).get(name, NEVER), name)
-        return free > sum(1 for other in waiting if other < own)
+        return name in self._first({*self._waiting(), own})
 
     def reserve(self, name: str) -> bool:
         """Reserve a slot for a write that is about to be made; False if there is none."""
@@ -97,15 +107,8 @@ class GateBudget:
 
         A `busy` node gets no offer: it is being reconciled on the premise that no slot is free.
         """
-        offered: list[str] = []
-        for policy in self._cache.policies:
-            free = self._free(policy) if self.counters.waiting(policy) else 0
-            if free <= 0:
-                continue
-            first = heapq.nsmallest(free, self._waiting(policy))
-            chosen = [name for _, name in first if name not in busy]
-            self._offered.update(dict.fromkeys(chosen, policy))
-            offered += chosen
+        offered = [name for name in self._first(self._waiting()) if name not in busy]
+        self._offered.update((name, self._policy_of(name)) for name in offered)
         return offered
 
     def reconciled(self, name: str) -> None:
@@ -117,31 +120,46 @@ class GateBudget:
             self._declined.pop(name, None)
 
     def exceeded(self) -> Iterator[tuple[str, int, int]]:
-        """Policies with more used slots than they have: name, used, slots."""
-        for policy in self._cache.policies:
-            used, slots = self.used(policy), self.slots(policy)
+        """Policies, and the cluster, with more used slots than they have: scope, used, slots."""
+        for scope in (*self._cache.policies, CLUSTER):
+            used, slots = self.used(scope), self.slots(scope)
             if used > slots:
-                yield policy, used, slots
+                yield scope, used, slots
 
-    def _free(self, policy: str) -> int:
-        gated = self.counters.gated(policy)
-        return self.slots(policy) - len(gated) - len(self._kept(policy, gated))
+    def _free(self, scope: str) -> int:
+        gated = self.counters.gated(scope)
+        return self.slots(scope) - len(gated) - len(self._kept(scope, gated))
 
-    def _waiting(self, policy: str) -> Iterator[tuple[float, str]]:
+    def _waiting(self) -> Iterator[tuple[float, str]]:
         """Nodes that would use a slot if it were offered, and since when they wait."""
-        for name, since in self.counters.waiting(policy).items():
+        for name, since in self.counters.waiting(CLUSTER).items():
             if name not in self._offered and self._declined.get(name) != self._version(name):
                 yield since, name
 
-    def _kept(self, policy: str, gated: Set[str]) -> set[str]:
-        """Nodes other than the gated ones for which a slot is kept."""
-        offered = (name for name, policy_name in self._offered.items() if policy_name == policy)
-        return {*self._writing(policy), *offered} - gated
+    def _first(self, waiting: Iterable[tuple[float, str]]) -> list[str]:
+        """Of these nodes, those for which policy and cluster have a free slot; the longest wait goes first."""
+        queue = sorted(waiting)
+        in_cluster = self._free(CLUSTER) if queue else 0
+        in_policy: dict[str, int] = {}
+        first: list[str] = []
+        for _, name in queue:
+            if len(first) >= in_cluster:
+                break
+            policy = self._policy_of(name)
+            if policy and in_policy.setdefault(policy, self._free(policy)) > 0:
+                in_policy[policy] -= 1
+                first.append(name)
+        return first
 
-    def _writing(self, policy: str) -> Iterator[str]:
+    def _kept(self, scope: str, gated: Set[str]) -> set[str]:
+        """Nodes other than the gated ones for which a slot is kept."""
+        offered = (name for name, policy in self._offered.items() if scope in (policy, CLUSTER))
+        return {*self._writing(scope), *offered} - gated
+
+    def _writing(self, scope: str) -> Iterator[str]:
         for name in [n for n, r in self._reserved.items() if self._outcome_known(n, r)]:
             del self._reserved[name]
-        return (name for name, reserved in self._reserved.items() if reserved.policy == policy)
+        return (name for name, reserved in self._reserved.items() if scope in (reserved.policy, CLUSTER))
 
     def _outcome_known(self, name: str, reserved: Reservation) -> bool:
         """Whether the cluster shows what became of an unanswered write, or enough time has passed."""

@@ -23,12 +23,14 @@ from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.reconcile.cache import Cache
 
+CLUSTER = ""
+"""The scope of all policies together, where a policy's name would stand; no policy has this name."""
 NONE = "none"
 """Counts nodes whose interconnect class is not known."""
 
 
 class NodeCounts(Struct, frozen=True, kw_only=True):
-    """What one node adds to the counts of its policy.
+    """What one node adds to the counts of its policy and of the cluster.
 
     `gates`: its taints for faults, as (taint, cause); `gated`: it uses a slot in the budget of gated nodes;
     `waiting`: it would be gated if a slot were free, for the causes in `held_back`, `since` (epoch seconds);
@@ -86,7 +88,7 @@ class NodeCounters:
         self._counts: defaultdict[str, PolicyCounts] = defaultdict(PolicyCounts)
 
     def selected(self, policy: str) -> int:
-        """Nodes that follow the policy."""
+        """Nodes that follow the policy; here and below, those of every policy for the scope `CLUSTER`."""
         return sum(self._of(policy).verdicts.values())
 
     def verdicts(self, policy: str) -> Counter[str]:
@@ -136,21 +138,24 @@ class NodeCounters:
             name = self._changed.pop()
             before = self._nodes.pop(name, None)
             if before is not None:
-                self._counts[before.policy].add(name, before, -1)
+                for scope in {before.policy, CLUSTER}:
+                    self._counts[scope].add(name, before, -1)
             after = self._count(name)
             if after is not None:
                 self._nodes[name] = after
-                self._counts[after.policy].add(name, after, 1)
+                for scope in {after.policy, CLUSTER}:
+                    self._counts[scope].add(name, after, 1)
 
     def _count(self, name: str) -> NodeCounts | None:
-        """What the node adds to its policy, or to the one that it has just left and whose taints it keeps."""
+        """What the node adds to its policy, or to the one that it has just left and whose taints it keeps; to
+        the cluster alone if it has no policy and still carries a taint for a fault."""
         node, report = self._cache.nodes.get(name), self._cache.reports.get(name)
         if node is None:
             return None
         own = report if report is not None and report.node_uid == node.uid else None
         in_force = self._cache.policy_of(node)
         policy = in_force.name if in_force else (own.status.policy if own else "")
-        if not policy:
+        if not policy and not _tainted(node):
             return None
         return (
             _counts_of(node, own, policy=policy) if own else NodeCounts(policy=policy, gated=_tainted(node))

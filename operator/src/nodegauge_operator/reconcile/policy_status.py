@@ -21,6 +21,7 @@ from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.names import BudgetReason, PolicyReason
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gate_budget import GateBudget
+from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.resync import Jitter, backoff
 
 log = logging.getLogger("nodegauge.policy")
@@ -116,6 +117,7 @@ class PolicyStatus:
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
         for gauge in (*by_kind, metrics.held_back):
             gauge.clear()
+        metrics.gate_slots.set(self._budget.slots(CLUSTER))
         for name in self._cache.policies:
             metrics.held_back.labels(name).set(len(self._counters.waiting(name)))
             for (taint, cause), count in self._counters.gates(name).items():
@@ -226,6 +228,11 @@ def _within_budget(cache: Cache, budget: GateBudget, name: str) -> State:
     if used > slots:
         message = f"{usage}{held_back}. Existing taints stay; no taint is added until a slot is free."
         return "False", BudgetReason.BUDGET_EXCEEDED, message
+    in_cluster, slots_in_cluster = budget.used(CLUSTER), budget.slots(CLUSTER)
+    if waiting and used < slots and in_cluster >= slots_in_cluster:
+        cap = f"{in_cluster} of {slots_in_cluster} slots of all policies together ({budget.cluster})"
+        message = f"{usage}{held_back}. The cap of the cluster is used up: {cap}; see operator.maxGatedNodes."
+        return "False", BudgetReason.CLUSTER_BUDGET_EXHAUSTED, message
     if waiting:
         message = f"{usage}{held_back}. They are tainted as slots become free; see spec.budget.gatedNodes."
         return "False", BudgetReason.BUDGET_EXHAUSTED, message

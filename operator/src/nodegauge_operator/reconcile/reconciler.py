@@ -67,7 +67,7 @@ class Reconciler:
         self._clock = clock
         self._since = clock()
         self._release_grace = settings.release_grace
-        self.gate_budget = GateBudget(cache, clock=time.monotonic)
+        self.gate_budget = GateBudget(cache, clock=time.monotonic, cluster=settings.max_gated_nodes)
         """Which nodes are gated, and which may be."""
         self._peers = Peers(cache)
         self._clock_peers = Peers(cache, clock_of)

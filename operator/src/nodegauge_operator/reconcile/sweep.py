@@ -201,8 +201,9 @@ class Sweep:
             log.info("listed %d nodes, %d reports, %d policies", nodes, len(self.cache.reports), policies)
             self._list_schedule.done(time.monotonic())
             self._policy_status.dirty = True
-            for policy, used, slots in self._budget.exceeded():
-                log.warning("policy %s: %d nodes gated, budget %d: no node is added", policy, used, slots)
+            for scope, used, slots in self._budget.exceeded():
+                where = f"policy {scope}" if scope else "all policies"
+                log.warning("%s: %d nodes gated, budget %d: no node is added", where, used, slots)
             if not self.listed:
                 self.listed, self._first_listed_at = True, time.monotonic()
                 self.wake(*self.cache.known_names())
