@@ -48,8 +48,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds for which a node that no policy selects keeps what it carries: a label that flaps, or a
     policy that is deleted and created again, must not lift a taint."""
     max_gated_nodes: int | str = "20%"
-    """Nodes that may carry a taint for a fault at a time, in all policies together: a count, or per cent of the
-    nodes that follow a policy (rounded down, at least 1)."""
+    """Nodes that may carry a taint for a fault at a time, in all policies together: a count, or per cent of
+    the nodes that follow a policy (rounded down, at least 1)."""
     log_level: str = "info"
     log_format: str = "json"
 

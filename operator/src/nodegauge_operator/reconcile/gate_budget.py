@@ -137,7 +137,7 @@ class GateBudget:
                 yield since, name
 
     def _first(self, waiting: Iterable[tuple[float, str]]) -> list[str]:
-        """Of these nodes, those for which policy and cluster have a free slot; the longest wait goes first."""
+        """Of these nodes, those that get a free slot of policy and cluster; the longest wait first."""
         queue = sorted(waiting)
         in_cluster = self._free(CLUSTER) if queue else 0
         in_policy: dict[str, int] = {}
