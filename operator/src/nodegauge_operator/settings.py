@@ -156,13 +156,15 @@ class _Reader:
     def count_or_percent(self, name: str, default: int | str) -> int | str:
         value = self._environ.get(name, "").strip() or str(default)
         count = whole(value)
+        setting: int | str = value if count is None else count
         try:
-            return msgspec.convert(value if count is None else count, CountOrPercent)
+            msgspec.convert(setting, CountOrPercent)
         except msgspec.ValidationError:
             self.errors.append(
                 f"{name} is {value!r}: must be a count of nodes, or a percentage from 0% to 100%"
             )
             return default
+        return setting
 
     def duration(self, name: str, default: float, *, low: float, high: float) -> float:
         value = self._environ.get(name, "").strip()
