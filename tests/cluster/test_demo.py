@@ -41,7 +41,8 @@ REPORTED = {
 """Node to interconnect, GB/s, evidence, busbw, health, throttled, psu, condition, taint, before NCCL runs."""
 BROKEN = "gpu-h800"
 MEASURED = {node: row.replace("reported -", "measured B") for node, row in REPORTED.items()} | {
-    BROKEN: "- - - B pass - - False unhealthy=busbw:NoSchedule"
+    BROKEN: "- - - - fail - - False unhealthy=busbw:NoSchedule",
+    "gpu-a100": "nvlink 300 measured B warn - - True -",
 }
 """The same after NCCL runs; B is bus bandwidth, whose numbers the demo checks itself."""
 NVLINK_NODES = {node for node, row in MEASURED.items() if row.startswith("nvlink ")}

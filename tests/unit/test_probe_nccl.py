@@ -62,10 +62,10 @@ def test_a_confirmed_interconnect_is_measured_and_its_bandwidth_a_label() -> Non
 
 
 def test_a_contradicted_interconnect_loses_its_labels_at_once() -> None:
-    """After one run: both keys, its rate and its evidence; the measured bandwidth stays readable."""
+    """After one run: both keys, its rate, its evidence, and its bandwidth; the report keeps the number."""
     report = nccl_node().measured(SLOW)
-    assert labels(report, *INTERCONNECT) == {}
-    assert report.status.desired.labels[names.LABEL_BUSBW_ALLREDUCE] == "21"
+    assert labels(report, *INTERCONNECT, *BUSBW) == {}
+    assert report.status.bandwidth.all_reduce == 21
     interconnect = report.status.interconnect
     assert (interconnect.klass, interconnect.reported, interconnect.reason) == ("", "nvlink", "Contradicted")
     assert "21 GB/s" in interconnect.message
@@ -152,11 +152,10 @@ def test_an_nccl_run_leaves_the_health_probe_alone() -> None:
     assert after.status.gpus == report.status.gpus
     assert after.status.matrix.split("\n\n")[0] == report.status.matrix.split("\n\n")[0]
     assert after.status.psu == report.status.psu
-    assert after.status.desired.labels[names.LABEL_HEALTH] == "pass"
 
 
 def test_wrong_data_taints_after_one_run_and_fails_the_node() -> None:
-    """Whatever the speed; the health label stays the health probe's."""
+    """Whatever the speed, and whatever the health probe says."""
     report = nccl_node().measured(WRONG)
     assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_UNHEALTHY, "nccl")]
     assert report.status.verdict is Verdict.FAIL

@@ -45,13 +45,14 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
     LABEL_EVIDENCE: (
         "reported | measured",
         "reported: by NVML (matrix, P2P status and fabric state agree). measured: confirmed by the "
-        "bandwidth of NCCL collectives. If bandwidth contradicts NVML, the interconnect labels are removed.",
+        "bandwidth of NCCL collectives. If bandwidth contradicts NVML, the interconnect labels are removed, "
+        "and those of bandwidth with them.",
     ),
     LABEL_NVLINK_GBPS: (
         "integer, GB/s one way",
         "NVLink rate of the weakest GPU, in one direction; only with nvlink. Works with nodeAffinity Gt.",
     ),
-    LABEL_HEALTH: ("pass | warn | fail", "The health probe's verdict; absent when unknown or stale."),
+    LABEL_HEALTH: ("pass | warn | fail", "The worst verdict of all probes; absent when unknown or stale."),
     LABEL_THROTTLED: (
         "none | thermal | power-brake | hw-slowdown",
         "What slows GPUs down, by the same rule as the taint. It is set even if the taint is not (budget, "
@@ -67,7 +68,8 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
         "integer, GB/s",
         "Bus bandwidth of NCCL's all_reduce at 1 GiB, as nccl-tests defines it, over all GPUs of the node "
         "that a pod can get (7 if one of 8 is broken; see status.bandwidth of the report). Updated when it "
-        "changes by 5 %. Works with nodeAffinity Gt.",
+        "changes by 5 %. Works with nodeAffinity Gt. Absent with the interconnect label, and while a fault "
+        "between the GPUs is not cleared.",
     ),
     LABEL_BUSBW_ALLGATHER: ("integer, GB/s", "The same for all_gather, on which ZeRO-3 spends its time."),
     LABEL_BUSBW_REDUCESCATTER: ("integer, GB/s", "The same for reduce_scatter."),

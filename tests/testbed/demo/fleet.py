@@ -75,7 +75,7 @@ FLEET: dict[str, Machine] = {
         fault="nvlink-down-in-fact",
         expected=_nvlink(200),
         busbw=28,
-        after=Marks(taints=_unhealthy("busbw")),
+        after=Marks(health="fail", taints=_unhealthy("busbw")),
     ),
     SEVEN_NODE: Machine(
         profile="a100-sxm-8",
@@ -83,6 +83,7 @@ FLEET: dict[str, Machine] = {
         parameters={"gpu": 5},
         expected=_nvlink(300),
         busbw=222,
+        after=Marks(interconnect="nvlink", gbps="300", evidence="measured", health="warn"),
     ),
     "gpu-mesh4": Machine(profile="hgx-a100-4", expected=_nvlink(300, psu="ok"), busbw=230),
     "gpu-dgx2": Machine(profile="dgx2-v100-16", expected=_nvlink(150), busbw=118),

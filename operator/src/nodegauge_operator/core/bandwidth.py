@@ -47,7 +47,7 @@ def with_agreement(context: Context) -> ReportStatus:
             message=bandwidth.message,
         )
     else:
-        confirmed = bandwidth.agreement == Agreement.CONFIRMED and context.nccl_stands
+        confirmed = bandwidth.agreement == Agreement.CONFIRMED and context.bandwidth_stands
         evidence = Evidence.MEASURED if confirmed else Evidence.REPORTED
         interconnect = replace(reported, evidence=evidence.value)
     return replace(status, interconnect=interconnect, bandwidth=bandwidth)

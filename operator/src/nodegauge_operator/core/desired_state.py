@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Mode, Until, seconds
-from nodegauge_operator.api.report import DesiredNode, DesiredTaint, Outcome, ReportStatus, unstamp, whole
-from nodegauge_operator.core import bandwidth, events, gates
+from nodegauge_operator.api.report import DesiredNode, DesiredTaint, ReportStatus, unstamp, whole
+from nodegauge_operator.core import bandwidth, events, gates, verdict
 from nodegauge_operator.core.actions import (
     DeletePod,
     DeleteReport,
@@ -30,11 +30,10 @@ from nodegauge_operator.core.actions import (
     SetCondition,
     Step,
 )
-from nodegauge_operator.core.context import Context, Snapshot, Unselected
+from nodegauge_operator.core.context import BEST_FIRST, Context, Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, PodView, Taint
 from nodegauge_operator.core.probes import nccl
 from nodegauge_operator.core.report_size import fitted
-from nodegauge_operator.names import Reason
 
 REWRITE_SHARE = 0.5
 """`validated-at` is rewritten once it is older than this share of the staleness limit (ADR 0008)."""
@@ -49,9 +48,6 @@ def next_status(context: Context) -> ReportStatus:
     context = context.after(nccl.regraded(context))
     context = context.after(bandwidth.with_agreement(context))
     status = context.status
-    summary = status.probe(names.PROBE_HEALTH).summary
-    if summary and context.nccl_stands:
-        summary += f" NCCL probe: {status.probe(names.PROBE_NCCL).summary}"
     after = replace(
         status,
         policy=context.policy.name,
@@ -59,7 +55,7 @@ def next_status(context: Context) -> ReportStatus:
         throttle_judged_at=gates.throttle_judged_at(status.throttle_judged_at, context.gates),
         passed_at=status.passed_at or _passed_at(context),
         verdict=context.verdict,
-        summary=summary,
+        summary=verdict.summary(context),
     )
     after = replace(after, desired=desired_node(context, after))
     change = events.of_status(context, after)
@@ -77,12 +73,11 @@ def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
         return DesiredNode(refusal=refusal)
     labels, conflicts = _topology_labels(context, status)
     taints = gates.taints(status, policy=context.policy)
-    condition, reason, message = _condition(context, status)
+    condition, reason, message = verdict.condition(context, status)
     gates_sentence = events.gates_sentence(status, taints, policy=context.policy)
     stale = Probe.HEALTH in context.stale
     sentences = (
         message,
-        bandwidth.sentence(status) if context.nccl_stands and message and not stale else "",
         bandwidth.missing_label_sentence(status),
         f"Gates: {gates_sentence}." if gates_sentence else "",
     )
@@ -139,13 +134,15 @@ def _kept_or_new(node: NodeView, wanted: DesiredTaint) -> Taint:
 
 
 def _topology_labels(context: Context, status: ReportStatus) -> tuple[dict[str, str], list[str]]:
-    """Labels of interconnect and bandwidth, and label keys in our way that belong to someone else."""
-    measured = bandwidth.labels(status) if context.nccl_stands else {}
+    """Labels of interconnect and bandwidth, and label keys in our way that belong to someone else.
+
+    A bandwidth is a promise to jobs, like the interconnect: what takes that away takes both.
+    """
     probe, interconnect = status.probe(names.PROBE_HEALTH), status.interconnect
     expired = context.now > context.expires_at(probe) or context.rebooted_since(probe)
     if expired or not interconnect.klass:
-        return measured, []
-    labels = measured | {
+        return {}, []
+    labels = (bandwidth.labels(status) if context.bandwidth_stands else {}) | {
         names.LABEL_INTERCONNECT: interconnect.klass,
         names.LABEL_EVIDENCE: interconnect.evidence or "reported",
     }
@@ -169,37 +166,13 @@ def _health_labels(context: Context, status: ReportStatus) -> dict[str, str]:
     before = whole(status.desired.labels.get(names.LABEL_VALIDATED_AT, ""))
     rewrite_after = context.policy.stale_seconds_of(probe.name) * REWRITE_SHARE
     recent = before is not None and 0 <= read_at - before <= rewrite_after
-    known = probe.verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     labels = {
         names.LABEL_VALIDATED_AT: str(before if recent else read_at),
-        names.LABEL_HEALTH: probe.verdict.value if known else "",
+        names.LABEL_HEALTH: context.verdict.value if context.verdict in BEST_FIRST else "",
         names.LABEL_THROTTLED: gates.throttled_label(status),
         names.LABEL_PSU: status.psu,
     }
     return {key: value for key, value in labels.items() if value}
-
-
-def _condition(context: Context, status: ReportStatus) -> tuple[str, str, str]:
-    """Status, reason and message of the condition GPUValidated; all empty before the first run."""
-    probe = status.probe(names.PROBE_HEALTH)
-    last = probe.last_run
-    if Probe.HEALTH in context.stale:
-        message = f"last read at {probe.read_at}"
-        if last is not None and last.outcome is not Outcome.READ:
-            message += f"; since then {last.reason}: {last.message}"
-        return "Unknown", Reason.STALE, message
-    if last is None:
-        return "", "", ""
-    if not probe.read_at:
-        return "Unknown", Reason.NOT_YET_VALIDATED, f"{last.reason}: {last.message}"
-    match context.verdict:
-        case Verdict.PASS:
-            return "True", Reason.VALIDATED, probe.summary
-        case Verdict.WARN:
-            return "True", Reason.WARNINGS, probe.summary
-        case Verdict.FAIL:
-            return "False", Reason.FAULTS_FOUND, probe.summary
-    return "Unknown", Reason.NOT_YET_VALIDATED, probe.summary
 
 
 def _passed_at(context: Context) -> str:

@@ -43,6 +43,11 @@ GATES: dict[str, Gate] = {entry.code: entry.gate for entry in CATALOGUE.values()
 PROBES: dict[str, Probe] = {entry.code: entry.probe for entry in CATALOGUE.values()}
 """The probe that answers for each finding; runs of another probe do not count for it."""
 GATES_OF_NCCL = frozenset(code for code in GATES if PROBES[code] is Probe.NCCL)
+GATES_OF_INTERCONNECT = frozenset(
+    code for code, gate in GATES.items() if gate.cause in (Cause.P2P, Cause.NVLINK, Cause.NCCL)
+)
+"""Gates of faults between GPUs: a bandwidth from before says nothing of them.  Low bandwidth is its own
+number, and none of these."""
 TITLES: dict[str, str] = {entry.code: entry.title for entry in CATALOGUE.values()}
 TAINT_KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
 TEMPERATURES = ("hot", "memory-hot")
