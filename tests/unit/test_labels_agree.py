@@ -94,20 +94,20 @@ def test_one_verdict_over_all_probes(health: Result, measured: Result, verdict: 
 
 
 @pytest.mark.parametrize(
-    ("report", "words"),
+    ("report", "parts"),
     [
         (MEASURED, ("OOMKilled", "pass")),
         (nccl_node().healthy(result=REFUSED), ("OOMKilled", "fail")),
         (NcclNode(name="node-1", uid="", resource_version="1", node_uid="node-1-uid"), ("Not read yet",)),
     ],
 )
-def test_an_unreadable_node_is_not_called_healthy(report: NcclNode, words: Any) -> None:
+def test_an_unreadable_node_is_not_called_healthy(report: NcclNode, parts: Any) -> None:
     """From the first failed run on, also once it is stale: the summary says why, and what was before."""
     lost = report.after(LOST, node=NODE, at=NOW + INTERVAL, nccl_image=IMAGE)
     for now in (NOW + INTERVAL, NOW + STALE + 1):
         summary = lost.seen(node=NODE, at=now, nccl_image=IMAGE).status.summary
         assert ": healthy" not in summary
-        assert all(word in summary for word in words), summary
+        assert all(part in summary for part in parts), summary
 
 
 def test_a_full_node_keeps_its_summary() -> None:
