@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, encode_message
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec, Requirement, Selector
+from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
 from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, stamp
+from nodegauge_operator.api.selector import Operator, Requirement, Selector
 from nodegauge_operator.core import desired_state
 from nodegauge_operator.core.context import Context, Snapshot
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, ProbeDefaults, Taint, Terminated
@@ -168,7 +169,7 @@ class APolicy(Policy, frozen=True, kw_only=True):
 
     def where(self, key: str, operator: str, *values: str) -> Self:
         """Selecting nodes by one expression."""
-        expression = Requirement(key=key, operator=operator, values=list(values))
+        expression = Requirement(key=key, operator=Operator(operator), values=list(values))
         return self.spec_with(node_selector=Selector(match_expressions=[expression]))
 
     def ranked(self, priority: int) -> Self:

@@ -73,6 +73,8 @@ class SteppedOperator:
         self.client = FakeClient(self.cluster, turn=self._turn)
         self.cache = Cache()
         self.woken: list[str] = []
+        self.policies_changed: list[bool] = []
+        """Of each watch event of a policy since the start: whether it changed which are in force."""
         self.inbox: list[tuple[str, str, Body]] = []
         """Watch events that have not been delivered."""
         self.metrics = Metrics()
@@ -89,7 +91,7 @@ class SteppedOperator:
                 wake=lambda *names: self.woken.extend(names),
                 pod_seen=lambda pod: self.woken.append(pod.node),
                 listed_by_watch=lambda uid: None,
-                policies_seen=lambda changed: None,
+                policies_seen=lambda changed: self.policies_changed.append(changed),
             )
         )
         self.cluster.subscribers.append(self._receive)

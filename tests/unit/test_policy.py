@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from nodegauge_operator.api.policy import Mode, PolicyInvalid, Selector, parse, ranked, seconds
+from nodegauge_operator.api.policy import Mode, PolicyInvalid, parse, ranked, seconds
+from nodegauge_operator.api.selector import Selector
 from support.objects import make_policy
 from support.properties import tried
 

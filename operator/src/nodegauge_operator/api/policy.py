@@ -16,6 +16,7 @@ from msgspec import Meta, Struct, field
 
 from nodegauge_judge import Cause, Thresholds
 from nodegauge_judge.nccl.expectations import Expectation
+from nodegauge_operator.api.selector import Selector
 
 DURATION = r"^([0-9]+(ms|s|m|h))+$"
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
@@ -48,41 +49,6 @@ class Mode(StrEnum):
 
     OBSERVE = "Observe"
     ENFORCE = "Enforce"
-
-
-class Requirement(Struct, frozen=True, rename="camel", kw_only=True):
-    """One expression of a label selector, as Kubernetes defines it."""
-
-    key: str
-    operator: str
-    values: list[str] = []
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """As apimachinery's labels.Selector: NotIn also matches a node that lacks the key."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value is not None and value in self.values
-            case "NotIn":
-                return value is None or value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-        return False
-
-
-class Selector(Struct, frozen=True, rename="camel", kw_only=True):
-    """A label selector over nodes; both parts must match; empty selects every node."""
-
-    match_labels: dict[str, str] = {}
-    match_expressions: list[Requirement] = []
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether every part of the selector holds for these labels."""
-        if any(labels.get(key) != value for key, value in self.match_labels.items()):
-            return False
-        return all(expression.matches(labels) for expression in self.match_expressions)
 
 
 class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
@@ -289,11 +255,45 @@ class Policy(Struct, frozen=True, kw_only=True):
 def ranked(policies: Iterable[Policy], labels: Mapping[str, str]) -> list[Policy]:
     """The policies that select a node with these labels; the first is in force (priority, then the name)."""
     selecting = [policy for policy in policies if policy.spec.node_selector.matches(labels)]
-    return sorted(selecting, key=lambda policy: (-policy.spec.priority, policy.name))
+    return sorted(selecting, key=lambda policy: rank_of(policy.name, policy.spec.priority))
+
+
+Rank = tuple[float, str]
+"""Of two policies that select a node, the one of lower rank is in force."""
+
+
+def rank_of(name: str, priority: float) -> Rank:
+    """By priority, then by name."""
+    return -priority, name
 
 
 class PolicyInvalid(Exception):
     """The spec cannot be read; the message names the field and what it should be."""
+
+
+class Unreadable(Struct, frozen=True, kw_only=True):
+    """What can be read of a policy that cannot be read: which nodes it selects, and how it ranks.
+
+    `selector` None: not even that.  Without a readable priority it ranks first.
+    """
+
+    rank: Rank
+    selector: Selector | None
+
+
+def readable_part(body: dict[str, Any]) -> Unreadable:
+    """What nodes have to know of a policy for which `parse` raised."""
+    spec, name = body.get("spec"), str(body["metadata"]["name"])
+    given: dict[str, Any] = spec if isinstance(spec, dict) else {}
+    try:
+        selector = msgspec.convert(given.get("nodeSelector"), Selector)
+    except msgspec.ValidationError:
+        selector = None
+    try:
+        priority: float = msgspec.convert(given.get("priority", 0), int)
+    except msgspec.ValidationError:
+        priority = float("inf")
+    return Unreadable(rank=rank_of(name, priority), selector=selector)
 
 
 def parse(body: dict[str, Any]) -> Policy:

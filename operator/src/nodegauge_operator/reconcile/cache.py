@@ -12,16 +12,25 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse, ranked
+from nodegauge_operator.api.policy import (
+    Policy,
+    PolicyInvalid,
+    Unreadable,
+    parse,
+    rank_of,
+    ranked,
+    readable_part,
+)
 from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core.model import NodeView, PodView
 
 
 class PolicyError(Struct, frozen=True, kw_only=True):
-    """Why a policy cannot be read, and the generation that has this error."""
+    """Why a policy cannot be read, the generation that has this error, and what can be read all the same."""
 
     generation: int
     message: str
+    readable: Unreadable
 
 
 class Cache:
@@ -93,6 +102,8 @@ class Cache:
         if before is not None and not _newer(report, before):
             return False
         self.reports[report.name] = report
+        if before is None or before.status.policy != report.status.policy:
+            self._policy_names.pop(report.name, None)
         self._changed(report.name)
         return True
 
@@ -102,6 +113,7 @@ class Cache:
         if known is None or known.uid != uid:
             return False
         del self.reports[name]
+        self._policy_names.pop(name, None)
         self._note_dropped(uid)
         self._changed(name)
         return True
@@ -142,19 +154,39 @@ class Cache:
         }
 
     def policy_of(self, node: NodeView) -> Policy | None:
-        """The policy in force on a node: highest priority, then by name; None outside the selector."""
+        """The policy in force on a node: highest priority, then by name.
+
+        None outside the selector, and where a policy that would come first cannot be read.
+        """
         if node.name in self.outside_selector:
             return None
         if node.name not in self._policy_names:
             chosen = ranked(self.policies.values(), node.labels)
-            self._policy_names[node.name] = chosen[0].name if chosen else None
+            found = chosen[0] if chosen and not self._has_unreadable(node, before=chosen[0]) else None
+            self._policy_names[node.name] = found.name if found else None
         name = self._policy_names[node.name]
         return self.policies.get(name) if name else None
+
+    def _has_unreadable(self, node: NodeView, *, before: Policy) -> bool:
+        """Whether the node belongs to a policy that cannot be read and ranks before this one.
+
+        If not even the selector can be read, the node's report names the policy that it followed.
+        """
+        report = self.reports.get(node.name)
+        followed = report.status.policy if report and report.node_uid == node.uid else ""
+        rank = rank_of(before.name, before.spec.priority)
+        for name, error in self.policy_errors.items():
+            selector = error.readable.selector
+            selected = name == followed if selector is None else selector.matches(node.labels)
+            if selected and name not in self.policies and error.readable.rank < rank:
+                return True
+        return False
 
     def put_policy(self, body: dict[str, object]) -> bool:
         """Keep a policy unless a newer one is known; whether the set of policies in force changed.
 
-        Of a policy that cannot be read the error is kept, and the last good version stays in force.
+        Of a policy that cannot be read the error is kept, and the last good version stays in force; without
+        one, its nodes have no policy.
         """
         metadata: dict[str, object] = body["metadata"]  # type: ignore[assignment]
         name, version = str(metadata["name"]), version_of(str(metadata.get("resourceVersion", "")))
@@ -166,8 +198,14 @@ class Cache:
             policy = parse(body)
         except PolicyInvalid as error:
             generation = int(str(metadata.get("generation", 0)))
-            self.policy_errors[name] = PolicyError(generation=generation, message=str(error))
-            return False
+            before, readable = self.policy_errors.get(name), readable_part(body)
+            self.policy_errors[name] = PolicyError(
+                generation=generation, message=str(error), readable=readable
+            )
+            changed = name not in self.policies and (before is None or before.readable != readable)
+            if changed:
+                self.policies_changed()
+            return changed
         self.policy_errors.pop(name, None)
         changed = self.policies.get(name) != policy
         self.policies[name] = policy
@@ -176,16 +214,16 @@ class Cache:
         return changed
 
     def drop_policy(self, name: str, *, version: str) -> bool:
-        """Forget a policy that was deleted at that resourceVersion; whether it was in force.
+        """Forget a policy that was deleted at that resourceVersion; whether nodes may follow another one now.
 
         A policy created under the same name since then is kept.
         """
         if version_of(version) < self.policy_versions.get(name, 0):
             return False
         self.policy_versions.pop(name, None)
-        self.policy_errors.pop(name, None)
         self.policy_status.pop(name, None)
-        known = self.policies.pop(name, None) is not None
+        known = self.policy_errors.pop(name, None) is not None
+        known = self.policies.pop(name, None) is not None or known
         self.policies_changed()
         return known
 

@@ -203,7 +203,11 @@ def _since(before: Condition, status: str, now: float) -> str:
 def _ready(cache: Cache, budget: GateBudget, name: str) -> State:
     policy, error = cache.policies.get(name), cache.policy_errors.get(name)
     if error is not None:
-        kept = " The last good version stays in force." if policy else " The policy is not in force."
+        kept = (
+            " The last good version stays in force."
+            if policy
+            else " The policy is not in force; nodes that it selects stay as they are."
+        )
         return "False", PolicyReason.INVALID, error.message[:800] + "." + kept
     selected = budget.counters.selected(name)
     if selected and policy and policy.paused:
