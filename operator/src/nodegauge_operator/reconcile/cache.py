@@ -162,8 +162,8 @@ class Cache:
             return None
         if node.name not in self._policy_names:
             chosen = ranked(self.policies.values(), node.labels)
-            found = chosen[0] if chosen and not self._has_unreadable(node, before=chosen[0]) else None
-            self._policy_names[node.name] = found.name if found else None
+            first = chosen[0] if chosen and not self._has_unreadable(node, before=chosen[0]) else None
+            self._policy_names[node.name] = first.name if first else None
         name = self._policy_names[node.name]
         return self.policies.get(name) if name else None
 
