@@ -6,14 +6,18 @@ import json
 
 import pytest
 
+from nodegauge_operator.names import NODE_TAINTS
 from support.chart import (
     COLLECTIONS,
     JOBS,
     KNOWN,
     NAMESPACE,
+    NODE,
+    PODS,
     VARIANTS,
     Helm,
     Installed,
+    component,
     events,
     left_behind,
     pods,
@@ -50,6 +54,10 @@ RIGHTS = [
     ("patch", "apps", "deployments", NAMESPACE, False),
 ]
 """Verb, group, resource, namespace, and whether the operator may do it."""
+
+
+OTHER = {"terminationGracePeriodSeconds": 0, "containers": [{"name": "a", "image": "localhost/a:1"}]}
+"""A pod that tolerates nothing."""
 
 
 def allowed(rest: Rest, account: str, question: tuple[str, str, str, str]) -> bool:
@@ -124,6 +132,25 @@ def test_the_operator_has_the_rights_that_it_needs_and_no_others(rest: Rest) -> 
             lambda q=question, w=wanted: allowed(rest, "ng-nodegauge", tuple(q)) is w,  # type: ignore[misc]
             what=f"{question} allowed: {wanted}",
         )
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("taint", NODE_TAINTS)
+def test_no_taint_of_ours_evicts_the_operator(rest: Rest, taint: str) -> None:
+    """NoExecute of our own evicts another pod from the operator's node, and the operator stays."""
+    other = {"metadata": {"name": "other"}, "spec": {"nodeName": NODE} | OTHER}
+    rest.create("/api/v1/namespaces/default/pods", other)
+    (operator,) = [p["metadata"]["uid"] for p in rest.get(PODS)["items"] if component(p) == "operator"]
+    rest.patch(f"/api/v1/nodes/{NODE}", {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}})
+    try:
+        wait_for(
+            lambda: not rest.get("/api/v1/namespaces/default/pods")["items"],
+            what="the eviction of the other pod",
+        )
+        left = [p["metadata"] for p in rest.get(PODS)["items"] if p["metadata"]["uid"] == operator]
+        assert [p.get("deletionTimestamp") for p in left] == [None]
+    finally:
+        rest.patch(f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}})
 
 
 @pytest.mark.usefixtures("installed")

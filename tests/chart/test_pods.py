@@ -9,6 +9,7 @@ from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.names import NODE_TAINTS
 from nodegauge_operator.settings import Settings, parse
 from support.chart import (
     ALL,
@@ -161,10 +162,24 @@ def test_every_pod_has_the_placement_values(helm: Helm) -> None:
     for pod in pods(helm.objects(ALL)).values():
         spec = pod["spec"]
         assert spec["nodeSelector"] == ALL["operator"]["nodeSelector"]
-        assert spec["tolerations"] == ALL["operator"]["tolerations"]
+        assert spec["tolerations"][-1:] == ALL["operator"]["tolerations"]
         assert spec["affinity"] == ALL["operator"]["affinity"]
         assert spec["priorityClassName"] == ALL["operator"]["priorityClassName"]
         assert spec["imagePullSecrets"] == [{"name": "registry-a"}, {"name": "registry-b"}]
+
+
+OURS = [{"key": key, "operator": "Exists"} for key in NODE_TAINTS]
+"""Tolerations of our own taints, whatever their effect."""
+
+
+@variants
+def test_no_taint_of_ours_keeps_the_operator_or_a_hook_away(helm: Helm, values: Object) -> None:
+    """Operator, hook pods and test tolerate each taint of nodegauge with any effect, without end.
+
+    Otherwise the operator could evict itself by NoExecute, and an uninstall's clean-up could not start.
+    """
+    for name, pod in pods(helm.objects(values)).items():
+        assert [t for t in pod["spec"].get("tolerations", []) if t in OURS] == OURS, name
 
 
 def test_one_operator_runs_at_a_time(helm: Helm) -> None:

@@ -47,6 +47,11 @@ WRONG: list[tuple[Any, ...]] = [
     ),
     ("/probe/tolerations", [{"key": "a", "effect": "noschedule"}], "/probe/tolerations/0/effect"),
     ("/probe/tolerations", [{"value": "a"}], "/probe/tolerations/0"),
+    (
+        "/operator/tolerations",
+        [{"key": "a"}, {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+        "/operator/tolerations/1",
+    ),
     ("/probe/tolerations", [{"key": "a", "operator": "Exists", "value": "b"}], "/probe/tolerations/0/value"),
     ("/operator/affinity", {"nodeaffinity": {}}),
     ("/operator/priorityClassName", "High!"),

@@ -168,10 +168,14 @@ imagePullSecrets:
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.operator.tolerations }}
 tolerations:
+  # Our own taints, whatever their effect: NoExecute must not evict who would remove it.
+  {{- range list "throttled" "unhealthy" "unvalidated" }}
+  - {key: nodegauge.dev/{{ . }}, operator: Exists}
+  {{- end }}
+  {{- with .Values.operator.tolerations }}
   {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- end }}
 {{- with .Values.operator.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
