@@ -85,6 +85,22 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("hysteresis.relapseWindow", "1y", "write for example 168h"),
     ("labels.interconnectKey", "nodegauge.dev/x", "a key of your own"),
     ("labels.interconnectKey", "a.kubernetes.io/x", "a key of your own"),
+    ("labels.interconnectKey", "nvidia.com/gpu.product", "a key of your own"),
+    ("labels.interconnectKey", "feature.nvidia.com/x", "a key of your own"),
+    ("labels.interconnectKey", "node.cluster.x-k8s.io/x", "a key of your own"),
+    ("labels.interconnectKey", "gpu", "write another key"),
+    (
+        "nodeSelector.matchExpressions",
+        [{"key": "interconnect", "operator": "Exists"}],
+        "write another key",
+        "labels.interconnectKey",
+    ),
+    ("nodeSelector.matchLabels", {"nodegauge.dev/health": "pass"}, "write another label key"),
+    (
+        "nodeSelector.matchExpressions",
+        [{"key": "nodegauge.dev/health", "operator": "Exists"}],
+        "write another label key",
+    ),
     ("labels.interconnectKey", "not a key", "prefix.example.com/name"),
     ("nodeSelector.matchLabels", {"a b": "c"}, "prefix.example.com/name"),
     (

@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from nodegauge_judge import Cause, Thresholds
 from nodegauge_judge.nccl.expectations import Expectation
-from nodegauge_operator.api.selector import Selector
+from nodegauge_operator.api.selector import Selector, key_problem
 
 DURATION = r"^([0-9]+(ms|s|m|h))+$"
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
@@ -267,6 +268,12 @@ def rank_of(name: str, priority: float) -> Rank:
     return -priority, name
 
 
+def without_key(policy: Policy) -> Policy:
+    """The same policy without a short label key."""
+    spec = policy.spec
+    return replace(policy, spec=replace(spec, labels=replace(spec.labels, interconnect_key="")))
+
+
 class PolicyInvalid(Exception):
     """The spec cannot be read; the message names the field and what it should be."""
 
@@ -307,6 +314,18 @@ def parse(body: dict[str, Any]) -> Policy:
         spec = msgspec.convert(body.get("spec", {}), PolicySpec)
     except msgspec.ValidationError as error:
         raise PolicyInvalid(str(error).replace("`$", "`spec")) from None
+    _check_images(spec)
+    if problem := key_problem(spec.node_selector, short_key=spec.labels.interconnect_key):
+        raise PolicyInvalid(problem)
+    return Policy(
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        generation=int(metadata.get("generation", 0)),
+        spec=spec,
+    )
+
+
+def _check_images(spec: PolicySpec) -> None:
     images = {"image": spec.pod_template.image, "ncclImage": spec.pod_template.nccl_image}
     for name, image in images.items():
         if image and not names_registry(image):
@@ -314,9 +333,3 @@ def parse(body: dict[str, Any]) -> Policy:
                 f"{image!r} names no registry: write its registry too, such as registry.example.com/{image} "
                 f"- at `spec.podTemplate.{name}`"
             )
-    return Policy(
-        name=metadata["name"],
-        uid=metadata.get("uid", ""),
-        generation=int(metadata.get("generation", 0)),
-        spec=spec,
-    )

@@ -6,10 +6,16 @@ would give its nodes to another policy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct
+
+from nodegauge_operator import names
+
+RESERVED = re.compile(r"([^/]*[.])?(nodegauge[.]dev|kubernetes[.]io|(x-)?k8s[.]io|nvidia[.]com)/")
+"""Label keys that other controllers write: Kubernetes, its projects, and NVIDIA's operators."""
 
 
 class Operator(StrEnum):
@@ -48,8 +54,38 @@ class Selector(Struct, frozen=True, rename="camel", kw_only=True):
     match_labels: dict[str, str] = {}
     match_expressions: list[Requirement] = []
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """The label keys that decide."""
+        return frozenset({*self.match_labels, *(expression.key for expression in self.match_expressions)})
+
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether every part of the selector holds for these labels."""
         if any(labels.get(key) != value for key, value in self.match_labels.items()):
             return False
         return all(expression.matches(labels) for expression in self.match_expressions)
+
+
+def key_problem(selector: Selector, *, short_key: str) -> str:
+    """What is wrong with the keys of a policy's labels, with the field; empty for nothing.
+
+    Such a label would come and go for ever: two controllers write it, or it decides which policy writes it.
+    """
+    at_key, keys = "at `spec.labels.interconnectKey`", selector.keys
+    if RESERVED.match(short_key):
+        return (
+            f"{short_key!r} is under a domain whose labels other controllers write: write a key of your own, "
+            f"or leave it empty for no short key - {at_key}"
+        )
+    if short_key in keys:
+        return (
+            f"nodeSelector selects nodes by {short_key!r}, which this policy would write and remove: write "
+            f"another key, or leave it empty for no short key - {at_key}"
+        )
+    ours = [key for key in keys if key.startswith(names.PREFIX)]
+    if ours:
+        return (
+            f"{min(ours)!r} is under {names.PREFIX}, whose labels come and go with readings: write "
+            "another label key - at `spec.nodeSelector`"
+        )
+    return ""

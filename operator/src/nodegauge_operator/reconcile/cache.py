@@ -20,6 +20,7 @@ from nodegauge_operator.api.policy import (
     rank_of,
     ranked,
     readable_part,
+    without_key,
 )
 from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core.model import NodeView, PodView
@@ -53,6 +54,10 @@ class Cache:
         self._pods: dict[str, dict[str, PodView]] = {}
         self._policy_names: dict[str, str | None] = {}
         """Node to the policy in force there, as far as it was asked for since the last change."""
+        self._in_force: dict[str, Policy] = {}
+        """The policies as they apply to nodes, since the last change; see `in_force`."""
+        self._selecting: dict[str, str] = {}
+        """Label key to the first policy that selects nodes by it."""
         self._subscribers: list[set[str]] = []
 
     def subscribe(self) -> set[str]:
@@ -165,7 +170,29 @@ class Cache:
             first = chosen[0] if chosen and not self._has_unreadable(node, before=chosen[0]) else None
             self._policy_names[node.name] = first.name if first else None
         name = self._policy_names[node.name]
-        return self.policies.get(name) if name else None
+        return self.in_force().get(name) if name else None
+
+    def in_force(self) -> dict[str, Policy]:
+        """The policies that can be read, as they apply to nodes: without a short label key by which another
+        policy selects nodes.  That label would pass its node to and fro between the two for ever."""
+        if not self._in_force and self.policies:
+            self._selecting = {
+                key: name
+                for name, policy in sorted(self.policies.items(), reverse=True)
+                for key in policy.spec.node_selector.keys
+            }
+            self._in_force = {
+                name: without_key(policy)
+                if policy.spec.labels.interconnect_key in self._selecting
+                else policy
+                for name, policy in self.policies.items()
+            }
+        return self._in_force
+
+    def selecting_by_its_key(self, policy: Policy) -> str:
+        """The first policy that selects nodes by the short key of this one; empty for none."""
+        self.in_force()
+        return self._selecting.get(policy.spec.labels.interconnect_key, "")
 
     def _has_unreadable(self, node: NodeView, *, before: Policy) -> bool:
         """Whether the node belongs to a policy that cannot be read and ranks before this one.
@@ -230,6 +257,7 @@ class Cache:
     def policies_changed(self) -> None:
         """Forget which policy is in force on which node."""
         self._policy_names.clear()
+        self._in_force, self._selecting = {}, {}
         self.epoch += 1
 
     def known_names(self) -> set[str]:

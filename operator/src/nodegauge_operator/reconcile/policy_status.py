@@ -209,6 +209,13 @@ def _ready(cache: Cache, budget: GateBudget, name: str) -> State:
             else " The policy is not in force; nodes that it selects stay as they are."
         )
         return "False", PolicyReason.INVALID, error.message[:800] + "." + kept
+    if policy and (other := cache.selecting_by_its_key(policy)):
+        key = policy.spec.labels.interconnect_key
+        message = (
+            f"spec.labels.interconnectKey: policy {other} selects nodes by the label {key}, which this one "
+            "would write and remove: write another key, or leave it empty. It is in force without the label."
+        )
+        return "False", PolicyReason.INVALID, message
     selected = budget.counters.selected(name)
     if selected and policy and policy.paused:
         message = (
