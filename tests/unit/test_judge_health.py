@@ -23,6 +23,7 @@ from nodegauge_judge import (
     judge_health,
 )
 from nodegauge_judge.health import MATRIX_LIMIT
+from nodegauge_judge.rule import filled
 from support.judge_results import LOST, codes, only
 
 HOT = Temperature(gpu=84, gpu_max=85)
@@ -196,4 +197,6 @@ def test_findings_of_a_node_where_everything_is_wrong_stay_readable() -> None:
     assert len(msgspec.json.encode(findings)) < 4096
     for finding in findings:
         assert len(finding.message) < 600
-        assert finding.message.endswith(f"Next: {CATALOGUE[finding.code].next_step}")  # type: ignore[index]
+        rule = CATALOGUE[finding.code]
+        step = filled(rule.next_step, gpus=finding.gpus, evidence=finding.evidence)
+        assert finding.message.endswith(f"Next: {step}")

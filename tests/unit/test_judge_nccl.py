@@ -11,6 +11,7 @@ from nodegauge_contract import ArmName, Problem, Result, Unavailable
 from nodegauge_judge import CATALOGUE, Answer, NodeFacts, Severity, Sharing, Verdict, judge_health
 from nodegauge_judge.nccl.judge import NCCL_RULES, judge_nccl
 from nodegauge_judge.nccl.measurement import Agreement
+from nodegauge_judge.rule import filled
 from support.nccl_results import GIB, MIB, codes, finding
 
 
@@ -43,7 +44,8 @@ def test_every_finding_names_the_next_step() -> None:
     findings = judge_nccl(nccl.changed(worst, expected=9, cut=["x"])).findings
     assert len(findings) > 3
     for one in findings:
-        assert one.message.endswith(f"Next: {CATALOGUE[one.code].next_step}")
+        step = filled(CATALOGUE[one.code].next_step, gpus=one.gpus, evidence=one.evidence)
+        assert one.message.endswith(f"Next: {step}")
         assert one.severity in CATALOGUE[one.code].when
     order = [Severity.FAIL, Severity.WARN, Severity.INFO]
     assert [one.severity for one in findings] == sorted((one.severity for one in findings), key=order.index)

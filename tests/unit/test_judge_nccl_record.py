@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import NOT_READ, ArmName, Phase, Result
-from nodegauge_judge import Answer, NodeFacts, Severity, Sharing, Thresholds, Verdict
+from nodegauge_judge import Answer, GpuIdentity, NodeFacts, Severity, Sharing, Thresholds, Verdict
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import RECORD_LIMIT, Agreement, Measurement, NcclJudgement
@@ -179,7 +179,7 @@ def test_a_record_fits_and_keeps_the_numbers_of_labels(count: int, message: str)
     """The 2 KiB of a report hold what labels and floors are made of, whatever else a run reports."""
     judgement = judge_nccl(large(count, message=message))
     assert len(judgement.record.encode()) <= RECORD_LIMIT
-    assert regrade(judgement.record) == judgement
+    assert regrade(judgement.record, known=named(judgement)) == judgement
     assert judgement.busbw == {"all_reduce": 123, "all_gather": 111, "reduce_scatter": 111}
     assert judgement.p2p_off is not None
 
@@ -230,6 +230,11 @@ def outcomes(draw: st.DrawFn) -> Result:
     return nccl.changed(result, arms=[arm for arm in arms if draw(st.integers(0, 4))])
 
 
+def named(judgement: NcclJudgement) -> list[GpuIdentity]:
+    """What a report knows of the GPUs beside the record, which has no room for their UUIDs."""
+    return [gpu for finding in judgement.locations for gpu in finding.gpus]
+
+
 def check(judgement: NcclJudgement, *, node: NodeFacts | None = None) -> None:
     """What is true of every judgement; a readable one is the same from its record."""
     assert len(judgement.record.encode()) <= RECORD_LIMIT
@@ -238,7 +243,7 @@ def check(judgement: NcclJudgement, *, node: NodeFacts | None = None) -> None:
     assert judgement.summary.isprintable()
     assert all(len(finding.message) < 1500 for finding in judgement.findings)
     if judgement.readable:
-        assert regrade(judgement.record, node=node) == judgement
+        assert regrade(judgement.record, node=node, known=named(judgement)) == judgement
     else:
         assert judgement.reason.isalnum()
     if judgement.agreement is not Agreement.UNSURE:

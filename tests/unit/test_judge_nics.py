@@ -143,7 +143,7 @@ def test_a_port_below_three_of_its_kind_that_agree_warns(rates: list[int], expec
     assert codes(judgement) == expected
     if expected:
         assert "100 Gb/s; " in only(judgement).message
-        assert only(judgement).evidence == {"rate_gbps": 100, "expected_gbps": 400}
+        assert only(judgement).evidence.items() >= {"rate_gbps": 100, "expected_gbps": 400}.items()
 
 
 def test_a_port_that_became_slower_warns_until_it_is_forgotten() -> None:

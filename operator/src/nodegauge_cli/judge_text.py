@@ -27,8 +27,10 @@ from nodegauge_judge import (
     Severity,
     Verdict,
 )
+from nodegauge_judge.identity import lines
 from nodegauge_judge.nccl.grading import size_text
 from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement, NcclJudgement
+from nodegauge_judge.rule import measured
 
 _VERDICTS = {
     Verdict.PASS: "bold green",
@@ -54,7 +56,7 @@ def show_health(result: Result, judgement: Judgement, *, console: Console | None
     console = console or _console()
     with console.capture() as captured:
         console.print(_health_head(result, judgement))
-        _print_findings(console, judgement.findings)
+        _print_findings(console, judgement.findings, node=result.node)
         if judgement.matrix:
             console.print()
             for line in judgement.matrix.splitlines():
@@ -68,7 +70,7 @@ def show_nccl(judgement: NcclJudgement, *, node: str = "", console: Console | No
     measurement = Measurement.decode(judgement.record)
     with console.capture() as captured:
         console.print(_nccl_head(judgement, measurement, node))
-        _print_findings(console, judgement.findings)
+        _print_findings(console, judgement.findings, node=node)
         if measurement is not None and any(arm.cells for arm in measurement.arms):
             console.print()
             console.print(_cells(measurement))
@@ -178,34 +180,35 @@ def _taint(gate: Gate, code: str) -> str:
     return f"{gate.kind.value}={gate.cause.value} after {runs} ({code})"
 
 
-def _print_findings(console: Console, findings: Iterable[Finding]) -> None:
+def _print_findings(console: Console, findings: Iterable[Finding], *, node: str) -> None:
     """Every finding; the steps of a code are printed once."""
     printed: set[str] = set()
     for finding in findings:
         console.print()
-        console.print(_finding(finding, steps=finding.code not in printed))
+        console.print(_finding(finding, node=node, steps=finding.code not in printed))
         printed.add(finding.code)
 
 
-def _finding(finding: Finding, *, steps: bool) -> Table:
-    entry = CATALOGUE[finding.code]
+def _finding(finding: Finding, *, node: str, steps: bool) -> Table:
     table = _grid()
     title = Text.assemble((finding.code, "bold"), "  ", _printable(finding.subject))
     table.add_row(Text(finding.severity.value, _SEVERITIES[finding.severity]), title)
-    message = finding.message.removesuffix(f" Next: {entry.next_step}")
-    table.add_row("", _printable(message))
+    table.add_row("", _printable(measured(finding)))
+    for gpu in lines(finding):
+        table.add_row("", _printable(gpu))
     if also := finding.evidence.get("also"):
         table.add_row("", _printable(f"Also: {also}."))
-    table.add_row("", _steps(entry.way_out) if steps else Text("What to do: see above."))
+    way_out = CATALOGUE[finding.code].steps(finding, node=node)
+    table.add_row("", _steps(way_out) if steps else Text("What to do: see above."))
     return table
 
 
-def _steps(steps: tuple[str, ...]) -> Table:
+def _steps(steps: list[str]) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for number, step in enumerate(steps, 1):
-        table.add_row(f"{number}.", Text(step))
+        table.add_row(f"{number}.", Text(_printable(step)))
     return table
 
 

@@ -10,7 +10,7 @@ from nodegauge_contract import Gpu, Result, Unavailable
 from nodegauge_contract.nvlink import Lanes, lanes
 from nodegauge_judge.history import growth
 from nodegauge_judge.history.model import GpuHistory, History, keys
-from nodegauge_judge.model import NodeFacts, Scalar, Severity
+from nodegauge_judge.model import GpuIdentity, NodeFacts, Scalar, Severity
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Observation, Rule
 from nodegauge_judge.thresholds import Thresholds
@@ -85,22 +85,64 @@ def full_name(gpu: Gpu) -> str:
     return f"{short_name(gpu)} ({clip(gpu.pci)})" if isinstance(gpu.pci, str) else short_name(gpu)
 
 
+def identity(gpu: Gpu) -> GpuIdentity:
+    """What names this GPU."""
+    return GpuIdentity(index=gpu.index, uuid=text(gpu.uuid), serial=text(gpu.serial), pci=text(gpu.pci))
+
+
+def gpu_named(name: str) -> GpuIdentity:
+    """The GPU that `full_name` has named, or the one with this UUID or start of one."""
+    index, _, pci = name.removeprefix("GPU ").rstrip(")").partition(" (")
+    if name.startswith("GPU ") and index.isascii() and index.isdigit():
+        return GpuIdentity(index=int(index[:9]), pci=pci)
+    return GpuIdentity(uuid=name)
+
+
 def links_in_words(count: int) -> str:
     """`1 NVLink`, `18 NVLinks`."""
     return f"{count} NVLink{'' if count == 1 else 's'}"
 
 
 def of_gpu(
-    gpu: Gpu, severity: Severity, message: str, evidence: dict[str, Scalar], *, weight: float = 0.0
+    gpu: Gpu,
+    severity: Severity,
+    message: str,
+    evidence: dict[str, Scalar],
+    *,
+    weight: float = 0.0,
+    part: str = "",
 ) -> Observation:
-    """An observation about one GPU."""
+    """An observation about one GPU, or about a part of it, such as `fan 1`."""
+    of_part = f" {part}" if part else ""
     return Observation(
         severity=severity,
-        location=full_name(gpu),
-        short=short_name(gpu),
+        location=f"{full_name(gpu)}{of_part}",
+        short=f"{short_name(gpu)}{of_part}",
         message=message,
         evidence=evidence,
         weight=weight,
+        gpus=(identity(gpu),),
+    )
+
+
+def of_pair(
+    a: Gpu,
+    b: Gpu,
+    severity: Severity,
+    message: str,
+    evidence: dict[str, Scalar],
+    *,
+    weight: float = 0.0,
+) -> Observation:
+    """An observation about two GPUs, or what joins them."""
+    return Observation(
+        severity=severity,
+        location=f"{full_name(a)} - {full_name(b)}",
+        short=f"{a.index}-{b.index}",
+        message=message,
+        evidence=evidence,
+        weight=weight,
+        gpus=(identity(a), identity(b)),
     )
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -13,15 +14,17 @@ from nodegauge_contract import Gpu, Result
 from nodegauge_contract.matrix import render
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import gate_answers, load
-from nodegauge_judge.case import Case, HealthRule, text
+from nodegauge_judge.case import Case, HealthRule, identity, text
 from nodegauge_judge.history.model import History
 from nodegauge_judge.history.update import remember
+from nodegauge_judge.identity import identified, subject
 from nodegauge_judge.interconnect import classify
 from nodegauge_judge.interconnect.nvlink_state import pasted_evidence, without_table
 from nodegauge_judge.model import (
     Answer,
     Finding,
     GpuBrief,
+    GpuIdentity,
     Interconnect,
     InterconnectClass,
     Judgement,
@@ -31,7 +34,7 @@ from nodegauge_judge.model import (
     Verdict,
 )
 from nodegauge_judge.peers import Peers, no_peers
-from nodegauge_judge.rule import Effect
+from nodegauge_judge.rule import Effect, measured
 from nodegauge_judge.rules import HEALTH_RULES, clocks, sensors, thermal
 from nodegauge_judge.thresholds import Thresholds
 
@@ -59,10 +62,12 @@ def judge_health(
     node: NodeFacts | None = None,
     interval: float = INTERVAL,
     peers: Peers = no_peers,
+    known: Sequence[GpuIdentity] = (),
 ) -> Judgement:
     """What `result` says about its node, given the policy's `thresholds`, the node's history and its facts.
 
-    `peers`: the SM clocks at which comparable nodes work (`Judgement.clock` of theirs).
+    `peers`: the SM clocks at which comparable nodes work (`Judgement.clock` of theirs); `known`: the GPUs
+    that the node had before, for the name of one that is lost.
 
     `interval`: the policy's seconds between two runs; counters are not judged over more than two intervals.
     """
@@ -74,8 +79,12 @@ def judge_health(
         interval=interval,
         peers=peers,
     )
-    observed = [_sourced(finding, result) for rule in HEALTH_RULES for finding in rule.findings(case)]
-    findings = sorted(observed, key=lambda finding: _WORST_FIRST[finding.severity])
+    observed = [(rule, list(rule.check(case))) for rule in HEALTH_RULES]
+    gpus = [*(identity(gpu) for gpu in result.gpus), *known]
+    findings = _worst_first(
+        (finding for rule, seen in observed for finding in rule.summed_up(seen)), result, gpus
+    )
+    locations = _worst_first((rule.located(one) for rule, seen in observed for one in seen), result, gpus)
     verdict = _verdict(case, findings)
     readable = verdict is not Verdict.UNKNOWN
     interconnect = classify.decide(case)
@@ -97,7 +106,14 @@ def judge_health(
         load=load.of_node(case),
         psu=_power_supply(case, findings) if readable else None,
         clock=clocks.of_node(case) if readable else None,
+        locations=locations,
     )
+
+
+def _worst_first(findings: Iterable[Finding], result: Result, known: Sequence[GpuIdentity]) -> list[Finding]:
+    """The findings with all that is known of their GPUs, in order of severity."""
+    complete = identified((_sourced(finding, result) for finding in findings), known)
+    return sorted(complete, key=lambda finding: _WORST_FIRST[finding.severity])
 
 
 def _sourced(finding: Finding, result: Result) -> Finding:
@@ -149,7 +165,7 @@ def _summary(
         healthy = "nothing wrong in the pasted text" if case.result.probe == PASTED else "healthy"
         return _sentence(f"{node}{healthy}{_interconnect_text(interconnect)}")
     first, rest = listed[0], len(listed) - 1
-    location = "" if first.subject == "node" else f": {first.subject}"
+    location = "" if first.subject == "node" else f": {subject(first)}"
     more = f"; {rest} more finding{'s' if rest > 1 else ''}" if rest else ""
     return _sentence(f"{node}{_RULES[first.code].title}{location} [{first.code}]{more}")
 
@@ -159,7 +175,7 @@ def _why_unjudged(findings: list[Finding]) -> str:
     for finding in findings:
         rule = _RULES[finding.code]
         if rule.effect is Effect.UNJUDGED:
-            message = finding.message.removesuffix(f" Next: {rule.next_step}").removesuffix(".")
+            message = measured(finding).removesuffix(".")
             location = "" if finding.subject == "node" else f"{finding.subject}: "
             return f"{location}{message[0].lower()}{message[1:]} [{finding.code}]"
     return "nothing was readable"
@@ -197,8 +213,9 @@ def _brief(gpu: Gpu, thresholds: Thresholds) -> GpuBrief:
     return GpuBrief(
         index=gpu.index,
         uuid=text(gpu.uuid),
-        name=text(gpu.name),
+        serial=text(gpu.serial),
         pci=text(gpu.pci),
+        name=text(gpu.name),
         celsius=None if celsius is None else round(celsius),
         band="" if celsius is None else thermal.band(celsius, thresholds),
     )

@@ -39,16 +39,28 @@ class Severity(StrEnum):
     FAIL = "fail"
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class GpuIdentity(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What names one GPU: its index in nvidia-smi, UUID, the board's serial number (which a replacement
+    needs) and PCI address.  What is unknown is left out."""
+
+    index: int | None = None
+    uuid: str = ""
+    serial: str = ""
+    pci: str = ""
+
+
+class Finding(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One judged fact.  `code` is that of its rule; `evidence` holds the numbers behind it, units in the
     names.  There is one finding per code and severity: `subject` names the worst location and how many more
-    there are, `message` gives the measurement, its limit and the next step."""
+    there are, `message` gives the measurement, its limit and the next step.  `gpus`: the GPUs of the worst
+    location (two for a pair; none if it is about no GPU in particular)."""
 
     code: str
     severity: Severity
     subject: str
     message: str
     evidence: dict[str, Scalar] = {}
+    gpus: list[GpuIdentity] = []
 
 
 class Answer(StrEnum):
@@ -157,14 +169,12 @@ class Interconnect(Struct, frozen=True, rename="camel", kw_only=True):
     message: str = ""
 
 
-class GpuBrief(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class GpuBrief(GpuIdentity, frozen=True, omit_defaults=True, kw_only=True):
     """One GPU in a line; an unreadable value is an empty text and left out in JSON.  `band`: the name of its
     temperature's band (excellent, good, warm, throttling-likely), for information."""
 
     index: int
-    uuid: str = ""
     name: str = ""
-    pci: str = ""
     celsius: int | None = None
     band: str = ""
 
@@ -217,8 +227,9 @@ class NodeClock(Struct, frozen=True, kw_only=True):
 class Judgement(Struct, frozen=True, kw_only=True):
     """All that one result says about a node.
 
-    `readable`: the verdict is pass, warn or fail.  `summary`: one sentence.  `matrix`: the text that
-    `nvidia-smi topo -m` would print, empty if nothing was read.  `history`: what the next judgement needs of
+    `readable`: the verdict is pass, warn or fail.  `summary`: one sentence.  `findings`: one per code and
+    severity; `locations`: the same, one per location.  `matrix`: the text that `nvidia-smi topo -m` would
+    print, empty if nothing was read.  `history`: what the next judgement needs of
     this one.  `answers`: by code, for every rule with a gate; empty if not readable.  `psu`: None for
     "unknown".  `clock`: None if no GPU worked, or a reason set the clocks.
     """
@@ -237,3 +248,4 @@ class Judgement(Struct, frozen=True, kw_only=True):
     load: Load = Load.UNKNOWN
     psu: Psu | None = None
     clock: NodeClock | None = None
+    locations: list[Finding] = []

@@ -7,16 +7,27 @@ follow from the rules in `rules`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from nodegauge_judge.model import Answer, Finding, Gate, Judged, Scalar, Severity
+from nodegauge_judge.model import Answer, Finding, Gate, GpuIdentity, Judged, Scalar, Severity
 
 NAMES_LIMIT = 16
 """Locations after the worst that the evidence lists by name; the rest is a number."""
+
+NEXT = " Next: "
+"""Between what a message measured and what to do."""
+PLACEHOLDERS = ("INDEX", "OTHER", "ADDRESS", "SLOT", "DEVICE", "PORT", "DEFAULT_WATTS", "NODE")
+"""Words of a command that stand for a value: the GPU's index and that of the second one of a pair, its PCI
+address and its slot (the address without the function, as the driver logs it), an RDMA device, its port."""
+_PLACEHOLDER = re.compile(rf"\b(?:{'|'.join(PLACEHOLDERS)})\b")
+_OPTIONAL = re.compile(r" (?:-i|-s|-pl) (?:INDEX|OTHER|ADDRESS)|\.\*SLOT")
+"""Parts of a command that are left out where their value is unknown: it then shows every GPU."""
 
 Input = TypeVar("Input")
 
@@ -38,7 +49,7 @@ class Effect(StrEnum):
 
 class Observation(Struct, frozen=True, kw_only=True):
     """One location where a rule applies: `location` in full, `short` for lists; the largest `weight` is the
-    worst."""
+    worst.  `gpus`: the GPUs that it is about."""
 
     severity: Severity
     location: str
@@ -46,6 +57,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     message: str
     evidence: dict[str, Scalar]
     weight: float = 0.0
+    gpus: tuple[GpuIdentity, ...] = ()
 
 
 class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
@@ -53,7 +65,8 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
 
     `code` is stable: reports, metrics and alerts contain it.  `title` says what is wrong in a few words,
     `when` what raises each severity, `next_step` the first thing to do, `way_out` every step in order
-    (commands in backquotes).  A code that no rule has cannot be reported.
+    (commands in backquotes, with `PLACEHOLDERS` that a finding fills in).  A code that no rule has cannot be
+    reported.
 
     A rule with a `gate` has one of three ways to say what a run without a failure means for it:
     `readable` (was enough read to call the node good?), `answer_per_gpu` (for a rule that needs load: the
@@ -86,23 +99,66 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
         if self.effect is Effect.UNJUDGED and self.gate is not None:
             raise ValueError(f"{self.code}: missing data never changes a verdict, so it has no gate")
 
-    def findings(self, judged: Input) -> Iterator[Finding]:
+    def findings(self, judged: Input) -> list[Finding]:
+        """One finding per severity that occurs, worst first."""
+        return list(self.summed_up(list(self.check(judged))))
+
+    def summed_up(self, observations: Sequence[Observation]) -> Iterator[Finding]:
         """One finding per severity that occurs, worst first: it describes the worst location and names the
         others, so that a node with sixteen hot GPUs still fits into a report."""
-        observations = list(self.check(judged))
         for severity in (Severity.FAIL, Severity.WARN, Severity.INFO):
             alike = [one for one in observations if one.severity is severity]
             if not alike:
                 continue
             worst = max(alike, key=lambda one: one.weight)
             others = [one.short for one in alike if one is not worst]
-            yield Finding(
-                code=self.code,
-                severity=severity,
+            finding = self.located(worst)
+            yield replace(
+                finding,
                 subject=worst.location + (f" and {len(others)} more" if others else ""),
-                message=f"{worst.message} Next: {self.next_step}",
                 evidence=worst.evidence | ({"also": _names(others)} if others else {}),
             )
+
+    def located(self, one: Observation) -> Finding:
+        """The finding about one location alone."""
+        return Finding(
+            code=self.code,
+            severity=one.severity,
+            subject=one.location,
+            message=f"{one.message}{NEXT}{filled(self.next_step, gpus=one.gpus, evidence=one.evidence)}",
+            evidence=one.evidence,
+            gpus=list(one.gpus),
+        )
+
+    def steps(self, finding: Finding, *, node: str = "") -> list[str]:
+        """Every step, with the values of this finding."""
+        return [
+            filled(step, gpus=finding.gpus, evidence=finding.evidence, node=node) for step in self.way_out
+        ]
+
+
+def filled(text: str, *, gpus: Sequence[GpuIdentity], evidence: Mapping[str, Scalar], node: str = "") -> str:
+    """The text with the values of its placeholders."""
+    first, second = (*gpus, GpuIdentity(), GpuIdentity())[:2]
+    values = {name: evidence.get(name.lower()) for name in PLACEHOLDERS} | {
+        "INDEX": first.index,
+        "OTHER": second.index,
+        "ADDRESS": first.pci,
+        "SLOT": first.pci.rpartition(".")[0],
+        "NODE": node,
+    }
+    shown = {
+        name: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in values.items()
+        if value is not None and value != ""
+    }
+    text = _PLACEHOLDER.sub(lambda match: shown.get(match[0], match[0]), text)
+    return _OPTIONAL.sub("", text)
+
+
+def measured(finding: Finding) -> str:
+    """A finding's message without its next step."""
+    return finding.message.rpartition(NEXT)[0] or finding.message
 
 
 def _names(names: Sequence[str]) -> str:

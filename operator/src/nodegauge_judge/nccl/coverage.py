@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodegauge_contract import ArmName, ArmOutcome, Collective
-from nodegauge_judge.case import clip
+from nodegauge_judge.case import clip, gpu_named
 from nodegauge_judge.model import Scalar, Severity
 from nodegauge_judge.nccl.arm_outcomes import (
     ARMS,
@@ -42,7 +42,8 @@ def fewer_gpus(grading: Grading) -> Iterator[Observation]:
     if missing:
         evidence["missing"] = missing
     message = f"{measurement.ranks} of {expected} GPUs took part.{f' Missing: {missing}.' if missing else ''}"
-    yield of_node(Severity.WARN, message, evidence=evidence)
+    gpus = tuple(gpu_named(name) for name in measurement.missing)
+    yield of_node(Severity.WARN, message, evidence=evidence, gpus=gpus)
 
 
 def incomplete(grading: Grading) -> Iterator[Observation]:
@@ -117,7 +118,7 @@ FEWER_GPUS = NcclRule(
         "node of that size, and the labels show what they reach together."
     ),
     when={Severity.WARN: "fewer ranks than the node's capacity of nvidia.com/gpu"},
-    next_step="`kubectl describe node NODE`: allocatable below capacity means an unhealthy GPU.",
+    next_step="compare the node's allocatable and capacity of nvidia.com/gpu: less is an unhealthy GPU.",
     way_out=(
         "`kubectl describe node NODE` and the device plugin's log name the GPU that it calls unhealthy.",
         DRIVER_LOG,

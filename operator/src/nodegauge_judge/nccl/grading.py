@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from nodegauge_contract import ArmName, ArmOutcome, Collective, Phase
 from nodegauge_judge.case import clip
-from nodegauge_judge.model import NodeFacts, Scalar, Severity, Sharing
+from nodegauge_judge.model import GpuIdentity, NodeFacts, Scalar, Severity, Sharing
 from nodegauge_judge.nccl.floors import Criteria
 from nodegauge_judge.nccl.measurement import GIB, MIB, MeasuredArm, MeasuredCell, Measurement
 from nodegauge_judge.peers import Peers
@@ -209,6 +209,7 @@ def of_node(
     evidence: dict[str, Scalar],
     location: str = NODE,
     weight: float = 0.0,
+    gpus: tuple[GpuIdentity, ...] = (),
 ) -> Observation:
     """An observation about the whole node, or about the part of it named in `location`."""
     return Observation(
@@ -218,4 +219,5 @@ def of_node(
         message=message,
         evidence=evidence,
         weight=weight,
+        gpus=gpus,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nodegauge_contract import ArmName, Collective
-from nodegauge_judge.case import links_in_words
+from nodegauge_judge.case import gpu_named, links_in_words
 from nodegauge_judge.model import InterconnectClass, Scalar, Severity
 from nodegauge_judge.nccl.bandwidth import GradedCell, graded_cells
 from nodegauge_judge.nccl.grading import (
@@ -220,6 +220,7 @@ def _common_gpu(pairs: list[MeasuredPair]) -> str:
 
 def _slow_pair(grading: Grading, group: PairGroup, pair: MeasuredPair, *, common: str) -> Observation:
     floor, reason = _pair_floor(group, grading)
+    both = sorted((pair.source, pair.target))
     scope = f" {common} is in every slow pair." if common else ""
     if group.median_gbps < floor:
         scope += f" Half of the {group.count} measured directions reach at most "
@@ -234,8 +235,9 @@ def _slow_pair(grading: Grading, group: PairGroup, pair: MeasuredPair, *, common
             "nvlinks": group.nvlinks,
             "nvlink_gbps": group.nvlink_gbps or 0.0,
         },
-        location=" and ".join(sorted((pair.source, pair.target))),
+        location=" and ".join(both),
         weight=group.median_gbps - pair.gbps,
+        gpus=tuple(gpu_named(name) for name in both),
     )
 
 
@@ -289,9 +291,9 @@ PAIR_SLOW = NcclRule(
             "many NVLinks, or below `pairLinkShare` (default 0.5) of what its NVLinks carry"
         )
     },
-    next_step="run `nvidia-smi nvlink -e -i INDEX` for both GPUs: errors show the bad link.",
+    next_step="`nvidia-smi nvlink -e -i INDEX`, then `nvidia-smi nvlink -e -i OTHER`: errors name it.",
     way_out=(
-        "`nvidia-smi nvlink -s -i INDEX` and `nvidia-smi nvlink -e -i INDEX` for both GPUs. " + DRIVER_LOG,
+        "`nvidia-smi nvlink -e -i INDEX` and `nvidia-smi nvlink -e -i OTHER` count errors. " + DRIVER_LOG,
         "If one GPU is in every slow pair, suspect its board or bridge, not the other GPUs.",
         "Power off; reseat the bridge or the board. " + VENDOR,
     ),

@@ -7,15 +7,16 @@ the result or the text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import floor
 
 from msgspec.structs import replace
 
 from nodegauge_contract import Result, Skip
-from nodegauge_judge.case import clip
+from nodegauge_judge.case import clip, identity
 from nodegauge_judge.history.model import History
-from nodegauge_judge.model import Answer, Finding, NodeFacts, Severity, Verdict
+from nodegauge_judge.identity import identified, subject
+from nodegauge_judge.model import Answer, Finding, GpuIdentity, NodeFacts, Severity, Verdict
 from nodegauge_judge.nccl import arm_outcomes, bandwidth, coverage, gradability, interconnect_agreement, nvls
 from nodegauge_judge.nccl.expectations import Expectations
 from nodegauge_judge.nccl.extract import measure
@@ -74,12 +75,13 @@ def judge_nccl(
     node: NodeFacts | None = None,
     peers: Peers = no_peers,
     environment: Mapping[str, str] | None = None,
+    known: Sequence[GpuIdentity] = (),
 ) -> NcclJudgement:
     """The judgement of the NCCL run in `result`.
 
     `previous`: `record` of the previous judgement, kept if this run was skipped or has no result; `history`:
     the health probe's, which knows GPUs that are missing here; `environment`: the policy's NCCL variables
-    (P2P that they disable is no fault).
+    (P2P that they disable is no fault); `known`: the GPUs that the node had before.
     """
     criteria = Criteria(
         expectations=expectations or Expectations.default(), thresholds=thresholds or Thresholds()
@@ -97,7 +99,8 @@ def judge_nccl(
             last = None  # other GPUs or another NCCL: their runs are not comparable
     runs = _runs(measurement, last, limit=criteria.thresholds.busbw_disagreement)
     measurement = trimmed(replace(measurement, runs=runs))
-    return _grade(Grading.of(measurement, criteria=criteria, node=node, peers=peers))
+    gpus = [*(identity(gpu) for gpu in result.gpus), *known]
+    return _grade(Grading.of(measurement, criteria=criteria, node=node, peers=peers), gpus)
 
 
 def regrade(
@@ -107,8 +110,11 @@ def regrade(
     thresholds: Thresholds | None = None,
     node: NodeFacts | None = None,
     peers: Peers = no_peers,
+    known: Sequence[GpuIdentity] = (),
 ) -> NcclJudgement:
-    """The judgement of a record from a report; unknown if the text cannot be read."""
+    """The judgement of a record from a report; unknown if the text cannot be read.
+
+    `known`: the node's GPUs, which the record names by index and address alone."""
     measurement = Measurement.decode(record)
     if measurement is None:
         return _unreadable(
@@ -117,7 +123,8 @@ def regrade(
     criteria = Criteria(
         expectations=expectations or Expectations.default(), thresholds=thresholds or Thresholds()
     )
-    return _grade(Grading.of(trimmed(measurement), criteria=criteria, node=node or NodeFacts(), peers=peers))
+    graded = Grading.of(trimmed(measurement), criteria=criteria, node=node or NodeFacts(), peers=peers)
+    return _grade(graded, known)
 
 
 def _without_measurement(result: Result) -> NcclJudgement | None:
@@ -149,13 +156,17 @@ def _runs(
     }
 
 
-def _grade(grading: Grading) -> NcclJudgement:
+def _grade(grading: Grading, known: Sequence[GpuIdentity] = ()) -> NcclJudgement:
     measurement = grading.measurement
     several = measurement.nodes != 1
     rules = _ON_SEVERAL_NODES if several else NCCL_RULES
-    findings = sorted(
-        (finding for rule in rules for finding in rule.findings(grading)),
-        key=lambda finding: _WORST_FIRST[finding.severity],
+    observed = [(rule, list(rule.check(grading))) for rule in rules]
+    findings, locations = (
+        sorted(identified(some, known), key=lambda finding: _WORST_FIRST[finding.severity])
+        for some in (
+            (finding for rule, seen in observed for finding in rule.summed_up(seen)),
+            (rule.located(one) for rule, seen in observed for one in seen),
+        )
     )
     verdict = _verdict(grading, findings)
     readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
@@ -186,6 +197,7 @@ def _grade(grading: Grading) -> NcclJudgement:
         record=measurement.encode(),
         fingerprint=measurement.fingerprint,
         reason="" if readable else _reason(findings, several=several),
+        locations=locations,
     )
 
 
@@ -241,9 +253,9 @@ def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
     if serious:
         first, others = serious[0], len(serious) - 1
-        subject = "" if first.subject == "node" else f": {first.subject}"
+        location = "" if first.subject == "node" else f": {subject(first)}"
         more = f"; {others} more finding{'s' if others > 1 else ''}" if others else ""
-        return f"{machine}: {_RULES[first.code].title}{subject} [{first.code}]{more}."
+        return f"{machine}: {_RULES[first.code].title}{location} [{first.code}]{more}."
     if not grading.headlines and verdict is Verdict.UNKNOWN:
         return f"{machine}: nothing was measured that could be graded."
     numbers = ", ".join(f"{c.value} {gbps_text(one.gbps)}" for c, one in grading.headlines.items())

@@ -259,6 +259,7 @@ class NcclJudgement(Struct, frozen=True, kw_only=True):
     each gated finding of the NCCL probe.  `again`: another run should follow soon (a first run below the
     floor, runs that disagree, a first hang).  `record`: text for the report, which `regrade` reads.
     `fingerprint`: equal for comparable nodes.  `reason`: PascalCase, why the run was unreadable or skipped.
+    `locations`: the findings, one per location.
     """
 
     verdict: Verdict
@@ -276,3 +277,4 @@ class NcclJudgement(Struct, frozen=True, kw_only=True):
     record: str
     fingerprint: str
     reason: str = ""
+    locations: list[Finding] = []

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
-from nodegauge_judge.case import Case, HealthRule, number, of_gpu, text
+from nodegauge_judge.case import Case, HealthRule, identity, number, of_gpu, text
 from nodegauge_judge.history.model import ClockHistory
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, NodeClock, Severity
 from nodegauge_judge.peers import usual
@@ -87,6 +87,7 @@ def slow_clock(case: Case) -> Iterator[Observation]:
         f"{node.mhz / among.mhz:.0%}, below {limit:.0%}.",
         evidence={"sm_mhz": node.mhz, "usual_mhz": among.mhz, "nodes": among.nodes, "limit": limit},
         weight=1 - node.mhz / among.mhz,
+        gpus=tuple(identity(gpu) for n, gpu in enumerate(case.result.gpus) if _clock(case, n) is not None),
     )
 
 
@@ -279,7 +280,7 @@ RULES = (
         },
         next_step="compare `nvidia-smi -q -d CLOCK,PERFORMANCE -i INDEX` with a sibling's.",
         way_out=(
-            "`nvidia-smi -q -d CLOCK,PERFORMANCE` on the node: compare clocks, limits and reasons.",
+            "`nvidia-smi -q -d CLOCK,PERFORMANCE -i INDEX` on the node: compare clocks, limits and reasons.",
             "Locked clocks: `nvidia-smi -rgc -i INDEX` and `nvidia-smi -rac -i INDEX` unlock them.",
             REPORT,
             VENDOR,

@@ -117,7 +117,7 @@ RULES = (
         },
         next_step="drain the node and do what the driver asks for.",
         way_out=(
-            "`nvidia-smi -q | grep -i 'recovery action'` on the node names it.",
+            "`nvidia-smi -q -i INDEX | grep -i 'recovery action'` on the node names it.",
             DRAIN,
             "Reset: " + RESET[0].lower() + RESET[1:],
             "Reboot: `reboot`; a bus reset or system reboot may need a power cycle.",
@@ -143,7 +143,7 @@ RULES = (
             Severity.WARN: f"one of {_listed(Severity.WARN)}; or an Xid that is on neither list",
             Severity.FAIL: f"one of {_listed(Severity.FAIL)}",
         },
-        next_step="look it up in the kernel log: `dmesg | grep -i xid` on the node.",
+        next_step="look it up in the kernel log: `dmesg | grep -iE 'xid.*SLOT'` on the node.",
         way_out=(
             DRIVER_LOG + " It names the process and any other Xids.",
             "The evidence names NVIDIA's resolution bucket. Subcodes, and what NVIDIA advises in each: "

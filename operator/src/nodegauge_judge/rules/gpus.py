@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import visibility
-from nodegauge_judge.case import Case, HealthRule, clip, number, text
+from nodegauge_judge.case import Case, HealthRule, clip, gpu_named, number, text
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
 from nodegauge_judge.rules.reading import problem_check
@@ -48,6 +48,7 @@ def _fell_off_the_bus(case: Case) -> Observation:
         message=f"Seen earlier in this boot; NVML no longer lists it. Its place on the PCI bus is {state}.",
         evidence=evidence | ({"silent": clip(", ".join(silent))} if silent else {}),
         weight=count,
+        gpus=tuple(gpu_named(uuid) for uuid in gone),
     )
 
 
@@ -74,6 +75,7 @@ def _fewer_than_intended(case: Case) -> Observation:
         message=f"The policy expects {expected} GPUs, the driver lists {seen}{f' ({why})' if why else ''}.",
         evidence=evidence | {name: text for name, text in known.items() if text},
         weight=visibility.lost(case),
+        gpus=tuple(gpu_named(uuid) for uuid in gone),
     )
 
 
@@ -162,7 +164,7 @@ RULES = (
         title="a GPU reports a fault",
         meaning="The driver cannot use the GPU: its interrupts do not arrive, or its InfoROM is corrupted.",
         when="NVML answers IRQ_ISSUE (11) or CORRUPTED_INFOROM (14) for it",
-        next_step="drain the node and reboot it; read its kernel log for the GPU's PCI address.",
+        next_step="drain the node and reboot it; read its kernel log: `dmesg | grep -iE 'NVRM.*SLOT'`.",
         way_out=(DRIVER_LOG, DRAIN, "Reboot the node.", VENDOR),
     ),
 )

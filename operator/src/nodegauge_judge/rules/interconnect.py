@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodegauge_judge.case import Case, HealthRule, full_name, links_in_words, of_gpu
+from nodegauge_judge.case import Case, HealthRule, links_in_words, of_gpu
 from nodegauge_judge.interconnect import board, fabric, nvlink_state
 from nodegauge_judge.model import Severity
 from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
@@ -71,10 +71,9 @@ def virtual_gpu(case: Case) -> Iterator[Observation]:
     """GPUs that are virtual, or whose host shares them among virtual machines."""
     for gpu in case.result.gpus:
         if kind := board.shared(gpu):
-            yield Observation(
-                severity=Severity.INFO,
-                location=full_name(gpu),
-                short=f"GPU {gpu.index}",
+            yield of_gpu(
+                gpu,
+                Severity.INFO,
                 message=f"According to NVML this is {kind}, so the node has no interconnect label.",
                 evidence={"virtualization": kind},
             )

@@ -161,9 +161,9 @@ RULES = (
             ),
             Severity.FAIL: "uncorrectable errors since the last run",
         },
-        next_step="drain the node if it failed, then `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT`.",
+        next_step="drain the node if it failed, then `nvidia-smi -q -d ECC,ROW_REMAPPER -i INDEX`.",
         way_out=(
-            "`nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` on the node: which GPU, which memory.",
+            "`nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT -i INDEX` on the node: which memory.",
             DRIVER_LOG + " Xid 48, 94 and 95 are uncorrectable errors, 92 is many correctable ones.",
             DRAIN,
             "After a reset, the driver no longer uses the bad memory. " + RESET,
@@ -188,9 +188,9 @@ RULES = (
                 "a row remap failed, memory cannot be repaired, or SRAM errors passed the driver's threshold"
             ),
         },
-        next_step="pending: drain the node and reset the GPU; failed: replace the board through your vendor.",
+        next_step="pending: drain, then `nvidia-smi --gpu-reset -i INDEX`; failed: replace the board.",
         way_out=(
-            "`nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT,ECC` on the node says pending or failed.",
+            "`nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT,ECC -i INDEX` says pending or failed.",
             DRAIN,
             "Pending: " + RESET[0].lower() + RESET[1:],
             "Failed, or over the SRAM threshold: send `nvidia-bug-report.sh` output to your vendor and "

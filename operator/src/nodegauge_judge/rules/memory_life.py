@@ -181,7 +181,7 @@ RULES = (
         },
         next_step="failed: replace the board through your vendor; else compare the dates of the pages.",
         way_out=(
-            "`nvidia-smi -q -d PAGE_RETIREMENT,ECC` on the node shows the counts, and `nvidia-smi "
+            "`nvidia-smi -q -d PAGE_RETIREMENT,ECC -i INDEX` on the node shows the counts, and `nvidia-smi "
             "--query-retired-pages=gpu_uuid,retired_pages.timestamp,retired_pages.cause --format=csv` "
             "the dates.",
             "If it failed: " + DRAIN[0].lower() + DRAIN[1:],
@@ -199,10 +199,10 @@ RULES = (
             "It cannot grow, so new errors of that kind stay invisible: no growth proves nothing."
         ),
         when={Severity.WARN: "an ECC or PCIe error counter reads 65535 or all ones of 32 or 63 bits"},
-        next_step="reset the counter (`nvidia-smi -p 0` for volatile ECC counts), or reload the driver.",
+        next_step="reset the counter (volatile ECC: `nvidia-smi -p 0 -i INDEX`), or reload the driver.",
         way_out=(
-            "`nvidia-smi -q -d ECC` on the node; `nvidia-smi -p 0 -i INDEX` clears volatile counts, `-p 1` "
-            "those of the board's life (root).",
+            "`nvidia-smi -q -d ECC -i INDEX` on the node; `nvidia-smi -p 0 -i INDEX` clears volatile counts, "
+            "`-p 1` those of the board's life (root).",
             "PCIe counters start again when the driver is loaded again.",
             REPORT,
         ),

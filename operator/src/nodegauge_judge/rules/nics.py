@@ -188,7 +188,7 @@ def _observe(
         location=f"port {name}",
         short=name,
         message=message,
-        evidence=evidence,
+        evidence=evidence | {"device": name.rpartition("/")[0] or name, "port": named.port.port},
         weight=weight,
     )
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from nodegauge_contract import Gpu
 from nodegauge_contract.nvlink import Doubt, Unresolved
 from nodegauge_judge import visibility
-from nodegauge_judge.case import Case, HealthRule, clip, full_name, links_in_words, of_gpu, short_name
+from nodegauge_judge.case import Case, HealthRule, clip, links_in_words, of_gpu, of_pair, short_name
 from nodegauge_judge.history.growth import GpuGrowth
 from nodegauge_judge.interconnect import board, fabric, nvlink_state
 from nodegauge_judge.interconnect.nvlink_state import Against, PairP2p, Shortfall
@@ -34,10 +36,10 @@ def p2p_refused(case: Case) -> Iterator[Observation]:
     refused = [pair for pair in nvlink_state.examine(case.result, case.lanes) if pair.refused]
     for pair in refused:
         a, b = case.result.gpus[pair.i], case.result.gpus[pair.j]
-        yield Observation(
-            severity=Severity.FAIL,
-            location=f"{full_name(a)} - {full_name(b)}",
-            short=f"{a.index}-{b.index}",
+        yield of_pair(
+            a,
+            b,
+            Severity.FAIL,
             message=(
                 f"{links_in_words(pair.links)} up between them, but the driver refuses "
                 f"{', '.join(pair.refused)}."
@@ -164,14 +166,7 @@ def _recoveries(count: int) -> str:
 def _errors(
     gpu: Gpu, severity: Severity, message: str, evidence: dict[str, Scalar], *, weight: float
 ) -> Observation:
-    return Observation(
-        severity=severity,
-        location=full_name(gpu),
-        short=f"{short_name(gpu)} errors",
-        message=message,
-        evidence=evidence,
-        weight=weight,
-    )
+    return replace(of_gpu(gpu, severity, message, evidence, weight=weight), short=f"{short_name(gpu)} errors")
 
 
 def _unresolved(gpu: Gpu, doubt: Unresolved) -> Observation:
@@ -187,13 +182,7 @@ def _unresolved(gpu: Gpu, doubt: Unresolved) -> Observation:
 
 def _pair(gpus: list[Gpu], pair: tuple[int, int], message: str, *, links: int) -> Observation:
     a, b = gpus[pair[0]], gpus[pair[1]]
-    return Observation(
-        severity=Severity.WARN,
-        location=f"{full_name(a)} - {full_name(b)}",
-        short=f"{a.index}-{b.index}",
-        message=message,
-        evidence={"links": links},
-    )
+    return of_pair(a, b, Severity.WARN, message, evidence={"links": links})
 
 
 RULES = (
@@ -248,10 +237,11 @@ RULES = (
             ),
         },
         next_step=(
-            "run `nvidia-smi nvlink -s` on the node and reseat the bridge or board if a link stays down."
+            "run `nvidia-smi nvlink -s -i INDEX` and reseat the bridge or board if a link stays down."
         ),
         way_out=(
-            "`nvidia-smi nvlink -s` shows the link that is down, `nvidia-smi nvlink -e` its error counters.",
+            "`nvidia-smi nvlink -s -i INDEX` shows the link that is down, `nvidia-smi nvlink -e -i INDEX` "
+            "its error counters.",
             DRIVER_LOG + " Xid 74 is an NVLink error.",
             "Bridged cards: power off and reseat the bridge. " + RESET,
             "If the hardware was changed on purpose: `kubectl delete nodereport NODE` clears the history.",

@@ -112,9 +112,9 @@ RULES = (
                 "nodegauge knows it"
             )
         },
-        next_step="unless it is intended: `nvidia-smi -pl DEFAULT_WATTS -i INDEX` on the node.",
+        next_step="unless it is intended, find out who set it: `nvidia-smi -q -d POWER -i INDEX`.",
         way_out=(
-            "`nvidia-smi -q -d POWER` shows current, requested, default and maximum limit.",
+            "`nvidia-smi -q -d POWER -i INDEX` shows current, requested, default and maximum limit.",
             "`nvidia-smi -pl DEFAULT_WATTS -i INDEX` restores it. If the limit drops again, the BMC sets it.",
             "If it is intended, lower `spec.thresholds.powerCapRatio` of the policy.",
         ),

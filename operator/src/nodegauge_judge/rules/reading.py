@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from nodegauge_contract import Gpu, Problem, ProblemKind
 from nodegauge_judge import visibility
-from nodegauge_judge.case import Case, HealthRule, clip, full_name, short_name
+from nodegauge_judge.case import Case, HealthRule, clip, gpu_named, of_gpu
 from nodegauge_judge.model import Scalar, Severity
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, POD_LOG, REPORT, Effect, Observation
 
@@ -47,7 +47,12 @@ def gpus_not_visible(case: Case) -> Iterator[Observation]:
             evidence["gpu_capacity"] = case.node.gpu_capacity
         message = f"The probe was not shown all GPUs: {'; '.join(reasons)}."
         yield Observation(
-            severity=Severity.WARN, location="node", short="node", message=message, evidence=evidence
+            severity=Severity.WARN,
+            location="node",
+            short="node",
+            message=message,
+            evidence=evidence,
+            gpus=tuple(gpu_named(uuid) for uuid in visibility.gone_uuids(case)),
         )
 
 
@@ -55,18 +60,18 @@ def problem_check(code: str, title: str, severity: Severity) -> Callable[[Case],
     """A check for the problems with this code: the one that ended the run, and each GPU's own."""
 
     def check(case: Case) -> Iterator[Observation]:
-        def observation(problem: Problem, *, location: str, short: str) -> Observation:
-            return _of_problem(problem, title=title, severity=severity, location=location, short=short)
-
         problem = case.result.problem
         if problem is not None and _code(_CODE_OF_NODE_PROBLEM, problem, other="probe-problem") == code:
-            yield observation(problem, location="node", short="node")
+            message, evidence = _of_problem(problem, title=title)
+            yield Observation(
+                severity=severity, location="node", short="node", message=message, evidence=evidence
+            )
         for gpu in case.result.gpus:
             if gpu.error is not None and _code_of_gpu(case, gpu, gpu.error) == code:
-                observed = observation(gpu.error, location=full_name(gpu), short=short_name(gpu))
+                message, evidence = _of_problem(gpu.error, title=title)
                 if not isinstance(gpu.uuid, str) and (gone := visibility.gone_uuids(case)):
-                    observed.evidence["missing_uuids"] = clip(", ".join(gone))
-                yield observed
+                    evidence["missing_uuids"] = clip(", ".join(gone))
+                yield of_gpu(gpu, severity, message, evidence)
 
     return check
 
@@ -87,9 +92,8 @@ def _code(codes: dict[ProblemKind, str], problem: Problem, *, other: str) -> str
     return next((code for kind, code in codes.items() if kind == problem.kind), other)
 
 
-def _of_problem(
-    problem: Problem, *, title: str, severity: Severity, location: str, short: str
-) -> Observation:
+def _of_problem(problem: Problem, *, title: str) -> tuple[str, dict[str, Scalar]]:
+    """The message and the evidence of a problem."""
     text = clip(problem.message) or f"problem {clip(problem.kind)}"
     evidence: dict[str, Scalar] = {"kind": clip(problem.kind)}
     if problem.call:
@@ -97,13 +101,7 @@ def _of_problem(
     if problem.code is not None:
         evidence["nvml_return"] = problem.code
     call = f" (in {clip(problem.call)})" if problem.call else ""
-    return Observation(
-        severity=severity,
-        location=location,
-        short=short,
-        message=f"{title[0].upper()}{title[1:]}: {text}{call}.",
-        evidence=evidence,
-    )
+    return f"{title[0].upper()}{title[1:]}: {text}{call}.", evidence
 
 
 def _unjudged(

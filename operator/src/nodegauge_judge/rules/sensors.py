@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 
 from nodegauge_contract import Sensor
-from nodegauge_judge.case import Case, HealthRule, all_answered, clip, full_name, number, of_gpu, short_name
+from nodegauge_judge.case import Case, HealthRule, all_answered, clip, number, of_gpu
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRAIN, REPORT, Observation
 from nodegauge_judge.thresholds import Thresholds
@@ -74,13 +74,13 @@ def fan_stopped(case: Case) -> Iterator[Observation]:
     for gpu in case.result.gpus:
         for number_of_fan, fan in enumerate(gpu.fans):
             if fan.rpm == 0 and isinstance(fan.target, int) and fan.target >= case.thresholds.fan_target:
-                yield Observation(
-                    severity=Severity.WARN,
-                    location=f"{full_name(gpu)} fan {number_of_fan}",
-                    short=f"{short_name(gpu)} fan {number_of_fan}",
+                yield of_gpu(
+                    gpu,
+                    Severity.WARN,
                     message=f"0 rpm at a target of {fan.target} %.",
                     evidence={"rpm": 0, "target_percent": fan.target},
                     weight=fan.target,
+                    part=f"fan {number_of_fan}",
                 )
     for sensor in case.result.sensors:
         if _is_fan_alarm(sensor):

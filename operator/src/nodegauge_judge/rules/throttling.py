@@ -259,7 +259,7 @@ RULES = (
                 "P-state unchanged"
             ),
         },
-        next_step="run `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE` on the node.",
+        next_step="run `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE -i INDEX` on the node.",
         way_out=(_REASONS, AIR_FLOW, "Check power cables and supplies as for power-brake.", VENDOR),
         gate=Gate(kind=GateKind.THROTTLED, cause=Cause.HW_SLOWDOWN, judged=Judged.UNDER_LOAD),
         check=hw_slowdown,

@@ -1,0 +1,61 @@
+"""Who is who: the identity of the GPUs that findings name, as far as this result or an earlier one knows it.
+
+A finding about a lost GPU knows the start of its UUID only, and one about a pair that NCCL measured an index
+and a PCI address.  A replacement needs the board's serial number, so both are looked up here, for all rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from nodegauge_judge.model import Finding, GpuIdentity
+
+
+def identified(findings: Iterable[Finding], known: Sequence[GpuIdentity]) -> list[Finding]:
+    """The findings with all that `known` says of their GPUs."""
+    return [
+        replace(finding, gpus=[_complete(gpu, known) for gpu in finding.gpus]) if finding.gpus else finding
+        for finding in findings
+    ]
+
+
+def subject(finding: Finding) -> str:
+    """Where the finding is, for one sentence: with what its subject does not say of its one GPU."""
+    if len(finding.gpus) != 1:
+        return finding.subject
+    (gpu,) = finding.gpus
+    parts = [f"GPU {gpu.index}" if gpu.index is not None else "", gpu.pci]
+    new = [part for part in parts if part and part not in finding.subject]
+    new += [f"serial {gpu.serial}"] if gpu.serial else []
+    return ", ".join([finding.subject, *new])
+
+
+def lines(finding: Finding) -> list[str]:
+    """Every GPU of the worst location in a line of its own: index, PCI address, serial number, UUID."""
+    return [in_words(gpu) for gpu in finding.gpus]
+
+
+def in_words(gpu: GpuIdentity) -> str:
+    """`GPU 3, 0000:3b:00.0, serial 1654922001234, GPU-6f1c0de2-...`: what is known of it."""
+    index = f"GPU {gpu.index}" if gpu.index is not None else ""
+    serial = f"serial {gpu.serial}" if gpu.serial else ""
+    return ", ".join(part for part in (index, gpu.pci, serial, gpu.uuid) if part)
+
+
+def _complete(gpu: GpuIdentity, known: Sequence[GpuIdentity]) -> GpuIdentity:
+    """The known GPU with this UUID, or start of one, or with this index at this address."""
+    for other in known:
+        if gpu.uuid:
+            same = other.uuid.startswith(gpu.uuid)
+        else:
+            same = gpu.index == other.index and (not gpu.pci or gpu.pci == other.pci)
+        if same:
+            return GpuIdentity(
+                index=other.index if gpu.index is None else gpu.index,
+                uuid=other.uuid or gpu.uuid,
+                serial=gpu.serial or other.serial,
+                pci=gpu.pci or other.pci,
+            )
+    return gpu

@@ -1,0 +1,183 @@
+"""Findings name their GPUs: index, PCI address, UUID and serial number; and commands name them too."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import support.nccl_results as nccl
+import support.results as made
+from nodegauge_contract import Bus, Fan, Power, Repair, Result
+from nodegauge_judge import CATALOGUE, Finding, GpuIdentity, judge_health
+from nodegauge_judge.case import identity
+from nodegauge_judge.nccl.judge import judge_nccl, regrade
+from nodegauge_judge.rule import PLACEHOLDERS, filled
+from support.disturbing import disturbed
+from support.judge_results import LOST, every, judge, node, working
+
+quickly = settings(max_examples=60, deadline=None, derandomize=True)
+COMMANDS = re.compile(r"`([^`]+)`")
+PLACEHOLDER = re.compile(r"\b(?:" + "|".join(PLACEHOLDERS) + r"|NAMESPACE|PROBE-POD|COUNT|WATTS|INTERFACE)\b")
+SPOKEN_BY_TOOLS = {
+    *("CLOCK", "PERFORMANCE", "POWER", "TEMPERATURE", "ECC", "ROW_REMAPPER", "NVRM", "NCCL_DEBUG", "INFO"),
+    *("NCCL_DEBUG_SUBSYS", "INIT", "NCCL_NVLS_ENABLE"),
+}
+"""Words in capitals that a command really contains."""
+
+
+def serial(gpu_index: int) -> str:
+    """The serial number of the board in that place."""
+    return f"165492200{gpu_index:04d}"
+
+
+def with_serials(result: Result) -> Result:
+    """The document with a serial number for every board."""
+    return replace(result, gpus=[replace(gpu, serial=serial(gpu.index)) for gpu in result.gpus])
+
+
+def of(gpu_index: int) -> GpuIdentity:
+    """The GPU in that place."""
+    return GpuIdentity(
+        index=gpu_index, uuid=made.uuid(gpu_index), serial=serial(gpu_index), pci=made.pci(gpu_index)
+    )
+
+
+def one(result: Result, code: str) -> Finding:
+    """The finding of that code."""
+    return next(finding for finding in judge_health(result).findings if finding.code == code)
+
+
+CAPPED = with_serials(
+    made.with_gpu(made.h100(), 3, power=Power(enforced_limit_mw=200_000, default_limit_mw=400_000))
+)
+RESET = with_serials(made.with_gpu(made.h100(), 3, error=replace(LOST, kind="reset-required", code=16)))
+FAN = with_serials(made.with_gpu(made.h100(), 3, fans=[Fan(rpm=0, target=60)]))
+ASKS = with_serials(made.with_gpu(made.h100(), 3, repair=Repair(action=1)))
+PENDING = with_serials(made.with_gpu(made.h100(), 3, repair=Repair(rows_pending=1)))
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [(CAPPED, "power-cap-low"), (RESET, "reset-required"), (FAN, "fan-stopped"), (ASKS, "recovery-action"),
+     (PENDING, "row-remap")],
+)  # fmt: skip
+def test_a_finding_about_a_gpu_has_its_identity(result: Result, code: str) -> None:
+    """Whichever rule found it, also about a part of the GPU."""
+    finding = one(result, code)
+    assert finding.gpus == [of(3)]
+    assert finding.subject.startswith("GPU 3 (")
+
+
+def test_a_finding_about_a_pair_names_both() -> None:
+    """Peer access between GPU 2 and GPU 5."""
+    refused = made.with_pair(with_serials(made.h100()), 2, 5, read=1)
+    finding = one(refused, "p2p-refused")
+    assert finding.gpus == [of(2), of(5)]
+    assert finding.subject.startswith("GPU 2 (")
+
+
+def test_every_other_location_has_its_own_measurement_and_identity() -> None:
+    """Three GPUs ask for a reset: one finding, all of them in it."""
+    result = with_serials(made.h100())
+    for gpu_index in (1, 4, 6):
+        result = made.with_gpu(result, gpu_index, repair=Repair(action=1))
+    judgement = judge_health(result)
+    found = [finding for finding in judgement.locations if finding.code == "recovery-action"]
+    assert [finding.gpus for finding in found] == [[of(1)], [of(4)], [of(6)]]
+    assert all("reset" in finding.message and finding.evidence for finding in found)
+    assert len([finding for finding in judgement.findings if finding.code == "recovery-action"]) == 1
+
+
+def test_a_lost_gpu_is_named_by_what_was_known_of_it() -> None:
+    """NVML no longer lists it, so only an earlier run knows its serial number; the summary says it."""
+    whole = with_serials(made.h100())
+    bus = Bus(gpus=[made.pci(n) for n in range(7)])
+    gone = replace(made.later(with_serials(made.h100(7))), bus=bus)
+    past = judge_health(made.with_bus(whole)).history
+    judgement = judge_health(gone, history=past, known=[identity(gpu) for gpu in whole.gpus])
+    finding = next(f for f in judgement.findings if f.code == "gpu-lost")
+    assert finding.gpus == [of(7)]
+    assert f"GPU 7, {made.pci(7)}, serial {serial(7)}" in judgement.summary
+    unknown = next(f for f in judge_health(gone, history=past).findings if f.code == "gpu-lost")
+    assert unknown.gpus == [GpuIdentity(uuid=made.uuid(7)[:12])]
+
+
+def test_a_summary_gives_the_serial_number() -> None:
+    """It is what a replacement needs; a board without a readable one changes nothing."""
+    assert f"GPU 3 ({made.pci(3)}), serial {serial(3)} [" in judge_health(ASKS).summary
+    assert "serial" not in judge_health(made.with_gpu(made.h100(), 3, repair=Repair(action=1))).summary
+
+
+def test_a_slow_pair_that_nccl_measured_names_both_boards() -> None:
+    """Also when only the record is left, with what the report knows of the GPUs."""
+    machine = with_serials(made.h100())
+    arms = [nccl.default_arm(460.0, gather=450.0, ranks=8, algorithm="NVLS"), nccl.p2p_off_arm(20.0, ranks=8)]
+    measured = nccl.with_pairs(nccl.node(machine, *arms), 300.0, slow={(2, 5): 40.0})
+    judgement = judge_nccl(measured)
+    finding = nccl.finding(judgement, "pair-slow")
+    assert finding.gpus == [of(2), of(5)]
+    assert "`nvidia-smi nvlink -e -i 2`" in finding.message
+    assert "`nvidia-smi nvlink -e -i 5`" in finding.message
+    again = nccl.finding(regrade(judgement.record, known=[of(n) for n in range(8)]), "pair-slow")
+    assert again.gpus == [of(2), of(5)]
+
+
+@pytest.mark.parametrize(
+    ("result", "command"),
+    [
+        (RESET, "`nvidia-smi --gpu-reset -i 3`"),
+        (PENDING, "`nvidia-smi --gpu-reset -i 3`"),
+        (with_serials(made.without_links(made.h100(), 3, count=6)), "`nvidia-smi nvlink -s -i 3`"),
+    ],
+)
+def test_a_command_has_the_real_index(result: Result, command: str) -> None:
+    """A reader at 3 a.m. copies it as it stands."""
+    assert any(command in finding.message for finding in judge_health(result).findings)
+
+
+def test_steps_have_the_real_device_address_and_node() -> None:
+    """As `nodegauge judge` prints them."""
+    port = judge(
+        made.with_ports(made.h100(), *["ACTIVE"] * 4), made.with_ports(made.h100(), "DOWN", *["ACTIVE"] * 3)
+    )
+    down = next(finding for finding in port.findings if finding.code == "nic-down")
+    steps = " ".join(CATALOGUE["nic-down"].steps(down, node="gpu-7"))
+    assert "`mlxlink -d mlx5_0 -m`" in steps
+    assert "`kubectl delete nodereport gpu-7`" in steps
+    narrow = Finding(code="pcie-narrow", severity=down.severity, subject="", message="", gpus=[of(3)])
+    steps = " ".join(CATALOGUE["pcie-narrow"].steps(narrow))
+    assert f"`lspci -vv -s {made.pci(3)} |" in steps
+
+
+def test_a_next_step_without_known_values_is_still_a_command() -> None:
+    """A GPU that NVML does not list has no index: the command then shows every GPU."""
+    for rule in CATALOGUE.values():
+        assert not PLACEHOLDER.search(filled(rule.next_step, gpus=[], evidence={})), rule.code
+
+
+def test_no_command_has_a_placeholder_that_nothing_fills() -> None:
+    """A new word in capitals is a placeholder of `rule.py`, or a word that the tool knows."""
+    for rule in CATALOGUE.values():
+        for command in COMMANDS.findall(rule.next_step):
+            words = set(re.findall(r"\b[A-Z][A-Z_]+\b", command))
+            assert words <= SPOKEN_BY_TOOLS | set(PLACEHOLDERS), (rule.code, command)
+
+
+@quickly
+@given(st.sampled_from([made.h100(), made.titan(), every(node(), **working(bits={0x8: 12, 0x40: 3}))]),
+       st.integers(0, 2**32), st.integers(1, 40))  # fmt: skip
+def test_whatever_is_found_names_its_gpus_and_has_no_placeholder(
+    machine: Result, seed: int, times: int
+) -> None:
+    """Over many broken documents and every rule that they raise."""
+    machine = with_serials(machine)
+    result = disturbed(machine, seed=seed, times=times)
+    past = judge_health(machine).history
+    for finding in judge_health(result, history=past).findings:
+        assert not PLACEHOLDER.search(" ".join(COMMANDS.findall(finding.message))), finding
+        for number in re.findall(r"\bGPU (\d+)\b", finding.subject):
+            assert int(number) in [gpu.index for gpu in finding.gpus], finding
