@@ -221,6 +221,20 @@ def test_the_text_says_what_is_wrong_and_what_to_do() -> None:
     assert "NV#  = Connection traversing a bonded set of # NVLinks" in outcome.output
 
 
+def test_the_output_names_the_board_and_the_steps_its_index() -> None:
+    """Index, address, serial number and UUID, in text and in JSON; the node's name in the steps."""
+    sick = made.with_gpu(REFUSED, 3, repair=Repair(action=1), serial="1654922001234")
+    output = flat(judge("-", stdin=sick))
+    assert f"GPU 3, {made.pci(3)}, serial 1654922001234, {made.uuid(3)}" in output
+    assert "`nvidia-smi --gpu-reset -i 3`" in output
+    assert f"`kubectl cordon {sick.node}`" in output
+    document = json.loads(judge("-", "--format", "json", stdin=sick).output)
+    finding = next(one for one in document["findings"] if one["code"] == "recovery-action")
+    identity = {"index": 3, "uuid": made.uuid(3), "serial": "1654922001234", "pci": made.pci(3)}
+    assert finding["gpus"] == [identity]
+    assert len(document["locations"]) >= len(document["findings"])
+
+
 def test_the_head_shows_heat_supply_and_the_taints_that_follow() -> None:
     """Each taint with the runs that it takes."""
     sick = flat(judge("-", stdin=made.every_gpu(REFUSED, repair=Repair(action=2))))

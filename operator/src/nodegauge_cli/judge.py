@@ -149,7 +149,7 @@ def _regraded(name: str, report: Report, criteria: _Criteria) -> NcclJudgement:
     record = report.status.probe(names.PROBE_NCCL).history
     if not record:
         raise BadInput(f"{name}: the {names.REPORT_KIND} of {report.name} contains no NCCL run")
-    return regrade(record, **criteria._asdict())
+    return regrade(record, known=report.status.gpus.known(), **criteria._asdict())
 
 
 def _earlier_result(file: BinaryIO, probe: str) -> Result:

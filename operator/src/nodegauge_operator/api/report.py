@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_judge import Finding, GpuBrief, Verdict
+from nodegauge_judge import Finding, GpuBrief, GpuIdentity, Verdict
 from nodegauge_operator import names
 
 NEVER = float("inf")
@@ -132,12 +132,23 @@ class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
 
 
 class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
-    """The GPUs in brief."""
+    """The GPUs in brief; `missing`: GPUs that earlier runs read and the last one did not."""
 
     count: int = 0
     product: str = ""
     driver: str = ""
     items: list[GpuBrief] = []
+    missing: list[GpuIdentity] = []
+
+    def known(self) -> list[GpuIdentity]:
+        """Every GPU that the node has, or had and lost."""
+        return [*self.items, *self.missing]
+
+    def serial_of(self, subject: str) -> str:
+        """The serial number of the one GPU that a finding's subject names; empty for none or several."""
+        named = [gpu for gpu in self.known() if f"GPU {gpu.index} ({gpu.pci})" in subject]
+        named = named or [gpu for gpu in self.known() if len(subject) > 4 and gpu.uuid.startswith(subject)]
+        return named[0].serial if len(named) == 1 else ""
 
 
 class GateState(StrEnum):

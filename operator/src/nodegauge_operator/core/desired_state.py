@@ -33,7 +33,7 @@ from nodegauge_operator.core.actions import (
 from nodegauge_operator.core.context import BEST_FIRST, Context, Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, PodView, Taint
 from nodegauge_operator.core.probes import nccl
-from nodegauge_operator.core.report_size import fitted
+from nodegauge_operator.core.report_size import cut, fitted
 
 REWRITE_SHARE = 0.5
 """`validated-at` is rewritten once it is older than this share of the staleness limit (ADR 0008)."""
@@ -86,7 +86,7 @@ def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
         taints=taints,
         condition=condition,
         reason=reason,
-        message=" ".join(sentence for sentence in sentences if sentence)[:MAX_MESSAGE],
+        message=cut(" ".join(sentence for sentence in sentences if sentence), MAX_MESSAGE),
         conflicts=conflicts,
         refusal=refusal,
     )

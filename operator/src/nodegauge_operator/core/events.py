@@ -108,7 +108,7 @@ def gates_sentence(status: ReportStatus, taints: list[DesiredTaint], *, policy: 
 
 def bounded(text: str) -> str:
     """As much of a text as an event's note holds."""
-    return text.encode()[:MAX_NOTE_BYTES].decode(errors="ignore")
+    return cut(text, MAX_NOTE_BYTES)
 
 
 def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now: float) -> Change | None:
@@ -126,11 +126,11 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
             gate = gates.tainting(after.gates, KIND_OF_TAINT[key], policy=policy)
             assert gate is not None, "a gate asks for this taint"
             runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
-            changes.append((Reason.TAINTED, f"tainted {_short(taint)}{runs}: {_evidence(gate)}"))
+            changes.append((Reason.TAINTED, f"tainted {_short(taint)}{runs}: {_evidence(gate, after)}"))
     changes += [_lifted(taint, before, after) for key, taint in old.items() if key not in new]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     changes += [
-        (Reason.HELD_BACK, f"{_held_back(gate, policy=policy)}: {_evidence(gate)}")
+        (Reason.HELD_BACK, f"{_held_back(gate, policy=policy)}: {_evidence(gate, after)}")
         for gate in after.gates
         if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known
     ]
@@ -235,9 +235,11 @@ def _held_back(gate: GateStatus, *, policy: Policy) -> str:
     return f"{_would_be(gate)} held back: the budget of gated nodes ({setting}) or the cluster's is used up"
 
 
-def _evidence(gate: GateStatus) -> str:
-    """What the last bad run measured."""
-    where = "" if gate.subject in ("", "node") else f"{gate.subject}: "
+def _evidence(gate: GateStatus, status: ReportStatus) -> str:
+    """What the last bad run measured, and the serial number of the board for whoever replaces it."""
+    serial = status.gpus.serial_of(gate.subject)
+    named = f"{gate.subject}, serial {serial}" if serial else gate.subject
+    where = "" if gate.subject in ("", "node") else f"{named}: "
     return cut(f"{where}{gate.message}", MAX_EVIDENCE_BYTES)
 
 

@@ -42,10 +42,14 @@ def fitted(status: ReportStatus) -> ReportStatus:
 
 
 def cut(text: str, most: int) -> str:
-    """At most so many bytes of UTF-8; dots show that there was more."""
+    """At most so many bytes of UTF-8; dots show that there was more.  A command in backquotes stays whole, or
+    goes: half of one would be run at 3 a.m."""
     if len(text.encode()) <= most:
         return text
-    return text.encode()[: most - 3].decode(errors="ignore") + "..." if most > 3 else ""
+    kept = text.encode()[: max(0, most - 3)].decode(errors="ignore")
+    if kept.count("`") % 2:
+        kept = kept[: kept.rindex("`")]
+    return f"{kept.rstrip()}..." if most > 3 else ""
 
 
 def size(status: ReportStatus) -> int:
@@ -105,6 +109,12 @@ def _without_uuids(status: ReportStatus) -> ReportStatus:
     return replace(status, gpus=replace(status.gpus, items=items))
 
 
+def _named_by_subject(status: ReportStatus) -> ReportStatus:
+    """Findings name their GPUs by their subject alone: the list of GPUs has the rest of their identity."""
+    probes = [replace(p, findings=[replace(f, gpus=[]) for f in p.findings]) for p in status.probes]
+    return replace(status, probes=probes)
+
+
 def _without_bands(status: ReportStatus) -> ReportStatus:
     """Temperatures without their names."""
     items = [replace(item, band="") for item in status.gpus.items]
@@ -153,6 +163,7 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _named_once,
     _narrow,
     _without_bands,
+    _named_by_subject,
     _evidence(40),
     _without_uuids,
     _findings(2048),

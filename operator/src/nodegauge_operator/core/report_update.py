@@ -17,7 +17,7 @@ from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Ru
 from nodegauge_operator.core import events
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
-from nodegauge_operator.core.report_size import worst
+from nodegauge_operator.core.report_size import cut, worst
 
 MAX_FINDINGS_BYTES = 4096
 MAX_TEXT = 500
@@ -70,7 +70,7 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
         name=name,
         last_run=run,
         verdict=reading.verdict,
-        summary=reading.summary[:MAX_TEXT],
+        summary=cut(reading.summary, MAX_TEXT),
         findings=worst(reading.findings, MAX_FINDINGS_BYTES),
         streak=before.streak + 1 if same else 1,
         since=before.since if same else run.finished_at,
@@ -87,7 +87,7 @@ def graded_again(before: ProbeStatus, reading: Reading) -> ProbeStatus:
     return replace(
         before,
         verdict=reading.verdict,
-        summary=reading.summary[:MAX_TEXT],
+        summary=cut(reading.summary, MAX_TEXT),
         findings=worst(reading.findings, MAX_FINDINGS_BYTES),
         streak=before.streak if same else 1,
         since=before.since if same else before.read_at,
@@ -100,7 +100,7 @@ def _finished(context: Context, ended: EndedRun) -> Run:
         ended.run,
         outcome=ended.end.outcome,
         reason=NO_WORD.sub("", ended.end.reason)[:MAX_REASON] or "Unknown",
-        message=printable(ended.end.message)[:MAX_TEXT],
+        message=cut(printable(ended.end.message), MAX_TEXT),
         finished_at=stamp(ended.end.finished_at or context.now),
         boot_id=context.node.boot_id[:MAX_REASON],
     )

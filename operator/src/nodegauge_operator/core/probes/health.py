@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nodegauge_judge import History, Judgement, NodeFacts, Verdict, judge_health
+from nodegauge_judge import GpuIdentity, History, Judgement, NodeFacts, Verdict, judge_health
+from nodegauge_judge.history.model import uuid_start
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, Until, seconds
 from nodegauge_operator.api.report import (
@@ -34,6 +35,7 @@ from nodegauge_operator.core.probes.kind import (
     wanted_now,
 )
 from nodegauge_operator.core.probes.pod import container
+from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.core.report_update import Reading
 
 RETRY_SECONDS = 30.0
@@ -117,6 +119,7 @@ class HealthKind(ProbeKind):
             ),
             interval=context.policy.interval_of(self.name),
             peers=context.clock_peers,
+            known=status.gpus.known(),
         )
         if judgement.readable:
             return _after_reading(context, ended, judgement)
@@ -153,13 +156,14 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
             nvlink_gbps=interconnect.nvlink_gbps,
             evidence=interconnect.evidence or "",
             reason=interconnect.reason,
-            message=interconnect.message[:500],
+            message=cut(interconnect.message, report_update.MAX_TEXT),
         ),
         gpus=GpusStatus(
             count=len(judgement.gpus),
             product=judgement.product,
             driver=judgement.driver,
             items=list(judgement.gpus[:MAX_GPUS]),
+            missing=_missing(status.gpus, judgement)[:MAX_GPUS],
         ),
         matrix=judgement.matrix[:MAX_MATRIX],
         gates=gates_after,
@@ -170,6 +174,17 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
         clock=ClockStatus(sm_mhz=clock.mhz, fingerprint=clock.fingerprint) if clock else status.clock,
         passed_at=status.passed_at or (probe.read_at if ends_unvalidated else ""),
     )
+
+
+def _missing(before: GpusStatus, judgement: Judgement) -> list[GpuIdentity]:
+    """GPUs that were read before and are not there now, for as long as the judge misses them."""
+    here = {gpu.uuid for gpu in judgement.gpus}
+    missed = [uuid_start(key) for key in judgement.history.gpus]
+    return [
+        GpuIdentity(index=gpu.index, uuid=gpu.uuid, serial=gpu.serial, pci=gpu.pci)
+        for gpu in before.known()
+        if gpu.uuid and gpu.uuid not in here and gpu.uuid.startswith(tuple(missed))
+    ]
 
 
 def _interconnect(status: ReportStatus) -> str:

@@ -36,6 +36,7 @@ from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import kind, nccl_pod
 from nodegauge_operator.core.probes.kind import EndedRun, Pool, ProbeKind
+from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.core.report_update import Reading
 
 NO_IMAGE = (
@@ -206,6 +207,7 @@ def regraded(context: Context) -> ReportStatus:
         thresholds=by.thresholds,
         node=_facts(context.node),
         peers=context.peers,
+        known=status.gpus.known(),
     )
     if not judgement.readable:
         return replace(status, bandwidth=replace(before, grade=by.digest))
@@ -258,6 +260,7 @@ def _judge(context: Context, ended: EndedRun) -> NcclJudgement | None:
         history=History.decode(status.probe(names.PROBE_HEALTH).history),
         node=_facts(context.node),
         peers=context.peers,
+        known=status.gpus.known(),
         environment=context.policy.spec.probes.nccl.environment,
     )
 
@@ -289,7 +292,7 @@ def _bandwidth(judgement: NcclJudgement, policy: Policy) -> BandwidthStatus:
         gpus=judgement.ranks,
         of=judgement.expected,
         agreement=judgement.agreement.value,
-        message=judgement.message[:MAX_MESSAGE],
+        message=cut(judgement.message, MAX_MESSAGE),
         fingerprint=judgement.fingerprint,
         grade=grading(policy).digest,
         again=judgement.again,
