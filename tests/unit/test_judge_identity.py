@@ -86,9 +86,9 @@ def test_every_other_location_has_its_own_measurement_and_identity() -> None:
     for gpu_index in (1, 4, 6):
         result = made.with_gpu(result, gpu_index, repair=Repair(action=1))
     judgement = judge_health(result)
-    found = [finding for finding in judgement.locations if finding.code == "recovery-action"]
-    assert [finding.gpus for finding in found] == [[of(1)], [of(4)], [of(6)]]
-    assert all("reset" in finding.message and finding.evidence for finding in found)
+    matches = [finding for finding in judgement.locations if finding.code == "recovery-action"]
+    assert [finding.gpus for finding in matches] == [[of(1)], [of(4)], [of(6)]]
+    assert all("reset" in finding.message and finding.evidence for finding in matches)
     assert len([finding for finding in judgement.findings if finding.code == "recovery-action"]) == 1
 
 
@@ -163,8 +163,8 @@ def test_no_command_has_a_placeholder_that_nothing_fills() -> None:
     """A new word in capitals is a placeholder of `rule.py`, or a word that the tool knows."""
     for rule in CATALOGUE.values():
         for command in COMMANDS.findall(rule.next_step):
-            words = set(re.findall(r"\b[A-Z][A-Z_]+\b", command))
-            assert words <= SPOKEN_BY_TOOLS | set(PLACEHOLDERS), (rule.code, command)
+            capitals = set(re.findall(r"\b[A-Z][A-Z_]+\b", command))
+            assert capitals <= SPOKEN_BY_TOOLS | set(PLACEHOLDERS), (rule.code, command)
 
 
 @quickly
