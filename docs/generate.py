@@ -81,6 +81,9 @@ an expired one.
 
 ## Reasons of the condition GatesWithinBudget of a GPUValidationPolicy
 {{budget_reasons}}
+
+## Reasons of the condition RunsKeepUp of a GPUValidationPolicy
+{{pace_reasons}}
 """
 
 METRICS = f"""# Metrics
@@ -124,6 +127,7 @@ def labels_page() -> str:
         states=table(("state", "meaning"), documented(GateState)),
         budget_reasons=table(("reason", "when"), documented(names.BudgetReason)),
         labels=table(("label", "values", "meaning"), rows),
+        pace_reasons=table(("reason", "when"), documented(names.PaceReason)),
         node_reasons=table(("reason", "when"), documented(names.Reason)),
         policy_reasons=table(("reason", "when"), documented(names.PolicyReason)),
     )

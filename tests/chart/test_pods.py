@@ -100,6 +100,7 @@ def test_values_reach_the_operator(helm: Helm) -> None:
     assert settings.node_label_selector == "nvidia.com/gpu.present=true"
     assert (settings.api_rate, settings.api_burst, settings.workers) == (50.0, 75, 16)
     assert (settings.sweep_interval, settings.relist_interval) == (2.0, 60.0)
+    assert (settings.max_concurrent_probes, settings.max_concurrent_nccl_probes) == (300, 7)
     probe = settings.probe
     assert (probe.namespace, probe.instance, probe.image_pull_policy) == (NAMESPACE, RELEASE, "Never")
     assert (probe.runtime_class_name, probe.priority_class_name) == ("nvidia", "gauge-low")

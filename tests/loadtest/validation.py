@@ -28,6 +28,8 @@ FLEETS = (100, 1_000, 5_000)
 POD_SECONDS = 5.0
 """Assumed, not measured: from a free node to the NCCL probe's first line, and from its last to the next pod's
 turn (scheduler, kubelet, container runtime, deletion, the operator's own look)."""
+MOST = 50
+"""The chart's default of operator.maxConcurrentNcclProbes."""
 REAL_SECONDS = 38.0
 """The longer end of what a run on eight H100 is estimated to take; nobody has measured it here."""
 
@@ -65,8 +67,7 @@ def _timed(hardware: Hardware, *, name: str) -> float:
 
 def nodes_per_hour(seconds: float, *, fleet: int) -> float:
     """How many nodes are validated in an hour, each held so many seconds, at the default budget."""
-    locations = concurrent_probes(Budget().concurrent_nccl_probes, fleet)
-    return locations * 3600 / (seconds + POD_SECONDS)
+    return _slots(fleet) * 3600 / (seconds + POD_SECONDS)
 
 
 def summary(match: Validation) -> str:
@@ -92,7 +93,7 @@ def summary(match: Validation) -> str:
 
 
 def _slots(fleet: int) -> int:
-    return concurrent_probes(Budget().concurrent_nccl_probes, fleet)
+    return concurrent_probes(Budget().concurrent_nccl_probes, fleet, most=MOST)
 
 
 def _hours(seconds: float) -> list[str]:

@@ -25,7 +25,7 @@ from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
 from nodegauge_operator.core import desired_state, gates, report_size
 from nodegauge_operator.core.probes import health
-from nodegauge_operator.names import BudgetReason, PolicyReason
+from nodegauge_operator.names import BudgetReason, PaceReason, PolicyReason
 from support.crds import CRDS, Schema, crd, differences, nodes_of, part, version
 
 POLICY, REPORT = "gpuvalidationpolicies", "nodereports"
@@ -192,7 +192,8 @@ def test_values_of_the_code_match_the_patterns() -> None:
     code = status["status.probes[].findings[].code"]
     assert [c for c in CATALOGUE if not re.search(code["pattern"], c) or len(c) > code["maxLength"]] == []
     conditions = part(POLICY, "status")["properties"]["conditions"]["description"]
-    assert [reason for reason in (*PolicyReason, *BudgetReason) if reason not in conditions] == []
+    reasons = (*PolicyReason, *BudgetReason, *PaceReason)
+    assert [reason for reason in reasons if reason not in conditions] == []
 
 
 @pytest.mark.parametrize("name", ["15m", "1h30m", "500ms", "90s"])

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nodegauge_operator import names
+from nodegauge_operator.api.report import ProbeStatus, Report, ReportStatus
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.node_counts import NodeCounters
@@ -20,17 +21,28 @@ HEALTH, NCCL = names.PROBE_HEALTH, names.PROBE_NCCL
 class Scene:
     """So many nodes under one policy with this budget."""
 
-    def __init__(self, nodes: int, **budget: Any) -> None:
+    def __init__(self, nodes: int, *, most: int = 50, **budget: Any) -> None:
         self.cache = Cache()
         for n in range(nodes):
             self.cache.put_node(make_node(f"node-{n}"))
         self.cache.policies["default"] = make_policy().of({"budget": budget})
         self.cache.policies_changed()
-        self.concurrency = Concurrency(self.cache, NodeCounters(self.cache))
+        self.concurrency = Concurrency(
+            self.cache, NodeCounters(self.cache), limits={HEALTH: most, NCCL: most}
+        )
 
     def pod(self, node: int, probe: str) -> None:
         """A node has such a pod."""
         self.cache.put_pod(replace(make_pod(make_node(f"node-{node}")), probe=probe, name=f"{node}-{probe}"))
+
+    def fail(self, *nodes: int, probe: str = HEALTH) -> None:
+        """The last run of these nodes read nothing."""
+        for n in nodes:
+            node = self.cache.nodes[f"node-{n}"]
+            status = ReportStatus(probes=[ProbeStatus(name=probe, unread=1)])
+            self.cache.put_report(
+                Report(name=node.name, uid=f"r{n}", resource_version="1", node_uid=node.uid, status=status)
+            )
 
     def wait(self, since: dict[int, float], *, pool: str = NCCL) -> None:
         """Nodes wait, since then."""
@@ -135,3 +147,48 @@ def test_a_place_is_kept_until_the_node_was_looked_at() -> None:
     assert scene.concurrency.granted("node-0") == frozenset()
     assert scene.granted() == [1]
     assert scene.concurrency.waiting() == {"health": 0, "nccl": 0}
+
+
+@pytest.mark.parametrize("pool", [HEALTH, NCCL])
+def test_nodes_that_fail_take_a_fifth_of_the_slots(pool: str) -> None:
+    """However long they waited; the others do not queue behind them."""
+    scene = Scene(50, concurrentProbes=10, concurrentNcclProbes=10)
+    scene.fail(*range(6), probe=pool)
+    scene.wait({n: float(n) for n in range(20)}, pool=pool)
+    assert scene.granted() == [0, 1, *range(6, 14)]
+
+
+def test_a_node_that_fails_waits_for_a_slot_of_its_lane() -> None:
+    """The lane counts pods that run, and a free slot outside it stays free."""
+    scene = Scene(50, concurrentProbes=10)
+    scene.fail(0, 1, 2)
+    scene.pod(0, HEALTH)
+    scene.pod(1, HEALTH)
+    scene.wait({2: 0.0}, pool=HEALTH)
+    assert scene.granted() == []
+    scene.wait({3: 5.0}, pool=HEALTH)
+    assert scene.granted() == [3]
+
+
+def test_where_most_nodes_fail_they_have_most_of_the_slots() -> None:
+    """A registry that was away: the fleet is read again at full width."""
+    scene = Scene(20, concurrentProbes=10)
+    scene.fail(*range(16))
+    scene.wait({n: float(n) for n in range(20)}, pool=HEALTH)
+    assert scene.granted() == [*range(8), 16, 17]
+
+
+def test_all_policies_together_have_the_installation_s_slots() -> None:
+    """Twenty policies of a few nodes each are no way past it; the longest wait goes first."""
+    scene = Scene(12, most=5, concurrentProbes=3)
+    for n in range(4):
+        scene.cache.put_node(replace(make_node(f"node-{n}", version=11), labels={"tier": str(n)}))
+        selector = {"matchLabels": {"tier": str(n)}}
+        policy = make_policy().of(
+            {"budget": {"concurrentProbes": 3}, "nodeSelector": selector, "priority": 1}
+        )
+        scene.cache.policies[f"of-{n}"] = replace(policy, name=f"of-{n}")
+    scene.cache.policies_changed()
+    scene.wait({n: float(20 - n) for n in range(12)}, pool=HEALTH)
+    assert scene.granted() == [11, 10, 9, 3, 2]
+    assert scene.granted() == []

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
+from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from support.api_server import NODES, POLICIES
@@ -20,12 +21,19 @@ from support.operator import SteppedOperator
 from support.virtual_time import drive
 
 
+def concurrency_of(operator: SteppedOperator) -> Concurrency:
+    """The slots of an installation that allows two runs at a time."""
+    counters = operator.reconciler.gate_budget.counters
+    return Concurrency(operator.cache, counters, limits={"health": 2, "nccl": 2})
+
+
 def status_writer(operator: SteppedOperator) -> PolicyStatus:
     """What writes the policies' statuses, on the operator's cache and client."""
     return PolicyStatus(
         client=operator.client,
         cache=operator.cache,
         gate_budget=operator.reconciler.gate_budget,
+        concurrency=concurrency_of(operator),
         metrics=operator.metrics,
         clock=operator.cluster.clock,
         jitter=lambda: 0.0,
@@ -233,6 +241,7 @@ def test_a_policy_that_cannot_be_read_says_which_field(operator: PolicyOperator)
         client=other.client,
         cache=other.cache,
         gate_budget=other.reconciler.gate_budget,
+        concurrency=concurrency_of(other),
         metrics=other.metrics,
         clock=lambda: NOW + 500,
     )

@@ -21,6 +21,7 @@ def test_two_variables_suffice() -> None:
     )
     assert settings.probe.nccl_image == "", "no benchmark where nobody names an image"
     assert (settings.workers, settings.api_rate, settings.api_burst) == (8, 100.0, 200)
+    assert (settings.max_concurrent_probes, settings.max_concurrent_nccl_probes) == (200, 50)
     assert (settings.sweep_interval, settings.relist_interval) == (5.0, 600.0)
     assert (settings.log_level, settings.log_format, settings.http_port) == ("info", "json", 8080)
     assert settings.max_gated_nodes == "20%"
@@ -51,6 +52,8 @@ def test_every_variable_is_read() -> None:
             "NODEGAUGE_API_RATE": "2.5",
             "NODEGAUGE_API_BURST": " 7 ",
             "NODEGAUGE_WORKERS": "64",
+            "NODEGAUGE_MAX_CONCURRENT_PROBES": "500",
+            "NODEGAUGE_MAX_CONCURRENT_NCCL_PROBES": "8",
             "NODEGAUGE_SWEEP_INTERVAL": "500ms",
             "NODEGAUGE_RELIST_INTERVAL": "1h30m",
             "NODEGAUGE_MAX_GATED_NODES": " 7 ",
@@ -73,6 +76,7 @@ def test_every_variable_is_read() -> None:
     assert (settings.instance, settings.http_port, settings.http_host) == ("operator-1", 0, "127.0.0.1")
     assert settings.node_label_selector == "nvidia.com/gpu.present=true"
     assert (settings.api_rate, settings.api_burst, settings.workers) == (2.5, 7, 64)
+    assert (settings.max_concurrent_probes, settings.max_concurrent_nccl_probes) == (500, 8)
     assert (settings.sweep_interval, settings.relist_interval) == (0.5, 5400.0)
     assert (settings.log_level, settings.log_format) == ("debug", "text")
     assert settings.max_gated_nodes == 7

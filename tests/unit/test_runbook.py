@@ -11,7 +11,7 @@ from nodegauge_judge import CATALOGUE
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Hysteresis, Probes, seconds
 from nodegauge_operator.core.nccl_eligibility import Why
-from nodegauge_operator.names import BudgetReason
+from nodegauge_operator.names import BudgetReason, PaceReason
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
@@ -42,6 +42,11 @@ def test_every_cause_has_its_section() -> None:
 def test_what_a_policy_says_of_its_budget_is_explained(reason: BudgetReason) -> None:
     """People search for the reason that the policy shows."""
     assert f"- `{reason.value}`: " in RUNBOOK
+
+
+def test_runs_that_cannot_keep_up_are_explained() -> None:
+    """By the reason that the policy shows."""
+    assert f"The policy says {PaceReason.TOO_FEW_SLOTS.value}" in sections()
 
 
 @pytest.mark.parametrize("reason", [*Why])

@@ -49,6 +49,13 @@ class Metrics:
             "nodegauge_gate_slots",
             "Nodes that may carry a taint for a fault at a time, in all policies together.",
         )
+        self.oldest_reading = gauge(
+            "nodegauge_oldest_reading_age_seconds",
+            "Age of the oldest health reading. last_run=read: of nodes whose last run was read, so it grows "
+            "only if runs cannot keep up; unread: of nodes whose runs fail. Nodes on which no run can be "
+            "made now, such as those that are NotReady, do not count.",
+            ("policy", "last_run"),
+        )
         self.measured = gauge(
             "nodegauge_measured_nodes",
             "Nodes with measured NCCL bandwidth, by whether it confirms the interconnect that the driver "

@@ -230,3 +230,13 @@ class BudgetReason(StrEnum):
     BUDGET_EXCEEDED = "BudgetExceeded"
     """More nodes are tainted than the budget allows: it was lowered, nodes left the policy, or two operators
     ran at once. Existing taints stay, and none is added."""
+
+
+class PaceReason(StrEnum):
+    """Reasons of the condition `RunsKeepUp` of a GPUValidationPolicy."""
+
+    KEEPING_UP = "KeepingUp"
+    """A round of health runs over all nodes fits into the interval."""
+    TOO_FEW_SLOTS = "TooFewSlots"
+    """A round takes longer than the interval, so readings get older than it; the message has the numbers and
+    what to raise."""

@@ -172,8 +172,9 @@ class Hysteresis(Struct, frozen=True, rename="camel", kw_only=True):
 
 class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     """`concurrentProbes`: probe pods at a time: a count, or per cent of the policy's nodes (rounded down, at
-    least 1), never more than 50; 0 pauses the policy.  `gatedNodes`: nodes that may carry a taint of ours for
-    a fault at a time (`unvalidated` is not one): a count, or per cent (rounded down, at least 1); 0 for none.
+    least 1), within the installation's limit; 0 pauses the policy.  `gatedNodes`: nodes that may carry a
+    taint of ours for a fault at a time (`unvalidated` is not one): a count, or per cent (rounded down, at
+    least 1); 0 for none.
     `concurrentNcclProbes`: nodes that NCCL runs may hold or wait for at a time, counted like
     `concurrentProbes` and apart from it; 0 pauses NCCL runs.
     """

@@ -6,28 +6,33 @@ slot is taken before it is used.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
-
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report
 
-MAX_CONCURRENT = 50
-"""Probe pods at a time, whatever the policy says.
-
-Chosen by this project: it bounds what a wrong policy can start at once.
-"""
+RETRY_SHARE = 5
+"""One slot in so many is for nodes whose last run read nothing.  Chosen by this project: such a run may hold
+its slot for minutes, and the other slots still renew every reading."""
 
 
-def concurrent_probes(setting: int | str, nodes: int) -> int:
+def concurrent_probes(setting: int | str, nodes: int, *, most: int) -> int:
     """Probe pods that may run at a time on `nodes` nodes: a count, or per cent rounded down, at least 1.
 
-    At most 50.  A count of 0 pauses the policy.
+    `most`: the installation's limit.  A count of 0 pauses the policy.
     """
     if isinstance(setting, int):
-        return min(setting, MAX_CONCURRENT)
+        return min(setting, most)
     percent = int(setting.removesuffix("%"))
-    return min(max(1, nodes * percent // 100), MAX_CONCURRENT) if percent else 0
+    return min(max(1, nodes * percent // 100), most) if percent else 0
+
+
+def retry_slots(slots: int, *, unread: int, nodes: int) -> int:
+    """How many of the slots may be held by nodes whose last run read nothing: `unread` of `nodes`.
+
+    A fifth, at least 1; more where they are more than a fifth of the nodes.  The others then keep as many
+    slots a node as they have when all is well.
+    """
+    share = slots * unread // nodes if nodes else 0
+    return min(slots, max(1, slots // RETRY_SHARE, share))
 
 
 def gated_slots(setting: int | str, nodes: int) -> int:
@@ -44,8 +49,3 @@ def gated_slots(setting: int | str, nodes: int) -> int:
 def is_gated(report: Report) -> bool:
     """Whether the node counts against the budget of gated nodes: its report reserves a taint for a fault."""
     return any(taint.key in names.TAINTS_OF_FAULTS for taint in report.status.desired.taints)
-
-
-def longest_waiting(waiting: Iterable[tuple[float, str]], slots: int) -> list[str]:
-    """Names of the nodes that waited longest; `waiting`: (last run in epoch seconds, name), 0.0 for never."""
-    return [name for _, name in heapq.nsmallest(slots, waiting)] if slots > 0 else []

@@ -79,11 +79,11 @@ def wake_at(snapshot: Snapshot) -> float:
 
 
 def waiting_since(context: Context) -> dict[str, float]:
-    """Pools of which the node wants a slot now, and when such a run was last made here (0.0: never)."""
+    """Pools of which the node wants a slot now, and since when, by the kind's own order (0.0: goes first)."""
     since: dict[str, float] = {}
     for kind in KINDS.values():
         if _may_start(kind, context.pods) and kind.due_at(context) <= context.now:
-            since[kind.pool.name] = kind.last_done_at(context.status)
+            since[kind.pool.name] = kind.waits_since(context)
     return since
 
 

@@ -2,31 +2,61 @@
 
 A slot is taken by a node with a pod of the pool, and by a node that was granted one and has not been
 reconciled since.  Each pool has a budget and a queue of its own, so that no kind of probe takes another's.
+
+Nodes whose last run read nothing have a lane of their own: such a run may hold its slot for minutes, and some
+sixty of them would hold every slot of a fleet.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Mapping, Set
 
-from nodegauge_operator.core.budget import concurrent_probes, longest_waiting
+from msgspec import Struct
+
+from nodegauge_operator.core.budget import concurrent_probes, retry_slots
 from nodegauge_operator.core.probes.kind import Pool
 from nodegauge_operator.core.probes.registry import POOLS, kinds_of
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 
 
-class Queue:
-    """Nodes that wait for a slot of one pool."""
+class Slots(Struct, kw_only=True):
+    """Slots of one policy that are free: for any node, and within these for nodes whose last run read
+    nothing."""
 
-    def __init__(self, cache: Cache, counters: NodeCounters, pool: Pool) -> None:
+    free: int
+    retry: int
+
+    def take(self, *, unread: bool) -> bool:
+        """Take one for such a node, if there is one."""
+        if self.free <= 0 or (unread and self.retry <= 0):
+            return False
+        self.free -= 1
+        self.retry -= unread
+        return True
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """Runs at a time; `installation`: the installation's limit if that bounds them, else 0."""
+
+    at_once: int
+    installation: int
+
+
+class Queue:
+    """Nodes that wait for a slot of one pool.  `most`: slots of all policies together."""
+
+    def __init__(self, cache: Cache, counters: NodeCounters, pool: Pool, *, most: int) -> None:
         self.waiting: dict[str, float] = {}
-        """When such a run was last made on the node, epoch seconds; 0.0 for never."""
+        """Since when the node waits, epoch seconds; 0.0 goes first."""
         self.granted: set[str] = set()
         """Nodes whose slot is reserved until they are reconciled."""
         self._cache = cache
         self._counters = counters
         self._pool = pool
+        self.most = most
 
     def wait(self, name: str, since: float | None) -> None:
         """The node waits, or no longer does if `since` is None."""
@@ -43,26 +73,60 @@ class Queue:
 
         `running`: nodes with a pod of the pool; `busy` nodes stay in the queue, and do not block others.
         """
-        free = self._free_slots(running) if self.waiting else {}
-        candidates: dict[str, list[tuple[float, str]]] = {policy: [] for policy in free}
-        for name, since in self.waiting.items() if free else ():
-            if (policy := self._policy_name(name)) in free and name not in busy:
-                candidates[policy].append((since, name))
-        chosen = [n for policy, waiting in candidates.items() for n in longest_waiting(waiting, free[policy])]
-        for name in chosen:
-            del self.waiting[name]
-            self.granted.add(name)
+        taken = running | self.granted
+        left = self.most - len(taken)
+        if not self.waiting or left <= 0:
+            return []
+        free = self._free_slots(taken)
+        candidates = [
+            (since, name, policy)
+            for name, since in self.waiting.items()
+            if name not in busy and (policy := self._policy_name(name)) in free
+        ]
+        heapq.heapify(candidates)
+        chosen: list[str] = []
+        while candidates and len(chosen) < left and free:
+            _, name, policy = heapq.heappop(candidates)
+            if policy in free and free[policy].take(unread=self._unread(name)):
+                chosen.append(name)
+                del self.waiting[name]
+                if not free[policy].free:
+                    del free[policy]
+        self.granted.update(chosen)
         return chosen
 
-    def _free_slots(self, running: Set[str]) -> dict[str, int]:
-        """Policies with free slots, and how many; mostly none, and asked at every pass."""
-        taken = Counter(map(self._policy_name, running | self.granted))
-        slots = {name: self._slots(name) - taken[name] for name in self._cache.policies}
-        return {name: count for name, count in slots.items() if count > 0}
+    def _free_slots(self, taken: Set[str]) -> dict[str, Slots]:
+        """Policies with free slots, and how many."""
+        used = Counter(map(self._policy_name, taken))
+        retrying = Counter(self._policy_name(name) for name in taken if self._unread(name))
+        free = {}
+        for name in self._cache.policies:
+            slots = self.slots(name)
+            if slots > used[name]:
+                retry = self.retry_slots(name, slots) - retrying[name]
+                free[name] = Slots(free=slots - used[name], retry=retry)
+        return free
 
-    def _slots(self, policy_name: str) -> int:
-        policy = self._cache.policies[policy_name]
-        return concurrent_probes(self._pool.setting(policy.spec.budget), self._counters.selected(policy_name))
+    def slots(self, policy_name: str) -> int:
+        """How many slots the policy has; all policies together have `most`."""
+        setting = self._pool.setting(self._cache.policies[policy_name].spec.budget)
+        return concurrent_probes(setting, self._counters.selected(policy_name), most=self.most)
+
+    def retry_slots(self, policy_name: str, slots: int) -> int:
+        """How many of these slots nodes may hold whose last run read nothing."""
+        unread = self._counters.unread(policy_name)[self._pool.name]
+        return retry_slots(slots, unread=unread, nodes=self._counters.selected(policy_name))
+
+    def pace(self, policy: str) -> Pace:
+        """How many runs of the policy's nodes that can be read go on at a time."""
+        own, together = self.slots(policy), sum(map(self.slots, self._cache.policies))
+        share = min(own, own * self.most // together)
+        unread = self._counters.unread(policy)[self._pool.name]
+        at_once = max(1, share - min(self.retry_slots(policy, share), unread))
+        return Pace(at_once=at_once, installation=self.most if together >= self.most else 0)
+
+    def _unread(self, node: str) -> bool:
+        return self._counters.is_unread(node, self._pool.name)
 
     def _policy_name(self, node: str) -> str:
         view = self._cache.nodes.get(node)
@@ -71,10 +135,10 @@ class Queue:
 
 
 class Concurrency:
-    """The queues of all pools."""
+    """The queues of all pools.  `limits`: slots of all policies together, by pool."""
 
-    def __init__(self, cache: Cache, counters: NodeCounters) -> None:
-        self._queues = {pool.name: Queue(cache, counters, pool) for pool in POOLS}
+    def __init__(self, cache: Cache, counters: NodeCounters, *, limits: Mapping[str, int]) -> None:
+        self._queues = {pool.name: Queue(cache, counters, pool, most=limits[pool.name]) for pool in POOLS}
 
     def wait(self, name: str, since: Mapping[str, float]) -> None:
         """The pools that the node waits for, and since when; it waits for no other any more."""
@@ -103,6 +167,10 @@ class Concurrency:
         """The node was reconciled: it has used its slots, or did not need them."""
         for queue in self._queues.values():
             queue.granted.discard(name)
+
+    def pace(self, policy: str, pool: str) -> Pace:
+        """How many runs of the policy's nodes that can be read go on at a time."""
+        return self._queues[pool].pace(policy)
 
     def waiting(self) -> dict[str, int]:
         """How many nodes wait, by pool."""

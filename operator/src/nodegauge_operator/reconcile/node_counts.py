@@ -21,10 +21,13 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, GateStatus, Report, ReportStatus, unstamp
 from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.reconcile.cache import Cache
 
 CLUSTER = ""
 """The scope of all policies together, where a policy's name would stand; no policy has this name."""
+RUNS_OF_MEAN = 50
+"""The mean time of a run is taken over about so many: ten seconds of a large fleet."""
 NONE = "none"
 """Counts nodes whose interconnect class is not known."""
 
@@ -34,7 +37,9 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
 
     `gates`: its taints for faults, as (taint, cause); `gated`: it uses a slot in the budget of gated nodes;
     `waiting`: it would be gated if a slot were free, for the causes in `held_back`, `since` (epoch seconds);
-    `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured.
+    `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured; `unread`: pools
+    whose last run read nothing; `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never
+    did or no run can be made there now; `last_run_read`: its last run was read.
     """
 
     policy: str
@@ -46,6 +51,9 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     waiting: bool = False
     held_back: tuple[str, ...] = ()
     since: float = 0.0
+    unread: frozenset[str] = frozenset()
+    read_at: float = 0.0
+    last_run_read: bool = True
 
 
 class PolicyCounts(Struct, kw_only=True):
@@ -58,6 +66,8 @@ class PolicyCounts(Struct, kw_only=True):
     causes: Counter[str] = field(default_factory=Counter)
     gated: set[str] = field(default_factory=set)
     waiting: dict[str, float] = field(default_factory=dict)
+    unread: Counter[str] = field(default_factory=Counter)
+    read_at: dict[bool, dict[str, float]] = field(default_factory=lambda: {True: {}, False: {}})
 
     def add(self, name: str, counts: NodeCounts, by: int) -> None:
         """Add one node (1) or remove it (-1)."""
@@ -69,8 +79,14 @@ class PolicyCounts(Struct, kw_only=True):
             self.gates[gate] += by
         for cause in counts.held_back:
             self.causes[cause] += by
+        for pool in counts.unread:
+            self.unread[pool] += by
         self.gated.discard(name)
         self.waiting.pop(name, None)
+        self.read_at[True].pop(name, None)
+        self.read_at[False].pop(name, None)
+        if by > 0 and counts.read_at:
+            self.read_at[counts.last_run_read][name] = counts.read_at
         if by > 0 and counts.gated:
             self.gated.add(name)
         if by > 0 and counts.waiting:
@@ -86,6 +102,7 @@ class NodeCounters:
         self._epoch = -1
         self._nodes: dict[str, NodeCounts] = {}
         self._counts: defaultdict[str, PolicyCounts] = defaultdict(PolicyCounts)
+        self._held_seconds: dict[tuple[str, str], float] = {}
 
     def selected(self, policy: str) -> int:
         """Nodes that follow the policy; here and below, those of every policy for the scope `CLUSTER`."""
@@ -122,6 +139,31 @@ class NodeCounters:
     def waiting(self, policy: str) -> Mapping[str, float]:
         """Names of the nodes that wait for such a slot, and since when, epoch seconds."""
         return self._of(policy).waiting
+
+    def unread(self, policy: str) -> Counter[str]:
+        """Nodes that follow the policy and whose last run read nothing, by pool."""
+        return self._of(policy).unread
+
+    def is_unread(self, node: str, pool: str) -> bool:
+        """Whether the last run of the pool on this node read nothing."""
+        self._update()
+        return node in self._nodes and pool in self._nodes[node].unread
+
+    def note_run(self, policy: str, pool: str, *, seconds: float) -> None:
+        """A run that was read held its slot for so long."""
+        mean = self._held_seconds.get((policy, pool), seconds)
+        self._held_seconds[policy, pool] = mean + (seconds - mean) / RUNS_OF_MEAN
+
+    def held_seconds(self, policy: str, pool: str) -> float | None:
+        """How long a readable run holds its slot on average; None before the first of this process."""
+        return self._held_seconds.get((policy, pool))
+
+    def oldest_reading(self, policy: str, *, last_run_read: bool) -> float:
+        """When the node was read that was not read for longest, epoch seconds; 0.0 for none.
+
+        Of nodes that can be read now, and whose last health run was read, or was not.
+        """
+        return min(self._of(policy).read_at[last_run_read].values(), default=0.0)
 
     def _of(self, policy: str) -> PolicyCounts:
         self._update()
@@ -164,6 +206,7 @@ class NodeCounters:
 
 def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     status = report.status
+    health = status.probe(names.PROBE_HEALTH)
     gated = is_gated(report) or _tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
@@ -177,6 +220,9 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         waiting=bool(held_back),
         held_back=tuple(sorted({_cause(gate) for gate in held_back})),
         since=min((unstamp(gate.since) for gate in held_back), default=0.0),
+        unread=frozenset(KINDS[p.name].pool.name for p in status.probes if p.unread and p.name in KINDS),
+        read_at=unstamp(health.read_at) if node.may_run else 0.0,
+        last_run_read=not health.unread,
     )
 
 

@@ -1,4 +1,4 @@
-"""The status of policies: counts of nodes, and the conditions `Ready` and `GatesWithinBudget`.
+"""The status of policies: counts of nodes, and the conditions `Ready`, `GatesWithinBudget` and `RunsKeepUp`.
 
 Written only when it differs from the current status.  Counts change with every run and are written every few
 seconds; a change of the policy itself is answered at once.
@@ -7,8 +7,10 @@ seconds; a change of the policy itself is answered at once.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from nodegauge_judge import Verdict
@@ -18,8 +20,9 @@ from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.names import BudgetReason, PolicyReason
+from nodegauge_operator.names import PROBE_HEALTH, BudgetReason, PaceReason, PolicyReason
 from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.resync import Jitter, backoff
@@ -32,11 +35,14 @@ COUNTS_SECONDS = 5.0
 """A status of which only the counts differ is written at most this often."""
 READY = "Ready"
 WITHIN_BUDGET = "GatesWithinBudget"
+KEEP_UP = "RunsKeepUp"
+KEEPS_UP_AGAIN = 0.9
+"""Runs that could not keep up do so again once a round takes less than this share of the interval."""
 MAX_CAUSES = 6
 """A condition's message lists at most so many causes."""
 
 Condition = dict[str, Any]
-State = tuple[str, PolicyReason | BudgetReason, str]
+State = tuple[str, str, str]
 """Status, reason and message of a condition."""
 
 
@@ -49,6 +55,7 @@ class PolicyStatus:
         client: Client,
         cache: Cache,
         gate_budget: GateBudget,
+        concurrency: Concurrency,
         metrics: Metrics,
         clock: Callable[[], float],
         jitter: Jitter = random.random,
@@ -60,6 +67,7 @@ class PolicyStatus:
         self._clock = clock
         self._jitter = jitter
         self._budget = gate_budget
+        self._concurrency = concurrency
         self._counters = gate_budget.counters
         self._compared_at = 0.0
         self._written: dict[str, float] = {}
@@ -115,19 +123,26 @@ class PolicyStatus:
     def _export(self) -> None:
         metrics = self._metrics
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
-        for gauge in (*by_kind, metrics.held_back):
+        for gauge in (*by_kind, metrics.held_back, metrics.oldest_reading):
             gauge.clear()
         metrics.gate_slots.set(self._budget.slots(CLUSTER))
         for name in self._cache.policies:
             metrics.held_back.labels(name).set(len(self._counters.waiting(name)))
             for (taint, cause), count in self._counters.gates(name).items():
                 metrics.gated.labels(name, taint, cause).set(count)
+            for last_run, read in (("read", True), ("unread", False)):
+                if at := self._counters.oldest_reading(name, last_run_read=read):
+                    age = metrics.oldest_reading.labels(name, last_run)
+                    age.set_function(partial(self._age, at))
             for verdict, count in self._counters.verdicts(name).items():
                 metrics.nodes.labels(name, verdict).set(count)
             for klass, count in self._counters.classes(name).items():
                 metrics.interconnect.labels(name, klass).set(count)
             for agreement, count in self._counters.agreements(name).items():
                 metrics.measured.labels(name, agreement).set(count)
+
+    def _age(self, at: float) -> float:
+        return max(0.0, self._clock() - at)
 
     def _forget_deleted(self) -> None:
         for history in (self._written, self._failed):
@@ -150,8 +165,59 @@ class PolicyStatus:
                 "measured": sum(counters.agreements(name).values()),
                 "contradicted": counters.agreements(name)[Agreement.CONTRADICTED],
             },
-            "conditions": conditions(self._cache, self._budget, name, now=self._clock()),
+            "conditions": self._conditions(name),
         }
+
+    def _conditions(self, name: str) -> list[Condition]:
+        """The conditions of one policy, with the time at which each status last changed."""
+        before = conditions_by_type(self._cache.policy_status.get(name, {}))
+        states: dict[str, State | None] = {READY: _ready(self._cache, self._budget, name)}
+        if name in self._cache.policies:
+            states[WITHIN_BUDGET] = _within_budget(self._cache, self._budget, name)
+            states[KEEP_UP] = self._keep_up(name, before.get(KEEP_UP))
+        generation, now = observed_generation(self._cache, name), self._clock()
+        return [
+            {
+                "type": kind,
+                "status": state[0],
+                "reason": str(state[1]),
+                "message": state[2],
+                "observedGeneration": generation,
+                "lastTransitionTime": _since(before.get(kind, {}), state[0], now),
+            }
+            for kind, state in states.items()
+            if state is not None
+        ]
+
+    def _keep_up(self, name: str, before: Condition | None) -> State | None:
+        """Whether the health runs of all nodes fit into an interval, by the time that they take now.
+
+        None where no runs are made, and before the first; after a restart the condition stays until then.
+        """
+        policy, nodes = self._cache.policies[name], self._counters.selected(name)
+        each = self._counters.held_seconds(name, PROBE_HEALTH)
+        health = policy.spec.probes.health
+        if not nodes or policy.paused or not health.enabled:
+            return None
+        if each is None:
+            return (before["status"], before["reason"], before["message"]) if before else None
+        late = before is not None and before["status"] == "False"
+        pace = self._concurrency.pace(name, PROBE_HEALTH)
+        interval, takes = policy.interval_of(PROBE_HEALTH), nodes * each / pace.at_once
+        if takes <= interval * (KEEPS_UP_AGAIN if late else 1):
+            message = (
+                f"a round of health runs over {_nodes(nodes)} fits into the interval of {health.interval}"
+            )
+            return "True", PaceReason.KEEPING_UP, message
+        setting = f"spec.budget.concurrentProbes ({policy.spec.budget.concurrent_probes})"
+        limit = f"the chart's operator.maxConcurrentProbes ({pace.installation})"
+        needed, at_once = math.ceil(nodes * each / interval), pace.at_once
+        message = (
+            f"{_nodes(nodes)}, {at_once} at once, {each:.0f} s each: a round takes {takes / 60:.0f} min, "
+            f"longer than the interval of {health.interval}. At least {needed} at once are needed: "
+            f"raise {limit if pace.installation else setting}, or lengthen spec.probes.health.interval."
+        )
+        return "False", PaceReason.TOO_FEW_SLOTS, message
 
 
 def _same(current: dict[str, Any], wanted: dict[str, Any]) -> bool:
@@ -162,26 +228,6 @@ def _without_counts(status: dict[str, Any]) -> tuple[object, ...]:
     """The status without its counts; the conditions' messages contain counts too."""
     kinds = sorted(conditions_by_type(status).items())
     return status.get("observedGeneration"), [(k, c.get("status"), c.get("reason")) for k, c in kinds]
-
-
-def conditions(cache: Cache, budget: GateBudget, name: str, *, now: float) -> list[Condition]:
-    """The conditions of one policy, with the time at which each status last changed."""
-    states: dict[str, State] = {READY: _ready(cache, budget, name)}
-    if name in cache.policies:
-        states[WITHIN_BUDGET] = _within_budget(cache, budget, name)
-    before = conditions_by_type(cache.policy_status.get(name, {}))
-    generation = observed_generation(cache, name)
-    return [
-        {
-            "type": kind,
-            "status": status,
-            "reason": reason.value,
-            "message": message,
-            "observedGeneration": generation,
-            "lastTransitionTime": _since(before.get(kind, {}), status, now),
-        }
-        for kind, (status, reason, message) in states.items()
-    ]
 
 
 def observed_generation(cache: Cache, name: str) -> int:

@@ -15,6 +15,7 @@ from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, 
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.context import Snapshot, Unselected
 from nodegauge_operator.core.model import Taint
+from nodegauge_operator.core.probes.kind import ProbeKind
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import Client
@@ -36,8 +37,8 @@ LATER_SECONDS = 60.0
 class Reconciled(Struct, frozen=True, kw_only=True):
     """Nothing is left to write for now.
 
-    `waiting_since`: pools of which the node wants a slot, and when such a run was last made there (0.0:
-    never).  `wake_at`: when to look again, epoch seconds.
+    `waiting_since`: pools of which the node wants a slot, and since when (0.0: goes first).  `wake_at`: when
+    to look again, epoch seconds.
     """
 
     waiting_since: dict[str, float]
@@ -224,8 +225,7 @@ class Reconciler:
                 continue
             judged = True
             self._metrics.runs.labels(probe, run.outcome.value, run.reason).inc()
-            if kind.holds_gpus:
-                self._note_gpu_hold(name, run)
+            self._note_hold(name, run, kind=kind, policy=status.policy)
             extra = {
                 "node": name,
                 "probe": probe,
@@ -237,12 +237,15 @@ class Reconciler:
             log.info("node %s: %s run %d: %s", name, probe, run.number, message, extra=extra)
         return judged
 
-    def _note_gpu_hold(self, name: str, run: Run) -> None:
-        """How long the run held the node's GPUs, if it held them at all."""
+    def _note_hold(self, name: str, run: Run, *, kind: ProbeKind, policy: str) -> None:
+        """How long the run held its slot, and the node's GPUs if it held them at all."""
         for pod in self._cache.pods_of(name):
-            if pod.uid == run.pod_uid and pod.scheduled_at:
+            if pod.uid == run.pod_uid and kind.holds_gpus and pod.scheduled_at:
                 ended_at = pod.terminated.finished_at if pod.terminated else 0.0
                 self._metrics.held_seconds.observe(max(0.0, (ended_at or self._clock()) - pod.scheduled_at))
+            if pod.uid == run.pod_uid and run.outcome is Outcome.READ:
+                taken = max(0.0, self._clock() - pod.created_at)
+                self.gate_budget.counters.note_run(policy, kind.pool.name, seconds=taken)
 
 
 def _may_wait(step: actions.Step, error: KubeError) -> bool:

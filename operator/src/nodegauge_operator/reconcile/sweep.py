@@ -60,16 +60,24 @@ class Sweep:
             client=client, cache=cache, metrics=metrics, settings=settings, clock=clock
         )
         self._budget = self._reconciler.gate_budget
+        self._queue = WorkQueue()
+        self._concurrency = Concurrency(
+            cache,
+            self._budget.counters,
+            limits={
+                names.PROBE_HEALTH: settings.max_concurrent_probes,
+                names.PROBE_NCCL: settings.max_concurrent_nccl_probes,
+            },
+        )
         self._policy_status = PolicyStatus(
             client=client,
             cache=cache,
             gate_budget=self._budget,
+            concurrency=self._concurrency,
             metrics=metrics,
             clock=clock,
             jitter=jitter,
         )
-        self._queue = WorkQueue()
-        self._concurrency = Concurrency(cache, self._budget.counters)
         self._failures: dict[str, int] = {}
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self._run_ended_at: dict[str, float] = {}

@@ -51,8 +51,8 @@ class PullKind(ProbeKind):
             return at  # a failed pull says nothing about another image
         return max(at, kind.finished_at(probe) + nccl.recheck_delay(probe, context.policy))
 
-    def last_done_at(self, status: ReportStatus) -> float:
-        return nccl.last_measured_at(status)
+    def waits_since(self, context: Context) -> float:
+        return nccl.last_measured_at(context.status)
 
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         return nccl_pod.pull_spec(context, run)

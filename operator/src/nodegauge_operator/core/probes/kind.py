@@ -68,9 +68,9 @@ class ProbeKind(ABC):
     def due_at(self, context: Context) -> float:
         """When the next run may start, epoch seconds; 0.0 for at once, `NEVER` for not at all."""
 
-    @abstractmethod
-    def last_done_at(self, status: ReportStatus) -> float:
-        """When a run was last made here, epoch seconds, 0.0 for never: the longest wait goes first."""
+    def waits_since(self, context: Context) -> float:
+        """What orders the nodes that wait for a slot, epoch seconds: the smallest goes first."""
+        return self.due_at(context)
 
     @abstractmethod
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:

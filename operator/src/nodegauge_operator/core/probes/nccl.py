@@ -73,8 +73,9 @@ class NcclKind(ProbeKind):
     def due_at(self, context: Context) -> float:
         return next_measurement_at(context) if image_is_there(context) else NEVER
 
-    def last_done_at(self, status: ReportStatus) -> float:
-        return last_measured_at(status)
+    def waits_since(self, context: Context) -> float:
+        """Never measured goes first, then measured longest ago."""
+        return last_measured_at(context.status)
 
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         return nccl_pod.nccl_spec(context, run, deadline=self.deadline(context.policy))
