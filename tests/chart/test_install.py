@@ -6,6 +6,7 @@ There is no kubelet: `chart_pods` runs the hooks' pods, and nothing runs the ope
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_upgrades_and_rollbacks_keep_the_policy(cluster: Helm, rest: Rest) -> No
     """An upgrade merges changed values into the policy and keeps fields that people have set.
 
     An upgrade with a policy that CEL refuses names the field and changes nothing.  A rollback to the first
-    revision, which does not contain the policy, keeps it.
+    revision, which does not contain the policy, keeps it and gives it that revision's values.
     """
     install(cluster)
     before = policies(rest)["default"]["metadata"]["uid"]
@@ -55,7 +56,10 @@ def test_upgrades_and_rollbacks_keep_the_policy(cluster: Helm, rest: Rest) -> No
         upgrade(cluster, {"policy": {"spec": {"probes": {"health": {"interval": "10s"}}}}})
     assert policies(rest)["default"]["spec"] == policy["spec"]
     cluster.run("rollback", RELEASE, "1", "--namespace", NAMESPACE)
-    assert policies(rest)["default"]["metadata"]["uid"] == before
+    after = policies(rest)["default"]
+    assert after["metadata"]["uid"] == before
+    assert after["spec"]["probes"]["health"]["interval"] == "15m", "the first revision's"
+    assert after["spec"]["mode"] == "Observe", "set by a person, and not by that revision"
 
 
 @pytest.mark.parametrize("policy", [{"create": False}, {"name": "other"}], ids=["left out", "renamed"])
@@ -86,15 +90,35 @@ def test_upgrade_upgrades_the_crds(cluster: Helm, rest: Rest) -> None:
 @pytest.mark.parametrize("upgrades", [0, 1])
 @pytest.mark.parametrize("keep", [True, False], ids=["keep", "remove"])
 def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, keep: bool, upgrades: int) -> None:
-    """An uninstall keeps the CRDs with `crds.keep`, and always deletes the chart's policy."""
+    """An uninstall keeps the CRDs with `crds.keep`, and always deletes the chart's policy.
+
+    What Helm prints as kept is what is left.
+    """
     values = NO_JOB | {"crds": {"keep": keep}}
     install(cluster, values)
     for _ in range(upgrades):
         upgrade(cluster, values)
-    cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+    said = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
     kept = set(itertools.product(["CustomResourceDefinition"], installed_crds(rest))) if keep else set()
     assert len(kept) == (2 if keep else 0)
     wait_for(lambda: left_behind(rest) == kept, what="only what Helm keeps")
+    assert kept_by(said) == kept
+
+
+def kept_by(said: str) -> set[tuple[str, str]]:
+    """Kind and name of what `helm uninstall` says it kept."""
+    return {(kind, name) for kind, name in re.findall(r"^\[(\w+)\] (\S+)", said, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("upgrades", [0, 1])
+def test_an_uninstall_with_clean_up_says_what_it_keeps(cluster: Helm, rest: Rest, upgrades: int) -> None:
+    """What Helm prints as kept is what is left, also where the clean-up Job deletes the policy."""
+    install(cluster)
+    for _ in range(upgrades):
+        upgrade(cluster)
+    said = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+    wait_for(lambda: left_behind(rest) == kept_by(said), what=f"only what Helm says: {said}")
+    assert len(kept_by(said)) == 2
 
 
 def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:

@@ -36,8 +36,12 @@ def test_first_and_later_policies_are_the_same(helm: Helm) -> None:
     """The Job's policy equals the upgrade's object, except for annotations that Helm adds itself."""
     values = {"policy": {"spec": {"priority": 1000000, "thresholds": {"powerCapRatio": 0.5}}}}
     written, later = first(helm, values), policies(helm, values, *KNOWN)["object"]
-    for mark in ("name", "namespace"):
-        del written["metadata"]["annotations"][f"meta.helm.sh/release-{mark}"]
+    assert {
+        policy["metadata"].pop("annotations")["helm.sh/resource-policy"] for policy in (written, later)
+    } == {
+        "keep",
+        "deleted-by-hook",
+    }
     assert written == later
     assert isinstance(later["spec"]["priority"], int)
 
@@ -50,7 +54,7 @@ def test_everything_around_the_job_is_a_hook(helm: Helm) -> None:
     assert set(weight) == {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"}
     assert weight["ServiceAccount"] <= weight["ClusterRole"] < weight["ClusterRoleBinding"] < weight["Job"]
     for o in objects:
-        assert events(o) == ["post-install", "post-upgrade"]
+        assert events(o) == ["post-install", "post-upgrade", "pre-rollback"]
         rule = o["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
         assert rule == "before-hook-creation,hook-succeeded"
     known = [o["metadata"]["labels"]["app.kubernetes.io/component"] for o in helm.objects(None, *KNOWN)]
@@ -58,10 +62,10 @@ def test_everything_around_the_job_is_a_hook(helm: Helm) -> None:
 
 
 def test_an_upgrade_has_it_as_an_ordinary_object(helm: Helm) -> None:
-    """With the CRD, the policy is an ordinary object, and a rollback does not prune it."""
+    """With the CRD, the policy is an ordinary object, which no uninstall deletes or lists as kept."""
     rendered = policies(helm, None, *KNOWN)
     assert set(rendered) == {"object"}
-    assert rendered["object"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert rendered["object"]["metadata"]["annotations"] == {"helm.sh/resource-policy": "deleted-by-hook"}
 
 
 @pytest.mark.parametrize("options", [(), KNOWN], ids=["install", "upgrade"])

@@ -194,7 +194,11 @@ nodeSelector:
 {{- end }}
 {{- end }}
 
-{{/* The whole default policy, without Helm's ownership annotations. */}}
+{{/*
+The whole default policy, without Helm's ownership annotations. Our hooks delete it on uninstall. So Helm must neither
+delete it itself, which fails once somebody has removed the CRDs, nor list it as kept: any value of its annotation but
+keep does that.
+*/}}
 {{- define "nodegauge.policy" -}}
 apiVersion: nodegauge.dev/v1alpha1
 kind: GPUValidationPolicy
@@ -203,7 +207,7 @@ metadata:
   labels:
     {{- include "nodegauge.labels" (dict "root" . "component" "policy") | nindent 4 }}
   annotations:
-    helm.sh/resource-policy: keep
+    helm.sh/resource-policy: deleted-by-hook
 spec:
   {{- include "nodegauge.policySpec" . | nindent 2 }}
 {{- end }}
@@ -232,7 +236,7 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 
 {{/* Annotations of the objects that create the first policy; the argument is the weight. */}}
 {{- define "nodegauge.policyHook" -}}
-helm.sh/hook: post-install,post-upgrade
+helm.sh/hook: post-install,post-upgrade,pre-rollback
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
