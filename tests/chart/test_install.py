@@ -98,16 +98,16 @@ def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, keep: bool, up
     install(cluster, values)
     for _ in range(upgrades):
         upgrade(cluster, values)
-    said = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+    output = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
     kept = set(itertools.product(["CustomResourceDefinition"], installed_crds(rest))) if keep else set()
     assert len(kept) == (2 if keep else 0)
     wait_for(lambda: left_behind(rest) == kept, what="only what Helm keeps")
-    assert kept_by(said) == kept
+    assert kept_by(output) == kept
 
 
-def kept_by(said: str) -> set[tuple[str, str]]:
-    """Kind and name of what `helm uninstall` says it kept."""
-    return {(kind, name) for kind, name in re.findall(r"^\[(\w+)\] (\S+)", said, re.MULTILINE)}
+def kept_by(output: str) -> set[tuple[str, str]]:
+    """Kind and name of what `helm uninstall` prints as kept."""
+    return {(kind, name) for kind, name in re.findall(r"^\[(\w+)\] (\S+)", output, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("upgrades", [0, 1])
@@ -116,9 +116,9 @@ def test_an_uninstall_with_clean_up_says_what_it_keeps(cluster: Helm, rest: Rest
     install(cluster)
     for _ in range(upgrades):
         upgrade(cluster)
-    said = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
-    wait_for(lambda: left_behind(rest) == kept_by(said), what=f"only what Helm says: {said}")
-    assert len(kept_by(said)) == 2
+    output = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+    wait_for(lambda: left_behind(rest) == kept_by(output), what=f"only what Helm says: {output}")
+    assert len(kept_by(output)) == 2
 
 
 def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:
