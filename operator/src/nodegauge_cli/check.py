@@ -91,7 +91,8 @@ async def _served(client: Client) -> str:
     missing = await workloads.missing_crds(client)
     if missing:
         raise NotReady(
-            f"CRDs are missing: {', '.join(missing)}. Set crds.enabled, or run kubectl apply --filename crds/"
+            f"CRDs are missing: {', '.join(missing)}. Set crds.enabled and run helm upgrade; "
+            "without Helm, kubectl apply --filename crds/"
         )
     return f"CRDs are served: {', '.join(names.CRD_NAMES)}"
 

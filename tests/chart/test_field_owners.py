@@ -1,0 +1,125 @@
+"""What the runbook advises never stands in the way of a later `helm upgrade`; a conflict names its way out.
+
+helm is the real one, and applies on the server.  kubectl's requests are made under its field managers.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+import yaml
+
+from support.chart import (
+    CHART,
+    CRDS,
+    NAMESPACE,
+    POLICIES,
+    RELEASE,
+    ROOT,
+    Helm,
+    HelmFailed,
+    Object,
+    install,
+    installed_crds,
+    is_served,
+    policies,
+    upgrade,
+)
+from testbed.rest import Rest
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+OPERATOR = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/ng-nodegauge"
+PATCH = ["kubectl", "patch", "nodereport"]
+SCALE = ["kubectl", "scale", "deployment", "nodegauge"]
+UPGRADE = ["helm", "upgrade", "nodegauge", "charts/nodegauge", "--namespace", "nodegauge"]
+WRITES = re.compile(r"^ *(helm upgrade|kubectl (apply|annotate|edit|label|patch|replace|scale|set|rollout)) ")
+OTHER: Object = {
+    "policy": {
+        "spec": {
+            "mode": "Enforce",
+            "taints": {"effect": "NoExecute", "causes": {"thermal": "NoSchedule", "busbw": "NoExecute"}},
+            "budget": {"gatedNodes": 3},
+        }
+    }
+}
+"""Values that set what the runbook changes to something else."""
+
+
+def advised() -> list[list[str]]:
+    """Every command of the runbook and the FAQ that writes, in words."""
+    texts = [
+        (ROOT / "docs" / page).read_text("utf-8").replace("\\\n", " ") for page in ("runbook.md", "faq.md")
+    ]
+    lines = [line for text in texts for line in text.splitlines()]
+    spans = [span for text in texts for span in re.findall(r"`([^`\n]+)`", text)]
+    return [shlex.split(c.partition("  #")[0]) for c in [*lines, *spans] if WRITES.match(c)]
+
+
+def perform(cluster: Helm, rest: Rest, words: list[str]) -> None:
+    """The command, on this release."""
+    if words[:6] == UPGRADE:
+        cluster.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, *words[6:], values={})
+    elif words[:4] == SCALE:
+        replicas = int(words[words.index("--replicas") + 1])
+        rest.patch(f"{OPERATOR}/scale?fieldManager=kubectl", {"spec": {"replicas": replicas}})
+    else:
+        assert words[:3] == PATCH or words[:3] == ["kubectl", "edit", "gvp"], (
+            f"not known to this test: {words}"
+        )
+
+
+def spec(rest: Rest) -> Any:
+    """The policy's spec."""
+    return policies(rest)["default"]["spec"]
+
+
+def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm, rest: Rest) -> None:
+    """After every command of the runbook, an upgrade to other values of the same fields succeeds."""
+    install(cluster)
+    commands = advised()
+    assert {tuple(words[:2]) for words in commands} >= {("helm", "upgrade"), ("kubectl", "scale")}
+    for words in commands:
+        perform(cluster, rest, words)
+    assert spec(rest)["mode"] == "Observe"
+    assert spec(rest)["taints"]["causes"] == {"thermal": "None"}
+    assert rest.get(OPERATOR)["spec"]["replicas"] == 0
+    upgrade(cluster, OTHER)
+    assert (spec(rest)["mode"], spec(rest)["taints"]["causes"]["thermal"]) == ("Enforce", "NoSchedule")
+    assert rest.get(OPERATOR)["spec"]["replicas"] == 1, "an upgrade starts a stopped operator"
+
+
+@pytest.mark.parametrize("manager", ["kubectl-patch", "kubectl-edit"])
+def test_a_conflict_names_the_field_and_is_ended_once(cluster: Helm, rest: Rest, manager: str) -> None:
+    """A field that a person changed and the values set otherwise: as docs/install.md says, and as it ends."""
+    install(cluster, {"policy": {"spec": {"budget": {"gatedNodes": 1}}}})
+    change = {"mode": "Observe", "budget": {"gatedNodes": 5}}
+    rest.patch(f"{POLICIES}/default?fieldManager={manager}", {"spec": change})
+    with pytest.raises(HelmFailed, match=rf'conflict with \\"{manager}\\".*\.spec\.budget\.gatedNodes'):
+        upgrade(cluster, {"policy": {"spec": {"budget": {"gatedNodes": 2}}}})
+    assert spec(rest)["budget"]["gatedNodes"] == 5
+    values = {"policy": {"spec": {"budget": {"gatedNodes": 4}}}}
+    cluster.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, "--force-conflicts", values=values)
+    assert (spec(rest)["budget"]["gatedNodes"], spec(rest)["mode"]) == (4, "Observe")
+    upgrade(cluster, {"policy": {"spec": {"budget": {"gatedNodes": 3}}}})
+    assert spec(rest)["budget"]["gatedNodes"] == 3
+
+
+def test_deleted_crds_come_back_with_an_upgrade(cluster: Helm, rest: Rest) -> None:
+    """`helm upgrade` creates CRDs and policy again, also if somebody has applied the CRDs by hand."""
+    install(cluster)
+    for by_hand in (False, True):
+        for name in installed_crds(rest):
+            rest.delete(f"{CRDS}/{name}")
+        wait_for(lambda: not installed_crds(rest) and not is_served(rest), what="CRDs gone")
+        if by_hand:
+            for path in (ROOT / "crds").glob("*.yaml"):
+                body = yaml.safe_load(path.read_text("utf-8"))
+                rest.create(f"{CRDS}?fieldManager=kubectl-client-side-apply", body)
+            wait_for(lambda: is_served(rest), what="the CRDs")
+        upgrade(cluster)
+        assert set(policies(rest)) == {"default"}
