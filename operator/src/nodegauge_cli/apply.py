@@ -98,8 +98,8 @@ def _failure(error: KubeError) -> click.ClickException:
     if isinstance(error, NotFound):
         missing = f"the API server did not serve {names.CRD_NAMES[0]} in time"
         return click.ClickException(
-            f"{missing}. Set crds.enabled and run helm upgrade; without Helm, kubectl apply --filename crds/. "
-            f"{error}"
+            f"{missing}. Set crds.enabled and run helm upgrade; without Helm, kubectl apply --filename "
+            f"crds/. {error}"
         )
     return click.ClickException(str(error)) if _is_temporary(error) else Refusal(str(error))
 
