@@ -51,7 +51,7 @@ OTHER: Object = {
 
 
 def advised() -> list[list[str]]:
-    """Every command of the runbook and the FAQ that writes, in words."""
+    """Every command of the runbook and the FAQ that writes, split."""
     texts = [
         (ROOT / "docs" / page).read_text("utf-8").replace("\\\n", " ") for page in ("runbook.md", "faq.md")
     ]
@@ -60,16 +60,16 @@ def advised() -> list[list[str]]:
     return [shlex.split(c.partition("  #")[0]) for c in [*lines, *spans] if WRITES.match(c)]
 
 
-def perform(cluster: Helm, rest: Rest, words: list[str]) -> None:
+def perform(cluster: Helm, rest: Rest, command: list[str]) -> None:
     """The command, on this release."""
-    if words[:6] == UPGRADE:
-        cluster.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, *words[6:], values={})
-    elif words[:4] == SCALE:
-        replicas = int(words[words.index("--replicas") + 1])
+    if command[:6] == UPGRADE:
+        cluster.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, *command[6:], values={})
+    elif command[:4] == SCALE:
+        replicas = int(command[command.index("--replicas") + 1])
         rest.patch(f"{OPERATOR}/scale?fieldManager=kubectl", {"spec": {"replicas": replicas}})
     else:
-        assert words[:3] == PATCH or words[:3] == ["kubectl", "edit", "gvp"], (
-            f"not known to this test: {words}"
+        assert command[:3] == PATCH or command[:3] == ["kubectl", "edit", "gvp"], (
+            f"not known to this test: {command}"
         )
 
 
@@ -82,9 +82,9 @@ def test_what_the_runbook_advises_never_conflicts_with_an_upgrade(cluster: Helm,
     """After every command of the runbook, an upgrade to other values of the same fields succeeds."""
     install(cluster)
     commands = advised()
-    assert {tuple(words[:2]) for words in commands} >= {("helm", "upgrade"), ("kubectl", "scale")}
-    for words in commands:
-        perform(cluster, rest, words)
+    assert {tuple(command[:2]) for command in commands} >= {("helm", "upgrade"), ("kubectl", "scale")}
+    for command in commands:
+        perform(cluster, rest, command)
     assert spec(rest)["mode"] == "Observe"
     assert spec(rest)["taints"]["causes"] == {"thermal": "None"}
     assert rest.get(OPERATOR)["spec"]["replicas"] == 0
