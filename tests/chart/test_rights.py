@@ -75,7 +75,7 @@ WRITES = {
     ("operator", "nodegauge.dev", "gpuvalidationpolicies/status"): {"patch"},
     ("operator", "nodegauge.dev", "nodereports"): {"create", "delete"},
     ("operator", "nodegauge.dev", "nodereports/status"): {"patch"},
-    ("operator", "events.k8s.io", "events"): {"create"},
+    ("operator", "", "events"): {"create"},
     ("policy-writer", "nodegauge.dev", "gpuvalidationpolicies"): {"create", "patch"},
     ("cleanup", "", "nodes"): {"patch"},
     ("cleanup", "", "nodes/status"): {"patch"},

@@ -27,7 +27,7 @@ Object = dict[str, Any]
 
 NODES = "/api/v1/nodes"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
-EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+EVENTS = "/api/v1/namespaces/default/events"
 MANAGER = {"fieldManager": "loadtest"}
 LONG_SECONDS = 120.0
 """For deleting all reports in one call."""
@@ -132,15 +132,15 @@ def _report(node: NodeView) -> Object:
 
 def _event(node: NodeView, note: str, mark: str) -> Object:
     return {
-        "apiVersion": "events.k8s.io/v1",
+        "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{node.name}.{mark}", "namespace": "default"},
         "eventTime": "2026-11-01T08:00:00.000000Z",
         "type": "Normal",
         "reason": "Validated",
-        "note": note,
+        "message": note,
         "action": "Validate",
-        "reportingController": "load.example/loop",
+        "reportingComponent": "load.example/loop",
         "reportingInstance": "loadtest",
-        "regarding": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
     }

@@ -22,7 +22,7 @@ Body = dict[str, Any]
 NAMESPACE = "nodegauge"
 NODES = "/api/v1/nodes"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+EVENTS = "/api/v1/namespaces/default/events"
 POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 COLLECTIONS = (NODES, PODS, EVENTS, POLICIES, REPORTS)
@@ -180,9 +180,9 @@ class FakeApiServer:
                 raise ApiError(422, "Invalid", "; ".join(wrong))
         if path == NODES:
             _check_taints(body)
-        note = body.get("note", "")
+        note = body.get("message", "")
         if path == EVENTS and len(note.encode()) > 1024:
-            raise ApiError(422, "Invalid", "note: can have at most 1024 bytes")
+            raise ApiError(422, "Invalid", "message: can have at most 1024 bytes")
 
     def _store(self, path: str, body: Body, kind: str) -> Body:
         self._version += 1

@@ -135,7 +135,7 @@ class FakeCluster(FakeApiServer):
             "nodes": {n: _node_state(b) for n, b in objects[NODES].items()},
             "reports": {n: _report_state(b) for n, b in objects[REPORTS].items()},
             "events": sorted(
-                (b["regarding"]["name"], b["reason"], b["note"]) for b in objects[EVENTS].values()
+                (b["involvedObject"]["name"], b["reason"], b["message"]) for b in objects[EVENTS].values()
             ),
             "pods": sorted(objects[PODS]),
         }

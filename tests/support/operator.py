@@ -170,7 +170,7 @@ class SteppedOperator:
     @property
     def events(self) -> list[tuple[str, str]]:
         """Reason and message of every event, in order."""
-        return [(body["reason"], body["note"]) for body in self.cluster.objects[EVENTS].values()]
+        return [(body["reason"], body["message"]) for body in self.cluster.objects[EVENTS].values()]
 
     def runs_counted(self) -> float:
         """The value of the metric of finished runs."""

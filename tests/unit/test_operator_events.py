@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 import support.results as made
 from nodegauge_contract import Power
-from support.api_server import EVENTS, NODES
+from nodegauge_operator.core.probes.kind import shown_change
+from support.api_server import EVENTS, NODES, POLICIES, REPORTS
 from support.client import unavailable
 from support.objects import INTERVAL, STALE
 from support.operator import SteppedOperator, one_node
@@ -110,3 +113,104 @@ def test_a_restart_tells_nothing_twice(operator: SteppedOperator) -> None:
     operator.list()
     catch_up(operator)
     assert operator.events == before
+
+
+def test_kubectl_describe_shows_events_in_their_order(operator: SteppedOperator) -> None:
+    """It sorts by `lastTimestamp` alone, which events.k8s.io/v1 refuses."""
+    run(operator)
+    operator.cluster.pass_time(INTERVAL)
+    label(operator, interconnect="infiniband")
+    catch_up(operator)
+    for _ in range(8):
+        operator.cluster.pass_time(STALE / 4)
+        run(operator, "garbage")
+    posted = list(operator.cluster.objects[EVENTS].values())
+    times = [body["lastTimestamp"] for body in posted]
+    assert len(set(times)) == len(posted) == 4
+    assert times == sorted(times)
+    assert [body["firstTimestamp"] for body in posted] == times
+    assert [body["eventTime"][:19] + "Z" for body in posted] == times
+    assert {(body["apiVersion"], body["count"]) for body in posted} == {("v1", 1)}
+
+
+def test_an_event_shows_only_what_changed(operator: SteppedOperator) -> None:
+    """Another verdict with the same interconnect: "nvlink 50 GB/s -> nvlink 50 GB/s" is no news."""
+    run(operator)
+    operator.cluster.pass_time(INTERVAL)
+    capped = Power(usage_mw=60_000, enforced_limit_mw=350_000, default_limit_mw=400_000)
+    operator.cluster.results["node-1"] = made.with_gpu(made.titan(), 0, power=capped)
+    run(operator)
+    operator.cluster.pass_time(INTERVAL)
+    operator.cluster.results["node-1"] = made.with_pair(made.titan(), 0, 1, read=1)
+    run(operator)
+    (_, warned, refused) = [message for _, message in operator.events]
+    assert "->" not in warned
+    assert "Interconnect: nvlink 50 GB/s -> none" in refused
+
+
+def test_numbers_that_read_the_same_are_no_change() -> None:
+    """For every kind of probe."""
+    assert shown_change("Interconnect label", "nvlink (measured)", "nvlink (measured)") == ""
+    assert shown_change("Interconnect", "nvlink 450 GB/s", "nvlink 425 GB/s") == (
+        "Interconnect: nvlink 450 GB/s -> nvlink 425 GB/s"
+    )
+
+
+def observe(operator: SteppedOperator, mode: str, generation: int) -> None:
+    """Somebody changes the policy's mode."""
+    patch = {"metadata": {"generation": generation}, "spec": {"mode": mode}}
+    operator.cluster.change(POLICIES, "default", patch)
+    catch_up(operator)
+
+
+def test_a_mode_that_strips_a_node_says_so_each_time(operator: SteppedOperator) -> None:
+    """With what was removed; looking again says nothing."""
+    run(operator)
+    for generation in (2, 4):
+        observe(operator, "Observe", generation)
+        catch_up(operator)
+        assert "nodegauge.dev/health" not in operator.labels
+        observe(operator, "Enforce", generation + 1)
+    released = [message for reason, message in operator.events if reason == "Released"]
+    assert len(released) == 2
+    assert "mode Observe" in released[0]
+    assert "label nodegauge.dev/health=pass" in released[0]
+    assert "condition GPUValidated" in released[0]
+
+
+def exclude(operator: SteppedOperator) -> None:
+    """The policy selects the node no longer, and the grace has passed."""
+    selector = {"matchLabels": {"gpu": "none"}}
+    operator.cluster.change(POLICIES, "default", {"spec": {"nodeSelector": selector}})
+    catch_up(operator)
+    operator.cluster.pass_time(700)
+    catch_up(operator)
+    assert not operator.cluster.objects[REPORTS]
+
+
+def test_a_node_that_no_policy_selects_any_more_says_what_it_lost(operator: SteppedOperator) -> None:
+    """Once, also if the operator restarts in the middle."""
+    run(operator)
+    exclude(operator)
+    operator.restart()
+    catch_up(operator)
+    (message,) = [message for reason, message in operator.events if reason == "Released"]
+    assert "no policy selects this node any more (it followed default)" in message
+    assert "label interconnect=nvlink" in message
+
+
+def test_a_node_that_carried_nothing_says_nothing(operator: SteppedOperator) -> None:
+    """It was observed only."""
+    run(operator)
+    observe(operator, "Observe", 2)
+    exclude(operator)
+    assert Counter(reasons(operator))["Released"] == 1
+
+
+def test_a_node_that_moves_to_a_policy_in_mode_observe_says_so(operator: SteppedOperator) -> None:
+    """By the name of the policy that it follows now."""
+    run(operator)
+    operator.cluster.add_policy("watching", mode="Observe", priority=5)
+    catch_up(operator)
+    (message,) = [message for reason, message in operator.events if reason == "Released"]
+    assert "policy watching is in mode Observe" in message

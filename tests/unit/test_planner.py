@@ -176,7 +176,7 @@ def test_a_pod_newer_than_the_report_has_the_report_read_again_once() -> None:
 
 
 def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
-    """Labels, condition, pods, report; then nothing."""
+    """Labels, condition, pods, an event, the report; then nothing."""
     known = up_to_date(make_report().after(READ, node=NODE)) | {"policy": None}
     node, pod = known["node"].labelled(team="a"), make_pod(NODE, number=2)
     step = next_step(make_snapshot(**known | {"node": node}, pods=(pod,)))
@@ -187,7 +187,11 @@ def test_no_policy_takes_everything_of_ours_off_in_order() -> None:
     assert next_step(make_snapshot(**known | {"node": node}, pods=(pod,))) == steps.SetCondition(node, None)
     node = node.saying(None)
     assert next_kind(**known | {"node": node}, pods=(pod,)) == "DeletePod"
-    assert next_kind(**known | {"node": node}) == "DeleteReport"
+    event = next_step(make_snapshot(**known | {"node": node}))
+    assert isinstance(event, steps.PostEvent)
+    posted = (event.change.run, event.change.reason)
+    assert next_kind(**known | {"node": node, "posted": posted}) == "DeleteReport"
+    assert next_kind(**known | {"node": node}, declined={steps.PostEvent: "no"}) == "DeleteReport"
     assert next_kind(node=node, policy=None) == "nothing"
 
 

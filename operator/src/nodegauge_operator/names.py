@@ -199,6 +199,9 @@ class Reason(StrEnum):
     """A taint is due, but the budget of gated nodes of the policy or of the cluster is used up."""
     ON_PROBATION = "OnProbation"
     """A taint that only runs under load can clear was removed on probation; one bad run sets it again."""
+    RELEASED = "Released"
+    """Labels, taints and condition of nodegauge were removed: no policy selects the node any more, or its
+    policy is in mode Observe."""
     TAINT_LIFTED = "TaintLifted"
     """A taint for a fault was removed: enough good runs, or the policy no longer wants it."""
 

@@ -27,6 +27,7 @@ from nodegauge_operator.core.actions import (
     DeletePod,
     DeleteReport,
     PatchNode,
+    PostEvent,
     SetCondition,
     Step,
 )
@@ -194,7 +195,10 @@ def release(snapshot: Snapshot, node: NodeView) -> Step | None:
         return step
     if own is not None and taint_patch(node, (), leave=_kept_taints(snapshot)) is not None:
         return None  # the API server refuses to let a taint go: its evidence stays
-    return DeleteReport(report)
+    change = events.of_release(own, now=snapshot.now) if own is not None else None
+    if change is None or (change.run, change.reason) == snapshot.posted or PostEvent in snapshot.declined:
+        return DeleteReport(report)
+    return PostEvent(node, change)
 
 
 def remove_from_node(snapshot: Snapshot, node: NodeView) -> Step | None:

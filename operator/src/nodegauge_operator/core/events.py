@@ -11,14 +11,16 @@ from msgspec.structs import replace
 
 from nodegauge_judge import GateKind, Severity, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import (
     Change,
+    DesiredNode,
     DesiredTaint,
     GateState,
     GateStatus,
     Outcome,
     ProbeStatus,
+    Report,
     ReportStatus,
     stamp,
 )
@@ -80,6 +82,7 @@ def of_status(context: Context, after: ReportStatus) -> Change | None:
         context.status.change if context.status.change != before.change else None,
         _of_grading(before, after, now=now),
         _of_labels(before, after, context=context),
+        _of_mode(before, after, context=context),
     ]
     changes = [change for change in candidates if change is not None]
     if len(changes) < 2:
@@ -207,6 +210,40 @@ def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -
         message=bounded(text),
         at=stamp(context.now),
     )
+
+
+def _of_mode(before: ReportStatus, after: ReportStatus, *, context: Context) -> Change | None:
+    """Mode Observe takes everything off the node."""
+    carried = _carried(before.desired)
+    if context.policy.spec.mode is not Mode.OBSERVE or not carried or _carried(after.desired):
+        return None
+    return Change(
+        run=names.digest(f"{context.policy.name}/{context.policy.generation}/{carried}"),
+        reason=Reason.RELEASED,
+        message=bounded(f"policy {context.policy.name} is in mode Observe now: removed {carried}"),
+        at=stamp(context.now),
+    )
+
+
+def of_release(report: Report, *, now: float) -> Change | None:
+    """The event of a node that no policy selects any more, once everything of ours is off it."""
+    carried, policy = _carried(report.status.desired), report.status.policy
+    if not carried:
+        return None
+    return Change(
+        run=names.digest(f"{report.uid}/{carried}"),
+        reason=Reason.RELEASED,
+        message=bounded(f"no policy selects this node any more (it followed {policy}): removed {carried}"),
+        at=stamp(now),
+    )
+
+
+def _carried(desired: DesiredNode) -> str:
+    """What a node carries of ours, for a sentence; empty for nothing."""
+    parts = [f"taint {_short(taint)}" for taint in desired.taints]
+    parts += [f"label {key}={value}" for key, value in sorted(desired.labels.items())]
+    parts += [f"condition {names.CONDITION}"] if desired.condition else []
+    return ", ".join(parts)
 
 
 def _reason_of(verdict: Verdict) -> tuple[Reason, str]:

@@ -1,4 +1,9 @@
-"""Events (events.k8s.io/v1) about nodes; their names make a second post harmless."""
+"""Events about nodes; their names make a second post harmless.
+
+They are core/v1 events with legacy timestamps: `kubectl describe` sorts by `lastTimestamp` alone
+(kubectl, pkg/util/event/sorted_event_list.go), and the API server refuses one in events.k8s.io/v1
+(kubernetes, pkg/apis/core/validation/events.go).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Change
+from nodegauge_operator.api.report import Change, stamp
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import AlreadyExists
@@ -15,25 +20,29 @@ NAMESPACE = "default"
 """The API server requires this namespace for events about cluster-scoped objects."""
 
 
-async def post(client: Client, node: NodeView, change: Change, *, instance: str) -> None:
-    """Post the event of a change, unless it has been posted already."""
+async def post(client: Client, node: NodeView, change: Change, *, instance: str, now: float) -> None:
+    """Post the event of a change at `now` (epoch seconds), unless it has been posted already."""
     body: dict[str, Any] = {
-        "apiVersion": "events.k8s.io/v1",
+        "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
             "name": names.event_name(node=node.name, run=change.run, reason=change.reason),
             "namespace": NAMESPACE,
         },
-        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "eventTime": datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "firstTimestamp": stamp(now),
+        "lastTimestamp": stamp(now),
+        "count": 1,
         "type": change.type,
         "reason": change.reason,
-        "note": change.message,
+        "message": change.message,
         "action": "Validate",
-        "reportingController": "nodegauge.dev/operator",
+        "source": {"component": "nodegauge"},
+        "reportingComponent": "nodegauge.dev/operator",
         "reportingInstance": instance[:128] or "nodegauge",
-        "regarding": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
     }
     try:
-        await client.call("POST", f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events", body=body)
+        await client.call("POST", f"/api/v1/namespaces/{NAMESPACE}/events", body=body)
     except AlreadyExists:
         return

@@ -46,7 +46,7 @@ class Writer(Struct, kw_only=True):
         try:
             if isinstance(step, actions.CreatePod):
                 return await self._create(step, snapshot)
-            await self._call(step)
+            await self._call(step, now=snapshot.now)
         except Conflict:
             await self._read_again(step)
         except NotFound:
@@ -56,7 +56,7 @@ class Writer(Struct, kw_only=True):
             return step
         return None
 
-    async def _call(self, step: actions.Step) -> None:
+    async def _call(self, step: actions.Step, *, now: float) -> None:
         match step:
             case actions.CreateReport(node):
                 created = await reports.create(self.client, node)
@@ -73,7 +73,7 @@ class Writer(Struct, kw_only=True):
             case actions.SetCondition(node, condition):
                 self.cache.put_node(await nodes.patch_condition(self.client, node, condition))
             case actions.PostEvent(node, change):
-                await events.post(self.client, node, change, instance=self.instance)
+                await events.post(self.client, node, change, instance=self.instance, now=now)
             case actions.DeletePod(pod, grace):
                 terminating = await pods.delete(self.client, pod, namespace=self.namespace, grace=grace)
                 if terminating is None:

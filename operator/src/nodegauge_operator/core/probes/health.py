@@ -32,6 +32,7 @@ from nodegauge_operator.core.probes.kind import (
     ProbeKind,
     backed_off,
     finished_at,
+    shown_change,
     wanted_now,
 )
 from nodegauge_operator.core.probes.pod import container
@@ -127,7 +128,8 @@ class HealthKind(ProbeKind):
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         if not before.probe(self.name).read_at:
             return ""
-        return f" Interconnect: {_interconnect(before)} -> {_interconnect(after)}."
+        change = shown_change("Interconnect", _interconnect(before), _interconnect(after))
+        return f" {change}." if change else ""
 
 
 def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> ReportStatus:

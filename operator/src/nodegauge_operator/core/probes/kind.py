@@ -100,6 +100,11 @@ class ProbeKind(ABC):
         return ""
 
 
+def shown_change(what: str, before: str, after: str) -> str:
+    """`what: before -> after`; empty if both read the same, whatever differs behind them."""
+    return "" if before == after else f"{what}: {before} -> {after}"
+
+
 AT_ONCE = 0.0
 
 

@@ -113,10 +113,9 @@ class NcclKind(ProbeKind):
         return bandwidth.with_agreement(context.after(after))
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
-        if before.interconnect == after.interconnect:
-            return ""
+        change = kind.shown_change("Interconnect label", _label(before), _label(after))
         why = f": {after.interconnect.message}" if after.interconnect.reported else ""
-        return f" Interconnect label: {_label(before)} -> {_label(after)}{why}."
+        return f" {change}{why}." if change else ""
 
 
 def next_measurement_at(context: Context) -> float:
