@@ -28,7 +28,13 @@ def operator(*, ready: bool) -> Iterator[int]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    server = HttpServer(host=LOOPBACK, port=0, metrics=Metrics(), live=lambda: True, ready=lambda: ready)
+    server = HttpServer(
+        host=LOOPBACK,
+        port=0,
+        metrics=Metrics(),
+        live=lambda: True,
+        unready=lambda: "" if ready else "the first full list is not complete",
+    )
     try:
         yield asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
     finally:

@@ -59,10 +59,14 @@ class Operator:
         self.live = self.ready = True
         self.port = 0
 
+    def why(self) -> str:
+        """Why it is not ready."""
+        return "" if self.ready else "the first full list is not complete"
+
     async def check(self, api: Api, *, within: float = 0.0) -> None:
         """The check, against this operator."""
         server = HttpServer(
-            host="127.0.0.1", port=0, metrics=Metrics(), live=lambda: self.live, ready=lambda: self.ready
+            host="127.0.0.1", port=0, metrics=Metrics(), live=lambda: self.live, unready=self.why
         )
         self.port = await server.start()
         try:

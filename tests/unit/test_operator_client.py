@@ -26,7 +26,7 @@ from nodegauge_operator.kube.errors import (
     Unavailable,
     Unreachable,
 )
-from nodegauge_operator.kube.workloads import Scanning, check_access
+from nodegauge_operator.kube.workloads import missing_crds
 
 PATH = "/api/v1/nodes"
 
@@ -311,16 +311,22 @@ async def test_names_are_quoted_in_paths(server: Server, client: Client) -> None
 RESOURCES = {"resources": [{"name": "gpuvalidationpolicies"}, {"name": "nodereports"}]}
 
 
-async def test_what_may_be_seen_is_found_out_before_anything_starts(server: Server, client: Client) -> None:
-    """CRDs may be watched; or may not, and ours are there; or are missing, and are named."""
-    server.answers = [web.json_response({"items": []})]
-    assert await check_access(client) is Scanning.ALLOWED
-    server.answers = [status(403, "Forbidden"), web.json_response(RESOURCES)]
-    assert await check_access(client) is Scanning.REFUSED
-    half = {"resources": RESOURCES["resources"][:1]}
-    server.answers = [status(403, "Forbidden"), web.json_response(half)]
-    with pytest.raises(KubeError, match=r"CRD nodereports\.nodegauge\.dev missing"):
-        await check_access(client)
-    server.answers = [status(403, "Forbidden"), status(404, "NotFound")]
-    with pytest.raises(KubeError, match=r"gpuvalidationpolicies.* and nodereports.*kubectl apply"):
-        await check_access(client)
+async def test_crds_that_are_not_served_are_named(server: Server, client: Client) -> None:
+    """None, one, or the whole group; every account may read that."""
+    half = web.json_response({"resources": RESOURCES["resources"][:1]})
+    server.answers = [web.json_response(RESOURCES), half, status(404, "NotFound")]
+    assert await missing_crds(client) == []
+    assert await missing_crds(client) == ["nodereports.nodegauge.dev"]
+    assert await missing_crds(client) == list(names.CRD_NAMES)
+
+
+async def test_how_long_nobody_answered_is_known(server: Server, client: Client) -> None:
+    """A refusal is an answer; 401, 429 and 5xx are none."""
+    for code in (401, 429, 500, 503):
+        server.answers = [status(code, "Test"), status(403, "Forbidden")]
+        with pytest.raises(Unavailable):
+            await nodes.get(client, "n")
+        assert client.outage.seconds > 0.0
+        with pytest.raises(Forbidden):
+            await nodes.get(client, "n")
+        assert client.outage.seconds == 0.0

@@ -16,10 +16,14 @@ class Served:
     """A server on a free port, and what it is told to say."""
 
     def __init__(self) -> None:
-        self.live = self.ready = True
+        self.live, self.unready = True, ""
         self.metrics = Metrics()
         self.server = HttpServer(
-            host="127.0.0.1", port=0, metrics=self.metrics, live=lambda: self.live, ready=lambda: self.ready
+            host="127.0.0.1",
+            port=0,
+            metrics=self.metrics,
+            live=lambda: self.live,
+            unready=lambda: self.unready,
         )
         self.port = 0
 
@@ -43,13 +47,16 @@ async def served() -> AsyncIterator[Served]:
 
 async def test_live_and_ready_are_asked_at_each_request(served: Served) -> None:
     """200 while it is so, 503 with the reason once it is not."""
-    for path, name in (("/healthz", "live"), ("/readyz", "ready")):
+    for path, name, bad, good in (
+        ("/healthz", "live", False, True),
+        ("/readyz", "unready", "the reason why", ""),
+    ):
         assert await served.get(path) == (200, "ok\n")
-        setattr(served, name, False)
+        setattr(served, name, bad)
         status, text = await served.get(path)
         assert status == 503
-        assert len(text) > 20
-        setattr(served, name, True)
+        assert len(text) > 10
+        setattr(served, name, good)
         assert (await served.get(path))[0] == 200
 
 
@@ -68,7 +75,7 @@ async def test_a_taken_port_is_an_error_and_unknown_paths_are_404(served: Served
     """The process must say so and end, not run deaf."""
     assert (await served.get("/"))[0] == 404
     second = HttpServer(
-        host="127.0.0.1", port=served.port, metrics=Metrics(), live=lambda: True, ready=lambda: True
+        host="127.0.0.1", port=served.port, metrics=Metrics(), live=lambda: True, unready=lambda: ""
     )
     with pytest.raises(OSError, match="address already in use"):
         await second.start()
@@ -77,4 +84,4 @@ async def test_a_taken_port_is_an_error_and_unknown_paths_are_404(served: Served
 
 async def test_stopping_before_starting_is_fine() -> None:
     """Cleanup runs whatever came before."""
-    await HttpServer(host="", port=0, metrics=Metrics(), live=lambda: True, ready=lambda: True).stop()
+    await HttpServer(host="", port=0, metrics=Metrics(), live=lambda: True, unready=lambda: "").stop()

@@ -16,10 +16,7 @@ def log() -> Iterator[logging.Logger]:
     """The root logger as it was, afterwards."""
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
-    levels = {
-        n: logging.getLogger(n).level
-        for n in ("kopf.objects", "kopf._core", "kopf", "aiohttp.access", "asyncio")
-    }
+    levels = {name: logging.getLogger(name).level for name in logs.LEAST}
     yield logging.getLogger("nodegauge.test")
     root.handlers[:] = before
     root.setLevel(level)

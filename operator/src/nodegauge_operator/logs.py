@@ -11,6 +11,18 @@ FIELDS = ("node", "run", "outcome", "verdict", "policy")
 """Extra fields of a record that are included in its line."""
 
 
+LEAST = {
+    "kopf": logging.CRITICAL,
+    "kopf._core": logging.CRITICAL,
+    "kopf.objects": logging.WARNING,
+    "kopf.activities": logging.WARNING,
+    "aiohttp.access": logging.WARNING,
+    "asyncio": logging.WARNING,
+}
+"""Least levels of other loggers.  kopf logs each try of a request in an outage, and a line per event; what
+ended it is in our own line.  Failed handlers and logins are logged."""
+
+
 class JsonFormatter(logging.Formatter):
     """`time`, `level`, `logger`, `message`, our own fields, and `error` with a traceback."""
 
@@ -45,6 +57,5 @@ def configure(*, level: str, form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # kopf logs one line per event and object, aiohttp one per request of a kubelet's probe.
-    for name in ("kopf.objects", "kopf._core", "kopf", "aiohttp.access", "asyncio"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, least in LEAST.items():
+        logging.getLogger(name).setLevel(least)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
@@ -22,6 +23,7 @@ from msgspec import Struct
 from nodegauge_operator import names
 from nodegauge_operator.kube.decoding import decoded
 from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
+from nodegauge_operator.kube.outage import Outage
 
 CALL_TIMEOUT = 10.0
 LIST_TIMEOUT = 60.0
@@ -81,6 +83,11 @@ class Client:
         self._ahead = 0.0
         """Seconds by which the API server's clock is ahead of ours, where that is more than a moment."""
 
+    @cached_property
+    def outage(self) -> Outage:
+        """How long no call has been answered; also logs what is waited for."""
+        return Outage()
+
     def now(self) -> float:
         """Epoch seconds by the API server's clock.
 
@@ -114,6 +121,29 @@ class Client:
         """One request; the decoded object.  Raises `KubeError`."""
         if self._limiter is not None:
             await self._limiter.wait()
+        try:
+            answer = await self._call(
+                method, path, query=query, body=body, content_type=content_type, within=within
+            )
+        except Unavailable as error:
+            self.outage.failed(str(error))
+            raise
+        except KubeError:
+            self.outage.answered()
+            raise
+        self.outage.answered()
+        return answer
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None,
+        body: Any,
+        content_type: str,
+        within: float,
+    ) -> dict[str, Any]:
         url = self._api.configuration.host + path + ("?" + urlencode(query) if query else "")
         headers = {
             "Accept": "application/json",

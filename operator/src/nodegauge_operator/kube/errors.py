@@ -12,9 +12,16 @@ KubeError
 
 from __future__ import annotations
 
+import logging
+
 
 class KubeError(Exception):
-    """A call that did not succeed; `status` is the HTTP status, or 0 without an answer."""
+    """A call that did not succeed; `status` is the HTTP status, or 0 without an answer.
+
+    `log_level`: at which whoever tries again later says so.
+    """
+
+    log_level = logging.WARNING
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
         super().__init__(message)
@@ -44,6 +51,8 @@ class Refused(KubeError):
 
 class Unavailable(KubeError):
     """401, 429, 5xx, a timeout or no connection: worth another try later."""
+
+    log_level = logging.DEBUG  # `outage` says it once a minute for all calls
 
 
 class Unreachable(Unavailable):

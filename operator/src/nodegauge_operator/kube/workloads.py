@@ -3,20 +3,19 @@
 Every installation has these labels, whatever its names (charts/nodegauge/templates/_helpers.tpl,
 "nodegauge.labels").  No other pod is touched.
 
-And the CRDs: may they be watched, and are ours installed?
+And our CRDs: are they served?
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from nodegauge_operator import names
 from nodegauge_operator.kube.client import MERGE, Client, manager
-from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, NotFound
+from nodegauge_operator.kube.errors import Conflict, KubeError, NotFound
 
 OPERATOR = "app.kubernetes.io/part-of=nodegauge,app.kubernetes.io/component=operator"
 """Label selector of the operator's Deployments and pods, in any namespace."""
@@ -108,26 +107,6 @@ def _ended(body: Mapping[str, Any]) -> bool:
     return (body.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-
-
-class Scanning(Enum):
-    """Whether this account may watch CRDs."""
-
-    ALLOWED = "allowed"
-    REFUSED = "refused"
-
-
-async def check_access(client: Client) -> Scanning:
-    """Whether CRDs may be listed.  If not and ours are not installed, raises `KubeError` with their names."""
-    try:
-        await client.call("GET", CRDS, query={"limit": 1})
-    except Forbidden:
-        await _require_crds(client)
-        return Scanning.REFUSED
-    return Scanning.ALLOWED
-
-
 async def missing_crds(client: Client) -> list[str]:
     """Names of our CRDs that the API server does not serve; every account may read that."""
     try:
@@ -138,10 +117,6 @@ async def missing_crds(client: Client) -> list[str]:
     return [n for n in names.CRD_NAMES if n.split(".")[0] not in served]
 
 
-async def _require_crds(client: Client) -> None:
-    missing = await missing_crds(client)
-    if missing:
-        raise KubeError(
-            f"CRD {' and '.join(missing)} missing, and this account may not watch CRDs: install them "
-            "(kubectl apply -f crds/), or grant get, list and watch on customresourcedefinitions."
-        )
+def missing(crds: Sequence[str]) -> str:
+    """What is wrong, and what to do."""
+    return f"CRDs missing: install {' and '.join(crds)} (kubectl apply -f crds/)"

@@ -112,7 +112,7 @@ class PolicyStatus:
         except KubeError as error:
             tries = self._failed[name][0] if name in self._failed else 0
             self._failed[name] = tries + 1, self._clock() + backoff(tries, self._jitter)
-            log.warning("status of policy %s not written: %s", name, error)
+            log.log(error.log_level, "status of policy %s not written: %s", name, error)
             self.dirty = True
             return
         self._failed.pop(name, None)

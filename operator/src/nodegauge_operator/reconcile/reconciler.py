@@ -106,7 +106,8 @@ class Reconciler:
                 again = isinstance(step, actions.PatchReport) and actions.PatchReport in declined
                 if again or not _may_wait(step, error):
                     raise
-                log.warning("node %s: %s; will try again later", name, error, extra={"node": name})
+                later = "node %s: %s; will try again later"
+                log.log(error.log_level, later, name, error, extra={"node": name})
                 self._metrics.failures.labels(type(error).__name__).inc()
                 declined = declined | {type(step): str(error)}
                 continue

@@ -17,6 +17,7 @@ from nodegauge_operator import names
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
 from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
+from nodegauge_operator.kube.workloads import missing
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
@@ -124,7 +125,11 @@ class Sweep:
         elif uid not in self._listed_uids:
             self._listed_uids.add(uid)
             return
-        self._list_schedule.gap(now)
+        self.interrupted()
+
+    def interrupted(self) -> None:
+        """The watches may have missed something: take a full list soon."""
+        self._list_schedule.gap(time.monotonic())
         self._wakeup.set()
 
     def alive(self) -> bool:
@@ -198,12 +203,12 @@ class Sweep:
                 wake=self.wake,
             )
         except NotFound:
-            log.error("CRDs missing: install %s (kubectl apply -f crds/)", " and ".join(names.CRD_NAMES))
+            self._client.outage.waiting(missing(names.CRD_NAMES))
             self._list_schedule.missing(time.monotonic())
         except KubeError as error:
             self._list_schedule.failed(time.monotonic())
             wait = self._list_schedule.due_at() - time.monotonic()
-            log.warning("full list failed, next try in %.0f s: %s", wait, error)
+            log.log(error.log_level, "full list failed, next try in %.0f s: %s", wait, error)
         else:
             nodes, policies = len(self.cache.nodes), len(self.cache.policies)
             log.info("listed %d nodes, %d reports, %d policies", nodes, len(self.cache.reports), policies)
@@ -254,9 +259,8 @@ class Sweep:
             reconciled = await self._reconciler.reconcile(name, granted=granted, since=run_ended_at)
         except KubeError as error:
             if isinstance(error, Unreachable):
-                # The API server may have restarted, which watches do not report.
-                self._list_schedule.gap(time.monotonic())
-            self._failed(name, type(error).__name__, error)
+                self.interrupted()  # the API server may have restarted, which watches do not report
+            self._failed(name, type(error).__name__, error, level=error.log_level)
         except Exception as error:
             log.exception("unexpected error on node %s", name, extra={"node": name})
             self._failed(name, "Unexpected", error)
@@ -274,9 +278,9 @@ class Sweep:
             self._policy_status.dirty = True
             self._wakeup.set()
 
-    def _failed(self, name: str, kind: str, error: Exception) -> None:
+    def _failed(self, name: str, kind: str, error: Exception, *, level: int = logging.WARNING) -> None:
         count = self._failures[name] = self._failures.get(name, 0) + 1
         wait = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2 ** min(count - 1, 10))
         self._metrics.failures.labels(kind).inc()
-        log.warning("node %s: %s: %s; next try in %.1f s", name, kind, error, wait, extra={"node": name})
+        log.log(level, "node %s: %s: %s; next try in %.1f s", name, kind, error, wait, extra={"node": name})
         self._queue.set_timer(name, self._clock() + wait)

@@ -1,0 +1,266 @@
+"""Keep kopf running: an outage of any length and kind is waited out, never the end of the process.
+
+kopf gives up when a request has failed a few times, when credentials are refused twice, and when a resource
+that it watches is gone (404); it also ends at a watch event that it cannot read.  Each of these ends all its
+watches.  Here it is started anew, once the API server serves our CRDs again.  While it runs, a small call at
+an interval notices what kopf does not report: connections that hang, and a CRD that was deleted.
+
+kopf may not scan for resources: when a CRD comes back it sometimes misses that.
+
+The storages for kopf keep nothing: each watch event is handled by itself.  kopf builds the "essence" of an
+object at every event, by copying it deeply several times, even if nothing asks for a difference: for nodes
+of 20 KB that was a third of the operator's CPU time.  Storages that keep nothing also cannot write
+annotations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import kopf
+from kopf._cogs.structs.references import Insights
+
+from nodegauge_operator import names
+from nodegauge_operator.handlers import watches
+from nodegauge_operator.kube.client import CALL_TIMEOUT, LIST_TIMEOUT, Client, access
+from nodegauge_operator.kube.errors import KubeError, NotFound
+from nodegauge_operator.kube.workloads import missing, missing_crds
+from nodegauge_operator.reconcile.resync import SHORTEST, Jitter, backoff
+from nodegauge_operator.reconcile.sweep import Sweep
+from nodegauge_operator.settings import Settings
+
+log = logging.getLogger("nodegauge.watches")
+
+START_SECONDS = 20.0
+"""How long CRDs may be missing at the start: Helm creates them moments before the operator."""
+LOOK_SECONDS = 15.0
+"""How often the API server is asked whether it serves our CRDs."""
+STEADY_SECONDS = 30.0
+"""kopf has recovered once it ran for so long, which is longer than its own tries of a request take."""
+RETRIES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds between kopf's tries of one request."""
+WATCHED = frozenset({"nodes", "pods", names.POLICY_PLURAL, names.REPORT_PLURAL})
+
+
+class Supervisor:
+    """Runs until `stop`.  `signals` is called after each start of kopf, which sets signal handlers itself."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        sweep: Sweep,
+        settings: Settings,
+        environ: Mapping[str, str],
+        signals: Callable[[], None] = lambda: None,
+        jitter: Jitter = random.random,
+    ) -> None:
+        self.down = ""
+        """Why the watches do not run; empty while they do."""
+        self._client = client
+        self._sweep = sweep
+        self._settings = settings
+        self._registry = registry_of(sweep, environ=environ)
+        self._signals = signals
+        self._jitter = jitter
+        self._stop = asyncio.Event()
+        self._kopf_stop = asyncio.Event()
+        self._ended = 0
+        """How often in a row kopf ended before it was steady."""
+
+    def stop(self) -> None:
+        """End soon, and with it `run`."""
+        self._stop.set()
+        self._kopf_stop.set()
+
+    async def run(self) -> None:
+        """Watch until `stop`.  Raises `KubeError` if our CRDs are not there at the start."""
+        await self._until_served(at_most=START_SECONDS)
+        self.down = ""
+        while not self._stop.is_set():
+            why = await self._watch()
+            if self._stop.is_set():
+                return
+            self.down = why
+            self._client.outage.waiting(f"the watches ended: {why}")
+            await self._pause(backoff(self._ended, self._jitter))
+            self._ended += 1
+            await self._until_served()
+
+    async def _until_served(self, *, at_most: float = float("inf")) -> None:
+        """Wait until the API server answers and serves our CRDs; `NotFound` if it answers without them."""
+        give_up_at: float | None = None
+        while (error := await self._hindrance()) and not self._stop.is_set():
+            if isinstance(error, NotFound):
+                give_up_at = give_up_at or time.monotonic() + at_most
+                if time.monotonic() >= give_up_at:
+                    raise error
+            self.down = str(error)
+            await self._pause(SHORTEST)
+
+    async def _hindrance(self) -> KubeError | None:
+        """Why nothing can be watched: `NotFound` if it is the CRDs; None if everything can."""
+        try:
+            crds = await missing_crds(self._client)
+        except KubeError as error:
+            self._client.outage.waiting(str(error))
+            return error
+        if not crds:
+            return None
+        self._client.outage.waiting(missing(crds))
+        return NotFound(missing(crds), status=404)
+
+    async def _watch(self) -> str:
+        """Run kopf until it ends, or cannot go on; why, in words."""
+        self._kopf_stop = asyncio.Event()  # set at the end: kopf leaves a task that waits for it
+        insights = Insights()
+        tasks = await kopf.spawn_tasks(
+            registry=self._registry,
+            settings=kopf_settings(self._settings),
+            insights=insights,
+            standalone=True,
+            namespaces=[self._settings.probe.namespace],
+            stop_flag=self._kopf_stop,
+            memo=_NoMemo(),
+        )
+        self._signals()
+        running = asyncio.create_task(kopf.run_tasks(tasks, ignored=_EveryTask()), name="kopf")
+        looking = asyncio.create_task(self._until_unfit(insights), name="look after kopf")
+        await asyncio.wait({running, looking}, return_when=asyncio.FIRST_COMPLETED)
+        self._kopf_stop.set()
+        looking.cancel()
+        error, why = await asyncio.gather(running, looking, return_exceptions=True)
+        if isinstance(why, Exception):
+            raise why
+        log.debug("kopf ended", exc_info=error)
+        cause = error and (error.__cause__ or error)
+        return why if isinstance(why, str) else f"{type(cause).__name__}: {cause}"[:300]
+
+    async def _until_unfit(self, insights: Insights) -> str:
+        """Look after kopf until it watches what is no longer there, or does not watch all that is; why."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(insights.ready_resources.wait(), LOOK_SECONDS)
+        began, failed = time.monotonic(), False
+        while True:
+            absent = WATCHED - {resource.plural for resource in insights.watched_resources}
+            if insights.ready_resources.is_set() and absent:
+                return f"not served yet: {', '.join(sorted(absent))}"
+            await asyncio.sleep(LOOK_SECONDS)
+            error = await self._hindrance()
+            if isinstance(error, NotFound):
+                return str(error)
+            failed = failed or error is not None
+            if error is None and time.monotonic() >= began + STEADY_SECONDS:
+                if failed or self.down:
+                    self._sweep.interrupted()
+                failed, self.down, self._ended = False, "", 0
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+
+def registry_of(sweep: Sweep, *, environ: Mapping[str, str]) -> kopf.OperatorRegistry:
+    """All handlers, bound to one sweep."""
+    registry = kopf.OperatorRegistry()
+    watches.register(registry, sweep)
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        """The same access as our own client's; asked again when the token has expired."""
+        how = await access(environ=environ)
+        return kopf.ConnectionInfo(
+            server=how.server,
+            ca_path=how.ca_path,
+            insecure=how.insecure,
+            token=how.token,
+            certificate_path=how.certificate_path,
+            private_key_path=how.private_key_path,
+        )
+
+    return registry
+
+
+def kopf_settings(settings: Settings) -> kopf.OperatorSettings:
+    """Settings measured at 5,000 nodes of 20 KB: small pages and short-lived workers save memory."""
+    options = kopf.OperatorSettings()
+    options.posting.enabled = False
+    options.persistence.diffbase_storage = NoDiffBase()
+    options.persistence.progress_storage = NoProgress()
+    options.watching.server_timeout = 300
+    options.watching.chunk_size = 100
+    options.networking.error_backoffs = RETRIES
+    options.networking.request_timeout = LIST_TIMEOUT
+    options.networking.connect_timeout = CALL_TIMEOUT
+    # It would kill this process ten minutes after kopf ended, although kopf has been started anew.
+    options.process.ultimate_exiting_timeout = None
+    # An idle worker of kopf keeps its object's last body, and the next objects wait for a free worker: with
+    # 0.1 s the first list of 5,000 nodes took two minutes, with 0.01 s under twenty seconds.
+    options.queueing.idle_timeout = 0.01
+    options.queueing.worker_limit = 50
+    options.scanning.disabled = True
+    if settings.node_label_selector:
+        options.watching.label_selectors["v1", "nodes"] = settings.node_label_selector
+    options.watching.label_selectors["v1", "pods"] = names.POD_PROBE
+    return options
+
+
+class _EveryTask(Collection[asyncio.Task[Any]]):
+    """kopf ends every task of the loop that began after it, and so ours, unless it is in here."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[asyncio.Task[Any]]:
+        return iter(asyncio.all_tasks())
+
+    def __len__(self) -> int:
+        return len(asyncio.all_tasks())
+
+
+class _NoMemo:
+    """kopf copies the memo for each object that it sees; this one is empty, so the copies cost nothing."""
+
+    def __copy__(self) -> _NoMemo:
+        return self
+
+
+class NoDiffBase(kopf.DiffBaseStorage):
+    """Every object looks the same as before: like nothing."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """The essence of any object."""
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        """Never seen before."""
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+
+class NoProgress(kopf.ProgressStorage):
+    """No handler ever needs a second try."""
+
+    def fetch(self, **_: Any) -> None:
+        """No progress is known."""
+
+    def store(self, **_: Any) -> None:
+        """Nothing is kept."""
+
+    def purge(self, **_: Any) -> None:
+        """Nothing is there."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing is written."""
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        """Nothing of ours is in it."""
+        return essence

@@ -1,0 +1,365 @@
+"""The API server is away, in every way that it can be: the watches come back, and the process lives on.
+
+kopf is the real one, on an API server that a test disturbs; its pauses are made short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from nodegauge_operator import names
+from nodegauge_operator.handlers import app as app_module
+from nodegauge_operator.handlers import supervisor as supervisor_module
+from nodegauge_operator.handlers.app import unready
+from nodegauge_operator.handlers.supervisor import Supervisor
+from nodegauge_operator.kube import outage
+from nodegauge_operator.kube.client import Client, connect
+from nodegauge_operator.kube.errors import KubeError
+from nodegauge_operator.metrics import Metrics
+from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.sweep import Sweep
+from support.operator import SETTINGS
+
+CORE = ["nodes", "pods", "namespaces", "events"]
+OURS = [names.POLICY_PLURAL, names.REPORT_PLURAL]
+Answer = Callable[[web.Request], web.StreamResponse | None]
+
+
+def resources(plurals: list[str], *, namespaced: str = "pods") -> web.Response:
+    """Discovery of one group and version."""
+    verbs = ["get", "list", "watch", "patch"]
+    items = [
+        {"name": p, "singularName": p[:-1], "kind": p.title(), "namespaced": p == namespaced, "verbs": verbs}
+        for p in plurals
+    ]
+    return web.json_response({"resources": items})
+
+
+def failed(status: int) -> Answer:
+    """A Status for every request."""
+    body = {"kind": "Status", "message": f"as the test says: {status}", "reason": "Test", "code": status}
+    return lambda _: web.json_response(body, status=status)
+
+
+def only(part: str, answer: Answer) -> Answer:
+    """The same for requests with this in their path and query alone."""
+    return lambda request: answer(request) if part in request.path_qs else None
+
+
+def raw(text: str) -> Answer:
+    """This instead of a watch."""
+    return only("watch=true", lambda _: web.Response(text=text, content_type="application/json"))
+
+
+class ApiServer:
+    """Discovery, lists and watches over HTTP.  `disturb` answers first, where it returns something."""
+
+    def __init__(self) -> None:
+        self.disturb: Answer = lambda _: None
+        self.crds = list(OURS)
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.nodes: list[str] = []
+        self._watches: list[asyncio.Queue[str]] = []
+        self._port = 0
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> str:
+        """Listen, on the same port each time; the URL."""
+        application = web.Application()
+        application.router.add_get("/{path:.*}", self._handle)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
+        await site.start()
+        self._port = int(self._runner.addresses[0][1])
+        return f"http://127.0.0.1:{self._port}"
+
+    async def stop(self) -> None:
+        """Cut every connection and refuse new ones."""
+        self.cut()
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    def cut(self) -> None:
+        """End the watches under way, as a restarted API server does."""
+        for queue in self._watches:
+            queue.put_nowait("")
+        self._watches.clear()
+
+    def add_node(self, name: str) -> None:
+        """A node registers."""
+        self.nodes.append(name)
+        for queue in self._watches:
+            queue.put_nowait(json.dumps({"type": "ADDED", "object": self._node(name)}) + "\n")
+
+    def _node(self, name: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}}
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        await self.answering.wait()
+        if (answer := self.disturb(request)) is not None:
+            return answer
+        versions = {"groupVersion": names.API_VERSION, "version": names.VERSION}
+        match request.path.strip("/").split("/"):
+            case ["api"]:
+                return web.json_response({"versions": ["v1"]})
+            case ["api", "v1"]:
+                return resources(CORE)
+            case ["apis"]:
+                group = {"name": names.GROUP, "versions": [versions], "preferredVersion": versions}
+                return web.json_response({"groups": [group] if self.crds else []})
+            case ["apis", names.GROUP, names.VERSION]:
+                return resources(self.crds) if self.crds else failed(404)(request)  # type: ignore[return-value]
+            case ["apis", names.GROUP, names.VERSION, plural] if plural not in self.crds:
+                return failed(404)(request)  # type: ignore[return-value]
+        nodes = request.path.endswith("/nodes")
+        if "watch" in request.query:
+            return await self._watch(request, nodes=nodes)
+        items = [self._node(name) for name in self.nodes] if nodes else []
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
+
+    async def _watch(self, request: web.Request, *, nodes: bool) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        queue: asyncio.Queue[str] = asyncio.Queue()
+        self._watches.append(queue)
+        while line := await queue.get():
+            if nodes:
+                await answer.write(line.encode())
+        return answer
+
+
+class Operator:
+    """Watches on such a server, without the sweep's loop."""
+
+    def __init__(
+        self, server: ApiServer, sweep: Sweep, watches: Supervisor, unready: Callable[[], str]
+    ) -> None:
+        self.server, self.sweep, self.watches = server, sweep, watches
+        self.unready = unready
+        self.gaps = 0
+        self._count = 0
+        interrupted = sweep.interrupted
+
+        def counting() -> None:
+            self.gaps += 1
+            interrupted()
+
+        sweep.interrupted = counting  # type: ignore[method-assign]
+        self.task = asyncio.create_task(watches.run())
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for a condition while the watches go on; an error of theirs is one of the test."""
+        for _ in range(1000):
+            if condition():
+                return
+            assert not self.task.done(), self.task.exception()
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"never {what}")
+
+    async def sees_nodes(self) -> None:
+        """A node that registers now is seen through the watch."""
+        self._count += 1
+        name = f"node-{self._count}"
+        await self.until(lambda: len(self.server._watches) >= 4, "watched")
+        self.server.add_node(name)
+        await self.until(lambda: name in self.sweep.cache.nodes, f"saw {name}")
+
+
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of hundredths of a second."""
+    for name, value in {
+        "START_SECONDS": 0.2,
+        "LOOK_SECONDS": 0.05,
+        "STEADY_SECONDS": 0.1,
+        "SHORTEST": 0.02,
+        "RETRIES": (0.01,),
+        "LIST_TIMEOUT": 0.3,
+        "CALL_TIMEOUT": 0.3,
+    }.items():
+        monkeypatch.setattr(supervisor_module, name, value)
+    monkeypatch.setattr(app_module, "OUTAGE_SECONDS", 0.1)
+    monkeypatch.setitem(Client.call.__kwdefaults__, "within", 0.3)
+    monkeypatch.setattr(supervisor_module, "backoff", lambda tries, _: 0.02)
+    monkeypatch.setattr("nodegauge_operator.kube.client.TOKEN_SECONDS", 0.0)
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """Listening."""
+    server = ApiServer()
+    yield server
+    server.answering.set()
+    await server.stop()
+
+
+@pytest_asyncio.fixture
+async def operator(server: ApiServer, tmp_path: Any) -> AsyncIterator[Operator]:
+    """Started, and stopped."""
+    url = await server.start()
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    environ = {"KUBECONFIG": str(path)}
+    client = await connect(environ=environ)
+    sweep = Sweep(client=client, cache=Cache(), metrics=Metrics(), settings=SETTINGS)
+    watches = Supervisor(client=client, sweep=sweep, settings=SETTINGS, environ=environ)
+    operator = Operator(server, sweep, watches, lambda: unready(client, sweep, watches))
+    yield operator
+    watches.stop()
+    await asyncio.gather(operator.task, return_exceptions=True)
+    await client.close()
+
+
+OUTAGES: dict[str, Answer] = {
+    "503": failed(503),
+    "500": failed(500),
+    "401": failed(401),
+    "403": failed(403),
+    "429": failed(429),
+    "a proxy's page": lambda _: web.Response(text="<html>wait</html>", content_type="text/html"),
+    "403 for one list": only("nodereports?", failed(403)),
+    "404 for one resource": only("nodereports?", failed(404)),
+    "an error in a watch": raw('{"type": "ERROR", "object": {"code": 500, "message": "?"}}\n'),
+    "half an event": raw('{"type": "ADDED", "obj'),
+    "an event without an object": raw('{"type": "ADDED"}\n'),
+}
+
+
+@pytest.mark.parametrize("how", OUTAGES)
+@pytest.mark.parametrize("from_the_start", [True, False])
+async def test_the_watches_come_back_after_every_kind_of_outage(
+    operator: Operator, how: str, from_the_start: bool
+) -> None:
+    """The process is not ready meanwhile, and everything is listed again after it."""
+    operator.sweep.listed = True
+    if not from_the_start:
+        await operator.sees_nodes()
+    operator.server.disturb = OUTAGES[how]
+    operator.server.cut()
+    await operator.until(operator.unready, "unready")
+    await asyncio.sleep(0.3)
+    gaps = operator.gaps
+    operator.server.disturb = lambda _: None
+    await operator.sees_nodes()
+    await operator.until(lambda: not operator.unready(), "ready")
+    assert operator.gaps > gaps or from_the_start
+
+
+async def test_connections_that_are_refused_are_waited_out(operator: Operator) -> None:
+    """No API server at all, as while its machine is replaced."""
+    await operator.sees_nodes()
+    await operator.server.stop()
+    await asyncio.sleep(0.3)
+    assert operator.unready()
+    await operator.server.start()
+    await operator.sees_nodes()
+
+
+async def test_what_hangs_is_listed_again_afterwards(operator: Operator) -> None:
+    """Connections that are accepted and not answered; the watches stay open and silent."""
+    await operator.sees_nodes()
+    operator.server.answering.clear()
+    await operator.until(lambda: operator.watches._client.outage.seconds, "an outage")
+    gaps = operator.gaps
+    operator.server.answering.set()
+    await operator.until(lambda: operator.gaps > gaps, "listed again")
+
+
+@pytest.mark.parametrize("gone", [OURS, OURS[:1], OURS[1:]])
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+async def test_a_crd_that_is_deleted_and_made_again_is_watched_again(
+    operator: Operator, gone: list[str], seconds: float
+) -> None:
+    """Either or both, for a moment or for long; not ready without it."""
+    operator.sweep.listed = True
+    for _ in range(3):
+        await operator.sees_nodes()
+        operator.server.crds = [plural for plural in OURS if plural not in gone]
+        operator.server.cut()
+        if seconds:
+            await operator.until(lambda: "CRDs missing" in operator.unready(), "named the missing CRD")
+            await asyncio.sleep(seconds)
+        operator.server.crds = list(OURS)
+    await operator.sees_nodes()
+    await operator.until(lambda: not operator.unready(), "ready")
+
+
+async def test_a_resource_that_discovery_shows_late_is_watched(operator: Operator) -> None:
+    """Of several API servers one may not know the CRD yet when kopf asks it."""
+    operator.server.disturb = lambda request: (
+        web.json_response({"groups": []}) if request.path == "/apis" else None
+    )
+    await asyncio.sleep(0.3)
+    assert "not served yet" in operator.unready()
+    operator.server.disturb = lambda _: None
+    await operator.sees_nodes()
+
+
+async def test_crds_that_are_missing_at_the_start_end_the_process(operator: Operator) -> None:
+    """Nobody installed them: the error names them."""
+    operator.server.crds = OURS[:1]
+    await asyncio.wait({operator.task}, timeout=5)
+    with pytest.raises(KubeError, match=r"install nodereports\.nodegauge\.dev .*crds/"):
+        operator.task.result()
+
+
+async def test_tasks_of_ours_outlive_kopf(operator: Operator) -> None:
+    """kopf cancels every task that began after it, unless it is told whose they are."""
+    await operator.sees_nodes()
+    ours = asyncio.create_task(asyncio.sleep(60))
+    operator.server.disturb = failed(503)
+    operator.server.cut()
+    await operator.until(operator.unready, "unready")
+    operator.server.disturb = lambda _: None
+    await operator.sees_nodes()
+    assert not ours.done()
+    ours.cancel()
+
+
+async def test_an_outage_leaves_no_tasks_behind(operator: Operator) -> None:
+    """However often kopf is started anew."""
+    counts = []
+    for _ in range(3):
+        await operator.sees_nodes()
+        counts.append(len(asyncio.all_tasks()))
+        operator.server.disturb = failed(404)
+        operator.server.cut()
+        await operator.until(operator.unready, "unready")
+        operator.server.disturb = lambda _: None
+    assert max(counts) <= counts[0] + 2
+
+
+def test_one_line_a_minute_says_what_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    """Thousands of calls fail; the line has their number, how long it lasts, and the last error."""
+    now = [0.0]
+    noted = outage.Outage(clock=lambda: now[0])
+    with caplog.at_level(logging.INFO):
+        for second in range(600):
+            now[0] = float(second)
+            for call in range(10):
+                noted.failed(f"GET /{call}: 503")
+        now[0] += 1
+        noted.answered()
+        noted.answered()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 11
+    assert "for 540 s, 600 failed calls" in lines[9]
+    assert "/0: 503" in lines[9]
+    assert "answers again after 600 s" in lines[10]
+    assert noted.seconds == 0.0
