@@ -18,7 +18,7 @@ REFUSAL = Refuse(status=503, reason="ServiceUnavailable", message="etcd is away"
 
 
 def test_an_api_server_that_says_503_is_waited_out(rig: Any, fault_proxy: Any) -> None:
-    """At the start, and later past all of kopf's tries: not ready, alive, a line a minute; then it goes on."""
+    """At the start, and later past all of kopf's tries: not ready, alive, few lines; then it goes on."""
     node = rig.add_node()
     rig.add_policy()
     away = {"now": True}
