@@ -97,4 +97,5 @@ def test_only_a_failure_taints(scenario: Scenario) -> None:
     for machine in MACHINES:
         row = expected(machine, scenario)
         assert not row.taint or row.verdict == "fail"
+        assert (row.health == "fail") == bool(row.taint)
         assert row.verdict != "unknown" or row.interconnect == healthy(machine, load=0).interconnect

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import NcclResult, Result, Skip
+from nodegauge_contract import ArmName, NcclResult, Result, Skip
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Outcome, Report
@@ -26,6 +26,8 @@ NODE: ANode = make_node().offering(8)
 
 FAST, SLOW = nccl.h100(), nccl.h100(21.0, gather=16.0, ring=20.0)
 """As fast as it should be; its NVLinks up in name alone."""
+WRONG = nccl.swapped(FAST, ArmName.DEFAULT, cells=[nccl.cell("all_reduce", 1 << 30, 462.0, ranks=8, wrong=3)])
+"""As fast, with wrong data."""
 BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="no GPU is free")
 PREEMPTED = RunEnd(
     outcome=Outcome.SKIPPED, reason="Preempted", message="a pod of higher priority took the place"

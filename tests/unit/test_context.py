@@ -38,6 +38,6 @@ def test_staleness_gates_and_verdict_are_computed_once(monkeypatch: pytest.Monke
 def test_the_verdict_is_unknown_once_the_reading_is_stale() -> None:
     """And until then that of the last reading, however many runs were lost since."""
     report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE, at=NOW + 60)
-    assert make_context(node=NODE, report=report, now=NOW + STALE).verdict is Verdict.PASS
+    assert make_context(node=NODE, report=report, now=NOW + STALE).raw_verdict is Verdict.PASS
     late = make_context(node=NODE, report=report, now=NOW + STALE + 1)
-    assert (late.verdict, late.stale) == (Verdict.UNKNOWN, {Probe.HEALTH})
+    assert (late.raw_verdict, late.stale) == (Verdict.UNKNOWN, {Probe.HEALTH})

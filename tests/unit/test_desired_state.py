@@ -94,11 +94,14 @@ def test_pcie_has_no_rate_and_one_gpu_has_no_class() -> None:
 
 
 def test_refused_p2p_takes_the_class_away_at_once_and_keeps_the_verdict() -> None:
-    """Links that are up and cannot be used are no NVLink: one run suffices (the label goes at once)."""
-    report = titan().after(read(made.with_pair(made.titan(), 0, 1, nvlink=1)), node=NODE, at=NOW + INTERVAL)
+    """Links that are up and cannot be used are no NVLink: the label goes at once, `fail` takes two runs."""
+    refused, report = read(made.with_pair(made.titan(), 0, 1, nvlink=1)), titan()
+    report = report.after(refused, node=NODE, at=NOW + INTERVAL)
     node_state = desired_at(report, at=NOW + INTERVAL)
     assert not node_state.labels.keys() & TOPOLOGY.keys()
-    assert node_state.labels[names.LABEL_HEALTH] == "fail"
+    assert node_state.labels[names.LABEL_HEALTH] == "warn"
+    assert (node_state.condition, node_state.reason) == ("True", Reason.UNCONFIRMED)
+    node_state = desired_at(report.after(refused, node=NODE, at=NOW + 2 * INTERVAL), at=NOW + 2 * INTERVAL)
     assert (node_state.condition, node_state.reason) == ("False", Reason.FAULTS_FOUND)
 
 
@@ -154,7 +157,7 @@ def test_after_the_limit_failed_runs_expire_to_absent_labels() -> None:
     assert node_state.labels == {}
     assert (node_state.condition, node_state.reason) == ("Unknown", Reason.STALE)
     assert "OOMKilled" in node_state.message
-    verdict = make_context(node=NODE, report=report, now=NOW + STALE + 1).verdict
+    verdict = make_context(node=NODE, report=report, now=NOW + STALE + 1).raw_verdict
     assert verdict is Verdict.UNKNOWN
 
 

@@ -11,14 +11,13 @@ import support.results as made
 from nodegauge_contract import ArmName, Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from support.nccl_nodes import BUSY, FAST, IMAGE, LOST, NODE, SLOW, NcclNode, nccl_node
+from support.nccl_nodes import BUSY, FAST, IMAGE, LOST, NODE, SLOW, WRONG, NcclNode, nccl_node
 from support.objects import INTERVAL, NOW, STALE
 
 EVIDENCE = names.LABEL_EVIDENCE
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
 REFUSED = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
 DEGRADED = made.without_links(made.h100(), 3, count=9)
-WRONG = nccl.swapped(FAST, ArmName.DEFAULT, cells=[nccl.cell("all_reduce", 1 << 30, 462.0, ranks=8, wrong=3)])
 WRONG_WITHOUT_P2P = nccl.swapped(
     FAST, ArmName.P2P_OFF, cells=[nccl.cell("all_reduce", 1 << 28, 28.0, ranks=8, wrong=3)]
 )

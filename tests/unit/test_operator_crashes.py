@@ -199,7 +199,7 @@ def test_a_calm_life(story: Story) -> None:
     ours = {k: v for k, v in carried.items() if k in names.NODE_LABELS or k == "interconnect"}
     if story is two_runs:
         assert carried["team"] == "a"
-        assert ours == {names.LABEL_HEALTH: "fail", names.LABEL_VALIDATED_AT: ours[names.LABEL_VALIDATED_AT]}
+        assert ours == {names.LABEL_HEALTH: "warn", names.LABEL_VALIDATED_AT: ours[names.LABEL_VALIDATED_AT]}
         assert len(operators.cluster.judged) == 2
         assert [reason for _, reason, _ in state["events"]] == ["FaultsFound", "Validated"]
     elif story is policy_goes:

@@ -143,7 +143,7 @@ def test_whoever_goes_next_the_end_is_the_same(actions: list[str]) -> None:
     assert labels["team"] == "a"
     assert labels.get("foreign", "1") == "1"
     assert ("foreign" in labels) == ("stranger" in actions)
-    assert labels[names.LABEL_HEALTH] == "fail"
+    assert labels[names.LABEL_HEALTH] == "warn"  # one run of two
     assert not labels.keys() & {names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, "interconnect"}
     desired = state["reports"]["node-1"]["desired"]
     ours = {k: v for k, v in labels.items() if k in names.NODE_LABELS or k == "interconnect"}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import support.nccl_results as nccl
 import support.results as made
-from nodegauge_contract import ArmName, Problem, ProblemKind, Result, Skip
+from nodegauge_contract import Problem, ProblemKind, Result, Skip
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, Outcome
@@ -24,6 +24,7 @@ from support.nccl_nodes import (
     PREEMPTED,
     SLOW,
     STRICT,
+    WRONG,
     NcclNode,
     nccl_node,
     read,
@@ -34,7 +35,6 @@ from support.objects import NOW, make_policy
 HEALTH, PULL, NCCL = names.PROBE_HEALTH, names.PROBE_PULL, names.PROBE_NCCL
 INTERCONNECT = (names.LABEL_INTERCONNECT, names.LABEL_NVLINK_GBPS, names.LABEL_EVIDENCE, "interconnect")
 BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
-WRONG = nccl.swapped(FAST, ArmName.DEFAULT, cells=[nccl.cell("all_reduce", 1 << 30, 462.0, ranks=8, wrong=3)])
 
 
 def labels(report: NcclNode, *keys: str) -> dict[str, str]:

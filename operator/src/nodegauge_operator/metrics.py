@@ -29,7 +29,9 @@ class Metrics:
     def _of_nodes(self) -> None:
         """Nodes by verdict, interconnect, taint and measurement."""
         gauge = partial(Gauge, registry=self.registry)
-        self.nodes = gauge("nodegauge_nodes", "Nodes that a policy selects.", ("policy", "verdict"))
+        self.nodes = gauge(
+            "nodegauge_nodes", "Nodes of a policy by the verdict of their last runs.", ("policy", "verdict")
+        )
         self.interconnect = gauge(
             "nodegauge_nodes_by_interconnect",
             "Nodes by interconnect class; none if it is unknown.",

@@ -52,7 +52,12 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
         "integer, GB/s one way",
         "NVLink rate of the weakest GPU, in one direction; only with nvlink. Works with nodeAffinity Gt.",
     ),
-    LABEL_HEALTH: ("pass | warn | fail", "The worst verdict of all probes; absent when unknown or stale."),
+    LABEL_HEALTH: (
+        "pass | warn | fail",
+        "All probes and gates together. fail: a taint for a fault stands, also while nothing can be read. "
+        "warn: at worst, anything else was found, such as a fault that is not confirmed, has no slot in the "
+        "budget or has the effect None. Absent when unknown or stale.",
+    ),
     LABEL_THROTTLED: (
         "none | thermal | power-brake | hw-slowdown",
         "What slows GPUs down, by the same rule as the taint. It is set even if the taint is not (budget, "
@@ -180,9 +185,13 @@ class Reason(StrEnum):
     VALIDATED = "Validated"
     """The last readable run found no problem."""
     WARNINGS = "Warnings"
-    """The last readable run found something worth a look, but nothing broken."""
+    """The last readable run found something worth a look, but nothing that a taint waits for."""
     FAULTS_FOUND = "FaultsFound"
-    """The last readable run found a fault; the message names it."""
+    """Condition: the taint of a fault stands. Event: a run found a fault. The message names it."""
+    UNCONFIRMED = "Unconfirmed"
+    """The last readable run found a fault, in too few runs for its taint."""
+    TAINT_DISABLED = "TaintDisabled"
+    """A fault is confirmed for which the policy sets no taint (effect None)."""
     NOT_YET_VALIDATED = "NotYetValidated"
     """No run has been readable yet; the message says why."""
     STALE = "Stale"

@@ -135,7 +135,7 @@ class Slice(ClusterUnderTest):
     def seen(self, node: str) -> Object:
         """What people and schedulers see: labels, taints, condition, and what the report says of the node."""
         status = self.report(node).get("status", {})
-        result = {key: status.get(key) for key in ("verdict", "summary", "interconnect")}
+        result = {key: status.get(key) for key in ("verdict", "interconnect")}
         on_node = {"labels": self.ours(node), "taints": self.taints(node), "condition": self.condition(node)}
         return on_node | {"report": result}
 

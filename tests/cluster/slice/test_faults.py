@@ -19,16 +19,21 @@ INTERCONNECT = ("interconnect", OURS + "interconnect", OURS + "interconnect-evid
 
 
 def test_refused_p2p_takes_the_interconnect_away_although_links_are_up(cluster: Any) -> None:
-    """NCCL ends its init on such a pair: no interconnect under either key, health fail, an event."""
+    """NCCL ends its init on such a pair: no interconnect under either key at once; fail with the taint."""
     node = "gpu-titan"
     before = cluster.reasons(node).count("FaultsFound")
     run = cluster.faulty(node, "p2p-refused")
     assert run["outcome"] == "read"
-    assert cluster.ours(node) == {OURS + "health": "fail"}
+    assert cluster.ours(node) == {OURS + "health": "warn"}
+    condition = cluster.condition(node)
+    assert (condition["status"], condition["reason"]) == ("True", "Unconfirmed")
     finding = cluster.findings(node)["p2p-refused"]
     assert finding["severity"] == "fail"
     assert finding["evidence"]["links"] == 2, "the links themselves are up"
     assert all(word in finding["evidence"]["refused"] for word in ("READ", "WRITE", "NVLINK"))
+    cluster.measure(node)
+    assert cluster.ours(node) == {OURS + "health": "fail"}
+    assert cluster.taints(node) == ["unhealthy=p2p:NoSchedule"]
     condition = cluster.condition(node)
     assert (condition["status"], condition["reason"]) == ("False", "FaultsFound")
     assert "p2p-refused" in condition["message"]
@@ -40,6 +45,7 @@ def test_refused_p2p_takes_the_interconnect_away_although_links_are_up(cluster: 
 def test_one_gpu_that_refuses_p2p_fails_the_whole_mesh(cluster: Any) -> None:
     """A ring over all GPUs passes every GPU: one that refuses takes the label from all eight."""
     cluster.faulty("gpu-dgx1", "p2p-refused", gpu=3)
+    cluster.measure("gpu-dgx1")
     assert cluster.ours("gpu-dgx1") == {OURS + "health": "fail"}
     assert cluster.healed("gpu-dgx1") == cluster.calm["gpu-dgx1"]
 
@@ -58,6 +64,7 @@ def test_a_missing_link_is_a_finding_and_below_three_quarters_the_end_of_the_lab
     run = cluster.faulty(node, "link-down")
     assert run["outcome"] == "read"
     assert cluster.findings(node)["nvlink-degraded"]["severity"] == severity
+    cluster.measure(node)
     labels = cluster.ours(node)
     assert labels[OURS + "health"] == severity
     assert labels.get(OURS + "nvlink-gbps") == gbps
@@ -87,6 +94,7 @@ def test_a_gpu_that_is_lost_or_unpowered_fails_the_node(
 def test_a_fabric_that_is_not_ready_takes_the_interconnect_away(cluster: Any) -> None:
     """Links train in hardware whatever the fabric manager does: up, and yet of no use."""
     cluster.faulty("gpu-h100", "fabric-not-completed", state="in-progress")
+    cluster.measure("gpu-h100")
     assert cluster.ours("gpu-h100") == {OURS + "health": "fail"}
     assert "fabric" in cluster.findings("gpu-h100")["p2p-refused"]["message"]
     assert cluster.healed("gpu-h100") == cluster.calm["gpu-h100"]
@@ -125,6 +133,7 @@ def test_unknown_does_not_clear_a_fault_either(cluster: Any) -> None:
     """P2P is refused, then nothing can be read any more: the node stays failed, without interconnect."""
     node = "gpu-titan"
     cluster.faulty(node, "p2p-refused")
+    cluster.measure(node)
     failed = cluster.seen(node)
     run = cluster.faulty(node, "driver-mismatch")
     assert run["outcome"] == "unknown"

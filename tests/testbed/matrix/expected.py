@@ -155,7 +155,7 @@ def expected(machine: Machine, scenario: Scenario) -> Row:
         taint=taint,
         interconnect=kept,
         gbps=gbps if kept == "nvlink" else "",
-        health=before.health if verdict == "unknown" else verdict,
+        health=_health(verdict, taint, before=before),
         throttled=_throttled(taint, before=before, value=value("throttled")),
         psu=before.psu if value("psu") == KEPT else value("psu"),
     )
@@ -178,6 +178,13 @@ def representative(machines: Sequence[Machine], scenarios: Sequence[Scenario]) -
             for offset in (number, number + (len(group) + 1) // 2):
                 chosen.add((group[offset % len(group)].profile, scenario.name))
     return chosen
+
+
+def _health(verdict: str, taint: str, *, before: Row) -> str:
+    """`fail` exactly while a taint stands; a failure without one is a warning."""
+    if taint or verdict == "unknown":
+        return "fail" if taint else before.health
+    return "warn" if verdict == "fail" else verdict
 
 
 def _throttled(taint: str, *, before: Row, value: str) -> str:

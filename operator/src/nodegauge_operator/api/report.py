@@ -225,9 +225,9 @@ class Change(Struct, frozen=True, rename="camel", kw_only=True):
 class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """The whole of `status`.
 
+    `verdict`: of all probes and gates (`core.verdict`); `rawVerdict`: the worst that the last runs said;
     `gates`: findings that are being confirmed, are gated, or are recovering; `throttleJudgedAt`: the last run
-    that showed, under load, that nothing throttles; `psu`: as last read; `passedAt`: the first pass or
-    warn, which ends `unvalidated`.
+    that showed, under load, that nothing throttles; `psu`: as last read; `passedAt`: the first pass or warn.
     """
 
     policy: str = ""
@@ -245,6 +245,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     desired: DesiredNode = DesiredNode()
     change: Change | None = None
     clock: ClockStatus = ClockStatus()
+    raw_verdict: Verdict = Verdict.UNKNOWN
 
     def probe(self, name: str) -> ProbeStatus:
         """The status of one probe; an empty one when it never ran."""
@@ -276,10 +277,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def parse_report(body: Mapping[str, Any]) -> Report:
-    """The typed report in a Kubernetes object.
-
-    A status that cannot be read (someone edited it) counts as empty: the node is measured again.
-    """
+    """The typed report in a Kubernetes object; a status that cannot be read (someone edited it) counts as
+    empty: the node is measured again."""
     metadata = body.get("metadata", {})
     owners = [o for o in metadata.get("ownerReferences") or () if o.get("kind") == "Node"]
     unreadable = None

@@ -2,7 +2,7 @@
 
 `Snapshot` is what the reconciler knows of a node's name: node, policy and report may each be missing.
 `Context` is the same for a node that a policy selects, together with the status at hand (the report's, or
-what it becomes after a run) and what follows from it: which readings are stale, the gates, the verdict.
+what it becomes after a run) and what follows from it: which readings are stale, the gates, the raw verdict.
 Each of those is computed once, at first use.
 """
 
@@ -207,8 +207,9 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         return gates.current(self.status.gates, policy=self.policy, now=self.now, slot=slot, stale=old)
 
     @cached_property
-    def verdict(self) -> Verdict:
-        """Unknown once the health reading is stale; else the worse of it and of an NCCL run that stands."""
+    def raw_verdict(self) -> Verdict:
+        """What the last runs say, confirmed or not: unknown once the health reading is stale; else the worse
+        of it and of an NCCL run that stands."""
         if Probe.HEALTH in self.stale:
             return Verdict.UNKNOWN
         health = self.status.probe(names.PROBE_HEALTH).verdict

@@ -55,9 +55,9 @@ def next_status(context: Context) -> ReportStatus:
         gates=context.gates,
         throttle_judged_at=gates.throttle_judged_at(status.throttle_judged_at, context.gates),
         passed_at=status.passed_at or _passed_at(context),
-        verdict=context.verdict,
-        summary=verdict.summary(context),
+        raw_verdict=context.raw_verdict,
     )
+    after = replace(after, verdict=verdict.overall(context, after), summary=verdict.summary(context, after))
     after = replace(after, desired=desired_node(context, after))
     change = events.of_status(context, after)
     fits = fitted(replace(after, change=change or status.change))
@@ -75,15 +75,14 @@ def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
     labels, conflicts = _topology_labels(context, status)
     taints = gates.taints(status, policy=context.policy)
     condition, reason, message = verdict.condition(context, status)
-    gates_sentence = events.gates_sentence(status, taints, policy=context.policy)
-    stale = Probe.HEALTH in context.stale
+    gates_sentence = events.gates_sentence(status, policy=context.policy)
     sentences = (
         message,
         bandwidth.missing_label_sentence(status),
         f"Gates: {gates_sentence}." if gates_sentence else "",
     )
     return DesiredNode(
-        labels=labels | ({} if stale else _health_labels(context, status)),
+        labels=labels | _health_labels(context, status),
         taints=taints,
         condition=condition,
         reason=reason,
@@ -160,16 +159,17 @@ def _topology_labels(context: Context, status: ReportStatus) -> tuple[dict[str, 
 
 
 def _health_labels(context: Context, status: ReportStatus) -> dict[str, str]:
-    probe = status.probe(names.PROBE_HEALTH)
-    if not probe.read_at:
-        return {}
+    """Labels of what the last runs found.  Only `health=fail` outlives its reading, as its taint does."""
+    probe, now = status.probe(names.PROBE_HEALTH), verdict.overall(context, status)
+    health = {names.LABEL_HEALTH: now.value if now in BEST_FIRST else ""}
+    if not probe.read_at or Probe.HEALTH in context.stale:
+        return health if now is Verdict.FAIL else {}
     read_at = int(unstamp(probe.read_at))
     before = whole(status.desired.labels.get(names.LABEL_VALIDATED_AT, ""))
     rewrite_after = context.policy.stale_seconds_of(probe.name) * REWRITE_SHARE
     recent = before is not None and 0 <= read_at - before <= rewrite_after
-    labels = {
+    labels = health | {
         names.LABEL_VALIDATED_AT: str(before if recent else read_at),
-        names.LABEL_HEALTH: context.verdict.value if context.verdict in BEST_FIRST else "",
         names.LABEL_THROTTLED: gates.throttled_label(status),
         names.LABEL_PSU: status.psu,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nodegauge_judge import GateKind, Severity, Verdict
+from nodegauge_judge import Probe, Severity, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import (
@@ -26,6 +26,7 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.probes.kind import ProbeKind
 from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.names import Reason
@@ -92,21 +93,34 @@ def of_status(context: Context, after: ReportStatus) -> Change | None:
     return replace(changes[0], type=event_type, message=bounded(text))
 
 
-def gates_sentence(status: ReportStatus, taints: list[DesiredTaint], *, policy: Policy) -> str:
+def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
     """The gates of a node for its condition; it stays the same for as long as they do; empty for none."""
     parts = []
-    for kind in GateKind:
+    taints = {taint.key: taint for taint in gates.taints(status, policy=policy)}
+    for kind, key in gates.TAINT_KEYS.items():
         gate = gates.tainting(status.gates, kind, policy=policy)
-        taint = next((t for t in taints if t.key == gates.TAINT_KEYS[kind]), None)
-        if gate is not None and taint is not None:
-            parts.append(f"tainted {_short(taint)} since {gate.since}: {_title(gate)}")
-    for gate in status.gates:
-        if gate.code in gates.GATES and gate.state is GateState.HELD_BACK:
-            parts.append(f"{_held_back(gate, policy=policy)}: {_title(gate)}")
-        elif gate.code in gates.GATES and gate.state is GateState.PROBATION:
-            trial = f"on probation since {gate.since}, one bad run sets the taint"
-            parts.append(f"{_would_be(gate)} {trial}: {_title(gate)}")
+        if gate is not None and key in taints:
+            good = f", good runs {gate.good} of {policy.spec.hysteresis.leave_runs}" if gate.good else ""
+            parts.append(f"tainted {_short(taints[key])} since {gate.since}{good}: {_title(gate)}")
+    known = [gate for gate in status.gates if gate.code in gates.GATES]
+    states = [(gate, _without_taint(gate, policy=policy)) for gate in known]
+    parts += [f"{_would_be(gate)} {state}: {_title(gate)}" for gate, state in states if state]
     return "; ".join(parts)
+
+
+def _without_taint(gate: GateStatus, *, policy: Policy) -> str:
+    """Why a gate sets no taint; empty if it sets one, or only remembers."""
+    rule = GateRule(gate=gates.GATES[gate.code], policy=policy.spec.hysteresis)
+    match gate.state:
+        case GateState.HELD_BACK:
+            return _no_slot(policy)
+        case GateState.PROBATION:
+            return f"on probation since {gate.since}, one bad run sets the taint"
+        case GateState.WATCHING:
+            return f"not confirmed, {gate.bad} of {rule.enter_runs} bad runs" if gate.bad else ""
+    if policy.spec.mode is Mode.OBSERVE:
+        return "not set, the policy observes"
+    return "" if gates.confirmed([gate], policy=policy) else "not set, its effect is None"
 
 
 def bounded(text: str) -> str:
@@ -133,7 +147,7 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
     changes += [_lifted(taint, before, after) for key, taint in old.items() if key not in new]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     changes += [
-        (Reason.HELD_BACK, f"{_held_back(gate, policy=policy)}: {_evidence(gate, after)}")
+        (Reason.HELD_BACK, f"{_would_be(gate)} {_no_slot(policy)}: {_evidence(gate, after)}")
         for gate in after.gates
         if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known
     ]
@@ -198,9 +212,9 @@ def _of_labels(before: ReportStatus, after: ReportStatus, *, context: Context) -
             f"label {identity} is not ours and was left alone; measured: {after.interconnect.klass}. To let "
             "nodegauge set it, use the policy's spec.labels.takeOver, or choose another interconnectKey."
         )
-    elif new.reason == Reason.STALE and old.reason != Reason.STALE:
+    elif new.condition and Probe.HEALTH in context.stale and names.LABEL_VALIDATED_AT in old.labels:
         reason, identity = Reason.STALE, after.probe(names.PROBE_HEALTH).read_at
-        text = f"{new.message}. The labels of that reading were removed."
+        text = f"{new.message} The labels of that reading were removed."
     else:
         return None
     return Change(
@@ -266,10 +280,9 @@ def _would_be(gate: GateStatus) -> str:
     return f"{known.kind.value}={known.cause.value}"
 
 
-def _held_back(gate: GateStatus, *, policy: Policy) -> str:
-    """Why a gate sets no taint."""
+def _no_slot(policy: Policy) -> str:
     setting = policy.spec.budget.gated_nodes
-    return f"{_would_be(gate)} held back: the budget of gated nodes ({setting}) or the cluster's is used up"
+    return f"held back: the budget of gated nodes ({setting}) or the cluster's is used up"
 
 
 def _evidence(gate: GateStatus, status: ReportStatus) -> str:

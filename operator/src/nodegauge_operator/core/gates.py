@@ -137,6 +137,20 @@ def entered(gates: Iterable[GateStatus], kind: GateKind) -> list[GateStatus]:
     return sorted(chosen, key=lambda gate: WORST_FIRST[GATES[gate.code].cause])
 
 
+def any_entered(gates: Iterable[GateStatus]) -> bool:
+    """Whether a gate of a rule that this version has was entered, with or without a slot or a taint."""
+    return any(gate.state in ENTERED and gate.code in GATES for gate in gates)
+
+
+def confirmed(gates: Iterable[GateStatus], *, policy: Policy) -> bool:
+    """Whether a fault is gated for which the policy has an effect: in mode Enforce its taint stands, with a
+    slot; in mode Observe it would."""
+    return any(
+        gate.state is GateState.GATED and gate.code in GATES and _has_effect(GATES[gate.code], policy)
+        for gate in gates
+    )
+
+
 def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
     """The taints that the node should carry: per key the worst cause with an effect, and `unvalidated` until
     the first pass if the policy wants it."""
@@ -205,9 +219,11 @@ def throttle_judged_at(
 
 def _sets_taint(gate: Gate, policy: Policy) -> bool:
     """Whether the gate puts a taint on the node, and so needs a slot."""
-    return (
-        policy.spec.mode is not Mode.OBSERVE and policy.spec.taints.effect_of(gate.cause) is not Effect.NONE
-    )
+    return policy.spec.mode is not Mode.OBSERVE and _has_effect(gate, policy)
+
+
+def _has_effect(gate: Gate, policy: Policy) -> bool:
+    return policy.spec.taints.effect_of(gate.cause) is not Effect.NONE
 
 
 def _with_slot(gate: GateStatus, *, needed: bool, slot: bool, now: float) -> GateStatus:

@@ -1,4 +1,8 @@
-"""What all probes of a node say together: one verdict in label, condition, report and summary.
+"""What all probes and gates of a node say together: one verdict in label, condition, report and summary.
+
+`fail` and GPUValidated=False make others drain and repair nodes, so they have a taint's hysteresis and
+budget: they stand exactly as long as the taint of a fault.  A fault that is not confirmed, has no slot or is
+to set no taint is a warning.  What the last runs alone say is `Context.raw_verdict`.
 
 The worse probe comes first.  A node whose last run brought no result is described by that run, and not by
 what an earlier one found.
@@ -8,52 +12,82 @@ from __future__ import annotations
 
 from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus
-from nodegauge_operator.core import bandwidth
+from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.report import GateState, Outcome, ProbeStatus, ReportStatus
+from nodegauge_operator.core import bandwidth, events, gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.names import Reason
 
 
-def summary(context: Context) -> str:
-    """The node in a sentence or two; empty before the first run."""
-    probe, measured = (context.status.probe(name) for name in (names.PROBE_HEALTH, names.PROBE_NCCL))
-    if not probe.read_at or probe.failing_since or Probe.HEALTH in context.stale:
-        return _unread(probe)
-    return _joined(context, f"NCCL probe: {measured.summary}")
+def overall(context: Context, status: ReportStatus) -> Verdict:
+    """`fail` while a taint for a fault stands (in mode Observe: would stand, whatever the budget); at worst
+    `warn` for any other fault."""
+    if gates.confirmed(status.gates, policy=context.policy):
+        return Verdict.FAIL
+    raw = context.raw_verdict
+    if raw is Verdict.FAIL or (raw is Verdict.PASS and gates.any_entered(status.gates)):
+        return Verdict.WARN
+    return raw
+
+
+def summary(context: Context, status: ReportStatus) -> str:
+    """The node in a few sentences; empty before the first run.  `status` holds its gates as they are now."""
+    probe, measured = (status.probe(name) for name in (names.PROBE_HEALTH, names.PROBE_NCCL))
+    text = _unread(probe) if probe.failing_since else _of_runs(context, f"NCCL probe: {measured.summary}")
+    of_gates = events.gates_sentence(status, policy=context.policy)
+    differs = overall(context, status) is not context.raw_verdict
+    return f"{text} Gates: {of_gates}." if of_gates and differs else text
 
 
 def condition(context: Context, status: ReportStatus) -> tuple[str, str, str]:
     """Status, reason and message of the condition GPUValidated; all empty before the first run.
 
-    The message changes only when findings do, or every run would cost a write.
+    The message changes only when findings or gates do, or every run would cost a write.
     """
     probe = status.probe(names.PROBE_HEALTH)
     if probe.last_run is None:
         return "", "", ""
-    if not probe.read_at:
-        return "Unknown", Reason.NOT_YET_VALIDATED, _unread(probe)
-    if Probe.HEALTH in context.stale:
-        return "Unknown", Reason.STALE, _unread(probe)
-    message = _joined(context, bandwidth.sentence(status))
-    match context.verdict:
+    message = _of_runs(context, bandwidth.sentence(status))
+    match overall(context, status):
         case Verdict.PASS:
             return "True", Reason.VALIDATED, message
         case Verdict.WARN:
-            return "True", Reason.WARNINGS, message
+            return "True", _reason(status, policy=context.policy), message
         case Verdict.FAIL:
             return "False", Reason.FAULTS_FOUND, message
-    return "Unknown", Reason.NOT_YET_VALIDATED, message
+    stale = bool(probe.read_at) and Probe.HEALTH in context.stale
+    return "Unknown", Reason.STALE if stale else Reason.NOT_YET_VALIDATED, message
 
 
-def _joined(context: Context, measured: str) -> str:
-    """Both probes, the worse one first; `measured`: an NCCL run that stands, in a sentence."""
-    health = context.status.probe(names.PROBE_HEALTH)
+def _reason(status: ReportStatus, *, policy: Policy) -> Reason:
+    """Why a node is only warned of."""
+    known = [gate for gate in status.gates if gate.code in gates.GATES]
+    if any(gate.state is GateState.HELD_BACK for gate in known):
+        return Reason.HELD_BACK
+    if any(gate.state is GateState.GATED for gate in known):
+        return Reason.TAINT_DISABLED
+    return Reason.UNCONFIRMED if any(gate.bad for gate in known) else Reason.WARNINGS
+
+
+def _of_runs(context: Context, measured: str) -> str:
+    """What the last runs found, the worse probe first; `measured`: an NCCL run that stands, in a sentence."""
+    status, raw = context.status, context.raw_verdict
+    health = status.probe(names.PROBE_HEALTH)
+    if not health.read_at or Probe.HEALTH in context.stale:
+        return _unread(health)
+    if raw is not Verdict.FAIL and gates.any_entered(context.gates):
+        return f"Not cleared yet; last verdict {raw.value}."
     if not context.nccl_stands:
-        return health.summary
-    if context.verdict is health.verdict:
-        return f"{health.summary} {measured}"
-    passed = health.verdict is Verdict.PASS
-    return f"{measured} {'The health probe found no fault.' if passed else f'Health probe: {health.summary}'}"
+        text = health.summary
+    elif raw is health.verdict:
+        text = f"{health.summary} {measured}"
+    else:
+        passed = health.verdict is Verdict.PASS
+        text = f"{measured} " + (
+            "The health probe found no fault." if passed else f"Health probe: {health.summary}"
+        )
+    unconfirmed = raw is Verdict.FAIL and not gates.any_entered(context.gates)
+    return f"Not confirmed: {text}" if unconfirmed else text
 
 
 def _unread(probe: ProbeStatus) -> str:

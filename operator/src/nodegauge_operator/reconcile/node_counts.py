@@ -35,8 +35,9 @@ NONE = "none"
 class NodeCounts(Struct, frozen=True, kw_only=True):
     """What one node adds to the counts of its policy and of the cluster.
 
-    `gates`: its taints for faults, as (taint, cause); `gated`: it uses a slot in the budget of gated nodes;
-    `waiting`: it would be gated if a slot were free, for the causes in `held_back`, `since` (epoch seconds);
+    `verdict`: of its last runs, confirmed or not; `gates`: its taints for faults, as (taint, cause);
+    `gated`: it uses a slot in the budget of gated nodes; `waiting`: it would be gated if a slot were free,
+    for the causes in `held_back`, `since` (epoch seconds);
     `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured; `unread`: pools
     whose last run read nothing; `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never
     did or no run can be made there now; `last_run_read`: its last run was read.
@@ -212,7 +213,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
     return NodeCounts(
         policy=policy,
-        verdict=status.verdict.value,
+        verdict=status.raw_verdict.value,
         klass=status.interconnect.klass or NONE,
         agreement=status.bandwidth.agreement,
         gates=tuple(sorted({(t.key.removeprefix(names.PREFIX), t.value) for t in taints})),

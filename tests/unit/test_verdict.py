@@ -1,0 +1,160 @@
+"""The verdict that remediation acts on: `fail` and False stand as long as the taint of a fault.
+
+A taint has hysteresis and a slot in the budget; so have the label and the condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodegauge_judge import Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.report import DesiredNode, GateState, Outcome
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.names import Reason
+from support.judging import listening, saying
+from support.nccl_nodes import FAST, IMAGE, NODE, SLOW, STRICT, WRONG, nccl_node
+from support.objects import INTERVAL, LOST, NOW, STALE, APolicy, AReport, make_node, make_policy, make_report
+from support.properties import tried
+
+TITAN = make_node()
+QUIET = make_policy().of({"taints": {"causes": {"p2p": "None", "thermal": "None"}}})
+OBSERVING = make_policy().observing()
+
+
+@pytest.fixture(autouse=True)
+def _answers_as_scripted() -> Iterator[None]:
+    with listening():
+        yield
+
+
+def after(
+    *runs: str, policy: APolicy | None = None, slot: bool = True, report: AReport | None = None, n: int = 0
+) -> AReport:
+    """A report after a run per text, an interval apart, the first at number `n`; `lost` reads nothing."""
+    report = report or make_report()
+    for number, text in enumerate(runs, start=n):
+        result = saying(text, load="=n" not in text)
+        end = LOST if text == "lost" else RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+        report = report.after(end, node=TITAN, at=NOW + number * INTERVAL, policy=policy, slot=slot)
+    return report
+
+
+def shown(report: AReport) -> tuple[str, str, str, str]:
+    """The label health, the condition with its reason, and the verdict of the last runs alone."""
+    desired = report.status.desired
+    label = desired.labels.get(names.LABEL_HEALTH, "")
+    return label, desired.condition, desired.reason, report.status.raw_verdict.value
+
+
+FAILED = ("fail", "False", "FaultsFound")
+LOST_GPU, REFUSED, TWICE = ("gpu-lost=b",), ("p2p-refused=b",), ("p2p-refused=b", "p2p-refused=b")
+
+
+@pytest.mark.parametrize(
+    ("runs", "how", "expected"),
+    [
+        pytest.param(REFUSED, {}, ("warn", "True", "Unconfirmed", "fail"), id="first-of-two"),
+        pytest.param(TWICE, {}, (*FAILED, "fail"), id="confirmed"),
+        pytest.param(LOST_GPU, {}, (*FAILED, "fail"), id="one-is-enough"),
+        pytest.param(LOST_GPU, {"slot": False}, ("warn", "True", "HeldBack", "fail"), id="no-slot"),
+        pytest.param(
+            (*LOST_GPU, ""), {"slot": False}, ("warn", "True", "HeldBack", "pass"), id="no-slot-good"
+        ),
+        pytest.param((*LOST_GPU, "", ""), {}, (*FAILED, "pass"), id="not-cleared"),
+        pytest.param(("hot=b", "hot=b", "hot=n"), {}, (*FAILED, "pass"), id="idle"),
+        pytest.param((*LOST_GPU, "", "", ""), {}, ("pass", "True", "Validated", "pass"), id="cleared"),
+        pytest.param(TWICE, {"policy": QUIET}, ("warn", "True", "TaintDisabled", "fail"), id="effect-none"),
+        pytest.param(("hot=b gpu-lost=b",), {"policy": QUIET}, (*FAILED, "fail"), id="another-cause"),
+    ],
+)
+def test_fail_is_confirmed_and_has_a_slot(
+    runs: tuple[str, ...], how: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    """Anything less is a warning that says why; the raw verdict of the last run is in the report."""
+    report = after(*runs, **how)
+    assert shown(report) == expected
+    assert report.status.verdict.value == expected[0]
+
+
+@pytest.mark.parametrize(
+    ("runs", "how", "text"),
+    [
+        (REFUSED, {}, "Not confirmed: "),
+        (REFUSED, {}, "unhealthy=p2p not confirmed, 1 of 2 bad runs"),
+        (LOST_GPU, {"slot": False}, "held back: the budget of gated nodes (20%) or"),
+        ((*LOST_GPU, ""), {}, "good runs 1 of 3"),
+        ((*LOST_GPU, ""), {}, "Not cleared yet; last verdict pass."),
+        (TWICE, {"policy": QUIET}, "unhealthy=p2p not set, its effect is None"),
+    ],
+)
+def test_condition_and_summary_say_why(runs: tuple[str, ...], how: dict[str, Any], text: str) -> None:
+    """What keeps the verdict from being that of the last run."""
+    report = after(*runs, **how)
+    for message in (report.status.desired.message, report.status.summary):
+        assert text in message, message
+
+
+def test_a_taint_keeps_its_condition_while_nothing_is_read() -> None:
+    """Missing data lifts no taint, so it does not end what remediation waits for either."""
+    report = after("gpu-lost=b", "lost").seen(node=TITAN, at=NOW + INTERVAL + STALE)
+    assert shown(report) == (*FAILED, "unknown")
+    assert "OOMKilled" in report.status.desired.message
+    assert set(report.status.desired.labels) == {names.LABEL_HEALTH}
+    assert report.status.change.reason == Reason.STALE
+
+
+def test_a_policy_that_observes_fails_what_it_would_taint() -> None:
+    """In the report alone, after as many runs; the node stays untouched."""
+    report = after("p2p-refused=b", policy=OBSERVING, slot=False)
+    assert (report.status.verdict, report.status.raw_verdict) == (Verdict.WARN, Verdict.FAIL)
+    report = after("p2p-refused=b", report=report, n=1, policy=OBSERVING, slot=False)
+    assert (report.status.verdict, report.status.desired) == (Verdict.FAIL, DesiredNode())
+
+
+def test_nccl_runs_count_alike() -> None:
+    """Wrong data at once if there is a slot; low bandwidth twice; never because thresholds changed."""
+    assert shown(nccl_node().measured(WRONG))[:2] == ("fail", "False")
+    assert shown(nccl_node().measured(WRONG, slot=False))[:2] == ("warn", "True")
+    once = nccl_node().measured(SLOW)
+    assert shown(once)[:2] == ("warn", "True")
+    assert shown(once.measured(SLOW, at=NOW + 600))[:2] == ("fail", "False")
+    strict = make_policy().of(STRICT)
+    graded = nccl_node().measured(FAST).seen(node=NODE, policy=strict, at=NOW + 60, nccl_image=IMAGE)
+    assert graded.status.probe(names.PROBE_NCCL).verdict in (Verdict.WARN, Verdict.FAIL)
+    assert shown(graded)[:2] == ("warn", "True")
+
+
+RUNS = st.lists(
+    st.tuples(
+        st.sampled_from(["", "lost", "p2p-refused=b", "gpu-lost=b", "hot=b", "hot=n", "p2p-refused=u"]),
+        st.sampled_from([make_policy(), QUIET, OBSERVING]),
+        st.booleans(),
+        st.sampled_from([1, 30, INTERVAL, 3 * INTERVAL, 86_400.0]),
+    ),
+    max_size=12,
+)
+
+
+@given(runs=RUNS)
+@tried(150)
+def test_fail_false_and_taint_stand_and_go_together(runs: list[Any]) -> None:
+    """Whatever runs, lacks, slots, policies and times: nobody acts on a fault that is not confirmed."""
+    report, at = make_report(), NOW
+    for text, policy, slot, wait in runs:
+        at += wait
+        result = saying(text, load="=n" not in text)
+        end = LOST if text == "lost" else RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+        report = report.after(end, node=TITAN, at=at, policy=policy, slot=slot)
+        desired = report.status.desired
+        tainted = any(taint.key in names.TAINTS_OF_FAULTS for taint in desired.taints)
+        assert (desired.labels.get(names.LABEL_HEALTH) == "fail") == tainted
+        assert (desired.condition == "False") == tainted
+        assert (report.status.verdict is Verdict.FAIL) == tainted or policy is OBSERVING
+        entered = {gate.state for gate in report.status.gates} & {GateState.HELD_BACK, GateState.GATED}
+        assert not (entered and report.status.verdict is Verdict.PASS)
