@@ -179,8 +179,8 @@ def test_another_boot_takes_topology_away_and_leaves_health() -> None:
 
 def test_the_limit_follows_the_policy() -> None:
     """Intervals times their number."""
-    report = titan().after(LOST, node=NODE, at=NOW + 30)
     quick = make_policy().of({"probes": {"health": {"interval": "30s"}}, "staleAfterIntervals": 4})
+    report = titan().after(LOST, node=NODE, policy=quick, at=NOW + 30)
     context = make_context(node=NODE, report=report, policy=quick)
     at = context.expires_at(report.status.probe(names.PROBE_HEALTH))
     assert at == NOW + 120

@@ -53,10 +53,10 @@ class Run(Struct, frozen=True, rename="camel", kw_only=True):
 class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What one probe found.  Verdict and findings are of the last run that could be read.
 
-    `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: when the first
-    of the runs that failed in a row (not merely were skipped) ended; `streak`: runs in a row with this
-    verdict, `since` its first; `history`: what the judge keeps for its next run (JSON, 2 KiB at most);
-    `image`: of `pull`, the image last asked for; `request`: the last `spec.requestedAt` answered.
+    `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: when the first of the
+    runs that failed in a row (not merely were skipped) ended; `ageLimitSeconds`: how long the last run's policy
+    lets a reading age; `streak`: runs in a row with this verdict, `since` its first; `history`: the judge's, for
+    its next run; `image`: of `pull`, the last asked for; `request`: the last `spec.requestedAt` answered.
     """
 
     name: str
@@ -69,6 +69,7 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     read_at: str = ""
     unread: int = 0
     failing_since: str = ""
+    age_limit_seconds: int = 0
     history: str = ""
     image: str = ""
     boot_id: str = msgspec.field(default="", name="bootID")
@@ -322,13 +323,12 @@ def without_future_times(status: ReportStatus, *, now: float) -> ReportStatus:
     def past(text: str) -> str:
         return today if text > limit else text  # times of one format sort as texts
 
-    change = status.change
     return replace(
         status,
         probes=[_probe_without_future(probe, past) for probe in status.probes],
         throttle_judged_at=past(status.throttle_judged_at),
         passed_at=past(status.passed_at),
-        change=change and replace(change, at=past(change.at)),
+        change=status.change and replace(status.change, at=past(status.change.at)),
     )
 
 

@@ -128,11 +128,13 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         as the policy says, counted from the interval before the first of them.  Waiting does not age it: for
         a slot, for room on the node, for a node or an API server that is away, or for a paused policy.  A
         health reading that only waits is believed for `MAX_WAIT` at most, and one whose probe was switched
-        off for as long as the policy says.
+        off for as long as the policy says.  A policy that allows less than that of the last run
+        strips nothing before the next one.
         """
         if not probe.read_at or self.policy.paused:
             return NEVER
-        read_at, age = unstamp(probe.read_at), self.policy.stale_seconds_of(probe.name)
+        read_at = unstamp(probe.read_at)
+        age = max(self.policy.stale_seconds_of(probe.name), probe.age_limit_seconds)
         interval = self.policy.interval_of(probe.name)
         if probe.failing_since:
             return max(read_at, unstamp(probe.failing_since) - interval) + age

@@ -8,11 +8,12 @@ a run changes is the probe kind's business (`probes`).
 from __future__ import annotations
 
 import re
+from math import ceil
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_judge import Finding, Verdict
+from nodegauge_judge import Finding, Probe, Verdict
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, stamp
 from nodegauge_operator.core import events
 from nodegauge_operator.core.context import Context
@@ -56,6 +57,7 @@ def unread(
         before,
         last_run=run,
         unread=before.unread + 1,
+        age_limit_seconds=_age_limit(context, name),
         failing_since="" if run.outcome is Outcome.SKIPPED else before.failing_since or run.finished_at,
         findings=before.findings if shown is None else worst(shown, MAX_FINDINGS_BYTES),
         request=ended.request[:MAX_REQUEST],
@@ -75,6 +77,7 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
         streak=before.streak + 1 if same else 1,
         since=before.since if same else run.finished_at,
         read_at=run.finished_at,
+        age_limit_seconds=_age_limit(context, name),
         history=reading.history,
         boot_id=run.boot_id,
         request=ended.request[:MAX_REQUEST],
@@ -92,6 +95,11 @@ def graded_again(before: ProbeStatus, reading: Reading) -> ProbeStatus:
         streak=before.streak if same else 1,
         since=before.since if same else before.read_at,
     )
+
+
+def _age_limit(context: Context, name: str) -> int:
+    """What `ProbeStatus.age_limit_seconds` becomes; a pull reads nothing that could age."""
+    return ceil(context.policy.stale_seconds_of(name)) if name in {probe.value for probe in Probe} else 0
 
 
 def _finished(context: Context, ended: EndedRun) -> Run:
