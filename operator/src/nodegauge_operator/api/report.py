@@ -53,10 +53,10 @@ class Run(Struct, frozen=True, rename="camel", kw_only=True):
 class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What one probe found.  Verdict and findings are of the last run that could be read.
 
-    `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: when the first of the
-    runs that failed in a row (not merely were skipped) ended; `ageLimitSeconds`: how long the last run's policy
-    lets a reading age; `streak`: runs in a row with this verdict, `since` its first; `history`: the judge's, for
-    its next run; `image`: of `pull`, the last asked for; `request`: the last `spec.requestedAt` answered.
+    `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: end of the first of
+    the runs that failed in a row (not merely were skipped); `ageLimitSeconds`: how long the last run's policy
+    lets a reading age; `streak`: runs in a row with this verdict, `since` its first; `history`: the judge's,
+    for its next run; `image`: of `pull`, the last asked for; `request`: the last `requestedAt` answered.
     """
 
     name: str
