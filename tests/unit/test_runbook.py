@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodegauge_judge import CATALOGUE
+from nodegauge_judge import CATALOGUE, Thresholds
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Hysteresis, Probes, seconds
 from nodegauge_operator.core.nccl_eligibility import Why
@@ -56,16 +56,20 @@ def test_every_reason_for_no_nccl_run_is_explained(reason: Why) -> None:
 
 
 def test_the_readme_has_the_times_that_follow_from_the_defaults() -> None:
-    """To the taint: the wait for one or two runs.  Back: three good runs, the first of them soon."""
+    """To the taint: the wait for a run, and soon after it another.  Back: three good runs likewise."""
     hysteresis, probes = Hysteresis(), Probes()
-    interval = seconds(probes.health.interval) / 60
+    interval, soon = seconds(probes.health.interval) / 60, seconds(probes.health.recheck) / 60
     enter, leave = hysteresis.enter_runs, hysteresis.leave_runs
+    judged = max(soon, Thresholds().interval_floor / 60)
     day, recheck = seconds(probes.nccl.interval) / 3600, seconds(probes.nccl.recheck) / 60
     assert f"| 1 | seconds, {interval / 2 + 0.5:.0f} min, {interval:g} min |" in README
-    shortest, longest = (enter - 1) * interval, enter * interval
-    typical = (shortest + longest) / 2 + 0.5
-    assert f"| {enter} | {shortest:g} min, {typical:.0f} min, {longest:g} min |" in README
-    assert f"{leave} good runs: {(leave - 1) * interval:g} to {leave * interval:g} min" in README
+    for again, first in ((soon, 0), (judged, judged)):
+        shortest = first + (enter - 1) * again
+        typical = f"{shortest + interval / 2 + 0.5:.0f} min, {shortest + interval:g} min"
+        assert f"| {enter} | {shortest:g} min, {typical} |" in README
+    for again, which in ((soon, "good runs"), (judged, "good runs under load")):
+        back = (leave - 1) * again
+        assert f"{leave} {which}: {back:g} to {interval + back:g} min" in README
     assert f"| {enter} | {recheck + 1:g} min, {day / 2:g} h, {day:g} h |" in README
     first, *relapses = hysteresis.probation_after
     assert f"on trial {first.replace('h', ' h')} after the taint was set" in README

@@ -53,10 +53,14 @@ class Mode(StrEnum):
 
 
 class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
-    """The health probe: `interval` between runs, `deadline` of one run, `window` of sampling within it."""
+    """The health probe: `interval` between runs, `deadline` of one run, `window` of sampling within it.
+
+    `recheck`: time to the next run while a gate counts runs to be entered or left; at most `interval`.
+    """
 
     enabled: bool = True
     interval: Duration = "15m"
+    recheck: Duration = "1m"
     deadline: Duration = "60s"
     window: Duration = "3s"
 

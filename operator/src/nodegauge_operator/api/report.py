@@ -169,9 +169,9 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     """One gate (`code` is its finding) that is bad, or was lately.
 
     `bad`, `good`: runs in a row (runs that cannot tell do not count); `since`: when `state` began;
-    `enteredAt`, `leftAt`: when it last entered and left; `badAt`: its last bad run; `readableSince`: readable
-    runs since then; `relapses`: how often it came back within the policy's window; `subject` and `message`:
-    the finding of the last bad run, which is the taint's evidence.
+    `enteredAt`, `leftAt`: when it last entered and left; `badAt`, `goodAt`: its last bad and good run;
+    `readableSince`: readable runs since the last bad one; `relapses`: how often it came back within the
+    policy's window; `subject` and `message`: the finding of the last bad run, which is the taint's evidence.
     """
 
     code: str
@@ -182,6 +182,7 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     entered_at: str = ""
     left_at: str = ""
     bad_at: str = ""
+    good_at: str = ""
     readable_since: int = 0
     relapses: int = 0
     subject: str = ""

@@ -19,6 +19,7 @@ from nodegauge_judge import (
     Finding,
     Gate,
     GateKind,
+    Judged,
     Judgement,
     Load,
     Probe,
@@ -26,7 +27,7 @@ from nodegauge_judge import (
 )
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated
+from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated, seconds
 from nodegauge_operator.api.report import (
     NEVER,
     DesiredTaint,
@@ -129,6 +130,28 @@ def due_at(gates: Iterable[GateStatus], *, policy: Policy) -> float:
         for code, gate in known.items()
     ]
     return min(times, default=NEVER)
+
+
+def recheck_after(gates: Iterable[GateStatus], *, policy: Policy, read_at: str) -> float:
+    """Seconds from the last health run, read at `read_at`, to the next: soon while a gate counts its runs;
+    `NEVER` while none does.
+
+    What the judge reads from counters takes an interval that it can judge.
+    """
+    rules = {code: GateRule(gate=gate, policy=policy.spec.hysteresis) for code, gate in GATES.items()}
+    counting = [
+        GATES[gate.code]
+        for gate in gates
+        if gate.code in rules and gate.code not in GATES_OF_NCCL
+        if hysteresis.counts(gate, rule=rules[gate.code], read_at=read_at)
+    ]
+    if not counting:
+        return NEVER
+    of_counters = any(
+        gate.kind is GateKind.THROTTLED or gate.judged is Judged.UNDER_LOAD for gate in counting
+    )
+    recheck = seconds(policy.spec.probes.health.recheck)
+    return max(recheck, policy.spec.thresholds.interval_floor) if of_counters else recheck
 
 
 def entered(gates: Iterable[GateStatus], kind: GateKind) -> list[GateStatus]:

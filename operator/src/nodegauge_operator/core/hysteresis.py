@@ -68,7 +68,7 @@ def answered(
             )
         case Answer.GOOD:
             seen = _one_more(gate.readable_since)
-            return replace(gate, bad=0, good=_one_more(gate.good), readable_since=seen)
+            return replace(gate, bad=0, good=_one_more(gate.good), good_at=stamp(now), readable_since=seen)
     return replace(gate, readable_since=_one_more(gate.readable_since))
 
 
@@ -115,6 +115,19 @@ def due_at(gate: GateStatus, *, rule: GateRule) -> float:
     return min(leave, probation)
 
 
+def counts(gate: GateStatus, *, rule: GateRule, read_at: str) -> bool:
+    """Whether the run that was read at `read_at` (RFC 3339) moved the gate, and the next may enter or leave
+    it.
+
+    A run that could not tell counts for nothing, so a gate that waits for load asks for no further run.
+    """
+    if not read_at or max(gate.bad_at, gate.good_at) < read_at:  # times of one format sort as texts
+        return False
+    if gate.state in ENTERED:
+        return 0 < gate.good < rule.policy.leave_runs
+    return gate.state is GateState.WATCHING and 0 < gate.bad < rule.enter_runs
+
+
 def forgotten(gate: GateStatus, *, policy: Hysteresis, now: float) -> bool:
     """Whether a gate that was left is so long ago that a return is no relapse."""
     last = max(unstamp(gate.left_at), unstamp(gate.bad_at) if gate.bad else 0.0)
@@ -130,7 +143,8 @@ def repaired(gate: GateStatus, *, now: float) -> GateStatus:
     since = gate.since or stamp(now)
     entered = gate.entered_at or (since if gate.state in ENTERED else "")
     left = gate.left_at or (since if gate.state is GateState.PROBATION else "")
-    times = {"since": since, "entered_at": entered, "left_at": left, "bad_at": gate.bad_at}
+    times = {"since": since, "entered_at": entered, "left_at": left}
+    times |= {"bad_at": gate.bad_at, "good_at": gate.good_at}
     plausible = {name: _plausible(text, now=now) for name, text in times.items()}
     return replace(
         gate,

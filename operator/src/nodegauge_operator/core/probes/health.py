@@ -61,17 +61,19 @@ class HealthKind(ProbeKind):
 
     def due_at(self, context: Context) -> float:
         """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
-        twice that each time, up to the interval."""
+        twice that each time, up to the interval.  Soon after one that a gate counts."""
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.node.may_run:
             return NEVER
         probe = context.status.probe(self.name)
         if wanted_now(context, probe):
             return AT_ONCE
-        wait = policy.interval_of(self.name)
+        interval = policy.interval_of(self.name)
         if probe.unread:
-            wait = backed_off(probe, first=RETRY_SECONDS, most=wait)
-        return finished_at(probe) + wait
+            wait = backed_off(probe, first=RETRY_SECONDS, most=interval)
+        else:
+            wait = gates.recheck_after(context.status.gates, policy=policy, read_at=probe.read_at)
+        return finished_at(probe) + min(wait, interval)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         """A result that waited for longer than an interval, for an operator that was away, is not news."""
