@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from nodegauge_operator.api.policy import Hysteresis, Probes, seconds
-from nodegauge_operator.api.report import unstamp
-from support.api_server import REPORTS
+from nodegauge_operator.api.report import stamp, unstamp
+from support.api_server import NODES, REPORTS
 from support.cluster import FakeCluster
 from support.judging import listening, saying
 from support.objects import INTERVAL, MINUTE
@@ -131,13 +131,13 @@ def test_the_recheck_is_the_policy_s_and_never_later_than_the_interval(
     assert waits(operator, "p2p-refused=b") == [wait]
 
 
-def test_five_bad_runs_that_enter_are_five_minutes() -> None:
+def test_as_many_runs_as_before_only_sooner() -> None:
     """`enterRuns` and `leaveRuns` count as before: only the time between runs is shorter."""
     numbers = Hysteresis(enter_runs=5, leave_runs=2)
     operator = Clocked(hysteresis={"enterRuns": numbers.enter_runs, "leaveRuns": numbers.leave_runs})
     seen = waits(operator, *["p2p-refused=b"] * 5, "", "")
     assert seen == [RECHECK] * 4 + [INTERVAL, RECHECK, INTERVAL]
-    gate = operator.cluster.objects[REPORTS]["node-1"]["status"]["gates"][0]
+    (gate,) = operator.status["gates"]
     assert unstamp(gate["goodAt"]) > unstamp(gate["badAt"])
 
 
@@ -152,3 +152,45 @@ async def test_a_cause_that_all_nodes_share_costs_no_more_slots(operator: Virtua
         assert len(operator.begun) == 2 * 40
         await operator.after(INTERVAL)
         assert len(operator.begun) == 3 * 40
+
+
+DAY = 86_400.0
+
+
+def gates_without_runs(operator: Clocked, *, days: float) -> list[str]:
+    """Codes of the gates after so many days without a run, looked at when the operator wants to."""
+    down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    operator.cluster.change(NODES, "node-1", down)
+    operator.deliver()
+    end = operator.cluster.now + days * DAY
+    while (at := operator.reconcile(granted=False).wake_at) <= end:
+        operator.cluster.now = max(at, operator.cluster.now + 1)
+    operator.cluster.now = end
+    return [gate["code"] for gate in operator.status["gates"]]
+
+
+@pytest.mark.parametrize("answers", [("p2p-refused=b", "p2p-refused=b", "", "", ""), ("p2p-refused=b",)])
+def test_what_healed_or_was_never_confirmed_ends_by_itself(answers: tuple[str, ...]) -> None:
+    """Not only at the next run: the node may be away for good."""
+    operator = Clocked(hysteresis={"relapseWindow": "24h"})
+    waits(operator, *answers)
+    assert gates_without_runs(operator, days=0.9) == ["p2p-refused"]
+    assert gates_without_runs(operator, days=0.2) == []
+
+
+def test_what_another_version_left_ends_too() -> None:
+    """This version cannot judge it."""
+    operator = Clocked(hysteresis={"relapseWindow": "24h"})
+    operator.run()
+    left = {"code": "of-tomorrow", "state": "watching", "leftAt": stamp(operator.cluster.now)}
+    operator.cluster.change(REPORTS, "node-1", {"status": {"gates": [left]}}, sub="status")
+    operator.deliver()
+    assert gates_without_runs(operator, days=0.9) == ["of-tomorrow"]
+    assert gates_without_runs(operator, days=0.2) == []
+
+
+def test_a_taint_never_ends_by_itself() -> None:
+    """Missing data changes no verdict, for however long."""
+    operator = Clocked(hysteresis={"relapseWindow": "24h"})
+    waits(operator, "p2p-refused=b", "p2p-refused=b")
+    assert gates_without_runs(operator, days=30) == ["p2p-refused"]

@@ -117,15 +117,16 @@ def current(
         )
         if status is not None:
             after.append(_with_slot(status, needed=_sets_taint(gate, policy), slot=slot, now=now))
-    unknown = [status for status in unknown if not hysteresis.forgotten(status, policy=numbers, now=now)]
+    unknown = [status for status in unknown if now <= hysteresis.forgotten_at(status, policy=numbers)]
     return [*after, *unknown[:MAX_UNKNOWN]]
 
 
 def due_at(gates: Iterable[GateStatus], *, policy: Policy) -> float:
     """When time alone changes a gate next, epoch seconds; `NEVER` if it changes none."""
-    known, _ = _by_code(gates)
+    known, unknown = _by_code(gates)
     numbers = policy.spec.hysteresis
-    times = [
+    times = [hysteresis.forgotten_at(gate, policy=numbers) + 1 for gate in unknown]
+    times += [
         hysteresis.due_at(gate, rule=GateRule(gate=GATES[code], policy=numbers))
         for code, gate in known.items()
     ]

@@ -90,7 +90,7 @@ def aged(gate: GateStatus, *, rule: GateRule, now: float, fresh: bool = True) ->
             gate = _after_probation(gate, now=now)
         case _:
             return _after_entry(gate, rule=rule, now=now) if fresh else gate
-    return None if forgotten(gate, policy=rule.policy, now=now) else gate
+    return None if now > forgotten_at(gate, policy=rule.policy) else gate
 
 
 def _after_entry(gate: GateStatus, *, rule: GateRule, now: float) -> GateStatus:
@@ -105,7 +105,7 @@ def _after_entry(gate: GateStatus, *, rule: GateRule, now: float) -> GateStatus:
 def due_at(gate: GateStatus, *, rule: GateRule) -> float:
     """When time alone changes the gate next, epoch seconds; `NEVER` if it does not."""
     if gate.state is GateState.WATCHING:
-        return NEVER
+        return forgotten_at(gate, policy=rule.policy) + 1
     if gate.state is GateState.PROBATION:
         return _probation_ends_at(gate, rule=rule)
     leave = _dwell_ends_at(gate, rule=rule) if gate.good >= rule.policy.leave_runs else NEVER
@@ -128,10 +128,11 @@ def counts(gate: GateStatus, *, rule: GateRule, read_at: str) -> bool:
     return gate.state is GateState.WATCHING and 0 < gate.bad < rule.enter_runs
 
 
-def forgotten(gate: GateStatus, *, policy: Hysteresis, now: float) -> bool:
-    """Whether a gate that was left is so long ago that a return is no relapse."""
+def forgotten_at(gate: GateStatus, *, policy: Hysteresis) -> float:
+    """When a gate that was left, or was bad too seldom, is so long ago that a return is no relapse; epoch
+    seconds, 0.0 if it never was either."""
     last = max(unstamp(gate.left_at), unstamp(gate.bad_at) if gate.bad else 0.0)
-    return not last or now > last + seconds(policy.relapse_window)
+    return last + seconds(policy.relapse_window) if last else 0.0
 
 
 def repaired(gate: GateStatus, *, now: float) -> GateStatus:
