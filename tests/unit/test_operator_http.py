@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+import resource
+import sys
+from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 import pytest
 import pytest_asyncio
 
+from nodegauge_operator.handlers import app
 from nodegauge_operator.handlers.app import HttpServer
 from nodegauge_operator.metrics import Metrics
 
@@ -85,3 +90,77 @@ async def test_a_taken_port_is_an_error_and_unknown_paths_are_404(served: Served
 async def test_stopping_before_starting_is_fine() -> None:
     """Cleanup runs whatever came before."""
     await HttpServer(host="", port=0, metrics=Metrics(), live=lambda: True, unready=lambda: "").stop()
+
+
+SENT = {
+    "nothing": b"",
+    "half a request": b"GET /metrics HTTP/1.1\r\nHost: x\r\n",
+    "a body that never comes": b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n",
+    "many requests at once": b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 200,
+    "no HTTP": b"\x16\x03\x01\x02\x00" * 100,
+}
+
+
+@contextlib.contextmanager
+def few_descriptors(count: int) -> Iterator[None]:
+    """This process may open no more than so many files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+HOLD = """
+import resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held = []
+for _ in range(int(sys.argv[2])):
+    held.append(socket.create_connection(("127.0.0.1", int(sys.argv[1]))))
+    try:
+        held[-1].sendall(eval(sys.argv[3]))
+    except OSError:
+        pass
+print("held", flush=True)
+sys.stdin.read()
+"""
+"""A client that keeps connections, in a process of its own: ours may open few files."""
+
+
+@pytest.mark.parametrize("sent", SENT)
+async def test_a_client_that_keeps_connections_shuts_nobody_out(served: Served, sent: str) -> None:
+    """However many it opens, and whatever it sends: the kubelet gets its answer."""
+    command = [sys.executable, "-c", HOLD, str(served.port), "1100", repr(SENT[sent])]
+    with few_descriptors(1024):
+        client = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1)
+        assert client.stdin
+        assert client.stdout
+        assert await asyncio.wait_for(client.stdout.readline(), 60) == b"held\n"
+        for _ in range(3):
+            assert await asyncio.wait_for(served.get("/healthz"), 5) == (200, "ok\n")
+        client.stdin.close()
+        await client.wait()
+
+
+@pytest.mark.parametrize("sent", SENT)
+async def test_a_connection_has_an_end(served: Served, sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that sends nothing, or reads nothing of its answer."""
+    monkeypatch.setattr(app, "CONNECTION_SECONDS", 0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(SENT[sent])
+    with contextlib.suppress(ConnectionError):
+        await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    assert not served.server._runner.server.connections  # type: ignore[union-attr]
+
+
+async def test_other_methods_are_refused(served: Served) -> None:
+    """They would change nothing."""
+    url = f"http://127.0.0.1:{served.port}/healthz"
+    async with aiohttp.ClientSession() as session:
+        async with session.head(url) as answer:
+            assert answer.status == 200
+        async with session.post(url, data=b"x") as answer:
+            assert (answer.status, answer.headers["Connection"]) == (405, "close")
