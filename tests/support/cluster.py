@@ -22,7 +22,10 @@ class FakeCluster(FakeApiServer):
     """An API server with pods that run.  `clock` gives epoch seconds; `pass_time` moves the built-in one."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        super().__init__(clock or (lambda: self.now))
+        right = clock or (lambda: self.now)
+        super().__init__(lambda: right() + self.clock_error)
+        self.clock_error = 0.0
+        """Seconds by which the clock of the whole cluster is wrong."""
         self.now = NOW
         self.results: dict[str, Result] = {}
         """The health probe's result by node; by default a bridged pair of TITANs."""

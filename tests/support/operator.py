@@ -84,6 +84,7 @@ class SteppedOperator:
             metrics=self.metrics,
             settings=replace(SETTINGS, node_label_selector=self._selector),
             clock=self.cluster.clock,
+            monotonic=lambda: self.cluster.clock() - self.cluster.clock_error,
         )
         self._watches = Watches(
             SimpleNamespace(

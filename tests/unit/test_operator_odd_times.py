@@ -156,8 +156,8 @@ def test_an_edited_run_number_stops_nothing(number: int) -> None:
 )
 def test_the_api_server_s_clock_counts(monkeypatch: pytest.MonkeyPatch, date: str, ahead: float) -> None:
     """A wrong clock on the operator's node decides nothing; a second or two of difference are none."""
-    monkeypatch.setattr("nodegauge_operator.kube.client.time.time", lambda: float(NOW))
+    monkeypatch.setattr("nodegauge_operator.kube.client.time.monotonic", lambda: 1000.0)
     client = Client.__new__(Client)
-    client._ahead = 0.0
+    client._epoch = NOW - 1000.0
     client._compare_clocks(date)
     assert client.now() == NOW + ahead

@@ -58,7 +58,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     gated already.  `peers`: what nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which
     they work.  `posted`: run and reason of the last
     event that this process posted.  `fresh`: the report was read again for this very question.  `since`:
-    when this process began to decide or saw the policy resumed, epoch seconds.  `declined`: writes that the
+    since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes that the
     API server has just refused, with its message; they are tried later and do not block other writes.
     """
 
@@ -131,19 +131,31 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         off for as long as the policy says.  A policy that allows less than that of the last run
         strips nothing before the next one.
         """
+        of_health = probe.name == Probe.HEALTH.value
+        if of_health and self._stays_stale:
+            return 0.0
         if not probe.read_at or self.policy.paused:
             return NEVER
         read_at = unstamp(probe.read_at)
         age = max(self.policy.stale_seconds_of(probe.name), probe.age_limit_seconds)
         interval = self.policy.interval_of(probe.name)
+        renewable_until = self.since + interval
+        waited = max(read_at + max(age, MAX_WAIT), renewable_until) if of_health else NEVER
         if probe.failing_since:
-            return max(read_at, unstamp(probe.failing_since) - interval) + age
-        of_health = probe.name == Probe.HEALTH.value
+            failed = max(read_at, unstamp(probe.failing_since) - interval) + age
+            return max(failed, renewable_until if self.node.may_run else waited)
         if not (self.policy.spec.probes.health.enabled if of_health else self.nccl_image):
             return read_at + age
-        if not of_health:
-            return NEVER
-        return max(read_at + max(age, MAX_WAIT), self.since + interval)
+        return waited
+
+    @cached_property
+    def _stays_stale(self) -> bool:
+        """The report says that the health reading is stale, and no run has read the node since: neither a gap
+        nor a clock makes it fresh again."""
+        before, now = (status.probe(Probe.HEALTH.value) for status in (self.report.status, self.status))
+        numbers = [probe.last_run.number if probe.last_run else 0 for probe in (before, now)]
+        read = numbers[0] != numbers[1] and not now.unread
+        return self.report.status.desired.reason == names.Reason.STALE and not read
 
     def rebooted_since(self, probe: ProbeStatus) -> bool:
         """The node runs under another boot id than when it was read."""

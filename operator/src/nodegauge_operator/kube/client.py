@@ -80,8 +80,8 @@ class Client:
         self._observer = observer
         self._auth: dict[str, str] = {}
         self._auth_at = -TOKEN_SECONDS
-        self._ahead = 0.0
-        """Seconds by which the API server's clock is ahead of ours, where that is more than a moment."""
+        self._epoch = time.time() - time.monotonic()
+        """Epoch seconds at monotonic 0: by our clock at the start, then by the API server's."""
 
     @cached_property
     def outage(self) -> Outage:
@@ -91,18 +91,19 @@ class Client:
     def now(self) -> float:
         """Epoch seconds by the API server's clock.
 
-        It dates pods and nodes, and every operator of this cluster sees the same one: a wrong clock on the
-        operator's own node then decides nothing.
+        It dates pods and nodes, and every operator of this cluster sees the same one.  A wrong clock on the
+        operator's own node decides nothing, nor does setting it right: between two answers time is monotonic.
         """
-        return time.time() + self._ahead
+        return time.monotonic() + self._epoch
 
     def _compare_clocks(self, date: str) -> None:
         """`date`: the header of an answer, whole seconds (RFC 9110, 6.6.1); a missing one changes nothing."""
         try:
-            ahead = parsedate_to_datetime(date).timestamp() - time.time()
+            at = parsedate_to_datetime(date).timestamp()
         except (TypeError, ValueError):
             return
-        self._ahead = ahead if abs(ahead) > CLOCK_TOLERANCE else 0.0
+        if abs(at - self.now()) > CLOCK_TOLERANCE:
+            self._epoch = at - time.monotonic()
 
     async def close(self) -> None:
         """Close all connections."""

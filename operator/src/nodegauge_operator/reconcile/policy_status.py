@@ -74,6 +74,11 @@ class PolicyStatus:
         self._failed: dict[str, tuple[int, float]] = {}
         """Policies whose status could not be written: how often in a row, and when to try again."""
 
+    def clock_was_set(self) -> None:
+        """Times from before may lie days ahead: compare and try again at once."""
+        self._compared_at, self.dirty = 0.0, True
+        self._failed.clear()
+
     def due_at(self) -> float:
         """When `write` has something to compare; infinity for never."""
         return self._compared_at + COMPARE_SECONDS if self.dirty else NEVER

@@ -10,7 +10,6 @@ from functools import partial
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.context import Snapshot, Unselected
@@ -22,6 +21,7 @@ from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.node_counts import Peers, clock_of
 from nodegauge_operator.reconcile.writer import Writer
@@ -47,7 +47,7 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
 class Reconciler:
     """Reconciles nodes; its only state is the last event that this process posted for each node, since when a
-    node is outside its policy, and since when a policy is not paused."""
+    node is outside its policy, and when the last gap ended."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Reconciler:
         metrics: Metrics,
         settings: Settings,
         clock: Callable[[], float],
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         self.stopping = False
         """Once set, no new pods are made (SIGTERM)."""
@@ -66,7 +67,8 @@ class Reconciler:
         self._defaults = settings.probe
         self._selector = settings.node_label_selector
         self._clock = clock
-        self._since = clock()
+        self._monotonic = monotonic or time.monotonic
+        self.gaps = Gaps(clock=clock, monotonic=self._monotonic)
         self._release_grace = settings.release_grace
         self.gate_budget = GateBudget(cache, clock=time.monotonic, cluster=settings.max_gated_nodes)
         """Which nodes are gated, and which may be."""
@@ -74,7 +76,7 @@ class Reconciler:
         self._clock_peers = Peers(cache, clock_of)
         self._posted: dict[str, tuple[str, str]] = {}
         self._left_at: dict[str, float] = {}
-        self._resumed_at: dict[str, float] = {}
+        """When a node was first seen outside of every policy, monotonic: setting a clock ends no grace."""
         self._writer = Writer(
             client=client,
             cache=cache,
@@ -103,6 +105,7 @@ class Reconciler:
             try:
                 done = await self._writer.write(step, snapshot)
             except KubeError as error:
+                self.gaps.failed(error)
                 again = isinstance(step, actions.PatchReport) and actions.PatchReport in declined
                 if again or not _may_wait(step, error):
                     raise
@@ -111,6 +114,7 @@ class Reconciler:
                 self._metrics.failures.labels(type(error).__name__).inc()
                 declined = declined | {type(step): str(error)}
                 continue
+            self.gaps.answered()
             if done is not None:
                 judged = self._note(name, done) or judged
                 if judged and since is not None and isinstance(done, actions.PatchNode):
@@ -152,7 +156,7 @@ class Reconciler:
             gate_slot=self.gate_budget.has_slot(name),
             posted=self._posted.get(name, ("", "")),
             fresh=fresh,
-            since=self._began(policy),
+            since=self.gaps.over_at(policy, node),
             declined=declined,
             unselected=self._unselected(name),
             defaults=self._defaults,
@@ -168,18 +172,8 @@ class Reconciler:
         if not ours or node is None or cache.policy_of(node) is not None:
             self._left_at.pop(name, None)
             return Unselected.RELEASE
-        left = self._left_at.setdefault(name, self._clock())
-        return Unselected.RELEASE if self._clock() - left >= self._release_grace else Unselected.FREEZE
-
-    def _began(self, policy: Policy | None) -> float:
-        """When this process could first read nodes of the policy: at its start, or once it was resumed."""
-        if policy is None:
-            return self._since
-        if policy.paused:
-            self._resumed_at[policy.name] = NEVER
-        elif self._resumed_at.get(policy.name) == NEVER:
-            self._resumed_at[policy.name] = self._clock()
-        return self._resumed_at.get(policy.name, self._since)
+        left = self._left_at.setdefault(name, self._monotonic())
+        return Unselected.RELEASE if self._monotonic() - left >= self._release_grace else Unselected.FREEZE
 
     def _reconciled(self, name: str, snapshot: Snapshot) -> Reconciled:
         for pod in snapshot.pods:
@@ -199,7 +193,8 @@ class Reconciler:
         """When refused writes are tried again, or a node that left its policy is released."""
         at = snapshot.now + LATER_SECONDS if snapshot.declined else NEVER
         if name in self._left_at and snapshot.report is not None:
-            return min(at, max(self._left_at[name] + self._release_grace, snapshot.now + 1))
+            left = self._left_at[name] + self._release_grace - self._monotonic()
+            return min(at, snapshot.now + max(left, 1.0))
         return at
 
     def _note(self, name: str, step: actions.Step) -> bool:

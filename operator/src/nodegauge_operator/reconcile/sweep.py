@@ -79,6 +79,7 @@ class Sweep:
             clock=clock,
             jitter=jitter,
         )
+        self._clock_steps = 0
         self._failures: dict[str, int] = {}
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self._run_ended_at: dict[str, float] = {}
@@ -164,6 +165,7 @@ class Sweep:
     async def _pass(self) -> None:
         await self._list_if_due()
         if self.listed:
+            self._look_at_clock()
             self.wake(*self._queue.fire(self._clock()))
             self._grant()
             for name in self._budget.offer(busy=self._in_flight.keys()):
@@ -174,6 +176,14 @@ class Sweep:
                 self._status_task.start(self._policy_status.write())
         self._last_pass = time.monotonic()
         self._metrics.last_pass.set(self._clock())
+
+    def _look_at_clock(self) -> None:
+        """Once it has been set, every timer is made anew."""
+        if (steps := self._reconciler.gaps.clock_steps()) != self._clock_steps:
+            self._clock_steps = steps
+            log.warning("the clock was set: every node is looked at, and none is stale before its next run")
+            self._policy_status.clock_was_set()
+            self.wake(*self.cache.known_names())
 
     async def _list_if_due(self) -> None:
         """Start a full list if one is due; wait only for the first one."""
@@ -213,6 +223,7 @@ class Sweep:
             nodes, policies = len(self.cache.nodes), len(self.cache.policies)
             log.info("listed %d nodes, %d reports, %d policies", nodes, len(self.cache.reports), policies)
             self._list_schedule.done(time.monotonic())
+            self._reconciler.gaps.answered()
             self._policy_status.dirty = True
             for scope, used, slots in self._budget.exceeded():
                 where = f"policy {scope}" if scope else "all policies"
