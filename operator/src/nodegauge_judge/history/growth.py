@@ -193,11 +193,18 @@ def _interval(result: Result, history: History, *, thresholds: Thresholds, expec
     if seconds < thresholds.interval_floor:
         floor = f"intervalFloor is {thresholds.interval_floor:g} s"
         return Interval(seconds=seconds, reason=f"only {seconds:g} s passed since the last run; {floor}")
-    if seconds > MOST_INTERVALS * max(expected, thresholds.interval_floor):
+    if seconds > _longest(expected, floor=thresholds.interval_floor):
         return Interval(
             seconds=seconds, reason=f"{seconds:g} s passed since the last run: runs were missed", counts=True
         )
     return Interval(seconds=seconds, counts=True)
+
+
+def _longest(expected: float, *, floor: float) -> float:
+    """Seconds between two judged runs in which at most one was missed.  Runs sooner than `floor` are judged
+    together; the last of them comes up to an interval after it."""
+    together = floor + MOST_INTERVALS * expected if expected < floor else 0.0
+    return max(together, MOST_INTERVALS * max(expected, floor))
 
 
 def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -> GpuGrowth:
