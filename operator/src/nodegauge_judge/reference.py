@@ -42,10 +42,11 @@ Counters are judged by their growth since the last run, over CLOCK_BOOTTIME. Bot
 boot, driver and GPU, no counter may have decreased, and the runs must be at least `intervalFloor` seconds and
 at most two of the policy's intervals apart. Runs at a shorter interval than `intervalFloor` are judged
 together. Growth above `plausibleGrowth` times the time that passed is not believed. Without such a pair
-of runs, only the sampling window of a few seconds is used. If the last run was less than `intervalFloor` seconds ago, the window can fail a GPU but cannot clear it: the next run judges the
-counters. A finding's evidence names its
-source: `counter` (growth since the last run), `window` (growth within the window) or `samples` (how often a
-clocks event reason was set).
+of runs, only the sampling window of a few seconds is used. If the last run was less than
+`intervalFloor` seconds ago, the window can fail a GPU but cannot clear it: the next run judges the counters.
+A finding's evidence names its source: `counter` (growth since the last run), `window` (growth within the
+window) or `samples` (how often
+a clocks event reason was set).
 
 A GPU was under load if it was busy for `busyFloor` seconds since the last run. Busy time is the interval less
 the time that the driver counts as low utilisation. Without that counter, mean power since the last
