@@ -194,3 +194,30 @@ def test_a_taint_never_ends_by_itself() -> None:
     operator = Clocked(hysteresis={"relapseWindow": "24h"})
     waits(operator, "p2p-refused=b", "p2p-refused=b")
     assert gates_without_runs(operator, days=30) == ["p2p-refused"]
+
+
+def evidence(operator: Clocked) -> str:
+    """What the only entry says of the fault."""
+    (gate,) = operator.status["gates"]
+    return str(gate.get("subject", "")) + str(gate.get("message", ""))
+
+
+def test_what_healed_does_not_read_as_a_fault() -> None:
+    """Its entry stays for a relapse, without the evidence; a relapse brings its own."""
+    operator = Clocked()
+    waits(operator, "p2p-refused=b", "p2p-refused=b", "", "")
+    assert evidence(operator)
+    waits(operator, "")
+    assert evidence(operator) == ""
+    waits(operator, "p2p-refused=b")
+    assert evidence(operator)
+
+
+def test_on_trial_the_evidence_stays_until_the_trial_is_over() -> None:
+    """One bad run sets the taint again, and why is still to be read."""
+    operator = Clocked()
+    waits(operator, "hot=b", "hot=b", *["hot=n"] * 6)
+    assert operator.status["gates"][0]["state"] == "probation"
+    assert evidence(operator)
+    waits(operator, "", "", "", "")
+    assert evidence(operator) == ""

@@ -190,12 +190,18 @@ def _entered(gate: GateStatus, *, rule: GateRule, now: float) -> GateStatus:
 
 def _left(gate: GateStatus, state: GateState, *, now: float) -> GateStatus:
     at = stamp(now)
-    return replace(gate, state=state, since=at, left_at=at, bad=0, good=0)
+    left = replace(gate, state=state, since=at, left_at=at, bad=0, good=0)
+    return left if state is GateState.PROBATION else _healed(left)
+
+
+def _healed(gate: GateStatus) -> GateStatus:
+    """Only what a relapse counts: the evidence of a fault that is gone reads as if it were there."""
+    return replace(gate, subject="", message="")
 
 
 def _after_probation(gate: GateStatus, *, now: float) -> GateStatus:
     """Probation is over; a relapse counts from when the gate was lifted."""
-    return replace(gate, state=GateState.WATCHING, since=stamp(now), bad=0, good=0)
+    return _healed(replace(gate, state=GateState.WATCHING, since=stamp(now), bad=0, good=0))
 
 
 def _one_more(count: int) -> int:
