@@ -17,6 +17,7 @@ import msgspec
 import yaml
 from msgspec import inspect
 
+from nodegauge_judge import OpenEnum
 from nodegauge_operator import names
 from testbed.kubelet.api import Api
 from testbed.kubelet.errors import ApiError
@@ -80,6 +81,8 @@ def _differences(schema: Schema, kind: inspect.Type, path: str) -> list[str]:
             below = [*schema.get("properties", {}).values(), *_values(schema)]
             wrong = [d for child in below for d in differences(child, value, f"{path}{{}}")]
             return _type(schema, "object", path) + wrong + ([] if below else [f"{path}: no values described"])
+        case inspect.EnumType(cls=cls) if issubclass(cls, OpenEnum):  # newer versions add to these
+            return _type(schema, "string", path) + (["open to other versions"] if "enum" in schema else [])
         case inspect.EnumType(cls=cls):
             return _same(path, "enum", sorted(schema.get("enum", [])), sorted(m.value for m in cls))
         case inspect.AnyType():

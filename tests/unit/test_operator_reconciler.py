@@ -214,12 +214,13 @@ def test_only_the_very_report_that_is_over_is_deleted(operator: SteppedOperator)
     assert set(operator.cluster.created.values()) == {1}
 
 
-def test_a_status_that_cannot_be_read_is_replaced_whole(operator: SteppedOperator) -> None:
-    """Another version's words, wherever they stand: one run heals it, and none is judged again and again."""
+def test_what_cannot_be_read_of_a_status_is_replaced(operator: SteppedOperator) -> None:
+    """Wherever it stands: the next run heals it, and none is judged again and again."""
     operator.run()
     status = operator.cluster.objects[REPORTS]["node-1"]["status"]
     status["interconnect"]["evidence"] = 7
     operator.restart()
+    operator.cluster.pass_time(INTERVAL + 1)
     operator.run("garbage")
     status = operator.cluster.objects[REPORTS]["node-1"]["status"]
     assert status["interconnect"]["evidence"] == ""

@@ -18,7 +18,7 @@ from nodegauge_contract.pasted import document as pasted
 from nodegauge_contract.wire.codec import PREFIX
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
-from nodegauge_operator.api.report import Report, parse_report
+from nodegauge_operator.api.report import Report, ReportStatus, parse_report
 
 READ_LIMIT = 1024 * 1024
 """Bytes of input that are read: a result has at most 64 KiB, and a log around it is a little longer."""
@@ -110,7 +110,7 @@ def _report(name: str, text: str) -> Report | None:
     if not isinstance(body.get("metadata"), dict) or "name" not in body["metadata"]:
         raise BadInput(f"{name}: a {names.REPORT_KIND} without metadata.name")
     report = parse_report(body)
-    if report.unreadable is not None:
+    if report.unreadable is not None and report.status == ReportStatus():
         raise BadInput(f"{name}: the status of {names.REPORT_KIND} {report.name} cannot be read")
     return report
 

@@ -16,7 +16,20 @@ from nodegauge_judge.history.model import History
 Scalar = str | int | float | bool
 
 
-class Verdict(StrEnum):
+class OpenEnum(StrEnum):
+    """An enum that newer versions extend: a value that this version does not know is kept as it stands, equal
+    to no member, so that a report survives a rollback."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> OpenEnum | None:
+        if not isinstance(value, str):
+            return None
+        unknown = str.__new__(cls, value)
+        unknown._name_ = unknown._value_ = value
+        return unknown
+
+
+class Verdict(OpenEnum):
     """The worst severity, or why there is none.
 
     `unknown`: the node could not be judged.  `skipped`: the run could not take place (busy node).  `no-load`:
@@ -31,7 +44,7 @@ class Verdict(StrEnum):
     NO_LOAD = "no-load"
 
 
-class Severity(StrEnum):
+class Severity(OpenEnum):
     """How bad one finding is: worth knowing, worth a look, broken."""
 
     INFO = "info"

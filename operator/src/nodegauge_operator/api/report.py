@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_judge import Finding, GpuBrief, GpuIdentity, Verdict
+from nodegauge_judge import Finding, GpuBrief, GpuIdentity, OpenEnum, Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.tolerance import readable
 
 NEVER = float("inf")
 """A time that never comes, where times are epoch seconds."""
@@ -28,7 +28,7 @@ MAX_NUMBER = 1_000_000_000
 """After this run the numbers of a probe's runs begin anew; somebody may have edited one."""
 
 
-class Outcome(StrEnum):
+class Outcome(OpenEnum):
     """How a run ended.  `skipped`: it could not run because the node was full or busy (ages nothing)."""
 
     READ = "read"
@@ -152,8 +152,8 @@ class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
         return named[0].serial if len(named) == 1 else ""
 
 
-class GateState(StrEnum):
-    """The state of one gate on one node."""
+class GateState(OpenEnum):
+    """The state of one gate on one node; one that this version does not know counts as entered."""
 
     WATCHING = "watching"
     """Bad runs were seen, too few to enter."""
@@ -163,6 +163,11 @@ class GateState(StrEnum):
     """Entered: the taint is set, unless its effect is None."""
     PROBATION = "probation"
     """Lifted on trial: one bad run enters again."""
+
+    @property
+    def entered(self) -> bool:
+        """Whether only enough good runs end it."""
+        return self not in (GateState.WATCHING, GateState.PROBATION)
 
 
 class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -275,19 +280,14 @@ class Report(Struct, frozen=True, kw_only=True):
     requested_at: str = ""
     status: ReportStatus = ReportStatus()
     unreadable: dict[str, Any] | None = None
-    """The raw status if it could not be read: the next write replaces all of it."""
+    """The raw status if not all of it could be read: the next write replaces what could not."""
 
 
 def parse_report(body: Mapping[str, Any]) -> Report:
-    """The typed report in a Kubernetes object; a status that cannot be read (someone edited it) counts as
-    empty: the node is measured again."""
+    """The typed report in a Kubernetes object.  What cannot be read of its status counts as absent."""
     metadata = body.get("metadata", {})
     owners = [o for o in metadata.get("ownerReferences") or () if o.get("kind") == "Node"]
-    unreadable = None
-    try:
-        status = msgspec.convert(body.get("status") or {}, ReportStatus)
-    except msgspec.ValidationError:
-        status, unreadable = ReportStatus(), body["status"]
+    status, complete = readable(body.get("status") or {}, ReportStatus, name=f"report {metadata['name']}")
     return Report(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -295,7 +295,7 @@ def parse_report(body: Mapping[str, Any]) -> Report:
         node_uid=owners[0].get("uid", "") if owners else "",
         requested_at=(body.get("spec") or {}).get("requestedAt", "") or "",
         status=status,
-        unreadable=unreadable,
+        unreadable=None if complete else body["status"],
     )
 
 

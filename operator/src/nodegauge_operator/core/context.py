@@ -28,7 +28,6 @@ from nodegauge_operator.api.report import (
     without_future_times,
 )
 from nodegauge_operator.core import gates
-from nodegauge_operator.core.hysteresis import ENTERED
 from nodegauge_operator.core.model import NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.nccl_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 
@@ -204,7 +203,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def bandwidth_stands(self) -> bool:
         """The last NCCL run stands, and no fault of what joins the GPUs is bad now or holds its gate."""
         doubted = (gate for gate in self.gates if gate.code in gates.GATES_OF_INTERCONNECT)
-        return self.nccl_stands and not any(gate.bad or gate.state in ENTERED for gate in doubted)
+        return self.nccl_stands and not any(gate.bad or gate.state.entered for gate in doubted)
 
     @cached_property
     def gates(self) -> list[GateStatus]:

@@ -98,7 +98,7 @@ def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
     parts = []
     taints = {taint.key: taint for taint in gates.taints(status, policy=policy)}
     for kind, key in gates.TAINT_KEYS.items():
-        gate = gates.tainting(status.gates, kind, policy=policy)
+        gate = gates.tainting(status, kind, policy=policy)
         if gate is not None and key in taints:
             good = f", good runs {gate.good} of {policy.spec.hysteresis.leave_runs}" if gate.good else ""
             parts.append(f"tainted {_short(taints[key])} since {gate.since}{good}: {_title(gate)}")
@@ -140,7 +140,7 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
     changes = []
     for key, taint in new.items():
         if old.get(key) != taint:
-            gate = gates.tainting(after.gates, KIND_OF_TAINT[key], policy=policy)
+            gate = gates.tainting(after, KIND_OF_TAINT[key], policy=policy)
             assert gate is not None, "a gate asks for this taint"
             runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
             changes.append((Reason.TAINTED, f"tainted {_short(taint)}{runs}: {_evidence(gate, after)}"))
@@ -168,7 +168,7 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
 def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> tuple[Reason, str]:
     """Why a taint is no longer wanted: on trial, healed, or the policy asks for none now."""
     entered = gates.entered(before.gates, KIND_OF_TAINT[taint.key])
-    codes = {gate.code for gate in entered if gate.state is GateState.GATED}
+    codes = {gate.code for gate in entered if gate.state is not GateState.HELD_BACK}
     states = {gate.state for gate in after.gates if gate.code in codes}
     reason = Reason.TAINT_LIFTED
     if GateState.PROBATION in states:

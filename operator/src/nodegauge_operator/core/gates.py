@@ -157,20 +157,23 @@ def recheck_after(gates: Iterable[GateStatus], *, policy: Policy, read_at: str) 
 
 def entered(gates: Iterable[GateStatus], kind: GateKind) -> list[GateStatus]:
     """Gates of this kind that were entered, with or without a slot, the worst cause first."""
-    chosen = [g for g in gates if g.state in ENTERED and g.code in GATES and GATES[g.code].kind is kind]
+    chosen = [g for g in gates if g.state.entered and g.code in GATES and GATES[g.code].kind is kind]
     return sorted(chosen, key=lambda gate: WORST_FIRST[GATES[gate.code].cause])
 
 
 def any_entered(gates: Iterable[GateStatus]) -> bool:
     """Whether a gate of a rule that this version has was entered, with or without a slot or a taint."""
-    return any(gate.state in ENTERED and gate.code in GATES for gate in gates)
+    return any(gate.state.entered and gate.code in GATES for gate in gates)
 
 
 def confirmed(gates: Iterable[GateStatus], *, policy: Policy) -> bool:
     """Whether a fault is gated for which the policy has an effect: in mode Enforce its taint stands, with a
     slot; in mode Observe it would."""
     return any(
-        gate.state is GateState.GATED and gate.code in GATES and _has_effect(GATES[gate.code], policy)
+        gate.state.entered
+        and gate.state is not GateState.HELD_BACK
+        and gate.code in GATES
+        and _has_effect(GATES[gate.code], policy)
         for gate in gates
     )
 
@@ -182,7 +185,7 @@ def taints(status: ReportStatus, *, policy: Policy) -> list[DesiredTaint]:
         return []
     wanted = []
     for kind, key in TAINT_KEYS.items():
-        gate = tainting(status.gates, kind, policy=policy)
+        gate = tainting(status, kind, policy=policy)
         if gate is not None:
             cause = GATES[gate.code].cause
             effect = policy.spec.taints.effect_of(cause)
@@ -198,13 +201,16 @@ def closes_new_nodes(policy: Policy) -> bool:
     return wanted and policy.spec.mode is Mode.ENFORCE and policy.spec.probes.health.enabled
 
 
-def tainting(gates: Iterable[GateStatus], kind: GateKind, *, policy: Policy) -> GateStatus | None:
-    """The gate that gives the taint of this kind its value."""
+def tainting(status: ReportStatus, kind: GateKind, *, policy: Policy) -> GateStatus | None:
+    """The gate that gives the taint of this kind its value.  One of an unknown state (a newer operator wrote
+    it) keeps a taint that stands, and sets none."""
+    stands = any(taint.key == TAINT_KEYS[kind] for taint in status.desired.taints)
     return next(
         (
             gate
-            for gate in entered(gates, kind)
-            if gate.state is GateState.GATED and _sets_taint(GATES[gate.code], policy)
+            for gate in entered(status.gates, kind)
+            if gate.state is GateState.GATED or (stands and gate.state not in ENTERED)
+            if _sets_taint(GATES[gate.code], policy)
         ),
         None,
     )
@@ -226,10 +232,10 @@ def throttle_judged_at(
     Such a run was under load, every gate that measures slowing down was good, and no temperature was bad.  A
     temperature need not be good: many cards have no sensor in their memory, and warm is not slow.
     """
-    outside = (GateState.GATED, GateState.HELD_BACK, GateState.PROBATION)
     if any(
-        gate.state in outside and gate.code in GATES and GATES[gate.code].kind is GateKind.THROTTLED
+        GATES[gate.code].kind is GateKind.THROTTLED
         for gate in gates
+        if gate.code in GATES and gate.state is not GateState.WATCHING
     ):
         return ""
     if judgement is None or judgement.load is not Load.LOADED:

@@ -123,7 +123,7 @@ def counts(gate: GateStatus, *, rule: GateRule, read_at: str) -> bool:
     """
     if not read_at or max(gate.bad_at, gate.good_at) < read_at:  # times of one format sort as texts
         return False
-    if gate.state in ENTERED:
+    if gate.state.entered:
         return 0 < gate.good < rule.policy.leave_runs
     return gate.state is GateState.WATCHING and 0 < gate.bad < rule.enter_runs
 
@@ -142,7 +142,7 @@ def repaired(gate: GateStatus, *, now: float) -> GateStatus:
     broke would be left at once.
     """
     since = gate.since or stamp(now)
-    entered = gate.entered_at or (since if gate.state in ENTERED else "")
+    entered = gate.entered_at or (since if gate.state.entered else "")
     left = gate.left_at or (since if gate.state is GateState.PROBATION else "")
     times = {"since": since, "entered_at": entered, "left_at": left}
     times |= {"bad_at": gate.bad_at, "good_at": gate.good_at}

@@ -59,10 +59,15 @@ def size(status: ReportStatus) -> int:
 
 def worst(findings: list[Finding], most: int) -> list[Finding]:
     """The worst findings that fit into so many bytes: at least one, at most 20, in the judge's order."""
-    kept = sorted(findings, key=lambda f: LEAST_FIRST.index(f.severity), reverse=True)[:MAX_FINDINGS]
+    kept = sorted(findings, key=_rank, reverse=True)[:MAX_FINDINGS]
     while len(kept) > 1 and len(msgspec.json.encode(kept)) > most:
         kept.pop()
     return [finding for finding in findings if finding in kept]
+
+
+def _rank(finding: Finding) -> int:
+    """The worse, the higher; a severity that this version does not know comes last."""
+    return LEAST_FIRST.index(finding.severity) if finding.severity in LEAST_FIRST else -1
 
 
 def _evidence(most: int) -> Callable[[ReportStatus], ReportStatus]:

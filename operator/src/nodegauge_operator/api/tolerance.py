@@ -1,0 +1,57 @@
+"""Read as much of a document as its type allows: what does not fit is left out, part by part.
+
+A report that another version wrote, or that someone edited, must not lose its gates with one bad field.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+log = logging.getLogger("nodegauge.report")
+
+MAX_PARTS = 100
+"""More wrong parts than this are no document of ours."""
+PLACE = re.compile(r"`\$([^`]*)`$")
+STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+
+
+def readable(raw: dict[str, Any], kind: type[T], *, name: str) -> tuple[T, bool]:
+    """The typed document, and whether it is complete; the log says what was left out of `name`.
+
+    A member of a list that lacks what it needs goes whole.  If nothing can be read: `kind` without values.
+    """
+    wrong: list[str] = []
+    document: Any = raw
+    while len(wrong) < MAX_PARTS:
+        try:
+            typed = msgspec.convert(document, kind)
+        except msgspec.ValidationError as error:
+            document = document if wrong else msgspec.json.decode(msgspec.json.encode(raw))
+            wrong.append(str(error))
+            if not _drop(document, str(error)):
+                break
+        else:
+            if wrong:
+                log.warning("%s: not readable, and left out: %s", name, "; ".join(wrong)[:1000])
+            return typed, not wrong
+    log.warning("%s: not readable at all: %s", name, wrong[-1])
+    return kind(), False
+
+
+def _drop(document: Any, error: str) -> bool:
+    """Remove the part that the error names; False if it names the whole document."""
+    place = PLACE.search(error)
+    # The key of a map is not named: the map goes.
+    named = place[1].partition("[...]")[0] if place else ""
+    path: list[Any] = [name or int(index) for name, index in STEP.findall(named)]
+    if not path:
+        return False
+    for step in path[:-1]:
+        document = document[step]
+    del document[path[-1]]
+    return True
