@@ -223,7 +223,7 @@ def test_what_cannot_be_read_of_a_status_is_replaced(operator: SteppedOperator) 
     operator.cluster.pass_time(INTERVAL + 1)
     operator.run("garbage")
     status = operator.cluster.objects[REPORTS]["node-1"]["status"]
-    assert status["interconnect"]["evidence"] == ""
+    assert status["interconnect"]["evidence"] == "reported"
     assert operator.probe["lastRun"]["outcome"] == "unknown"
     assert operator.cluster.judged.count(operator.cluster.judged[-1]) == 1
     assert list(operator.cluster.pods()) == []
