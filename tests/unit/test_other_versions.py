@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, ReportStatus, parse_report
+from nodegauge_operator.reconcile.cache import Cache
 from support.api_server import NODES
 from support.cluster import FakeCluster
 from support.crds import nodes_of, part
@@ -104,6 +105,7 @@ def test_a_part_of_another_type_is_left_out_and_named(data: st.DataObject) -> No
 def test_the_log_names_what_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """Field and types."""
     report = parsed(changed(("gates", 0, "bad"), "three"))
+    assert Cache().put_report(report)
     assert report.status.gates[0].bad == 0
     assert report.status.gates[0].code == FULL["gates"][0]["code"]
     assert "$.gates[0].bad" in caplog.text

@@ -281,13 +281,14 @@ class Report(Struct, frozen=True, kw_only=True):
     status: ReportStatus = ReportStatus()
     unreadable: dict[str, Any] | None = None
     """The raw status if not all of it could be read: the next write replaces what could not."""
+    left_out: tuple[str, ...] = ()
 
 
 def parse_report(body: Mapping[str, Any]) -> Report:
     """The typed report in a Kubernetes object.  What cannot be read of its status counts as absent."""
     metadata = body.get("metadata", {})
     owners = [o for o in metadata.get("ownerReferences") or () if o.get("kind") == "Node"]
-    status, complete = readable(body.get("status") or {}, ReportStatus, name=f"report {metadata['name']}")
+    status, left_out = readable(body.get("status") or {}, ReportStatus)
     return Report(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -295,7 +296,8 @@ def parse_report(body: Mapping[str, Any]) -> Report:
         node_uid=owners[0].get("uid", "") if owners else "",
         requested_at=(body.get("spec") or {}).get("requestedAt", "") or "",
         status=status,
-        unreadable=None if complete else body["status"],
+        unreadable=body["status"] if left_out else None,
+        left_out=left_out,
     )
 
 
@@ -315,10 +317,8 @@ def unstamp(text: str) -> float:
 
 
 def without_future_times(status: ReportStatus, *, now: float) -> ReportStatus:
-    """The status with every time in the future set to `now`, epoch seconds.
-
-    A clock that was ahead for one moment would otherwise keep runs from being due until that time comes.
-    """
+    """The status with every time in the future set to `now`, epoch seconds: a clock that was ahead for one
+    moment would otherwise keep runs from being due until that time comes."""
     limit, today = stamp(now + SKEW_SECONDS), stamp(now)
 
     def past(text: str) -> str:

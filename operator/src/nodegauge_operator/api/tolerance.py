@@ -5,14 +5,12 @@ A report that another version wrote, or that someone edited, must not lose its g
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import Any, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
-log = logging.getLogger("nodegauge.report")
 
 MAX_PARTS = 100
 """More wrong parts than this are no document of ours."""
@@ -20,27 +18,22 @@ PLACE = re.compile(r"`\$([^`]*)`$")
 STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
-def readable(raw: dict[str, Any], kind: type[T], *, name: str) -> tuple[T, bool]:
-    """The typed document, and whether it is complete; the log says what was left out of `name`.
+def readable(raw: dict[str, Any], kind: type[T]) -> tuple[T, tuple[str, ...]]:
+    """The typed document, and what was wrong with each part that was left out.
 
     A member of a list that lacks what it needs goes whole.  If nothing can be read: `kind` without values.
     """
-    wrong: list[str] = []
+    wrong: tuple[str, ...] = ()
     document: Any = raw
     while len(wrong) < MAX_PARTS:
         try:
-            typed = msgspec.convert(document, kind)
+            return msgspec.convert(document, kind), wrong
         except msgspec.ValidationError as error:
             document = document if wrong else msgspec.json.decode(msgspec.json.encode(raw))
-            wrong.append(str(error))
+            wrong += (str(error),)
             if not _drop(document, str(error)):
                 break
-        else:
-            if wrong:
-                log.warning("%s: not readable, and left out: %s", name, "; ".join(wrong)[:1000])
-            return typed, not wrong
-    log.warning("%s: not readable at all: %s", name, wrong[-1])
-    return kind(), False
+    return kind(), wrong
 
 
 def _drop(document: Any, error: str) -> bool:

@@ -7,6 +7,7 @@ deleted node is only a suspicion here: the reconciler asks the API server.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -24,6 +25,8 @@ from nodegauge_operator.api.policy import (
 )
 from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core.model import NodeView, PodView
+
+log = logging.getLogger("nodegauge.report")
 
 
 class PolicyError(Struct, frozen=True, kw_only=True):
@@ -107,6 +110,10 @@ class Cache:
         if before is not None and not _newer(report, before):
             return False
         self.reports[report.name] = report
+        if report.left_out:
+            log.warning(
+                "report %s: not readable, left out: %s", report.name, "; ".join(report.left_out)[:1000]
+            )
         if before is None or before.status.policy != report.status.policy:
             self._policy_names.pop(report.name, None)
         self._changed(report.name)
