@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 MAX_PARTS = 100
 """More wrong parts than this are no document of ours."""
-PLACE = re.compile(r"`\$([^`]*)`$")
+LOCATION = re.compile(r"`\$([^`]*)`$")
 STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
@@ -38,9 +38,9 @@ def readable(raw: dict[str, Any], kind: type[T]) -> tuple[T, tuple[str, ...]]:
 
 def _drop(document: Any, error: str) -> bool:
     """Remove the part that the error names; False if it names the whole document."""
-    place = PLACE.search(error)
+    location = LOCATION.search(error)
     # The key of a map is not named: the map goes.
-    named = place[1].partition("[...]")[0] if place else ""
+    named = location[1].partition("[...]")[0] if location else ""
     path: list[Any] = [name or int(index) for name, index in STEP.findall(named)]
     if not path:
         return False

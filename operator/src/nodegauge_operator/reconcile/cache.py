@@ -111,9 +111,7 @@ class Cache:
             return False
         self.reports[report.name] = report
         if report.left_out:
-            log.warning(
-                "report %s: not readable, left out: %s", report.name, "; ".join(report.left_out)[:1000]
-            )
+            log.warning("report %s: left out: %s", report.name, "; ".join(report.left_out)[:1000])
         if before is None or before.status.policy != report.status.policy:
             self._policy_names.pop(report.name, None)
         self._changed(report.name)
