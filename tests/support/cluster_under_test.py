@@ -31,6 +31,7 @@ VOLATILE = {"policy", "podUID", "podName", "startedAt", "finishedAt", "readAt", 
     "enteredAt",
     "leftAt",
     "badAt",
+    "goodAt",
     "throttleJudgedAt",
     "passedAt",
 }
