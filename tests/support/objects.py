@@ -195,6 +195,7 @@ class AReport(Report, frozen=True, kw_only=True):
         slot: bool = True,
         probe: str = names.PROBE_HEALTH,
         nccl_image: str = "",
+        peer_read_at: float = 0.0,
     ) -> Self:
         """After one more run of a probe that ended so; `slot`: the budget of gated nodes has one."""
         number = self.status.next_number(probe)
@@ -203,7 +204,8 @@ class AReport(Report, frozen=True, kw_only=True):
             number=number, pod_name=f"pod-{run_name}", pod_uid=f"uid-{run_name}", started_at=stamp(at - 5)
         )
         ended = EndedRun(run=run, end=end, request=request, image=nccl_image)
-        context = self.context(node=node, policy=policy, at=at, slot=slot, nccl_image=nccl_image)
+        how: dict[str, Any] = {"slot": slot, "nccl_image": nccl_image, "peer_read_at": peer_read_at}
+        context = self.context(node=node, policy=policy, at=at, **how)
         status = status_after(context, KINDS[probe], ended)
         return replace(self, status=desired_state.next_status(context.after(status)))
 
@@ -228,11 +230,18 @@ class AReport(Report, frozen=True, kw_only=True):
         at: float = NOW,
         slot: bool = True,
         nccl_image: str = "",
+        peer_read_at: float = 0.0,
     ) -> Context:
-        """The node with this report."""
+        """The node with this report; `peer_read_at`: when another node of the policy was last read."""
         defaults = replace(DEFAULTS, nccl_image=nccl_image)
         return make_context(
-            node=node, policy=policy or make_policy(), report=self, now=at, gate_slot=slot, defaults=defaults
+            node=node,
+            policy=policy or make_policy(),
+            report=self,
+            now=at,
+            gate_slot=slot,
+            defaults=defaults,
+            last_peer_read=lambda: peer_read_at,
         )
 
 

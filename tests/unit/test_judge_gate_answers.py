@@ -15,7 +15,11 @@ UNDER_LOAD = sorted(
 )
 
 
-GATED = {code for code, e in CATALOGUE.items() if e.gate and e.probe is Probe.HEALTH}
+GATED = {
+    code
+    for code, e in CATALOGUE.items()
+    if e.gate and e.probe is Probe.HEALTH and e.gate.judged is not Judged.UNREAD
+}
 
 
 LOST = Problem(kind="gpu-lost", code=15)

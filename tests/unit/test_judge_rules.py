@@ -112,6 +112,7 @@ def test_a_rule_whose_gate_cannot_be_left_is_refused() -> None:
         {"answer_per_gpu": None},
         {"gate": None},
         {"gate": replace(gate, judged=Judged.ALWAYS)},
+        {"gate": replace(gate, judged=Judged.UNREAD)},
         {"history_bit": None},
         {"answer": lambda _: Answer.GOOD},
         {"gate": None, "answer_per_gpu": None},

@@ -107,6 +107,7 @@ class Cause(StrEnum):
     RESET_REQUIRED = "reset-required"
     POWER_CABLE = "power-cable"
     GPU_FAULT = "gpu-fault"
+    UNREADABLE = "unreadable"
     RECOVERY_ACTION = "recovery-action"
     XID = "xid"
     MEMORY = "memory"
@@ -120,10 +121,12 @@ class Cause(StrEnum):
 
 
 class Judged(StrEnum):
-    """Which runs a gate counts: every readable run, or only runs under load."""
+    """Which runs a gate counts: every readable run, only runs under load, or runs that read nothing (a
+    readable run is good; the operator answers, because there is no result to judge)."""
 
     ALWAYS = "always"
     UNDER_LOAD = "under-load"
+    UNREAD = "unread"
 
 
 class Gate(Struct, frozen=True, kw_only=True):

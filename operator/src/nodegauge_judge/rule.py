@@ -68,10 +68,10 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
     (commands in backquotes, with `PLACEHOLDERS` that a finding fills in).  A code that no rule has cannot be
     reported.
 
-    A rule with a `gate` has one of three ways to say what a run without a failure means for it:
-    `readable` (was enough read to call the node good?), `answer_per_gpu` (for a rule that needs load: the
-    answer of one GPU, no-load while it was idle), or `answer` (the whole answer).  `history_bit` numbers the
-    rules with `answer_per_gpu` in a stored history; never reuse or renumber one.
+    A rule with a `gate` that judges results has one of three ways to say what a run without a failure means
+    for it: `readable` (was enough read to call the node good?), `answer_per_gpu` (for a rule that needs load:
+    the answer of one GPU, no-load while it was idle), or `answer` (the whole answer).  `history_bit` numbers
+    the rules with `answer_per_gpu` in a stored history; never reuse or renumber one.
     """
 
     code: str
@@ -91,7 +91,8 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         ways = [way for way in (self.readable, self.answer_per_gpu, self.answer) if way is not None]
-        if len(ways) != (self.gate is not None):
+        judges = self.gate is not None and self.gate.judged is not Judged.UNREAD
+        if len(ways) != judges:
             raise ValueError(f"{self.code}: a gate needs exactly one of readable, answer_per_gpu and answer")
         under_load = self.gate is not None and self.gate.judged is Judged.UNDER_LOAD
         if under_load != (self.answer_per_gpu is not None) or under_load != (self.history_bit is not None):

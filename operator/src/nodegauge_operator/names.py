@@ -96,8 +96,8 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
         "GPUs are slowed down in several runs in a row. Idle runs do not remove the taint.",
     ),
     TAINT_UNHEALTHY: (
-        "gpu-lost | reset-required | power-cable | gpu-fault | recovery-action | xid | memory | psu | p2p | "
-        "nvlink | pcie | slow-gpu | nccl | busbw",
+        "gpu-lost | reset-required | power-cable | gpu-fault | unreadable | recovery-action | xid | memory | "
+        "psu | p2p | nvlink | pcie | slow-gpu | nccl | busbw",
         "The hardware is broken or does not respond; the NodeReport has the evidence.",
     ),
     TAINT_UNVALIDATED: (

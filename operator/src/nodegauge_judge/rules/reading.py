@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from nodegauge_contract import Gpu, Problem, ProblemKind
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, HealthRule, clip, gpu_named, of_gpu
-from nodegauge_judge.model import Scalar, Severity
-from nodegauge_judge.rule import DRAIN, DRIVER_LOG, POD_LOG, REPORT, Effect, Observation
+from nodegauge_judge.model import Cause, Gate, GateKind, Judged, Scalar, Severity
+from nodegauge_judge.rule import DRAIN, DRIVER_LOG, POD_LOG, REBOOT, REPORT, Effect, Observation
 
 _SICK_GPU = {
     ProblemKind.GPU_LOST: "gpu-lost",
@@ -271,5 +271,25 @@ RULES = (
         ),
         check=gpus_not_visible,
         effect=Effect.UNJUDGED,
+    ),
+    HealthRule(
+        code="node-unreadable",
+        title="the node cannot be read",
+        meaning=(
+            "Run after run fails in the same hard way: the driver hangs or is not loaded, or the probe is "
+            "silent or leaves nothing that can be read, while other nodes of the policy are read. Jobs on "
+            "this node would hang or fail too. By default this sets no taint, because missing data never "
+            "changes a verdict. Name the cause `unreadable` in `spec.taints.causes` to ask for it."
+        ),
+        when={
+            Severity.FAIL: (
+                "the policy asks for it, and as many runs in a row as `spec.hysteresis.unreadableRuns` says "
+                "failed alike; a failure counts only if another node of the policy was read meanwhile"
+            )
+        },
+        next_step="try `timeout 30 nvidia-smi` on the node; if it hangs or fails too, drain and reboot.",
+        way_out=("`timeout 30 nvidia-smi` on the node.", DRIVER_LOG, POD_LOG, DRAIN, REBOOT),
+        check=lambda _: (),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.UNREADABLE, runs=5, judged=Judged.UNREAD),
     ),
 )

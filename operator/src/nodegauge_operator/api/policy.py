@@ -143,7 +143,10 @@ class Until(StrEnum):
 
 
 class Taints(Struct, frozen=True, rename="camel", kw_only=True):
-    """`effect` of every cause that `causes` does not name: cause (the taint's value) to effect."""
+    """`effect` of every cause that `causes` does not name: cause (the taint's value) to effect.
+
+    `unreadable` has the effect None unless `causes` names it: missing data changes nothing by default.
+    """
 
     effect: Effect = Effect.NO_SCHEDULE
     causes: dict[Cause, Effect] = {}
@@ -152,7 +155,7 @@ class Taints(Struct, frozen=True, rename="camel", kw_only=True):
 
     def effect_of(self, cause: Cause) -> Effect:
         """The effect of one cause."""
-        return self.causes.get(cause, self.effect)
+        return self.causes.get(cause, Effect.NONE if cause is Cause.UNREADABLE else self.effect)
 
 
 class Hysteresis(Struct, frozen=True, rename="camel", kw_only=True):
@@ -160,13 +163,15 @@ class Hysteresis(Struct, frozen=True, rename="camel", kw_only=True):
 
     The numbers are chosen by this project: one bad run may be a passing event.
 
-    `enterRuns`: bad runs in a row, for findings that need more than one (a lost GPU needs one).  `leaveRuns`:
-    good runs in a row.  `dwell`: how long a gate stands at least.  `probationAfter`: dwell after which a gate
+    `enterRuns`: bad runs in a row, for findings that need more than one (a lost GPU needs one).
+    `unreadableRuns`: runs in a row that fail alike, for the cause `unreadable`.  `leaveRuns`: good runs in a
+    row.  `dwell`: how long a gate stands at least.  `probationAfter`: dwell after which a gate
     that only loaded runs can lift is lifted on trial: the first entry of it, and one further for each relapse
     within `relapseWindow`; empty for never.  `probation`: how long the trial lasts at most.
     """
 
     enter_runs: Annotated[int, Meta(ge=1, le=20)] = 2
+    unreadable_runs: Annotated[int, Meta(ge=2, le=20)] = 5
     leave_runs: Annotated[int, Meta(ge=1, le=20)] = 3
     dwell: Duration = "10m"
     probation_after: Annotated[tuple[Duration, ...], Meta(max_length=8)] = ("1h", "4h", "24h")

@@ -8,6 +8,7 @@ Each of those is computed once, at first use.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
 
@@ -55,7 +56,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     `node` None: the node is gone for certain.  `policy` None: no policy selects it.  `granted`: pools of
     probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
     gated already.  `peers`: what nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which
-    they work.  `posted`: run and reason of the last
+    they work.  `last_peer_read`: when another node of the policy was last read, epoch seconds, 0.0
+    for never.  `posted`: run and reason of the last
     event that this process posted.  `fresh`: the report was read again for this very question.  `since`:
     since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes that the
     API server has just refused, with its message; they are tried later and do not block other writes.
@@ -69,6 +71,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     granted: frozenset[str] = frozenset()
     peers: Peers = no_peers
     clock_peers: Peers = no_peers
+    last_peer_read: Callable[[], float] = float
     gate_slot: bool = False
     posted: tuple[str, str] = ("", "")
     fresh: bool = False
@@ -211,13 +214,19 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
         A node that carries a taint of ours without a reservation in its report (somebody set it by hand, or
         it is being removed) counts as gated for that taint alone: the taint goes before a gate gets a slot.
-        A node that was not read lately enters no gate, and time alone moves no gate of a paused policy.
+        A node that was not read lately enters no gate but that of unreadable nodes, and time alone moves no
+        gate of a paused policy.
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
-        old = self.unconfirmed
-        slot = reserved or (self.gate_slot and Probe.HEALTH not in old and not on_node)
-        return gates.current(self.status.gates, policy=self.policy, now=self.now, slot=slot, stale=old)
+        return gates.current(
+            self.status.gates,
+            policy=self.policy,
+            now=self.now,
+            slot=self.gate_slot and not on_node and not self.policy.paused,
+            reserved=reserved,
+            stale=self.unconfirmed,
+        )
 
     @cached_property
     def raw_verdict(self) -> Verdict:

@@ -49,6 +49,8 @@ GATES_OF_INTERCONNECT = frozenset(
 )
 """Gates of faults between GPUs: a bandwidth from before says nothing of them.  Low bandwidth is its own
 number, and none of these."""
+UNREAD = frozenset(code for code, gate in GATES.items() if gate.judged is Judged.UNREAD)
+"""Gates that runs without a result enter, if the policy asks for them.  Any readable run is good."""
 TITLES: dict[str, str] = {entry.code: entry.title for entry in CATALOGUE.values()}
 TAINT_KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
 TEMPERATURES = ("hot", "memory-hot")
@@ -79,10 +81,8 @@ def after_run(
         if PROBES[code] is not probe:
             after += [known[code]] if code in known else []
             continue
-        answer = judgement.answers.get(code, Answer.UNSURE)
-        finding = evidence.get(code) or Finding(
-            code=code, severity=Severity.FAIL, subject="node", message=TITLES[code]
-        )
+        answer = Answer.GOOD if code in UNREAD else judgement.answers.get(code, Answer.UNSURE)
+        finding = evidence.get(code) or _finding(code, subject="node", message=TITLES[code])
         status = hysteresis.answered(known.get(code), code=code, answer=answer, finding=finding, now=now)
         if status is not None:
             status = hysteresis.aged(status, rule=GateRule(gate=gate, policy=policy), now=now)
@@ -91,32 +91,58 @@ def after_run(
     return [*after, *unknown]
 
 
+def after_failure(
+    gates: Iterable[GateStatus], *, symptom: str, message: str, policy: Hysteresis, now: float
+) -> list[GateStatus]:
+    """The gates after a health run that read nothing, and failed in a way that counts.
+
+    Failures in a row have the same symptom: another one begins anew.
+    """
+    known, unknown = _by_code(gates)
+    for code in UNREAD:
+        before = known.get(code)
+        if before is not None and before.subject != symptom:
+            before = replace(before, bad=0)
+        finding = _finding(code, subject=symptom, message=message)
+        status = hysteresis.answered(before, code=code, answer=Answer.BAD, finding=finding, now=now)
+        rule = GateRule(gate=GATES[code], policy=policy)
+        status = status and hysteresis.aged(status, rule=rule, now=now)
+        known |= {code: status} if status else {}
+    return [*(known[code] for code in GATES if code in known), *unknown]
+
+
 def current(
     gates: Iterable[GateStatus],
     *,
     policy: Policy,
     now: float,
     slot: bool,
+    reserved: bool = False,
     stale: Collection[Probe] = (),
 ) -> list[GateStatus]:
     """The gates at `now`: aged, and with or without a slot.
 
-    `slot`: the budget lets the node carry a taint for a fault; `stale`: probes that have not read it lately.
+    `slot`: the budget lets the node carry a taint for a fault; `reserved`: it has a slot already; `stale`:
+    probes that have not read it lately.
 
     Without a slot a gate that was entered is held back.  So is one that was entered while it set no taint
-    (mode Observe, effect None), once it would set one.  A gate whose last run was good waits for no slot.
+    (mode Observe, effect None), once it would set one.  A gate whose last run was good waits for no slot.  A
+    node that was not read lately takes no new slot, but for not being readable.
     """
     known, unknown = _by_code(gates)
     numbers = policy.spec.hysteresis
     after: list[GateStatus] = []
     for code, gate in GATES.items():
         status = known.get(code)
+        if code in UNREAD and not _has_effect(gate, policy):
+            continue  # the policy asks for nothing, and missing data leaves no trace
         fresh = PROBES[code] not in stale
+        free = reserved or (slot and (Probe.HEALTH not in stale or code in UNREAD))
         status = status and hysteresis.aged(
             status, rule=GateRule(gate=gate, policy=numbers), now=now, fresh=fresh
         )
         if status is not None:
-            after.append(_with_slot(status, needed=_sets_taint(gate, policy), slot=slot, now=now))
+            after.append(_with_slot(status, needed=_sets_taint(gate, policy), slot=free, now=now))
     unknown = [status for status in unknown if now <= hysteresis.forgotten_at(status, policy=numbers)]
     return [*after, *unknown[:MAX_UNKNOWN]]
 
@@ -267,6 +293,10 @@ def _with_slot(gate: GateStatus, *, needed: bool, slot: bool, now: float) -> Gat
     if state is GateState.GATED:
         return replace(gate, state=state, since=stamp(now), entered_at=stamp(now))
     return replace(gate, state=state, since=stamp(now))
+
+
+def _finding(code: str, *, subject: str, message: str) -> Finding:
+    return Finding(code=code, severity=Severity.FAIL, subject=subject, message=message)
 
 
 def _by_code(gates: Iterable[GateStatus]) -> tuple[dict[str, GateStatus], list[GateStatus]]:

@@ -35,6 +35,8 @@ class GateRule(Struct, frozen=True, kw_only=True):
     @property
     def enter_runs(self) -> int:
         """Bad runs in a row that enter: the policy's number, unless the rule needs only one."""
+        if self.gate.judged is Judged.UNREAD:
+            return self.policy.unreadable_runs
         return self.policy.enter_runs if self.gate.runs > 1 else 1
 
     def probation_after(self, relapses: int) -> float:

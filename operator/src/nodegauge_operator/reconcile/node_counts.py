@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from nodegauge_judge import Verdict
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GateState, GateStatus, Report, ReportStatus, unstamp
+from nodegauge_operator.api.report import SKEW_SECONDS, GateState, GateStatus, Report, ReportStatus, unstamp
 from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.registry import KINDS
@@ -165,6 +165,11 @@ class NodeCounters:
         Of nodes that can be read now, and whose last health run was read, or was not.
         """
         return min(self._of(policy).read_at[last_run_read].values(), default=0.0)
+
+    def last_read(self, policy: str, *, but: str, now: float) -> float:
+        """When a node was last read, `but` this one and those whose last run failed; epoch seconds."""
+        read = self._of(policy).read_at[True].items()
+        return max((at for name, at in read if name != but and at <= now + SKEW_SECONDS), default=0.0)
 
     def _of(self, policy: str) -> PolicyCounts:
         self._update()

@@ -10,6 +10,7 @@ from functools import partial
 from msgspec import Struct
 
 from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.context import Snapshot, Unselected
@@ -153,6 +154,7 @@ class Reconciler:
             granted=granted,
             peers=partial(self._peers.of, but=name),
             clock_peers=partial(self._clock_peers.of, but=name),
+            last_peer_read=partial(self._last_read, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
             posted=self._posted.get(name, ("", "")),
             fresh=fresh,
@@ -161,6 +163,11 @@ class Reconciler:
             unselected=self._unselected(name),
             defaults=self._defaults,
         )
+
+    def _last_read(self, policy: Policy | None, *, but: str) -> float:
+        """When another node of the policy was last read, epoch seconds."""
+        counters = self.gate_budget.counters
+        return counters.last_read(policy.name, but=but, now=self._clock()) if policy else 0.0
 
     def _unselected(self, name: str) -> Unselected:
         """What to do with the node if no policy in force selects it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nodegauge_judge import GpuIdentity, History, Judgement, NodeFacts, Verdict, judge_health
+from nodegauge_judge import Finding, GpuIdentity, History, Judgement, NodeFacts, Verdict, judge_health
 from nodegauge_judge.history.model import uuid_start
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, Until, seconds
@@ -21,7 +21,7 @@ from nodegauge_operator.api.report import (
     Outcome,
     ReportStatus,
 )
-from nodegauge_operator.core import gates, report_update
+from nodegauge_operator.core import gates, report_update, unreadable
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -107,7 +107,7 @@ class HealthKind(ProbeKind):
     def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
         status, node = context.status, context.node
         if ended.end.result is None:
-            return replace(status, probes=status.with_probe(report_update.unread(context, self.name, ended)))
+            return _after_failure(context, ended)
         judgement = judge_health(
             ended.end.result,
             thresholds=context.policy.spec.thresholds,
@@ -124,14 +124,22 @@ class HealthKind(ProbeKind):
         if judgement.readable:
             return _after_reading(context, ended, judgement)
         end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
-        probe = report_update.unread(context, self.name, replace(ended, end=end), findings=judgement.findings)
-        return replace(status, probes=status.with_probe(probe))
+        return _after_failure(context, replace(ended, end=end), findings=judgement.findings)
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         if not before.probe(self.name).read_at:
             return ""
         change = shown_change("Interconnect", _interconnect(before), _interconnect(after))
         return f" {change}." if change else ""
+
+
+def _after_failure(
+    context: Context, ended: EndedRun, *, findings: list[Finding] | None = None
+) -> ReportStatus:
+    """After a run that read nothing; `findings`: why its result could not be judged."""
+    probe = report_update.unread(context, names.PROBE_HEALTH, ended, findings=findings)
+    gates_after = unreadable.after_failure(context, ended.end, findings or ())
+    return replace(context.status, probes=context.status.with_probe(probe), gates=gates_after)
 
 
 def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> ReportStatus:
