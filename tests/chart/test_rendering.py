@@ -232,7 +232,7 @@ def test_cleanup_stops_this_operator(helm: Helm) -> None:
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["python", "-m", "nodegauge_cli", "cleanup"]
     name = deployment["metadata"]["name"]
-    arguments = [f"--namespace={NAMESPACE}", f"--deployment={name}", "--policy=fleet", "--timeout=60s"]
-    assert container["args"] == arguments
+    arguments = [f"--namespace={NAMESPACE}", f"--deployment={name}", "--release=ng"]
+    assert container["args"] == [*arguments, "--policy=fleet", "--timeout=60s"]
     own = job["spec"]["template"]["metadata"]["labels"]
     assert not deployment["spec"]["selector"]["matchLabels"].items() <= own.items()

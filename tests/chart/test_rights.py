@@ -76,11 +76,13 @@ WRITES = {
     ("operator", "nodegauge.dev", "nodereports"): {"create", "delete"},
     ("operator", "nodegauge.dev", "nodereports/status"): {"patch"},
     ("operator", "", "events"): {"create"},
+    ("operator", "coordination.k8s.io", "leases"): {"create", "patch"},
     ("policy-writer", "nodegauge.dev", "gpuvalidationpolicies"): {"create", "patch"},
     ("cleanup", "", "nodes"): {"patch"},
     ("cleanup", "", "nodes/status"): {"patch"},
     ("cleanup", "", "pods"): {"delete"},
     ("cleanup", "apps", "deployments/scale"): {"patch"},
+    ("cleanup", "coordination.k8s.io", "leases"): {"delete"},
     ("cleanup", "nodegauge.dev", "nodereports"): {"delete"},
     ("cleanup", "nodegauge.dev", "gpuvalidationpolicies"): {"delete"},
 }
@@ -105,18 +107,20 @@ def test_only_the_listed_writes_are_allowed(helm: Helm) -> None:
 
 def test_rights_on_pods_are_namespaced(helm: Helm) -> None:
     """Rights on pods, Deployments and events are limited to a namespace."""
-    for (kind, namespace, name), rules in roles(helm.objects()).items():
+    for (kind, namespace, _), rules in roles(helm.objects()).items():
         resources = {r for rule in rules for r in rule["resources"]}
         if kind == "ClusterRole":
-            assert not resources & {"pods", "events", "deployments/scale", "secrets", "configmaps"}
+            assert not resources & {"pods", "events", "leases", "deployments/scale", "secrets", "configmaps"}
         else:
-            assert namespace == ("default" if name.endswith("-events") else NAMESPACE)
+            in_default = {"events", "leases"} >= resources
+            assert namespace == ("default" if in_default else NAMESPACE)
 
 
 @pytest.mark.parametrize(
     ("resource", "verb", "name"),
     [
         ("deployments/scale", "patch", "ng-nodegauge"),
+        ("leases", "delete", "nodegauge"),
         ("gpuvalidationpolicies", "delete", "default"),
         ("gpuvalidationpolicies", "create", "default"),
         ("gpuvalidationpolicies", "patch", "default"),

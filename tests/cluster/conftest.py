@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from nodegauge_operator.kube.leases import LEASE
 from testbed.audit import AuditTrail
 from testbed.binaries import find_or_build
 from testbed.controlplane import ControlPlane
@@ -63,6 +64,8 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     rest.create("/api/v1/namespaces", {"metadata": {"name": name}})
     control_plane.await_objects(namespace=name)
     yield name
+    with contextlib.suppress(ApiError):
+        rest.delete(LEASE)  # the installation of the next namespace need not wait for the end of this one
     with contextlib.suppress(ApiError):
         rest.delete(f"/api/v1/namespaces/{name}")
 

@@ -16,6 +16,7 @@ import msgspec
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
+from nodegauge_operator.kube.leases import PATH as LEASES
 from support import schema
 
 Body = dict[str, Any]
@@ -25,7 +26,7 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
-COLLECTIONS = (NODES, PODS, EVENTS, POLICIES, REPORTS)
+COLLECTIONS = (NODES, PODS, EVENTS, POLICIES, REPORTS, LEASES)
 EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
 CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL}
 

@@ -120,6 +120,7 @@ class DirtyCluster(FakeClient):
         wanted: dict[str, Any] = {
             "namespace": NAMESPACE,
             "deployment": "",
+            "release": "",
             "policy": "",
             "within": 120.0,
             "dry_run": False,

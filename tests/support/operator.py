@@ -62,9 +62,16 @@ class SteppedOperator:
     """A process that was just started.  `client` can refuse calls, and kill the process at a write."""
 
     def __init__(
-        self, cluster: FakeCluster, *, turn: Callable[[], Awaitable[None]] | None = None, selector: str = ""
+        self,
+        cluster: FakeCluster,
+        *,
+        turn: Callable[[], Awaitable[None]] | None = None,
+        selector: str = "",
+        release: str = SETTINGS.probe.instance,
     ) -> None:
         self.cluster = cluster
+        probe = replace(SETTINGS.probe, instance=release)
+        self._settings = replace(SETTINGS, probe=probe, node_label_selector=selector)
         self._turn = turn
         self._selector = selector
         self._start()
@@ -82,7 +89,7 @@ class SteppedOperator:
             client=self.client,
             cache=self.cache,
             metrics=self.metrics,
-            settings=replace(SETTINGS, node_label_selector=self._selector),
+            settings=self._settings,
             clock=self.cluster.clock,
             monotonic=lambda: self.cluster.clock() - self.cluster.clock_error,
         )

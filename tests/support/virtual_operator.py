@@ -36,10 +36,17 @@ RUN_SECONDS = 5.0
 class VirtualTimeOperator:
     """An operator on a cluster in memory; `start` begins its loop, `after` lets time pass."""
 
-    def __init__(self, loop: VirtualLoop, *, latency: float = LATENCY, settings: Settings = SETTINGS) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        *,
+        latency: float = LATENCY,
+        settings: Settings = SETTINGS,
+        cluster: FakeCluster | None = None,
+    ) -> None:
         self.loop = loop
         self.latency = latency
-        self.cluster = FakeCluster(lambda: NOW + loop.time())
+        self.cluster = cluster or FakeCluster(lambda: NOW + loop.time())
         self.client = FakeClient(self.cluster, turn=self._wait)
         self.metrics = Metrics()
         self.sweep = Sweep(
@@ -90,6 +97,13 @@ class VirtualTimeOperator:
     def start(self) -> None:
         """Begin to sweep."""
         self.task = asyncio.create_task(self.sweep.run())
+
+    async def stop(self) -> None:
+        """The process ends."""
+        self.cluster.subscribers.remove(self._watch)
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
 
     async def begin(self, nodes: int, *, gpus: int = 0, after: float = 0.0, **spec: Any) -> None:
         """Nodes register, a policy with this spec is made, the loop starts, and so much time passes."""

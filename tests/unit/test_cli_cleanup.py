@@ -200,7 +200,8 @@ def test_a_long_outage_ends_the_clean_up(dirty: DirtyCluster) -> None:
             return Unavailable("no answer") if went_away else None
 
         dirty.refuse = away
-        options: dict[str, Any] = {"namespace": NAMESPACE, "deployment": "", "policy": "", "within": 120.0}
+        options: dict[str, Any] = {"namespace": NAMESPACE, "policy": "", "within": 120.0}
+        options |= {"deployment": "", "release": ""}
         with pytest.raises(KubeError, match=r"and \d+ more"):
             await command.clean(dirty, **options, dry_run=False)
         assert loop.time() - went_away[0] < 120

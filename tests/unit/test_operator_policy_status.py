@@ -17,7 +17,7 @@ from support.api_server import NODES, POLICIES
 from support.client import unavailable
 from support.cluster import FakeCluster
 from support.objects import NOW
-from support.operator import SteppedOperator
+from support.operator import SETTINGS, SteppedOperator
 from support.virtual_time import drive
 
 
@@ -35,6 +35,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
         gate_budget=operator.reconciler.gate_budget,
         concurrency=concurrency_of(operator),
         metrics=operator.metrics,
+        installation=SETTINGS.probe.installation,
         clock=operator.cluster.clock,
         jitter=lambda: 0.0,
     )
@@ -243,6 +244,7 @@ def test_a_policy_that_cannot_be_read_says_which_field(operator: PolicyOperator)
         gate_budget=other.reconciler.gate_budget,
         concurrency=concurrency_of(other),
         metrics=other.metrics,
+        installation=SETTINGS.probe.installation,
         clock=lambda: NOW + 500,
     )
     drive(status.write())

@@ -47,6 +47,11 @@ class Metrics:
             "Nodes whose taint for a fault waits for a free slot in the policy's budget.",
             ("policy",),
         )
+        self.foreign = gauge(
+            "nodegauge_foreign_nodes",
+            "Nodes that belong to another installation and are left alone.",
+            ("policy",),
+        )
         self.gate_slots = gauge(
             "nodegauge_gate_slots",
             "Nodes that may carry a taint for a fault at a time, in all policies together.",
@@ -105,6 +110,10 @@ class Metrics:
             "nodegauge_reconcile_failures_total",
             "Reconciles of a node that ended in an error and are tried again.",
             ("kind",),
+        )
+        self.standing_by = gauge(
+            "nodegauge_standing_by",
+            "1 while nothing is written: another installation is live, or the Lease cannot be renewed.",
         )
         self.last_pass = gauge(
             "nodegauge_last_pass_timestamp_seconds", "When the operator's loop last finished a pass."

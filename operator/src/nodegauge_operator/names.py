@@ -24,6 +24,9 @@ FIELD_MANAGER = "nodegauge"
 USER_AGENT = "nodegauge-operator"
 """Sent with every call; it appears in the API server's audit log."""
 
+LEASE = "nodegauge"
+"""The Lease in namespace `default` that the one installation holds which writes to the cluster."""
+
 PREFIX = f"{GROUP}/"
 LABEL_INTERCONNECT = PREFIX + "interconnect"
 LABEL_EVIDENCE = PREFIX + "interconnect-evidence"
@@ -226,6 +229,8 @@ class PolicyReason(StrEnum):
     """The policy selects no node."""
     OVERRIDDEN = "Overridden"
     """Some of its nodes follow a policy of higher priority."""
+    OTHER_INSTALLATION = "OtherInstallation"
+    """Nodes of the policy belong to another installation and are left alone."""
     PAUSED = "Paused"
     """`spec.budget.concurrentProbes` is 0: nothing is read, and nothing on its nodes changes with time."""
 

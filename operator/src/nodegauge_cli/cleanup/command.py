@@ -4,6 +4,9 @@ The chart's pre-delete hook runs this, and people do.  It stops the operator fir
 taints and conditions (by key, and labels by managedFields), reports and probe pods (`objects`).  Policies
 belong to the people who created them, so it deletes only the one that is named: the chart's own.
 
+With a release, only what that release wrote is removed, by the installation in the reports: uninstalling a
+release that waits for another one takes nothing from it.
+
 A running operator would write everything again.  An operator that cannot be stopped from here (in another
 namespace, or a pod without a Deployment of ours) ends the clean-up before it changes a node, with a message
 that says what to do instead.
@@ -38,6 +41,11 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError
     default="",
     help="The operator's Deployment. Default: those in the namespace with the chart's labels.",
 )
+@click.option(
+    "--release",
+    default="",
+    help="Clean only what this Helm release in the namespace wrote. Default: everything on the cluster.",
+)
 @click.option("--policy", default="", help="Also delete this GPUValidationPolicy.")
 @click.option(
     "--timeout",
@@ -47,7 +55,9 @@ from nodegauge_operator.kube.errors import Forbidden, KubeError
     help="How long to wait for the operator to stop.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
-def cleanup(namespace: str, deployment: str, policy: str, timeout: float, dry_run: bool) -> None:
+def cleanup(
+    namespace: str, deployment: str, release: str, policy: str, timeout: float, dry_run: bool
+) -> None:
     """Stop the operator, then remove nodegauge's labels, taints, conditions, probe pods and NodeReports.
 
     The operator's Deployment (scaled to 0), policies and CRDs stay. If an object cannot be removed, the
@@ -61,6 +71,7 @@ def cleanup(namespace: str, deployment: str, policy: str, timeout: float, dry_ru
                 client,
                 namespace=namespace,
                 deployment=deployment,
+                release=release,
                 policy=policy,
                 within=timeout,
                 dry_run=dry_run,
@@ -75,19 +86,25 @@ def cleanup(namespace: str, deployment: str, policy: str, timeout: float, dry_ru
 
 
 async def clean(
-    client: Client, *, namespace: str, deployment: str, policy: str, within: float, dry_run: bool
+    client: Client,
+    *,
+    namespace: str,
+    deployment: str,
+    release: str,
+    policy: str,
+    within: float,
+    dry_run: bool,
 ) -> None:
-    """Clean one cluster.  Raises a `KubeError` that lists what is left."""
-    retry = Retry()
+    """Clean one cluster, or what one release wrote there.  Raises a `KubeError` that lists what is left."""
+    operator = Operator(client, namespace=namespace, release=release, retry=Retry())
     if not dry_run:
-        await stop_operator(client, namespace=namespace, deployment=deployment, within=within, retry=retry)
+        await operator.stop(deployment, within=within)
     else:
-        names = (
-            [deployment] if deployment else await find_deployments(client, namespace=namespace, retry=retry)
-        )
-        for name in names:
+        for name in [deployment] if deployment else await operator.deployments():
             click.echo(f"operator: Deployment {namespace}/{name} would be scaled to 0")
-    clean_up = CleanUp(client, namespace=namespace, policy=policy, dry_run=dry_run, retry=retry)
+    clean_up = CleanUp(
+        client, namespace=namespace, release=release, policy=policy, dry_run=dry_run, retry=operator.retry
+    )
     await clean_up.run()
     if clean_up.remaining:
         raise KubeError(
@@ -103,78 +120,88 @@ TOKEN_SECONDS = 15.0
 (Kubernetes, pkg/kubeapiserver/authenticator: tokenSuccessCacheTTL)."""
 
 
-async def stop_operator(
-    client: Client, *, namespace: str, deployment: str, within: float, retry: Retry
-) -> None:
-    """Scale the operator to 0 and wait until its pods are gone.
+class Operator:
+    """The operator's Deployments and pods in one namespace; with `release`, only those of this release."""
 
-    Without a name, its Deployments are those in the namespace with the chart's labels.  Raises `KubeError` if
-    an operator still runs after `within` seconds, or runs in another namespace.
-    """
-    if deployment:
-        names = [deployment]
-    else:
-        await refuse_elsewhere(client, namespace=namespace, retry=retry)
-        names = await find_deployments(client, namespace=namespace, retry=retry)
-    scale = partial(workloads.scale_to_zero, client, namespace=namespace)
-    selectors = {name: await retry.call(partial(scale, deployment=name)) for name in names}
-    for name, selector in selectors.items():
-        if selector is None:
-            click.echo(f"operator: no Deployment {namespace}/{name}, nothing to stop")
-            continue
-        await _await_none(client, namespace=namespace, selector=selector, within=within, retry=retry)
-        click.echo(f"operator: Deployment {namespace}/{name} scaled to 0, its pods are gone")
-    if not deployment:
-        own = workloads.OPERATOR
-        await _await_none(client, namespace=namespace, selector=own, within=within, retry=retry)
+    def __init__(self, client: Client, *, namespace: str, release: str, retry: Retry) -> None:
+        self.retry = retry
+        self._client = client
+        self._namespace = namespace
+        self._release = release
+        self._selector = workloads.operator_of(release) if release else workloads.OPERATOR
 
+    async def stop(self, deployment: str, *, within: float) -> None:
+        """Scale it to 0 and wait until its pods are gone.
 
-async def find_deployments(client: Client, *, namespace: str, retry: Retry) -> list[str]:
-    """Names of the operator's Deployments, found by their labels; prints a line if there is none."""
-    names = await retry.call(partial(workloads.deployments, client, namespace=namespace))
-    if not names:
-        click.echo(f"operator: no Deployment with its labels in namespace {namespace}, nothing to stop")
-    return names
+        Without a name, its Deployments are those in the namespace with the chart's labels.  Raises
+        `KubeError` if an operator still runs after `within` seconds, or, unless only one release is cleaned,
+        runs in another namespace.
+        """
+        if deployment:
+            names = [deployment]
+        else:
+            if not self._release:
+                await self._refuse_elsewhere()
+            names = await self.deployments()
+        scale = partial(workloads.scale_to_zero, self._client, namespace=self._namespace)
+        selectors = {name: await self.retry.call(partial(scale, deployment=name)) for name in names}
+        for name, selector in selectors.items():
+            if selector is None:
+                click.echo(f"operator: no Deployment {self._namespace}/{name}, nothing to stop")
+                continue
+            await self._await_none(selector, within=within)
+            click.echo(f"operator: Deployment {self._namespace}/{name} scaled to 0, its pods are gone")
+        if not deployment:
+            await self._await_none(self._selector, within=within)
 
-
-async def refuse_elsewhere(client: Client, *, namespace: str, retry: Retry) -> None:
-    """Raise if an operator runs in another namespace."""
-    try:
-        running = await retry.call(partial(workloads.pods, client))
-    except Forbidden as error:
-        raise KubeError(
-            f"cannot check whether an operator runs in another namespace, where it would write everything "
-            f"again: {error}. To skip this check, name the operator with --deployment."
-        ) from None
-    others = [pod for pod in running if pod.namespace != namespace]
-    if others:
-        raise KubeError(
-            f"an operator runs in another namespace ({_listed(others)}) and would write everything again: "
-            f"use --namespace {others[0].namespace}, or uninstall that operator first"
+    async def deployments(self) -> list[str]:
+        """Names of its Deployments, found by their labels; prints a line if there is none."""
+        find = partial(
+            workloads.deployments, self._client, namespace=self._namespace, selector=self._selector
         )
+        names = await self.retry.call(find)
+        if not names:
+            where = f"in namespace {self._namespace}"
+            click.echo(f"operator: no Deployment with its labels {where}, nothing to stop")
+        return names
 
-
-async def _await_none(client: Client, *, namespace: str, selector: str, within: float, retry: Retry) -> None:
-    """Wait until no such pod runs; a pod whose kubelet does not confirm in time is removed without it."""
-    list_pods = partial(workloads.pods, client, namespace=namespace, selector=selector)
-    clock = asyncio.get_running_loop().time
-    deadline, due, forced = clock() + within, dict[str, float](), False
-    while running := await retry.call(list_pods):
-        if clock() >= deadline:
+    async def _refuse_elsewhere(self) -> None:
+        """Raise if an operator runs in another namespace."""
+        try:
+            running = await self.retry.call(partial(workloads.pods, self._client))
+        except Forbidden as error:
             raise KubeError(
-                f"the operator still runs after {within:.0f} s ({_listed(running)}) and would write "
-                "everything again. Delete what owns its pods, then run this command again."
+                f"cannot check whether an operator runs in another namespace, where it would write "
+                f"everything again: {error}. To skip this check, name the operator with --deployment."
+            ) from None
+        others = [pod for pod in running if pod.namespace != self._namespace]
+        if others:
+            raise KubeError(
+                f"an operator runs in another namespace ({_listed(others)}) and would write everything "
+                f"again: use --namespace {others[0].namespace}, or uninstall that operator first"
             )
-        for pod in running:
-            if pod.grace is not None and clock() >= due.setdefault(
-                pod.uid, clock() + pod.grace + FORCE_AFTER
-            ):
-                click.echo(f"operator: pod {pod} removed without confirmation by its kubelet")
-                await retry.call(partial(workloads.remove, client, pod))
-                forced = True
-        await asyncio.sleep(POLL_SECONDS)
-    if forced:
-        await asyncio.sleep(TOKEN_SECONDS)
+
+    async def _await_none(self, selector: str, *, within: float) -> None:
+        """Wait until no such pod runs; a pod whose kubelet does not confirm in time is removed without it."""
+        list_pods = partial(workloads.pods, self._client, namespace=self._namespace, selector=selector)
+        clock = asyncio.get_running_loop().time
+        deadline, due, forced = clock() + within, dict[str, float](), False
+        while running := await self.retry.call(list_pods):
+            if clock() >= deadline:
+                raise KubeError(
+                    f"the operator still runs after {within:.0f} s ({_listed(running)}) and would write "
+                    "everything again. Delete what owns its pods, then run this command again."
+                )
+            for pod in running:
+                if pod.grace is not None and clock() >= due.setdefault(
+                    pod.uid, clock() + pod.grace + FORCE_AFTER
+                ):
+                    click.echo(f"operator: pod {pod} removed without confirmation by its kubelet")
+                    await self.retry.call(partial(workloads.remove, self._client, pod))
+                    forced = True
+            await asyncio.sleep(POLL_SECONDS)
+        if forced:
+            await asyncio.sleep(TOKEN_SECONDS)
 
 
 def _listed(pods: Iterable[workloads.OperatorPod]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from nodegauge_operator.api.report import Report
 from nodegauge_operator.core.desired_state import label_patch, taint_patch
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.probes.pod import GRACE_SECONDS
-from nodegauge_operator.kube import nodes, pods, reports, workloads
+from nodegauge_operator.kube import leases, nodes, pods, reports, workloads
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, KubeError, NotFound
 
@@ -62,9 +63,15 @@ class Remaining:
 class CleanUp:
     """One clean-up of one cluster."""
 
-    def __init__(self, client: Client, *, namespace: str, policy: str, dry_run: bool, retry: Retry) -> None:
+    def __init__(
+        self, client: Client, *, namespace: str, release: str, policy: str, dry_run: bool, retry: Retry
+    ) -> None:
         self._client = client
         self._namespace = namespace
+        self._installation = f"{namespace}/{release}" if release else ""
+        """The only one whose nodes and reports are cleaned; empty for all."""
+        self._others: frozenset[str] = frozenset()
+        """Names of nodes of other installations."""
         self._policy = policy
         self._dry_run = dry_run
         self._retry = retry
@@ -73,12 +80,18 @@ class CleanUp:
         self.remaining = Remaining()
 
     async def run(self) -> None:
-        """Every step in turn.  Pods end while reports are deleted, and are waited for afterwards."""
+        """Every step in turn.  Pods end while reports are deleted, and are waited for afterwards.
+
+        Raises `KubeError` if it cannot be seen what belongs to other installations.
+        """
+        if self._installation:
+            await self._find_others()
         await self._step("nodes", self._clean_nodes)
         await self._step("probe pods", self._end_pods)
         await self._step("reports", self._delete_reports)
         await self._step("probe pods", self._await_pods)
         await self._step("test pods", self._delete_tests)
+        await self._step("lease", self._delete_lease)
         if self._policy:
             await self._step(f"policy {self._policy}", self._delete_policy)
 
@@ -90,11 +103,41 @@ class CleanUp:
         except KubeError as error:
             self.remaining.add(what, error)
 
+    # -- other installations ---------------------------------------------------------------------------------
+
+    async def _find_others(self) -> None:
+        """What other reports say, and, if another installation holds the Lease, every node without a report
+        of this one."""
+        holder, every = await self._holder(), await self._retry.list(lambda: nodes.each(self._client))
+        owners: dict[str, str] = {}
+        with suppress(NotFound):  # no CRD, so no report
+            reported = await self._retry.list(lambda: reports.each(self._client))
+            owners = {report.name: report.status.installation for report in reported}
+        ours = {self._installation} if holder not in ("", self._installation) else {"", self._installation}
+        names_seen = {node.name for node in every} | owners.keys()
+        self._others = frozenset(name for name in names_seen if owners.get(name, "") not in ours)
+        if self._others:
+            click.echo(
+                f"{len(self._others)} nodes do not belong to {self._installation}, and stay as they are"
+            )
+
+    async def _holder(self) -> str:
+        try:
+            return (await self._retry.call(partial(leases.get, self._client))).holder
+        except NotFound:
+            return ""
+
+    async def _delete_lease(self) -> None:
+        """Last: until then no other installation begins to write."""
+        holder = await self._holder()
+        if holder and (not self._installation or holder == self._installation) and not self._dry_run:
+            await self._retry.call(partial(leases.delete, self._client))
+
     # -- nodes -----------------------------------------------------------------------------------------------
 
     async def _clean_nodes(self) -> None:
         every = await self._retry.list(lambda: nodes.each(self._client))
-        ours = [node for node in every if _ours(node)]
+        ours = [node for node in every if _ours(node) and node.name not in self._others]
         done = len(ours)
         if self._dry_run:
             for node in ours:
@@ -152,7 +195,8 @@ class CleanUp:
     # -- reports and pods ------------------------------------------------------------------------------------
 
     async def _delete_reports(self) -> None:
-        every = await self._retry.list(lambda: reports.each(self._client))
+        listed = await self._retry.list(lambda: reports.each(self._client))
+        every = [report for report in listed if report.name not in self._others]
         done = len(every)
         if not self._dry_run:
             done = await self._each(every, named=lambda r: f"report {r.name}", clean=self._delete_report)

@@ -234,10 +234,12 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
     `verdict`: of all probes and gates (`core.verdict`); `rawVerdict`: the worst that the last runs said;
     `gates`: findings that are being confirmed, are gated, or are recovering; `throttleJudgedAt`: the last run
-    that showed, under load, that nothing throttles; `psu`: as last read; `passedAt`: the first pass or warn.
+    that showed, under load, that nothing throttles; `psu`: as last read; `passedAt`: the first pass or warn;
+    `installation`: namespace and release of the operator that writes it; empty for anybody's.
     """
 
     policy: str = ""
+    installation: str = ""
     verdict: Verdict = Verdict.UNKNOWN
     summary: str = ""
     interconnect: InterconnectStatus = InterconnectStatus()

@@ -45,9 +45,9 @@ class Unselected(Enum):
     RELEASE = "release"
     """Remove everything of ours, and the report."""
     FREEZE = "freeze"
-    """Touch nothing: a policy that may select it, or ranks before the one that does, cannot be read; or the
-    node left its policy just now.  A label may only flap, and a policy that is deleted may be created again
-    in a moment."""
+    """Touch nothing: another installation owns it; a policy that may select it, or ranks before the one that
+    does, cannot be read; or the node left its policy just now.  A label may only flap, and a policy that is
+    deleted may be created again in a moment."""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True, dict=True):

@@ -52,6 +52,7 @@ def next_status(context: Context) -> ReportStatus:
     after = replace(
         status,
         policy=context.policy.name,
+        installation=context.defaults.installation,
         gates=context.gates,
         throttle_judged_at=gates.throttle_judged_at(status.throttle_judged_at, context.gates),
         passed_at=status.passed_at or _passed_at(context),

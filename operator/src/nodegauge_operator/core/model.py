@@ -142,6 +142,11 @@ class ProbeDefaults(Struct, frozen=True, kw_only=True):
     nccl_priority_class_name: str = ""
     nccl_resources: dict[str, dict[str, str]] = {}
 
+    @property
+    def installation(self) -> str:
+        """Namespace and release: the same after a restart, an upgrade and a new installation in its place."""
+        return f"{self.namespace}/{self.instance}"
+
 
 def node_view(body: Mapping[str, Any]) -> NodeView:
     """The view of a v1.Node."""

@@ -17,7 +17,7 @@ from nodegauge_judge import Finding, Severity
 from nodegauge_operator.api.report import ReportStatus
 
 LIMIT = 7800
-"""Bytes of the status as JSON: 8 KiB minus what name, owner and UIDs need."""
+"""Bytes of the status as JSON: 8 KiB minus what name, owner, installation and UIDs need."""
 MAX_FINDINGS = 20
 MAX_SUBJECT = 60
 MAX_MESSAGES = 1200
@@ -53,8 +53,8 @@ def cut(text: str, most: int) -> str:
 
 
 def size(status: ReportStatus) -> int:
-    """Bytes of the status as JSON."""
-    return len(msgspec.json.encode(status))
+    """Bytes of the status as JSON, without who writes it: like name and owner, that is no evidence."""
+    return len(msgspec.json.encode(replace(status, installation="")))
 
 
 def worst(findings: list[Finding], most: int) -> list[Finding]:

@@ -84,7 +84,7 @@ def unready(client: Client, sweep: Sweep, watches: Supervisor) -> str:
         return watches.down
     if client.outage.seconds > OUTAGE_SECONDS:
         return f"the API server has not answered for {client.outage.seconds:.0f} s"
-    return "" if sweep.listed else "the first full list is not complete"
+    return sweep.not_ready()
 
 
 LAST_ANSWER_SECONDS = 1.0

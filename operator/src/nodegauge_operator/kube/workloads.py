@@ -39,10 +39,15 @@ class OperatorPod(Struct, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}"
 
 
-async def deployments(client: Client, *, namespace: str) -> list[str]:
+def operator_of(release: str) -> str:
+    """The same of one Helm release."""
+    return f"{OPERATOR},app.kubernetes.io/instance={release}"
+
+
+async def deployments(client: Client, *, namespace: str, selector: str = OPERATOR) -> list[str]:
     """Names of the operator's Deployments in a namespace, by their labels."""
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    page = await client.call("GET", path, query={"labelSelector": OPERATOR, "limit": 100})
+    page = await client.call("GET", path, query={"labelSelector": selector, "limit": 100})
     return [item["metadata"]["name"] for item in page.get("items") or ()]
 
 

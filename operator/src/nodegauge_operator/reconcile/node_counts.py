@@ -44,6 +44,7 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     """
 
     policy: str
+    installation: str = ""
     verdict: str = Verdict.UNKNOWN.value
     klass: str = NONE
     agreement: str = ""
@@ -61,6 +62,7 @@ class PolicyCounts(Struct, kw_only=True):
     """Counts over the nodes of one policy."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
+    installations: Counter[str] = field(default_factory=Counter)
     classes: Counter[str] = field(default_factory=Counter)
     agreements: Counter[str] = field(default_factory=Counter)
     gates: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -73,6 +75,8 @@ class PolicyCounts(Struct, kw_only=True):
     def add(self, name: str, counts: NodeCounts, by: int) -> None:
         """Add one node (1) or remove it (-1)."""
         self.verdicts[counts.verdict] += by
+        if counts.installation:
+            self.installations[counts.installation] += by
         self.classes[counts.klass] += by
         if counts.agreement:
             self.agreements[counts.agreement] += by
@@ -112,6 +116,10 @@ class NodeCounters:
     def verdicts(self, policy: str) -> Counter[str]:
         """Nodes that follow the policy by verdict."""
         return +self._of(policy).verdicts
+
+    def installations(self, policy: str) -> Counter[str]:
+        """Nodes that follow the policy by the installation that their report names."""
+        return +self._of(policy).installations
 
     def classes(self, policy: str) -> Counter[str]:
         """Nodes that follow the policy by interconnect class."""
@@ -218,6 +226,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
     return NodeCounts(
         policy=policy,
+        installation=status.installation,
         verdict=status.raw_verdict.value,
         klass=status.interconnect.klass or NONE,
         agreement=status.bandwidth.agreement,

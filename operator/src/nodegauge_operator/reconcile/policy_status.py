@@ -57,6 +57,7 @@ class PolicyStatus:
         gate_budget: GateBudget,
         concurrency: Concurrency,
         metrics: Metrics,
+        installation: str,
         clock: Callable[[], float],
         jitter: Jitter = random.random,
     ) -> None:
@@ -64,6 +65,7 @@ class PolicyStatus:
         self._client = client
         self._cache = cache
         self._metrics = metrics
+        self._installation = installation
         self._clock = clock
         self._jitter = jitter
         self._budget = gate_budget
@@ -128,10 +130,11 @@ class PolicyStatus:
     def _export(self) -> None:
         metrics = self._metrics
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
-        for gauge in (*by_kind, metrics.held_back, metrics.oldest_reading):
+        for gauge in (*by_kind, metrics.held_back, metrics.oldest_reading, metrics.foreign):
             gauge.clear()
         metrics.gate_slots.set(self._budget.slots(CLUSTER))
         for name in self._cache.policies:
+            metrics.foreign.labels(name).set(sum(self._foreign(name).values()))
             metrics.held_back.labels(name).set(len(self._counters.waiting(name)))
             for (taint, cause), count in self._counters.gates(name).items():
                 metrics.gated.labels(name, taint, cause).set(count)
@@ -148,6 +151,10 @@ class PolicyStatus:
 
     def _age(self, at: float) -> float:
         return max(0.0, self._clock() - at)
+
+    def _foreign(self, name: str) -> dict[str, int]:
+        counts = self._counters.installations(name)
+        return {other: count for other, count in counts.items() if other != self._installation}
 
     def _forget_deleted(self) -> None:
         for history in (self._written, self._failed):
@@ -176,7 +183,9 @@ class PolicyStatus:
     def _conditions(self, name: str) -> list[Condition]:
         """The conditions of one policy, with the time at which each status last changed."""
         before = conditions_by_type(self._cache.policy_status.get(name, {}))
-        states: dict[str, State | None] = {READY: _ready(self._cache, self._budget, name)}
+        states: dict[str, State | None] = {
+            READY: _ready(self._cache, self._budget, name, foreign=self._foreign(name))
+        }
         if name in self._cache.policies:
             states[WITHIN_BUDGET] = _within_budget(self._cache, self._budget, name)
             states[KEEP_UP] = self._keep_up(name, before.get(KEEP_UP))
@@ -251,7 +260,7 @@ def _since(before: Condition, status: str, now: float) -> str:
     return str(at or stamp(now))
 
 
-def _ready(cache: Cache, budget: GateBudget, name: str) -> State:
+def _ready(cache: Cache, budget: GateBudget, name: str, *, foreign: dict[str, int]) -> State:
     policy, error = cache.policies.get(name), cache.policy_errors.get(name)
     if error is not None:
         kept = (
@@ -268,6 +277,14 @@ def _ready(cache: Cache, budget: GateBudget, name: str) -> State:
         )
         return "False", PolicyReason.INVALID, message
     selected = budget.counters.selected(name)
+    if foreign:
+        other, count = max(foreign.items(), key=lambda item: item[1])
+        namespace, _, release = other.partition("/")
+        message = (
+            f"{_nodes(count)} of {selected} belong to installation {other} and are left alone; if it is "
+            f"gone: nodegauge cleanup --namespace {namespace} --release {release}"
+        )
+        return "False", PolicyReason.OTHER_INSTALLATION, message
     if selected and policy and policy.paused:
         message = (
             f"spec.budget.concurrentProbes is 0: {selected} nodes keep what they carry, and none is read"

@@ -144,7 +144,7 @@ class Reconciler:
         self, name: str, *, granted: frozenset[str], fresh: bool, declined: dict[type, str]
     ) -> Snapshot:
         node = self._cache.nodes.get(name)
-        policy = self._cache.policy_of(node) if node else None
+        policy = self._cache.policy_of(node) if node and not self._is_foreign(name) else None
         return Snapshot(
             node=node,
             policy=policy,
@@ -169,9 +169,16 @@ class Reconciler:
         counters = self.gate_budget.counters
         return counters.last_read(policy.name, but=but, now=self._clock()) if policy else 0.0
 
+    def _is_foreign(self, name: str) -> bool:
+        """Whether the node's report says that another installation writes there."""
+        report = self._cache.reports.get(name)
+        return report is not None and report.status.installation not in ("", self._defaults.installation)
+
     def _unselected(self, name: str) -> Unselected:
         """What to do with the node if no policy in force selects it."""
         cache = self._cache
+        if self._is_foreign(name):
+            return Unselected.FREEZE
         if cache.policy_errors.keys() - cache.policies.keys():
             return Unselected.FREEZE
         report, node = cache.reports.get(name), cache.nodes.get(name)

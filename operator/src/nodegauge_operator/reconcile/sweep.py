@@ -21,6 +21,7 @@ from nodegauge_operator.kube.workloads import missing
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
+from nodegauge_operator.reconcile.installation import Installation
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from nodegauge_operator.reconcile.reconciler import Reconciler
 from nodegauge_operator.reconcile.resync import Jitter, ListSchedule, list_all
@@ -57,6 +58,13 @@ class Sweep:
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
+        self.installation = Installation(
+            client=client,
+            name=settings.probe.installation,
+            metrics=metrics,
+            clock=clock,
+            monotonic=time.monotonic,
+        )
         self._reconciler = Reconciler(
             client=client, cache=cache, metrics=metrics, settings=settings, clock=clock
         )
@@ -76,6 +84,7 @@ class Sweep:
             gate_budget=self._budget,
             concurrency=self._concurrency,
             metrics=metrics,
+            installation=settings.probe.installation,
             clock=clock,
             jitter=jitter,
         )
@@ -87,11 +96,23 @@ class Sweep:
         self._wakeup = asyncio.Event()
         self._list_schedule = ListSchedule(interval=settings.relist_interval, jitter=jitter)
         self._list_task = BackgroundTask("full list", on_end=self._wakeup.set)
+        self._lease_task = BackgroundTask("lease", on_end=self._wakeup.set)
         self._status_task = BackgroundTask("policy status", on_end=self._wakeup.set)
         self._first_listed_at = 0.0
         self._listed_uids: set[str] = set()
         """UIDs in the watches' own first lists."""
         self._list_beat = self._last_pass = time.monotonic()
+
+    @property
+    def may_write(self) -> bool:
+        """Everything was listed, and no other installation writes to the cluster."""
+        return self.listed and self.installation.may_write
+
+    def not_ready(self) -> str:
+        """Why nothing is written; empty if something may be."""
+        if not self.listed:
+            return "the first full list is not complete"
+        return "" if self.installation.may_write else self.installation.problem
 
     def wake(self, *nodes: str) -> None:
         """Reconcile these nodes soon."""
@@ -150,6 +171,7 @@ class Sweep:
             self._reconciler.stopping = True
             await asyncio.gather(
                 self._list_task.stop(within=0),
+                self._lease_task.stop(within=0),
                 self._status_task.stop(within=LAST_WRITES_SECONDS),
                 self._finish_writes(),
             )
@@ -164,7 +186,10 @@ class Sweep:
 
     async def _pass(self) -> None:
         await self._list_if_due()
-        if self.listed:
+        self._lease_task.check()
+        if self.listed and not self._lease_task.busy and self.installation.due_in() <= 0:
+            self._lease_task.start(self.installation.renew())
+        if self.may_write:
             self._look_at_clock()
             self.wake(*self._queue.fire(self._clock()))
             self._grant()
@@ -250,13 +275,17 @@ class Sweep:
     def _has_work(self) -> bool:
         """Whether the next pass can start a reconcile at once."""
         free = len(self._in_flight) < self._settings.workers
-        return self.listed and free and self._queue.pending(busy=frozenset(self._in_flight))
+        return self.may_write and free and self._queue.pending(busy=frozenset(self._in_flight))
 
     async def _sleep(self) -> None:
-        waits = [self._settings.sweep_interval, self._queue.next_timer() - self._clock()]
+        waits = [self._settings.sweep_interval]
+        if self.may_write:
+            waits.append(self._queue.next_timer() - self._clock())
+        if self.listed and not self._lease_task.busy:
+            waits.append(self.installation.due_in())
         if not self._list_task.busy:
             waits.append(self._list_schedule.due_at() - time.monotonic())
-        if not self._status_task.busy:
+        if self.may_write and not self._status_task.busy:
             waits.append(self._policy_status.due_at() - self._clock())
         try:
             await asyncio.wait_for(self._wakeup.wait(), max(0.02, min(waits)))

@@ -1,0 +1,293 @@
+"""One installation writes to a cluster, and only to nodes that are nobody's or its own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nodegauge_operator import names
+from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
+from nodegauge_operator.kube.leases import LEASE, PATH
+from nodegauge_operator.reconcile.installation import LIVE_SECONDS, RENEW_SECONDS
+from support.api_server import NODES, POLICIES, REPORTS
+from support.cleaning import DirtyCluster
+from support.client import unavailable
+from support.objects import INTERVAL
+from support.operator import SETTINGS, SteppedOperator, one_node
+from support.virtual_operator import VirtualTimeOperator, play
+
+OTHER = "nodegauge/second"
+SECOND = replace(SETTINGS, probe=replace(SETTINGS.probe, instance="second"))
+
+
+def beside(first: VirtualTimeOperator, *, settings: Any = SECOND) -> VirtualTimeOperator:
+    """Another operator on the same cluster, not yet started."""
+    return VirtualTimeOperator(first.loop, settings=settings, cluster=first.cluster)
+
+
+def story_of(test: Callable[[VirtualTimeOperator], Awaitable[None]]) -> None:
+    """Play it, and end every loop."""
+    play(test)
+
+
+def test_the_second_installation_writes_nothing_until_the_first_is_gone() -> None:
+    """46 changes of a label in 45 s: each deleted the other's reports. It says so, and takes over later."""
+
+    async def story(first: VirtualTimeOperator) -> None:
+        await first.begin(3, after=120)
+        second = beside(first)
+        second.start()
+        await second.after(INTERVAL)
+        assert second.client.log == []
+        assert second.client.calls < 3 * INTERVAL / RENEW_SECONDS
+        why = second.sweep.not_ready()
+        assert "another installation (nodegauge/nodegauge) is live on this cluster" in why
+        assert "uninstall one of the two" in why
+        assert "nodegauge_standing_by 1.0" in second.metrics.render().decode()
+        assert first.sweep.not_ready() == ""
+        await first.stop()
+        for name in [*first.cluster.objects[REPORTS]]:
+            first.cluster.remove(REPORTS, name)  # as its clean-up does
+        await second.after(2 * LIVE_SECONDS + INTERVAL)
+        assert second.sweep.not_ready() == ""
+        owners = {body["status"]["installation"] for body in first.cluster.objects[REPORTS].values()}
+        assert owners == {OTHER}
+        await second.stop()
+
+    story_of(story)
+
+
+def test_a_restart_of_the_same_installation_waits_for_nothing() -> None:
+    """Neither for the Lease to end, nor for another look."""
+
+    async def story(first: VirtualTimeOperator) -> None:
+        await first.begin(1, after=60)
+        await first.stop()
+        again = beside(first, settings=SETTINGS)
+        again.start()
+        await again.after(1)
+        assert again.sweep.not_ready() == ""
+        await again.stop()
+
+    story_of(story)
+
+
+def test_the_lease_costs_one_call_in_twenty_seconds() -> None:
+    """Renewals are cheap."""
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        await operator.begin(1, after=60)
+        calls = [call for call in operator.client.log if "leases" in call]
+        await operator.after(10 * RENEW_SECONDS)
+        renewals = [call for call in operator.client.log if "leases" in call][len(calls) :]
+        assert renewals == ["PATCH leases"] * 10
+        assert PATH not in [path.rpartition("/")[0] for path in operator.client.reads[10:]]
+
+    story_of(story)
+
+
+@pytest.mark.parametrize("error", [unavailable(503), Forbidden("leases is forbidden", status=403)])
+def test_an_installation_that_cannot_renew_stops_writing_and_goes_on_later(error: KubeError) -> None:
+    """Another could have begun meanwhile; a missing right is named."""
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        await operator.begin(2, after=120)
+        operator.client.refuse = lambda _, path: error if path.startswith(PATH) else None
+        await operator.after(LIVE_SECONDS + RENEW_SECONDS)
+        written = len(operator.client.log)
+        assert "the Lease default/nodegauge cannot be renewed" in operator.sweep.not_ready()
+        await operator.after(2 * INTERVAL)
+        assert len(operator.client.log) == written
+        assert operator.sweep.alive(), "a restart would not help"
+        operator.client.refuse = lambda _verb, _path: None
+        await operator.after(60)
+        assert operator.sweep.not_ready() == ""
+        assert len(operator.client.log) > written
+
+    story_of(story)
+
+
+def test_an_installation_that_lost_the_lease_gives_way() -> None:
+    """It was cut off for long, and another took over: it writes nothing when it is back."""
+
+    async def story(first: VirtualTimeOperator) -> None:
+        await first.begin(1, after=60)
+        first.client.refuse = lambda _verb, _path: unavailable()
+        second = beside(first)
+        second.start()
+        await second.after(3 * LIVE_SECONDS)
+        assert second.sweep.not_ready() == ""
+        first.client.refuse = lambda _verb, _path: None
+        written = len(first.client.log)
+        await first.after(INTERVAL)
+        assert f"another installation ({OTHER}) is live" in first.sweep.not_ready()
+        assert len(first.client.log) == written
+        await second.stop()
+
+    story_of(story)
+
+
+def test_two_replicas_of_one_installation_both_work() -> None:
+    """Somebody scaled the Deployment: that never did harm."""
+
+    async def story(first: VirtualTimeOperator) -> None:
+        await first.begin(1, after=60)
+        second = beside(first, settings=SETTINGS)
+        second.start()
+        await second.after(4 * LIVE_SECONDS)
+        assert (first.sweep.not_ready(), second.sweep.not_ready()) == ("", "")
+        await second.stop()
+
+    story_of(story)
+
+
+def owned(operator: SteppedOperator, installation: str) -> None:
+    """The report of node-1 is of this installation."""
+    body = operator.cluster.objects[REPORTS]["node-1"]
+    status = body["status"] | {"installation": installation}
+    operator.cluster._store(REPORTS, body | {"status": status}, "MODIFIED")
+    operator.deliver()
+
+
+def written(operator: SteppedOperator) -> list[str]:
+    """Everything that is written during two intervals in which runs would be due."""
+    operator.client.log.clear()
+    for _ in range(2):
+        operator.cluster.pass_time(INTERVAL + 1)
+        operator.catch_up()
+        operator.cluster.kubelets()
+        operator.catch_up()
+    return operator.client.log
+
+
+def test_a_node_of_another_installation_is_left_alone() -> None:
+    """No run, no label, no condition; its own and nobody's are read as ever."""
+    operator = one_node()
+    operator.run()
+    assert operator.status["installation"] == "nodegauge/nodegauge"
+    owned(operator, OTHER)
+    assert written(operator) == []
+    owned(operator, "")
+    assert "POST pods" in written(operator)
+    assert operator.status["installation"] == "nodegauge/nodegauge", "a report without one is taken over"
+
+
+def test_a_node_of_another_installation_keeps_everything_when_no_policy_selects_it() -> None:
+    """Also after the grace."""
+    operator = one_node(gpu="yes")
+    operator.run()
+    owned(operator, OTHER)
+    before = dict(operator.labels)
+    operator.cluster.remove(POLICIES, "default")
+    assert written(operator) == []
+    assert operator.labels == before
+
+
+def test_installations_with_disjoint_selectors_release_nothing_of_each_other() -> None:
+    """Each saw the other's nodes outside its own selector, and took everything off."""
+    first = one_node(pool="a")
+    first.run()
+    before = dict(first.labels)
+    second = SteppedOperator(first.cluster, selector="pool=b", release="second")
+    second.list()
+    for name in list(second.cache.known_names() | second.cache.suspects):
+        second.reconcile(name)
+    second.cluster.pass_time(2 * SETTINGS.release_grace)
+    for name in list(second.cache.known_names() | second.cache.suspects):
+        second.reconcile(name)
+    assert second.client.log == []
+    assert first.labels == before
+    assert "node-1" in first.cluster.objects[REPORTS]
+
+
+def test_an_unreadable_report_still_says_whose_it_is() -> None:
+    """A newer version of another installation wrote it."""
+    operator = one_node()
+    operator.run()
+    owned(operator, OTHER)
+    body = operator.cluster.objects[REPORTS]["node-1"]
+    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"verdict": "superb"}}, "MODIFIED")
+    assert written(operator) == []
+
+
+def test_a_report_of_another_installation_for_an_earlier_node_is_left_to_the_garbage_collector() -> None:
+    """The node was created again under its name, and the report is not ours to delete."""
+    operator = one_node()
+    operator.run()
+    owned(operator, OTHER)
+    body = operator.cluster.objects[NODES]["node-1"]
+    operator.cluster._store(NODES, body | {"metadata": body["metadata"] | {"uid": "new"}}, "MODIFIED")
+    assert written(operator) == []
+
+
+# -- uninstalling ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dirty() -> DirtyCluster:
+    """Node-0 is of this release, node-1 of another, node-2 of a version that named none."""
+    dirty = DirtyCluster()
+    for name, installation in (("node-0", "nodegauge/ours"), ("node-1", OTHER), ("node-2", "")):
+        status = {"installation": installation}
+        dirty.cluster.patch(REPORTS, name, {"status": status}, sub="status")
+    return dirty
+
+
+def lease_of(dirty: DirtyCluster, holder: str) -> None:
+    """The Lease names this installation."""
+    dirty.cluster.create(PATH, {"metadata": {"name": names.LEASE}, "spec": {"holderIdentity": holder}})
+
+
+@pytest.mark.parametrize(
+    ("holder", "kept"),
+    [
+        ("nodegauge/ours", ["node-1"]),
+        ("", ["node-1"]),
+        (OTHER, ["node-1", "node-2"]),
+    ],
+)
+def test_uninstalling_a_release_takes_nothing_from_another(
+    dirty: DirtyCluster, holder: str, kept: list[str]
+) -> None:
+    """Where another one holds the Lease, what names nobody is that one's."""
+    if holder:
+        lease_of(dirty, holder)
+    dirty.clean(release="ours", deployment="nodegauge")
+    marks, reports, _ = dirty.left()
+    assert (sorted(marks), reports) == (kept, kept)
+    assert (LEASE.rpartition("/")[2] in dirty.cluster.objects[PATH]) is (holder == OTHER)
+
+
+def test_a_person_without_a_release_cleans_everything(dirty: DirtyCluster) -> None:
+    """As documented: every label, taint, condition and report, and the Lease."""
+    lease_of(dirty, OTHER)
+    dirty.clean()
+    assert dirty.left()[:2] == ({}, [])
+    assert dirty.cluster.objects[PATH] == {}
+
+
+def test_the_clean_up_stops_where_it_cannot_see_whose_the_nodes_are(dirty: DirtyCluster) -> None:
+    """Rather than remove another's."""
+    dirty.refuse = lambda verb, path: Forbidden("leases", status=403) if path == LEASE else None
+    with pytest.raises(KubeError):
+        dirty.clean(release="ours", deployment="nodegauge")
+    assert len(dirty.left()[1]) == 3
+
+
+def test_without_our_crds_the_clean_up_still_works(dirty: DirtyCluster) -> None:
+    """There are no reports then, and so no other installation to see."""
+    dirty.refuse = lambda verb, path: NotFound("no CRD", status=404) if path == REPORTS else None
+    dirty.clean(release="ours", deployment="nodegauge")
+    assert dirty.marks() == {}
+
+
+def test_the_dry_run_of_a_release_changes_nothing(dirty: DirtyCluster, capsys: Any) -> None:
+    """And says how many nodes it would leave."""
+    lease_of(dirty, "nodegauge/ours")
+    dirty.clean(release="ours", deployment="nodegauge", dry_run=True)
+    assert len(dirty.left()[1]) == 3
+    assert dirty.cluster.objects[PATH]
+    assert "1 nodes do not belong to nodegauge/ours" in capsys.readouterr().out
