@@ -32,6 +32,8 @@ WRITES = {
     "patch nodes/status",
     "create events",
     "patch gpuvalidationpolicies/status",
+    "create leases",
+    "patch leases",
 }
 """Everything the operator may ever change while the policy and the nodes stay."""
 REFUSALS = (401, 403)
