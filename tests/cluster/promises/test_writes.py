@@ -31,8 +31,10 @@ def kinds(writes: list[Any]) -> Counter[str]:
 
 
 def ours(audit: Any) -> list[Any]:
-    """What the operator wrote since the test began, but for the policies' status, which many nodes share."""
-    return [w for w in audit.writes(user_agent=OPERATOR) if "gpuvalidationpolicies" not in w.resource]
+    """What the operator wrote since the test began, but for what many nodes share: the policies' status, and
+    the Lease."""
+    shared = ("gpuvalidationpolicies", "gpuvalidationpolicies/status", "leases")
+    return [w for w in audit.writes(user_agent=OPERATOR) if w.resource not in shared]
 
 
 def taint_writes(audit: Any) -> list[Any]:
