@@ -23,7 +23,7 @@ OTHER = "nodegauge/second"
 SECOND = replace(SETTINGS, probe=replace(SETTINGS.probe, instance="second"))
 
 
-def beside(first: VirtualTimeOperator, *, settings: Any = SECOND) -> VirtualTimeOperator:
+def second_on(first: VirtualTimeOperator, *, settings: Any = SECOND) -> VirtualTimeOperator:
     """Another operator on the same cluster, not yet started."""
     return VirtualTimeOperator(first.loop, settings=settings, cluster=first.cluster)
 
@@ -38,7 +38,7 @@ def test_the_second_installation_writes_nothing_until_the_first_is_gone() -> Non
 
     async def story(first: VirtualTimeOperator) -> None:
         await first.begin(3, after=120)
-        second = beside(first)
+        second = second_on(first)
         second.start()
         await second.after(INTERVAL)
         assert second.client.log == []
@@ -66,7 +66,7 @@ def test_a_restart_of_the_same_installation_waits_for_nothing() -> None:
     async def story(first: VirtualTimeOperator) -> None:
         await first.begin(1, after=60)
         await first.stop()
-        again = beside(first, settings=SETTINGS)
+        again = second_on(first, settings=SETTINGS)
         again.start()
         await again.after(1)
         assert again.sweep.not_ready() == ""
@@ -116,7 +116,7 @@ def test_an_installation_that_lost_the_lease_gives_way() -> None:
     async def story(first: VirtualTimeOperator) -> None:
         await first.begin(1, after=60)
         first.client.refuse = lambda _verb, _path: unavailable()
-        second = beside(first)
+        second = second_on(first)
         second.start()
         await second.after(3 * LIVE_SECONDS)
         assert second.sweep.not_ready() == ""
@@ -135,7 +135,7 @@ def test_two_replicas_of_one_installation_both_work() -> None:
 
     async def story(first: VirtualTimeOperator) -> None:
         await first.begin(1, after=60)
-        second = beside(first, settings=SETTINGS)
+        second = second_on(first, settings=SETTINGS)
         second.start()
         await second.after(4 * LIVE_SECONDS)
         assert (first.sweep.not_ready(), second.sweep.not_ready()) == ("", "")

@@ -20,7 +20,7 @@ from nodegauge_operator.handlers import app as app_module
 from nodegauge_operator.handlers import supervisor as supervisor_module
 from nodegauge_operator.handlers.app import unready
 from nodegauge_operator.handlers.supervisor import Supervisor
-from nodegauge_operator.kube import outage
+from nodegauge_operator.kube import leases, outage
 from nodegauge_operator.kube.client import Client, connect
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
@@ -76,6 +76,7 @@ class ApiServer:
         """Listen, on the same port each time; the URL."""
         application = web.Application()
         application.router.add_get("/{path:.*}", self._handle)
+        application.router.add_patch(leases.LEASE, self._handle)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
@@ -117,6 +118,9 @@ class ApiServer:
             case ["apis"]:
                 group = {"name": names.GROUP, "versions": [versions], "preferredVersion": versions}
                 return web.json_response({"groups": [group] if self.crds else []})
+            case ["apis", "coordination.k8s.io", *_]:
+                spec = {"holderIdentity": SETTINGS.probe.installation}
+                return web.json_response({"metadata": {"resourceVersion": "1"}, "spec": spec})
             case ["apis", names.GROUP, names.VERSION]:
                 return resources(self.crds) if self.crds else failed(404)(request)  # type: ignore[return-value]
             case ["apis", names.GROUP, names.VERSION, plural] if plural not in self.crds:
