@@ -11,7 +11,8 @@ import yaml
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_operator.api.report import Outcome, stamp, unstamp, without_future_times
+from nodegauge_operator.api.clamped_times import without_future_times
+from nodegauge_operator.api.report import Outcome, stamp, unstamp
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Refused
 from support.api_server import REPORTS

@@ -223,6 +223,7 @@ async def operator(server: ApiServer, tmp_path: Any) -> AsyncIterator[Operator]:
     client = await connect(environ=environ)
     sweep = Sweep(client=client, cache=Cache(), metrics=Metrics(), settings=SETTINGS)
     watches = Supervisor(client=client, sweep=sweep, settings=SETTINGS, environ=environ)
+    await sweep.installation.renew()
     operator = Operator(server, sweep, watches, lambda: unready(client, sweep, watches))
     yield operator
     watches.stop()

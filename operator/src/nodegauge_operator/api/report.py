@@ -6,13 +6,12 @@ patch with resourceVersion (promise 3, docs/promises.md); everything on the node
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nodegauge_judge import Finding, GpuBrief, GpuIdentity, OpenEnum, Verdict
 from nodegauge_operator import names
@@ -316,34 +315,6 @@ def unstamp(text: str) -> float:
         return max(0.0, datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) if text else 0.0
     except (ValueError, OverflowError):
         return 0.0
-
-
-def without_future_times(status: ReportStatus, *, now: float) -> ReportStatus:
-    """The status with every time in the future set to `now`, epoch seconds: a clock that was ahead for one
-    moment would otherwise keep runs from being due until that time comes."""
-    limit, today = stamp(now + SKEW_SECONDS), stamp(now)
-
-    def past(text: str) -> str:
-        return today if text > limit else text  # times of one format sort as texts
-
-    return replace(
-        status,
-        probes=[_probe_without_future(probe, past) for probe in status.probes],
-        throttle_judged_at=past(status.throttle_judged_at),
-        passed_at=past(status.passed_at),
-        change=status.change and replace(status.change, at=past(status.change.at)),
-    )
-
-
-def _probe_without_future(probe: ProbeStatus, past: Callable[[str], str]) -> ProbeStatus:
-    run = probe.last_run
-    return replace(
-        probe,
-        last_run=run and replace(run, started_at=past(run.started_at), finished_at=past(run.finished_at)),
-        since=past(probe.since),
-        read_at=past(probe.read_at),
-        failing_since=past(probe.failing_since),
-    )
 
 
 def whole(text: str) -> int | None:

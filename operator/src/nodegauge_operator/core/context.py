@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 from nodegauge_judge import Probe, Verdict
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_operator import names
+from nodegauge_operator.api.clamped_times import without_future_times
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import (
     NEVER,
@@ -26,7 +27,6 @@ from nodegauge_operator.api.report import (
     Report,
     ReportStatus,
     unstamp,
-    without_future_times,
 )
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.model import NodeView, PodView, ProbeDefaults
