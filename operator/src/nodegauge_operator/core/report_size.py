@@ -54,7 +54,7 @@ def cut(text: str, most: int) -> str:
 
 def size(status: ReportStatus) -> int:
     """Bytes of the status as JSON, without who writes it: like name and owner, that is no evidence."""
-    return len(msgspec.json.encode(replace(status, installation="")))
+    return len(msgspec.json.encode(status)) - len(f'"installation":"{status.installation}",')
 
 
 def worst(findings: list[Finding], most: int) -> list[Finding]:
