@@ -5,11 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_judge import Probe, Verdict
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core import gates
-from support.objects import LOST, NOW, STALE, make_context, make_node, make_report, make_snapshot, read
+from nodegauge_operator.core.context import MAX_GRACE
+from support.objects import (
+    INTERVAL,
+    LOST,
+    MINUTE,
+    NOW,
+    STALE,
+    make_context,
+    make_node,
+    make_report,
+    make_snapshot,
+    read,
+)
 
 NODE = make_node()
 
@@ -41,3 +55,31 @@ def test_the_verdict_is_unknown_once_the_reading_is_stale() -> None:
     assert make_context(node=NODE, report=report, now=NOW + STALE).raw_verdict is Verdict.PASS
     late = make_context(node=NODE, report=report, now=NOW + STALE + 1)
     assert (late.raw_verdict, late.stale) == (Verdict.UNKNOWN, {Probe.HEALTH})
+
+
+@pytest.mark.parametrize("minutes", [1, 5, 14])
+def test_readings_expire_in_the_end_while_the_operator_ends_every_few_minutes(minutes: int) -> None:
+    """Each start gives an interval to renew them; the report's own times say that runs go on to fail."""
+    report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE, at=NOW + 60)
+    [probe] = report.status.probes
+    assert probe.last_run is not None
+
+    def fresh(now: float) -> bool:
+        run = replace(probe.last_run, finished_at=stamp(now - 30))
+        status = replace(report.status, probes=[replace(probe, last_run=run)])
+        tried = replace(report, status=status)
+        context = make_context(node=NODE, report=tried, now=now, since=now - minutes * MINUTE)
+        return Probe.HEALTH not in context.stale
+
+    assert fresh(NOW + STALE + 1)
+    assert fresh(NOW + STALE + MAX_GRACE - INTERVAL)
+    assert not fresh(NOW + STALE + MAX_GRACE + 120)
+    assert not fresh(NOW + 365 * MAX_GRACE)
+
+
+def test_an_outage_of_any_length_leaves_an_interval_to_renew_a_reading() -> None:
+    """Also one during which runs had begun to fail: none was tried since."""
+    report = make_report().after(read(made.titan()), node=NODE).after(LOST, node=NODE, at=NOW + 60)
+    back = NOW + 30 * MAX_GRACE
+    for seconds, stale in ((INTERVAL, set()), (INTERVAL + 1, {Probe.HEALTH})):
+        assert make_context(node=NODE, report=report, now=back + seconds, since=back).stale == stale

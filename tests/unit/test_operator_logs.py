@@ -69,3 +69,30 @@ def test_configuring_twice_says_things_once(log: logging.Logger, capsys: pytest.
     logs.configure(level="info", form="text")
     log.info("once")
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07 first\r\n2026-01-01 00:00:00,000 ERROR forged\u2028\x9b31m\ud800 last"
+
+
+@pytest.mark.parametrize("logger", ["nodegauge.node", "kopf.objects", "aiohttp.server", "py.warnings"])
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("how", ["message", "argument", "exception", "cause", "stack"])
+def test_nothing_that_somebody_else_wrote_breaks_a_line(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str], logger: str, form: str, how: str
+) -> None:
+    """Neither escape sequences nor line breaks come through, whoever logs them and wherever they stand."""
+    logs.configure(level="info", form=form)
+    to = logging.getLogger(logger)
+    try:
+        raise ValueError(HOSTILE if how == "exception" else "plain") from ValueError(HOSTILE)
+    except ValueError as error:
+        shown = error if how in ("exception", "cause") else None
+        text = HOSTILE if how == "message" else "%s"
+        args = (HOSTILE,) if how == "argument" else () if how == "message" else ("fine",)
+        to.error(text, *args, exc_info=shown, stack_info=how == "stack")
+    out = capsys.readouterr().err
+    assert all(char.isprintable() for char in out.replace("\n", ""))
+    first, *rest = out.splitlines()
+    assert "forged" in out or how == "stack"
+    assert all(line.startswith("    ") for line in rest), "only a traceback follows, and it is indented"
+    assert len(first) > 20

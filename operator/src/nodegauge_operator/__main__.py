@@ -23,7 +23,7 @@ def main() -> int:
     try:
         asyncio.run(serve(settings, os.environ))
     except (KubeError, OSError, SweepDied) as error:
-        print(f"nodegauge: {error}", file=sys.stderr)
+        print(f"nodegauge: {logs.one_line(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 FIELDS = ("node", "run", "outcome", "verdict", "policy")
 """Extra fields of a record that are included in its line."""
@@ -44,9 +45,21 @@ class TextFormatter(logging.Formatter):
     """A line for people; what a container wrote neither breaks it nor reaches the terminal as a command."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without control characters; a traceback follows on lines of its own."""
-        line = super().formatMessage(record)
-        return "".join(char if char.isprintable() else " " for char in line)
+        """The line without control characters."""
+        return one_line(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        """A traceback on lines of its own; indented: its text may look like a line of ours."""
+        return "\n".join(f"    {one_line(line)}" for line in super().formatException(ei).splitlines())
+
+    def formatStack(self, stack_info: str) -> str:
+        """The same for a stack."""
+        return "\n".join(f"    {one_line(line)}" for line in stack_info.splitlines())
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks and control characters."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def configure(*, level: str, form: str) -> None:

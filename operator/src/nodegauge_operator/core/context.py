@@ -36,6 +36,9 @@ NO_REPORT = Report(name="", uid="", resource_version="", node_uid="")
 MAX_WAIT = 7 * 86_400.0
 """Seconds for which a health reading is believed that nobody could renew.  Chosen by this project: longer
 than a weekend's outage, and shorter than it takes until nobody remembers it."""
+MAX_GRACE = 86_400.0
+"""Seconds after which another failed run ends the time to renew a reading: an operator that ends every few
+minutes would give it anew at each start.  Chosen by this project: longer than most outages."""
 BEST_FIRST = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
 
 
@@ -131,7 +134,8 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         a slot, for room on the node, for a node or an API server that is away, or for a paused policy.  A
         health reading that only waits is believed for `MAX_WAIT` at most, and one whose probe was switched
         off for as long as the policy says.  A policy that allows less than that of the last run
-        strips nothing before the next one.
+        strips nothing before the next one.  After each gap there is an interval to renew it, unless runs go
+        on to fail for `MAX_GRACE`.
         """
         of_health = probe.name == Probe.HEALTH.value
         if of_health and self._stays_stale:
@@ -145,6 +149,9 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         waited = max(read_at + max(age, MAX_WAIT), renewable_until) if of_health else NEVER
         if probe.failing_since:
             failed = max(read_at, unstamp(probe.failing_since) - interval) + age
+            tried_at = unstamp(probe.last_run.finished_at) if probe.last_run else 0.0
+            if tried_at > failed + MAX_GRACE:
+                return failed
             return max(failed, renewable_until if self.node.may_run else waited)
         if not (self.policy.spec.probes.health.enabled if of_health else self.nccl_image):
             return read_at + age
