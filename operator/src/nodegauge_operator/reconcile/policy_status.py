@@ -26,6 +26,7 @@ from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.resync import Jitter, backoff
+from nodegauge_operator.reconcile.selecting import Selecting
 
 log = logging.getLogger("nodegauge.policy")
 
@@ -66,6 +67,7 @@ class PolicyStatus:
         self._cache = cache
         self._metrics = metrics
         self._installation = installation
+        self._selecting = Selecting(cache)
         self._clock = clock
         self._jitter = jitter
         self._budget = gate_budget
@@ -184,7 +186,7 @@ class PolicyStatus:
         """The conditions of one policy, with the time at which each status last changed."""
         before = conditions_by_type(self._cache.policy_status.get(name, {}))
         states: dict[str, State | None] = {
-            READY: _ready(self._cache, self._budget, name, foreign=self._foreign(name))
+            READY: _ready(self._cache, self._budget, self._selecting, name, foreign=self._foreign(name))
         }
         if name in self._cache.policies:
             states[WITHIN_BUDGET] = _within_budget(self._cache, self._budget, name)
@@ -260,7 +262,9 @@ def _since(before: Condition, status: str, now: float) -> str:
     return str(at or stamp(now))
 
 
-def _ready(cache: Cache, budget: GateBudget, name: str, *, foreign: dict[str, int]) -> State:
+def _ready(
+    cache: Cache, budget: GateBudget, selecting: Selecting, name: str, *, foreign: dict[str, int]
+) -> State:
     policy, error = cache.policies.get(name), cache.policy_errors.get(name)
     if error is not None:
         kept = (
@@ -292,7 +296,7 @@ def _ready(cache: Cache, budget: GateBudget, name: str, *, foreign: dict[str, in
         return "True", PolicyReason.PAUSED, message
     if selected:
         return "True", PolicyReason.ACTIVE, f"in force on {selected} nodes"
-    if policy and any(policy.spec.node_selector.matches(node.labels) for node in cache.nodes.values()):
+    if policy and selecting.has_node(policy):
         return "True", PolicyReason.OVERRIDDEN, "every node it selects follows another policy"
     return "True", PolicyReason.NO_NODES, "spec.nodeSelector selects no node"
 
