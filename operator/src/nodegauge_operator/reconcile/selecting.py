@@ -1,6 +1,6 @@
 """Which policies select any node at all, whether or not the node follows them.
 
-Comparing 2,000 policies with 200 nodes took most of each look at the statuses, every second: now only nodes that
+Comparing 2,000 policies with 200 nodes took most of each look at the statuses, every second.  Only nodes that
 changed are compared.
 """
 
