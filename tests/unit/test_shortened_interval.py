@@ -84,6 +84,21 @@ def test_a_bandwidth_outlives_the_edit() -> None:
     assert {key for key in before if "busbw" in key} <= labels(edited)
 
 
+def test_a_lowered_number_of_bad_runs_taints_with_the_next_of_them_only() -> None:
+    """One bad run was too few; the edit that makes it enough sets no taint, and neither does a good run."""
+    strict = make_policy().of({"hysteresis": {"enterRuns": 1}})
+    refused = read(made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4))
+    report = make_report().after(refused, node=NODE)
+    assert [gate.bad for gate in report.status.gates] == [1]
+    edited = report.seen(node=NODE, policy=strict, at=NOW + MINUTE)
+    assert edited.status.desired.taints == []
+    assert (
+        edited.after(read(made.h100()), node=NODE, policy=strict, at=NOW + HOUR).status.desired.taints == []
+    )
+    again = edited.after(refused, node=NODE, policy=strict, at=NOW + HOUR)
+    assert [taint.value for taint in again.status.desired.taints] == ["p2p"]
+
+
 def test_a_longer_interval_counts_at_once() -> None:
     """A longer one needs no run: it takes nothing away."""
     quick = make_policy().of(SHORTER["interval"])

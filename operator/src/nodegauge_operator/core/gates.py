@@ -139,7 +139,7 @@ def current(
         fresh = PROBES[code] not in stale
         free = reserved or (slot and (Probe.HEALTH not in stale or code in UNREAD))
         status = status and hysteresis.aged(
-            status, rule=GateRule(gate=gate, policy=numbers), now=now, fresh=fresh
+            status, rule=GateRule(gate=gate, policy=numbers), now=now, fresh=fresh, by_run=False
         )
         if status is not None:
             after.append(_with_slot(status, needed=_sets_taint(gate, policy), slot=free, now=now))

@@ -74,15 +74,18 @@ def answered(
     return replace(gate, readable_since=_one_more(gate.readable_since))
 
 
-def aged(gate: GateStatus, *, rule: GateRule, now: float, fresh: bool = True) -> GateStatus | None:
+def aged(
+    gate: GateStatus, *, rule: GateRule, now: float, fresh: bool = True, by_run: bool = True
+) -> GateStatus | None:
     """The gate at `now`, epoch seconds; None once nothing about it is worth keeping.
 
     Time alone opens a gate only if the node was read lately (`fresh`): missing data never changes a verdict.
+    Only a run enters one (`by_run`): a policy that needs fewer bad runs since then taints no node by itself.
     """
     gate = repaired(gate, now=now)
     match gate.state:
         case GateState.WATCHING:
-            if gate.bad >= rule.enter_runs:
+            if by_run and gate.bad >= rule.enter_runs:
                 return _entered(gate, rule=rule, now=now)
         case GateState.PROBATION:
             if gate.bad:
