@@ -75,6 +75,7 @@ WRITES = {
     ("operator", "nodegauge.dev", "gpuvalidationpolicies/status"): {"patch"},
     ("operator", "nodegauge.dev", "nodereports"): {"create", "delete"},
     ("operator", "nodegauge.dev", "nodereports/status"): {"patch"},
+    ("operator", "nodegauge.dev", "nodeevidences"): {"create", "patch"},
     ("operator", "", "events"): {"create"},
     ("operator", "coordination.k8s.io", "leases"): {"create", "patch"},
     ("policy-writer", "nodegauge.dev", "gpuvalidationpolicies"): {"create", "patch"},
@@ -84,6 +85,7 @@ WRITES = {
     ("cleanup", "apps", "deployments/scale"): {"patch"},
     ("cleanup", "coordination.k8s.io", "leases"): {"delete"},
     ("cleanup", "nodegauge.dev", "nodereports"): {"delete"},
+    ("cleanup", "nodegauge.dev", "nodeevidences"): {"delete"},
     ("cleanup", "nodegauge.dev", "gpuvalidationpolicies"): {"delete"},
 }
 """Everything that may be written: component, group, resource, verbs.  A new line needs a reason in review."""

@@ -26,9 +26,10 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
-COLLECTIONS = (NODES, PODS, EVENTS, POLICIES, REPORTS, LEASES)
+EVIDENCE = f"/apis/{names.API_VERSION}/{names.EVIDENCE_PLURAL}"
+COLLECTIONS = (NODES, PODS, EVENTS, POLICIES, REPORTS, EVIDENCE, LEASES)
 EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
-CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL}
+CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL, EVIDENCE: names.EVIDENCE_PLURAL}
 
 
 class ApiError(Exception):
@@ -194,6 +195,9 @@ class FakeApiServer:
 
     def _remove(self, path: str, name: str) -> None:
         body = self.objects[path].pop(name)
+        evidence = self.objects[EVIDENCE].get(name) if path == REPORTS else None
+        if evidence and evidence["metadata"]["ownerReferences"][0]["uid"] == body["metadata"]["uid"]:
+            del self.objects[EVIDENCE][name]
         self._version += 1
         body = copied(body)
         body["metadata"]["resourceVersion"] = str(self._version)

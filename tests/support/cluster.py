@@ -14,7 +14,7 @@ from nodegauge_contract import NcclResult, Result
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.model import pod_view
-from support.api_server import EVENTS, NODES, PODS, POLICIES, REPORTS, Body, FakeApiServer, copied
+from support.api_server import EVENTS, EVIDENCE, NODES, PODS, POLICIES, REPORTS, Body, FakeApiServer, copied
 from support.objects import NOW, addressed
 
 
@@ -141,6 +141,7 @@ class FakeCluster(FakeApiServer):
                 (b["involvedObject"]["name"], b["reason"], b["message"]) for b in objects[EVENTS].values()
             ),
             "pods": sorted(objects[PODS]),
+            "evidence": {n: b["probes"] for n, b in objects[EVIDENCE].items()},
         }
 
 

@@ -246,7 +246,8 @@ class AReport(Report, frozen=True, kw_only=True):
 
 
 def make_snapshot(**known: Any) -> Snapshot:
-    """A node of the default policy, not measured yet, with a slot for a health run; `known` replaces that."""
+    """A node of the default policy, not measured yet, with a slot for a health run, and the evidence of ended
+    runs written; `known` replaces that."""
     start: dict[str, Any] = {
         "node": make_node(),
         "policy": make_policy(),
@@ -254,6 +255,7 @@ def make_snapshot(**known: Any) -> Snapshot:
         "now": NOW,
         "granted": frozenset({names.PROBE_HEALTH}),
         "defaults": DEFAULTS,
+        "evidenced": next((pod.uid for pod in known.get("pods", ()) if pod.terminated), ""),
     }
     return Snapshot(**start | known)
 

@@ -21,18 +21,19 @@ from nodegauge_judge import Cause
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
+from nodegauge_operator.api.evidence import MAX_FINDINGS, MAX_MATRIX, NodeEvidence, ProbeEvidence
 from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
 from nodegauge_operator.core import desired_state, gates, report_size
-from nodegauge_operator.core.probes import health
 from nodegauge_operator.names import BudgetReason, PaceReason, PolicyReason
 from support.crds import CRDS, Schema, crd, differences, nodes_of, part, version
 
-POLICY, REPORT = "gpuvalidationpolicies", "nodereports"
+POLICY, REPORT, EVIDENCE = "gpuvalidationpolicies", "nodereports", "nodeevidences"
+PARTS = ((POLICY, "spec"), (POLICY, "status"), (REPORT, "spec"), (REPORT, "status"), (EVIDENCE, "probes"))
 
 ALL_NODES = [
     pytest.param(schema, id=f"{plural}:{path}")
-    for plural, name in ((POLICY, "spec"), (POLICY, "status"), (REPORT, "spec"), (REPORT, "status"))
+    for plural, name in PARTS
     for path, schema in nodes_of(part(plural, name), name)
 ]
 
@@ -69,6 +70,15 @@ def test_the_comparison_finds_differences(path: str, change: Schema, difference:
     schema.update(change)
     result = differences(spec, inspect.type_info(PolicySpec), "spec")
     assert any(line.startswith(difference) for line in result), result
+
+
+def test_the_evidence_is_what_the_operator_writes() -> None:
+    """Field by field, the CRD and its type agree."""
+    assert differences(part(EVIDENCE, "probes"), inspect.type_info(dict[str, ProbeEvidence]), "probes") == []
+    assert [field.encode_name for field in msgspec.structs.fields(NodeEvidence)] == ["probes"]
+    described = dict(nodes_of(part(EVIDENCE, "probes"), "probes"))
+    assert described["probes{}.findings"]["maxItems"] == MAX_FINDINGS
+    assert described["probes{}.matrix"]["maxLength"] == MAX_MATRIX
 
 
 def test_report_spec_is_what_the_operator_reads() -> None:
@@ -108,11 +118,11 @@ def test_only_evidence_has_free_fields() -> None:
     """Only the values of a finding's evidence have no fixed type, and they are scalars."""
     free = [
         path
-        for plural, name in ((POLICY, "spec"), (POLICY, "status"), (REPORT, "spec"), (REPORT, "status"))
+        for plural, name in PARTS
         for path, schema in nodes_of(part(plural, name), name)
         if "x-kubernetes-preserve-unknown-fields" in schema
     ]
-    assert free == ["status.probes[].findings[].evidence{}"]
+    assert free == ["status.probes[].findings[].evidence{}", "probes{}.findings[].evidence{}"]
 
 
 @pytest.mark.parametrize("plural", [POLICY, REPORT])
@@ -128,21 +138,25 @@ def test_rule_messages_name_the_field_and_the_fix(plural: str) -> None:
 
 @pytest.mark.parametrize(
     ("plural", "kind", "short"),
-    [(names.POLICY_PLURAL, names.POLICY_KIND, "gvp"), (names.REPORT_PLURAL, names.REPORT_KIND, "nr")],
+    [
+        (names.POLICY_PLURAL, names.POLICY_KIND, "gvp"),
+        (names.REPORT_PLURAL, names.REPORT_KIND, "nr"),
+        (names.EVIDENCE_PLURAL, names.EVIDENCE_KIND, "ne"),
+    ],
 )
 def test_names_are_those_of_the_operator(plural: str, kind: str, short: str) -> None:
     """Group, version, kind, plural and scope are those that the operator uses."""
     definition = crd(plural)
-    assert definition["metadata"]["name"] in names.CRD_NAMES
+    assert definition["metadata"]["name"] in (*names.CRD_NAMES, names.EVIDENCE_CRD)
     assert definition["spec"]["group"] == names.GROUP
     assert definition["spec"]["scope"] == "Cluster"
     assert version(plural)["name"] == names.VERSION
-    assert version(plural)["subresources"] == {"status": {}}
+    assert version(plural).get("subresources") == (None if plural == EVIDENCE else {"status": {}})
     spelled = definition["spec"]["names"]
     assert (spelled["kind"], spelled["plural"], spelled["shortNames"]) == (kind, plural, [short])
 
 
-@pytest.mark.parametrize("plural", [POLICY, REPORT])
+@pytest.mark.parametrize("plural", [POLICY, REPORT, EVIDENCE])
 def test_columns_show_fields_that_exist(plural: str) -> None:
     """Each printer column shows an existing field of the column's type."""
     properties = version(plural)["schema"]["openAPIV3Schema"]
@@ -151,7 +165,8 @@ def test_columns_show_fields_that_exist(plural: str) -> None:
             continue
         schema = properties
         for name in re.sub(r"\[(\?.*?\)|\*)\]", "[]", column["jsonPath"]).strip(".").split("."):
-            schema = schema["properties"][name.removesuffix("[]")]
+            values = schema.get("additionalProperties")
+            schema = values if values else schema["properties"][name.removesuffix("[]")]
             schema = schema["items"] if name.endswith("[]") else schema
         assert schema["type"] == column["type"].replace("date", "string"), column["name"]
 
@@ -161,7 +176,6 @@ def test_the_operator_s_limits_fit_the_crd() -> None:
     status = dict(nodes_of(part(REPORT, "status"), "status"))
     assert status["status.probes[].history"]["maxLength"] >= LIMIT
     assert status["status.probes[].findings"]["maxItems"] >= report_size.MAX_FINDINGS
-    assert status["status.matrix"]["maxLength"] >= health.MAX_MATRIX
     assert status["status.desired.message"]["maxLength"] >= desired_state.MAX_MESSAGE
     assert status["status.gpus.items"]["maxItems"] >= MAX_GPUS
     assert len(names.NODE_LABELS) < status["status.desired.labels"]["maxProperties"]

@@ -246,14 +246,23 @@ def test_any_number_of_deaths(story: Story, deaths: list[tuple[int, str]]) -> No
 
 
 def test_what_a_run_writes() -> None:
-    """Seven writes on a first run, three when nothing changed, and now and then one more for validated-at."""
+    """Eight writes on a first run, three when nothing changed, and now and then one more for validated-at."""
     cluster = FakeCluster()
     cluster.add_node()
     cluster.add_policy()
     operators = CrashingOperators(cluster, [])
     operators.calm()
     report, pod, status, gone = "POST nodereports", "POST pods", "PATCH nodereports/status", "DELETE pods"
-    first = [report, pod, status, "PATCH nodes", "PATCH nodes/status", "POST events", gone]
+    first = [
+        report,
+        pod,
+        "POST nodeevidences",
+        status,
+        "PATCH nodes",
+        "PATCH nodes/status",
+        "POST events",
+        gone,
+    ]
     assert operators.operator.client.log == first
     for expected in ([pod, status, gone], [pod, status, "PATCH nodes", gone], [pod, status, gone]):
         operators.operator.client.log.clear()

@@ -78,6 +78,7 @@ def test_a_taint_goes_up_in_the_patch_of_the_labels_after_the_report() -> None:
     operator.measure("gpu-lost=b")
     assert operator.writes == [
         "POST pods",
+        "PATCH nodeevidences",
         "PATCH nodereports/status",
         "PATCH nodes",
         "PATCH nodes/status",

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import Repair, Result, Temperature
-from nodegauge_contract.matrix import render
-from nodegauge_judge import Finding, Severity, judge_health
+from nodegauge_judge import Finding, Severity
 from nodegauge_operator.api.report import Outcome, ReportStatus
 from nodegauge_operator.core import gates, report_size
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -24,8 +23,6 @@ from support.properties import tried
 
 NODE = make_node()
 MEMORY = "x" * 2000
-WIDE = "\n".join(" ".join(f"{'NV6':<7}" for _ in range(26)) for _ in range(26))
-"""As wide as the matrix of 16 GPUs and ten network cards."""
 
 
 def dgx2(codes: list[str]) -> Result:
@@ -42,14 +39,14 @@ def with_cards(result: Result, count: int) -> Result:
 
 
 def full(codes: list[str], *, memory: str = MEMORY) -> AReport:
-    """The report of it after three runs, its memory and its matrix as large as they get."""
+    """The report of it after three runs, its memory as large as it gets."""
     report = make_report()
     with listening():
         for n in range(3):
             end = RunEnd(outcome=Outcome.READ, reason="Read", result=dgx2(codes))
             report = report.after(end, node=NODE, at=NOW + n * INTERVAL)
     probe = replace(report.status.probes[0], history=memory)
-    status = replace(report.status, probes=[probe], matrix=WIDE + "\n\nLegend:\n" + "words " * 120)
+    status = replace(report.status, probes=[probe])
     return replace(report, status=status).seen(node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL)
 
 
@@ -68,19 +65,12 @@ def test_sixteen_gpus_and_many_bad_rows_fit(count: int) -> None:
         assert report.status.probes[0].findings
 
 
-def test_the_matrix_of_the_largest_machine_stays_while_it_is_healthy() -> None:
-    """Its legend goes, then its spaces: cell by cell it is what it was.
-
-    A DGX-2 of the testbed left a memory of 951 bytes.
-    """
-    matrix = full([], memory="x" * 1200).status.matrix
-    assert [line.split() for line in matrix.splitlines()] == [line.split() for line in WIDE.splitlines()]
-
-
 @pytest.mark.parametrize("hot", [False, True])
-def test_a_dgx2_keeps_its_matrix_from_the_document_to_the_report(hot: bool) -> None:
-    """Sixteen GPUs and ten cards with a past of three runs, and also with a fault: narrow, and whole."""
+def test_the_largest_machine_keeps_the_identity_of_its_gpus(hot: bool) -> None:
+    """Sixteen GPUs with UUID, address and serial number, ten cards, also with a fault on every GPU."""
     machine = with_cards(dgx2([]), 10)
+    gpus = [replace(gpu, serial=f"0323718{gpu.index:06d}") for gpu in machine.gpus]
+    machine = replace(machine, gpus=gpus)
     if hot:
         machine = made.every_gpu(machine, repair=Repair(action=1), temperature=Temperature(gpu=95))
     report = make_report()
@@ -89,15 +79,12 @@ def test_a_dgx2_keeps_its_matrix_from_the_document_to_the_report(hot: bool) -> N
         end = RunEnd(outcome=Outcome.READ, reason="Read", result=run)
         report = report.after(end, node=NODE, at=NOW + n * INTERVAL)
     worn = [replace(probe, history="x" * 951) for probe in report.status.probes]
-    status = replace(report.status, probes=worn, matrix=judge_health(machine).matrix)
-    status = (
-        replace(report, status=status).seen(node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL).status
-    )
+    report = replace(report, status=replace(report.status, probes=worn))
+    status = report.seen(node=NODE, policy=make_policy(), at=NOW + 3 * INTERVAL).status
     assert report_size.size(status) <= report_size.LIMIT
     assert bool(status.desired.taints) is hot
-    table = render(machine).partition("\n\n")[0]
-    assert [line.split() for line in status.matrix.splitlines()] == [
-        line.split() for line in table.splitlines()
+    assert [(gpu.uuid, gpu.serial, gpu.pci) for gpu in status.gpus.items] == [
+        (gpu.uuid, gpu.serial, gpu.pci) for gpu in gpus
     ]
 
 
@@ -106,7 +93,6 @@ def test_what_fits_is_left_alone() -> None:
     with listening():
         end = RunEnd(outcome=Outcome.READ, reason="Read", result=made.h100())
         report = make_report().after(end, node=NODE)
-    assert "Legend" in report.status.matrix
     assert report_size.fitted(report.status) == report.status
 
 
@@ -152,17 +138,15 @@ def test_an_empty_status_is_no_trouble() -> None:
 
 
 @pytest.mark.parametrize("gbps", [462.0, 21.0])
-def test_a_benchmarked_machine_with_many_cards_keeps_how_its_gpus_are_joined(gbps: float) -> None:
-    """Two memories and two lots of findings: affinities go first, then the cards, the GPUs' cells last."""
+def test_a_measured_machine_with_many_cards_keeps_the_uuids_of_its_gpus(gbps: float) -> None:
+    """Two memories and two lots of findings."""
     machine = with_cards(made.every_gpu(made.h100(), pcie=nccl.GEN5, compute_capability="9.0"), 10)
     report = nccl_node().healthy(result=machine, at=NOW + 1)
     for n in range(3):
         report = report.measured(nccl.h100(gbps, ring=gbps * 0.8), at=NOW + 10 + n)
     status = report.status
     assert report_size.size(status) <= report_size.LIMIT
-    assert [line.split()[1:9] for line in status.matrix.splitlines()[1:9]] == [
-        ["X" if i == j else "NV18" for j in range(8)] for i in range(8)
-    ]
+    assert [gpu.uuid for gpu in status.gpus.items] == [made.uuid(n) for n in range(8)]
     assert status.probe("nccl").history
     assert status.bandwidth.all_reduce == int(gbps)
     again = replace(report, status=status).seen(
@@ -172,7 +156,7 @@ def test_a_benchmarked_machine_with_many_cards_keeps_how_its_gpus_are_joined(gbp
 
 
 @pytest.mark.parametrize("memory", range(200, 2049, 132))
-def test_what_took_a_label_away_outlasts_the_matrix_and_the_list_of_gpus(memory: int) -> None:
+def test_what_took_a_label_away_outlasts_the_list_of_gpus(memory: int) -> None:
     """Eight GPUs, many cards, links up in name alone, and memories of any size."""
     report = nccl_node().healthy(result=with_cards(made.h100(), 14), at=NOW + 1)
     report = report.measured(nccl.h100(21.0, gather=16.0, ring=20.0), at=NOW + 10)
@@ -180,10 +164,10 @@ def test_what_took_a_label_away_outlasts_the_matrix_and_the_list_of_gpus(memory:
         replace(report.status.probe("health"), history="x" * memory),
         replace(report.status.probe("nccl"), history="x" * 2048),
     ]
-    fitted = report_size.fitted(replace(report.status, probes=probes, matrix=WIDE))
+    fitted = report_size.fitted(replace(report.status, probes=probes))
     assert report_size.size(fitted) <= report_size.LIMIT
     kept = [finding.code for finding in fitted.probe("nccl").findings]
-    assert "interconnect-contradicted" in kept or not (fitted.matrix or fitted.gpus.items)
+    assert "interconnect-contradicted" in kept or not fitted.gpus.items
 
 
 def test_the_largest_machine_fits_with_its_nccl_run() -> None:

@@ -16,7 +16,10 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 POLICY_KIND, POLICY_PLURAL = "GPUValidationPolicy", "gpuvalidationpolicies"
 REPORT_KIND, REPORT_PLURAL = "NodeReport", "nodereports"
+EVIDENCE_KIND, EVIDENCE_PLURAL = "NodeEvidence", "nodeevidences"
 CRD_NAMES = (f"{POLICY_PLURAL}.{GROUP}", f"{REPORT_PLURAL}.{GROUP}")
+"""Without these the operator cannot work; it works without NodeEvidence."""
+EVIDENCE_CRD = f"{EVIDENCE_PLURAL}.{GROUP}"
 
 FIELD_MANAGER = "nodegauge"
 """Field manager of all our writes: managedFields then show which labels are ours."""

@@ -189,7 +189,7 @@ def _rail_hit(
 
 def _alarm(sensor: Sensor, severity: Severity, *, whose: str) -> Observation:
     value = number(sensor.value)
-    reading = "" if value is None else _with_unit(sensor, value)
+    reading = "" if value is None else with_unit(sensor, value)
     evidence: dict[str, Scalar] = {"alarm": 1, "reading": reading} if reading else {"alarm": 1}
     return Observation(
         severity=severity,
@@ -228,7 +228,7 @@ def _full_location(sensor: Sensor) -> str:
     return f"{_short_location(sensor)} ({clip(label)})" if label else _short_location(sensor)
 
 
-def _with_unit(sensor: Sensor, value: float) -> str:
+def with_unit(sensor: Sensor, value: float) -> str:
     """A value of the sensor with its unit: `11.52 V`."""
     for prefix, scale, digits, unit in _UNITS:
         if sensor.name.startswith(prefix):

@@ -55,8 +55,8 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: end of the first of
     the runs that failed in a row (not merely were skipped); `ageLimitSeconds`: how long the last run's policy
     lets a reading age; `streak`: runs in a row with this verdict, `since` its first; `history`: the judge's,
-    for its next run; `image`: of `pull`, the last asked for; `request`: the last `requestedAt` answered.
-    """
+    for its next run; `image`: of `pull`, the last asked for; `request`: the last `requestedAt` answered;
+    `evidenceDigest`: of what the NodeEvidence holds of this probe, written at `evidenceAt`."""
 
     name: str
     last_run: Run | None = None
@@ -73,13 +73,13 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     image: str = ""
     boot_id: str = msgspec.field(default="", name="bootID")
     request: str = ""
+    evidence_digest: str = ""
+    evidence_at: str = ""
 
 
 class InterconnectStatus(Struct, frozen=True, rename="camel", kw_only=True):
-    """The interconnect as judged: `class` nvlink, nvlink-pairs, pcie, or empty with the reason why not.
-
-    `reported`: what NVML reports where bandwidth contradicts it; `class` is then empty, reason Contradicted.
-    """
+    """The interconnect as judged: `class` nvlink, nvlink-pairs, pcie, or empty with the reason why not;
+    `reported`: what NVML reports where bandwidth contradicts it (reason Contradicted)."""
 
     klass: str = msgspec.field(default="", name="class")
     nvlink_gbps: int | None = None
@@ -132,7 +132,7 @@ class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
 
 
 class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
-    """The GPUs in brief; `missing`: GPUs that earlier runs read and the last one did not."""
+    """The GPUs in brief; `missing`: those that earlier runs read and the last one did not."""
 
     count: int = 0
     product: str = ""
@@ -146,9 +146,10 @@ class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
     def serial_of(self, subject: str) -> str:
         """The serial number of the one GPU that a finding's subject names; empty for none or several."""
-        named = [gpu for gpu in self.known() if f"GPU {gpu.index} ({gpu.pci})" in subject]
-        named = named or [gpu for gpu in self.known() if len(subject) > 4 and gpu.uuid.startswith(subject)]
-        return named[0].serial if len(named) == 1 else ""
+        gpus = [
+            g for g in self.known() if f"GPU {g.index} ({g.pci})" in subject or g.uuid.startswith(subject)
+        ]
+        return gpus[0].serial if subject and len(gpus) == 1 else ""
 
 
 class GateState(OpenEnum):
@@ -205,8 +206,7 @@ class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
     """What the node should carry, and why: reserved here before it is written there.
 
     `condition`: status of GPUValidated ("True", "False", "Unknown" or "" for none); `conflicts`: label keys
-    that belong to someone else and were left alone; `refusal`: what the API server said when it
-    refused to let us write what stands here.
+    of other owners, left alone; `refusal`: why the API server refused to let us write what stands here.
     """
 
     labels: dict[str, str] = {}
@@ -233,8 +233,9 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
     `verdict`: of all probes and gates (`core.verdict`); `rawVerdict`: the worst that the last runs said;
     `gates`: findings that are being confirmed, are gated, or are recovering; `throttleJudgedAt`: the last run
-    that showed, under load, that nothing throttles; `psu`: as last read; `passedAt`: the first pass or warn;
-    `installation`: namespace and release of the operator that writes it; empty for anybody's.
+    that showed, under load, that nothing throttles; `passedAt`: the first pass or warn; `installation`:
+    namespace and release of the operator that writes it, empty for anybody's; `evidence`: the command that
+    shows the NodeEvidence, once there is one.
     """
 
     policy: str = ""
@@ -244,7 +245,6 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     interconnect: InterconnectStatus = InterconnectStatus()
     bandwidth: BandwidthStatus = BandwidthStatus()
     gpus: GpusStatus = GpusStatus()
-    matrix: str = ""
     probes: list[ProbeStatus] = []
     gates: list[GateStatus] = []
     throttle_judged_at: str = ""
@@ -254,6 +254,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     change: Change | None = None
     clock: ClockStatus = ClockStatus()
     raw_verdict: Verdict = Verdict.UNKNOWN
+    evidence: str = ""
 
     def probe(self, name: str) -> ProbeStatus:
         """The status of one probe; an empty one when it never ran."""
@@ -277,7 +278,7 @@ class Report(Struct, frozen=True, kw_only=True):
     uid: str
     resource_version: str
     node_uid: str
-    """UID of the owning node; another UID than the node's makes the report count as absent."""
+    """UID of the owning node; with another one than the node's the report counts as absent."""
     requested_at: str = ""
     status: ReportStatus = ReportStatus()
     unreadable: dict[str, Any] | None = None
@@ -318,6 +319,5 @@ def unstamp(text: str) -> float:
 
 
 def whole(text: str) -> int | None:
-    """The whole number that a text of digits is; None for any other text (int() raises on "²" and on 5,000
-    digits, which people and pods may well write)."""
+    """The whole number in a text of digits; None for any other (int() raises on "²" and on 5,000 digits)."""
     return int(text) if len(text) <= 19 and text.isascii() and text.isdigit() else None

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.report import Change, Report, ReportStatus
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
 
@@ -27,6 +28,15 @@ class PatchReport(Struct, frozen=True):
 
     report: Report
     status: ReportStatus
+
+
+class WriteEvidence(Struct, frozen=True):
+    """Write the evidence of one run, under `key`; `run` is the UID of its pod."""
+
+    report: Report
+    run: str
+    key: str
+    evidence: ProbeEvidence
 
 
 class PatchNode(Struct, frozen=True):
@@ -80,6 +90,7 @@ class RefreshReport(Struct, frozen=True):
 Step = (
     CreateReport
     | DeleteReport
+    | WriteEvidence
     | PatchReport
     | PatchNode
     | SetCondition

@@ -60,10 +60,10 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
     gated already.  `peers`: what nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which
     they work.  `last_peer_read`: when another node of the policy was last read, epoch seconds, 0.0
-    for never.  `posted`: run and reason of the last
-    event that this process posted.  `fresh`: the report was read again for this very question.  `since`:
-    since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes that the
-    API server has just refused, with its message; they are tried later and do not block other writes.
+    for never.  `posted`: run and reason of the last event that this process posted; `evidenced`: the pod UID
+    of the last run whose evidence it wrote.  `fresh`: the report was read again for this very question.
+    `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes
+    that the API server has just refused, with its message; they are tried later and do not block others.
     """
 
     node: NodeView | None
@@ -77,6 +77,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     last_peer_read: Callable[[], float] = float
     gate_slot: bool = False
     posted: tuple[str, str] = ("", "")
+    evidenced: str = ""
     fresh: bool = False
     since: float = 0.0
     declined: dict[type, str] = {}

@@ -6,7 +6,8 @@ state and asks again.  A process that was killed between two writes asks the sam
 and goes on where it was: there is no other state.  The order:
 
 1. create the pod (its name is made of node UID, probe and run number: AlreadyExists means adopt);
-2. patch the report's status: the run, judged once;
+2. write the node's evidence if a run brought something new, then patch the report's status: the run, judged
+   once;
 3. patch the node if it differs;
 4. condition, then event;
 5. delete the pod.
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from nodegauge_judge import Probe
 from nodegauge_operator.api.policy import Limits, Mode, seconds
 from nodegauge_operator.api.report import NEVER, Change, Outcome, Report, Run, stamp, unstamp
-from nodegauge_operator.core import desired_state, gates, pod_outcome
+from nodegauge_operator.core import desired_state, evidence, gates, pod_outcome
 from nodegauge_operator.core.actions import (
     CreatePod,
     CreateReport,
@@ -32,15 +33,16 @@ from nodegauge_operator.core.actions import (
     RefreshReport,
     SetCondition,
     Step,
+    WriteEvidence,
 )
 from nodegauge_operator.core.context import NO_REPORT, Context, Snapshot
 from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, delete_next, release, remove_from_node
 from nodegauge_operator.core.model import ConditionView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.core.report_update import status_after
+from nodegauge_operator.core.report_update import after_run, status_after
 
 MAX_REFUSAL = 500
 EVENT_REPEAT_SECONDS = 600.0
@@ -135,9 +137,21 @@ def _judge_ended_run(context: Context) -> Step | None:
         ended = EndedRun(run=run, end=end, request=pod.request, image=pod.image)
         # judged on the node as it was when the run was planned
         node_then = replace(context.node, boot_id=pod.boot_id or context.node.boot_id)
-        status = status_after(replace(context, node=node_then), kind, ended)
-        return PatchReport(context.report, desired_state.next_status(context.after(status)))
+        return _record(context, pod, after_run(replace(context, node=node_then), kind, ended))
     return None
+
+
+def _record(context: Context, pod: PodView, after: AfterRun) -> Step:
+    """The run's evidence while its pod still holds the result, then the report.
+
+    Evidence that cannot be written now does not hold up the report: the next run writes it.
+    """
+    status, gathered = after.status, after.evidence
+    if gathered is not None and pod.uid == context.evidenced:
+        status = evidence.noted(status, pod.probe, gathered, node=context.node.name, now=context.now)
+    elif gathered is not None and evidence.is_due(context, pod.probe, gathered):
+        return WriteEvidence(context.report, pod.uid, evidence.key(pod.probe, gathered), gathered)
+    return PatchReport(context.report, desired_state.next_status(context.after(status)))
 
 
 def _update_report(context: Context) -> Step | None:

@@ -1,9 +1,8 @@
 """Keeps a report's status under 8 KiB: cuts what is repeated or least needed first.
 
-The largest machines (16 GPUs, ten network cards) need most of it for their matrix and their history; with
-many gates entered at once something has to go.  The limit is chosen by this project: 5,000 reports are then
-40 MB of JSON.  Nothing that decides is ever cut: verdict, the gates' states and times, what the node should
-carry, the judge's history.
+With many gates entered at once on a machine with 16 GPUs something has to go; the node's NodeEvidence has
+all of it.  The limit is chosen by this project: 5,000 reports are then 40 MB of JSON.  Nothing that decides
+is ever cut: verdict, the gates' states and times, what the node should carry, the judge's history.
 """
 
 from __future__ import annotations
@@ -91,16 +90,6 @@ def _findings(most: int) -> Callable[[ReportStatus], ReportStatus]:
     return step
 
 
-def _without_legend(status: ReportStatus) -> ReportStatus:
-    return replace(status, matrix=status.matrix.partition("\n\n")[0])
-
-
-def _narrow(status: ReportStatus) -> ReportStatus:
-    """One space between the matrix's cells."""
-    lines = [" ".join(line.split()) for line in status.matrix.splitlines()]
-    return replace(status, matrix="\n".join(lines))
-
-
 def _named_once(status: ReportStatus) -> ReportStatus:
     """Drop a GPU's name if it is the name of all of them."""
     gpus = status.gpus
@@ -126,21 +115,6 @@ def _without_bands(status: ReportStatus) -> ReportStatus:
     return replace(status, gpus=replace(status.gpus, items=items))
 
 
-def _gpus_alone(status: ReportStatus) -> ReportStatus:
-    """The matrix of the GPUs only: drop network cards and affinities."""
-    lines = [line.split() for line in status.matrix.splitlines()]
-    names = lines[0] if lines else []
-    gpus = sum(1 for name in names if name.startswith("GPU") and name[3:].isdigit())
-    if not gpus:
-        return status
-    kept = [names[:gpus], *(line[: gpus + 1] for line in lines[1 : gpus + 1])]
-    return replace(status, matrix="\n".join(" ".join(line) for line in kept))
-
-
-def _without_matrix(status: ReportStatus) -> ReportStatus:
-    return replace(status, matrix="")
-
-
 def _briefly(most: int) -> Callable[[ReportStatus], ReportStatus]:
     """Findings without their numbers, which their messages name too."""
 
@@ -164,9 +138,7 @@ def _without_gpus(status: ReportStatus) -> ReportStatus:
 
 STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _evidence(120),
-    _without_legend,
     _named_once,
-    _narrow,
     _without_bands,
     _named_by_subject,
     _evidence(40),
@@ -176,8 +148,6 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _briefly(250),
     _findings(1024),
     _evidence(0),
-    _gpus_alone,
-    _without_matrix,
     _briefly(160),
     _without_gpus,
     _findings(512),

@@ -17,7 +17,7 @@ from nodegauge_judge import Finding, Probe, Verdict
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, stamp
 from nodegauge_operator.core import events
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
 from nodegauge_operator.core.report_size import cut, worst
 
 MAX_FINDINGS_BYTES = 4096
@@ -37,11 +37,17 @@ class Reading(Struct, frozen=True, kw_only=True):
     history: str = ""
 
 
-def status_after(context: Context, kind: ProbeKind, ended: EndedRun) -> ReportStatus:
-    """The status after a run of this kind ended, with the change that deserves an event, if there is one."""
+def after_run(context: Context, kind: ProbeKind, ended: EndedRun) -> AfterRun:
+    """What follows from a run of this kind, with the change that deserves an event, if there is one."""
     after = kind.after_run(context, ended)
-    change = events.of_run(context.status, after, kind=kind)
-    return replace(after, policy=context.policy.name, change=change or context.status.change)
+    change = events.of_run(context.status, after.status, kind=kind)
+    change = change or context.status.change
+    return replace(after, status=replace(after.status, policy=context.policy.name, change=change))
+
+
+def status_after(context: Context, kind: ProbeKind, ended: EndedRun) -> ReportStatus:
+    """The status alone."""
+    return after_run(context, kind, ended).status
 
 
 def unread(
@@ -51,7 +57,7 @@ def unread(
 
     `findings`: what can be said before the first reading.
     """
-    before, run = context.status.probe(name), _finished(context, ended)
+    before, run = context.status.probe(name), finished(context, ended)
     shown = findings if findings is not None and not before.read_at else None
     return replace(
         before,
@@ -66,7 +72,7 @@ def unread(
 
 def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> ProbeStatus:
     """The probe's status after a readable run: it replaces all that was known."""
-    before, run = context.status.probe(name), _finished(context, ended)
+    before, run = context.status.probe(name), finished(context, ended)
     same = before.read_at != "" and before.verdict is reading.verdict
     return ProbeStatus(
         name=name,
@@ -81,6 +87,8 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
         history=reading.history,
         boot_id=run.boot_id,
         request=ended.request[:MAX_REQUEST],
+        evidence_digest=before.evidence_digest,
+        evidence_at=before.evidence_at,
     )
 
 
@@ -94,6 +102,7 @@ def graded_again(before: ProbeStatus, reading: Reading) -> ProbeStatus:
         findings=worst(reading.findings, MAX_FINDINGS_BYTES),
         streak=before.streak if same else 1,
         since=before.since if same else before.read_at,
+        evidence_digest="",  # the next run writes the evidence with this grading
     )
 
 
@@ -102,7 +111,7 @@ def _age_limit(context: Context, name: str) -> int:
     return ceil(context.policy.stale_seconds_of(name)) if name in {probe.value for probe in Probe} else 0
 
 
-def _finished(context: Context, ended: EndedRun) -> Run:
+def finished(context: Context, ended: EndedRun) -> Run:
     """The run as the report keeps it."""
     return replace(
         ended.run,

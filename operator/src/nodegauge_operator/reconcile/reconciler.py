@@ -33,6 +33,10 @@ log = logging.getLogger("nodegauge.node")
 MAX_STEPS = 24
 LATER_SECONDS = 60.0
 """When writes that the API server refused are tried again."""
+NO_EVIDENCE = (
+    "NodeEvidence cannot be written (%s). Everything else works; full findings, topology matrix and sensors "
+    "are not kept. Apply the CRD (kubectl apply -f crds/nodeevidences.yaml), and upgrade the chart for RBAC."
+)
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -47,8 +51,8 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
 
 class Reconciler:
-    """Reconciles nodes; its only state is the last event that this process posted for each node, since when a
-    node is outside its policy, and when the last gap ended."""
+    """Reconciles nodes; its only state is the last event and evidence that this process wrote for each node,
+    since when a node is outside its policy, and when the last gap ended."""
 
     def __init__(
         self,
@@ -76,6 +80,9 @@ class Reconciler:
         self._peers = Peers(cache)
         self._clock_peers = Peers(cache, clock_of)
         self._posted: dict[str, tuple[str, str]] = {}
+        self._evidenced: dict[str, str] = {}
+        self._evidence_from = 0.0
+        self._evidence_missing = False
         self._left_at: dict[str, float] = {}
         """When a node was first seen outside of every policy, monotonic: setting a clock ends no grace."""
         self._writer = Writer(
@@ -96,6 +103,8 @@ class Reconciler:
         judged = False
         fresh = False
         declined: dict[type, str] = {}
+        if self._clock() < self._evidence_from:
+            declined[actions.WriteEvidence] = "an earlier try failed"
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
                 await self._confirm(name)
@@ -110,8 +119,9 @@ class Reconciler:
                 again = isinstance(step, actions.PatchReport) and actions.PatchReport in declined
                 if again or not _may_wait(step, error):
                     raise
-                later = "node %s: %s; will try again later"
-                log.log(error.log_level, later, name, error, extra={"node": name})
+                if not self._hold_evidence(step, error):
+                    later = "node %s: %s; will try again later"
+                    log.log(error.log_level, later, name, error, extra={"node": name})
                 self._metrics.failures.labels(type(error).__name__).inc()
                 declined = declined | {type(step): str(error)}
                 continue
@@ -157,6 +167,7 @@ class Reconciler:
             last_peer_read=partial(self._last_read, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
             posted=self._posted.get(name, ("", "")),
+            evidenced=self._evidenced.get(name, ""),
             fresh=fresh,
             since=self.gaps.over_at(policy, node),
             declined=declined,
@@ -199,17 +210,34 @@ class Reconciler:
         if snapshot.node is None:
             self._cache.reports.pop(name, None)  # the garbage collector removes it with its owner
             self._posted.pop(name, None)
+            self._evidenced.pop(name, None)
         wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot))
         waiting_since = planner.waiting_since(snapshot.context) if snapshot.context else {}
         return Reconciled(waiting_since=waiting_since, wake_at=wake_at)
 
     def _retry_at(self, name: str, snapshot: Snapshot) -> float:
         """When refused writes are tried again, or a node that left its policy is released."""
-        at = snapshot.now + LATER_SECONDS if snapshot.declined else NEVER
+        later = snapshot.declined.keys() - {actions.WriteEvidence}  # the next run writes that
+        at = snapshot.now + LATER_SECONDS if later else NEVER
         if name in self._left_at and snapshot.report is not None:
             left = self._left_at[name] + self._release_grace - self._monotonic()
             return min(at, snapshot.now + max(left, 1.0))
         return at
+
+    def _hold_evidence(self, step: actions.Step, error: KubeError) -> bool:
+        """After evidence could not be written, try none for a while: no run waits for a call that fails.
+
+        Whether that has been logged: a CRD or right that is missing is worth one line, not one for each node.
+        """
+        if not isinstance(step, actions.WriteEvidence) or isinstance(error, Refused):
+            return False
+        self._evidence_from = self._clock() + LATER_SECONDS
+        if not isinstance(error, NotFound | Forbidden):
+            return False
+        if not self._evidence_missing:
+            log.error(NO_EVIDENCE, error)
+        self._evidence_missing = True
+        return True
 
     def _note(self, name: str, step: actions.Step) -> bool:
         """Log what was written; whether a run was judged with it."""
@@ -217,6 +245,8 @@ class Reconciler:
         match step:
             case actions.PostEvent(_, change):
                 self._posted[name] = (change.run, change.reason)
+            case actions.WriteEvidence(_, run):
+                self._evidenced[name], self._evidence_missing = run, False
             case actions.PatchReport(report, status):
                 return self._note_runs(name, report, status)
             case actions.PatchNode() as patch:
@@ -259,11 +289,11 @@ class Reconciler:
 
 
 def _may_wait(step: actions.Step, error: KubeError) -> bool:
-    """Whether other writes may go on after this one failed: an event, or what a node should carry, can wait.
+    """Whether other writes may go on after this one failed: an event, evidence, or what a node should carry.
 
-    An event can wait for any error; a node only if the API server refused the write.
+    An event and evidence can wait for any error; a node only if the API server refused the write.
     """
-    if isinstance(step, actions.PostEvent):
+    if isinstance(step, actions.PostEvent | actions.WriteEvidence):
         return True
     if isinstance(step, actions.PatchReport):
         return isinstance(error, Refused)  # the run that it would record ends as unknown

@@ -15,7 +15,7 @@ from nodegauge_operator.core.budget import is_gated
 from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.kube import events, nodes, pods, reports
+from nodegauge_operator.kube import events, evidence, nodes, pods, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused, Unavailable
 from nodegauge_operator.metrics import Metrics
@@ -65,6 +65,8 @@ class Writer(Struct, kw_only=True):
             case actions.DeleteReport(report):
                 await reports.delete(self.client, report)
                 self.cache.drop_report(report.name, report.uid)
+            case actions.WriteEvidence(report, _, key, gathered):
+                await evidence.write(self.client, report, key, gathered)
             case actions.PatchReport(report, status):
                 await self._patch_report(report, status)
             case actions.PatchNode(node, labels, taints):

@@ -21,12 +21,13 @@ from nodegauge_operator.api.report import (
     Outcome,
     ReportStatus,
 )
-from nodegauge_operator.core import gates, report_update, unreadable
+from nodegauge_operator.core import evidence, gates, report_update, unreadable
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import (
     AT_ONCE,
+    AfterRun,
     EndedRun,
     Pool,
     ProbeKind,
@@ -42,7 +43,6 @@ from nodegauge_operator.core.report_update import Reading
 RETRY_SECONDS = 30.0
 MAX_GPUS = 16
 """GPUs listed one by one: no machine has more, and a report stays a few KiB; the count covers the rest."""
-MAX_MATRIX = 8192
 REQUESTS = {"cpu": "10m", "memory": "32Mi"}
 LIMITS = {"cpu": "1", "memory": "256Mi"}
 DEADLINE_SHARE = 0.8
@@ -104,12 +104,12 @@ class HealthKind(ProbeKind):
         }
         return {"containers": [body]}
 
-    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
-        status, node = context.status, context.node
-        if ended.end.result is None:
-            return _after_failure(context, ended)
+    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+        node, result = context.node, ended.end.result
+        if result is None:
+            return AfterRun(status=_after_failure(context, ended))
         judgement = judge_health(
-            ended.end.result,
+            result,
             thresholds=context.policy.spec.thresholds,
             history=History.decode(status.probe(self.name).history),
             node=NodeFacts.of(
@@ -122,9 +122,20 @@ class HealthKind(ProbeKind):
             known=status.gpus.known(),
         )
         if judgement.readable:
-            return _after_reading(context, ended, judgement)
-        end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
-        return _after_failure(context, replace(ended, end=end), findings=judgement.findings)
+            after = _after_reading(context, ended, judgement)
+        else:
+            end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
+            after = _after_failure(context, replace(ended, end=end), findings=judgement.findings)
+        gathered = evidence.of_run(
+            result,
+            run=report_update.finished(context, ended),
+            policy=context.policy.name,
+            verdict=judgement.verdict,
+            summary=judgement.summary,
+            findings=judgement.locations,
+            missing=after.gpus.missing if judgement.readable else (),
+        )
+        return AfterRun(status=after, evidence=gathered)
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         if not before.probe(self.name).read_at:
@@ -174,7 +185,6 @@ def _after_reading(context: Context, ended: EndedRun, judgement: Judgement) -> R
             items=list(judgement.gpus[:MAX_GPUS]),
             missing=_missing(status.gpus, judgement)[:MAX_GPUS],
         ),
-        matrix=judgement.matrix[:MAX_MATRIX],
         gates=gates_after,
         throttle_judged_at=gates.throttle_judged_at(
             status.throttle_judged_at, gates_after, judgement=judgement, now=context.now

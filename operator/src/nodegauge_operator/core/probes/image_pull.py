@@ -15,7 +15,7 @@ from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import kind, nccl, nccl_pod
-from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
 from nodegauge_operator.core.report_update import Reading
 
 PULL_SECONDS = 1800.0
@@ -66,7 +66,7 @@ class PullKind(ProbeKind):
             return end
         return nccl.yielding(context.node) or _replaced(pod, image=context.nccl_image) or end
 
-    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
+    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
         status, image = context.status, ended.image
         problem = ended.end.result.problem if ended.end.result is not None else None
         if problem is not None:
@@ -74,10 +74,11 @@ class PullKind(ProbeKind):
             ended = replace(ended, end=RunEnd(outcome=Outcome.UNKNOWN, reason="ImageUnusable", message=text))
         if ended.end.outcome is not Outcome.READ:
             failed = report_update.unread(context, self.name, ended)
-            return replace(status, probes=status.with_probe(replace(failed, image=image or failed.image)))
+            failed = replace(failed, image=image or failed.image)
+            return AfterRun(status=replace(status, probes=status.with_probe(failed)))
         reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.")
         probe = replace(report_update.read(context, self.name, ended, reading), image=image)
-        return replace(status, probes=status.with_probe(probe))
+        return AfterRun(status=replace(status, probes=status.with_probe(probe)))
 
 
 def _replaced(pod: PodView, *, image: str) -> RunEnd | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.policy import Budget, Limits, Policy
 from nodegauge_operator.api.report import ProbeStatus, ReportStatus, Run, unstamp
 from nodegauge_operator.core import pod_outcome
@@ -37,6 +38,13 @@ class EndedRun(Struct, frozen=True, kw_only=True):
     end: RunEnd
     request: str = ""
     image: str = ""
+
+
+class AfterRun(Struct, frozen=True, kw_only=True):
+    """The report's status after a run, and the evidence behind it; None without a result."""
+
+    status: ReportStatus
+    evidence: ProbeEvidence | None = None
 
 
 class ProbeKind(ABC):
@@ -92,8 +100,8 @@ class ProbeKind(ABC):
         )
 
     @abstractmethod
-    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
-        """The status after a run ended; `context.node` is the node as it was when the run was planned."""
+    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+        """What follows from a run that ended; `context.node` is the node as it was when it was planned."""
 
     def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
         """What an event about a readable run adds to the summary."""

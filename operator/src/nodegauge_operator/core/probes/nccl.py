@@ -30,12 +30,12 @@ from nodegauge_operator.api.report import (
     ReportStatus,
     unstamp,
 )
-from nodegauge_operator.core import bandwidth, gates, nccl_eligibility, report_update
+from nodegauge_operator.core import bandwidth, evidence, gates, nccl_eligibility, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import kind, nccl_pod
-from nodegauge_operator.core.probes.kind import EndedRun, Pool, ProbeKind
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, Pool, ProbeKind
 from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.core.report_update import Reading
 
@@ -88,9 +88,25 @@ class NcclKind(ProbeKind):
             return end
         return yielding(context.node) or end
 
-    def after_run(self, context: Context, ended: EndedRun) -> ReportStatus:
+    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+        judgement, result = _judge(context, ended), ended.end.result
+        status = self._status_after(context, ended, judgement)
+        if judgement is None or result is None or judgement.verdict is Verdict.SKIPPED:
+            return AfterRun(status=status)
+        gathered = evidence.of_run(
+            result,
+            run=report_update.finished(context, ended),
+            policy=context.policy.name,
+            verdict=judgement.verdict,
+            summary=judgement.summary,
+            findings=judgement.locations,
+        )
+        return AfterRun(status=status, evidence=gathered)
+
+    def _status_after(
+        self, context: Context, ended: EndedRun, judgement: NcclJudgement | None
+    ) -> ReportStatus:
         status = context.status
-        judgement = _judge(context, ended)
         if judgement is not None and not judgement.readable:
             ended = replace(ended, end=_unreadable(judgement))
         if judgement is None or not judgement.readable:
