@@ -58,6 +58,7 @@ def add_marks(rig: ClusterUnderTest, node: str) -> None:
     rig.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [*conditions, ours]}})
     body = {"apiVersion": "nodegauge.dev/v1alpha1", "kind": "NodeReport", "metadata": {"name": node}}
     rig.api.create(f"{GROUP}/nodereports", body | {"spec": {}})
+    rig.api.create(f"{GROUP}/nodeevidences", body | {"kind": "NodeEvidence"})
 
 
 def add_probe(rig: ClusterUnderTest, node: str) -> None:

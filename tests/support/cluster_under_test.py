@@ -26,6 +26,7 @@ Object = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
+PER_NODE = ("nodereports", "nodeevidences")
 OURS = "nodegauge.dev/"
 VOLATILE = {"policy", "podUID", "podName", "startedAt", "finishedAt", "readAt", "since", "run", "at"} | {
     "enteredAt",
@@ -151,8 +152,15 @@ class ClusterUnderTest:
 
     def report(self, name: str) -> Object:
         """The node's report; empty where there is none."""
+        return self._found(f"{GROUP}/nodereports/{name}")
+
+    def evidence(self, name: str) -> Object:
+        """The node's evidence; empty where there is none."""
+        return self._found(f"{GROUP}/nodeevidences/{name}")
+
+    def _found(self, path: str) -> Object:
         try:
-            return self.api.get(f"{GROUP}/nodereports/{name}")
+            return self.api.get(path)
         except ApiError as error:
             if error.status == 404:
                 return {}
@@ -217,7 +225,7 @@ class ClusterUnderTest:
         """Delete what the test created."""
         paths = [f"{GROUP}/gpuvalidationpolicies/{name}" for name in self.policies]
         paths += [f"/api/v1/nodes/{name}" for name in self.nodes]
-        paths += [f"{GROUP}/nodereports/{name}" for name in self.nodes]
+        paths += [f"{GROUP}/{plural}/{name}" for name in self.nodes for plural in PER_NODE]
         for path in paths:
             with contextlib.suppress(ApiError):
                 self.api.delete(path)
@@ -248,7 +256,7 @@ def install_crds(api: Rest) -> None:
 def served(api: Rest) -> bool:
     """Whether both of our resources can be listed."""
     try:
-        for plural in ("gpuvalidationpolicies", "nodereports"):
+        for plural in ("gpuvalidationpolicies", *PER_NODE):
             api.get(f"{GROUP}/{plural}")
     except ApiError:
         return False

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.cluster
 OPERATOR = "nodegauge-operator"
 POINTS = {
     "1 create pod": ("POST", r"/api/v1/namespaces/[^/]+/pods$"),
+    "2 evidence": ("POST", r"/nodeevidences$"),
     "2 patch report": ("PATCH", r"/nodereports/[^/]+/status$"),
     "3 patch node": ("PATCH", r"/api/v1/nodes/[^/]+$"),
     "4 condition": ("PATCH", r"/api/v1/nodes/[^/]+/status$"),
@@ -57,6 +58,7 @@ def test_killed_at_every_write_and_started_again_ends_as_an_undisturbed_run(
     run = rig.last_run(node)
     assert run["number"] == 1
     assert ended == [run["podUID"]], "one pod, judged once"
+    assert rig.evidence(node)["probes"]["health"]["run"] == 1
 
 
 def test_a_calm_restart_writes_nothing(rig: Any, audit: Any) -> None:

@@ -26,6 +26,7 @@ RECORDED = {
 WRITES = {
     "create nodereports",
     "patch nodereports/status",
+    "create nodeevidences",
     "create pods",
     "delete pods",
     "patch nodes",
@@ -73,10 +74,14 @@ def test_the_report_says_what_was_found_and_what_is_held(cluster: Any, node: str
 
 
 @pytest.mark.parametrize("node", RECORDED)
-def test_the_matrix_in_the_report_is_the_recorded_one(cluster: Any, node: str) -> None:
+def test_the_matrix_in_the_evidence_is_the_recorded_one(cluster: Any, node: str) -> None:
     """Row by row, up to spacing, as nvidia-smi printed it on that machine."""
     recorded = (ROOT / "tests" / "fixtures" / RECORDED[node]).read_text()
-    assert rows(cluster.report(node)["status"]["matrix"]) == rows(recorded)
+    part = cluster.evidence(node)["probes"]["health"]
+    assert rows(part["matrix"]) == rows(recorded)
+    known = [(gpu["uuid"], gpu["pci"]) for gpu in cluster.report(node)["status"]["gpus"]["items"]]
+    assert [(gpu["uuid"], gpu["pci"]) for gpu in part["gpus"]] == known
+    assert cluster.report(node)["status"]["evidence"] == f"kubectl get nodeevidence {node} -o yaml"
 
 
 def rows(matrix: str) -> list[list[str]]:
@@ -113,7 +118,8 @@ def test_the_operator_asks_only_for_what_its_own_account_may_have(exercised: Any
 def test_the_account_writes_only_our_keys(exercised: Any) -> None:
     """Read from the API server's audit log: kinds of writes, and every key in a write to a node."""
     writes = exercised.account_writes()
-    assert {f"{w.verb} {w.resource}" for w in writes} - {"delete nodereports"} == WRITES
+    sometimes = {"delete nodereports", "patch nodeevidences"}
+    assert {f"{w.verb} {w.resource}" for w in writes} - sometimes == WRITES
     assert {w.namespace for w in writes if w.resource == "pods"} == {"nodegauge"}
     on_nodes = [w for w in writes if w.resource.split("/")[0] == "nodes"]
     for write in on_nodes:

@@ -62,8 +62,9 @@ def labels(session: Session) -> None:
     _compare(session)
     session.say("every node has the labels and taints that its hardware calls for:")
     show(session)
-    report = session.report("gpu-titan")
-    print(f"NodeReport gpu-titan: {report['summary']}\n\n{report['matrix'].rstrip()}\n", flush=True)
+    report, evidence = session.report("gpu-titan"), session.evidence("gpu-titan")
+    print(f"NodeReport gpu-titan: {report['summary']}\n", flush=True)
+    print(f"NodeEvidence gpu-titan:\n{evidence['probes']['health']['matrix']}\n", flush=True)
 
 
 def show(session: Session) -> None:
