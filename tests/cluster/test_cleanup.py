@@ -101,6 +101,7 @@ def test_all_goes_although_no_kubelet_answers(rig: ClusterUnderTest) -> None:
     assert done.stdout.count("without confirmation by") == 2
     assert rig.pods() == []
     assert (rig.ours(node), rig.condition(node), rig.report(node)) == ({}, {}, {})
+    assert rig.evidence(node) == {}
     assert rig.node(node)["spec"]["taints"] == [FOREIGN]
     deployment = rig.api.get(f"/apis/apps/v1/namespaces/{rig.namespace}/deployments/my-gauge")
     assert deployment["spec"]["replicas"] == 0

@@ -35,6 +35,9 @@ VOLATILE = {"policy", "podUID", "podName", "startedAt", "finishedAt", "readAt", 
     "goodAt",
     "throttleJudgedAt",
     "passedAt",
+    "evidenceAt",
+    "pod",
+    "bootID",
 }
 
 
@@ -189,11 +192,13 @@ class ClusterUnderTest:
 
     def state(self, name: str) -> Object:
         """Everything that must be equal with and without crashes."""
+        status = self.report(name).get("status", {})
         return {
             "labels": self.ours(name),
             "taints": self.taints(name),
             "condition": self.condition(name),
-            "report": _plain(self.report(name).get("status", {})),
+            "report": _plain(status) | {"evidence": bool(status.get("evidence"))},
+            "evidence": _plain(self.evidence(name).get("probes", {})),
             "events": sorted((e["reason"], e["note"]) for e in self.events(name)),
             "pods": len(self.pods()),
         }

@@ -102,7 +102,7 @@ def test_a_gated_node_that_stays_as_it_is_costs_three_writes_a_run(rig: Any, aud
 
 
 def test_a_run_that_changes_nothing_costs_three_writes(rig: Any, audit: Any) -> None:
-    """Create pod, report status, delete pod; the first run adds report, evidence, labels, condition and event."""
+    """Create pod, report status, delete pod; the first run adds report, evidence, labels and event."""
     node = rig.add_node()
     rig.add_policy()
     with rig.kubelet(), rig.operator():

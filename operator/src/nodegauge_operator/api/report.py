@@ -146,9 +146,8 @@ class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
     def serial_of(self, subject: str) -> str:
         """The serial number of the one GPU that a finding's subject names; empty for none or several."""
-        gpus = [
-            g for g in self.known() if f"GPU {g.index} ({g.pci})" in subject or g.uuid.startswith(subject)
-        ]
+        known = [(f"GPU {gpu.index} ({gpu.pci})" in subject, gpu) for gpu in self.known()]
+        gpus = [gpu for named, gpu in known if named or gpu.uuid.startswith(subject)]
         return gpus[0].serial if subject and len(gpus) == 1 else ""
 
 

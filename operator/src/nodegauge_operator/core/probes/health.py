@@ -105,7 +105,7 @@ class HealthKind(ProbeKind):
         return {"containers": [body]}
 
     def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
-        node, result = context.node, ended.end.result
+        status, node, result = context.status, context.node, ended.end.result
         if result is None:
             return AfterRun(status=_after_failure(context, ended))
         judgement = judge_health(
