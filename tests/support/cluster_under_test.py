@@ -155,13 +155,13 @@ class ClusterUnderTest:
 
     def report(self, name: str) -> Object:
         """The node's report; empty where there is none."""
-        return self._found(f"{GROUP}/nodereports/{name}")
+        return self._get_or_empty(f"{GROUP}/nodereports/{name}")
 
     def evidence(self, name: str) -> Object:
         """The node's evidence; empty where there is none."""
-        return self._found(f"{GROUP}/nodeevidences/{name}")
+        return self._get_or_empty(f"{GROUP}/nodeevidences/{name}")
 
-    def _found(self, path: str) -> Object:
+    def _get_or_empty(self, path: str) -> Object:
         try:
             return self.api.get(path)
         except ApiError as error:

@@ -65,7 +65,7 @@ def run(operator: SteppedOperator, result: Result | str, *, after: float = INTER
     return operator.client.log
 
 
-def held(operator: SteppedOperator, key: str = "health") -> Body:
+def part_of(operator: SteppedOperator, key: str = "health") -> Body:
     """One part of node-1's evidence."""
     return operator.cluster.objects[EVIDENCE]["node-1"]["probes"][key]
 
@@ -80,7 +80,7 @@ def test_a_healthy_machine_keeps_everything(operator: SteppedOperator) -> None:
     """Every GPU with its identity, every card, and the whole matrix; the report says where it is."""
     machine = h100()
     assert run(operator, machine).count("POST nodeevidences") == 1
-    part = held(operator)
+    part = part_of(operator)
     assert [(gpu["uuid"], gpu["serial"], gpu["pci"], gpu["nvlinks"]) for gpu in part["gpus"]] == [
         (made.uuid(n), serial(n), made.pci(n), 18) for n in range(8)
     ]
@@ -96,7 +96,7 @@ def test_the_most_broken_machine_keeps_everything(operator: SteppedOperator) -> 
     """Every location of every finding, with its whole message and the identity of its GPU."""
     machine = broken()
     run(operator, machine)
-    part = held(operator)
+    part = part_of(operator)
     expected = judge_health(machine).locations
     assert len(part["findings"]) == len(expected) > 2 * 16
     assert [finding["message"] for finding in part["findings"]] == [one.message for one in expected]
@@ -109,8 +109,8 @@ def test_the_most_broken_machine_keeps_everything(operator: SteppedOperator) -> 
 def test_a_person_can_read_it(operator: SteppedOperator) -> None:
     """YAML shows the matrix line by line: no tabs, and no blanks at the ends of lines."""
     run(operator, h100())
-    text = yaml.safe_dump(held(operator), default_style=None)
-    matrix = held(operator)["matrix"]
+    text = yaml.safe_dump(part_of(operator), default_style=None)
+    matrix = part_of(operator)["matrix"]
     assert "\t" not in matrix
     assert all(line == line.rstrip() for line in matrix.splitlines())
     assert "serial: '1654922000003'" in text
@@ -121,10 +121,10 @@ def test_a_run_that_finds_the_same_writes_no_evidence(operator: SteppedOperator)
     run(operator, h100())
     run(operator, made.later(h100(), seconds=900))
     warmer = made.every_gpu(made.later(h100(), seconds=1800), temperature=Temperature(gpu=33, gpu_max=85))
-    before = dict(held(operator))
+    before = dict(part_of(operator))
     assert "nodeevidences" not in " ".join(run(operator, warmer))
     assert "nodeevidences" not in " ".join(run(operator, made.later(h100(), seconds=2700)))
-    assert held(operator) == before
+    assert part_of(operator) == before
 
 
 @pytest.mark.parametrize(
@@ -150,15 +150,15 @@ def test_it_is_written_again_after_a_day(operator: SteppedOperator) -> None:
     run(operator, h100())
     operator.cluster.remove(EVIDENCE, "node-1")
     assert "POST nodeevidences" in run(operator, h100(), after=DAY)
-    assert held(operator)["run"] == 2
+    assert part_of(operator)["run"] == 2
 
 
 def test_an_unreadable_run_stands_beside_the_last_reading(operator: SteppedOperator) -> None:
     """The identity of the GPUs is wanted most when the driver no longer gives it; a good run ends it."""
     run(operator, h100())
     run(operator, replace(made.h100(), gpus=[]))
-    assert held(operator, "health-unreadable")["findings"][0]["code"] == "gpus-not-visible"
-    assert len(held(operator)["gpus"]) == 8
+    assert part_of(operator, "health-unreadable")["findings"][0]["code"] == "gpus-not-visible"
+    assert len(part_of(operator)["gpus"]) == 8
     run(operator, made.later(h100(), seconds=1800))
     assert "health-unreadable" not in operator.cluster.objects[EVIDENCE]["node-1"]["probes"]
 
@@ -179,7 +179,7 @@ def test_an_operator_that_is_killed_between_the_writes_has_written_both(write: i
         run(operator, broken())
     operator.restart()
     operator.catch_up(granted=False)
-    assert len(held(operator)["gpus"]) == 16
+    assert len(part_of(operator)["gpus"]) == 16
     assert operator.probe["lastRun"]["number"] == 1
     assert operator.probe["evidenceDigest"]
     assert list(operator.cluster.pods()) == []
@@ -202,7 +202,7 @@ def test_without_the_crd_or_its_rights_everything_else_works(
     assert "kubectl apply -f crds/nodeevidences.yaml" in lines[0]
     operator.heal()
     run(operator, made.later(broken(), seconds=2700))
-    assert len(held(operator)["gpus"]) == 16
+    assert len(part_of(operator)["gpus"]) == 16
 
 
 @pytest.mark.parametrize("error", [Unavailable("timeout"), Refused("too large", status=422)])
@@ -227,7 +227,7 @@ def test_evidence_that_is_refused_holds_up_nothing(operator: SteppedOperator, er
 def test_a_new_report_takes_the_evidence_over(operator: SteppedOperator) -> None:
     """What another report's runs had left there goes, and the owner is the new one."""
     run(operator, h100())
-    left = {"metadata": {}, "probes": {"nccl": held(operator)}}
+    left = {"metadata": {}, "probes": {"nccl": part_of(operator)}}
     operator.cluster.patch(EVIDENCE, "node-1", left)
     kept = operator.cluster.objects[EVIDENCE]["node-1"]
     operator.cluster.remove(REPORTS, "node-1")

@@ -148,7 +148,7 @@ def _nics(result: Result) -> list[NicEvidence]:
     return [
         NicEvidence(
             name=text(name),
-            pci=text(nics.pci[place]) if place < len(nics.pci) else "",
+            pci=text(nics.pci[slot]) if slot < len(nics.pci) else "",
             ports=[
                 PortEvidence(
                     port=port.port,
@@ -158,10 +158,10 @@ def _nics(result: Result) -> list[NicEvidence]:
                     link_layer=text(port.link_layer),
                 )
                 for port in nics.ports
-                if port.nic == place
+                if port.nic == slot
             ],
         )
-        for place, name in enumerate(nics.names)
+        for slot, name in enumerate(nics.names)
     ]
 
 
