@@ -53,7 +53,7 @@ def full(codes: list[str], *, memory: str = MEMORY) -> AReport:
 @pytest.mark.parametrize("count", [0, 1, 3, 6, 8])
 def test_sixteen_gpus_and_many_bad_rows_fit(count: int) -> None:
     """And nothing that decides is cut: states, times, taints, the memory of the next judgement."""
-    codes = list(gates.GATES)[:count]
+    codes = [code for code in gates.GATES if code != "node-unreadable"][:count]  # no reading enters that
     report = full(codes)
     assert report_size.size(report.status) <= report_size.LIMIT
     assert [row.code for row in report.status.gates] == codes
