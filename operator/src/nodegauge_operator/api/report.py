@@ -302,6 +302,11 @@ def parse_report(body: Mapping[str, Any]) -> Report:
     )
 
 
+def one_more(count: int) -> int:
+    """The next of a report's counts, which somebody may have edited: 1 to `MAX_NUMBER`."""
+    return min(max(0, count), MAX_NUMBER - 1) + 1
+
+
 def stamp(now: float) -> str:
     """RFC 3339 of epoch seconds, UTC, whole seconds; empty for 0 and for what no calendar has."""
     if not 0 < now < LAST_SECOND:

@@ -223,16 +223,18 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         A node that carries a taint of ours without a reservation in its report (somebody set it by hand, or
         it is being removed) counts as gated for that taint alone: the taint goes before a gate gets a slot.
         A node that was not read lately enters no gate but that of unreadable nodes, and time alone moves no
-        gate of a paused policy.
+        gate of a paused policy.  A reservation that the node does not carry yet needs a run and a slot: who
+        can write reports can write one.
         """
         reserved = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.status.desired.taints)
         on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in self.node.taints)
+        slot = self.gate_slot and not on_node and self.status.probe(Probe.HEALTH.value).last_run is not None
         return gates.current(
             self.status.gates,
             policy=self.policy,
             now=self.now,
-            slot=self.gate_slot and not on_node and not self.policy.paused,
-            reserved=reserved,
+            slot=slot and not self.policy.paused,
+            reserved=reserved and (on_node or slot),
             stale=self.unconfirmed,
         )
 

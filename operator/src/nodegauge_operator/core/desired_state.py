@@ -114,7 +114,7 @@ def taint_patch(
     and so do ours if they do not change.  Only keys of `names.NODE_TAINTS` are ours.  `leave`: keys of ours
     that stay as they are unless wanted.  `unvalidated` keeps the value and effect that a kubelet gave it.
     """
-    missing = {taint.key: taint for taint in wanted}
+    missing = {taint.key: taint for taint in wanted if taint.key in names.NODE_TAINTS}
     after: list[Taint] = []
     untouched = (leave - missing.keys()) | (UNVALIDATED & missing.keys())
     for taint in node.taints:

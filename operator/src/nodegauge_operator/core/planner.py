@@ -20,8 +20,9 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from nodegauge_judge import Probe
+from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Mode, seconds
-from nodegauge_operator.api.report import NEVER, Change, Outcome, Report, Run, stamp, unstamp
+from nodegauge_operator.api.report import NEVER, Change, DesiredNode, Outcome, Report, Run, stamp, unstamp
 from nodegauge_operator.core import desired_state, evidence, gates, pod_outcome
 from nodegauge_operator.core.actions import (
     CreatePod,
@@ -167,10 +168,10 @@ def _update_report(context: Context) -> Step | None:
 
 
 def _nothing_to_decide(context: Context) -> bool:
-    """Nothing was measured yet, and the node needs no taint before it is."""
+    """Nothing was measured yet, the report asks for nothing, and the node needs no taint before it is."""
     return (
         context.status.probe(Probe.HEALTH.value).last_run is None
-        and not context.status.desired.taints
+        and context.status.desired == DesiredNode()
         and not gates.closes_new_nodes(context.policy)
     )
 
@@ -180,7 +181,8 @@ def _bring_in_line(context: Context) -> Step | None:
     node, desired = context.node, context.status.desired
     if context.report.unreadable is not None and _nothing_to_decide(context):
         return None  # the next run replaces a report that cannot be read
-    labels = desired_state.label_patch(node, desired.labels)
+    ours = names.NODE_LABELS.keys() | {context.policy.spec.labels.interconnect_key}
+    labels = desired_state.label_patch(node, {k: v for k, v in desired.labels.items() if k in ours})
     # `unvalidated` stays, whoever set it, until the first pass lifts it
     open_now = context.status.passed_at or context.policy.spec.mode is not Mode.ENFORCE
     leave = NOTHING if open_now else UNVALIDATED

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_judge import Finding, Probe, Verdict
-from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, stamp
+from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, one_more, stamp
 from nodegauge_operator.core import events
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
@@ -62,7 +62,7 @@ def unread(
     return replace(
         before,
         last_run=run,
-        unread=before.unread + 1,
+        unread=one_more(before.unread),
         age_limit_seconds=_age_limit(context, name),
         failing_since="" if run.outcome is Outcome.SKIPPED else before.failing_since or run.finished_at,
         findings=before.findings if shown is None else worst(shown, MAX_FINDINGS_BYTES),
@@ -80,7 +80,7 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
         verdict=reading.verdict,
         summary=cut(reading.summary, MAX_TEXT),
         findings=worst(reading.findings, MAX_FINDINGS_BYTES),
-        streak=before.streak + 1 if same else 1,
+        streak=one_more(before.streak) if same else 1,
         since=before.since if same else run.finished_at,
         read_at=run.finished_at,
         age_limit_seconds=_age_limit(context, name),

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from nodegauge_operator.api.report import NEVER
 from nodegauge_operator.core.budget import gated_slots
 from nodegauge_operator.reconcile.cache import Cache, version_of
-from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters
+from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters, is_tainted
 
 DOUBT_SECONDS = 90.0
 """An API server gives up a request after 60 s (its --request-timeout): a write that is unanswered after 90 s
@@ -74,13 +74,19 @@ class GateBudget:
         return len(gated) + sum(1 for name in self._writing(scope) if name not in gated)
 
     def has_slot(self, name: str) -> bool:
-        """Whether the node may be gated now: it has its slots, or they are free for it."""
+        """Whether the node may be gated now: it has its slots, or they are free for it.
+
+        A report alone keeps no slot beyond the budget: more reports may ask for a taint than anybody gave
+        slots to, if somebody edits them.
+        """
         policy = self._policy_of(name)
         if not policy:
             return False
         gated = self.counters.gated(policy)
-        if name in gated or name in self._kept(policy, gated):
+        if is_tainted(self._cache.nodes[name]) or name in self._kept(policy, gated):
             return True
+        if name in gated:
+            return all(self.used(scope) <= self.slots(scope) for scope in (policy, CLUSTER))
         if self._free(policy) <= 0 or self._free(CLUSTER) <= 0:
             return False
         own = (self.counters.waiting(policy).get(name, NEVER), name)

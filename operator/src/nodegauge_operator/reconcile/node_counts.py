@@ -211,17 +211,17 @@ class NodeCounters:
         own = report if report is not None and report.node_uid == node.uid else None
         in_force = self._cache.policy_of(node)
         policy = in_force.name if in_force else (own.status.policy if own else "")
-        if not policy and not _tainted(node):
+        if not policy and not is_tainted(node):
             return None
         return (
-            _counts_of(node, own, policy=policy) if own else NodeCounts(policy=policy, gated=_tainted(node))
+            _counts_of(node, own, policy=policy) if own else NodeCounts(policy=policy, gated=is_tainted(node))
         )
 
 
 def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     status = report.status
     health = status.probe(names.PROBE_HEALTH)
-    gated = is_gated(report) or _tainted(node)
+    gated = is_gated(report) or is_tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
     return NodeCounts(
@@ -241,7 +241,8 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     )
 
 
-def _tainted(node: NodeView) -> bool:
+def is_tainted(node: NodeView) -> bool:
+    """Whether the node carries a taint of ours for a fault."""
     return any(taint.key in names.TAINTS_OF_FAULTS for taint in node.taints)
 
 
