@@ -3,7 +3,7 @@
 They decide nothing, remember nothing, watch nothing, and do not even decode the answers.
 
 `patches`: the naive yardstick, a merge patch of the node's labels for every write.  `same_writes`: the kinds
-of writes that the operator makes in a node's first run, in its order: create the report, patch its status,
+of writes that the operator makes when a node's first run has ended, in its order: patch the report's status,
 patch the node's labels and its condition, post the event, delete the pod.
 """
 
@@ -20,6 +20,7 @@ from loadtest.population import in_flight, pods_path
 from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.report import Report
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client
 
@@ -68,6 +69,8 @@ class SameWrites:
         """The writes of a first run on every node; the reports are removed before and after, untimed."""
         await self._client.call("DELETE", REPORTS, within=LONG_SECONDS)
         pods = {node.name: await self._pod(node, mark) for node in nodes}
+        for node in nodes:
+            await self._client.call("POST", REPORTS, query=MANAGER, body=_report(node))
         status = objects.report_status(nodes[0], self._result, policy=self._policy, now=time.time())
         writes = 0
 
@@ -83,8 +86,9 @@ class SameWrites:
         return Rate(nodes=len(nodes), writes=writes, seconds=seconds, cpu=cpu)
 
     async def _pod(self, node: NodeView, mark: str) -> str:
-        pod = objects.pod_body(node, policy=self._policy, number=1, namespace=self._namespace)
-        del pod["metadata"]["labels"][names.POD_PROBE]
+        report = Report(name=node.name, uid="", resource_version="", node_uid=node.uid)
+        pod = objects.pod_body(node, policy=self._policy, report=report, namespace=self._namespace)
+        del pod["metadata"]["labels"][names.POD_PROBE], pod["metadata"]["ownerReferences"]
         pod["metadata"]["name"] += f"-{mark}"
         await self._client.call("POST", pods_path(self._namespace), body=pod)
         return str(pod["metadata"]["name"])
@@ -104,7 +108,6 @@ class SameWrites:
             "lastTransitionTime": AT,
         }
         return [
-            ("POST", REPORTS, _report(node), "application/json"),
             ("PATCH", f"{REPORTS}/{report}/status", {"status": status}, MERGE),
             ("PATCH", f"{NODES}/{node.name}", {"metadata": {"labels": labels}}, MERGE),
             ("PATCH", f"{NODES}/{node.name}/status", {"status": {"conditions": [condition]}}, STRATEGIC),

@@ -164,9 +164,10 @@ def policy_body() -> Object:
     }
 
 
-def pod_body(node: NodeView, *, policy: Policy, number: int, namespace: str) -> Object:
-    """The operator's own probe pod of run `number`, as if the scheduler had placed it already."""
-    context = _context(node, policy=policy, namespace=namespace)
+def pod_body(node: NodeView, *, policy: Policy, report: Report, namespace: str) -> Object:
+    """The operator's own pod of the report's next health run, as if the scheduler had placed it already."""
+    context = _context(node, policy=policy, report=report, namespace=namespace)
+    number = report.status.next_number(names.PROBE_HEALTH)
     pod = probe_pod(context, KINDS[names.PROBE_HEALTH], number=number)
     pod["spec"]["nodeName"] = node.name
     return pod
@@ -185,10 +186,9 @@ def running_status(at: str) -> Object:
     return {"phase": "Running", "startTime": at, "containerStatuses": [container]}
 
 
-def finished_status(node: NodeView, result: Result, *, number: int) -> Object:
-    """The status a kubelet writes when the probe has measured `result` in run `number` and ended well."""
-    run = names.run_id(node_uid=node.uid, probe=names.PROBE_HEALTH, number=number)
-    return ended("Succeeded", message(result, run=run, node=node.name), 0, "Completed")
+def finished_status(node: NodeView, result: Result, *, pod: str) -> Object:
+    """The status a kubelet writes when the probe in the pod of that name has measured `result` and ended."""
+    return ended("Succeeded", message(result, run=names.run_of_pod(pod), node=node.name), 0, "Completed")
 
 
 def message(result: Result, *, run: str, node: str) -> str:

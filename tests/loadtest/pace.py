@@ -53,9 +53,8 @@ class Pace:
         pods = await self._population.pods(
             nodes,
             policy=self._policy,
-            number=lambda node: self._runs[node.name],
             namespace=self._namespace,
-            status=lambda _: objects.running_status(at),
+            status=lambda *_: objects.running_status(at),
         )
         await self._population.quiet()
         return pods
@@ -87,7 +86,7 @@ class Pace:
 
     async def _end(self, pod: str, node: NodeView) -> None:
         number = self._runs[node.name]
-        status = objects.finished_status(node, machine(number), number=number)
+        status = objects.finished_status(node, machine(number), pod=pod)
         await self._population.set_status(pod, namespace=self._namespace, status=status)
 
 

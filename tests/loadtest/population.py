@@ -16,6 +16,7 @@ from loadtest import objects
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, parse
 from nodegauge_operator.core.model import NodeView, node_view
+from nodegauge_operator.kube import reports
 from nodegauge_operator.kube.client import STRATEGIC, Client
 from nodegauge_operator.kube.errors import NotFound, Unavailable
 from testbed.errors import TestbedError
@@ -112,20 +113,22 @@ class Population:
         nodes: Iterable[NodeView],
         *,
         policy: Policy,
-        number: Callable[[NodeView], int],
         namespace: str,
-        status: Callable[[NodeView], Object] | None,
+        status: Callable[[NodeView, str], Object] | None,
     ) -> dict[str, NodeView]:
-        """The probe pods of run `number`, with a status where one is given; from pod to node."""
+        """The probe pods of the next run, with a status where one is given (of a node and its pod's name);
+        from pod to node.  A node without a report gets one: it owns the pod."""
         made: dict[str, NodeView] = {}
 
         async def create(node: NodeView) -> None:
-            pod = objects.pod_body(node, policy=policy, number=number(node), namespace=namespace)
+            report = await reports.get(self._client, node.name) or await reports.create(self._client, node)
+            assert report is not None, "nobody deletes reports"
+            pod = objects.pod_body(node, policy=policy, report=report, namespace=namespace)
             name = str(pod["metadata"]["name"])
             await self.call("POST", pods_path(namespace), body=pod)
             made[name] = node
             if status is not None:
-                await self.set_status(name, namespace=namespace, status=status(node))
+                await self.set_status(name, namespace=namespace, status=status(node, name))
 
         await in_flight(nodes, create, at_a_time=AT_A_TIME)
         return made

@@ -161,7 +161,8 @@ def _node_state(body: Body) -> Body:
 def _report_state(body: Body) -> Body:
     status = copied(body.get("status", {}))
     for probe in status.get("probes", ()):
-        probe["lastRun"].pop("podUID")
+        for drawn in ("podUID", "podName", "nonce"):
+            probe["lastRun"].pop(drawn, None)
     if status.get("change"):
         status["change"].pop("run")
     return status

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import encode
 from nodegauge_contract.wire.codec import PREFIX
+from nodegauge_operator import names
 from nodegauge_operator.core.model import PodView
 from support.api_server import copied
 from support.objects import addressed, document
@@ -66,7 +67,8 @@ def hostile(pod: PodView) -> dict[str, str]:
 
 def replace_number(pod: PodView, number: int) -> PodView:
     """The same pod as of another run."""
-    return replace(pod, number=number)
+    run = names.run_id(report_uid=pod.owner_uid, probe=pod.probe, number=number)
+    return replace(pod, number=number, name=names.pod_name(probe=pod.probe, run=run))
 
 
 def spoilt(document: Any, changes: list[tuple[tuple[Any, ...], Any]]) -> Any:

@@ -284,7 +284,9 @@ def make_pod(
 ) -> APod:
     """A pod of one run on a node, just created."""
     node = node or make_node()
-    name = names.pod_name(node_uid=node.uid, probe=probe, number=number)
+    report = make_report(node).uid
+    run = names.run_id(report_uid=report, probe=probe, number=number)
+    name = names.pod_name(probe=probe, run=run)
     return APod(
         name=name,
         uid=uid or f"{name}-uid",
@@ -292,6 +294,7 @@ def make_pod(
         probe=probe,
         node=node.name,
         node_uid=node.uid,
+        owner_uid=report,
         number=number,
         phase="Pending",
         created_at=NOW,
@@ -307,15 +310,12 @@ def make_policy(name: str = "default") -> APolicy:
 def make_report(node: NodeView | None = None, *, version: int = 10) -> AReport:
     """An empty report of a node."""
     node = node or make_node()
-    return AReport(
-        name=node.name, uid=f"{node.name}-report", resource_version=str(version), node_uid=node.uid
-    )
+    return AReport(name=node.name, uid=f"{node.uid}-report", resource_version=str(version), node_uid=node.uid)
 
 
 def document(result: Result, pod: PodView) -> Result:
     """The document as of this very run."""
-    run = names.run_id(node_uid=pod.node_uid, probe=pod.probe, number=pod.number)
-    return replace(result, run=run, node=pod.node, probe=pod.probe)
+    return replace(result, run=names.run_of_pod(pod.name), node=pod.node, probe=pod.probe)
 
 
 def addressed(result: Result, pod: PodView) -> str:

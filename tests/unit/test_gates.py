@@ -33,14 +33,20 @@ def after(*answers: str, policy: APolicy | None = None, slot: bool = True, load:
 
 
 def run(report: AReport, text: str, *, at: float, load: bool = True, **how: Any) -> AReport:
-    """The report after one more run of which the judge said this."""
+    """The report after one more run of which the judge said this; the node carries what the report asks."""
     end = RunEnd(outcome=Outcome.READ, reason="Read", result=saying(text, load=load))
-    return report.after(end, node=NODE, at=at, **how)
+    return report.after(end, node=NODE.tainted(*taint_keys(report)), at=at, **how)
 
 
 def looked_at(report: AReport, *, at: float, policy: APolicy | None = None, slot: bool = True) -> AReport:
     """The report once the node was looked at, without a run."""
-    return report.seen(node=NODE, policy=policy or make_policy(), at=at, slot=slot)
+    node = NODE.tainted(*taint_keys(report))
+    return report.seen(node=node, policy=policy or make_policy(), at=at, slot=slot)
+
+
+def taint_keys(report: AReport) -> list[str]:
+    """The keys of the taints that the report asks for."""
+    return [taint.key for taint in report.status.desired.taints]
 
 
 def taints(report: AReport) -> list[str]:

@@ -65,8 +65,7 @@ def text_of(document: Any) -> str:
 
 def addressed(document: Any) -> Any:
     """The document as this pod would have left it."""
-    run = names.run_id(node_uid=NODE.uid, probe=names.PROBE_NCCL, number=POD.number)
-    return document | {"run": run, "node": NODE.name, "probe": names.PROBE_NCCL}
+    return document | {"run": names.run_of_pod(POD.name), "node": NODE.name, "probe": names.PROBE_NCCL}
 
 
 @st.composite

@@ -99,12 +99,12 @@ def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
 def test_the_operator_reads_the_results_of_the_benchmark() -> None:
     """A finished pod of the benchmark ends its run with a reading, a running one does not end."""
     node, policy = a_node(), parse(objects.policy_body())
-    pod = objects.pod_body(node, policy=policy, number=2, namespace="nodegauge")
+    pod = objects.pod_body(node, policy=policy, report=make_report(node), namespace="nodegauge")
     limits = policy.spec.limits
     running = pod_view(pod | {"status": objects.running_status("2026-11-21T10:00:00Z")})
     assert running is not None
     assert ending(running, node=node.name, limits=limits, deadline=60, now=0) is None
-    finished = pod_view(pod | {"status": objects.finished_status(node, h100(), number=2)})
+    finished = pod_view(pod | {"status": objects.finished_status(node, h100(), pod=pod["metadata"]["name"])})
     assert finished is not None
     end = ending(finished, node=node.name, limits=limits, deadline=60, now=0)
     assert end is not None

@@ -20,7 +20,13 @@ FOREIGN = {
     "kubernetes.io/hostname": "other",
 }
 THROTTLED = {"key": names.TAINT_THROTTLED, "value": "thermal", "effect": "NoSchedule"}
-GATED = {"code": "hot", "state": GateState.GATED.value, "bad": 2, "since": stamp(NOW), "enteredAt": stamp(NOW)}
+GATED = {
+    "code": "hot",
+    "state": GateState.GATED.value,
+    "bad": 2,
+    "since": stamp(NOW),
+    "enteredAt": stamp(NOW),
+}
 
 
 def nodes(count: int, **spec: Any) -> SteppedOperator:

@@ -177,6 +177,7 @@ def test_a_budget_that_shrinks_lifts_nothing_and_adds_nothing() -> None:
     """It is told of instead; those that are gated may stay so."""
     nodes = BudgetedNodes(slots=3)
     for name in ("node-0", "node-1", "node-2"):
+        nodes.carries(name, names.TAINT_THROTTLED)
         nodes.report(name, THERMAL)
     assert list(nodes.gate_budget.exceeded()) == []
     nodes.budget(1)

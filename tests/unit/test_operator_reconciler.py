@@ -114,16 +114,6 @@ def test_a_pod_of_this_run_that_is_there_already_is_adopted(operator: SteppedOpe
     assert [number for _, number, _ in operator.cluster.judged] == [1]
 
 
-def test_a_pod_of_that_name_that_is_no_probe_is_said_and_left_alone(operator: SteppedOperator) -> None:
-    """Somebody took the name: it is not ours to judge or delete."""
-    node = operator.cluster.get(NODES, "node-1")
-    name = names.pod_name(node_uid=node["metadata"]["uid"], probe="health", number=1)
-    operator.cluster.create(PODS, {"metadata": {"name": name}, "spec": {}})
-    with pytest.raises(KubeError, match=f"{name} exists and is not a probe pod"):
-        operator.reconcile()
-    assert name in operator.cluster.objects[PODS]
-
-
 def test_only_the_very_pod_that_was_judged_is_deleted(operator: SteppedOperator) -> None:
     """Another one under its name since, as after a deleted report, is not ours to end."""
     operator.reconcile()

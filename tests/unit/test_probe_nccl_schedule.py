@@ -149,7 +149,7 @@ def test_runs_of_each_probe_are_numbered_apart() -> None:
     step = next_step(situation(report))
     assert isinstance(step, steps.CreatePod)
     assert (step.number, step.probe) == (1, NCCL)
-    assert step.manifest["metadata"]["name"] == names.pod_name(node_uid=NODE.uid, probe=NCCL, number=1)
+    assert step.manifest["metadata"]["name"] == make_pod(NODE, probe=NCCL, number=1).name
     assert step.manifest["metadata"]["labels"][names.POD_PROBE] == NCCL
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.core.model import ProbeDefaults, pod_view
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
-from support.objects import DEFAULTS, APolicy, make_context, make_node, make_policy
+from support.objects import DEFAULTS, APolicy, make_context, make_node, make_policy, make_report
 from support.properties import tried
 
 NODE = make_node("gpu-7.example.com")
@@ -132,13 +131,14 @@ def test_a_probe_stays_out_of_the_way_of_autoscalers_and_meshes() -> None:
 def test_the_run_is_told_to_the_probe_as_the_operator_will_check_it() -> None:
     """Run id and node name by environment; the same for every try, another for another run or machine."""
     env = {e["name"]: e["value"] for e in container(pod())["env"]}
-    expected = names.run_id(node_uid=NODE.uid, probe="health", number=3)
+    expected = names.run_id(report_uid="", probe="health", number=3)
     assert (env["NODEGAUGE_RUN"], env["NODEGAUGE_NODE"]) == (expected, NODE.name)
     assert pod() == pod()
     assert pod()["metadata"]["name"].endswith(expected)
     others = {pod(number=n)["metadata"]["name"] for n in range(100)}
     assert len(others) == 100
-    other = probe_pod(make_context(node=replace(NODE, uid="other")), KINDS[names.PROBE_HEALTH], number=3)
+    context = make_context(node=NODE, report=make_report(NODE))
+    other = probe_pod(context, KINDS[names.PROBE_HEALTH], number=3)
     assert other["metadata"]["name"] != pod()["metadata"]["name"]
 
 

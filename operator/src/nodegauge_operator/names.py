@@ -127,7 +127,8 @@ MIG_DEVICE_LABEL = "nvidia.com/mig-"
 POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the operator watches the pods with this label."""
 POD_NODE = PREFIX + "node"
-"""Annotation on probe pods: the node's name (label values are too short for some)."""
+"""Annotation on probe pods: the node's name (label values are too short for some).  A kubelet can change it;
+the pod's owner and its node it cannot."""
 POD_NODE_UID = PREFIX + "node-uid"
 POD_RUN = PREFIX + "run"
 """Annotation on probe pods: the run number, which the NodeReport counts."""
@@ -139,6 +140,8 @@ POD_REQUEST = PREFIX + "requested-at"
 """Annotation on probe pods: the `spec.requestedAt` that the run answers; a later one asks for another run."""
 POD_IMAGE = PREFIX + "image"
 """Annotation on pull pods: the requested image (a webhook may write another one into the pod)."""
+MIRROR_POD = "kubernetes.io/config.mirror"
+"""Annotation on the copies that kubelets make of their static pods (kubernetes, pkg/kubelet/types)."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
 NO_SIDECAR_LINKERD = "linkerd.io/inject"
@@ -170,14 +173,22 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def run_id(*, node_uid: str, probe: str, number: int) -> str:
-    """The identity of one run: 20 hexadecimal digits, the same on every try, so creating can be repeated."""
-    return hashlib.sha256(f"{node_uid}/{probe}/{number}".encode()).hexdigest()[:20]
+def run_id(*, report_uid: str, probe: str, number: int, nonce: str = "") -> str:
+    """The identity of one run: 20 hexadecimal digits, the same on every try, so creating can be repeated.
+
+    `nonce`: a random text that the report holds since the run before, so that nobody else can compute it.
+    """
+    return hashlib.sha256(f"{report_uid}/{probe}/{number}/{nonce}".encode()).hexdigest()[:20]
 
 
-def pod_name(*, node_uid: str, probe: str, number: int) -> str:
-    """The probe pod's name; a second create of the same run gets AlreadyExists and adopts the pod."""
-    return f"nodegauge-{probe}-{run_id(node_uid=node_uid, probe=probe, number=number)}"
+def pod_name(*, probe: str, run: str) -> str:
+    """The name of the run's pod; a second create of the same run gets AlreadyExists and adopts the pod."""
+    return f"nodegauge-{probe}-{run}"
+
+
+def run_of_pod(name: str) -> str:
+    """The identity of the run whose pod has this name."""
+    return name.rpartition("-")[2]
 
 
 def event_name(*, node: str, run: str, reason: str) -> str:

@@ -36,7 +36,10 @@ class Outcome(OpenEnum):
 
 
 class Run(Struct, frozen=True, rename="camel", kw_only=True):
-    """One finished run.  `podUID` is what makes sure that no run is judged twice."""
+    """One finished run.  `podUID` is what makes sure that no run is judged twice.
+
+    `nonce`: drawn at random when this run ended; the identity of the next run is made of it.
+    """
 
     number: int
     pod_name: str = ""
@@ -47,6 +50,7 @@ class Run(Struct, frozen=True, rename="camel", kw_only=True):
     started_at: str = ""
     finished_at: str = ""
     boot_id: str = msgspec.field(default="", name="bootID")
+    nonce: str = ""
 
 
 class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -262,6 +266,11 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     def next_number(self, probe: str) -> int:
         """The number of the next run of a probe; 1 for the first."""
         return (last.number % MAX_NUMBER if (last := self.probe(probe).last_run) else 0) + 1
+
+    def nonce(self, probe: str) -> str:
+        """The random part of the identity of a probe's next run; empty for the first."""
+        last = self.probe(probe).last_run
+        return last.nonce if last else ""
 
     def with_probe(self, probe: ProbeStatus) -> list[ProbeStatus]:
         """The probes with this one's new status, in the order of `names.PROBES`."""

@@ -8,7 +8,6 @@ Each of those is computed once, at first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
 
@@ -64,6 +63,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     of the last run whose evidence it wrote.  `fresh`: the report was read again for this very question.
     `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes
     that the API server has just refused, with its message; they are tried later and do not block others.
+    `nonce`: a random text for the run after one that ends now.
     """
 
     node: NodeView | None
@@ -82,6 +82,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     since: float = 0.0
     declined: dict[type, str] = {}
     unselected: Unselected = Unselected.RELEASE
+    nonce: str = ""
     defaults: ProbeDefaults
 
     @property
@@ -117,6 +118,11 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def after(self, status: ReportStatus) -> Context:
         """The same node with another status."""
         return replace(self, status=status)
+
+    def run_id(self, probe: str, number: int) -> str:
+        """The identity of the probe's run after the last one that the report knows."""
+        nonce = self.status.nonce(probe)
+        return names.run_id(report_uid=self.report.uid, probe=probe, number=number, nonce=nonce)
 
     @cached_property
     def nccl_image(self) -> str:

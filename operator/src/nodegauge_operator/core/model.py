@@ -80,7 +80,9 @@ class Terminated(Struct, frozen=True, kw_only=True):
 
 
 class PodView(Struct, frozen=True, kw_only=True):
-    """A probe pod, trimmed.  `gone`: it was deleted; this is the last that was seen of it.  `boot_id`,
+    """A probe pod, trimmed.  `gone`: it was deleted; this is the last that was seen of it.  `owner_uid`: of
+    the NodeReport that controls it, empty for a pod that nodegauge did not make; `on_node`: where it was
+    bound.  `boot_id`,
     `request` and `image`: the node's boot, the report's request and the image (of a pull) for which it was
     made.  `scheduled_at`: since when it holds what it asked for, epoch seconds; 0.0: not told."""
 
@@ -94,6 +96,8 @@ class PodView(Struct, frozen=True, kw_only=True):
     phase: str
     created_at: float
     scheduled: bool
+    owner_uid: str = ""
+    on_node: str = ""
     scheduled_at: float = 0.0
     boot_id: str = ""
     request: str = ""
@@ -198,13 +202,22 @@ def _managed_labels(managed_fields: Any) -> frozenset[str]:
 
 
 def pod_view(body: Mapping[str, Any], *, gone: bool = False) -> PodView | None:
-    """The view of a v1.Pod of ours; None for a pod that lacks our marks (somebody else's)."""
+    """The view of a v1.Pod of ours; None for a pod that lacks our marks (somebody else's).
+
+    A mirror pod is a kubelet's, whatever its marks.  Its node is the one whose report owns the pod: a kubelet
+    can change annotations of its pods through their status, and neither owners nor the spec.
+    """
     metadata, status = body["metadata"], body.get("status") or {}
     annotations = metadata.get("annotations") or {}
     probe = (metadata.get("labels") or {}).get(names.POD_PROBE)
     number = whole(annotations.get(names.POD_RUN, ""))
-    if not probe or number is None or not annotations.get(names.POD_NODE):
+    owners = metadata.get("ownerReferences") or ()
+    mirrored = names.MIRROR_POD in annotations or any(o.get("kind") == "Node" for o in owners)
+    if not probe or number is None or not annotations.get(names.POD_NODE) or mirrored:
         return None
+    of_report: Mapping[str, Any] = next(
+        (o for o in owners if o.get("controller") and o.get("kind") == names.REPORT_KIND), {}
+    )
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     placed = conditions.get("PodScheduled") or {}
     container: Mapping[str, Any] = next(
@@ -213,13 +226,14 @@ def pod_view(body: Mapping[str, Any], *, gone: bool = False) -> PodView | None:
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     disrupted = conditions.get("DisruptionTarget") or {}
-    scheduled = bool((body.get("spec") or {}).get("nodeName"))
+    on_node = (body.get("spec") or {}).get("nodeName") or ""
+    scheduled = bool(on_node)
     return PodView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         probe=probe,
-        node=annotations[names.POD_NODE],
+        node=of_report.get("name") or annotations[names.POD_NODE],
         node_uid=annotations.get(names.POD_NODE_UID, ""),
         number=number,
         phase=status.get("phase", "Pending"),
@@ -228,6 +242,8 @@ def pod_view(body: Mapping[str, Any], *, gone: bool = False) -> PodView | None:
         image=annotations.get(names.POD_IMAGE, ""),
         created_at=unstamp(metadata.get("creationTimestamp", "")),
         scheduled=scheduled,
+        owner_uid=of_report.get("uid") or "",
+        on_node=on_node,
         scheduled_at=unstamp(placed.get("lastTransitionTime") or "") if scheduled else 0.0,
         pending_reason=waiting.get("reason", "") if scheduled else placed.get("reason", ""),
         pending_message=waiting.get("message", "") if scheduled else placed.get("message", ""),

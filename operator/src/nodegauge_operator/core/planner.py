@@ -5,7 +5,8 @@ as one pure function.
 state and asks again.  A process that was killed between two writes asks the same question after its restart
 and goes on where it was: there is no other state.  The order:
 
-1. create the pod (its name is made of node UID, probe and run number: AlreadyExists means adopt);
+1. create the pod (its name is made of the report's UID, probe, run number and a random text in the report:
+   AlreadyExists means adopt);
 2. write the node's evidence if a run brought something new, then patch the report's status: the run, judged
    once;
 3. patch the node if it differs;
@@ -41,7 +42,7 @@ from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, delete_n
 from nodegauge_operator.core.model import ConditionView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
-from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.pod import of_next_run, probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.core.report_update import after_run, status_after
 
@@ -119,13 +120,13 @@ def _replace_report(context: Context, report: Report | None) -> Step | None:
 
 def _judge_ended_run(context: Context) -> Step | None:
     """Patch the report with the end of the current run of a probe, once."""
-    pods = [pod for pod in context.pods if pod.node_uid == context.node.uid and pod.probe in KINDS]
+    pods = [pod for pod in context.pods if pod.owner_uid == context.report.uid and pod.probe in KINDS]
     ahead = any(pod.number > context.status.next_number(pod.probe) and not pod.gone for pod in pods)
     if ahead and not context.fresh:
         return RefreshReport(context.report.name)
     for pod in pods:
         last = context.status.probe(pod.probe).last_run
-        if pod.number != context.status.next_number(pod.probe) or (last and pod.uid == last.pod_uid):
+        if not of_next_run(pod, context) or (last and pod.uid == last.pod_uid):
             continue
         kind = KINDS[pod.probe]
         end = kind.ending(pod, context)
@@ -214,13 +215,7 @@ def _post_event(context: Context, change: Change | None) -> Step | None:
 
 def _delete_old_pods(context: Context) -> Step | None:
     """Delete pods that were judged or belong to no run of this node, and force those that do not go."""
-    old = tuple(
-        pod
-        for pod in context.pods
-        if pod.node_uid != context.node.uid
-        or pod.probe not in KINDS
-        or pod.number != context.status.next_number(pod.probe)
-    )
+    old = tuple(pod for pod in context.pods if pod.probe not in KINDS or not of_next_run(pod, context))
     return delete_next(old, now=context.now, limits=context.policy.spec.limits)
 
 
@@ -236,8 +231,11 @@ def _start_run(context: Context) -> Step | None:
 
 
 def _may_start(kind: ProbeKind, pods: Iterable[PodView]) -> bool:
-    """One pod of ours at a time on a node, except that a health run does not wait for a background pod."""
-    others = [KINDS.get(pod.probe) for pod in pods if not pod.gone]
+    """One pod of ours at a time on a node, except that a health run does not wait for a background pod.
+
+    A pod that nodegauge did not make stops nobody, and it may never go.
+    """
+    others = [KINDS.get(pod.probe) for pod in pods if pod.owner_uid and not pod.gone]
     return all(kind.ignores_background and other is not None and other.in_background for other in others)
 
 

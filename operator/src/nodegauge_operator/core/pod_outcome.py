@@ -146,7 +146,7 @@ def _of_message(pod: PodView, *, node: str) -> RunEnd:
 
 
 def _checked(result: Result, *, pod: PodView, node: str) -> RunEnd:
-    expected = names.run_id(node_uid=pod.node_uid, probe=pod.probe, number=pod.number)
+    expected = names.run_of_pod(pod.name)
     if result.run != expected or result.node != node or result.probe != pod.probe:
         received = f"probe {result.probe[:40]!r} run {result.run[:40]!r} node {result.node[:80]!r}"
         message = f"the result is of {received}; expected probe {pod.probe!r} run {expected!r} node {node!r}"

@@ -120,6 +120,7 @@ def finished(context: Context, ended: EndedRun) -> Run:
         message=cut(printable(ended.end.message), MAX_TEXT),
         finished_at=stamp(ended.end.finished_at or context.now),
         boot_id=context.node.boot_id[:MAX_REASON],
+        nonce=context.nonce,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from nodegauge_operator import names
 from nodegauge_operator.core.model import PodView, pod_view
 from nodegauge_operator.kube.client import Client, manager
-from nodegauge_operator.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Unavailable
 
 
 def _path(namespace: str, name: str = "") -> str:
@@ -25,16 +25,27 @@ async def each(client: Client, *, namespace: str) -> AsyncIterator[PodView]:
 
 
 async def create(client: Client, manifest: dict[str, Any]) -> PodView:
-    """Create the pod, or adopt the existing pod of the same name: the name identifies the run."""
+    """Create the pod, or adopt the existing pod of the same run, whose name identifies it.
+
+    Raises `Refused` if somebody else's pod has the name: it is left alone.
+    """
     namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     try:
         body = await client.call("POST", _path(namespace), query=manager(), body=manifest)
     except AlreadyExists:
         body = await client.call("GET", _path(namespace, name))
-    view = pod_view(body)
-    if view is None:
-        raise KubeError(f"pod {namespace}/{name} exists and is not a probe pod: delete or rename it")
+    view, wanted = pod_view(body), pod_view(manifest)
+    assert wanted is not None, "a probe pod has our marks"
+    if view is None or view.on_node not in ("", view.node) or _identity(view) != _identity(wanted):
+        text = (
+            f"pod {namespace}/{name} exists, and nodegauge did not make it: the next try takes another name"
+        )
+        raise Refused(text)
     return view
+
+
+def _identity(pod: PodView) -> tuple[object, ...]:
+    return pod.owner_uid, pod.node, pod.node_uid, pod.probe, pod.number
 
 
 async def delete(client: Client, pod: PodView, *, namespace: str, grace: int | None) -> PodView | None:
@@ -44,7 +55,20 @@ async def delete(client: Client, pod: PodView, *, namespace: str, grace: int | N
         options["gracePeriodSeconds"] = grace
     try:
         answer = await client.call("DELETE", _path(namespace, pod.name), body=options)
-    except (NotFound, Conflict):
-        return None  # gone already, or another pod has its name
+    except NotFound:
+        return None
+    except Conflict as error:
+        if await _is_there(client, pod, namespace=namespace):
+            raise Unavailable(str(error), status=error.status, reason=error.reason) from None
+        return None  # another pod has its name
     grace_left = (answer.get("metadata") or {}).get("deletionGracePeriodSeconds")
     return pod_view(answer) if answer.get("kind") == "Pod" and grace_left else None
+
+
+async def _is_there(client: Client, pod: PodView, *, namespace: str) -> bool:
+    """Whether this very pod still exists: only its UID answers that, not that a delete met a conflict."""
+    try:
+        body = await client.call("GET", _path(namespace, pod.name))
+    except NotFound:
+        return False
+    return bool(body["metadata"].get("uid") == pod.uid)

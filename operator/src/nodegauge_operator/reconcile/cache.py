@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import (
@@ -135,6 +136,9 @@ class Cache:
         deleted = before is not None and before.uid == pod.uid and pod.gone
         if before is not None and not (deleted or _newer(pod, before)):
             return False
+        if before is not None and before.owner_uid and before.uid != pod.uid:
+            pods[pod.name] = replace(before, gone=True)  # a name serves one pod of ours: this one is not
+            return True
         pods[pod.name] = pod if before is None else pod.after(before)
         return True
 
@@ -158,9 +162,11 @@ class Cache:
         return tuple(sorted(self._pods.get(node, {}).values(), key=lambda p: p.number))
 
     def nodes_with_pods(self, *probes: str) -> set[str]:
-        """Names of nodes that now have a pod of one of these probes."""
+        """Names of nodes that now have a pod of one of these probes, not counting pods of strangers."""
         return {
-            node for node, pods in self._pods.items() if any(pod.probe in probes for pod in pods.values())
+            node
+            for node, pods in self._pods.items()
+            if any(pod.probe in probes and pod.owner_uid for pod in pods.values())
         }
 
     def policy_of(self, node: NodeView) -> Policy | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -173,6 +174,7 @@ class Reconciler:
             declined=declined,
             unselected=self._unselected(name),
             defaults=self._defaults,
+            nonce=secrets.token_hex(8),
         )
 
     def _last_read(self, policy: Policy | None, *, but: str) -> float:

@@ -14,6 +14,7 @@ from msgspec import to_builtins
 
 from nodegauge_operator import names
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.probes.kind import ProbeKind
 
 GRACE_SECONDS = 5
@@ -22,14 +23,30 @@ USER = 65532
 
 def probe_pod(context: Context, kind: ProbeKind, *, number: int) -> dict[str, Any]:
     """The manifest of one run, with the same name for every try of the same run."""
-    run = names.run_id(node_uid=context.node.uid, probe=kind.name, number=number)
+    run = context.run_id(kind.name, number)
     spec = _skeleton(context, deadline=kind.deadline(context.policy)) | kind.pod_spec(context, run)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(context, kind, number),
+        "metadata": _metadata(context, kind, number=number, run=run),
         "spec": {key: value for key, value in spec.items() if value is not None},
     }
+
+
+def of_next_run(pod: PodView, context: Context) -> bool:
+    """Whether this is the pod that the operator made for the next run that the report has to record.
+
+    What others can write (annotations, a status) must agree with what they cannot: the pod's owner and node
+    never change, and its name holds a random number.
+    """
+    number = context.status.next_number(pod.probe)
+    return (
+        pod.number == number
+        and pod.node_uid == context.node.uid
+        and pod.owner_uid == context.report.uid
+        and pod.on_node in ("", context.node.name)
+        and pod.name == names.pod_name(probe=pod.probe, run=context.run_id(pod.probe, number))
+    )
 
 
 def container(context: Context, run: str) -> dict[str, Any]:
@@ -96,12 +113,13 @@ def _tolerations(context: Context) -> list[dict[str, Any]]:
     return configured + [{"key": key, "operator": "Exists"} for key in names.NODE_TAINTS]
 
 
-def _metadata(context: Context, kind: ProbeKind, number: int) -> dict[str, Any]:
+def _metadata(context: Context, kind: ProbeKind, *, number: int, run: str) -> dict[str, Any]:
     node, template, defaults = context.node, context.policy.spec.pod_template, context.defaults
     request = {names.POD_REQUEST: context.report.requested_at} if context.report.requested_at else {}
     return {
-        "name": names.pod_name(node_uid=node.uid, probe=kind.name, number=number),
+        "name": names.pod_name(probe=kind.name, run=run),
         "namespace": defaults.namespace,
+        "ownerReferences": [_owner(context)],
         "labels": {
             names.NO_SIDECAR_ISTIO: "false",
             **defaults.labels,
@@ -124,4 +142,17 @@ def _metadata(context: Context, kind: ProbeKind, number: int) -> dict[str, Any]:
             **kind.annotations(context),
             **request,
         },
+    }
+
+
+def _owner(context: Context) -> dict[str, Any]:
+    """The report controls its pods: `kubectl drain` and autoscalers leave pods without a controller alone or
+    refuse them, and pods without their report are garbage."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.REPORT_KIND,
+        "name": context.node.name,
+        "uid": context.report.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
     }
