@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import kubelet_comparison, mounts, nccl, pod_failures, scenario, steps
+from e2e import drain, kubelet_comparison, mounts, nccl, pod_failures, scenario, steps
 from e2e.cluster import Cluster
 from e2e.debian import Runtime
 from e2e.node import Node
@@ -68,7 +68,7 @@ STAGES: tuple[Stage, ...] = (
     ((steps.trivial_pod,),),
     ((kubelet_comparison.the_common_pods,), scenario.BEFORE),
     ((nccl.measures, nccl.gives_way, nccl.hangs), (scenario.helm_test,)),
-    ((pod_failures.what_a_kubelet_does,),),
+    ((pod_failures.what_a_kubelet_does, drain.drains),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""
