@@ -161,6 +161,9 @@ TAINTS_OF_NODES_BEING_REMOVED = (
     "karpenter.sh/disruption",
 )
 
+TAINT_OF_CORDON = "node.kubernetes.io/unschedulable"
+"""Set by Kubernetes' node controller on cordoned nodes, with the time (kubernetes, pkg/controller/nodelifecycle)."""
+
 GPU_UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 GPU_UPGRADE_DONE = "upgrade-done"
 MIG_CONFIG_STATE = "nvidia.com/mig.config.state"

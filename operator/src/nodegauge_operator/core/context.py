@@ -8,6 +8,7 @@ Each of those is computed once, at first use.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
 
@@ -63,7 +64,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     of the last run whose evidence it wrote.  `fresh`: the report was read again for this very question.
     `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes
     that the API server has just refused, with its message; they are tried later and do not block others.
-    `nonce`: a random text for the run after one that ends now.
+    `nonce`: a random text for the run after one that ends now.  `cordoned_since`: epoch seconds, 0.0 for a
+    node that is not cordoned.
     """
 
     node: NodeView | None
@@ -83,6 +85,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     declined: dict[type, str] = {}
     unselected: Unselected = Unselected.RELEASE
     nonce: str = ""
+    cordoned_since: float = 0.0
     defaults: ProbeDefaults
 
     @property

@@ -64,6 +64,11 @@ class NodeView(Struct, frozen=True, kw_only=True):
         return upgrade not in ("", names.GPU_UPGRADE_DONE) or mig in names.MIG_CONFIG_UNDER_WAY
 
     @property
+    def cordon_stamp(self) -> float:
+        """When the node controller noted the cordon, epoch seconds; 0.0 if it did not."""
+        return max((unstamp(t.added) for t in self.taints if t.key == names.TAINT_OF_CORDON), default=0.0)
+
+    @property
     def may_run(self) -> bool:
         """A new run may be planned: Ready, not leaving, driver not changing.  A cordoned node is
         health-checked like any other (promise 7, docs/promises.md)."""

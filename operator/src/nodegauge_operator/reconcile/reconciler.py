@@ -15,7 +15,7 @@ from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.context import Snapshot, Unselected
-from nodegauge_operator.core.model import Taint
+from nodegauge_operator.core.model import NodeView, Taint
 from nodegauge_operator.core.probes.kind import ProbeKind
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube import nodes
@@ -86,6 +86,7 @@ class Reconciler:
         self._evidence_missing = False
         self._left_at: dict[str, float] = {}
         """When a node was first seen outside of every policy, monotonic: setting a clock ends no grace."""
+        self._cordon_seen_at: dict[str, float] = {}
         self._writer = Writer(
             client=client,
             cache=cache,
@@ -175,6 +176,7 @@ class Reconciler:
             unselected=self._unselected(name),
             defaults=self._defaults,
             nonce=secrets.token_hex(8),
+            cordoned_since=self._cordoned_since(name, node),
         )
 
     def _last_read(self, policy: Policy | None, *, but: str) -> float:
@@ -186,6 +188,14 @@ class Reconciler:
         """Whether the node's report says that another installation writes there."""
         report = self._cache.reports.get(name)
         return report is not None and report.status.installation not in ("", self._defaults.installation)
+
+    def _cordoned_since(self, name: str, node: NodeView | None) -> float:
+        """Since when the node is cordoned: by its taint, or since this process saw it; 0.0 if it is not."""
+        if node is None or not node.unschedulable:
+            self._cordon_seen_at.pop(name, None)
+            return 0.0
+        seen = self._cordon_seen_at.setdefault(name, self._clock())
+        return node.cordon_stamp if 0 < node.cordon_stamp <= self._clock() else seen
 
     def _unselected(self, name: str) -> Unselected:
         """What to do with the node if no policy in force selects it."""

@@ -41,6 +41,9 @@ from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.core.report_update import Reading
 
 RETRY_SECONDS = 30.0
+DRAIN_SECONDS = 600.0
+"""After a cordon a drain may be under way: a pod that comes now is evicted, or keeps the drain waiting.  Chosen
+by this project: drains mostly end within minutes, and a node may be cordoned for days."""
 MAX_GPUS = 16
 """GPUs listed one by one: no machine has more, and a report stays a few KiB; the count covers the rest."""
 REQUESTS = {"cpu": "10m", "memory": "32Mi"}
@@ -50,7 +53,7 @@ DEADLINE_SHARE = 0.8
 
 
 class HealthKind(ProbeKind):
-    """Runs on every selected node, cordoned or not (promise 7, docs/promises.md)."""
+    """Runs on every selected node, also on one that was cordoned a while ago (promise 7, docs/promises.md)."""
 
     name = names.PROBE_HEALTH
     pool = Pool(name="health", setting=lambda budget: budget.concurrent_probes)
@@ -61,7 +64,8 @@ class HealthKind(ProbeKind):
 
     def due_at(self, context: Context) -> float:
         """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
-        twice that each time, up to the interval.  Soon after one that a gate counts."""
+        twice that each time, up to the interval.  Soon after one that a gate counts.  Otherwise none while the
+        node may be drained."""
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.node.may_run:
             return NEVER
@@ -73,7 +77,8 @@ class HealthKind(ProbeKind):
             wait = backed_off(probe, first=RETRY_SECONDS, most=interval)
         else:
             wait = gates.recheck_after(context.status.gates, policy=policy, read_at=probe.read_at)
-        return finished_at(probe) + min(wait, interval)
+        drained_at = context.cordoned_since + DRAIN_SECONDS if context.cordoned_since else 0.0
+        return max(finished_at(probe) + min(wait, interval), drained_at)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         """A result that waited for longer than an interval, for an operator that was away, is not news."""
