@@ -162,7 +162,7 @@ TAINTS_OF_NODES_BEING_REMOVED = (
 )
 
 TAINT_OF_CORDON = "node.kubernetes.io/unschedulable"
-"""Set by Kubernetes' node controller on cordoned nodes, with the time (kubernetes, pkg/controller/nodelifecycle)."""
+"""The node controller sets it on cordoned nodes, with the time (kubernetes, pkg/controller/nodelifecycle)."""
 
 GPU_UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 GPU_UPGRADE_DONE = "upgrade-done"

@@ -42,8 +42,8 @@ from nodegauge_operator.core.report_update import Reading
 
 RETRY_SECONDS = 30.0
 DRAIN_SECONDS = 600.0
-"""After a cordon a drain may be under way: a pod that comes now is evicted, or keeps the drain waiting.  Chosen
-by this project: drains mostly end within minutes, and a node may be cordoned for days."""
+"""After a cordon a drain may be under way: a pod that comes now is evicted, or keeps the drain waiting.
+Chosen by this project: drains mostly end within minutes, and a node may be cordoned for days."""
 MAX_GPUS = 16
 """GPUs listed one by one: no machine has more, and a report stays a few KiB; the count covers the rest."""
 REQUESTS = {"cpu": "10m", "memory": "32Mi"}
@@ -53,7 +53,7 @@ DEADLINE_SHARE = 0.8
 
 
 class HealthKind(ProbeKind):
-    """Runs on every selected node, also on one that was cordoned a while ago (promise 7, docs/promises.md)."""
+    """Runs on every selected node, also if it was cordoned some time ago (promise 7, docs/promises.md)."""
 
     name = names.PROBE_HEALTH
     pool = Pool(name="health", setting=lambda budget: budget.concurrent_probes)
