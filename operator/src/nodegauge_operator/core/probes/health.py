@@ -64,8 +64,8 @@ class HealthKind(ProbeKind):
 
     def due_at(self, context: Context) -> float:
         """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
-        twice that each time, up to the interval.  Soon after one that a gate counts.  Otherwise none while the
-        node may be drained."""
+        twice that each time, up to the interval.  Soon after one that a gate counts.  But for the first, none
+        while the node may be drained."""
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.node.may_run:
             return NEVER
