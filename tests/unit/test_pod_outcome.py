@@ -46,6 +46,13 @@ def test_a_result_counts_whatever_the_exit_code_and_the_phase_say() -> None:
     assert ended(failed).outcome is Outcome.READ
 
 
+@pytest.mark.parametrize("reason", ["DeadlineExceeded", "Evicted", "Terminated"])
+def test_a_whole_result_counts_although_the_pod_was_ended(reason: str) -> None:
+    """The probe had read everything when SIGTERM came: a complete reading is a reading."""
+    pod = replace(make_pod().with_result(made.titan()), phase="Failed", reason=reason)
+    assert ended(pod).outcome is Outcome.READ
+
+
 @pytest.mark.parametrize("name", sorted(set(hostile(make_pod(number=2))) - {"no GPUs"}))
 def test_what_is_no_result_of_this_run_is_unknown(name: str) -> None:
     """Garbage, bombs, other runs' and other nodes' documents are unknown, in bounded words."""

@@ -7,6 +7,7 @@ KubeError
 ├── Forbidden            403: RBAC
 ├── Refused              400, 422 and other 4xx: the same request will fail again (webhook, quota, validation)
 └── Unavailable          401 (the token is read again), 429, 5xx, timeout, invalid answer: try again later
+    ├── WebhookFailed    500: a webhook that must answer did not (its cause is in the message)
     └── Unreachable      the connection was refused or cut, and perhaps the watches with it: try again later
 """
 
@@ -55,8 +56,17 @@ class Unavailable(KubeError):
     log_level = logging.DEBUG  # `outage` says it once a minute for all calls
 
 
+class WebhookFailed(Unavailable):
+    """The API server could not call an admission webhook that this write needs.  The API server is well, and
+    other writes go on."""
+
+
 class Unreachable(Unavailable):
     """No connection, or one that was cut: the API server may have restarted.  Not a slow answer."""
+
+
+WEBHOOK = "failed calling webhook"
+"""In every message about one (kubernetes, apiserver/pkg/admission/plugin/webhook: ErrCallingWebhook)."""
 
 
 def error_of(status: int, reason: str, message: str) -> KubeError:
@@ -68,6 +78,8 @@ def error_of(status: int, reason: str, message: str) -> KubeError:
         kind = AlreadyExists if reason == "AlreadyExists" else Conflict
     elif status == 403:
         kind = Forbidden
+    elif status >= 500 and WEBHOOK in message:
+        kind = WebhookFailed
     elif status in (401, 429) or status >= 500:
         kind = Unavailable
     else:

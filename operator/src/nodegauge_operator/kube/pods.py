@@ -10,6 +10,9 @@ from nodegauge_operator.core.model import PodView, pod_view
 from nodegauge_operator.kube.client import Client, manager
 from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Unavailable
 
+CREATE_SECONDS = 8
+"""The API server gives up a create by then: before our own time is up, so that it can name a hung webhook."""
+
 
 def _path(namespace: str, name: str = "") -> str:
     return f"/api/v1/namespaces/{namespace}/pods" + (f"/{name}" if name else "")
@@ -30,8 +33,9 @@ async def create(client: Client, manifest: dict[str, Any]) -> PodView:
     Raises `Refused` if somebody else's pod has the name: it is left alone.
     """
     namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    query = manager() | {"timeout": f"{CREATE_SECONDS}s"}
     try:
-        body = await client.call("POST", _path(namespace), query=manager(), body=manifest)
+        body = await client.call("POST", _path(namespace), query=query, body=manifest)
     except AlreadyExists:
         body = await client.call("GET", _path(namespace, name))
     view, wanted = pod_view(body), pod_view(manifest)

@@ -15,7 +15,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import Report, ReportStatus, parse_report
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube.client import MERGE, Client, manager
-from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound
+from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable
 
 PATH = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 
@@ -69,8 +69,12 @@ async def delete(client: Client, report: Report) -> None:
     body = {"preconditions": {"uid": report.uid}}
     try:
         await client.call("DELETE", f"{PATH}/{quote(report.name)}", body=body)
-    except (NotFound, Conflict):
+    except NotFound:
         return
+    except Conflict as error:
+        known = await get(client, report.name)
+        if known is not None and known.uid == report.uid:
+            raise Unavailable(str(error), status=error.status, reason=error.reason) from None
 
 
 def _plain(status: ReportStatus) -> dict[str, Any]:

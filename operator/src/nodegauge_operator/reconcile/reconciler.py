@@ -20,7 +20,7 @@ from nodegauge_operator.core.probes.kind import ProbeKind
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import Client
-from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused
+from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, WebhookFailed
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
@@ -310,7 +310,7 @@ def _may_wait(step: actions.Step, error: KubeError) -> bool:
     if isinstance(step, actions.PatchReport):
         return isinstance(error, Refused)  # the run that it would record ends as unknown
     return isinstance(step, actions.PatchNode | actions.SetCondition) and isinstance(
-        error, Refused | Forbidden
+        error, Refused | Forbidden | WebhookFailed
     )
 
 

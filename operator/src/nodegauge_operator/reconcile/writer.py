@@ -17,7 +17,7 @@ from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube import events, evidence, nodes, pods, reports
 from nodegauge_operator.kube.client import Client
-from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused, Unavailable
+from nodegauge_operator.kube.errors import Conflict, Forbidden, NotFound, Refused, Unavailable, WebhookFailed
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gate_budget import GateBudget
@@ -107,7 +107,7 @@ class Writer(Struct, kw_only=True):
         try:
             self.cache.put_pod(await pods.create(self.client, step.manifest))
             return step
-        except (Refused, Forbidden) as error:
+        except (Refused, Forbidden, WebhookFailed) as error:
             self.metrics.refused.inc()
             slot = self.gate_budget.has_slot(step.node.name)
             context = replace(snapshot, gate_slot=slot).context
