@@ -61,7 +61,7 @@ def tainted(operator: SteppedOperator, *keys: str) -> list[str]:
     """Nodes with a taint of one of these keys; of any key but `unvalidated` by default."""
     objects = operator.cluster.objects[NODES].items()
     taints = {n: [t["key"] for t in body["spec"].get("taints") or ()] for n, body in objects}
-    return [name for name, found in taints.items() if set(found) & set(keys or found)]
+    return [name for name, carried in taints.items() if set(carried) & set(keys or carried)]
 
 
 @pytest.mark.parametrize("nulled", [True, False], ids=["no run is known", "runs are known"])
