@@ -21,6 +21,7 @@ class Lazy(NamedTuple):
 
 SUBCOMMANDS = {
     "apply": Lazy("nodegauge_cli.apply", "Create or update a GPUValidationPolicy.", "operator"),
+    "bmc": Lazy("nodegauge_cli.bmc", "Read a server's BMC and judge its power and cooling.", "bmc"),
     "check": Lazy("nodegauge_cli.check", "Check that an installed operator is healthy.", "operator"),
     "cleanup": Lazy(
         "nodegauge_cli.cleanup.command", "Remove everything nodegauge wrote to a cluster.", "operator"

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nodegauge_contract import Result
+from nodegauge_contract.chassis import ChassisReading, Supply
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import (
     CATALOGUE,
@@ -27,6 +28,7 @@ from nodegauge_judge import (
     Severity,
     Verdict,
 )
+from nodegauge_judge.chassis.judge import ChassisJudgement
 from nodegauge_judge.identity import lines
 from nodegauge_judge.nccl.grading import size_text
 from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement, NcclJudgement
@@ -38,6 +40,8 @@ _VERDICTS = {
     Verdict.FAIL: "bold red",
     Verdict.UNKNOWN: "bold magenta",
 }
+UNREAD_LINES = 5
+"""Resources that a BMC did not give and that the text lists."""
 _SEVERITIES = {Severity.FAIL: "bold red", Severity.WARN: "bold yellow", Severity.INFO: "cyan"}
 _LOADS = {
     Load.LOADED: "loaded: the GPUs worked during the run",
@@ -46,6 +50,7 @@ _LOADS = {
 }
 _SUPPLIES = {
     Psu.OK: "ok: a power supply sensor was read and reports no fault",
+    Psu.REDUNDANCY_LOST: "redundancy lost: the node runs on, without a supply to spare",
     Psu.FAULT: "fault",
     None: "unknown: no power supply sensor could be read, or its reading is unclear",
 }
@@ -75,6 +80,74 @@ def show_nccl(judgement: NcclJudgement, *, node: str = "", console: Console | No
             console.print()
             console.print(_cells(measurement))
     _write(console, captured.get())
+
+
+def show_chassis(reading: ChassisReading, judgement: ChassisJudgement) -> None:
+    """Print the judgement of a BMC's reading, its supplies, and what could not be read."""
+    console = _console()
+    with console.capture() as captured:
+        console.print(_chassis_head(reading, judgement))
+        _print_findings(console, judgement.findings, node="")
+        if reading.supplies:
+            console.print()
+            console.print(_supplies(reading.supplies))
+        for one in reading.unread[:UNREAD_LINES]:
+            console.print(Text(_printable(f"unread   {one.path}: {one.reason}")), soft_wrap=True)
+        if (rest := len(reading.unread) - UNREAD_LINES) > 0:
+            console.print(f"         and {rest} more (--format json lists them)")
+    _write(console, captured.get())
+
+
+def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table:
+    table = _head(judgement.verdict, judgement.summary)
+    if reading.supplies:
+        table.add_row("psu", _SUPPLIES[judgement.psu])
+    watts = {
+        "W now": judgement.load_watts,
+        "W at full load of the GPUs": judgement.peak_watts,
+        "W from the working supplies": judgement.capacity_watts,
+    }
+    listed = [f"{value} {what}" for what, value in watts.items() if value is not None]
+    listed += [f"not known: {', '.join(what for what, value in watts.items() if value is None)}"]
+    table.add_row("watts", "; ".join(one for one in listed if one != "not known: "))
+    inlets = [
+        f"{air.celsius:g} °C {air.name}" for air in reading.air if air.inlet and _is_number(air.celsius)
+    ]
+    if inlets:
+        table.add_row("air", _printable(", ".join(inlets)))
+    turning = [fan for fan in reading.fans if fan.present is not False]
+    table.add_row(
+        "parts",
+        f"{len(turning)} fans, {len(reading.rails)} rails, {len(reading.leaks)} leak detectors, "
+        f"{len(reading.gpus)} GPUs",
+    )
+    maker = [text for text in (reading.vendor, reading.product, reading.serial) if isinstance(text, str)]
+    cost = f"{reading.requests} requests in {reading.seconds} s"
+    table.add_row("source", _printable(", ".join([reading.source, *maker, cost])))
+    return table
+
+
+def _supplies(supplies: list[Supply]) -> Table:
+    table = _grid()
+    for column in range(6):
+        table.add_column(justify="right" if column in (2, 3, 4) else "left", no_wrap=True)
+    table.add_row("supply", "health", "size", "in", "out", "serial", style="bold")
+    for one in supplies:
+        status = [text for text in (one.health, one.state) if isinstance(text, str)]
+        table.add_row(
+            _printable(one.name),
+            _printable("empty bay" if one.present is False else " ".join(status) or "-"),
+            *(
+                f"{watts:g} W" if _is_number(watts) else "-"
+                for watts in (one.capacity_watts, one.input_watts, one.output_watts)
+            ),
+            _printable(one.serial if isinstance(one.serial, str) else "-"),
+        )
+    return table
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _console() -> Console:

@@ -150,9 +150,10 @@ class Load(StrEnum):
 
 
 class Psu(StrEnum):
-    """The state of the power supply from its sensors and NVML (`ok` only if a sensor was read)."""
+    """The state of the power supplies from their sensors, NVML or the BMC (`ok` only if one was read)."""
 
     OK = "ok"
+    REDUNDANCY_LOST = "redundancy-lost"
     FAULT = "fault"
 
 

@@ -55,6 +55,9 @@ counts as busy all the time, a GPU at idle power not at all, and in between in p
 only the window, such as temperatures, also need a median utilisation of `busyUtilization` per cent in it.
 Without two runs to compare, a GPU was under load if every sample of the window reaches that utilisation.
 
+Findings of probe `bmc` come from `nodegauge bmc`, which reads a server's BMC. They set no taint and are in no
+report: the operator does not read BMCs.
+
 Findings of probe `nccl` come from NCCL runs, once a day by default: see [expectations](expectations.md) for
 the floors and their sources.
 """

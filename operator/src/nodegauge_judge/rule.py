@@ -37,6 +37,7 @@ class Probe(StrEnum):
 
     HEALTH = "health"
     NCCL = "nccl"
+    BMC = "bmc"
 
 
 class Effect(StrEnum):

@@ -1,0 +1,139 @@
+"""Reads a BMC by Redfish: the new resources first (PowerSubsystem, ThermalSubsystem), then Power and Thermal.
+
+It starts at the service root and follows links only, so that it works on trees that nobody here has seen.
+Chassis that are parts of another (a GPU, a board) are left out of power and cooling: the machine's own
+chassis counts what they draw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from nodegauge_bmc import boards, cooling, power
+from nodegauge_bmc.connection import ROOT, Access, BmcError, Connection
+from nodegauge_bmc.tree import Tree
+from nodegauge_bmc.values import Resource, link, member, text
+from nodegauge_contract.chassis import BmcClock, ChassisReading
+from nodegauge_contract.values import NOT_READ, Flag, Text, Unavailable
+
+PARTS = frozenset(
+    {
+        "Component",
+        "Module",
+        "Card",
+        "Zone",
+        "Cartridge",
+        "Expansion",
+        "IPBasedDrive",
+        "StorageEnclosure",
+        "Row",
+        "Pod",
+    }
+)
+"""Types of chassis that are no machine (Redfish `ChassisType`)."""
+DEADLINE = 60.0
+"""Seconds for one reading of one BMC."""
+
+
+async def read(access: Access, *, deadline: float = DEADLINE) -> ChassisReading:
+    """Everything that the BMC gives within `deadline` seconds.  Raises `BmcError` if that is nothing."""
+    start = time.monotonic()
+    async with Connection(access) as connection:
+        tree = Tree(connection)
+        try:
+            async with asyncio.timeout(deadline):
+                reading = await read_tree(tree)
+        except TimeoutError:
+            raise BmcError(
+                f"the BMC did not give its tree within {deadline:g} s ({connection.requests} requests): "
+                "raise --deadline"
+            ) from None
+        return _with_cost(reading, tree=tree, seconds=time.monotonic() - start, requests=connection.requests)
+
+
+async def read_tree(tree: Tree) -> ChassisReading:
+    """What the resources of a BMC say.  Raises `BmcError` if there is no Redfish service or no chassis."""
+    root = await tree.get(ROOT)
+    if root is None:
+        reason = tree.unread[0].reason if tree.unread else "no answer"
+        raise BmcError(f"no Redfish service at {ROOT} ({reason}): is this the address of a BMC?")
+    if not link(root, "Chassis"):
+        raise BmcError(f"{ROOT} lists no chassis: is this the address of a BMC?")
+    tree.expands(root)
+    chassis, systems, managers = await asyncio.gather(
+        tree.collection(link(root, "Chassis")),
+        tree.collection(link(root, "Systems")),
+        tree.collection(link(root, "Managers")),
+    )
+    if not chassis:
+        raise BmcError("the BMC lists chassis and gives none of them: restart the BMC, or try again later")
+    machines = _machines(chassis, systems or [])
+    read_power, read_cooling, gpus = await asyncio.gather(
+        power.of(tree, machines, parts=[one for one in chassis if one not in machines]),
+        cooling.of(tree, machines),
+        boards.of(tree, systems or []),
+    )
+    main = machines[0]
+    return ChassisReading(
+        vendor=_first((main, *(systems or []), root), "Manufacturer", "Vendor"),
+        product=_first((*(systems or []), main), "Model"),
+        serial=_first((main, *(systems or [])), "SerialNumber"),
+        power_on=_power_on([*(systems or []), main]),
+        **read_power,
+        **read_cooling,
+        gpus=gpus,
+        clocks=[clock for manager in managers or [] if (clock := _clock(manager)) is not None],
+    )
+
+
+def _machines(chassis: list[Resource], systems: list[Resource]) -> list[Resource]:
+    """The chassis that are machines, those of a computer system first; all if none says what it is."""
+    whole = [one for one in chassis if text(one.get("ChassisType")) not in PARTS]
+    named = {address for system in systems for address in _chassis_of(system)}
+    ordered = sorted(whole, key=lambda one: link({"self": one}, "self") not in named)
+    return ordered or chassis
+
+
+def _chassis_of(system: Resource) -> list[str]:
+    listed = member(system, "Links", "Chassis")
+    return [link({"one": one}, "one") for one in listed] if isinstance(listed, list) else []
+
+
+def _first(resources: Iterable[Resource], *keys: str) -> Text:
+    """The first text that a resource has under one of the names."""
+    for resource in resources:
+        for key in keys:
+            if isinstance(value := text(resource.get(key)), str):
+                return value
+    return NOT_READ
+
+
+def _power_on(resources: Iterable[Resource]) -> Flag:
+    for resource in resources:
+        if resource.get("PowerState") in ("On", "Off"):
+            return bool(resource["PowerState"] == "On")
+    return NOT_READ
+
+
+def _clock(manager: Resource) -> BmcClock | None:
+    """The manager's clock beside ours; None for one that has none."""
+    written = text(manager.get("DateTime"))
+    if not isinstance(written, str):
+        return None
+    name = str(manager.get("@odata.id", "")).rstrip("/").rpartition("/")[2][:128] or "BMC"
+    try:
+        read = datetime.fromisoformat(written)
+    except ValueError:
+        return BmcClock(name=name, time=written, skew_seconds=Unavailable("not a time"))
+    aware = read if read.tzinfo is not None else read.replace(tzinfo=UTC)
+    skew = round((aware - datetime.now(UTC)).total_seconds())
+    return BmcClock(name=name, time=written, skew_seconds=skew)
+
+
+def _with_cost(reading: ChassisReading, *, tree: Tree, seconds: float, requests: int) -> ChassisReading:
+    return replace(reading, seconds=round(seconds, 3), requests=requests, unread=tree.unread)

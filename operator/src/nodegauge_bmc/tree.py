@@ -1,0 +1,98 @@
+"""A BMC's resources: fetched once each, with a note of those that it names and does not give."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from nodegauge_bmc.connection import Connection, Unreadable
+from nodegauge_bmc.values import Resource, items, link, links, member
+from nodegauge_contract.chassis import Unread
+
+MAX_PAGES = 20
+"""Pages of one collection."""
+MAX_UNREAD = 64
+"""Unread resources that a reading names; the rest is a number."""
+
+
+class Tree:
+    """The resources of one BMC during one reading."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._asked: dict[str, asyncio.Future[Resource | None]] = {}
+        self._unread: dict[str, str] = {}
+        self._expands = False
+
+    def expands(self, root: Resource) -> None:
+        """Take from the service root whether collections can be fetched with their members in one request."""
+        self._expands = member(root, "ProtocolFeaturesSupported", "ExpandQuery", "NoLinks") is True
+
+    async def get(self, path: str) -> Resource | None:
+        """The resource at `path`; None for an empty path, or where the BMC does not give it."""
+        if not path:
+            return None
+        path = path.partition("#")[0]
+        if path not in self._asked:
+            future = self._asked[path] = asyncio.get_running_loop().create_future()
+            try:
+                future.set_result(await self._connection.get(path))
+            except Unreadable as error:
+                self._unread[path] = str(error)
+                future.set_result(None)
+            except BaseException as error:
+                future.cancel()
+                raise error
+        return await self._asked[path]
+
+    async def all(self, paths: Iterable[str]) -> list[Resource]:
+        """The resources at `paths` that the BMC gives, in their order."""
+        got = await asyncio.gather(*(self.get(path) for path in paths))
+        return [one for one in got if one is not None]
+
+    async def collection(self, path: str) -> list[Resource] | None:
+        """The members of a collection that the BMC gives; None if its list cannot be read."""
+        listed = await self.members(path)
+        return None if listed is None else [one for _, one in listed if one is not None]
+
+    async def members(self, path: str) -> list[tuple[str, Resource | None]] | None:
+        """Address and resource of every member of a collection; the resource is None where the BMC lists it
+        and does not give it.  None if the list cannot be read."""
+        expanded = await self._expanded(path) if path and self._expands else None
+        if expanded is not None:
+            return expanded
+        first = await self.get(path)
+        if first is None:
+            return None
+        addresses = links(first, "Members")
+        page, pages = first, 1
+        while (after := page.get("Members@odata.nextLink")) and pages < MAX_PAGES:
+            following = await self.get(after) if isinstance(after, str) and after.startswith("/") else None
+            if following is None:
+                break
+            addresses += links(following, "Members")
+            page, pages = following, pages + 1
+        got = await asyncio.gather(*(self.get(address) for address in addresses))
+        return list(zip(addresses, got, strict=True))
+
+    async def _expanded(self, path: str) -> list[tuple[str, Resource | None]] | None:
+        """The members in one request; None where the BMC does not keep what it announced."""
+        try:
+            answer = await self._connection.get(path + "?$expand=.($levels=1)")
+        except Unreadable:
+            return None
+        members = items(answer, "Members")
+        whole = all(len(one) > 1 for one in members) and not answer.get("Members@odata.nextLink")
+        if not whole or not isinstance(answer.get("Members"), list):
+            return None
+        return [(link({"self": one}, "self"), one) for one in members]
+
+    @property
+    def unread(self) -> list[Unread]:
+        """What the BMC named and did not give, by path."""
+        listed = [
+            Unread(path=path[:512], reason=reason[:512]) for path, reason in sorted(self._unread.items())
+        ]
+        rest = len(listed) - MAX_UNREAD
+        more = [Unread(path=f"{rest} more resources", reason="")] if rest > 0 else []
+        return listed[:MAX_UNREAD] + more

@@ -1,0 +1,122 @@
+"""Values of Redfish resources, and the sentinels that vendors write in their place.
+
+A BMC answers with 0 W for "not measured", revolutions in a field for per cent, a flag as 1 V, text where a
+number belongs, or null.  A value that cannot be true becomes `Unavailable` with the reason; nothing is
+corrected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from nodegauge_contract.values import NOT_READ, Flag, Num, Text, Unavailable
+
+Resource = Mapping[str, Any]
+
+MAX_WATTS = 200_000.0
+"""Watts above which a number is an error: a rack of 72 GPUs draws 120 to 140 kW."""
+MAX_RPM = 60_000.0
+MAX_CELSIUS, MIN_CELSIUS = 150.0, -40.0
+MAX_TEXT = 128
+
+
+def member(resource: Resource, *path: str) -> Any:
+    """The value at a path of member names; None where a name is missing or holds no object."""
+    value: Any = resource
+    for name in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
+
+
+def items(resource: Resource, name: str) -> list[Resource]:
+    """The objects in a list member; empty if there is no such list."""
+    value = resource.get(name)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def text(value: Any) -> Text:
+    """A text on one line; a number is a text too (a serial number without quotes)."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return NOT_READ
+    line = "".join(char if char.isprintable() else "?" for char in " ".join(str(value).split()))
+    return line[:MAX_TEXT] or NOT_READ
+
+
+def number(value: Any, *, low: float, high: float, unit: str) -> Num:
+    """A number within what is possible.  Digits in quotes are a number; a flag is none."""
+    if value is None:
+        return NOT_READ
+    if isinstance(value, bool):
+        return Unavailable(f"a flag instead of a number of {unit}")
+    try:
+        read = float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        read = math.nan
+    if not math.isfinite(read):
+        return Unavailable(f"{str(value)[:32]!r} instead of a number of {unit}")
+    if not low <= read <= high:
+        return Unavailable(f"{read:g} {unit} cannot be")
+    return int(read) if read.is_integer() else round(read, 3)
+
+
+def watts(value: Any) -> Num:
+    """Power.  0 W is what a BMC says that has no reading: a part that is on draws more."""
+    read = number(value, low=0.0, high=MAX_WATTS, unit="W")
+    return Unavailable("0 W, which a BMC also says for want of a reading") if read == 0 else read
+
+
+def rpm(value: Any) -> Num:
+    """Revolutions per minute; 0 is a fan that stands still."""
+    return number(value, low=0.0, high=MAX_RPM, unit="rpm")
+
+
+def percent(value: Any) -> Num:
+    """Per cent; revolutions in its place cannot be."""
+    return number(value, low=0.0, high=100.0, unit="%")
+
+
+def celsius(value: Any) -> Num:
+    """A temperature of air or a part."""
+    return number(value, low=MIN_CELSIUS, high=MAX_CELSIUS, unit="°C")
+
+
+def volts(value: Any, *, high: float = 400.0) -> Num:
+    """A voltage; a flag that says whether power is good is none."""
+    return number(value, low=0.0, high=high, unit="V")
+
+
+def is_number(value: object) -> bool:
+    """Whether a value was read and is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def state(resource: Resource) -> Text:
+    """`Status.State`, the BMC's word."""
+    return text(member(resource, "Status", "State"))
+
+
+def health(resource: Resource) -> Text:
+    """`Status.Health`, the BMC's word."""
+    return text(member(resource, "Status", "Health"))
+
+
+def present(resource: Resource) -> Flag:
+    """Whether the part is there: only the state `Absent` says that it is not, and only a state says that it
+    is."""
+    word = state(resource)
+    return word != "Absent" if isinstance(word, str) else NOT_READ
+
+
+def link(resource: Resource, *path: str) -> str:
+    """The address that a member refers to; empty without one."""
+    address = member(resource, *path, "@odata.id")
+    return address if isinstance(address, str) and address.startswith("/") else ""
+
+
+def links(resource: Resource, name: str) -> list[str]:
+    """The addresses in a list member, each once."""
+    return list(dict.fromkeys(address for item in items(resource, name) if (address := link(item))))

@@ -1,0 +1,127 @@
+"""`nodegauge bmc URL`: read one server's BMC over Redfish and judge its power and cooling.
+
+For a person or a script, one machine at a time.  The password comes from a file or from standard input,
+never from the command line, where every user of the machine would see it.  Exit codes are those of
+`nodegauge judge`: 0 pass or warn, 1 fail, 2 bad input or no answer, 3 unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import click
+import msgspec
+
+from nodegauge_bmc.connection import Access, BmcError
+from nodegauge_bmc.redfish import DEADLINE, read
+from nodegauge_cli.inputs import BadInput, duration
+from nodegauge_cli.judge import EXIT_CODES, EXIT_UNKNOWN
+from nodegauge_cli.judge_text import show_chassis
+from nodegauge_contract.chassis import ChassisReading
+from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+
+MAX_PASSWORD = 1024
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--format json` prints."""
+
+    judgement: ChassisJudgement
+    reading: ChassisReading
+
+
+@click.command()
+@click.argument("url")
+@click.option("--user", default="", help="The BMC's user. A read-only one is enough.")
+@click.option(
+    "--password-file",
+    type=click.File("r"),
+    help="A file whose first line is the password; - for standard input.",
+)
+@click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A CA bundle (PEM) that signed the BMC's certificate.",
+)
+@click.option("--fingerprint", default="", help="SHA-256 of a certificate that signed itself, in hex.")
+@click.option("--insecure", is_flag=True, help="Do not verify the certificate, and allow http://.")
+@click.option(
+    "--deadline",
+    callback=duration,
+    default=f"{DEADLINE:g}s",
+    show_default=True,
+    help="How long the whole reading may take.",
+)
+@click.option(
+    "--needed",
+    type=click.IntRange(min=1, max=64),
+    help="Supplies that carry the machine under full load, if you know (a DGX H100 needs 4 of 6).",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Print text, or judgement and reading as JSON.",
+)
+def bmc(
+    url: str,
+    user: str,
+    password_file: TextIO | None,
+    ca: Path | None,
+    fingerprint: str,
+    insecure: bool,
+    deadline: float,
+    needed: int | None,
+    form: str,
+) -> None:
+    """Read the BMC at URL (https://HOST[:PORT]) and judge its power and cooling.
+
+    It reads power supplies, voltages, fans, inlet air, leak detectors and the GPUs that the BMC sees, and
+    changes nothing. The certificate is verified against the system's CAs unless you say otherwise.
+
+    \b
+    Exit code: 0 pass or warn, 1 fail, 2 bad input or no answer, 3 unknown.
+
+    \b
+    Examples:
+      nodegauge bmc https://bmc-7.example.com --user reader --password-file ~/.bmc
+      nodegauge bmc bmc-7 --user reader --password-file - --fingerprint 9f86d081884c...
+    """
+    if user and password_file is None:
+        raise click.UsageError("--user needs --password-file (- reads standard input)")
+    access = Access(
+        url=url,
+        user=user,
+        password=_password(password_file) if password_file is not None else "",
+        ca=str(ca) if ca is not None else "",
+        fingerprint=fingerprint,
+        insecure=insecure,
+    )
+    try:
+        reading = asyncio.run(read(access, deadline=deadline))
+    except BmcError as error:
+        raise BadInput(f"{url}: {error}") from None
+    judgement = judge_chassis(reading, needed=needed)
+    if form == "json":
+        encoded = msgspec.json.encode(Outcome(judgement=judgement, reading=reading))
+        sys.stdout.write(msgspec.json.format(encoded, indent=2).decode() + "\n")
+    else:
+        show_chassis(reading, judgement)
+    raise SystemExit(EXIT_CODES.get(judgement.verdict, EXIT_UNKNOWN))
+
+
+def _password(file: TextIO) -> str:
+    """The first line of the file."""
+    try:
+        line = file.readline(MAX_PASSWORD)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--password-file: not readable ({type(error).__name__})") from None
+    password = line.rstrip("\r\n")
+    if not password:
+        raise BadInput("--password-file: its first line is empty; write the password there")
+    return password

@@ -1,0 +1,128 @@
+"""What a rule about a chassis looks at: the reading, and which supplies carry which load.
+
+A BMC's own number of needed supplies is the number "for this group to be redundant" (DMTF DSP0268,
+`MinNeededInGroup`) and often nonsense, so what is needed is computed from capacity and load.  Nothing is
+computed from a capacity that the BMC does not state.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+from msgspec import Struct
+
+from nodegauge_contract.chassis import BoardGpu, ChassisReading, Supply
+from nodegauge_judge.case import number
+from nodegauge_judge.rule import Rule
+from nodegauge_judge.thresholds import Thresholds
+
+BROKEN_STATES = frozenset({"UnavailableOffline", "Disabled", "Deferring", "Starting"})
+"""States of a supply that is there and carries nothing (Redfish `Resource.State`).  `StandbyOffline` and
+`StandbySpare` are spares at rest."""
+NO_INPUT = frozenset({"LossOfInput", "OutOfRange"})
+"""Redfish `LineInputStatus` of a supply without usable input."""
+
+
+class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
+    """One judgement's inputs.
+
+    `needed`: supplies that carry the machine under full load, if its owner says so.  `gpu_limit_watts`: the
+    sum of the GPUs' power limits by NVML, where the BMC does not list GPUs.
+    """
+
+    reading: ChassisReading
+    thresholds: Thresholds
+    needed: int | None = None
+    gpu_limit_watts: float | None = None
+
+    @cached_property
+    def installed(self) -> list[Supply]:
+        """Supplies that are there and say something of themselves beside a health (a module without a supply
+        in it is listed as healthy, too)."""
+        there = [one for one in self.reading.supplies if one.present is not False]
+        if any(_speaks(one) for one in there):
+            return [one for one in there if _speaks(one) or is_broken(one) or is_unread(one)]
+        return there
+
+    @cached_property
+    def working(self) -> list[Supply]:
+        """Installed supplies that carry load or could."""
+        return [one for one in self.installed if not is_broken(one) and not is_unread(one)]
+
+    @cached_property
+    def unread(self) -> list[Supply]:
+        """Supplies that the BMC lists and says nothing of."""
+        return [one for one in self.installed if is_unread(one)]
+
+    @cached_property
+    def capacity_each(self) -> float | None:
+        """Watts of the smallest working supply; None unless every one states its size."""
+        sizes = [number(one.capacity_watts) for one in self.working]
+        known = [size for size in sizes if size is not None]
+        return min(known) if known and len(known) == len(sizes) else None
+
+    @cached_property
+    def load(self) -> float | None:
+        """Watts that the machine draws now: stated, or the sum of its supplies' outputs."""
+        stated = number(self.reading.watts)
+        if stated is not None:
+            return stated
+        outputs = [number(one.output_watts) for one in self.working]
+        known = [watts for watts in outputs if watts is not None]
+        return sum(known) if known and len(known) == len(outputs) else None
+
+    @cached_property
+    def peak(self) -> float | None:
+        """Watts at full load of the GPUs: their limits, and what the rest of the machine draws now."""
+        limits = _sum(self.reading.gpus, "limit_watts") or self.gpu_limit_watts
+        draws = _sum(self.reading.gpus, "watts")
+        if limits is None or draws is None or self.load is None or draws > self.load:
+            return None
+        return self.load - draws + limits
+
+    @cached_property
+    def needed_now(self) -> int | None:
+        """Supplies that carry the load at full power of the GPUs, or else the load of now; the owner's
+        number, if that is larger."""
+        watts = self.peak if self.peak is not None else self.load
+        computed = None
+        if watts is not None and self.capacity_each:
+            computed = math.ceil(watts / self.capacity_each)
+        known = [one for one in (computed, self.needed) if one is not None]
+        return max(known) if known else None
+
+
+ChassisRule = Rule[ChassisCase]
+"""A rule about what a BMC says."""
+
+
+def is_broken(supply: Supply) -> bool:
+    """Whether the BMC calls the supply failed, or it has no input."""
+    return is_failed(supply) or lost_input(supply)
+
+
+def is_failed(supply: Supply) -> bool:
+    """Whether the BMC calls the supply failed or switched off."""
+    return supply.health == "Critical" or supply.state in BROKEN_STATES
+
+
+def lost_input(supply: Supply) -> bool:
+    """Whether the supply has no usable input."""
+    return supply.line_input in NO_INPUT or number(supply.input_volts) == 0
+
+
+def is_unread(supply: Supply) -> bool:
+    """Whether nothing at all was read of a supply that the BMC lists."""
+    return supply.present is not True and not _speaks(supply) and not isinstance(supply.health, str)
+
+
+def _speaks(supply: Supply) -> bool:
+    values = (supply.capacity_watts, supply.input_watts, supply.output_watts, supply.input_volts)
+    return any(number(value) is not None for value in values) or isinstance(supply.line_input, str)
+
+
+def _sum(gpus: list[BoardGpu], key: str) -> float | None:
+    """The sum of one value over all GPUs; None unless every one has it."""
+    known = [watts for gpu in gpus if (watts := number(getattr(gpu, key))) is not None]
+    return sum(known) if known and len(known) == len(gpus) else None

@@ -1,0 +1,114 @@
+"""From a BMC's reading to findings, a verdict, and the power supply in one word."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from nodegauge_contract.chassis import ChassisReading
+from nodegauge_judge.case import text
+from nodegauge_judge.chassis import cooling, supplies
+from nodegauge_judge.chassis.case import ChassisCase, ChassisRule
+from nodegauge_judge.model import Finding, Psu, Severity, Verdict
+from nodegauge_judge.rule import Effect
+from nodegauge_judge.thresholds import Thresholds
+
+CHASSIS_RULES: tuple[ChassisRule, ...] = (*supplies.RULES, *cooling.RULES)
+_RULES = {rule.code: rule for rule in CHASSIS_RULES}
+_WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
+_OF_SUPPLIES = frozenset({"redundancy-lost", "supply-failed", "supply-no-input"})
+
+
+class ChassisJudgement(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What one reading says.  `psu`: None if no supply was read.  Watts: of the load now, at full load of the
+    GPUs, and what the working supplies give; None if not known."""
+
+    verdict: Verdict
+    summary: str
+    findings: list[Finding] = []
+    psu: Psu | None = None
+    installed: int = 0
+    working: int = 0
+    needed: int | None = None
+    load_watts: int | None = None
+    peak_watts: int | None = None
+    capacity_watts: int | None = None
+
+
+def judge_chassis(
+    reading: ChassisReading,
+    *,
+    thresholds: Thresholds | None = None,
+    needed: int | None = None,
+    gpu_limit_watts: float | None = None,
+) -> ChassisJudgement:
+    """What a reading says about its machine.
+
+    `needed`: supplies that carry the machine under full load, if its owner knows; `gpu_limit_watts`: the sum
+    of its GPUs' power limits (W), where the BMC does not list GPUs.  Raises for no decoded reading.
+    """
+    case = ChassisCase(
+        reading=reading,
+        thresholds=thresholds or Thresholds(),
+        needed=needed,
+        gpu_limit_watts=gpu_limit_watts,
+    )
+    listed = [finding for rule in CHASSIS_RULES for finding in rule.findings(case)]
+    findings = sorted(listed, key=lambda finding: _WORST_FIRST[finding.severity])
+    verdict = _verdict(case, findings)
+    each = case.capacity_each
+    return ChassisJudgement(
+        verdict=verdict,
+        summary=_summary(case, verdict, findings),
+        findings=findings,
+        psu=_psu(case, findings),
+        installed=len(case.installed),
+        working=len(case.working),
+        needed=case.needed_now,
+        load_watts=_whole(case.load),
+        peak_watts=_whole(case.peak),
+        capacity_watts=_whole(None if each is None else each * len(case.working)),
+    )
+
+
+def _verdict(case: ChassisCase, findings: list[Finding]) -> Verdict:
+    """The worst finding; unknown if supplies could not be read, or nothing at all was."""
+    severities = {finding.severity for finding in findings}
+    if Severity.FAIL in severities:
+        return Verdict.FAIL
+    reading = case.reading
+    nothing = not (case.installed or reading.fans or reading.rails or reading.air or reading.leaks)
+    if nothing or any(_RULES[finding.code].effect is Effect.UNJUDGED for finding in findings):
+        return Verdict.UNKNOWN
+    return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
+
+
+def _psu(case: ChassisCase, findings: list[Finding]) -> Psu | None:
+    """`ok` only if supplies were read and all of them work."""
+    if any(
+        finding.code in ("supplies-short", "chassis-rail") and finding.severity is Severity.FAIL
+        for finding in findings
+    ):
+        return Psu.FAULT
+    if any(finding.code in _OF_SUPPLIES for finding in findings):
+        return Psu.REDUNDANCY_LOST
+    return Psu.OK if case.working and not case.unread else None
+
+
+def _summary(case: ChassisCase, verdict: Verdict, findings: list[Finding]) -> str:
+    product = text(case.reading.product) or "machine"
+    serious = [finding for finding in findings if finding.severity is not Severity.INFO]
+    if serious:
+        first, rest = serious[0], len(serious) - 1
+        location = "" if first.subject == "node" else f": {first.subject}"
+        more = f"; {rest} more finding{'s' if rest > 1 else ''}" if rest else ""
+        return f"{product}: {_RULES[first.code].title}{location} [{first.code}]{more}."
+    if verdict is Verdict.UNKNOWN:
+        return f"{product}: the BMC gives no supply, rail, fan or inlet temperature."
+    if not case.installed:
+        return f"{product}: nothing wrong; the BMC lists no supplies of its own (a rack shelf has them)."
+    load = "" if case.load is None else f", {case.load:.0f} W now"
+    return f"{product}: {len(case.working)} of {len(case.installed)} supplies work{load}; nothing wrong."
+
+
+def _whole(watts: float | None) -> int | None:
+    return None if watts is None else round(watts)

@@ -1,0 +1,308 @@
+"""Rules about power supplies, redundancy, watts to spare and rails, as a BMC shows them.
+
+Sources: DMTF DSP0268 (states and healths); Intel's ATX 3.0 design guide (336521), table 3-5, for the
+tolerance of 12 V where the BMC states no bounds of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from nodegauge_contract.chassis import Rail, Supply
+from nodegauge_judge.case import clip, number, text
+from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, is_failed, lost_input
+from nodegauge_judge.model import Scalar, Severity
+from nodegauge_judge.rule import DRAIN, Effect, Observation, Probe
+
+SPARE_SHARE = 0.9
+"""Share of the working supplies' capacity above which full load leaves too little to spare.  Chosen by this
+project: supplies lose 5 to 10 % of their capacity in hot air."""
+PLAUSIBLE_SHARE = 0.4
+"""A reading further off its nominal voltage is a sensor without a scale, not a rail: the machine would be
+off."""
+FEEDS_GPUS = (12.0, 48.0, 54.0)
+"""Nominal volts of rails that feed GPUs."""
+_NOMINAL = re.compile(r"(?<![\d.])(3\.3|5|12|48|54)(?:\.0)?[ _]?v", re.IGNORECASE)
+_OUTPUT = re.compile(r"output \d+$")
+
+
+def supply_failed(case: ChassisCase) -> Iterator[Observation]:
+    """Supplies that the BMC calls failed, off, or in need of a look."""
+    for supply in case.installed:
+        if is_failed(supply):
+            status = ", ".join(one for one in (text(supply.health), text(supply.state)) if one)
+            yield _of(supply, Severity.WARN, f"The BMC calls it {status}.", weight=1.0)
+        elif supply.health == "Warning":
+            yield _of(supply, Severity.WARN, "The BMC calls its health Warning.")
+
+
+def supply_input(case: ChassisCase) -> Iterator[Observation]:
+    """Supplies without usable input."""
+    for supply in case.installed:
+        if lost_input(supply):
+            what = text(supply.line_input) or "0 V at its input"
+            yield _of(supply, Severity.WARN, f"It has no usable input ({what}).")
+
+
+def supplies_short(case: ChassisCase) -> Iterator[Observation]:
+    """Fewer working supplies than carry the machine."""
+    needed = case.needed_now
+    if needed is None or not case.installed or case.unread or len(case.working) >= needed:
+        return
+    yield _whole(
+        Severity.FAIL,
+        f"{_count(case)} work, and {needed} are needed{_why(case)}.",
+        case,
+    )
+
+
+def redundancy_lost(case: ChassisCase) -> Iterator[Observation]:
+    """No supply to spare any more, where there was one."""
+    needed = case.needed_now
+    broken = len(case.installed) - len(case.working) - len(case.unread)
+    if any(supplies_short(case)):
+        return
+    stated = next(
+        (group for group in case.reading.redundancy if group.health in ("Warning", "Critical")), None
+    )
+    if broken and needed is not None and len(case.working) == needed:
+        yield _whole(
+            Severity.WARN,
+            f"{_count(case)} work, and {needed} are needed{_why(case)}: "
+            "the next failure switches the node off.",
+            case,
+        )
+    elif stated is not None:
+        yield _whole(Severity.WARN, f"The BMC calls {clip(stated.name)} {text(stated.health)}.", case)
+    elif broken and needed is None:
+        yield _whole(
+            Severity.WARN,
+            f"{_count(case)} work. How many the machine needs is not known: the BMC states no capacity.",
+            case,
+        )
+
+
+def spare_watts(case: ChassisCase) -> Iterator[Observation]:
+    """Too few watts to spare when all GPUs work."""
+    each, peak = case.capacity_each, case.peak
+    if each is None or peak is None or any(supplies_short(case)):
+        return
+    capacity = each * len(case.working)
+    if peak > SPARE_SHARE * capacity:
+        yield _whole(
+            Severity.WARN,
+            f"At full load of the GPUs the machine draws about {peak:.0f} W; its working supplies give "
+            f"{capacity:.0f} W.",
+            case,
+        )
+
+
+def rail_out(case: ChassisCase) -> Iterator[Observation]:
+    """Rails outside the BMC's own bounds, or 12 V outside the usual tolerance where it has none."""
+    for rail in case.reading.rails:
+        nominal, volts = nominal_of(rail), number(rail.volts)
+        if nominal is None or volts is None or abs(volts - nominal) > PLAUSIBLE_SHARE * nominal:
+            continue
+        low, high = _bounds(rail, nominal, case)
+        if low <= volts <= high and rail.health != "Critical":
+            continue
+        severity = Severity.FAIL if nominal in FEEDS_GPUS and not low <= volts <= high else Severity.WARN
+        yield Observation(
+            severity=severity,
+            location=clip(rail.name),
+            short=clip(rail.name),
+            message=f"{volts:.2f} V; should be {low:.2f} to {high:.2f} V.",
+            evidence={"volts": volts, "low_volts": low, "high_volts": high},
+            weight=abs(volts - nominal) / nominal,
+        )
+
+
+def supplies_unread(case: ChassisCase) -> Iterator[Observation]:
+    """Supplies, or their whole list, that the BMC names and does not give."""
+    if case.unread:
+        names = ", ".join(clip(one.name) for one in case.unread[:8])
+        message = f"The BMC lists {names} and says nothing of {'it' if len(case.unread) == 1 else 'them'}."
+    elif not case.reading.lists_supplies and any("Power" in one.path for one in case.reading.unread):
+        message = "The BMC does not give its list of power supplies."
+    else:
+        return
+    first = next((one for one in case.reading.unread if "Power" in one.path), None)
+    evidence: dict[str, Scalar] = {"path": clip(first.path), "reason": clip(first.reason)} if first else {}
+    yield Observation(
+        severity=Severity.WARN, location="node", short="node", message=message, evidence=evidence
+    )
+
+
+def nominal_of(rail: Rail) -> float | None:
+    """The voltage that the rail's name says it has; 12 V at the output of a supply that reads near it."""
+    match = _NOMINAL.search(rail.name)
+    if match is not None:
+        return float(match[1])
+    volts = number(rail.volts)
+    return 12.0 if _OUTPUT.search(rail.name) and volts is not None and 9.0 <= volts <= 15.0 else None
+
+
+def _bounds(rail: Rail, nominal: float, case: ChassisCase) -> tuple[float, float]:
+    low, high = number(rail.low_critical_volts), number(rail.high_critical_volts)
+    numbers = case.thresholds
+    return (
+        low if low is not None and 0 < low < nominal else round(nominal * (1 - numbers.rail_low), 3),
+        high if high is not None and high > nominal else round(nominal * (1 + numbers.rail_high), 3),
+    )
+
+
+def _count(case: ChassisCase) -> str:
+    return f"{len(case.working)} of {len(case.installed)} supplies"
+
+
+def _why(case: ChassisCase) -> str:
+    """What the number of needed supplies is made of."""
+    each, watts = case.capacity_each, case.peak if case.peak is not None else case.load
+    if each is None or watts is None:
+        return " (as its owner says)"
+    load = "at full load of the GPUs" if case.peak is not None else "now"
+    return f" (about {watts:.0f} W {load}, {each:g} W each)"
+
+
+def _of(supply: Supply, severity: Severity, message: str, *, weight: float = 0.0) -> Observation:
+    evidence: dict[str, Scalar] = {}
+    for key in ("serial", "model", "state", "health", "line_input"):
+        if value := text(getattr(supply, key)):
+            evidence[key] = value
+    return Observation(
+        severity=severity,
+        location=clip(supply.name),
+        short=clip(supply.name),
+        message=message,
+        evidence=evidence,
+        weight=weight,
+    )
+
+
+def _whole(severity: Severity, message: str, case: ChassisCase) -> Observation:
+    evidence: dict[str, Scalar] = {"installed": len(case.installed), "working": len(case.working)}
+    for key, value in (
+        ("load_watts", case.load),
+        ("peak_watts", case.peak),
+        ("each_watts", case.capacity_each),
+    ):
+        if value is not None:
+            evidence[key] = round(value)
+    return Observation(severity=severity, location="node", short="node", message=message, evidence=evidence)
+
+
+_SWAP = (
+    "Check its power cord and the feed (PDU, breaker); swap supplies to tell a bad supply from a bad slot.",
+    "Replace it. Supplies of a redundant group can be changed while the machine runs.",
+)
+
+RULES = (
+    ChassisRule(
+        code="supplies-short",
+        probe=Probe.BMC,
+        title="too few power supplies work",
+        meaning=(
+            "Fewer supplies work than the machine needs, counted from their stated capacity and from its "
+            "load with all GPUs at their power limit. It switches off, or brakes its GPUs, as soon as jobs "
+            "ask for that. A BMC's own number of needed supplies is not used: a DGX H100 says 1 of 6, and "
+            "needs 4."
+        ),
+        when={Severity.FAIL: "working supplies give less than the machine draws at full load of its GPUs"},
+        next_step="drain the node and restore supplies or feeds.",
+        way_out=(DRAIN, *_SWAP),
+        check=supplies_short,
+    ),
+    ChassisRule(
+        code="redundancy-lost",
+        probe=Probe.BMC,
+        title="no power supply to spare",
+        meaning=(
+            "A supply failed or lost its input, and the remaining ones just carry the machine, or the BMC "
+            "itself calls the group not redundant. Jobs run on; the next failure ends them."
+        ),
+        when={
+            Severity.WARN: (
+                "a supply is out and the working ones are exactly as many as needed, or how many are needed"
+                " is not known, or the BMC says that redundancy is lost"
+            )
+        },
+        next_step="replace the failed supply or restore its feed while the node runs.",
+        way_out=_SWAP,
+        check=redundancy_lost,
+    ),
+    ChassisRule(
+        code="supply-failed",
+        probe=Probe.BMC,
+        title="a power supply failed",
+        meaning="The BMC calls a supply failed, off or in need of a look. An empty bay is no failure.",
+        when={
+            Severity.WARN: "a supply's health is Warning or Critical, or its state is not Enabled or standby"
+        },
+        next_step="read the BMC's event log, then replace the supply.",
+        way_out=("`ipmitool sel list` or the BMC's web page shows what it logged.", *_SWAP),
+        check=supply_failed,
+    ),
+    ChassisRule(
+        code="supply-no-input",
+        probe=Probe.BMC,
+        title="a power supply has no input",
+        meaning="A supply works and gets no usable input: its cord, its PDU or its feed is off.",
+        when={Severity.WARN: "a supply's line input is lost or out of range, or reads 0 V"},
+        next_step="check cord, PDU outlet and breaker; several nodes of one rack: the feed.",
+        way_out=("Check cord, PDU outlet and breaker.", "Several nodes of one rack at once: the feed."),
+        check=supply_input,
+    ),
+    ChassisRule(
+        code="spare-watts",
+        probe=Probe.BMC,
+        title="too few watts to spare",
+        meaning=(
+            "With all GPUs at their power limit the machine would draw more than nine tenths of what its "
+            "working supplies give. It is computed only if the BMC states every supply's capacity, the "
+            "load, and each GPU's power and limit."
+        ),
+        when={
+            Severity.WARN: "the load at full power of the GPUs is above 0.9 of the working supplies' capacity"
+        },
+        next_step="lower the GPUs' power limit, or fit larger supplies.",
+        way_out=(
+            "`nvidia-smi -pl WATTS` lowers the limit of all GPUs.",
+            "Fit supplies of the rating that the machine needs.",
+        ),
+        check=spare_watts,
+    ),
+    ChassisRule(
+        code="chassis-rail",
+        probe=Probe.BMC,
+        title="a voltage is out of range",
+        meaning=(
+            "A rail reads outside the bounds that the BMC gives it; 12 V without bounds of its own, outside"
+            " the policy's tolerance. Flags that power is good, mains inputs and readings without a scale "
+            "are not rails."
+        ),
+        when={
+            Severity.WARN: "a 3.3 V or 5 V rail is outside its bounds, or the BMC calls a rail Critical",
+            Severity.FAIL: "a 12, 48 or 54 V rail is outside its bounds",
+        },
+        next_step="compare idle and load: a sag that follows the load comes from a supply or its cables.",
+        way_out=(DRAIN, "Reseat supplies and cables; replace the supply if the rail stays low."),
+        check=rail_out,
+    ),
+    ChassisRule(
+        code="supplies-unread",
+        probe=Probe.BMC,
+        title="power supplies could not be read",
+        meaning="The BMC names supplies and does not give them, so nobody knows whether they work.",
+        when={
+            Severity.WARN: "a supply, or the list of supplies, is named by the BMC and answers with an error"
+        },
+        next_step="try again; if it stays, restart the BMC.",
+        way_out=(
+            "Try again in a minute: BMCs answer slowly while they boot.",
+            "Restart the BMC; the node runs on.",
+        ),
+        check=supplies_unread,
+        effect=Effect.UNJUDGED,
+    ),
+)

@@ -1,0 +1,143 @@
+"""A BMC that answers over HTTPS from a recorded tree, with the faults that BMCs have.
+
+`resources` is the recording, path by path; a test changes it to break a supply, and sets the fields of
+`Behaviour` to break the BMC itself.  Everything listens on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import trustme
+from aiohttp import web
+
+TREES = Path(__file__).parents[2] / "fixtures" / "redfish"
+USER, PASSWORD = "reader", "correct horse"
+SESSIONS = "/redfish/v1/SessionService/Sessions"
+
+
+def tree(name: str) -> dict[str, Any]:
+    """A recorded tree by its file's name or stem, as path to resource; the caller may change it."""
+    return copy.deepcopy(recorded(name))
+
+
+@cache
+def recorded(name: str) -> dict[str, Any]:
+    """A recorded tree that all callers share."""
+    resources = json.loads((TREES / f"{Path(name).stem}.json").read_text())["resources"]
+    return {path.rstrip("/"): body for path, body in resources.items()}
+
+
+@dataclass
+class Behaviour:
+    """What is wrong with the BMC itself.
+
+    `sessions`: it has a session service, else only Basic authentication.  `delay`: seconds before each
+    answer.  `hang`: paths that are never answered.  `broken`: HTTP status by path.  `body`: raw answer by
+    path.  `expand`: it keeps the expansion that its root announces.  `busy`: answers 503 before the first
+    good one.
+    """
+
+    sessions: bool = True
+    delay: float = 0.0
+    hang: set[str] = field(default_factory=set)
+    broken: dict[str, int] = field(default_factory=dict)
+    body: dict[str, bytes] = field(default_factory=dict)
+    expand: bool = False
+    busy: int = 0
+
+
+class Bmc:
+    """One running BMC: `url`, its `resources`, its `behaviour`, and what it was asked."""
+
+    def __init__(self, resources: dict[str, Any], behaviour: Behaviour) -> None:
+        self.resources = resources
+        self.behaviour = behaviour
+        self.url = ""
+        self.asked: list[str] = []
+        self.tokens: set[str] = set()
+        self.ended: set[str] = set()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """One request, as a BMC answers it."""
+        path = request.path.rstrip("/") or "/"
+        self.asked.append(path + (f"?{request.query_string}" if request.query_string else ""))
+        if path in self.behaviour.hang:
+            await asyncio.sleep(3600)
+        await asyncio.sleep(self.behaviour.delay)
+        if self.behaviour.busy and request.method == "GET":
+            self.behaviour.busy -= 1
+            return web.json_response({"error": {}}, status=503)
+        if path == SESSIONS and request.method == "POST":
+            return await self._log_in(request)
+        if not self._is_known(request) and path != "/redfish/v1":
+            return web.json_response({"error": {}}, status=401)
+        if request.method == "DELETE":
+            self.ended.add(path)
+            return web.Response(status=204)
+        if path in self.behaviour.broken:
+            return web.json_response({"error": {}}, status=self.behaviour.broken[path])
+        if path in self.behaviour.body:
+            return web.Response(body=self.behaviour.body[path], content_type="application/json")
+        if path not in self.resources:
+            return web.json_response({"error": {}}, status=404)
+        body = self.resources[path]
+        if "$expand" in request.query and self.behaviour.expand:
+            body = self._expanded(body)
+        return web.json_response(body)
+
+    def _expanded(self, body: dict[str, Any]) -> dict[str, Any]:
+        members = [self.resources.get(one["@odata.id"], one) for one in body.get("Members", [])]
+        return body | {"Members": members}
+
+    async def _log_in(self, request: web.Request) -> web.Response:
+        if not self.behaviour.sessions:
+            return web.json_response({"error": {}}, status=404)
+        if await request.json() != {"UserName": USER, "Password": PASSWORD}:
+            return web.json_response({"error": {}}, status=401)
+        token = f"token-{len(self.tokens)}"
+        self.tokens.add(token)
+        headers = {"X-Auth-Token": token, "Location": f"{SESSIONS}/{token}"}
+        return web.json_response({}, status=201, headers=headers)
+
+    def _is_known(self, request: web.Request) -> bool:
+        basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        return request.headers.get("X-Auth-Token") in self.tokens or (
+            not self.behaviour.sessions and request.headers.get("Authorization") == basic
+        )
+
+
+@asynccontextmanager
+async def serving(
+    resources: dict[str, Any], *, authority: trustme.CA, behaviour: Behaviour | None = None
+) -> AsyncIterator[Bmc]:
+    """A BMC on a free port of loopback, with a certificate by `authority`."""
+    bmc = Bmc(resources, behaviour or Behaviour())
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await bmc.answer(request)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+    await site.start()
+    bmc.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield bmc
+    finally:
+        await asyncio.sleep(0.02)  # a handshake that the client broke off closes its socket in the next turns
+        await runner.cleanup()

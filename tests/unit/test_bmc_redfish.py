@@ -1,0 +1,302 @@
+"""Recorded BMCs over HTTPS: what is read of them, what is judged, and what is not believed.
+
+Every tree is a recording of a real machine (tests/fixtures/INDEX.md); each fault is made by changing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trustme
+
+from nodegauge_bmc.connection import Access
+from nodegauge_bmc.redfish import read
+from nodegauge_contract.chassis import ChassisReading
+from nodegauge_contract.values import Unavailable
+from nodegauge_judge import Psu, Severity, Verdict
+from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+from testbed.hardware.bmc import PASSWORD, USER, Behaviour, serving, tree
+
+MACHINES = {
+    # file: supplies installed and working, watts now, watts at full load, fans, inlets, leak detectors, GPUs
+    "redfish/dgx-h100.json": (6, 6, 1989, 6997, 36, 4, 0, 8),
+    "redfish/gb200.json": (0, 0, 1073, None, 12, 1, 4, 4),
+    "redfish/dell.json": (2, 2, 614, None, 6, 1, 0, 0),
+    "redfish/hpe.json": (2, 2, 531, None, 6, 2, 0, 0),
+    "redfish/lenovo.json": (4, 4, 700, None, 10, 1, 0, 8),
+    "redfish/supermicro.json": (6, 6, 2161, None, 6, 2, 0, 0),
+}
+Tree = dict[str, Any]
+DGX_SUPPLIES = "/redfish/v1/Chassis/DGX/PowerSubsystem/PowerSupplies"
+LENOVO = "/redfish/v1/Chassis/1"
+SUPERMICRO_POWER = "/redfish/v1/Chassis/1/Power"
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Who signs the BMCs' certificates."""
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the authority's certificate."""
+    path = tmp_path_factory.mktemp("ca") / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return str(path)
+
+
+async def reading_of(
+    resources: Tree, *, authority: trustme.CA, ca: str, behaviour: Behaviour | None = None
+) -> ChassisReading:
+    """One reading over HTTPS."""
+    async with serving(resources, authority=authority, behaviour=behaviour) as bmc:
+        return await read(Access(url=bmc.url, user=USER, password=PASSWORD, ca=ca))
+
+
+def codes(judgement: ChassisJudgement) -> set[str]:
+    """Codes of fail and warn."""
+    return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
+
+
+@pytest.mark.parametrize("expand", [False, True], ids=["one by one", "expanded"])
+@pytest.mark.parametrize("name", MACHINES)
+async def test_a_recorded_machine_has_no_finding(
+    name: str, expand: bool, authority: trustme.CA, ca: str
+) -> None:
+    """All its parts are read, by single requests or in one per collection."""
+    reading = await reading_of(tree(name), authority=authority, ca=ca, behaviour=Behaviour(expand=expand))
+    judgement = judge_chassis(reading)
+    assert (judgement.verdict, codes(judgement)) == (Verdict.PASS, set()), judgement.findings
+    assert (
+        judgement.installed,
+        judgement.working,
+        judgement.load_watts,
+        judgement.peak_watts,
+        len(reading.fans),
+        sum(air.inlet for air in reading.air),
+        len(reading.leaks),
+        len(reading.gpus),
+    ) == MACHINES[name]
+    assert judgement.psu is (Psu.OK if reading.supplies else None)
+
+
+async def test_the_dgx_s_traps_are_no_values(authority: trustme.CA, ca: str) -> None:
+    """Revolutions called per cent; watts that stand in a sensor; 1 of 6 supplies; a clock in 2020; an
+    intake at every chip."""
+    reading = await reading_of(tree("dgx-h100"), authority=authority, ca=ca)
+    assert sum(one.output_watts for one in reading.supplies) == 1989  # type: ignore[misc]
+    assert all(isinstance(one.capacity_watts, Unavailable) for one in reading.supplies)
+    assert all(isinstance(fan.percent, Unavailable) and fan.rpm > 1000 for fan in reading.fans)  # type: ignore[operator]
+    assert judge_chassis(reading).needed is None
+    clocks = {clock.name: clock.skew_seconds for clock in reading.clocks}
+    assert clocks["HGX_BMC_0"] < clocks["BMC"]  # type: ignore[operator]
+    assert {air.name for air in reading.air} == {
+        "TEMP_AMBIENT", "TEMP_MB_INLET", "TEMP_GB1_INLET1", "TEMP_GB1_INLET2", "TEMP_MB_OUTLET",
+    }  # fmt: skip
+    assert all(gpu.throttle_reasons == [] and isinstance(gpu.ports_up, Unavailable) for gpu in reading.gpus)
+
+
+async def test_a_module_without_a_supply_in_it_is_none(authority: trustme.CA, ca: str) -> None:
+    """Bays 6 and 7 of the Supermicro hold dummies that are listed as healthy; the BMC needs 1 of 8."""
+    reading = await reading_of(tree("supermicro"), authority=authority, ca=ca)
+    judgement = judge_chassis(reading)
+    assert (len(reading.supplies), judgement.installed, judgement.capacity_watts) == (8, 6, 18_000)
+
+
+def change(path: str, **members: Any) -> Callable[[Tree], None]:
+    """A fault that changes members of one resource."""
+
+    def apply(resources: Tree) -> None:
+        resources[path] = resources[path] | members
+
+    return apply
+
+
+def lenovo_supply(number: int, **members: Any) -> Callable[[Tree], None]:
+    """A fault of one of the Lenovo's four supplies, in its new resource."""
+    return change(f"{LENOVO}/PowerSubsystem/PowerSupplies/PSU{number}", **members)
+
+
+def each(*faults: Callable[[Tree], None]) -> Callable[[Tree], None]:
+    """Several faults at once."""
+
+    def apply(resources: Tree) -> None:
+        for fault in faults:
+            fault(resources)
+
+    return apply
+
+
+def nested(path: str, *keys: str | int, value: Any) -> Callable[[Tree], None]:
+    """A fault that changes one value deep in a resource."""
+
+    def apply(resources: Tree) -> None:
+        resource = resources[path]
+        for key in keys[:-1]:
+            resource = resource[key]
+        resource[keys[-1]] = value
+
+    return apply
+
+
+LOST = Psu.REDUNDANCY_LOST
+CRITICAL = {"Health": "Critical", "State": "Enabled"}
+OFFLINE = {"Health": "OK", "State": "UnavailableOffline"}
+ABSENT = {"State": "Absent"}
+LOADED = nested(f"{LENOVO}/EnvironmentMetrics", "PowerWatts", "Reading", value=7000)
+FAULTS: dict[str, tuple[str, Callable[[Tree], None], Verdict, set[str], Psu | None]] = {
+    "supply failed": (
+        "lenovo", lenovo_supply(2, Status=CRITICAL), Verdict.WARN, {"supply-failed"}, LOST,
+    ),
+    "supply offline": (
+        "lenovo", lenovo_supply(2, Status=OFFLINE), Verdict.WARN, {"supply-failed"}, LOST,
+    ),
+    "supply wants a look": (
+        "lenovo", lenovo_supply(2, Status={"Health": "Warning"}), Verdict.WARN, {"supply-failed"},
+        LOST,
+    ),
+    "input lost": (
+        "lenovo", lenovo_supply(3, LineInputStatus="LossOfInput"), Verdict.WARN, {"supply-no-input"},
+        LOST,
+    ),
+    "removed, and none is needed": ("lenovo", lenovo_supply(4, Status=ABSENT), Verdict.PASS, set(), Psu.OK),
+    "removed under load that three carry": (
+        "lenovo", each(LOADED, lenovo_supply(4, Status=ABSENT)), Verdict.PASS, set(), Psu.OK,
+    ),
+    "one failed under load that three carry": (
+        "lenovo", each(LOADED, lenovo_supply(1, Status=CRITICAL)), Verdict.WARN,
+        {"supply-failed", "redundancy-lost"}, LOST,
+    ),
+    "two failed under load that three carry": (
+        "lenovo",
+        each(LOADED, lenovo_supply(1, Status=CRITICAL), lenovo_supply(2, Status=OFFLINE)),
+        Verdict.FAIL,
+        {"supply-failed", "supplies-short"}, Psu.FAULT,
+    ),
+    "the group says so": (
+        "lenovo",
+        nested(
+            f"{LENOVO}/PowerSubsystem", "PowerSupplyRedundancy", 0, "Status", value={"Health": "Critical"},
+        ),
+        Verdict.WARN, {"redundancy-lost"}, LOST,
+    ),
+    "Critical while redundancy says OK, size unknown": (
+        "dgx-h100", change(f"{DGX_SUPPLIES}/PSU3", Status=CRITICAL), Verdict.WARN,
+        {"supply-failed", "redundancy-lost"}, LOST,
+    ),
+    "12 V low": (
+        "supermicro", nested(SUPERMICRO_POWER, "Voltages", 0, "ReadingVolts", value=10.1), Verdict.FAIL,
+        {"chassis-rail"}, Psu.FAULT,
+    ),
+    "5 V low": (
+        "supermicro", nested(SUPERMICRO_POWER, "Voltages", 1, "ReadingVolts", value=4.2), Verdict.WARN,
+        {"chassis-rail"}, Psu.OK,
+    ),
+    "a rail without a scale": (
+        "supermicro",
+        nested(SUPERMICRO_POWER, "Voltages", 0, "ReadingVolts", value=1),
+        Verdict.PASS, set(), Psu.OK,
+    ),
+    "a flag in volts": (
+        "supermicro",
+        nested(SUPERMICRO_POWER, "Voltages", 0, "ReadingVolts", value=True),
+        Verdict.PASS, set(),
+        Psu.OK,
+    ),
+    "fan stopped": (
+        "supermicro",
+        nested(f"{LENOVO}/Thermal", "Fans", 0, "Reading", value=0),
+        Verdict.WARN, {"fan-failed"},
+        Psu.OK,
+    ),
+    "fan Critical": (
+        "hpe", nested("/redfish/v1/Chassis/1/Thermal", "Fans", 2, "Status", "Health", value="Critical"),
+        Verdict.WARN, {"fan-failed"}, Psu.OK,
+    ),
+    "fan removed": (
+        "hpe",
+        nested("/redfish/v1/Chassis/1/Thermal", "Fans", 2, "Status", value=ABSENT),
+        Verdict.PASS, set(),
+        Psu.OK,
+    ),
+    "inlet hot": (
+        "supermicro",
+        nested(f"{LENOVO}/Thermal", "Temperatures", 2, "ReadingCelsius", value=43),
+        Verdict.WARN,
+        {"inlet-hot"}, Psu.OK,
+    ),
+    "leak": (
+        "gb200",
+        change(
+            "/redfish/v1/Chassis/Chassis_0/ThermalSubsystem/LeakDetection/LeakDetectors/"
+            "Chassis_0_LeakDetector_1_Manifold",
+            DetectorState="Critical",
+        ),
+        Verdict.FAIL, {"leak"}, None,
+    ),
+    "output above input": (
+        "dell",
+        nested(
+            "/redfish/v1/Chassis/System.Embedded.1/PowerSubsystem/PowerSupplies/PSU.Slot.1/Metrics",
+            "OutputPowerWatts", "Reading", value=900,
+        ),
+        Verdict.PASS, set(), Psu.OK,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_fault_has_its_finding_and_no_other(fault: str, authority: trustme.CA, ca: str) -> None:
+    """A supply, its input, a rail, a fan, the air, a leak; and values that lie."""
+    name, apply, verdict, expected, psu = FAULTS[fault]
+    resources = tree(name)
+    apply(resources)
+    judgement = judge_chassis(await reading_of(resources, authority=authority, ca=ca))
+    assert (judgement.verdict, codes(judgement), judgement.psu) == (verdict, expected, psu), (
+        judgement.findings
+    )
+
+
+async def test_the_owner_s_number_of_needed_supplies_counts_where_no_size_is_stated(
+    authority: trustme.CA, ca: str
+) -> None:
+    """A DGX H100 needs 4 of 6; its BMC says 1."""
+    resources = tree("dgx-h100")
+    verdicts = []
+    for number in range(3):
+        change(f"{DGX_SUPPLIES}/PSU{number}", Status=OFFLINE)(resources)
+        judgement = judge_chassis(await reading_of(resources, authority=authority, ca=ca), needed=4)
+        verdicts.append((judgement.working, judgement.verdict, "redundancy-lost" in codes(judgement)))
+    assert verdicts == [(5, Verdict.WARN, False), (4, Verdict.WARN, True), (3, Verdict.FAIL, False)]
+
+
+@pytest.mark.parametrize("status", [404, 500])
+@pytest.mark.parametrize("name", MACHINES)
+async def test_resources_that_fail_accuse_nothing(
+    name: str, status: int, authority: trustme.CA, ca: str
+) -> None:
+    """Every second resource below the lists: whatever is not read is unknown, and named."""
+    resources = tree(name)
+    deep = sorted(path for path in resources if path.count("/") > 4)[::2]
+    behaviour = Behaviour(broken=dict.fromkeys(deep, status))
+    reading = await reading_of(resources, authority=authority, ca=ca, behaviour=behaviour)
+    judgement = judge_chassis(reading)
+    assert judgement.verdict in (Verdict.PASS, Verdict.UNKNOWN)
+    assert codes(judgement) <= {"supplies-unread"}
+    assert any(f"HTTP status {status}" in one.reason for one in reading.unread)
+
+
+async def test_supplies_that_are_listed_and_not_given_leave_the_node_unjudged(
+    authority: trustme.CA, ca: str
+) -> None:
+    """The list has four, one answers with an error, and the old resource is missing."""
+    resources = tree("lenovo")
+    del resources[f"{LENOVO}/Power"]
+    behaviour = Behaviour(broken={f"{LENOVO}/PowerSubsystem/PowerSupplies/PSU2": 500})
+    reading = await reading_of(resources, authority=authority, ca=ca, behaviour=behaviour)
+    judgement = judge_chassis(reading)
+    assert (judgement.verdict, judgement.psu) == (Verdict.UNKNOWN, None)
+    assert "PSU2" in judgement.findings[0].message
