@@ -66,7 +66,7 @@ async def patch_condition(client: Client, node: NodeView, condition: ConditionVi
 
     The transition time moves only when the status does (Kubernetes' rule for conditions).
     """
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = datetime.fromtimestamp(client.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     entry: dict[str, str]
     if condition is None:
         entry = {"type": names.CONDITION, "$patch": "delete"}
