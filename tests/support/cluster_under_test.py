@@ -28,7 +28,18 @@ ROOT = Path(__file__).resolve().parents[2]
 GROUP = "/apis/nodegauge.dev/v1alpha1"
 PER_NODE = ("nodereports", "nodeevidences")
 OURS = "nodegauge.dev/"
-VOLATILE = {"policy", "podUID", "podName", "startedAt", "finishedAt", "readAt", "since", "run", "at"} | {
+VOLATILE = {
+    "policy",
+    "podUID",
+    "podName",
+    "nonce",
+    "startedAt",
+    "finishedAt",
+    "readAt",
+    "since",
+    "run",
+    "at",
+} | {
     "enteredAt",
     "leftAt",
     "badAt",
