@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check matrix loadtest testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check matrix loadtest life testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -58,6 +58,9 @@ matrix: $(READY) need-cc ## judge every simulated machine with every fault and c
 
 loadtest: $(READY) need-cc ## measure the operator's throughput, latency, writes and memory at 100, 1,000 and 5,000 nodes
 	@$(RUN) -m loadtest $(ARGS)
+
+life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change on a node needs a cause (ARGS="--nodes 50 --days 10")
+	@cd tests && ../$(RUN) -m life $(ARGS)
 
 testbed: $(READY) need-cc ## start a control plane with simulated GPU nodes that stays up, and print how to use it
 	@$(RUN) -m testbed up $(ARGS)

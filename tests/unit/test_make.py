@@ -22,6 +22,7 @@ TARGETS = {
     "check",
     "matrix",
     "loadtest",
+    "life",
     "testbed",
     "images",
     "reference",
