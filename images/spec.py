@@ -62,6 +62,7 @@ IMAGES = {
                 "nodegauge_contract",
                 "nodegauge_probes",
                 "nodegauge_judge",
+                "nodegauge_bmc",
                 "nodegauge_operator",
                 "nodegauge_cli",
             ),

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.cluster
 
 OPERATOR = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/ng-nodegauge"
 PATCH = ["kubectl", "patch", "nodereport"]
+APPLY = ["kubectl", "apply", "-f"]
 SCALE = ["kubectl", "scale", "deployment", "nodegauge"]
 UPGRADE = ["helm", "upgrade", "nodegauge", "charts/nodegauge", "--namespace", "nodegauge"]
 WRITES = re.compile(r"^ *(helm upgrade|kubectl (apply|annotate|edit|label|patch|replace|scale|set|rollout)) ")
@@ -67,6 +68,10 @@ def perform(cluster: Helm, rest: Rest, command: list[str]) -> None:
     elif command[:4] == SCALE:
         replicas = int(command[command.index("--replicas") + 1])
         rest.patch(f"{OPERATOR}/scale?fieldManager=kubectl", {"spec": {"replicas": replicas}})
+    elif command[:3] == APPLY:
+        crd = yaml.safe_load((ROOT / command[3]).read_text("utf-8"))
+        name = crd["metadata"]["name"]
+        rest.patch(f"{CRDS}/{name}?fieldManager=kubectl-client-side-apply", {"spec": crd["spec"]})
     else:
         assert command[:3] == PATCH or command[:3] == ["kubectl", "edit", "gvp"], (
             f"not known to this test: {command}"
