@@ -13,6 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from life.cluster import LivingCluster
+from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, KubeError, Unavailable, Unreachable
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
@@ -54,6 +55,9 @@ class FailingClient(FakeClient):
         self._chance = chance
         self.refuse = self._refusal
         self.answered = self._answered
+
+    now = Client.now
+    """It follows the answers' dates, as in a real process."""
 
     async def take(self, call: Call) -> Body:
         await asyncio.sleep(self._api.latency)

@@ -5,6 +5,7 @@ Only `Client.call` is replaced, so everything above it is the operator's own cod
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ class LocalClient(Client, ABC):
     @abstractmethod
     async def take(self, call: Call) -> Object:
         """The object for a call; or raises a `KubeError`."""
+
+    def now(self) -> float:
+        """This machine's clock."""
+        return time.time()
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -86,6 +91,10 @@ class FakeClient(LocalClient):
         self.answered: Callable[[str, str], None] = lambda _verb, _path: None
         """Called after the cluster has answered, before the operator gets the answer."""
         self._turn = turn
+
+    def now(self) -> float:
+        """The cluster's clock."""
+        return self.cluster.clock()
 
     async def take(self, call: Call) -> Body:
         """One call, answered by the cluster."""
