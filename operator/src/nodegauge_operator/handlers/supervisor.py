@@ -20,6 +20,7 @@ import contextlib
 import logging
 import random
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -81,6 +82,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Watch until `stop`.  Raises `KubeError` if our CRDs are not there at the start."""
+        asyncio.get_running_loop().set_exception_handler(_without_tasks_of_kopf)
         await self._until_served(at_most=START_SECONDS)
         self.down = ""
         while not self._stop.is_set():
@@ -164,6 +166,19 @@ class Supervisor:
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
+
+
+def _without_tasks_of_kopf(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Errors that asyncio finds in tasks which nobody awaited.
+
+    kopf leaves such tasks when its watches end, and why they ended is logged already.
+    """
+    error = context.get("exception")
+    frames = traceback.walk_tb(error.__traceback__ if isinstance(error, BaseException) else None)
+    if any(frame.f_globals.get("__name__", "").startswith("kopf.") for frame, _ in frames):
+        log.debug("kopf left a task: %s", error)
+    else:
+        loop.default_exception_handler(context)
 
 
 def registry_of(sweep: Sweep, *, environ: Mapping[str, str]) -> kopf.OperatorRegistry:
