@@ -31,6 +31,7 @@ from nodegauge_contract.gpu import (
     Window,
     Xids,
 )
+from nodegauge_contract.load import LoadEnd, LoadGpu, LoadReason, LoadResult, LoadSensor, LoadSkip
 from nodegauge_contract.matrix import render as render_matrix
 from nodegauge_contract.model import Bus, Host, Nics, Pairs, Port, Result, Sensor, System
 from nodegauge_contract.nccl import Arm, ArmName, ArmOutcome, Cell, Collective, NcclResult, Phase, Skip
@@ -72,6 +73,12 @@ __all__ = [
     "Int",
     "LinkErrors",
     "LinkGroup",
+    "LoadEnd",
+    "LoadGpu",
+    "LoadReason",
+    "LoadResult",
+    "LoadSensor",
+    "LoadSkip",
     "Malformed",
     "NcclResult",
     "Nics",

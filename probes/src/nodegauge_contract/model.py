@@ -1,4 +1,4 @@
-"""The typed result document, version 1.3: a node's GPUs, their interconnect, and the hardware around them.
+"""The typed result document, version 1.4: a node's GPUs, their interconnect, and the hardware around them.
 
 Rules of the document:
 - every leaf that hardware may refuse is `value | Unavailable`; the default is "not read";
@@ -16,13 +16,14 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from nodegauge_contract.gpu import Gpu
+from nodegauge_contract.load import LoadResult
 from nodegauge_contract.nccl import NcclResult
 from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short, Str, Text, Unavailable
 
 SCHEMA = "nodegauge.dev/probe-result"
 PASTED = "pasted"
 """The `probe` of a document that was read from pasted output of nvidia-smi (`pasted`)."""
-MAJOR, MINOR = 1, 3
+MAJOR, MINOR = 1, 4
 MAX_GPUS = 64
 MAX_NICS = 64
 MAX_PORTS = 128
@@ -124,7 +125,9 @@ class Result(Struct, frozen=True, kw_only=True):
     `problem` is set if the run ended before everything was read; the readings until then are included.
     `omitted`: incomplete members: those dropped because the message is too small ("nics.to_nic"), which the
     document on standard output has, and those still being read at the end ("nics.ports", "sensors").
-    `nccl`: the NCCL measurements (probe `nccl`); `gpus` then hold identity, links and PCIe.
+    `nccl`: the NCCL measurements (probe `nccl`); `gpus` then hold identity, links and PCIe.  `load`: the
+    measurements under load (probe `load`); `gpus` then hold identity, and PCIe, temperatures, power and
+    clocks before the load.
     """
 
     schema: Short = SCHEMA
@@ -143,3 +146,4 @@ class Result(Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
     omitted: Annotated[list[Short], Meta(max_length=16)] = []
     nccl: NcclResult | None = field(default=None, name="bench")
+    load: LoadResult | None = None

@@ -196,8 +196,8 @@ def _brief(error: BaseException) -> str:
 SUPPLY = ("in", "power")
 """Sensors of a supply: volts and watts."""
 
-SHORT = 80
-"""Characters of a message that still say what happened."""
+SHORT, SHORTER = 80, 40
+"""Characters of a message that still say what happened: of one of a few arms, of one of sixteen GPUs."""
 
 
 def _without_nic_distances(result: Result) -> Result:
@@ -253,6 +253,13 @@ def _with_short_messages(result: Result) -> Result:
     return replace(result, nccl=nccl)
 
 
+def _with_short_load_messages(result: Result) -> Result:
+    if result.load is None:
+        return result
+    gpus = [replace(gpu, message=gpu.message[:SHORTER]) for gpu in result.load.gpus]
+    return replace(result, load=replace(result.load, gpus=gpus))
+
+
 DROP_ORDER: tuple[tuple[str, Callable[[Result], Result]], ...] = (
     ("nics.to_nic", _without_nic_distances),
     ("gpus.affinities", _without_affinities),
@@ -260,5 +267,6 @@ DROP_ORDER: tuple[tuple[str, Callable[[Result], Result]], ...] = (
     ("gpus.serials", _without_serials),
     ("bench.pairs", _with_slowest_pairs),
     ("bench.messages", _with_short_messages),
+    ("load.messages", _with_short_load_messages),
 )
 """Names in `omitted`, and the function that drops the member; each is dropped after those before it."""
