@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+import support.results as made
+from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES, REPORTS
 from support.client import unavailable
+from support.judging import listening, saying
 from support.objects import INTERVAL, NOW
 from support.operator import SteppedOperator, one_node
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
@@ -18,6 +21,13 @@ from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 DAY = 86_400.0
 LONG = 9 * INTERVAL
 GARBAGE = "Segmentation fault"
+LOST = saying("gpu-lost=b")
+
+
+@pytest.fixture(autouse=True)
+def _judge_that_listens() -> Iterator[None]:
+    with listening():
+        yield
 
 
 def ours(operator: SteppedOperator) -> dict[str, str]:
@@ -25,9 +35,11 @@ def ours(operator: SteppedOperator) -> dict[str, str]:
     return {key: value for key, value in operator.labels.items() if key in names.NODE_LABELS}
 
 
-def failing() -> SteppedOperator:
+def failing(result: Result | None = None) -> SteppedOperator:
     """A node that was read, and whose last run failed."""
     operator = one_node()
+    if result is not None:
+        operator.cluster.results["node-1"] = result
     operator.run()
     operator.cluster.pass_time(INTERVAL + 1)
     operator.run(GARBAGE)
@@ -90,6 +102,15 @@ def clock_ahead(operator: SteppedOperator) -> None:
     operator.cluster.clock_error += 30 * DAY
 
 
+def full_node(operator: SteppedOperator) -> None:
+    """A run finds no room on the node."""
+    operator.cluster.pass_time(INTERVAL)
+    operator.catch_up()
+    operator.cluster.pass_time(61)
+    operator.catch_up(granted=False)
+    assert operator.probe["lastRun"]["outcome"] == "skipped"
+
+
 GAPS = [restart, outage, pause, not_ready, driver_upgrade, clock_ahead]
 
 
@@ -106,21 +127,23 @@ def test_a_gap_makes_no_reading_stale(gap: Callable[[SteppedOperator], None]) ->
     assert names.LABEL_INTERCONNECT not in ours(operator)
 
 
-@pytest.mark.parametrize("gap", GAPS)
-def test_a_stale_reading_stays_stale(gap: Callable[[SteppedOperator], None]) -> None:
-    """No restart, pause or clock brings labels back: only a reading does."""
-    operator = failing()
+@pytest.mark.parametrize("result", [made.titan(), LOST], ids=["well", "tainted"])
+@pytest.mark.parametrize("gap", [*GAPS, full_node])
+def test_a_stale_reading_stays_stale(gap: Callable[[SteppedOperator], None], result: Result) -> None:
+    """No restart, pause or clock brings labels back, nor a run that read nothing: only a reading does."""
+    operator = failing(result)
     operator.cluster.pass_time(LONG)
     operator.catch_up(granted=False)
     bare = ours(operator)
-    assert names.LABEL_INTERCONNECT not in bare
+    assert bare == ({names.LABEL_HEALTH: "fail"} if result is LOST else {})
     gap(operator)
     operator.catch_up(granted=False)
     operator.cluster.clock_error -= 3600
     operator.catch_up(granted=False)
     assert ours(operator) == bare
+    operator.cluster.pass_time(INTERVAL)
     operator.run()
-    assert names.LABEL_INTERCONNECT in ours(operator)
+    assert names.LABEL_VALIDATED_AT in ours(operator)
 
 
 @pytest.mark.parametrize("ahead", [8 * DAY, 400 * DAY])

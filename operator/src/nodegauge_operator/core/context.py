@@ -170,11 +170,17 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _stays_stale(self) -> bool:
         """The report says that the health reading is stale, and no run has read the node since: neither a gap
-        nor a clock makes it fresh again."""
+        nor a clock makes it fresh again.
+
+        A node that should carry a condition and no `validated-at` was read too long ago, whatever the
+        condition says: a fault's condition outlives its reading.
+        """
         before, now = (status.probe(Probe.HEALTH.value) for status in (self.report.status, self.status))
         numbers = [probe.last_run.number if probe.last_run else 0 for probe in (before, now)]
         read = numbers[0] != numbers[1] and not now.unread
-        return self.report.status.desired.reason == names.Reason.STALE and not read
+        desired = self.report.status.desired
+        stale = bool(before.read_at and desired.condition) and names.LABEL_VALIDATED_AT not in desired.labels
+        return stale and not read
 
     def rebooted_since(self, probe: ProbeStatus) -> bool:
         """The node runs under another boot id than when it was read."""
