@@ -11,7 +11,7 @@ from typing import Any
 
 from life.cluster import LivingCluster
 from life.hardware import FAULTS, KINDS, NO_FAULT, OF_TAINT
-from life.record import LATE, LEAVE_RUNS, NodeRecord, Record, stamp_of
+from life.record import LATE, LEAVE_RUNS, FaultSeen, NodeRecord, Record, stamp_of
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode
 from support.api_server import NODES, Body
@@ -47,7 +47,7 @@ class Oracle:
         self._cluster = cluster
         self._ours: dict[str, Ours] = {}
         self._read_at_change: dict[tuple[str, str], int] = {}
-        """By node and key: how many readings its report had when the key last changed."""
+        """By node and key: how many readings there had been when the key last changed."""
         self._lifted: dict[tuple[str, str], str] = {}
         """By node and key: the cause of its last removal."""
         self.tainted: dict[str, str] = {}
@@ -102,7 +102,7 @@ class Oracle:
         what = "removed" if new is None else "set" if old is None else "changed"
         short = key.replace(names.PREFIX, "")
         self.changed[f"{short} {what}", cause or "NOTHING"] += 1
-        self._read_at_change[name, key] = node.readings
+        self._read_at_change[name, key] = node.readings_ever
         if new is None:
             self._lifted[name, key] = cause
         return bool(cause)
@@ -142,13 +142,17 @@ class Oracle:
             and int(old) > self._cluster.clock() >= int(new)
         ):
             return "a time in the future put right"
-        new_reading = node.readings != self._read_at_change.get((name, key), -1)
+        new_reading = self._read_since(name, node, key)
         if old is not None and not new_reading and key not in (CONDITION, names.LABEL_HEALTH):
             return ""
         if old is None and not new_reading and self._lifted.get((name, key), "").startswith("stale"):
             return ""
         cause = "reading" if new_reading else "restored after a removal"
         return cause if self._supported(node, key, new, now=now) else ""
+
+    def _read_since(self, name: str, node: NodeRecord, key: str) -> bool:
+        """Whether the node was read after the key last changed."""
+        return node.readings_ever != self._read_at_change.get((name, key), -1)
 
     def _supported(self, node: NodeRecord, key: str, value: str, *, now: float) -> bool:
         """Whether what the readings say allows this value."""
@@ -168,7 +172,8 @@ class Oracle:
                 return value == ("fault" if reading.fault in ("psu", "power-brake") else "ok")
             case names.LABEL_THROTTLED:
                 entered = {FAULTS[n].cause for n, seen in node.seen.items() if seen.stands(now)}
-                return value in entered or (value == "none" and not entered & THROTTLING)
+                certain = {FAULTS[n].cause for n, seen in node.seen.items() if self._certain(seen, now)}
+                return value in entered or (value == "none" and not certain & THROTTLING)
             case names.LABEL_VALIDATED_AT:
                 end, at = self._cluster.clock() - now + reading.ended_at, self._cluster.clock()
                 return end - 86_400 * 2 <= int(value) <= max(end, min(reading.stamped, at)) + 1
@@ -177,6 +182,10 @@ class Oracle:
             case "GPUValidated":
                 return not value.startswith("False") or bool(open_faults)
         return False
+
+    def _certain(self, seen: FaultSeen, now: float) -> bool:
+        """Whether a fault stands by any clock that the operator may have had since it was lifted on trial."""
+        return seen.stands(now, gain=self._record.clock_gain(seen.lifted_at or now, now))
 
     def _removed(self, name: str, node: NodeRecord, key: str, *, now: float) -> str:
         """Why a label goes that no policy's edit took away."""
@@ -239,7 +248,7 @@ class Oracle:
         if old is None and not self._within_budget(name, node, now=now):
             self.violate(name, "more nodes are tainted than the budget allows")
         lifted = self._lifted.get((name, key), "")
-        if lifted.startswith("probation") and node.readings == self._read_at_change.get((name, key), -1):
+        if lifted.startswith("probation") and not self._read_since(name, node, key):
             return ""
         bad = "bad reading" if FAULTS[fault].runs == 1 else f"{FAULTS[fault].runs} bad readings in a row"
         if lifted.startswith("probation"):

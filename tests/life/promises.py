@@ -31,9 +31,14 @@ class Promises:
         self._record = record
         self._oracle = oracle
         self._late: set[tuple[str, float]] = set()
+        self._full_at: dict[str, float] = {}
+        """By pool: when its budget was last seen used up."""
 
     def check(self) -> None:
         """Every faulty node is tainted in time, and every healthy one free in time."""
+        for pool in self._record.policies:
+            if not self._oracle.has_free_slot(pool):
+                self._full_at[pool] = self._cluster.loop.time()
         for name, node in self._record.nodes.items():
             if node.machine.there and self._applies(node):
                 self._check_node(name, node)
@@ -67,7 +72,7 @@ class Promises:
         if machine.fault and node.faulty_since is not None:
             if machine.fault in node.tainting:
                 return
-            since = max(node.faulty_since, node.changed_at)
+            since = max(node.faulty_since, node.changed_at, self._full_at.get(machine.pool, 0.0))
             needed = self._runs(node, FAULTS[machine.fault].runs, since)
             if self._calm(name, since) > needed and not self._excused(node):
                 self._broken(name, f"{machine.fault} is not tainted after {needed / HOUR:.1f} calm hours")
@@ -88,7 +93,7 @@ class Promises:
         return now - since - self._record.disturbed(name, since, now, pad=PAD)
 
     def _excused(self, node: NodeRecord) -> bool:
-        """The budget is used up, the policy wants no such taint, or it is lifted on trial."""
+        """The budget is used up, or the policy wants no such taint."""
         pool, fault = node.machine.pool, node.machine.fault
         if not self._oracle.has_free_slot(pool):
             return True

@@ -46,9 +46,9 @@ class FaultSeen:
     lifted_at: float | None = None
     """When its taint was lifted on probation."""
 
-    def stands(self, now: float) -> bool:
-        """Entered, and not left; a probation without a bad run ends it."""
-        ended = self.lifted_at is not None and now - self.lifted_at >= PROBATION
+    def stands(self, now: float, *, gain: float = 0.0) -> bool:
+        """Entered, and not left; a probation without a bad run ends it, a clock that gained ends it early."""
+        ended = self.lifted_at is not None and now - self.lifted_at + gain >= PROBATION
         return self.entered_at is not None and not ended
 
 
@@ -65,6 +65,8 @@ class NodeRecord:
     read_at: float = 0.0
     """When the last reading was judged."""
     readings: int = 0
+    """Since the report began."""
+    readings_ever: int = 0
     unloaded_since: int = 0
     failing_since: float | None = None
     failing_until: float = 0.0
@@ -91,6 +93,7 @@ class NodeRecord:
         """A report has taken this reading."""
         self.reading, self.read_at, self.failing_since = left, now, None
         self.readings += 1
+        self.readings_ever += 1
         for name, fault in FAULTS.items():
             seen = self.seen.setdefault(name, FaultSeen())
             if seen.entered_at is not None and not seen.stands(now):

@@ -84,7 +84,6 @@ Say = Callable[[str], None]
 
 def live(size: Size, *, say: Say = lambda text: None) -> Outcome:
     """A whole life on virtual time; the same size and seed give the same life."""
-    logging.getLogger("nodegauge").setLevel(logging.CRITICAL)
 
     async def main() -> Outcome:
         loop = asyncio.get_running_loop()
@@ -97,7 +96,13 @@ def live(size: Size, *, say: Say = lambda text: None) -> Outcome:
             patch.setattr(client_module, "time", clock)
             return await story.live()
 
-    return run(main())
+    logger = logging.getLogger("nodegauge")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        return run(main())
+    finally:
+        logger.setLevel(before)
 
 
 class Story:

@@ -42,8 +42,9 @@ def ages_by_waiting(patch: pytest.MonkeyPatch) -> None:
     """A reading is stale once it is old, whatever the reason."""
 
     def expires_at(self: Context, probe: ProbeStatus) -> float:
-        age = self.policy.stale_seconds_of(probe.name)
-        return unstamp(probe.read_at) + age if probe.read_at else float("inf")
+        if not probe.read_at:
+            return float("inf")
+        return unstamp(probe.read_at) + self.policy.stale_seconds_of(probe.name)
 
     patch.setattr(Context, "expires_at", expires_at)
 
