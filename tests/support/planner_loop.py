@@ -52,6 +52,7 @@ class PlannerLoop:
         """Writes by kind."""
         self._since = NOW
         self._posted = ("", "")
+        self._evidenced = ""
         self._made = 0
 
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
@@ -65,6 +66,7 @@ class PlannerLoop:
             granted=frozenset({names.PROBE_HEALTH, names.PROBE_NCCL}),
             gate_slot=self.slot,
             posted=self._posted,
+            evidenced=self._evidenced,
             fresh=fresh,
             since=self._since,
             defaults=INSTALLED,
@@ -83,7 +85,7 @@ class PlannerLoop:
 
     def restart(self) -> None:
         """Another process: it knows what stands in the API server, and nothing else."""
-        self._since, self._posted = self.now, ("", "")
+        self._since, self._posted, self._evidenced = self.now, ("", ""), ""
 
     def wait(self, seconds: float) -> None:
         """Time passes, and what a kubelet deletes is gone."""
@@ -125,6 +127,8 @@ class PlannerLoop:
             case actions.PostEvent(_, change):
                 self._posted = (change.run, change.reason)
                 self.events.append(self._posted)
+            case actions.WriteEvidence(_, run):
+                self._evidenced = run
             case actions.CreatePod():
                 self._create(step)
             case actions.DeletePod(pod, grace):

@@ -10,10 +10,13 @@ program's own.  Its output is appended to LOG.  Linux only.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
-import sys
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever is interrupted here ends, without a traceback
+
+import ctypes  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
 
 PR_SET_PDEATHSIG = 1
 PARENT_GONE = 3

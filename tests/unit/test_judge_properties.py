@@ -13,6 +13,7 @@ import support.results as made
 from nodegauge_contract import Result
 from nodegauge_contract.nvlink import lanes
 from nodegauge_judge import CATALOGUE, Answer, History, NodeFacts, Severity, Sharing, Verdict, judge_health
+from nodegauge_judge.model import Judged
 from nodegauge_judge.rules import HEALTH_RULES
 from support.disturbing import disturbed
 from support.judge_results import every, judge, later, node, resting, working
@@ -40,7 +41,9 @@ SWITCHED = [
 ]
 """Few GPUs behind switches, whose links a test can take nearly all; a model without a source among them."""
 machines = st.sampled_from(MACHINES)
-GATED = {rule.code for rule in HEALTH_RULES if rule.gate is not None}
+GATED = {
+    rule.code for rule in HEALTH_RULES if rule.gate is not None and rule.gate.judged is not Judged.UNREAD
+}
 UNDER_LOAD = {rule.code for rule in HEALTH_RULES if rule.answer_per_gpu is not None}
 WORSE = [Verdict.PASS, Verdict.WARN, Verdict.FAIL]
 quickly = settings(max_examples=60, deadline=None, derandomize=True)

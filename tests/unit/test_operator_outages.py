@@ -6,6 +6,7 @@ kopf is the real one, on an API server that a test disturbs; its pauses are made
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -100,7 +101,7 @@ class ApiServer:
         """A node registers."""
         self.nodes.append(name)
         for queue in self._watches:
-            queue.put_nowait(json.dumps({"type": "ADDED", "object": self._node(name)}) + "\n")
+            queue.put_nowait(name)
 
     def _node(self, name: str) -> dict[str, Any]:
         return {"metadata": {"name": name, "uid": name, "resourceVersion": "1"}}
@@ -129,16 +130,23 @@ class ApiServer:
         if "watch" in request.query:
             return await self._watch(request, nodes=nodes)
         items = [self._node(name) for name in self.nodes] if nodes else []
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
+        version = {"resourceVersion": str(1 + len(self.nodes))}
+        return web.json_response({"metadata": version, "items": items})
 
     async def _watch(self, request: web.Request, *, nodes: bool) -> web.StreamResponse:
+        """What came since the list, then what comes, until `cut` or until the client has gone."""
         answer = web.StreamResponse()
         await answer.prepare(request)
         queue: asyncio.Queue[str] = asyncio.Queue()
         self._watches.append(queue)
-        while line := await queue.get():
-            if nodes:
-                await answer.write(line.encode())
+        since = int(request.query.get("resourceVersion") or 1) - 1
+        for name in self.nodes[since:]:
+            queue.put_nowait(name)
+        with contextlib.suppress(ConnectionResetError):
+            while name := await queue.get():
+                if nodes:
+                    event = {"type": "ADDED", "object": self._node(name)}
+                    await answer.write(json.dumps(event).encode() + b"\n")
         return answer
 
 
