@@ -178,6 +178,7 @@ CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 EVIDENCE = f"/apis/{names.API_VERSION}/{names.EVIDENCE_PLURAL}"
+CHASSIS = f"/apis/{names.API_VERSION}/{names.CHASSIS_PLURAL}"
 KINDS = {POLICIES: names.POLICY_KIND, REPORTS: names.REPORT_KIND}
 
 _applied: set[Path] = set()
@@ -187,7 +188,7 @@ async def install_crds(api: Api, kubeconfig: Path) -> None:
     """Install this checkout's CRDs and wait until they are served; `TimeoutError` after 20 s."""
     if kubeconfig in _applied and await served(api):
         return
-    for plural in (names.POLICY_PLURAL, names.REPORT_PLURAL, names.EVIDENCE_PLURAL):
+    for plural in (names.POLICY_PLURAL, names.REPORT_PLURAL, names.EVIDENCE_PLURAL, names.CHASSIS_PLURAL):
         body = crd(plural)
         await api.patch(f"{CRD_PATH}/{body['metadata']['name']}?force=true", body, kind=APPLY)
     async with asyncio.timeout(20):
@@ -204,6 +205,7 @@ async def served(api: Api) -> bool:
         await api.get(POLICIES, limit="1")
         await api.get(REPORTS, limit="1")
         await api.get(EVIDENCE, limit="1")
+        await api.get(CHASSIS, limit="1")
     except ApiError as error:
         if error.status == 404:
             return False

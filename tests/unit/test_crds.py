@@ -21,6 +21,7 @@ from nodegauge_judge import Cause
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
+from nodegauge_operator.api.chassis import ChassisStatus
 from nodegauge_operator.api.evidence import MAX_FINDINGS, MAX_MATRIX, NodeEvidence, ProbeEvidence
 from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
@@ -29,7 +30,15 @@ from nodegauge_operator.names import BudgetReason, PaceReason, PolicyReason
 from support.crds import CRDS, Schema, crd, differences, nodes_of, part, version
 
 POLICY, REPORT, EVIDENCE = "gpuvalidationpolicies", "nodereports", "nodeevidences"
-PARTS = ((POLICY, "spec"), (POLICY, "status"), (REPORT, "spec"), (REPORT, "status"), (EVIDENCE, "probes"))
+CHASSIS = "chassisreadings"
+PARTS = (
+    (POLICY, "spec"),
+    (POLICY, "status"),
+    (REPORT, "spec"),
+    (REPORT, "status"),
+    (EVIDENCE, "probes"),
+    (CHASSIS, "status"),
+)
 
 ALL_NODES = [
     pytest.param(schema, id=f"{plural}:{path}")
@@ -39,7 +48,8 @@ ALL_NODES = [
 
 
 @pytest.mark.parametrize(
-    ("plural", "name", "struct"), [(POLICY, "spec", PolicySpec), (REPORT, "status", ReportStatus)]
+    ("plural", "name", "struct"),
+    [(POLICY, "spec", PolicySpec), (REPORT, "status", ReportStatus), (CHASSIS, "status", ChassisStatus)],
 )
 def test_schema_and_type_agree(plural: str, name: str, struct: type[msgspec.Struct]) -> None:
     """Field by field, a CRD and its type have the same names, types, defaults, required fields and bounds."""
@@ -114,15 +124,16 @@ def test_everything_is_bounded(schema: Schema) -> None:
             assert "maxLength" in schema
 
 
-def test_only_evidence_has_free_fields() -> None:
-    """Only the values of a finding's evidence have no fixed type, and they are scalars."""
+def test_only_evidence_and_readings_have_free_fields() -> None:
+    """Only the values of a finding's evidence, which are scalars, and a BMC's reading have no fixed type."""
     free = [
         path
         for plural, name in PARTS
         for path, schema in nodes_of(part(plural, name), name)
         if "x-kubernetes-preserve-unknown-fields" in schema
     ]
-    assert free == ["status.probes[].findings[].evidence{}", "probes{}.findings[].evidence{}"]
+    evidence = ["status.probes[].findings[].evidence{}", "probes{}.findings[].evidence{}"]
+    assert free == [*evidence, "status.reading"]
 
 
 @pytest.mark.parametrize("plural", [POLICY, REPORT])
@@ -142,21 +153,22 @@ def test_rule_messages_name_the_field_and_the_fix(plural: str) -> None:
         (names.POLICY_PLURAL, names.POLICY_KIND, "gvp"),
         (names.REPORT_PLURAL, names.REPORT_KIND, "nr"),
         (names.EVIDENCE_PLURAL, names.EVIDENCE_KIND, "ne"),
+        (names.CHASSIS_PLURAL, names.CHASSIS_KIND, "bmc"),
     ],
 )
 def test_names_are_those_of_the_operator(plural: str, kind: str, short: str) -> None:
     """Group, version, kind, plural and scope are those that the operator uses."""
     definition = crd(plural)
-    assert definition["metadata"]["name"] in (*names.CRD_NAMES, names.EVIDENCE_CRD)
+    assert definition["metadata"]["name"] in (*names.CRD_NAMES, names.EVIDENCE_CRD, names.CHASSIS_CRD)
     assert definition["spec"]["group"] == names.GROUP
     assert definition["spec"]["scope"] == "Cluster"
     assert version(plural)["name"] == names.VERSION
-    assert version(plural).get("subresources") == (None if plural == EVIDENCE else {"status": {}})
+    assert version(plural).get("subresources") == ({"status": {}} if plural in (POLICY, REPORT) else None)
     spelled = definition["spec"]["names"]
     assert (spelled["kind"], spelled["plural"], spelled["shortNames"]) == (kind, plural, [short])
 
 
-@pytest.mark.parametrize("plural", [POLICY, REPORT, EVIDENCE])
+@pytest.mark.parametrize("plural", [POLICY, REPORT, EVIDENCE, CHASSIS])
 def test_columns_show_fields_that_exist(plural: str) -> None:
     """Each printer column shows an existing field of the column's type."""
     properties = version(plural)["schema"]["openAPIV3Schema"]

@@ -20,6 +20,9 @@ EVIDENCE_KIND, EVIDENCE_PLURAL = "NodeEvidence", "nodeevidences"
 CRD_NAMES = (f"{POLICY_PLURAL}.{GROUP}", f"{REPORT_PLURAL}.{GROUP}")
 """Without these the operator cannot work; it works without NodeEvidence."""
 EVIDENCE_CRD = f"{EVIDENCE_PLURAL}.{GROUP}"
+CHASSIS_KIND, CHASSIS_PLURAL = "ChassisReading", "chassisreadings"
+CHASSIS_CRD = f"{CHASSIS_PLURAL}.{GROUP}"
+"""What the BMC reader writes; the operator works without it."""
 
 FIELD_MANAGER = "nodegauge"
 """Field manager of all our writes: managedFields then show which labels are ours."""

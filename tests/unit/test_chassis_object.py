@@ -1,0 +1,44 @@
+"""ChassisReading as the operator reads it: whatever somebody wrote into it, and of any size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nodegauge_contract.chassis import ChassisReading, Supply
+from nodegauge_operator.api.chassis import MAX_READING, parse_chassis
+
+
+def body(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "gpu-1", "uid": "u", "resourceVersion": "7"}, "status": status}
+
+
+def test_a_reading_comes_back_as_it_was_written() -> None:
+    """The contract's document in the object is the document that the reader had."""
+    reading = ChassisReading(supplies=[Supply(name="PSU1", health="OK", capacity_watts=3300)])
+    parsed = parse_chassis(body(number=3, source="redfish", reading=msgspec.to_builtins(reading)))
+    assert (parsed.name, parsed.uid, parsed.resource_version) == ("gpu-1", "u", "7")
+    assert (parsed.reading, parsed.status.number, parsed.left_out) == (reading, 3, ())
+
+
+def test_a_wrong_part_is_left_out_and_named() -> None:
+    """One bad supply, and a bad count, cost themselves alone."""
+    parsed = parse_chassis(
+        body(number=-1, problem="x", reading={"supplies": [{"name": 7}, {"name": "PSU2"}]})
+    )
+    assert parsed.reading is not None
+    assert [one.name for one in parsed.reading.supplies] == ["PSU2"]
+    assert (parsed.status.number, parsed.status.problem) == (0, "x")
+    assert [one.partition(":")[0] for one in parsed.left_out][1:] == ["reading", "reading"]
+
+
+def test_what_is_no_reading_counts_as_none() -> None:
+    """Too large, another version, no object, no status: no reading, and why."""
+    large = {"supplies": [{"name": "P" * 100}] * (MAX_READING // 100)}
+    for wrong, why in ((large, "bytes"), ({"major": 2}, "version 2"), ([1], "not an object")):
+        parsed = parse_chassis(body(reading=wrong))
+        assert parsed.reading is None
+        assert why in parsed.left_out[0]
+    for empty in ({}, {"status": None}, {"status": []}):
+        assert parse_chassis({"metadata": {"name": "n"}} | empty).reading is None
