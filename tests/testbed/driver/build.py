@@ -1,7 +1,8 @@
-"""Compile the simulated NVML library, once per content, compiler and driver release, into the cache folder.
+"""Compile the simulated NVML and CUDA, once per content, compiler and driver release, into the cache folder.
 
     <cache>/driver-<hash>/nvml.o               compiled, once for all releases
     <cache>/driver-<hash>/libnvidia-ml.so.1    linked, one per set of functions
+    <cache>/driver-<hash>/libcuda.so.1         linked beside it from the same objects
 
 The cache is $NODEGAUGE_CACHE, or ${XDG_CACHE_HOME:-~/.cache}/nodegauge.  Several processes may build at once:
 each builds aside and moves its folder into place, and whoever comes second uses the first one's.
@@ -23,7 +24,7 @@ from testbed.driver.releases import abilities
 from testbed.errors import BinaryError
 
 SOURCE = Path(__file__).with_name("src")
-LIBRARY, OBJECTS = "libnvidia-ml.so.1", "nvml.o"
+LIBRARY, OBJECTS, CUDA = "libnvidia-ml.so.1", "nvml.o", "libcuda.so.1"
 FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-pthread")
 
 
@@ -103,13 +104,18 @@ def _compile(compiler: str, target: Path) -> None:
 
 
 def _link(compiler: str, objects: Path, target: Path, *, functions: Sequence[str]) -> None:
-    """Link with the given functions visible and nothing else."""
+    """Link NVML with the given functions visible and nothing else, and beside it CUDA."""
+    _link_library(compiler, objects, target, functions=functions)
+    _link_library(compiler, objects, target.with_name(CUDA), functions=["cu[A-Z]*"])
+
+
+def _link_library(compiler: str, objects: Path, target: Path, *, functions: Sequence[str]) -> None:
     exports = target.parent.parent / "exports.map"
     exports.write_text(
         "{\n  global:\n" + "".join(f"    {name};\n" for name in functions) + "  local: *;\n};\n"
     )
     script = ["-Xlinker", f"--version-script={exports}"]
-    soname = f"-Wl,-soname,{LIBRARY}"
+    soname = f"-Wl,-soname,{target.name}"
     _run([compiler, *FLAGS, "-shared", soname, *script, "-o", str(target), str(objects), "-lm"])
 
 

@@ -35,6 +35,8 @@ from testbed.simulated_nccl.machine import MACHINE_VARIABLE
 
 CONDITION, STATE, LOCK = "hardware.json", "driver.state", ".lock"
 NCCL_FILE = "nccl.json"
+LOADS = f"{STATE}.loads"
+"""Written by the simulated CUDA: what computes (`loads`)."""
 DEVICES, PROCESSES = f"{STATE}.devices", f"{STATE}.processes"
 """Which GPUs the device plugin calls healthy, and, by the kubelet, who computes (testbed.kubelet.devices)."""
 CLIENTS = f"{STATE}.clients"
@@ -159,9 +161,14 @@ class Hardware:
         """From now on, keep one GPU or all of them this busy."""
         if not 0 <= percent <= 100:
             raise HardwareError(f"a load is 0 to 100 per cent, not {percent}")
+        self.load_each(dict.fromkeys(self.condition().chosen(gpu), percent))
+
+    def load_each(self, percents: Mapping[int, int]) -> None:
+        """From now on, keep these GPUs this busy, all at the same moment."""
         with self._changing() as condition:
-            for number in condition.chosen(gpu):
-                append(condition.loads[number], self._clock(), percent)
+            now = self._clock()
+            for number, percent in percents.items():
+                append(condition.loads[number], now, percent)
 
     def reset(self, *, gpu: int | None = None) -> None:
         """Reset one GPU, or reload the driver: counters begin again."""
@@ -178,7 +185,7 @@ class Hardware:
     def unplug(self) -> None:
         """Unload the driver: NVML answers DRIVER_NOT_LOADED, and the folder is free for other hardware."""
         with self._locked():
-            for name in (STATE, CONDITION, CLIENTS, NCCL_FILE, DEVICES, PROCESSES):
+            for name in (STATE, CONDITION, CLIENTS, NCCL_FILE, DEVICES, PROCESSES, LOADS):
                 (self.directory / name).unlink(missing_ok=True)
 
     def begin(self, condition: Condition) -> None:

@@ -21,6 +21,9 @@ uint64_t gpu_added(const gpu_t *gpu, const char *name, uint64_t from, uint64_t t
 /* Nothing runs on it: its load is 0. */
 int gpu_is_idle(const gpu_t *gpu);
 
+/* Per mille of its loaded clock that it runs at: less while an event reason slows it down. */
+int64_t gpu_clock_share(const gpu_t *gpu);
+
 /* Milliwatts now, milliwatts averaged over the last second, and millijoules since the driver was loaded. */
 double gpu_power_mw(const gpu_t *gpu);
 double gpu_mean_power_mw(const gpu_t *gpu);

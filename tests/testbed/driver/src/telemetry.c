@@ -257,7 +257,7 @@ static nvmlReturn_t clock_mhz(const gpu_t *gpu, const char *when, unsigned int w
 }
 
 /* Per mille of the loaded clock that the chip runs at now: `driver.share.REASON` while a reason holds. */
-static int64_t clock_share(const gpu_t *gpu) {
+int64_t gpu_clock_share(const gpu_t *gpu) {
     int64_t least = gpu_number_or(gpu, "clock.share", 1000);
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
         char key[64];
@@ -273,7 +273,7 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned int which, uns
     DEVICE_CALL(device);
     nvmlReturn_t code = clock_mhz(gpu, gpu_is_idle(gpu) ? "idle" : "loaded", which, mhz);
     if (code == NVML_SUCCESS && which != MEMORY_CLOCK && !gpu_is_idle(gpu))
-        *mhz = (unsigned int)(*mhz * clock_share(gpu) / 1000);
+        *mhz = (unsigned int)(*mhz * gpu_clock_share(gpu) / 1000);
     return code;
 }
 

@@ -1,0 +1,72 @@
+"""Lets a machine feel what the simulated CUDA does: the load that its processes announce becomes its load.
+
+`driver/src/cuda.c` appends a line `NS UUID PID PERCENT` to STATE.loads when a process begins something else
+on a GPU; a GPU's load is the largest last announcement of a living process.  Somebody has to follow them: the
+driver only writes, because power, clocks and sensors follow from a load by the machine's whole model.
+
+    with following(hardware):
+        ...  # run what computes
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from testbed.hardware.plugged import LOADS, Hardware
+
+POLL_S = 0.05
+
+
+@contextmanager
+def following(hardware: Hardware) -> Iterator[None]:
+    """While this lasts, the machine's load is what is announced; then nothing runs."""
+    stop = threading.Event()
+
+    def follow() -> None:
+        last: dict[int, int] = {}
+        while not stop.wait(POLL_S):
+            last = follow_once(hardware, last)
+
+    thread = threading.Thread(target=follow, name="loads")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def follow_once(hardware: Hardware, last: dict[int, int]) -> dict[int, int]:
+    """Set the loads that differ from the `last` ones; returns those of now, by GPU."""
+    announced = announcements(hardware.directory / LOADS)
+    if not announced and not last:
+        return last
+    now = {number: announced.get(uuid, 0) for number, uuid in enumerate(hardware.uuids)}
+    if changed := {gpu: percent for gpu, percent in now.items() if last.get(gpu, 0) != percent}:
+        hardware.load_each(changed)
+    return now
+
+
+def announcements(path: Path) -> dict[str, int]:
+    """Per cent by UUID, as living processes announced it last."""
+    try:
+        lines = [line.split() for line in path.read_text().splitlines()]
+    except FileNotFoundError:
+        return {}
+    latest = {(uuid, int(pid)): int(percent) for _, uuid, pid, percent in lines}
+    loads: dict[str, int] = {}
+    for (uuid, pid), percent in latest.items():
+        if is_alive(pid):
+            loads[uuid] = max(loads.get(uuid, 0), percent)
+    return loads
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and was not waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (OSError, IndexError):
+        return False
