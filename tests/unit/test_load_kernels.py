@@ -19,8 +19,8 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: 
 
 def ptxas() -> str | None:
     """The assembler of CUDA 12, where `pip install nvidia-cuda-nvcc-cu12` or a toolkit brought one."""
-    if found := shutil.which("ptxas"):
-        return found
+    if assembler := shutil.which("ptxas"):
+        return assembler
     try:
         import nvidia.cuda_nvcc as wheel  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -99,13 +99,13 @@ def test_every_sum_is_exact(variant: Variant) -> None:
 def naive(variant: Variant, *, loops: int, lane: int) -> int:
     """One thread, product by product, in f32 as struct has it."""
     a, b = truth.matrices(variant)
-    places, h, sign = truth._c(variant)[lane], lane, 1
-    sums = [[0 for _ in places] for _ in range(B_TILES)]
+    elements, h, sign = truth._c(variant)[lane], lane, 1
+    sums = [[0 for _ in elements] for _ in range(B_TILES)]
     for _ in range(loops):
         for i in range(A_TILES):
             for r in range(SHIFTS):
                 for j in range(B_TILES):
-                    for n, (row, column) in enumerate(places):
+                    for n, (row, column) in enumerate(elements):
                         right = b[(j + r) % B_TILES]
                         sums[j][n] += sign * sum(a[i][row][k] * right[k][column] for k in range(variant.k))
         for total in (total for tile in sums for total in tile):
@@ -141,7 +141,7 @@ def test_the_table_holds_the_matrices(variant: Variant) -> None:
     """A word for each register of each thread, and every element of every tile is in it."""
     form, size = ("<f", 4) if variant.c == 1 else ("<e", 2)
     data = truth.table(variant)
-    assert len(data) == 4 * WARP * variant.words
+    assert len(data) == 4 * WARP * variant.table_words
     numbers = [struct.unpack(form, data[n : n + size])[0] for n in range(0, len(data), size)]
     a, b = truth.matrices(variant)
     assert set(numbers) == {value for tile in a + b for row in tile for value in row}

@@ -48,7 +48,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     c: int
 
     @property
-    def words(self) -> int:
+    def table_words(self) -> int:
         """Words of the table for each thread of a warp."""
         return A_TILES * self.a + B_TILES * self.b
 

@@ -17,7 +17,7 @@ LARGEST = 255
 MASK = 0xFFFFFFFF
 
 Matrix = list[list[int]]
-Place = tuple[int, int]
+Element = tuple[int, int]
 """Row and column."""
 
 
@@ -47,14 +47,14 @@ def table(variant: Variant) -> bytes:
     """The kernel's table: for each register of A and B a word of each thread of a warp."""
     form = "<f" if variant.c == 1 else "<e"
     a, b = matrices(variant)
-    words = [
-        b"".join(struct.pack(form, matrix[row][column]) for row, column in places[lane][register])
-        for tiles, places, registers in ((a, _a(variant), variant.a), (b, _b(variant), variant.b))
+    values = [
+        b"".join(struct.pack(form, matrix[row][column]) for row, column in elements[lane][register])
+        for tiles, elements, registers in ((a, _a(variant), variant.a), (b, _b(variant), variant.b))
         for matrix in tiles
         for register in range(registers)
         for lane in range(WARP)
     ]
-    return b"".join(words)
+    return b"".join(values)
 
 
 def expected(variant: Variant, *, loops: int) -> list[int]:
@@ -66,10 +66,10 @@ def expected(variant: Variant, *, loops: int) -> list[int]:
         right = [b[(j + r) % B_TILES] for r in range(SHIFTS)]
         total = [[sum(each[k][n] for each in right) for n in range(variant.n)] for k in range(variant.k)]
         sums.append(_product(whole, total))
-    places = _c(variant)
+    elements = _c(variant)
     lanes = []
     for lane in range(WARP):
-        values = [matrix[row][column] for matrix in sums for row, column in places[lane]]
+        values = [matrix[row][column] for matrix in sums for row, column in elements[lane]]
         odd, even = _fold([_bits(value) for value in values]), _fold([0] * len(values))
         pairs = _power(_then(odd, even), loops // 2)
         scale, offset = _then(pairs, odd) if loops % 2 else pairs
@@ -96,10 +96,10 @@ Affine = tuple[int, int]
 """h becomes scale x h + offset, modulo 2^32."""
 
 
-def _fold(words: Sequence[int]) -> Affine:
+def _fold(values: Sequence[int]) -> Affine:
     scale, offset = 1, 0
-    for word in words:
-        scale, offset = scale * MULTIPLIER & MASK, (offset * MULTIPLIER + word) & MASK
+    for value in values:
+        scale, offset = scale * MULTIPLIER & MASK, (offset * MULTIPLIER + value) & MASK
     return scale, offset
 
 
@@ -116,8 +116,8 @@ def _power(step: Affine, times: int) -> Affine:
     return result
 
 
-Fragment = list[list[list[Place]]]
-"""By thread and register: the places of the elements in it, the lowest bits first."""
+Fragment = list[list[list[Element]]]
+"""By thread and register: the elements in it, the lowest bits first."""
 
 
 def _a(variant: Variant) -> Fragment:
@@ -146,8 +146,8 @@ def _b(variant: Variant) -> Fragment:
     ]
 
 
-def _c(variant: Variant) -> list[list[Place]]:
-    """By thread: the place of each accumulator."""
+def _c(variant: Variant) -> list[list[Element]]:
+    """By thread: the element of each accumulator."""
     if variant.name == "f32-fma":
         return [[(lane, 0)] for lane in range(WARP)]
     if variant.name == "f16-m8n8k4":

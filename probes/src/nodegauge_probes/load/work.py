@@ -165,14 +165,14 @@ class Work:
                 launches += 1
                 results = self._gpu.read(self._results, 4 * self._threads)
                 checks, mismatches = checks + 1, mismatches + _differing(results, self._reference)
-            words = int.from_bytes(self._gpu.read(self._wrong, 8), "little")
+            wrong = int.from_bytes(self._gpu.read(self._wrong, 8), "little")
             report(
                 Interval(
                     gpu=self._number,
                     tflops=operations * launches / max(taken, 1e-9) / 1e12,
                     checks=checks,
                     mismatches=mismatches,
-                    memory_mismatches=words,
+                    memory_mismatches=wrong,
                 )
             )
 
