@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nodegauge_operator.handlers.app import HttpServer
+from nodegauge_operator.http_server import HttpServer
 from nodegauge_operator.metrics import Metrics
 from support.chart import LOOPBACK, NAMESPACE, PODS, RELEASE, ChartPods, Helm, HelmFailed, install
 from testbed.rest import Rest

@@ -100,7 +100,7 @@ def test_uninstall_keeps_only_the_crds(cluster: Helm, rest: Rest, keep: bool, up
         upgrade(cluster, values)
     output = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
     kept = set(itertools.product(["CustomResourceDefinition"], installed_crds(rest))) if keep else set()
-    assert len(kept) == (3 if keep else 0)
+    assert len(kept) == (4 if keep else 0)
     wait_for(lambda: left_behind(rest) == kept, what="only what Helm keeps")
     assert kept_by(output) == kept
 
@@ -118,7 +118,7 @@ def test_an_uninstall_with_clean_up_says_what_it_keeps(cluster: Helm, rest: Rest
         upgrade(cluster)
     output = cluster.run("uninstall", RELEASE, "--namespace", NAMESPACE)
     wait_for(lambda: left_behind(rest) == kept_by(output), what=f"only what Helm says: {output}")
-    assert len(kept_by(output)) == 3
+    assert len(kept_by(output)) == 4
 
 
 def test_uninstall_works_without_the_crds(cluster: Helm, rest: Rest, chart_pods: ChartPods) -> None:

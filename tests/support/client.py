@@ -51,6 +51,7 @@ class LocalClient(Client, ABC):
         query: Mapping[str, Any] | None = None,
         body: Any = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         within: float = CALL_TIMEOUT,
     ) -> Object:
         """One call, answered here."""

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from nodegauge_cli import check as command
 from nodegauge_cli.__main__ import main
 from nodegauge_operator import names
-from nodegauge_operator.handlers.app import HttpServer
+from nodegauge_operator.http_server import HttpServer
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound
 from nodegauge_operator.kube.workloads import OPERATOR
 from nodegauge_operator.metrics import Metrics

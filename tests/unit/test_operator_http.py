@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from nodegauge_operator.handlers import app
-from nodegauge_operator.handlers.app import HttpServer
+from nodegauge_operator import http_server
+from nodegauge_operator.http_server import HttpServer
 from nodegauge_operator.metrics import Metrics
 
 
@@ -147,7 +147,7 @@ async def test_a_client_that_keeps_connections_shuts_nobody_out(served: Served, 
 @pytest.mark.parametrize("sent", SENT)
 async def test_a_connection_has_an_end(served: Served, sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that sends nothing, or reads nothing of its answer."""
-    monkeypatch.setattr(app, "CONNECTION_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "CONNECTION_SECONDS", 0.2)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(SENT[sent])
     with contextlib.suppress(ConnectionError):

@@ -12,6 +12,8 @@ import base64
 import binascii
 import json
 import ssl
+from functools import lru_cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
@@ -57,6 +59,10 @@ class Access(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Access(url={self.url!r})"
 
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        """What rich prints of it."""
+        return [("url", self.url)]
+
 
 def checked(access: Access) -> Access:
     """The access with a bare origin as its URL.  Raises `BmcError` for one that cannot be used."""
@@ -101,9 +107,17 @@ def _trust(access: Access) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
                 "`openssl x509 -in cert.pem -noout -fingerprint -sha256`"
             ) from None
     try:
-        return ssl.create_default_context(cafile=access.ca or None)
+        stat = Path(access.ca).stat() if access.ca else None
+        return _context(access.ca, (stat.st_mtime_ns, stat.st_ino) if stat else ())
     except (OSError, ssl.SSLError) as error:
         raise BmcError(f"--ca {access.ca}: not a readable CA bundle ({error})") from None
+
+
+@lru_cache(maxsize=64)
+def _context(ca: str, version: tuple[int, ...]) -> ssl.SSLContext:
+    """What a CA bundle, or the system's, verifies; loading it costs 20 ms, as much as a whole handshake.
+    `version` changes with the file."""
+    return ssl.create_default_context(cafile=ca or None)
 
 
 class Connection:

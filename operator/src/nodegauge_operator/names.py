@@ -27,6 +27,9 @@ CHASSIS_CRD = f"{CHASSIS_PLURAL}.{GROUP}"
 FIELD_MANAGER = "nodegauge"
 """Field manager of all our writes: managedFields then show which labels are ours."""
 
+BMC_FIELD_MANAGER = "nodegauge-bmc"
+"""Field manager of the BMC reader."""
+
 USER_AGENT = "nodegauge-operator"
 """Sent with every call; it appears in the API server's audit log."""
 
@@ -156,6 +159,9 @@ PROBE_PULL = "pull"
 """Takes no GPU: it pulls the NCCL image and checks that it can be used, before the NCCL run takes any."""
 PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL)
 PROBE_CONTAINER = "probe"
+
+BMC_READER = PREFIX + "bmc-reader"
+"""Label on ChassisReadings: the release whose BMC reader wrote it, and may delete it."""
 
 TAINTS_OF_NODES_BEING_REMOVED = (
     "ToBeDeletedByClusterAutoscaler",

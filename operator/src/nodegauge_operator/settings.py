@@ -63,7 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def parse(environ: Mapping[str, str]) -> Settings:
     """Settings from environment variables.  Raises `SettingsError` naming every bad one."""
-    read = _Reader(environ)
+    read = Reader(environ)
     probe = ProbeDefaults(
         namespace=read.text("POD_NAMESPACE", required="the namespace for probe pods, e.g. nodegauge"),
         image=read.image(
@@ -112,20 +112,22 @@ def parse(environ: Mapping[str, str]) -> Settings:
     return settings
 
 
-class _Reader:
-    """Reads variables and collects what is wrong with them."""
+class Reader:
+    """Reads variables and collects what is wrong with them in `errors`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self.errors: list[str] = []
 
     def text(self, name: str, *, required: str = "") -> str:
+        """The text, stripped; `required` says what to set."""
         value = self._environ.get(name, "").strip()
         if required and not value:
             self.errors.append(f"{name} is not set: set it to {required}")
         return value
 
     def image(self, name: str, *, required: str = "") -> str:
+        """An image, which names its registry."""
         value = self.text(name, required=required)
         if value and not names_registry(value):
             self.errors.append(
@@ -134,6 +136,7 @@ class _Reader:
         return value
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        """One of the words; the first is the default."""
         value = self._environ.get(name, "").strip() or allowed[0]
         if value not in allowed:
             self.errors.append(f"{name} is {value!r}: set it to one of {', '.join(a for a in allowed if a)}")
@@ -141,6 +144,7 @@ class _Reader:
         return value
 
     def json(self, name: str, default: T, kind: type[T]) -> T:
+        """A value in JSON."""
         value = self._environ.get(name, "").strip()
         if not value:
             return default
@@ -152,6 +156,7 @@ class _Reader:
             return default
 
     def number(self, name: str, default: T, kind: Callable[[str], T], *, low: float, high: float) -> T:
+        """A number within bounds."""
         value = self._environ.get(name, "").strip()
         if not value:
             return default
@@ -165,6 +170,7 @@ class _Reader:
         return number
 
     def count_or_percent(self, name: str, default: int | str) -> int | str:
+        """A count or a percentage."""
         value = self._environ.get(name, "").strip() or str(default)
         count = whole(value)
         setting: int | str = value if count is None else count
@@ -178,6 +184,7 @@ class _Reader:
         return setting
 
     def duration(self, name: str, default: float, *, low: float, high: float) -> float:
+        """Seconds, of a duration such as 15m."""
         value = self._environ.get(name, "").strip()
         if not value:
             return default

@@ -34,6 +34,9 @@ STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 """Sent as JSON, which is YAML."""
 
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""A list without what its objects hold (Kubernetes API concepts, "Metadata-only fetches")."""
+
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 """Variables that aiohttp takes a proxy from."""
 
@@ -117,15 +120,15 @@ class Client:
         query: Mapping[str, Any] | None = None,
         body: Any = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         within: float = CALL_TIMEOUT,
     ) -> dict[str, Any]:
         """One request; the decoded object.  Raises `KubeError`."""
         if self._limiter is not None:
             await self._limiter.wait()
         try:
-            answer = await self._call(
-                method, path, query=query, body=body, content_type=content_type, within=within
-            )
+            kinds = {"Accept": accept, "Content-Type": content_type}
+            answer = await self._call(method, path, query=query, body=body, kinds=kinds, within=within)
         except Unavailable as error:
             self.outage.failed(str(error))
             raise
@@ -142,15 +145,11 @@ class Client:
         *,
         query: Mapping[str, Any] | None,
         body: Any,
-        content_type: str,
+        kinds: dict[str, str],
         within: float,
     ) -> dict[str, Any]:
         url = self._api.configuration.host + path + ("?" + urlencode(query) if query else "")
-        headers = {
-            "Accept": "application/json",
-            "Content-Type": content_type,
-            "User-Agent": names.USER_AGENT,
-        }
+        headers = kinds | {"User-Agent": names.USER_AGENT}
         resource = _resource(path)
         started, status = time.monotonic(), 0
         try:
@@ -174,13 +173,16 @@ class Client:
             return _decoded(data, resource=resource, what=f"{method} {path}")
         raise _refusal(status, data, f"{method} {path}")
 
-    async def pages(self, path: str, *, label_selector: str = "") -> AsyncIterator[dict[str, Any]]:
+    async def pages(
+        self, path: str, *, label_selector: str = "", metadata_only: bool = False
+    ) -> AsyncIterator[dict[str, Any]]:
         """The pages of a list, `PAGE` objects each; each is the list object with its `items`."""
+        accept = METADATA_ONLY if metadata_only else "application/json"
         query: dict[str, Any] = {"limit": PAGE}
         if label_selector:
             query["labelSelector"] = label_selector
         while True:
-            page = await self.call("GET", path, query=query, within=LIST_TIMEOUT)
+            page = await self.call("GET", path, query=query, accept=accept, within=LIST_TIMEOUT)
             if not isinstance(page.get("items", ""), list | None):  # Go may write an empty list as null
                 raise Unavailable(f"GET {path}: success without a list")
             yield page
