@@ -96,7 +96,7 @@ NodeReport. The usual `process_*` and `python_gc_*` metrics of the Prometheus cl
 
 {{metrics}}
 
-The BMC reader (chart value `bmc.enabled`) serves these on its own `/metrics`; for one node, see `kubectl get bmc`.
+The BMC reader (chart value `bmc.enabled`) serves these; for one node, use `kubectl get bmc`.
 
 {{reader}}
 """
