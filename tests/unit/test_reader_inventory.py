@@ -31,13 +31,13 @@ def plan(folder: Path, selected: frozenset[str] = frozenset(NODES), **files: Any
 
 def test_a_file_per_node_and_a_pattern_for_the_rest(tmp_path: Path) -> None:
     """A node's own file wins over the pattern field by field; JSON is YAML."""
-    found = plan(
+    result = plan(
         tmp_path,
         _defaults={"url": "https://{short}-bmc.example.com", **LOGIN, "insecure": True},
         gpu_1__json='{"url": "https://10.0.0.7:8443/", "fingerprint": "' + "ab" * 32 + '"}',
     )
-    access = {node: target.access for node, target in found.targets.items()}
-    assert found.problems == {}
+    access = {node: target.access for node, target in result.targets.items()}
+    assert result.problems == {}
     assert access["gpu-1"].url == "https://10.0.0.7:8443"
     assert (access["gpu-1"].insecure, access["gpu-1"].password, access["gpu-1"].timeout) == (
         False,
@@ -50,8 +50,8 @@ def test_a_file_per_node_and_a_pattern_for_the_rest(tmp_path: Path) -> None:
 
 def test_a_pattern_applies_to_selected_nodes_alone(tmp_path: Path) -> None:
     """A control-plane node without GPUs is not asked for."""
-    found = plan(tmp_path, frozenset({"gpu-2"}), _defaults={"url": "https://{node}-bmc", **LOGIN})
-    assert list(found.targets) == ["gpu-2"]
+    result = plan(tmp_path, frozenset({"gpu-2"}), _defaults={"url": "https://{node}-bmc", **LOGIN})
+    assert list(result.targets) == ["gpu-2"]
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_a_wrong_file_names_field_and_way_out_and_costs_its_node_alone(
     content: str, part: str, tmp_path: Path
 ) -> None:
     """Whatever is in it; no value of the file is repeated."""
-    found = plan(tmp_path, gpu_1=content, gpu_2={"url": "https://good", **LOGIN})
-    assert part in found.problems["gpu-1"]
-    assert found.problems["gpu-1"].startswith("gpu-1")
-    assert list(found.targets) == ["gpu-2"]
+    result = plan(tmp_path, gpu_1=content, gpu_2={"url": "https://good", **LOGIN})
+    assert part in result.problems["gpu-1"]
+    assert result.problems["gpu-1"].startswith("gpu-1")
+    assert list(result.targets) == ["gpu-2"]
 
 
 def test_two_files_for_one_node_and_two_nodes_with_one_bmc_are_refused(tmp_path: Path) -> None:
@@ -98,22 +98,22 @@ def test_two_files_for_one_node_and_two_nodes_with_one_bmc_are_refused(tmp_path:
 
 def test_files_without_a_node_are_named_and_nothing_else(tmp_path: Path) -> None:
     """A node that is gone, a name that no node can have; CA bundles are no entries."""
-    found = plan(
+    result = plan(
         tmp_path,
         gone={"url": "https://a"},
         README_FIRST="read me",
         ca__pem="bundle",
         gpu_1={"url": "https://b", "ca": "ca.pem"},
     )
-    assert [text.partition(":")[0] for text in found.unused] == ["README_FIRST", "gone"]
-    assert found.targets["gpu-1"].access.ca == str(tmp_path / "ca.pem")
+    assert [text.partition(":")[0] for text in result.unused] == ["README_FIRST", "gone"]
+    assert result.targets["gpu-1"].access.ca == str(tmp_path / "ca.pem")
 
 
 def test_wrong_defaults_are_said_for_every_node_that_needs_them(tmp_path: Path) -> None:
     """Nobody is read with half of the fields."""
-    found = plan(tmp_path, _defaults="url: [", gpu_1={"url": "https://a"})
-    assert set(found.problems) == set(NODES)
-    assert found.targets == {}
+    result = plan(tmp_path, _defaults="url: [", gpu_1={"url": "https://a"})
+    assert set(result.problems) == set(NODES)
+    assert result.targets == {}
 
 
 def test_only_changed_files_are_read_again(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class Inventory:
 
     def changed(self) -> bool:
         """Read the files that are new or changed; whether there was any.  Raises `OSError`."""
-        before, found = self._parsed, {}
+        before, current = self._parsed, {}
         for path in sorted(self._folder.iterdir()):
             if path.name.startswith(".") or not path.is_file():
                 continue  # a mounted Secret has folders `..data` and `..2026_...`
@@ -97,12 +97,12 @@ class Inventory:
             version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             known = before.get(path.name)
             if known and known[0] == version:
-                found[path.name] = known
+                current[path.name] = known
             else:
-                found[path.name] = (version, Entry() if path.suffix in CERTIFICATES else _entry(path))
-        self._parsed = found
+                current[path.name] = (version, Entry() if path.suffix in CERTIFICATES else _entry(path))
+        self._parsed = current
         return {name: version for name, (version, _) in before.items()} != {
-            name: version for name, (version, _) in found.items()
+            name: version for name, (version, _) in current.items()
         }
 
     @property

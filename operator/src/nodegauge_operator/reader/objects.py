@@ -38,10 +38,10 @@ class Objects:
         return await self._names(PATH, f"{names.BMC_READER}={self._labels[names.BMC_READER]}")
 
     async def _names(self, path: str, selector: str) -> dict[str, str]:
-        found: dict[str, str] = {}
+        listed: dict[str, str] = {}
         async for page in self._client.pages(path, label_selector=selector, metadata_only=True):
-            found |= {one["metadata"]["name"]: one["metadata"]["uid"] for one in page.get("items") or ()}
-        return found
+            listed |= {one["metadata"]["name"]: one["metadata"]["uid"] for one in page.get("items") or ()}
+        return listed
 
     async def number(self, node: str) -> int:
         """How many readings of this node's BMC worked so far; 0 without an object."""
