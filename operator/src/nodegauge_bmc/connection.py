@@ -37,6 +37,10 @@ class BmcError(Exception):
     """A BMC that cannot be read at all; the message names the way out, and never a secret."""
 
 
+class NoRedfish(BmcError):
+    """Somebody answers at the address, and has no Redfish service."""
+
+
 class Unreadable(Exception):
     """One resource that the BMC did not give; the text says why."""
 
@@ -140,6 +144,9 @@ class Connection:
         )
         try:
             await self._log_in()
+        except Unreadable as error:
+            await self._client.close()
+            raise BmcError(f"no login to the BMC ({error}): restart the BMC, or try again later") from None
         except BaseException:
             await self._client.close()
             raise
@@ -218,7 +225,10 @@ class Connection:
             except aiohttp.ClientConnectorCertificateError as error:
                 raise BmcError(_untrusted(error)) from None
             except aiohttp.ClientConnectorError as error:
-                raise BmcError(f"no connection to {self._access.url}: {error.os_error}") from None
+                closed = isinstance(error.os_error, ConnectionRefusedError)
+                raise (NoRedfish if closed else BmcError)(
+                    f"no connection to {self._access.url}: {error.os_error}"
+                ) from None
             except aiohttp.ClientError as error:
                 raise Unreadable(f"the answer broke off ({type(error).__name__})") from None
         raise Unreadable("redirected twice")

@@ -62,7 +62,7 @@ async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
         "watts": _watts(environment or {}, old or {}),
         "capacity_watts": _capacity(subsystem or {}, old or {}),
         "lists_supplies": listed is not None or "PowerSupplies" in (old or {}),
-        "supplies": [_believable(one) for one in _merged(new_supplies, old_supplies)],
+        "supplies": [believable(one) for one in _merged(new_supplies, old_supplies)],
         "redundancy": _groups(subsystem or {}, "PowerSupplyRedundancy") or _groups(old or {}, "Redundancy"),
         "rails": rails + metrics_rails,
     }
@@ -71,7 +71,7 @@ async def _chassis(tree: Tree, chassis: Resource) -> dict[str, Any]:
 async def _supplies_of_part(tree: Tree, part: Resource) -> list[Supply]:
     subsystem = await tree.get(link(part, "PowerSubsystem")) or {}
     supplies, _ = await _new_supplies(tree, await tree.members(link(subsystem, "PowerSupplies")) or [])
-    return [_believable(one) for one in supplies]
+    return [believable(one) for one in supplies]
 
 
 async def _new_supplies(
@@ -153,7 +153,7 @@ def _filled(supply: Supply, other: Supply | None) -> Supply:
     )
 
 
-def _believable(supply: Supply) -> Supply:
+def believable(supply: Supply) -> Supply:
     """Without two readings that exclude each other: a supply cannot give more than it takes, and one that
     gives watts has an input voltage."""
     given, taken = supply.output_watts, supply.input_watts

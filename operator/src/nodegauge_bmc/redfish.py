@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from nodegauge_bmc import boards, cooling, power
-from nodegauge_bmc.connection import ROOT, Access, BmcError, Connection
+from nodegauge_bmc.connection import ROOT, Access, BmcError, Connection, NoRedfish
 from nodegauge_bmc.tree import Tree
 from nodegauge_bmc.values import Resource, link, member, text
 from nodegauge_contract.chassis import BmcClock, ChassisReading
@@ -36,6 +36,8 @@ PARTS = frozenset(
     }
 )
 """Types of chassis that are no machine (Redfish `ChassisType`)."""
+NO_SERVICE = frozenset({*(f"HTTP status {code}" for code in (404, 405, 410, 501)), "not JSON"})
+"""What a BMC answers at the service root that has web pages and no Redfish."""
 DEADLINE = 60.0
 """Seconds for one reading of one BMC."""
 
@@ -61,7 +63,10 @@ async def read_tree(tree: Tree) -> ChassisReading:
     root = await tree.get(ROOT)
     if root is None:
         reason = tree.unread[0].reason if tree.unread else "no answer"
-        raise BmcError(f"no Redfish service at {ROOT} ({reason}): is this the address of a BMC?")
+        raise (NoRedfish if reason in NO_SERVICE else BmcError)(
+            f"no Redfish service at {ROOT} ({reason}): is this the address of a BMC? One without Redfish may "
+            "answer as ipmi://HOST"
+        )
     if not link(root, "Chassis"):
         raise BmcError(f"{ROOT} lists no chassis: is this the address of a BMC?")
     tree.expands(root)

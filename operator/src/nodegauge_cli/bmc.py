@@ -1,4 +1,4 @@
-"""`nodegauge bmc URL`: read one server's BMC over Redfish and judge its power and cooling.
+"""`nodegauge bmc URL`: read one server's BMC, over Redfish or IPMI, and judge its power and cooling.
 
 For a person or a script, one machine at a time.  The password comes from a file or from standard input,
 never from the command line, where every user of the machine would see it.  Exit codes are those of
@@ -16,7 +16,8 @@ import click
 import msgspec
 
 from nodegauge_bmc.connection import Access, BmcError
-from nodegauge_bmc.redfish import DEADLINE, read
+from nodegauge_bmc.protocols import read
+from nodegauge_bmc.redfish import DEADLINE
 from nodegauge_cli.inputs import BadInput, duration
 from nodegauge_cli.judge import EXIT_CODES, EXIT_UNKNOWN
 from nodegauge_cli.judge_text import show_chassis
@@ -79,10 +80,12 @@ def bmc(
     needed: int | None,
     form: str,
 ) -> None:
-    """Read the BMC at URL (https://HOST[:PORT]) and judge its power and cooling.
+    """Read the BMC at URL (https://HOST[:PORT], or ipmi://HOST[:PORT]) and judge its power and cooling.
 
     It reads power supplies, voltages, fans, inlet air, leak detectors and the GPUs that the BMC sees, and
-    changes nothing. The certificate is verified against the system's CAs unless you say otherwise.
+    changes nothing. The certificate is verified against the system's CAs unless you say otherwise. For a
+    machine without Redfish, ipmi:// reads IPMI 2.0 over LAN, which says less, has no certificates and is
+    trusted less; auto:// tries Redfish first.
 
     \b
     Exit code: 0 pass or warn, 1 fail, 2 bad input or no answer, 3 unknown.
@@ -91,6 +94,7 @@ def bmc(
     Examples:
       nodegauge bmc https://bmc-7.example.com --user reader --password-file ~/.bmc
       nodegauge bmc bmc-7 --user reader --password-file - --fingerprint 9f86d081884c...
+      nodegauge bmc ipmi://bmc-8 --user reader --password-file ~/.bmc-ipmi
     """
     if user and password_file is None:
         raise click.UsageError("--user needs --password-file (- reads standard input)")

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nodegauge_contract import Result
-from nodegauge_contract.chassis import ChassisReading, Supply
+from nodegauge_contract.chassis import IPMI, ChassisReading, Supply
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import (
     CATALOGUE,
@@ -123,7 +123,8 @@ def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table
     )
     maker = [text for text in (reading.vendor, reading.product, reading.serial) if isinstance(text, str)]
     cost = f"{reading.requests} requests in {reading.seconds} s"
-    table.add_row("source", _printable(", ".join([reading.source, *maker, cost])))
+    trust = " (trusted less: IPMI does not prove who answers)" if reading.source == IPMI else ""
+    table.add_row("source", _printable(", ".join([reading.source + trust, *maker, cost])))
     return table
 
 

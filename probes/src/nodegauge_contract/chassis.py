@@ -13,7 +13,9 @@ from msgspec import Struct
 from nodegauge_contract.values import NOT_READ, Flag, Num, Short, Str, Text
 
 MAJOR = 1
-REDFISH = "redfish"
+REDFISH, IPMI = "redfish", "ipmi"
+"""Protocols of a reading (`source`).  A reading by IPMI is trusted less: nobody's identity is proved, and its
+sensors say less."""
 
 
 class Supply(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

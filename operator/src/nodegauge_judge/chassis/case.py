@@ -117,6 +117,11 @@ def is_unread(supply: Supply) -> bool:
     return supply.present is not True and not _speaks(supply) and not isinstance(supply.health, str)
 
 
+def says_how_it_is(supply: Supply) -> bool:
+    """Whether a supply says more of itself than that it is there (a presence sensor of IPMI says no more)."""
+    return isinstance(supply.health, str) or _speaks(supply)
+
+
 def _speaks(supply: Supply) -> bool:
     values = (supply.capacity_watts, supply.input_watts, supply.output_watts, supply.input_volts)
     return any(number(value) is not None for value in values) or isinstance(supply.line_input, str)

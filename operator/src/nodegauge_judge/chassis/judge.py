@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from nodegauge_contract.chassis import ChassisReading
+from nodegauge_contract.chassis import IPMI, ChassisReading
 from nodegauge_judge.case import text
 from nodegauge_judge.chassis import cooling, supplies
-from nodegauge_judge.chassis.case import ChassisCase, ChassisRule
+from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, says_how_it_is
 from nodegauge_judge.model import Finding, Psu, Severity, Verdict
 from nodegauge_judge.rule import Effect
 from nodegauge_judge.thresholds import Thresholds
@@ -91,11 +91,13 @@ def _psu(case: ChassisCase, findings: list[Finding]) -> Psu | None:
         return Psu.FAULT
     if any(finding.code in _OF_SUPPLIES for finding in findings):
         return Psu.REDUNDANCY_LOST
-    return Psu.OK if case.working and not case.unread else None
+    known = all(says_how_it_is(one) for one in case.working)
+    return Psu.OK if case.working and known and not case.unread else None
 
 
 def _summary(case: ChassisCase, verdict: Verdict, findings: list[Finding]) -> str:
-    product = text(case.reading.product) or "machine"
+    ipmi = case.reading.source == IPMI
+    product = (text(case.reading.product) or "machine") + (" (by IPMI, trusted less)" if ipmi else "")
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
     if serious:
         first, rest = serious[0], len(serious) - 1
@@ -104,6 +106,8 @@ def _summary(case: ChassisCase, verdict: Verdict, findings: list[Finding]) -> st
         return f"{product}: {_RULES[first.code].title}{location} [{first.code}]{more}."
     if verdict is Verdict.UNKNOWN:
         return f"{product}: the BMC gives no supply, rail, fan or inlet temperature."
+    if not case.installed and ipmi:
+        return f"{product}: nothing wrong; the BMC has no sensor of a power supply."
     if not case.installed:
         return f"{product}: nothing wrong; the BMC lists no supplies of its own (a rack shelf has them)."
     load = "" if case.load is None else f", {case.load:.0f} W now"

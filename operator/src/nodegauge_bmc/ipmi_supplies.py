@@ -1,0 +1,218 @@
+"""Power supplies and their redundancy out of IPMI's sensors and inventories.
+
+Pure.  A supply is what its status sensors, its numbers and its inventory say together; they belong together
+by the instance of their entity.  A sensor that says nothing is an empty bay only if its inventory does not
+answer either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from nodegauge_bmc import sensors, values
+from nodegauge_bmc.power import believable
+from nodegauge_bmc.repository import Inventory
+from nodegauge_bmc.sdr import SPECIFIC, Entity, Locator, Sensor, Unit
+from nodegauge_bmc.sensors import PRESENCE, Measured
+from nodegauge_contract.chassis import Redundancy, Supply
+from nodegauge_contract.values import NOT_READ, Flag, Num, Text, Unavailable
+
+Key = int | str
+Inventories = Mapping[Locator, Inventory | None]
+"""What the inventory of each supply said; None if it did not answer."""
+REDUNDANCY = (
+    ("fully redundant", "OK"),
+    ("redundancy lost", "Critical"),
+    ("redundancy degraded", "Warning"),
+    ("non-redundant, sufficient", "Warning"),
+    ("non-redundant, sufficient", "Warning"),
+    ("non-redundant, insufficient", "Critical"),
+    ("redundancy degraded", "Warning"),
+    ("redundancy degraded", "Warning"),
+)
+"""States of event type 0Bh by their bit (table 42-2), and the health that each is."""
+_ALONE = frozenset({3, 4})
+"""States that a machine with one supply is always in."""
+_WORST = ("Critical", "Warning", "OK")
+_NUMBER = re.compile(r"(?:ps|psu|p/s|supply|bay)[ _#-]*(\d+)|(\d+)", re.IGNORECASE)
+_TAIL = re.compile(r"[ _-]*(status|state|stat|presence|present|prsnt)$", re.IGNORECASE)
+
+
+def supplies(measured: list[Measured], inventories: Inventories) -> list[Supply]:
+    """Every bay that the sensors speak of."""
+    status = [one for one in measured if sensors.is_status(one.sensor)]
+    numbers = [one for one in measured if sensors.is_of_supply(one.sensor)]
+    by_name = _by_name([one.sensor for one in status])
+    bays: dict[Key, list[Measured]] = {}
+    for one in status or numbers:
+        bays.setdefault(_key(one.sensor, by_name), []).append(one)
+    listed = []
+    for key, own in bays.items():
+        answers = [answer for at, answer in inventories.items() if _key(at, by_name) == key]
+        belonging = [one for one in numbers if _key(one.sensor, by_name) == key]
+        listed.append(_supply(own, belonging, answers))
+    return listed
+
+
+def _by_name(status: list[Sensor]) -> bool:
+    """Whether instances do not tell supplies apart: another entity, or one instance for several numbers."""
+    by_instance: dict[int, set[str]] = {}
+    for one in status:
+        by_instance.setdefault(one.instance, set()).add(_number(one.name) or "")
+    return any(one.entity != Entity.POWER_SUPPLY for one in status) or any(
+        len(numbers) > 1 for numbers in by_instance.values()
+    )
+
+
+def _key(part: Sensor | Locator, by_name: bool) -> Key:
+    return (_number(part.name) or part.name) if by_name else part.instance
+
+
+def _number(name: str) -> str | None:
+    match = _NUMBER.search(name)
+    return None if match is None else match[1] or match[2]
+
+
+def _supply(own: list[Measured], numbers: list[Measured], answers: list[Inventory | None]) -> Supply:
+    """One bay: its status sensors (or its numbers, where there are none), its numbers, its inventories."""
+    inventory = next((one for one in answers if one is not None), Inventory())
+    into = _watts(numbers, sensors.is_into)
+    out_of = _watts(numbers, sensors.is_out_of)
+    present = _present(own, gives=values.is_number(into) or values.is_number(out_of))
+    silent = all(one.states is None for one in own) and not isinstance(present, bool)
+    if silent and answers and not any(answers):
+        present = False
+    line_input = _line_input(own)
+    supply = Supply(
+        name=_TAIL.sub("", own[0].name) or own[0].name,
+        serial=inventory.serial,
+        model=inventory.product,
+        present=present,
+        state="Absent" if present is False else _state(own),
+        health=NOT_READ if present is False else _health(own),
+        line_input=NOT_READ if present is False else line_input,
+        # The size of a supply of which nothing else is known says nothing about how it is.
+        capacity_watts=NOT_READ if silent else inventory.capacity_watts,
+        input_watts=into,
+        output_watts=out_of,
+        input_volts=_input_volts(numbers, line_input),
+    )
+    return believable(supply)
+
+
+def _bits(own: list[Measured], event: int) -> int | None:
+    """States of all sensors of one event type together; None if none of them said anything."""
+    read = [one.states for one in own if one.sensor.event == event and one.states is not None]
+    return None if not read else _union(read)
+
+
+def _union(read: list[int]) -> int:
+    bits = 0
+    for one in read:
+        bits |= one
+    return bits
+
+
+def _can(own: list[Measured], mask: int) -> bool:
+    """Whether a sensor of the supply can say one of these states; a record without a list can say all."""
+    return any(
+        one.sensor.event == SPECIFIC and (one.sensor.states & mask or not one.sensor.states) for one in own
+    )
+
+
+def _present(own: list[Measured], *, gives: bool) -> Flag:
+    if own and all(one.absent for one in own):
+        return False
+    bits, presence = _bits(own, SPECIFIC), _bits(own, PRESENCE)
+    if presence is not None and presence & 0b11 in (0b01, 0b10):
+        return presence & 0b11 == 0b10
+    if bits is not None and bits & 0xFF:
+        return True
+    if gives:
+        return True
+    return False if bits is not None and _can(own, 0x01) else NOT_READ
+
+
+def _health(own: list[Measured]) -> Text:
+    """The worst that its sensors say; not read if none can say that the supply failed."""
+    healths: list[str] = []
+    bits = _bits(own, SPECIFIC)
+    if bits is not None:
+        if bits & 0x02:
+            healths.append("Critical")
+        if bits & 0x44:
+            healths.append("Warning")
+        if _can(own, 0x02):
+            healths.append("OK")
+    if (predicted := _bits(own, 0x04)) is not None:
+        healths.append("Warning" if predicted & 0b10 else "OK")
+    if (severity := _bits(own, 0x07)) is not None:
+        healths.append("Critical" if severity & 0x6C else "Warning" if severity & 0x12 else "OK")
+    if (running := _bits(own, 0x0A)) is not None:
+        healths.append("Warning" if running & 0x140 else "OK")
+    return next((word for word in _WORST if word in healths), NOT_READ)
+
+
+def _state(own: list[Measured]) -> Text:
+    """Redfish's word for a supply that is there."""
+    enabled, running, bits = _bits(own, 0x09), _bits(own, 0x0A), _bits(own, SPECIFIC)
+    if (enabled is not None and enabled & 0b11 == 0b01) or (running is not None and running & 0x14):
+        return "UnavailableOffline"
+    if bits is not None and bits & 0x80:
+        return "StandbySpare"
+    return NOT_READ if all(one.states is None for one in own) else "Enabled"
+
+
+def _line_input(own: list[Measured]) -> Text:
+    bits = _bits(own, SPECIFIC)
+    if bits is None:
+        return NOT_READ
+    if bits & 0x18:
+        return "LossOfInput"
+    if bits & 0x20:
+        return "OutOfRange"
+    return "Normal" if bits & 0x01 and _can(own, 0x38) else NOT_READ
+
+
+def _watts(numbers: list[Measured], direction: object) -> Num:
+    """Watts of the one sensor whose name says this direction."""
+    read = [
+        sensors.watts(one)
+        for one in numbers
+        if one.sensor.is_a(Unit.WATT) and direction(one.sensor)  # type: ignore[operator]
+    ]
+    return read[0] if len(read) == 1 else NOT_READ
+
+
+def _input_volts(numbers: list[Measured], line_input: Text) -> Num:
+    """Volts at the input: by name, or because no rail has as many."""
+    for one in numbers:
+        read = sensors.volts(one) if one.sensor.is_a(Unit.VOLT) else NOT_READ
+        if isinstance(read, Unavailable):
+            continue
+        if read > sensors.HIGHEST_RAIL or sensors.is_into(one.sensor):
+            lie = read == 0 and line_input == "Normal"
+            return Unavailable("0 V, and the supply's status says that it has input") if lie else read
+    return NOT_READ
+
+
+def redundancy(measured: list[Measured], *, installed: int) -> list[Redundancy]:
+    """The groups as the BMC states them.  One supply alone is never redundant, and nothing is lost there."""
+    groups = []
+    for one in measured:
+        if not sensors.is_redundancy(one.sensor) or not one.states:
+            continue
+        bit = (one.states & -one.states).bit_length() - 1
+        if bit >= len(REDUNDANCY):
+            continue
+        state, health = REDUNDANCY[bit]
+        alone = bit in _ALONE and installed < 2
+        groups.append(
+            Redundancy(
+                name=one.name,
+                state=state,
+                health=Unavailable("one supply cannot be redundant") if alone else health,
+            )
+        )
+    return groups

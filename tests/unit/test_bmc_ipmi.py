@@ -1,0 +1,386 @@
+"""Machines read by IPMI: Debian's `ipmi_sim` and the testbed's own BMC show the same sensors, with faults.
+
+Where there is no `ipmi_sim` and none can be fetched, its half is skipped and says what to install.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from nodegauge_bmc.connection import Access
+from nodegauge_bmc.ipmi import read
+from nodegauge_contract.chassis import ChassisReading
+from nodegauge_contract.values import Unavailable
+from nodegauge_judge import Psu, Severity, Verdict
+from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+from testbed.hardware import ipmisim
+from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, answering
+from testbed.hardware.ipmimachine import (
+    CONFIGURATION,
+    FAILED,
+    NO_INPUT,
+    PREDICTED,
+    PRESENCE,
+    RESTING,
+    RPM,
+    SUPPLY,
+    THERE,
+    WATT,
+    Machine,
+    Sensor,
+    crowded,
+    inventory,
+    server,
+)
+
+
+@asynccontextmanager
+async def served(
+    machine: Machine, by: str, folder: Path, *, name: str = "", states: int = 0
+) -> AsyncIterator[str]:
+    """The address of a BMC that shows this machine, after the sensor `name` went to `states`."""
+    if by == "ipmi_sim":
+        if await asyncio.to_thread(ipmisim.program) is None:
+            pytest.skip(ipmisim.WAY_OUT)
+        async with ipmisim.simulating(machine, folder) as simulator:
+            if name:
+                await simulator.change(machine.sensor(name), states=states)
+            yield simulator.url
+    else:
+        if name:
+            machine.sensor(name).states = states
+        async with answering(machine) as bmc:
+            yield bmc.url
+
+
+async def reading_of(url: str) -> ChassisReading:
+    """One reading."""
+    return await read(Access(url=url, user=USER, password=PASSWORD))
+
+
+async def reading(machine: Machine, behaviour: Behaviour | None = None) -> ChassisReading:
+    """One reading of the testbed's own BMC."""
+    async with answering(machine, behaviour) as bmc:
+        return await reading_of(bmc.url)
+
+
+def codes(judgement: ChassisJudgement) -> set[str]:
+    """Codes of fail and warn."""
+    return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
+
+
+BOTH = pytest.mark.parametrize("by", ["ipmi_sim", "python"])
+
+
+@BOTH
+async def test_a_healthy_machine(by: str, tmp_path: Path) -> None:
+    """Everything that IPMI knows is read, and nothing is wrong."""
+    async with served(server(), by, tmp_path) as url:
+        got = await reading_of(url)
+    judgement = judge_chassis(got)
+    assert (judgement.verdict, codes(judgement), judgement.psu) == (Verdict.PASS, set(), Psu.OK)
+    assert (got.source, got.vendor, got.product, got.serial) == ("ipmi", "Example", "GX-8000", "SN-0815")
+    assert [(one.name, one.serial, one.capacity_watts) for one in got.supplies] == [
+        (f"PS{number}", f"P-{number:04}", 3000) for number in (1, 2, 3, 4)
+    ]
+    assert {(one.input_watts, one.output_watts, one.input_volts) for one in got.supplies} == {(528, 496, 230)}
+    assert {(one.rpm, one.low_critical_rpm) for one in got.fans} == {(8400, 500)}
+    [rail] = [one for one in got.rails if one.name == "12V"]
+    assert (rail.volts, rail.low_critical_volts, rail.high_critical_volts) == (12.12, 10.8, 13.2)
+    assert [(one.inlet, one.celsius, one.high_critical_celsius) for one in got.air] == [
+        (True, 24, 42),
+        (False, 41, 75),
+    ]
+    assert (len(got.fans), len(got.rails), got.unread) == (6, 3, [])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "states", "expected", "psu"),
+    [
+        ("PS2 Status", {THERE, FAILED}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
+        ("PS2 Status", {THERE, NO_INPUT}, {"supply-no-input"}, Psu.REDUNDANCY_LOST),
+        ("PS2 Status", {THERE, PREDICTED}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
+        ("PS2 Status", {THERE, CONFIGURATION}, {"supply-failed"}, Psu.REDUNDANCY_LOST),
+        ("PS2 Status", {THERE, RESTING}, set(), Psu.OK),
+        ("PS Redundancy", {1}, {"redundancy-lost"}, Psu.REDUNDANCY_LOST),
+        ("PS Redundancy", {5}, {"redundancy-lost"}, Psu.REDUNDANCY_LOST),
+    ],
+    ids=lambda value: str(value),
+)
+async def test_states_of_supplies(
+    name: str, states: set[int], expected: set[str], psu: Psu, by: str, tmp_path: Path
+) -> None:
+    """Each state of a supply's sensor, and of the group's; a spare at rest is none."""
+    bits = sum(1 << state for state in states)
+    async with served(server(), by, tmp_path, name=name, states=bits) as url:
+        judgement = judge_chassis(await reading_of(url))
+    assert (codes(judgement), judgement.psu) == (expected, psu), judgement.findings
+    assert judgement.installed == 4
+
+
+@BOTH
+async def test_an_empty_bay(by: str, tmp_path: Path) -> None:
+    """Its sensor is there and shows no presence; its numbers are zero."""
+    machine = server()
+    machine.sensor("PS2 Status").states = 0
+    for name in ("PS2 Input Power", "PS2 Output Power", "PS2 Input Volts"):
+        machine.sensor(name).raw = 0
+    async with served(machine, by, tmp_path) as url:
+        judgement = judge_chassis(await reading_of(url))
+    assert (judgement.installed, judgement.psu, codes(judgement)) == (3, Psu.OK, set())
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("name", "raw", "expected"),
+    [
+        ("FAN3", 0, {"fan-failed"}),
+        ("FAN3", 4, {"fan-failed"}),
+        ("Inlet Temp", 44, {"inlet-hot"}),
+        ("Inlet Temp", 2, set()),
+        ("Exhaust Temp", 90, set()),
+        ("12V", 175, {"chassis-rail"}),
+        ("12V", 225, {"chassis-rail"}),
+        ("5V", 160, {"chassis-rail"}),
+        ("CPU1 Temp", 120, set()),
+    ],
+)
+async def test_numbers_beyond_their_bounds(
+    name: str, raw: int, expected: set[str], by: str, tmp_path: Path
+) -> None:
+    """By the BMC's own critical bounds; cold air and a hot part are no findings."""
+    machine = server()
+    machine.sensor(name).raw = raw
+    async with served(machine, by, tmp_path) as url:
+        judgement = judge_chassis(await reading_of(url))
+    assert codes(judgement) == expected, judgement.findings
+
+
+@BOTH
+async def test_a_machine_with_one_supply(by: str, tmp_path: Path) -> None:
+    """It is not redundant, and has lost nothing."""
+    machine = server(supplies=1)
+    machine.sensors.append(Sensor("Redundancy", 0xA1, 0x09, event=0x0B, entity=19, states=1 << 3))
+    async with served(machine, by, tmp_path) as url:
+        judgement = judge_chassis(await reading_of(url))
+    assert (judgement.verdict, judgement.psu, judgement.installed) == (Verdict.PASS, Psu.OK, 1)
+
+
+@BOTH
+async def test_a_machine_without_sensors_of_supplies(by: str, tmp_path: Path) -> None:
+    """Fans and air are judged; there is no word about supplies."""
+    async with served(server(supplies=0), by, tmp_path) as url:
+        judgement = judge_chassis(await reading_of(url))
+    assert (judgement.verdict, judgement.psu, judgement.installed) == (Verdict.PASS, None, 0)
+    assert "no sensor of a power supply" in judgement.summary
+    assert "by IPMI, trusted less" in judgement.summary
+
+
+@BOTH
+async def test_a_machine_with_hundreds_of_sensors(by: str, tmp_path: Path) -> None:
+    """Those that no reading needs are not asked."""
+    machine = crowded()
+    async with served(machine, by, tmp_path) as url:
+        got = await reading_of(url)
+    assert judge_chassis(got).verdict is Verdict.PASS
+    a_record = {"ipmi_sim": 3, "python": 1}[by]  # ipmi_sim gives records in pieces
+    assert got.requests < (a_record + 1) * len(machine.sensors) + 100
+
+
+async def test_the_power_meter_and_the_clock() -> None:
+    """DCMI's watts; a clock two days behind is said."""
+    machine = server()
+    machine.seconds_off = -2 * 86_400
+    got = await reading(machine)
+    judgement = judge_chassis(got)
+    assert (got.watts, got.power_on, judgement.load_watts) == (2050, True, 2050)
+    assert [one.code for one in judgement.findings] == ["bmc-clock"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"watts": 0}, "0 W"),
+        ({"watts": 0xFFFF}, "no reading"),
+        ({"watts": 900, "metering": False}, "is off"),
+        ({"watts": None}, "no such command"),
+    ],
+)
+async def test_a_power_meter_without_a_reading(changed: dict[str, int], reason: str) -> None:
+    """Is no value: the supplies' outputs are the load."""
+    machine = server()
+    for name, value in changed.items():
+        setattr(machine, name, value)
+    got = await reading(machine)
+    assert isinstance(got.watts, Unavailable)
+    assert reason in got.watts.unavailable
+    assert judge_chassis(got).load_watts == 4 * 496
+
+
+@pytest.mark.parametrize("clock", [0, 0xFFFFFFFF, 86_400])
+async def test_a_clock_that_was_never_set_is_no_clock(clock: int) -> None:
+    """Seconds since the BMC's start are no date in 1970."""
+    machine = server()
+    machine.clock = clock
+    got = await reading(machine)
+    assert isinstance(got.clocks[0].skew_seconds, Unavailable)
+    assert judge_chassis(got).findings == []
+
+
+def silence(machine: Machine) -> None:
+    machine.sensor("PS4 Status").available = False
+
+
+def stop_watching(machine: Machine) -> None:
+    machine.sensor("PS4 Status").scanned = False
+
+
+def take_away(machine: Machine) -> None:
+    machine.sensor("PS4 Status").absent = True
+
+
+@pytest.mark.parametrize("cause", [silence, stop_watching])
+async def test_a_supply_that_says_nothing_is_unread(cause: Callable[[Machine], None]) -> None:
+    """Its inventory answers, so it is there: nobody knows how it is."""
+    machine = server()
+    for name in ("PS4 Input Power", "PS4 Output Power", "PS4 Input Volts"):
+        machine.sensor(name).available = False
+    cause(machine)
+    got = await reading(machine)
+    judgement = judge_chassis(got)
+    assert (judgement.psu, judgement.verdict) == (None, Verdict.UNKNOWN)
+    assert "sensor PS4 Status" in {one.path for one in got.unread}
+
+
+@pytest.mark.parametrize("cause", [silence, stop_watching, take_away])
+async def test_a_bay_whose_inventory_is_silent_too_is_empty(cause: Callable[[Machine], None]) -> None:
+    """An empty bay is no fault."""
+    machine = server()
+    for name in ("PS4 Input Power", "PS4 Output Power", "PS4 Input Volts"):
+        machine.sensor(name).absent = True
+    cause(machine)
+    del machine.inventories[4]
+    got = await reading(machine)
+    judgement = judge_chassis(got)
+    assert (judgement.psu, judgement.installed, codes(judgement)) == (Psu.OK, 3, set())
+    assert got.supplies[3].present is False
+
+
+async def test_supplies_that_share_an_entity_are_told_apart_by_their_names() -> None:
+    """Some vendors give all of them instance 1; a failed one must not hide, nor take others with it."""
+    machine = server()
+    for one in machine.sensors:
+        if one.entity == 10:
+            one.instance = 1
+    machine.sensor("PS3 Status").states = 1 << THERE | 1 << FAILED
+    got = await reading(machine)
+    assert [one.health for one in got.supplies] == ["OK", "OK", "Critical", "OK"]
+    assert judge_chassis(got).installed == 4
+
+
+async def test_sentinels_of_supplies_are_no_values() -> None:
+    """0 W of a supply that is there, output above input, 0 V at an input that the status calls good."""
+    machine = server()
+    machine.sensor("PS1 Output Power").raw = 0
+    machine.sensor("PS2 Output Power").raw = 200
+    machine.sensor("PS3 Input Volts").raw = 0
+    machine.sensor("PS4 Input Power").form, machine.sensor("PS4 Input Power").raw = 2, 0x90
+    machine.inventories[1] = inventory("Supplier", "To be filled by O.E.M.", "0000000", watts=0)
+    got = await reading(machine)
+    first, second, third, fourth = got.supplies
+    lies = (
+        first.output_watts,
+        second.output_watts,
+        second.input_watts,
+        third.input_volts,
+        fourth.input_watts,
+    )
+    assert all(isinstance(one, Unavailable) for one in lies)
+    assert all(isinstance(one, Unavailable) for one in (first.serial, first.capacity_watts))
+    assert first.model == "part"
+    assert codes(judge_chassis(got)) == set()
+
+
+async def test_a_presence_sensor_says_no_more_than_that() -> None:
+    """A supply that is only there is not called healthy."""
+    machine = server(supplies=0)
+    machine.sensors += [
+        Sensor(f"PSU{number}", number, SUPPLY, event=PRESENCE, entity=10, instance=number, states=0b10)
+        for number in (0x61, 0x62)
+    ]
+    got = await reading(machine)
+    judgement = judge_chassis(got)
+    assert ([one.present for one in got.supplies], judgement.psu) == ([True, True], None)
+
+
+async def test_watts_of_a_supply_that_name_no_direction_are_neither() -> None:
+    """`PS1 Power` may be what it takes or what it gives."""
+    machine = server(supplies=1)
+    machine.sensors = [one for one in machine.sensors if "put P" not in one.name]
+    machine.sensors.append(Sensor("PS1 Power", 0x71, 0x0B, entity=10, unit=WATT, m=16, raw=33))
+    [supply] = (await reading(machine)).supplies
+    assert isinstance(supply.input_watts, Unavailable)
+    assert isinstance(supply.output_watts, Unavailable)
+
+
+async def test_fans_in_per_cent_and_fans_that_are_not_there() -> None:
+    """Per cent are no revolutions; an empty place of a fan does not fail."""
+    machine = server()
+    machine.sensor("FAN1").percent, machine.sensor("FAN1").m, machine.sensor("FAN1").raw = True, 1, 60
+    machine.sensor("FAN2").raw = 0
+    machine.sensors.append(Sensor("F2 Prsnt", 0x42, 4, event=PRESENCE, entity=29, instance=2, states=0b01))
+    machine.sensor("FAN3").absent = True
+    machine.sensor("FAN4").unit, machine.sensor("FAN4").available = RPM, False
+    got = await reading(machine)
+    assert (got.fans[0].percent, isinstance(got.fans[0].rpm, Unavailable)) == (60, True)
+    assert [one.present for one in got.fans[1:3]] == [False, False]
+    assert isinstance(got.fans[3].rpm, Unavailable)
+    assert codes(judge_chassis(got)) == set()
+
+
+async def test_bounds_that_cannot_be_are_none() -> None:
+    """Low above high, and all zero."""
+    machine = server()
+    machine.sensor("12V").bounds = (None, 220, None, None, 180, None)
+    machine.sensor("FAN1").bounds = (0, 0, 0, None, None, None)
+    got = await reading(machine)
+    assert isinstance(got.rails[0].low_critical_volts, Unavailable)
+    assert isinstance(got.fans[0].low_critical_rpm, Unavailable)
+
+
+async def test_a_sensor_behind_another_controller_is_named() -> None:
+    """Reading it would need a bridge."""
+    machine = server()
+    machine.sensor("PS Redundancy").owner = 0x2C
+    got = await reading(machine)
+    assert (got.redundancy, [one.path for one in got.unread]) == ([], ["sensor PS Redundancy"])
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        Behaviour(loses=5),
+        Behaviour(most=20),
+        Behaviour(most=8),
+        Behaviour(cancels=3),
+        Behaviour(busy=1),
+        Behaviour(endless=True),
+        Behaviour(repository=False),
+        Behaviour(suites=(3,)),
+        Behaviour(suites=(17,)),
+    ],
+    ids=lambda one: str(
+        {name: value for name, value in vars(one).items() if value != vars(Behaviour())[name]}
+    ),
+)
+async def test_bmcs_with_quirks_are_read_whole(behaviour: Behaviour) -> None:
+    """Lost packets, small buffers, cancelled reservations, lists without an end, records of sensors alone."""
+    got = await reading(server(fans=2), behaviour)
+    assert (len(got.supplies), len(got.fans), judge_chassis(got).psu) == (4, 2, Psu.OK)
+    assert got.supplies[0].capacity_watts == 3000

@@ -1,0 +1,249 @@
+"""Sessions of IPMI over LAN: who is refused, what each failure says, and what a BMC that hangs costs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from click.testing import CliRunner, Result
+
+from nodegauge_bmc import lan, protocols
+from nodegauge_bmc.connection import Access, BmcError
+from nodegauge_bmc.ipmi import read
+from nodegauge_bmc.lan import PORT, address
+from nodegauge_bmc.rmcp import USER as LEVEL_USER
+from nodegauge_cli.__main__ import main
+from nodegauge_contract.chassis import IPMI, REDFISH
+from testbed.hardware import bmc as redfish_bmc
+from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, answering
+from testbed.hardware.ipmimachine import server
+from testbed.hardware.ipmisim import WAY_OUT, program, simulating
+
+
+def access(url: str, **changed: Any) -> Access:
+    """A right access to a BMC of the testbed, but for what is `changed`."""
+    return Access(**({"url": url, "user": USER, "password": PASSWORD, "timeout": 5.0} | changed))
+
+
+async def error_of(behaviour: Behaviour | None = None, *, deadline: float = 30.0, **changed: Any) -> str:
+    """The message of the reading's failure."""
+    async with answering(server(), behaviour) as bmc:
+        with pytest.raises(BmcError) as caught:
+            await read(access(bmc.url, **changed), deadline=deadline)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("changed", [{"user": "nobody"}, {"password": "wrong"}])
+@pytest.mark.parametrize("suite", [17, 3])
+async def test_wrong_credentials_are_named(changed: dict[str, str], suite: int) -> None:
+    """In the words that Redfish has for it, and without the password."""
+    message = await error_of(Behaviour(suites=(suite,)), **changed)
+    assert "refuses the user or the password" in message
+    assert "--password-file" in message
+    assert PASSWORD not in message
+
+
+@pytest.mark.parametrize("changed", [{"user": "nobody"}, {"password": "wrong"}])
+async def test_ipmi_sim_refuses_wrong_credentials_too(changed: dict[str, str], tmp_path: Path) -> None:
+    """A server by others."""
+    if await asyncio.to_thread(program) is None:
+        pytest.skip(WAY_OUT)
+    async with simulating(server(1, 1), tmp_path) as simulator:
+        with pytest.raises(BmcError, match="refuses the user or the password"):
+            await read(access(simulator.url, **changed))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "part"),
+    [
+        (Behaviour(suites=()), "neither cipher suite 17 nor 3"),
+        (Behaviour(suites=(), downgrades=True), "neither cipher suite 17 nor 3"),
+        (Behaviour(version=1.5), "IPMI 1.5 alone"),
+        (Behaviour(role=False), "privilege level USER"),
+        (Behaviour(own_key=b"another key"), "Kg"),
+    ],
+    ids=["no suite", "algorithms none", "IPMI 1.5", "no LAN", "Kg"],
+)
+async def test_a_bmc_that_wants_less_is_refused(behaviour: Behaviour, part: str) -> None:
+    """No session without authentication, integrity and encryption, by mutual proof of the password."""
+    assert part in await error_of(behaviour)
+
+
+async def test_a_session_has_the_lowest_level_and_ends() -> None:
+    """USER cannot change the machine, even by an administrator's account."""
+    async with answering(server()) as bmc:
+        await read(access(bmc.url))
+        async with asyncio.timeout(10):
+            await bmc.closed.wait()
+        assert set(bmc.levels) == {LEVEL_USER}
+
+
+async def test_a_bmc_that_stops_answering_ends_the_reading() -> None:
+    """After one timeout, not after one for each sensor."""
+    start = time.monotonic()
+    message = await error_of(Behaviour(silent_after=40), timeout=0.6)
+    assert "stopped answering after 41 commands" in message
+    assert time.monotonic() - start < 10
+
+
+async def test_a_bmc_that_is_too_slow_ends_by_the_deadline() -> None:
+    """However often it answers."""
+    assert "--deadline" in await error_of(Behaviour(silent_after=40), deadline=0.5)
+
+
+async def test_nobody_at_the_port() -> None:
+    """A closed port says so at once; a silent one after the timeout."""
+    with socket.socket(type=socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        url = f"ipmi://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BmcError, match=r"no answer from 127.0.0.1 within 0.6 s.*IPMI over LAN"):
+            await read(access(url, timeout=0.6))
+    with pytest.raises(BmcError, match="is closed: switch IPMI over LAN on"):
+        await read(access(url))
+
+
+async def test_packets_of_others_are_dropped() -> None:
+    """A forged answer in a session has no valid check: the true one counts."""
+    async with answering(server(1, 1)) as bmc:
+        real = bmc._in_session
+
+        def forging(data: bytes, addr: tuple[str, int]) -> None:
+            bmc._transport.sendto(b"\x06\x00\xff\x07" + bytes(60), addr)
+            bmc._transport.sendto(data, addr)
+            real(data, addr)
+
+        bmc._in_session = forging  # type: ignore[method-assign]
+        reading = await read(access(bmc.url))
+    assert len(reading.supplies) == 1
+
+
+async def test_a_silent_bmc_does_not_hold_up_another() -> None:
+    """Both are read in one loop, which turns meanwhile."""
+    async with answering(server(1, 1), Behaviour(silent_after=3)) as silent, answering(server()) as bmc:
+        hanging = asyncio.create_task(read(access(silent.url, timeout=60.0)))
+        for _ in range(3):
+            await read(access(bmc.url))
+        assert not hanging.done()
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"),
+    [
+        ({"url": "ipmi://reader:secret@bmc"}, "contains a user or a password"),
+        ({"url": "ipmi://"}, "ipmi://HOST"),
+        ({"url": "ipmi://bmc:port"}, "no URL"),
+        ({"url": "ipmi://bmc/path"}, "ipmi://HOST"),
+        ({"url": "ipmi://bmc", "insecure": True}, "TLS"),
+        ({"url": "ipmi://bmc", "ca": "x"}, "TLS"),
+        ({"url": "ipmi://bmc", "user": ""}, "anonymous"),
+        ({"url": "ipmi://bmc", "password": ""}, "anonymous"),
+        ({"url": "ipmi://bmc", "password": "x" * 21}, "at most 20"),
+        ({"url": "ipmi://bmc", "user": "x" * 17}, "at most 16"),
+    ],
+)
+def test_an_access_that_cannot_be_right_is_refused(changed: dict[str, Any], part: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(BmcError, match=part):
+        address(access(**{"url": "ipmi://bmc"} | changed))
+
+
+def test_addresses_of_ipmi() -> None:
+    """The standard's port, unless another is given; IPv6 in brackets."""
+    assert address(access("ipmi://bmc-7")) == ("bmc-7", PORT)
+    assert address(access("ipmi://[::1]:6230")) == ("::1", 6230)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Who signs the BMCs' certificates."""
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca(authority: trustme.CA, tmp_path: Path) -> str:
+    """Path of the authority's certificate."""
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    return str(tmp_path / "ca.pem")
+
+
+async def auto(resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **others: Any) -> str:
+    """The source of a reading by `auto://`, or the message of its failure; IPMI answers at the usual port."""
+    behaviour, authority = others.pop("behaviour", None), others.pop("authority")
+    async with (
+        redfish_bmc.serving(resources, authority=authority, behaviour=behaviour) as web,
+        answering(server()) as bmc,
+    ):
+        monkeypatch.setattr(lan, "PORT", bmc.port)
+        url = web.url.replace("https", "auto")
+        try:
+            return (await protocols.read(access(url, **others))).source
+        except BmcError as error:
+            return str(error)
+
+
+async def test_auto_reads_redfish_where_it_is_and_ipmi_where_it_is_not(
+    authority: trustme.CA, ca: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that answers 404 has no Redfish."""
+    tree = redfish_bmc.tree("hpe")
+    right = {"user": redfish_bmc.USER, "password": redfish_bmc.PASSWORD}
+    assert await auto(tree, monkeypatch, authority=authority, ca=ca, **right) == REDFISH
+    none = redfish_bmc.Behaviour(sessions=False)
+    assert await auto({}, monkeypatch, authority=authority, ca=ca, behaviour=none) == IPMI
+
+
+@pytest.mark.parametrize("case", ["certificate", "password", "broken", "hanging"])
+async def test_auto_never_falls_back_for_another_reason(
+    case: str, authority: trustme.CA, ca: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody in between could bring these about, to be asked by the weaker protocol."""
+    root = "/redfish/v1"
+    changed, behaviour, part = {
+        "certificate": ({"ca": ""}, None, "not trusted"),
+        "password": ({"ca": ca}, None, "refuses the user or the password"),
+        "broken": ({"ca": ca}, redfish_bmc.Behaviour(sessions=False, broken={root: 500}), "HTTP status 500"),
+        "hanging": ({"ca": ca, "timeout": 0.5}, redfish_bmc.Behaviour(delay=5), "no answer within 0.5 s"),
+    }[case]
+    source = await auto(
+        redfish_bmc.tree("hpe"), monkeypatch, authority=authority, behaviour=behaviour, **changed
+    )
+    assert part in source
+
+
+async def test_a_machine_without_redfish_learns_of_ipmi(authority: trustme.CA, ca: str) -> None:
+    """The error of `https://` names the other way."""
+    async with redfish_bmc.serving(
+        {}, authority=authority, behaviour=redfish_bmc.Behaviour(sessions=False)
+    ) as web:
+        with pytest.raises(BmcError, match="ipmi://HOST"):
+            await protocols.read(access(web.url, ca=ca))
+
+
+def run(*arguments: str, stdin: str = "") -> Result:
+    """The command `nodegauge bmc`."""
+    return CliRunner().invoke(main, ["bmc", *arguments], input=stdin)
+
+
+async def test_the_command_prints_the_judgement() -> None:
+    """As for Redfish, with its source and that it is trusted less."""
+    async with answering(server()) as bmc:
+        login = (bmc.url, "--user", USER, "--password-file", "-")
+        text = await asyncio.to_thread(run, *login, stdin=f"{PASSWORD}\n")
+        machine = await asyncio.to_thread(run, *login, "--format", "json", stdin=f"{PASSWORD}\n")
+        wrong = await asyncio.to_thread(run, *login, stdin="wrong\n")
+    assert (text.exit_code, machine.exit_code, wrong.exit_code) == (0, 0, 2), text.output
+    assert "PS1      OK Enabled  3000 W  528 W  496 W  P-0001" in text.output
+    assert "trusted less" in text.output
+    outcome = json.loads(machine.output)
+    assert (outcome["judgement"]["psu"], outcome["reading"]["source"]) == ("ok", "ipmi")
+    assert "refuses the user or the password" in wrong.output
+    assert PASSWORD not in text.output + machine.output
