@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from nodegauge_judge import Probe
 from nodegauge_operator import names
 from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, Run
 from nodegauge_operator.core import actions, desired_state, gates
 from nodegauge_operator.core.context import Snapshot
+from nodegauge_operator.core.gpu_eligibility import SEEN_BY_THE_PROBE
 from nodegauge_operator.core.model import pod_view
-from nodegauge_operator.core.nccl_eligibility import SEEN_BY_THE_PROBE
 from nodegauge_operator.core.planner import next_step, wake_at
 from support.nccl_nodes import INSTALLED, NODE
 from support.objects import NOW, ANode, APod, APolicy, make_policy
@@ -206,5 +207,5 @@ def _counted(status: ReportStatus, *, nccl: bool) -> list[tuple[Any, ...]]:
     return [
         (row.code, row.state, row.bad, row.good, row.readable_since, row.entered_at)
         for row in status.gates
-        if (row.code in gates.GATES_OF_NCCL) is nccl
+        if (gates.PROBES.get(row.code) is Probe.NCCL) is nccl
     ]

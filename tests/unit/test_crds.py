@@ -23,7 +23,8 @@ from nodegauge_judge.history.model import LIMIT
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import ChassisStatus
 from nodegauge_operator.api.evidence import MAX_FINDINGS, MAX_MATRIX, NodeEvidence, ProbeEvidence
-from nodegauge_operator.api.policy import DURATION, PolicySpec, parse, seconds
+from nodegauge_operator.api.policy import PolicySpec, parse, seconds
+from nodegauge_operator.api.probe_settings import DURATION
 from nodegauge_operator.api.report import Report, ReportStatus, stamp
 from nodegauge_operator.core import desired_state, gates, report_size
 from nodegauge_operator.names import BudgetReason, PaceReason, PolicyReason

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from nodegauge_judge import CATALOGUE, Answer, Effect, Gate, Judged, Rule, Severity, Thresholds
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
+from nodegauge_judge.load_rules.judge import LOAD_RULES
 from nodegauge_judge.model import Cause, GateKind
 from nodegauge_judge.nccl.judge import NCCL_RULES
 from nodegauge_judge.reference import findings_page
@@ -67,7 +68,7 @@ def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: Rule[Any
 
 def test_every_code_has_one_rule() -> None:
     """Two rules with one code would hide each other in the catalogue."""
-    codes = [rule.code for rule in (*HEALTH_RULES, *NCCL_RULES, *CHASSIS_RULES)]
+    codes = [rule.code for rule in (*HEALTH_RULES, *NCCL_RULES, *CHASSIS_RULES, *LOAD_RULES)]
     assert len(codes) == len(set(codes))
     assert codes == list(CATALOGUE)
 

@@ -21,8 +21,11 @@ def test_every_probe_has_a_kind_and_health_comes_first() -> None:
 
 
 def test_every_kind_counts_against_one_pool() -> None:
-    """A pull shares the slot of the NCCL run that follows it; a paused policy pauses both pools."""
-    assert [kinds_of(pool) for pool in POOLS] == [(names.PROBE_HEALTH,), (names.PROBE_PULL, names.PROBE_NCCL)]
+    """Whatever holds GPUs shares slots, as a pull does; a paused policy pauses both pools."""
+    assert [kinds_of(pool) for pool in POOLS] == [
+        (names.PROBE_HEALTH,),
+        (names.PROBE_PULL, names.PROBE_NCCL, names.PROBE_LOAD),
+    ]
     budget = Budget(concurrent_probes=3, concurrent_nccl_probes=2)
     assert [pool.setting(budget) for pool in POOLS] == [3, 2]
     paused = Budget(concurrent_probes=0, concurrent_nccl_probes=2)

@@ -294,7 +294,7 @@ def test_an_image_that_is_gone_is_brought_anew_before_gpus_are_held() -> None:
 def test_unread_reports_of_one_probe_keep_those_of_the_others() -> None:
     """A lost health run loses no NCCL run."""
     report = nccl_node().measured(FAST).after(LOST, node=NODE, at=NOW + 900, nccl_image=IMAGE)
-    assert [probe.name for probe in report.status.probes] == list(names.PROBES)
+    assert [probe.name for probe in report.status.probes] == [HEALTH, PULL, NCCL]
     assert report.status.desired.labels[names.LABEL_EVIDENCE] == "measured"
 
 

@@ -16,7 +16,7 @@ from nodegauge_operator.api.report import NEVER, Outcome
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core import planner
 from nodegauge_operator.core.context import Snapshot
-from nodegauge_operator.core.nccl_eligibility import hindrance
+from nodegauge_operator.core.gpu_eligibility import hindrance
 from nodegauge_operator.core.planner import next_step, wake_at
 from nodegauge_operator.core.probes.registry import KINDS
 from support.nccl_nodes import (
@@ -168,7 +168,7 @@ def test_an_nccl_run_is_judged_once() -> None:
 
 def test_a_pod_of_a_probe_that_nobody_knows_is_tidied() -> None:
     """A version that was newer made it: it is neither judged nor waited for."""
-    pod = replace(make_pod(NODE), probe="load", number=7).running()
+    pod = replace(make_pod(NODE), probe="watch", number=7).running()
     assert next_step(situation(nccl_node(), pods=(pod,))) == steps.DeletePod(pod, None)
 
 

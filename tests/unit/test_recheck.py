@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodegauge_operator.api.policy import Hysteresis, Probes, seconds
+from nodegauge_operator.api.policy import Hysteresis, seconds
+from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.api.report import stamp, unstamp
 from support.api_server import NODES, REPORTS
 from support.cluster import FakeCluster

@@ -9,8 +9,9 @@ import pytest
 
 from nodegauge_judge import CATALOGUE, Thresholds
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Hysteresis, Probes, seconds
-from nodegauge_operator.core.nccl_eligibility import Why
+from nodegauge_operator.api.policy import Hysteresis, seconds
+from nodegauge_operator.api.probe_settings import Probes
+from nodegauge_operator.core.gpu_eligibility import Why
 from nodegauge_operator.names import BudgetReason, PaceReason
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,9 +1,9 @@
 """`nodegauge judge FILE`: judge a probe's result without a cluster or a GPU.
 
-It reads the output of a probe (`python -m nodegauge_probes health` or `nccl`), a termination message, a pod's
-log with either of them, a log of nccl-tests, pasted output of nvidia-smi, or a NodeReport, whose NCCL run it
-grades again.  The judgement is the operator's for a node without history, or with the history that `--before`
-gives.  Scripts can rely on the exit code: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
+It reads the output of a probe (`python -m nodegauge_probes health`, `nccl` or `load`), a termination message,
+a pod's log with either of them, a log of nccl-tests, pasted output of nvidia-smi, or a NodeReport, whose NCCL
+run it grades again.  The judgement is the operator's for a node without history, or with the history that
+`--before` gives.  Scripts can rely on the exit code: 0 pass or warn, 1 fail, 2 bad input, 3 unknown.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, BinaryIO, NamedTuple
 
 import click
 import msgspec
-import yaml
-from msgspec.structs import replace
 
 from nodegauge_cli.inputs import BadInput, name_of, one_of_kind, report_or_result
+from nodegauge_cli.judge_load_text import show_load
 from nodegauge_cli.judge_text import show_health, show_nccl
 from nodegauge_contract import Collective, Result
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import Judgement, NodeFacts, Thresholds, ThresholdsInvalid, Verdict, judge_health
+from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import NcclJudgement
-from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import ExpectedGpus
 from nodegauge_operator.api.report import Report
 
+AnyJudgement = Judgement | NcclJudgement | LoadJudgement
 EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1}
 EXIT_UNKNOWN = 3
 
@@ -49,12 +49,6 @@ EXIT_UNKNOWN = 3
     "--policy",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Use the thresholds and expectations of this GPUValidationPolicy (YAML).",
-)
-@click.option(
-    "--power-inventory",
-    "cables",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Compare power limits with the cables and the supply in this file (YAML); not the policy's.",
 )
 @click.option(
     "--before",
@@ -76,7 +70,6 @@ def judge(
     file: BinaryIO,
     form: str,
     policy: Path | None,
-    cables: Path | None,
     earlier: BinaryIO | None,
     collective: str | None,
     ranks: int | None,
@@ -97,11 +90,9 @@ def judge(
       kubectl get nodereport NODE -o yaml | nodegauge judge -
       (nvidia-smi topo -m; nvidia-smi -q) | nodegauge judge -
     """
-    criteria = _Criteria.of(policy, cables)
+    criteria = _Criteria.of(policy)
     document = report_or_result(file, collective=Collective(collective) if collective else None, ranks=ranks)
-    if cables is not None and (isinstance(document, Report) or document.probe not in ("health", PASTED)):
-        raise click.UsageError("--power-inventory is for results of the health probe and for pasted output")
-    judgement: Judgement | NcclJudgement
+    judgement: AnyJudgement
     if isinstance(document, Report):
         if earlier is not None:
             raise click.UsageError("--before is for results; a NodeReport contains its own history")
@@ -114,6 +105,13 @@ def judge(
             )
         judgement = health = _health(document, earlier=earlier, criteria=criteria)
         show = partial(show_health, document, health)
+    elif document.probe == names.PROBE_LOAD:
+        if earlier is not None:
+            raise click.UsageError(
+                "--before is for results of `health` and `nccl`; load runs have no history"
+            )
+        judgement = load = judge_load(document, thresholds=criteria.thresholds)
+        show = partial(show_load, document, load)
     else:
         judgement = nccl = _nccl(name_of(file), document, earlier=earlier, criteria=criteria)
         show = partial(show_nccl, nccl, node=document.node)
@@ -132,13 +130,10 @@ class _Criteria(NamedTuple):
     node: NodeFacts
 
     @classmethod
-    def of(cls, policy: Path | None, cables: Path | None) -> _Criteria:
-        """Those of a policy, or the defaults; `cables` is a file with a power inventory."""
+    def of(cls, policy: Path | None) -> _Criteria:
+        """Those of a policy, or the defaults."""
         spec = _spec(policy) if policy is not None else {}
-        node = _node(policy, spec)
-        if cables is not None:
-            node = replace(node, power=_power(cables, _yaml(cables), prefix=""))
-        return cls(_thresholds(policy, spec), _expectations(policy, spec), node)
+        return cls(_thresholds(policy, spec), _expectations(policy, spec), _node(policy, spec))
 
 
 def _health(result: Result, *, earlier: BinaryIO | None, criteria: _Criteria) -> Judgement:
@@ -152,7 +147,7 @@ def _health(result: Result, *, earlier: BinaryIO | None, criteria: _Criteria) ->
 def _nccl(name: str, result: Result, *, earlier: BinaryIO | None, criteria: _Criteria) -> NcclJudgement:
     if result.probe != "nccl":
         raise BadInput(
-            f"{name}: results of probe {result.probe!r} cannot be judged, only `health` and `nccl`"
+            f"{name}: results of probe {result.probe!r} cannot be judged, only `health`, `nccl` and `load`"
         )
     previous = ""
     if earlier is not None:
@@ -175,28 +170,17 @@ def _earlier_result(file: BinaryIO, probe: str) -> Result:
     return result
 
 
-def _json(judgement: Judgement | NcclJudgement) -> str:
+def _json(judgement: AnyJudgement) -> str:
     return msgspec.json.format(msgspec.json.encode(judgement), indent=2).decode() + "\n"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: not readable as YAML: {' '.join(str(error).split())[:200]}") from None
-
-
-def _yaml(path: Path) -> Any:
-    """The one document of a YAML file."""
-    try:
-        return yaml.safe_load(_text(path))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise BadInput(f"{path}: not readable as YAML: {' '.join(str(error).split())[:200]}") from None
 
 
 def _spec(path: Path) -> dict[str, Any]:
     """`spec` of the one policy in a file."""
-    spec = one_of_kind(path, _text(path), names.POLICY_KIND).get("spec") or {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: not readable as YAML: {' '.join(str(error).split())[:200]}") from None
+    spec = one_of_kind(path, text, names.POLICY_KIND).get("spec") or {}
     if not isinstance(spec, dict):
         raise BadInput(f"{path}: spec must be a mapping")
     return spec
@@ -215,18 +199,9 @@ def _thresholds(path: Path | None, spec: dict[str, Any]) -> Thresholds:
 def _node(path: Path | None, spec: dict[str, Any]) -> NodeFacts:
     """What the policy says about the node."""
     try:
-        expected = msgspec.convert(spec.get("expectedGpus") or 0, ExpectedGpus) or None
+        return NodeFacts(expected_gpus=msgspec.convert(spec.get("expectedGpus") or 0, ExpectedGpus) or None)
     except msgspec.ValidationError as error:
         raise BadInput(f"{path}: spec.expectedGpus: {error}") from None
-    power = _power(path, spec.get("powerInventory") or {}, prefix="spec.powerInventory: ")
-    return NodeFacts(expected_gpus=expected, power=power)
-
-
-def _power(path: Path | None, document: Any, *, prefix: str) -> PowerInventory:
-    try:
-        return PowerInventory.of_file(document)
-    except ValueError as error:
-        raise BadInput(f"{path}: {prefix}{error}") from None
 
 
 def _expectations(path: Path | None, spec: dict[str, Any]) -> Expectations:

@@ -58,48 +58,48 @@ _SUPPLIES = {
 
 def show_health(result: Result, judgement: Judgement, *, console: Console | None = None) -> None:
     """Print the judgement of a health result."""
-    console = console or _console()
+    console = console or plain_console()
     with console.capture() as captured:
         console.print(_health_head(result, judgement))
-        _print_findings(console, judgement.findings, node=result.node)
+        print_findings(console, judgement.findings, node=result.node)
         if judgement.matrix:
             console.print()
             for line in judgement.matrix.splitlines():
-                console.print(Text(_printable(line)), soft_wrap=True)
-    _write(console, captured.get())
+                console.print(Text(printable(line)), soft_wrap=True)
+    write(console, captured.get())
 
 
 def show_nccl(judgement: NcclJudgement, *, node: str = "", console: Console | None = None) -> None:
     """Print the judgement of an NCCL run; `node`: the node's name from the document."""
-    console = console or _console()
+    console = console or plain_console()
     measurement = Measurement.decode(judgement.record)
     with console.capture() as captured:
         console.print(_nccl_head(judgement, measurement, node))
-        _print_findings(console, judgement.findings, node=node)
+        print_findings(console, judgement.findings, node=node)
         if measurement is not None and any(arm.cells for arm in measurement.arms):
             console.print()
             console.print(_cells(measurement))
-    _write(console, captured.get())
+    write(console, captured.get())
 
 
 def show_chassis(reading: ChassisReading, judgement: ChassisJudgement) -> None:
     """Print the judgement of a BMC's reading, its supplies, and what could not be read."""
-    console = _console()
+    console = plain_console()
     with console.capture() as captured:
         console.print(_chassis_head(reading, judgement))
-        _print_findings(console, judgement.findings, node="")
+        print_findings(console, judgement.findings, node="")
         if reading.supplies:
             console.print()
             console.print(_supplies(reading.supplies))
         for one in reading.unread[:UNREAD_LINES]:
-            console.print(Text(_printable(f"unread   {one.path}: {one.reason}")), soft_wrap=True)
+            console.print(Text(printable(f"unread   {one.path}: {one.reason}")), soft_wrap=True)
         if (rest := len(reading.unread) - UNREAD_LINES) > 0:
             console.print(f"         and {rest} more (--format json lists them)")
-    _write(console, captured.get())
+    write(console, captured.get())
 
 
 def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table:
-    table = _head(judgement.verdict, judgement.summary)
+    table = head(judgement.verdict, judgement.summary)
     if reading.supplies:
         table.add_row("psu", _SUPPLIES[judgement.psu])
     watts = {
@@ -114,7 +114,7 @@ def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table
         f"{air.celsius:g} °C {air.name}" for air in reading.air if air.inlet and _is_number(air.celsius)
     ]
     if inlets:
-        table.add_row("air", _printable(", ".join(inlets)))
+        table.add_row("air", printable(", ".join(inlets)))
     turning = [fan for fan in reading.fans if fan.present is not False]
     table.add_row(
         "parts",
@@ -124,7 +124,7 @@ def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table
     maker = [text for text in (reading.vendor, reading.product, reading.serial) if isinstance(text, str)]
     cost = f"{reading.requests} requests in {reading.seconds} s"
     trust = " (trusted less: IPMI does not prove who answers)" if reading.source == IPMI else ""
-    table.add_row("source", _printable(", ".join([reading.source + trust, *maker, cost])))
+    table.add_row("source", printable(", ".join([reading.source + trust, *maker, cost])))
     return table
 
 
@@ -136,13 +136,13 @@ def _supplies(supplies: list[Supply]) -> Table:
     for one in supplies:
         status = [text for text in (one.health, one.state) if isinstance(text, str)]
         table.add_row(
-            _printable(one.name),
-            _printable("empty bay" if one.present is False else " ".join(status) or "-"),
+            printable(one.name),
+            printable("empty bay" if one.present is False else " ".join(status) or "-"),
             *(
                 f"{watts:g} W" if _is_number(watts) else "-"
                 for watts in (one.capacity_watts, one.input_watts, one.output_watts)
             ),
-            _printable(one.serial if isinstance(one.serial, str) else "-"),
+            printable(one.serial if isinstance(one.serial, str) else "-"),
         )
     return table
 
@@ -151,50 +151,51 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _console() -> Console:
+def plain_console() -> Console:
+    """A console that prints text as it stands."""
     return Console(highlight=False, markup=False, emoji=False)
 
 
-def _write(console: Console, text: str) -> None:
+def write(console: Console, text: str) -> None:
     """The captured text, without trailing blanks unless it goes to a terminal."""
     for line in text.splitlines():
         console.file.write((line if console.is_terminal else line.rstrip()) + "\n")
 
 
 def _health_head(result: Result, judgement: Judgement) -> Table:
-    table = _head(judgement.verdict, judgement.summary)
+    table = head(judgement.verdict, judgement.summary)
     table.add_row("link", _interconnect(judgement.interconnect))
     if judgement.readable:
         table.add_row("load", _LOADS[judgement.load])
         table.add_row("heat", _heat(judgement))
         if result.probe != PASTED:
             table.add_row("psu", _SUPPLIES[judgement.psu])
-            for taint in _taints(judgement.answers):
+            for taint in taints(judgement.answers):
                 table.add_row("taint", taint)
     source = ["pasted text"] if result.probe == PASTED else []
     source += [f"driver {judgement.driver}"] if judgement.driver else []
     source += [f"node {result.node}"] if result.node else []
     source += [f"run {result.run}"] if result.run else []
     if source:
-        table.add_row("source", _printable(", ".join(source)))
+        table.add_row("source", printable(", ".join(source)))
     return table
 
 
 def _nccl_head(judgement: NcclJudgement, measurement: Measurement | None, node: str) -> Table:
-    table = _head(judgement.verdict, judgement.summary)
+    table = head(judgement.verdict, judgement.summary)
     if judgement.busbw:
         busbw = ", ".join(f"{name} {gbps}" for name, gbps in judgement.busbw.items())
         off = judgement.p2p_off
         p2p_off = f"; all_reduce with P2P disabled {off:.3g} GB/s" if off is not None else ""
-        table.add_row("busbw", _printable(f"{busbw} GB/s{p2p_off}"))
+        table.add_row("busbw", printable(f"{busbw} GB/s{p2p_off}"))
     if judgement.readable:
-        table.add_row("link", _printable(f"{judgement.agreement.value}: {judgement.message}"))
-        for taint in _taints(judgement.answers):
+        table.add_row("link", printable(f"{judgement.agreement.value}: {judgement.message}"))
+        for taint in taints(judgement.answers):
             table.add_row("taint", taint)
     if judgement.again:
         table.add_row("rerun", "needed: one run like this is not enough for a decision")
     if measurement is not None:
-        table.add_row("source", _printable(", ".join(_source(judgement, measurement, node))))
+        table.add_row("source", printable(", ".join(_source(judgement, measurement, node))))
     return table
 
 
@@ -215,19 +216,19 @@ def _source(judgement: NcclJudgement, measurement: Measurement, node: str) -> It
         yield f"node {node}"
 
 
-def _head(verdict: Verdict, summary: str) -> Table:
+def head(verdict: Verdict, summary: str) -> Table:
     """Two columns, the second folded; the verdict comes first."""
     table = _grid()
     style = _VERDICTS.get(verdict, "bold")
-    table.add_row(Text(verdict.value.upper(), style), Text(_printable(summary), "bold"))
+    table.add_row(Text(verdict.value.upper(), style), Text(printable(summary), "bold"))
     return table
 
 
 def _interconnect(interconnect: Interconnect) -> str:
     if interconnect.klass is None:
-        return _printable(f"unknown class ({interconnect.reason}): {interconnect.message}")
+        return printable(f"unknown class ({interconnect.reason}): {interconnect.message}")
     evidence = f" [{interconnect.evidence.value}]" if interconnect.evidence is not None else ""
-    return _printable(f"{interconnect.klass.value}{evidence}: {interconnect.message}")
+    return printable(f"{interconnect.klass.value}{evidence}: {interconnect.message}")
 
 
 def _heat(judgement: Judgement) -> str:
@@ -240,12 +241,12 @@ def _heat(judgement: Judgement) -> str:
     return f"{name}{hottest.celsius} °C ({hottest.band.replace('-', ' ')})"
 
 
-def _taints(answers: Mapping[str, Answer]) -> Iterator[str]:
+def taints(answers: Mapping[str, Answer]) -> Iterator[str]:
     """The taints that follow under a policy with the default effects."""
     bad = [code for code, answer in answers.items() if answer is Answer.BAD]
     gates = [(code, CATALOGUE[code].gate) for code in bad]
-    taints = [_taint(gate, code) for code, gate in gates if gate is not None]
-    yield from taints or ["none from this result"]
+    texts = [_taint(gate, code) for code, gate in gates if gate is not None]
+    yield from texts or ["none from this result"]
 
 
 def _taint(gate: Gate, code: str) -> str:
@@ -254,7 +255,7 @@ def _taint(gate: Gate, code: str) -> str:
     return f"{gate.kind.value}={gate.cause.value} after {runs} ({code})"
 
 
-def _print_findings(console: Console, findings: Iterable[Finding], *, node: str) -> None:
+def print_findings(console: Console, findings: Iterable[Finding], *, node: str) -> None:
     """Every finding; the steps of a code are printed once."""
     printed: set[str] = set()
     for finding in findings:
@@ -265,13 +266,13 @@ def _print_findings(console: Console, findings: Iterable[Finding], *, node: str)
 
 def _finding(finding: Finding, *, node: str, steps: bool) -> Table:
     table = _grid()
-    title = Text.assemble((finding.code, "bold"), "  ", _printable(finding.subject))
+    title = Text.assemble((finding.code, "bold"), "  ", printable(finding.subject))
     table.add_row(Text(finding.severity.value, _SEVERITIES[finding.severity]), title)
-    table.add_row("", _printable(measured(finding)))
+    table.add_row("", printable(measured(finding)))
     for gpu in lines(finding):
-        table.add_row("", _printable(gpu))
+        table.add_row("", printable(gpu))
     if also := finding.evidence.get("also"):
-        table.add_row("", _printable(f"Also: {also}."))
+        table.add_row("", printable(f"Also: {also}."))
     way_out = CATALOGUE[finding.code].steps(finding, node=node)
     table.add_row("", _steps(way_out) if steps else Text("What to do: see above."))
     return table
@@ -282,7 +283,7 @@ def _steps(steps: list[str]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for number, step in enumerate(steps, 1):
-        table.add_row(f"{number}.", Text(_printable(step)))
+        table.add_row(f"{number}.", Text(printable(step)))
     return table
 
 
@@ -303,12 +304,12 @@ def _cell(measurement: Measurement, arm: MeasuredArm, cell: MeasuredCell) -> tup
     if measurement.from_log and cell.wrong is None:
         algorithm += " not checked"
     return (
-        _printable(arm.name),
+        printable(arm.name),
         cell.collective.value,
         size_text(cell.bytes),
         f"{cell.us:.4g} us" if cell.us < 1e4 else f"{cell.us / 1e3:.4g} ms",
         "-" if gbps is None else f"{gbps:.2f} GB/s" if gbps < 100 else f"{gbps:.1f} GB/s",
-        _printable(algorithm.strip()),
+        printable(algorithm.strip()),
     )
 
 
@@ -319,6 +320,6 @@ def _grid() -> Table:
     return table
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Foreign text without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text)

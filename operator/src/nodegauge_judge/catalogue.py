@@ -1,4 +1,4 @@
-"""Every rule by its code, health, NCCL and BMC, in the order of the reference page."""
+"""Every rule by its code, health, NCCL, BMC and load, in the order of the reference page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodegauge_judge.chassis.judge import CHASSIS_RULES
+from nodegauge_judge.load_rules.judge import LOAD_RULES
 from nodegauge_judge.nccl.judge import NCCL_RULES
 from nodegauge_judge.rule import Rule
 from nodegauge_judge.rules import HEALTH_RULES
 
-_RULES: tuple[Rule[Any], ...] = (*HEALTH_RULES, *NCCL_RULES, *CHASSIS_RULES)
+_RULES: tuple[Rule[Any], ...] = (*HEALTH_RULES, *NCCL_RULES, *CHASSIS_RULES, *LOAD_RULES)
 CATALOGUE: Mapping[str, Rule[Any]] = {rule.code: rule for rule in _RULES}
 """The rule of every code that a finding can have."""

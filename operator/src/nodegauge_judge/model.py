@@ -12,7 +12,6 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from nodegauge_judge.history.model import History
-from nodegauge_judge.power_inventory import PowerInventory
 
 Scalar = str | int | float | bool
 
@@ -104,6 +103,7 @@ class Cause(StrEnum):
     THERMAL = "thermal"
     POWER_BRAKE = "power-brake"
     HW_SLOWDOWN = "hw-slowdown"
+    CORRUPTION = "corruption"
     GPU_LOST = "gpu-lost"
     RESET_REQUIRED = "reset-required"
     POWER_CABLE = "power-cable"
@@ -206,23 +206,17 @@ class Sharing(StrEnum):
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """What the cluster knows about the node: `gpu_capacity` is that of `nvidia.com/gpu`, `expected_gpus` the
-    policy's `expectedGpus`, `power` its `powerInventory`; None without one."""
+    policy's `expectedGpus`; None without one."""
 
     gpu_capacity: int | None = None
     sharing: Sharing = Sharing.SHARED
     expected_gpus: int | None = None
-    power: PowerInventory | None = None
 
     @classmethod
     def of(
-        cls,
-        *,
-        labels: Mapping[str, str],
-        capacity: Mapping[str, str],
-        expected_gpus: int | None = None,
-        power: PowerInventory | None = None,
+        cls, *, labels: Mapping[str, str], capacity: Mapping[str, str], expected_gpus: int | None = None
     ) -> NodeFacts:
-        """Facts out of a Node's labels and `status.capacity`, and what the policy says about its GPUs.
+        """Facts out of a Node's labels and `status.capacity`, and the policy's intended number of GPUs.
 
         Label names are those of NVIDIA's GPU feature discovery (k8s-device-plugin): `sharing-strategy` (none,
         time-slicing, mps), `replicas` and `mig.strategy`, which gives resources other names or other sizes.
@@ -237,7 +231,6 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
             gpu_capacity=int(count) if count.isdecimal() else None,
             sharing=Sharing.SHARED if shared else Sharing.EXCLUSIVE,
             expected_gpus=expected_gpus,
-            power=power,
         )
 
 

@@ -58,6 +58,9 @@ Without two runs to compare, a GPU was under load if every sample of the window 
 Findings of probe `bmc` come from `nodegauge bmc`, which reads a server's BMC. They set no taint and are in no
 report: the operator does not read BMCs.
 
+Findings of probe `load` come from load runs, which a policy has to ask for (`probes.load.enabled`). Only load
+runs count for their gates, and each makes its own load.
+
 Findings of probe `nccl` come from NCCL runs, once a day by default: see [expectations](expectations.md) for
 the floors and their sources.
 """

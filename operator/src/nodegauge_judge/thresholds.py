@@ -207,6 +207,37 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     """Seconds for creating communicators and loading kernels above which NCCL starts slowly.  Default 15.
     Chosen by this project: 2.8 s warm and 55 s cold have been reported on B200 (NVIDIA/nccl issue 1646)."""
 
+    load_power_share: Ratio = 0.6
+    """Share of its power limit that every GPU must reach in a load run, or the load was too light to judge.
+    Default 0.6.  Chosen by this project: dense matrix products draw nearly the limit, so much less says that
+    the load was none."""
+    load_throttle_warn_share: Ratio = 0.01
+    """Share of a load run in thermal slowdown, power brake or hardware slowdown above which it warns.
+    Default 0.01.  Chosen by this project: short pulses at the load step stay below it."""
+    load_throttle_fail_share: Ratio = 0.1
+    """Share of a load run in thermal slowdown, power brake or hardware slowdown above which it fails; as much
+    as `loadThrottleWarnShare` fails if it went on to the end.  Default 0.1.  Chosen by this project: a tenth
+    of the time, and a load of 30 s is shorter than any job."""
+    load_hotter_than_siblings: Degrees = 15
+    """°C above the median of its like siblings at which a GPU under load is a finding.  Default 15.  Chosen
+    by this project: GPUs behind others in the air flow are some ten degrees warmer."""
+    load_slow_warn: Ratio = 0.92
+    """Share of its like siblings' median computing speed or memory bandwidth below which a GPU under load
+    warns.  Default 0.92.  Source: GPUs of one model vary by 8 % on average (Sinha et al., Not All GPUs Are
+    Created Equal, SC 2022)."""
+    load_slow_fail: Ratio = 0.8
+    """Share of its like siblings' median computing speed or memory bandwidth below which a GPU under load
+    fails.  Default 0.8.  Chosen by this project: as `slowClockFail`, a fifth of the speed is missing."""
+    load_peers_share: Ratio = 0.9
+    """Share of the median of comparable nodes below which the computing speed of a node's GPUs is a finding.
+    Default 0.9.  Chosen by this project: the median GPU of a node varies less than single GPUs."""
+    load_copy_share: Ratio = 0.6
+    """Share of the rate of a GPU's PCIe link below which its copies from or to the host are slow.  Default
+    0.6.  Chosen by this project: copies from pinned memory mostly reach 80 % and more."""
+    load_shared_share: Ratio = 0.7
+    """Share of their copy speed one by one below which GPUs that copy at the same time share an uplink.
+    Default 0.7.  Chosen by this project: two GPUs behind one uplink reach half."""
+
     def __post_init__(self) -> None:
         if self.hot_warn >= self.hot_fail:
             raise ValueError("hotFail must be above hotWarn: raise hotFail or lower hotWarn")
@@ -216,6 +247,12 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
             )
         if self.slow_clock_fail > self.slow_clock_warn:
             raise ValueError("slowClockFail must not be above slowClockWarn: lower slowClockFail")
+        if self.load_slow_fail > self.load_slow_warn:
+            raise ValueError("loadSlowFail must not be above loadSlowWarn: lower loadSlowFail")
+        if self.load_throttle_warn_share > self.load_throttle_fail_share:
+            raise ValueError(
+                "loadThrottleWarnShare must not be above loadThrottleFailShare: lower loadThrottleWarnShare"
+            )
         if self.hot_for_long_runs > self.hot_for_long_of:
             raise ValueError("hotForLongRuns must not be above hotForLongOf: lower hotForLongRuns")
 

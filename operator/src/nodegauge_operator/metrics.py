@@ -84,7 +84,7 @@ class Metrics:
         )
         self.held_seconds = Histogram(
             "nodegauge_nccl_held_seconds",
-            "How long an NCCL run took the GPUs of a node: from the scheduling of its pod to its end.",
+            "How long an NCCL or load run took the GPUs of a node: from scheduling its pod to its end.",
             buckets=HELD_SECONDS,
             registry=self.registry,
         )

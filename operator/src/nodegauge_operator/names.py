@@ -108,8 +108,8 @@ NODE_TAINTS: dict[str, tuple[str, str]] = {
         "GPUs are slowed down in several runs in a row. Idle runs do not remove the taint.",
     ),
     TAINT_UNHEALTHY: (
-        "gpu-lost | reset-required | power-cable | gpu-fault | unreadable | recovery-action | xid | memory | "
-        "psu | p2p | nvlink | pcie | slow-gpu | nccl | busbw",
+        "corruption | gpu-lost | reset-required | power-cable | gpu-fault | unreadable | recovery-action | "
+        "xid | memory | psu | p2p | nvlink | pcie | slow-gpu | nccl | busbw",
         "The hardware is broken or does not respond; the NodeReport has the evidence.",
     ),
     TAINT_UNVALIDATED: (
@@ -157,7 +157,11 @@ PROBE_NCCL = "nccl"
 """Takes all GPUs of the node."""
 PROBE_PULL = "pull"
 """Takes no GPU: it pulls the NCCL image and checks that it can be used, before the NCCL run takes any."""
-PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL)
+PROBE_LOAD = "load"
+"""Takes all GPUs of the node, and works them at full power."""
+PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL, PROBE_LOAD)
+PROBE_TITLES = {PROBE_NCCL: "NCCL probe", PROBE_LOAD: "Load probe"}
+"""What begins a sentence about a probe that holds GPUs."""
 PROBE_CONTAINER = "probe"
 
 BMC_READER = PREFIX + "bmc-reader"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from nodegauge_judge.case import HealthRule
 from nodegauge_judge.rules import (
-    cables,
     clocks,
     driver_errors,
     gpus,
@@ -35,7 +34,6 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *thermal.RULES,
     *clocks.RULES,
     *power.RULES,
-    *cables.RULES,
     *driver_errors.RULES,
     *memory.RULES,
     *memory_life.RULES,

@@ -108,7 +108,7 @@ def supply_read(case: Case) -> bool:
 
 def rail_read(case: Case) -> bool:
     """Whether at least one 12 V rail was read and every other one too."""
-    mute = any(_is_called_rail(s) and number(s.value) is None for s in case.result.sensors)
+    mute = any(is_called_rail(s) and number(s.value) is None for s in case.result.sensors)
     return bool(_rails(case)) and not mute and _all_listed(case)
 
 
@@ -122,16 +122,16 @@ def _supply_sensors(case: Case) -> list[Sensor]:
 
 
 def _rails(case: Case) -> list[Sensor]:
-    return [sensor for sensor in case.result.sensors if _is_rail(sensor)]
+    return [sensor for sensor in case.result.sensors if is_rail(sensor)]
 
 
-def _is_rail(sensor: Sensor) -> bool:
+def is_rail(sensor: Sensor) -> bool:
     millivolts = number(sensor.value)
     plausible = millivolts is not None and PLAUSIBLE[0] <= millivolts / 1000 <= PLAUSIBLE[1]
-    return plausible and _is_called_rail(sensor)
+    return plausible and is_called_rail(sensor)
 
 
-def _is_called_rail(sensor: Sensor) -> bool:
+def is_called_rail(sensor: Sensor) -> bool:
     """A voltage that the kernel labels as 12 V, or a supply's output."""
     label = sensor.label.strip().lower()
     if not sensor.name.startswith("in") or _STATUS.search(label):

@@ -17,14 +17,12 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Cause, Thresholds
 from nodegauge_judge.nccl.expectations import Expectation
-from nodegauge_judge.power_inventory import PowerInventory
+from nodegauge_operator.api.probe_settings import DURATION, Duration, Probes
 from nodegauge_operator.api.selector import Selector, key_problem
 
-DURATION = r"^([0-9]+(ms|s|m|h))+$"
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
-Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
 ExpectedGpus = Annotated[int, Meta(ge=0, le=64)]
 CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")]
 
@@ -51,61 +49,6 @@ class Mode(StrEnum):
 
     OBSERVE = "Observe"
     ENFORCE = "Enforce"
-
-
-class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
-    """The health probe: `interval` between runs, `deadline` of one run, `window` of sampling within it.
-
-    `recheck`: time to the next run while a gate counts runs to be entered or left; at most `interval`.
-    """
-
-    enabled: bool = True
-    interval: Duration = "15m"
-    recheck: Duration = "1m"
-    deadline: Duration = "60s"
-    window: Duration = "3s"
-
-
-class Engine(StrEnum):
-    """What makes the collectives: the nccl image's `nccl4py`, or an `all_reduce_perf` binary (`nccl-tests`)
-    that the user's own nccl image brings."""
-
-    NCCL4PY = "nccl4py"
-    NCCL_TESTS = "nccl-tests"
-
-
-class Processes(StrEnum):
-    """How many processes drive the GPUs in an NCCL run: one per GPU as torchrun starts them, or one for all;
-    `auto`: one per GPU if the engine can (nccl4py)."""
-
-    AUTO = "auto"
-    PER_GPU = "perGPU"
-    ONE = "one"
-
-
-class NcclProbe(Struct, frozen=True, rename="camel", kw_only=True):
-    """The NCCL probe: `interval` between runs, `deadline` of one run.
-
-    `recheck`: time to the next run where one asks for another (first time below the floor, runs that
-    disagree, a gate that a good run would leave).  `environment`: NCCL_* variables for the arms; of the
-    node's and the image's own none is ever inherited.  It runs only where the installation names a nccl
-    image (chart: `nccl.image`).
-    """
-
-    enabled: bool = True
-    interval: Duration = "24h"
-    deadline: Duration = "15m"
-    recheck: Duration = "10m"
-    engine: Engine = Engine.NCCL4PY
-    processes: Processes = Processes.AUTO
-    environment: dict[str, str] = {}
-
-
-class Probes(Struct, frozen=True, rename="camel", kw_only=True):
-    """Per probe: whether, how often and how long."""
-
-    health: HealthProbe = HealthProbe()
-    nccl: NcclProbe = NcclProbe()
 
 
 class Labels(Struct, frozen=True, rename="camel", kw_only=True):
@@ -185,8 +128,8 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     least 1), within the installation's limit; 0 pauses the policy.  `gatedNodes`: nodes that may carry a
     taint of ours for a fault at a time (`unvalidated` is not one): a count, or per cent (rounded down, at
     least 1); 0 for none.
-    `concurrentNcclProbes`: nodes that NCCL runs may hold or wait for at a time, counted like
-    `concurrentProbes` and apart from it; 0 pauses NCCL runs.
+    `concurrentNcclProbes`: nodes that NCCL and load runs may hold or wait for at a time, counted like
+    `concurrentProbes` and apart from it; 0 pauses them.
     """
 
     concurrent_probes: CountOrPercent = "10%"
@@ -234,7 +177,6 @@ class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
     expected_gpus: ExpectedGpus = 0
     thresholds: Thresholds = field(default_factory=Thresholds)
     expectations: Annotated[list[Expectation], Meta(max_length=64)] = []
-    power_inventory: PowerInventory = PowerInventory()
     labels: Labels = Labels()
     taints: Taints = Taints()
     hysteresis: Hysteresis = Hysteresis()

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from nodegauge_judge import Finding, GpuBrief, GpuIdentity, OpenEnum, Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.tolerance import readable
 
 NEVER = float("inf")
@@ -256,6 +257,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     desired: DesiredNode = DesiredNode()
     change: Change | None = None
     clock: ClockStatus = ClockStatus()
+    load: LoadStatus = LoadStatus()
     raw_verdict: Verdict = Verdict.UNKNOWN
     evidence: str = ""
 

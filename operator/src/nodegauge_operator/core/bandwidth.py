@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nodegauge_judge import Evidence, Severity
+from nodegauge_judge import Evidence
 from nodegauge_judge.nccl.measurement import Agreement
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ReportStatus, whole
@@ -70,14 +70,6 @@ def _steady(before: str, gbps: int) -> str:
     if known is not None and abs(gbps - known) < REWRITE_SHARE * known:
         return before
     return str(gbps)
-
-
-def sentence(status: ReportStatus) -> str:
-    """An NCCL run that stands, for the condition; it only changes when its findings do."""
-    probe = status.probe(names.PROBE_NCCL)
-    codes = dict.fromkeys(f.code for f in probe.findings if f.severity is not Severity.INFO)
-    listed = f" ({', '.join(codes)})" if codes else ""
-    return f"NCCL probe: {probe.verdict.value}{listed}."
 
 
 def missing_label_sentence(status: ReportStatus) -> str:

@@ -29,8 +29,8 @@ from nodegauge_operator.api.report import (
     unstamp,
 )
 from nodegauge_operator.core import gates
+from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 from nodegauge_operator.core.model import NodeView, PodView, ProbeDefaults
-from nodegauge_operator.core.nccl_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 
 NO_REPORT = Report(name="", uid="", resource_version="", node_uid="")
 MAX_WAIT = 7 * 86_400.0
@@ -58,14 +58,14 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     `node` None: the node is gone for certain.  `policy` None: no policy selects it.  `granted`: pools of
     probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
-    gated already.  `peers`: what nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which
-    they work.  `last_peer_read`: when another node of the policy was last read, epoch seconds, 0.0
-    for never.  `posted`: run and reason of the last event that this process posted; `evidenced`: the pod UID
-    of the last run whose evidence it wrote.  `fresh`: the report was read again for this very question.
-    `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes
-    that the API server has just refused, with its message; they are tried later and do not block others.
-    `nonce`: a random text for the run after one that ends now.  `cordoned_since`: epoch seconds, 0.0 for a
-    node that is not cordoned.
+    gated already.  `peers`: what nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which they
+    work; `load_peers`: what their GPUs reach in load runs.  `last_peer_read`: when another node of the policy
+    was last read, epoch seconds, 0.0 for never.  `posted`: run and reason of the last event that this process
+    posted; `evidenced`: the pod UID of the last run whose evidence it wrote.  `fresh`: the report was read
+    again for this very question.  `since`: since when nodes can be read without a gap (`reconcile.gaps`),
+    epoch seconds.  `declined`: writes that the API server has just refused, with its message; they are tried
+    later and do not block others.  `nonce`: a random text for the run after one that ends now.
+    `cordoned_since`: epoch seconds, 0.0 for a node that is not cordoned.
     """
 
     node: NodeView | None
@@ -76,6 +76,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     granted: frozenset[str] = frozenset()
     peers: Peers = no_peers
     clock_peers: Peers = no_peers
+    load_peers: Peers = no_peers
     last_peer_read: Callable[[], float] = float
     gate_slot: bool = False
     posted: tuple[str, str] = ("", "")
@@ -163,9 +164,14 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             if tried_at > failed + MAX_GRACE:
                 return failed
             return max(failed, renewable_until if self.node.may_run else waited)
-        if not (self.policy.spec.probes.health.enabled if of_health else self.nccl_image):
+        if not self._asked_for(probe.name):
             return read_at + age
         return waited
+
+    def _asked_for(self, probe: str) -> bool:
+        """Whether policy and installation ask for runs of this probe."""
+        enabled: bool = getattr(self.policy.spec.probes, probe).enabled
+        return {names.PROBE_NCCL: bool(self.nccl_image)}.get(probe, enabled)
 
     @cached_property
     def _stays_stale(self) -> bool:
@@ -221,9 +227,35 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             bool(probe.read_at)
             and not self.rebooted_since(probe)
             and divided(self.status, self.node) is None
-            and same_hardware(self.status)
+            and same_hardware(self.status.bandwidth.hardware, self.status.gpus)
             and self.now <= self.expires_at(probe)
         )
+
+    @cached_property
+    def load_hindrance(self) -> Hindrance | None:
+        """Why no load run can be made here, if load runs are asked for at all."""
+        asked_for = self.policy.spec.probes.load.enabled
+        return hindrance(self.status, self.node, probe=names.PROBE_LOAD) if asked_for else None
+
+    @cached_property
+    def load_stands(self) -> bool:
+        """The last load run that could be read worked this machine as it is now: same GPUs and driver, whole
+        GPUs, not stale.  A reboot cools nothing."""
+        probe = self.status.probe(names.PROBE_LOAD)
+        return (
+            bool(probe.read_at)
+            and divided(self.status, self.node, probe=probe.name) is None
+            and same_hardware(self.status.load.hardware, self.status.gpus)
+            and self.now <= self.expires_at(probe)
+        )
+
+    @cached_property
+    def standing(self) -> tuple[ProbeStatus, ...]:
+        """Probes that hold GPUs and whose last reading counts beside the health probe's, the worst first."""
+        stands = {names.PROBE_NCCL: self.nccl_stands, names.PROBE_LOAD: self.load_stands}
+        probes = [self.status.probe(name) for name, counts in stands.items() if counts]
+        judged = [probe for probe in probes if probe.verdict in BEST_FIRST]
+        return tuple(sorted(judged, key=lambda probe: -BEST_FIRST.index(probe.verdict)))
 
     @property
     def bandwidth_stands(self) -> bool:
@@ -255,12 +287,12 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def raw_verdict(self) -> Verdict:
-        """What the last runs say, confirmed or not: unknown once the health reading is stale; else the worse
-        of it and of an NCCL run that stands."""
+        """What the last runs say, confirmed or not: unknown once the health reading is stale; else the worst
+        of it and of the other probes' runs that stand."""
         if Probe.HEALTH in self.stale:
             return Verdict.UNKNOWN
         health = self.status.probe(names.PROBE_HEALTH).verdict
-        measured = self.status.probe(names.PROBE_NCCL).verdict
-        if not self.nccl_stands or health not in BEST_FIRST or measured not in BEST_FIRST:
+        if health not in BEST_FIRST:
             return health
-        return max(health, measured, key=BEST_FIRST.index)
+        verdicts = [health, *(probe.verdict for probe in self.standing)]
+        return max(verdicts, key=BEST_FIRST.index)

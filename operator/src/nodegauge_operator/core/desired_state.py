@@ -33,7 +33,7 @@ from nodegauge_operator.core.actions import (
 )
 from nodegauge_operator.core.context import BEST_FIRST, Context, Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, PodView, Taint
-from nodegauge_operator.core.probes import nccl
+from nodegauge_operator.core.probes import load, nccl
 from nodegauge_operator.core.report_size import cut, fitted
 
 REWRITE_SHARE = 0.5
@@ -47,7 +47,7 @@ def next_status(context: Context) -> ReportStatus:
     """`context.status` (the report's own, or that after a run) with what the node should carry now, and with
     the change that deserves an event, if there is one."""
     context = context.after(nccl.regraded(context))
-    context = context.after(bandwidth.with_agreement(context))
+    context = context.after(load.with_hindrance(bandwidth.with_agreement(context), context))
     status = context.status
     after = replace(
         status,

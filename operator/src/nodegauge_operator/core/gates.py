@@ -9,6 +9,7 @@ it; it is kept for as long as a relapse would be.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -25,7 +26,6 @@ from nodegauge_judge import (
     Probe,
     Severity,
 )
-from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Effect, Hysteresis, Mode, Policy, Unvalidated, seconds
 from nodegauge_operator.api.report import (
@@ -43,7 +43,6 @@ GATES: dict[str, Gate] = {entry.code: entry.gate for entry in CATALOGUE.values()
 """Code to gate, for the findings that have one, in the catalogue's order."""
 PROBES: dict[str, Probe] = {entry.code: entry.probe for entry in CATALOGUE.values()}
 """The probe that answers for each finding; runs of another probe do not count for it."""
-GATES_OF_NCCL = frozenset(code for code in GATES if PROBES[code] is Probe.NCCL)
 GATES_OF_INTERCONNECT = frozenset(
     code for code, gate in GATES.items() if gate.cause in (Cause.P2P, Cause.NVLINK, Cause.NCCL)
 )
@@ -62,9 +61,21 @@ MAX_UNKNOWN = 8
 """Gates of another version that are kept."""
 
 
+class Answered(Protocol):
+    """What a judgement says about gates, whichever probe it judges."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings, one for each code and severity."""
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """By code of each gated finding of the probe."""
+
+
 def after_run(
     gates: Iterable[GateStatus],
-    judgement: Judgement | NcclJudgement,
+    judgement: Answered,
     *,
     policy: Hysteresis,
     now: float,
@@ -169,7 +180,7 @@ def recheck_after(gates: Iterable[GateStatus], *, policy: Policy, read_at: str) 
     counting = [
         GATES[gate.code]
         for gate in gates
-        if gate.code in rules and gate.code not in GATES_OF_NCCL
+        if gate.code in rules and PROBES[gate.code] is Probe.HEALTH
         if hysteresis.counts(gate, rule=rules[gate.code], read_at=read_at)
     ]
     if not counting:
@@ -268,7 +279,8 @@ def throttle_judged_at(
         return before
     answers = judgement.answers
     hot = any(answers.get(code) is Answer.BAD for code in TEMPERATURES)
-    slowing = [c for c, gate in GATES.items() if gate.kind is GateKind.THROTTLED and c not in TEMPERATURES]
+    throttled = [c for c, gate in GATES.items() if gate.kind is GateKind.THROTTLED]
+    slowing = [c for c in throttled if PROBES[c] is Probe.HEALTH and c not in TEMPERATURES]
     good = all(answers.get(code) is Answer.GOOD for code in slowing)
     return stamp(now) if good and not hot else before
 

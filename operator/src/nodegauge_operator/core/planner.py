@@ -87,7 +87,7 @@ def waiting_since(context: Context) -> dict[str, float]:
     since: dict[str, float] = {}
     for kind in KINDS.values():
         if _may_start(kind, context.pods) and kind.due_at(context) <= context.now:
-            since[kind.pool.name] = kind.waits_since(context)
+            since[kind.pool.name] = min(since.get(kind.pool.name, NEVER), kind.waits_since(context))
     return since
 
 

@@ -10,11 +10,13 @@ what an earlier one found.
 
 from __future__ import annotations
 
-from nodegauge_judge import Probe, Verdict
+from collections.abc import Callable
+
+from nodegauge_judge import Probe, Severity, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import GateState, Outcome, ProbeStatus, ReportStatus
-from nodegauge_operator.core import bandwidth, events, gates
+from nodegauge_operator.core import events, gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.names import Reason
 
@@ -32,8 +34,8 @@ def overall(context: Context, status: ReportStatus) -> Verdict:
 
 def summary(context: Context, status: ReportStatus) -> str:
     """The node in a few sentences; empty before the first run.  `status` holds its gates as they are now."""
-    probe, measured = (status.probe(name) for name in (names.PROBE_HEALTH, names.PROBE_NCCL))
-    text = _unread(probe) if probe.failing_since else _of_runs(context, f"NCCL probe: {measured.summary}")
+    probe = status.probe(names.PROBE_HEALTH)
+    text = _unread(probe) if probe.failing_since else _of_runs(context, _summary_of)
     of_gates = events.gates_sentence(status, policy=context.policy)
     differs = overall(context, status) is not context.raw_verdict
     return f"{text} Gates: {of_gates}." if of_gates and differs else text
@@ -47,7 +49,7 @@ def condition(context: Context, status: ReportStatus) -> tuple[str, str, str]:
     probe = status.probe(names.PROBE_HEALTH)
     if probe.last_run is None:
         return "", "", ""
-    message = _of_runs(context, bandwidth.sentence(status))
+    message = _of_runs(context, _codes_of)
     match overall(context, status):
         case Verdict.PASS:
             return "True", Reason.VALIDATED, message
@@ -69,23 +71,33 @@ def _reason(status: ReportStatus, *, policy: Policy) -> Reason:
     return Reason.UNCONFIRMED if any(gate.bad for gate in known) else Reason.WARNINGS
 
 
-def _of_runs(context: Context, measured: str) -> str:
-    """What the last runs found, the worse probe first; `measured`: an NCCL run that stands, in a sentence."""
+def _summary_of(probe: ProbeStatus) -> str:
+    """A run that stands, for the report's summary."""
+    return f"{names.PROBE_TITLES[probe.name]}: {probe.summary}"
+
+
+def _codes_of(probe: ProbeStatus) -> str:
+    """A run that stands, for the condition; it only changes when its findings do."""
+    codes = dict.fromkeys(f.code for f in probe.findings if f.severity is not Severity.INFO)
+    listed = f" ({', '.join(codes)})" if codes else ""
+    return f"{names.PROBE_TITLES[probe.name]}: {probe.verdict.value}{listed}."
+
+
+def _of_runs(context: Context, sentence: Callable[[ProbeStatus], str]) -> str:
+    """What the last runs found, the worst probe first; `sentence`: about a run that stands beside health."""
     status, raw = context.status, context.raw_verdict
     health = status.probe(names.PROBE_HEALTH)
     if not health.read_at or Probe.HEALTH in context.stale:
         return _unread(health)
     if raw is not Verdict.FAIL and gates.any_entered(context.gates):
         return f"Not cleared yet; last verdict {raw.value}."
-    if not context.nccl_stands:
-        text = health.summary
-    elif raw is health.verdict:
-        text = f"{health.summary} {measured}"
+    measured = [sentence(probe) for probe in context.standing]
+    if raw is health.verdict:
+        text = " ".join([health.summary, *measured])
     else:
         passed = health.verdict is Verdict.PASS
-        text = f"{measured} " + (
-            "The health probe found no fault." if passed else f"Health probe: {health.summary}"
-        )
+        of_health = "The health probe found no fault." if passed else f"Health probe: {health.summary}"
+        text = " ".join([*measured, of_health])
     unconfirmed = raw is Verdict.FAIL and not gates.any_entered(context.gates)
     return f"Not confirmed: {text}" if unconfirmed else text
 

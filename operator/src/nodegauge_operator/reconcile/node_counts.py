@@ -2,9 +2,9 @@
 
 Counting 5,000 nodes took 43 ms; the cache names the nodes that changed, and only those are counted again.
 
-Peer groups are nodes of the same hardware: the judge compares a node with their median bus bandwidth and
-clock.  They are updated node by node, as the cache names those whose report changed: judging one node must
-not read the reports of thousands of peers.
+Peer groups are nodes of the same hardware: the judge compares a node with their median bus bandwidth,
+clock and computing speed.  They are updated node by node, as the cache names those whose report changed:
+judging one node must not read the reports of thousands of peers.
 """
 
 from __future__ import annotations
@@ -271,6 +271,11 @@ def bandwidth_of(status: ReportStatus) -> tuple[str, float] | None:
 def clock_of(status: ReportStatus) -> tuple[str, float] | None:
     """The SM clock at work in MHz."""
     return (status.clock.fingerprint, float(status.clock.sm_mhz)) if status.clock.sm_mhz else None
+
+
+def load_of(status: ReportStatus) -> tuple[str, float] | None:
+    """Computing speed of the median GPU under load in TFLOPS."""
+    return (status.load.fingerprint, status.load.tflops) if status.load.tflops else None
 
 
 class Peers:

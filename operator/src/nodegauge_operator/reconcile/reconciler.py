@@ -25,7 +25,7 @@ from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
-from nodegauge_operator.reconcile.node_counts import Peers, clock_of
+from nodegauge_operator.reconcile.node_counts import Peers, clock_of, load_of
 from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
 
@@ -80,6 +80,7 @@ class Reconciler:
         """Which nodes are gated, and which may be."""
         self._peers = Peers(cache)
         self._clock_peers = Peers(cache, clock_of)
+        self._load_peers = Peers(cache, load_of)
         self._posted: dict[str, tuple[str, str]] = {}
         self._evidenced: dict[str, str] = {}
         self._evidence_from = 0.0
@@ -166,6 +167,7 @@ class Reconciler:
             granted=granted,
             peers=partial(self._peers.of, but=name),
             clock_peers=partial(self._clock_peers.of, but=name),
+            load_peers=partial(self._load_peers.of, but=name),
             last_peer_read=partial(self._last_read, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
             posted=self._posted.get(name, ("", "")),

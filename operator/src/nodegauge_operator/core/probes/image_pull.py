@@ -14,7 +14,7 @@ from nodegauge_operator.core import report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes import kind, nccl, nccl_pod
+from nodegauge_operator.core.probes import kind, nccl, nccl_pod, whole_node
 from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
 from nodegauge_operator.core.report_update import Reading
 
@@ -26,7 +26,7 @@ class PullKind(ProbeKind):
     """The first half of an NCCL run on a node that may lack the image."""
 
     name = names.PROBE_PULL
-    pool = nccl.POOL
+    pool = whole_node.POOL
     in_background = True
     event_prefix = "NCCL image: "
     announces_verdict = False
@@ -64,7 +64,7 @@ class PullKind(ProbeKind):
         end = super().ending(pod, context)
         if end is not None and end.outcome is not Outcome.UNKNOWN:
             return end
-        return nccl.yielding(context.node) or _replaced(pod, image=context.nccl_image) or end
+        return whole_node.yielding(context.node) or _replaced(pod, image=context.nccl_image) or end
 
     def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
         status, image = context.status, ended.image

@@ -19,23 +19,22 @@ from nodegauge_judge.nccl.interconnect_agreement import INTERCONNECT_CONTRADICTE
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import Agreement, NcclJudgement
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Budget, Policy, seconds
+from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import (
     NEVER,
     BandwidthStatus,
-    GateState,
-    GateStatus,
     Outcome,
     ProbeStatus,
     ReportStatus,
     unstamp,
 )
-from nodegauge_operator.core import bandwidth, evidence, gates, nccl_eligibility, report_update
+from nodegauge_operator.core import bandwidth, evidence, gates, gpu_eligibility, report_update
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.model import NodeView, PodView
+from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import kind, nccl_pod
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, Pool, ProbeKind
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun
+from nodegauge_operator.core.probes.whole_node import WholeNodeKind, may_hold, runs_in_vain
 from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.core.report_update import Reading
 
@@ -50,21 +49,10 @@ NO_IMAGE = (
 MAX_MESSAGE = 300
 
 
-def _concurrent(budget: Budget) -> int | str:
-    """A policy that pauses health runs pauses NCCL runs too: whoever asks for no pods means all of them."""
-    return 0 if budget.concurrent_probes in (0, "0%") else budget.concurrent_nccl_probes
-
-
-POOL = Pool(name="nccl", setting=_concurrent)
-"""A pull and the NCCL run that follows it share a slot."""
-
-
-class NcclKind(ProbeKind):
-    """Holds every GPU of the node for minutes, so it gives way to everything else."""
+class NcclKind(WholeNodeKind):
+    """Holds every GPU of the node for minutes."""
 
     name = names.PROBE_NCCL
-    pool = POOL
-    holds_gpus = True
     event_prefix = "NCCL probe: "
 
     def deadline(self, policy: Policy) -> float:
@@ -79,14 +67,6 @@ class NcclKind(ProbeKind):
 
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         return nccl_pod.nccl_spec(context, run, deadline=self.deadline(context.policy))
-
-    def ending(self, pod: PodView, context: Context) -> RunEnd | None:
-        """A run gives way where the node is wanted for something else, or did so already: whoever drained the
-        node may have ended it."""
-        end = super().ending(pod, context)
-        if end is not None and end.outcome is not Outcome.UNKNOWN:
-            return end
-        return yielding(context.node) or end
 
     def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
         judgement, result = _judge(context, ended), ended.end.result
@@ -117,7 +97,7 @@ class NcclKind(ProbeKind):
         measured = replace(
             _bandwidth(judgement, context.policy),
             boot_id=probe.boot_id,
-            hardware=nccl_eligibility.hardware(status.gpus),
+            hardware=gpu_eligibility.hardware(status.gpus),
         )
         numbers = context.policy.spec.hysteresis
         after = replace(
@@ -141,16 +121,9 @@ def next_measurement_at(context: Context) -> float:
     run that read nothing, or found the GPUs taken, is repeated after `recheck`, then twice that each time, up
     to the interval.
     """
-    if not context.nccl_image or not context.node.may_run or not nccl_eligibility.allocatable(context.node):
+    if not context.nccl_image or not may_hold(context, names.PROBE_NCCL):
         return NEVER
-    status, policy = context.status, context.policy
-    health = status.probe(names.PROBE_HEALTH)
-    if not health.read_at or health.unread or context.rebooted_since(health):
-        return NEVER
-    probe = status.probe(names.PROBE_NCCL)
-    asked = kind.requested(context, probe)
-    if nccl_eligibility.hindrance(status, context.node, asked=asked) is not None:
-        return NEVER
+    policy, probe = context.policy, context.status.probe(names.PROBE_NCCL)
     if kind.wanted_now(context, probe):
         return kind.AT_ONCE
     if probe.unread:
@@ -163,12 +136,12 @@ def _wait_after_reading(context: Context, probe: ProbeStatus) -> float:
     status, policy = context.status, context.policy
     recheck = seconds(policy.spec.probes.nccl.recheck)
     waits = [policy.interval_of(names.PROBE_NCCL)]
-    if status.bandwidth.again or not nccl_eligibility.same_hardware(status):
+    if status.bandwidth.again or not gpu_eligibility.same_hardware(status.bandwidth.hardware, status.gpus):
         waits.append(recheck)
-    if status.bandwidth.gpus < status.bandwidth.of <= nccl_eligibility.allocatable(context.node):
+    if status.bandwidth.gpus < status.bandwidth.of <= gpu_eligibility.allocatable(context.node):
         waits.append(recheck * kind.doubled(probe.streak))  # the missing GPUs are back
     leave = policy.spec.hysteresis.leave_runs
-    in_vain = [_runs_in_vain(gate) for gate in status.gates if _is_open(gate, leave=leave)]
+    in_vain = runs_in_vain(status.gates, probe=Probe.NCCL, leave=leave)
     if status.bandwidth.agreement == Agreement.CONTRADICTED and not in_vain:
         in_vain.append(probe.streak)  # only a run that agrees brings the label back
     return min(waits + [recheck * kind.doubled(runs) for runs in in_vain])
@@ -189,22 +162,6 @@ def image_is_there(context: Context) -> bool:
 def last_measured_at(status: ReportStatus) -> float:
     """When the node was last measured: a run that found the GPUs taken measured nothing."""
     return unstamp(status.probe(names.PROBE_NCCL).read_at)
-
-
-def yielding(node: NodeView) -> RunEnd | None:
-    """The end of an NCCL run, or of its pull, on a node that is wanted for something else by now.
-
-    A drain refuses to evict pods without a controller, and a driver upgrade waits for whoever holds a GPU.
-    """
-    if node.unschedulable:
-        reason, text = nccl_eligibility.Why.CORDONED.value, "the node was cordoned meanwhile"
-    elif node.leaving:
-        reason, text = "NodeLeaving", "the node is being removed"
-    elif node.driver_changing:
-        reason, text = "DriverChanges", "the driver or the MIG layout is being changed"
-    else:
-        return None
-    return RunEnd(outcome=Outcome.SKIPPED, reason=reason, message=text)
 
 
 def regraded(context: Context) -> ReportStatus:
@@ -328,18 +285,6 @@ def _without_image(status: ReportStatus) -> ReportStatus:
     """The image has to be pulled again before GPUs are held."""
     pull = status.probe(names.PROBE_PULL)
     return replace(status, probes=status.with_probe(replace(pull, image=""))) if pull.image else status
-
-
-def _is_open(gate: GateStatus, *, leave: int) -> bool:
-    """Whether another NCCL run could change the gate: one with enough good runs only waits for time."""
-    if gate.code not in gates.GATES_OF_NCCL or gate.good >= leave:
-        return False
-    return bool(gate.bad) or gate.state is not GateState.WATCHING
-
-
-def _runs_in_vain(gate: GateStatus) -> int:
-    """Runs that did not help the gate to close: bad ones, and those that could not tell."""
-    return gate.bad + max(0, gate.readable_since - gate.good)
 
 
 def _label(status: ReportStatus) -> str:

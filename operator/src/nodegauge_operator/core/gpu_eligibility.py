@@ -1,4 +1,5 @@
-"""Whether an NCCL run can be made on a node, why not, and whether the last one measured the same machine.
+"""Whether a run that holds every GPU can be made on a node, why not, and whether the last one measured the
+same machine.
 
 Only the node's object and the last health reading are used; the probe itself asks NVML again before it holds
 a GPU.  A node that is not Ready or whose driver is changing has no reason here: `NodeView.may_run` makes
@@ -15,8 +16,8 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import GpusStatus, Outcome, ReportStatus, whole
 from nodegauge_operator.core.model import NodeView
 
-FEWEST = 2
-"""GPUs that a collective needs."""
+FEWEST = {names.PROBE_NCCL: 2, names.PROBE_LOAD: 1}
+"""GPUs that a run needs: a collective two, a load one."""
 SHARING = names.GPU_LABEL + ".sharing-strategy"
 REPLICAS = names.GPU_LABEL + ".replicas"
 PRODUCT = names.GPU_LABEL + ".product"
@@ -24,7 +25,7 @@ NOT_WORKING = ("gpu-lost", "reset-required")
 
 
 class Why(StrEnum):
-    """Reasons why no NCCL run is made on a node, as the report shows them."""
+    """Reasons why no run that holds GPUs is made on a node, as the report shows them."""
 
     SINGLE_GPU = "SingleGpu"
     SHARED = "Shared"
@@ -44,30 +45,32 @@ reboots."""
 
 
 class Hindrance(Struct, frozen=True):
-    """Why no NCCL run can be made here: a reason, and a sentence with the details."""
+    """Why no such run can be made here: a reason, and a sentence with the details."""
 
     reason: Why
     detail: str
 
 
-def hindrance(status: ReportStatus, node: NodeView, *, asked: bool = False) -> Hindrance | None:
-    """Why no NCCL run can be made on this node; None if one can, or if nothing has been read yet.
+def hindrance(
+    status: ReportStatus, node: NodeView, *, probe: str = names.PROBE_NCCL, asked: bool = False
+) -> Hindrance | None:
+    """Why no run of this probe can be made on this node; None if one can, or if nothing has been read yet.
 
     `asked`: somebody asks for a run, so the reason for which the last one was skipped is checked again.
     The health probe sees every GPU of the node, whoever holds it; `nvidia.com/gpu` says what a pod can get.
     """
-    read = status.gpus.count
+    read, fewest = status.gpus.count, FEWEST[probe]
     if not status.probe(names.PROBE_HEALTH).read_at:
         return None
-    division = _divided(node) if asked else divided(status, node)
-    if division is not None or read < FEWEST:
+    division = _divided(node) if asked else divided(status, node, probe=probe)
+    if division is not None or read < fewest:
         return division or Hindrance(
-            Why.SINGLE_GPU, f"a collective needs {FEWEST} GPUs; this node has {read}"
+            Why.SINGLE_GPU, f"a collective needs {fewest} GPUs; this node has {read}"
         )
     offered = allocatable(node)
     if offered == 0:
         return _not_offered(status, node, read)
-    if offered < FEWEST:
+    if offered < fewest:
         return Hindrance(
             Why.SINGLE_GPU, f"the node offers {offered} of its {read} GPUs as {names.GPU_RESOURCE}"
         )
@@ -75,13 +78,13 @@ def hindrance(status: ReportStatus, node: NodeView, *, asked: bool = False) -> H
         text = f"a GPU does not answer, but the device plugin still offers all {offered}; repair it first"
         return Hindrance(Why.GPU_LOST, text)
     if node.unschedulable:
-        return Hindrance(Why.CORDONED, "NCCL runs skip cordoned nodes; uncordon it first")
+        return Hindrance(Why.CORDONED, "runs that hold GPUs skip cordoned nodes; uncordon it first")
     return None
 
 
-def divided(status: ReportStatus, node: NodeView) -> Hindrance | None:
-    """Why pods get no whole GPUs here, or none that can be measured: by labels, or by the last NCCL run."""
-    return _divided(node) or _skipped(status, node)
+def divided(status: ReportStatus, node: NodeView, *, probe: str = names.PROBE_NCCL) -> Hindrance | None:
+    """Why pods get no whole GPUs here, or none to measure: by labels, or by the probe's last run."""
+    return _divided(node) or _skipped(status, node, probe)
 
 
 def allocatable(node: NodeView) -> int:
@@ -98,16 +101,16 @@ def _divided(node: NodeView) -> Hindrance | None:
     """
     labels = node.labels
     if "-MIG-" in labels.get(PRODUCT, "") or any(key.startswith(names.MIG_DEVICE_LABEL) for key in labels):
-        return Hindrance(Why.MIG, "MIG divides the GPUs, and NCCL cannot join MIG devices")
+        return Hindrance(Why.MIG, "MIG divides the GPUs, and these runs need whole ones")
     strategy, replicas = labels.get(SHARING, "none"), labels.get(REPLICAS, "1")
     if strategy not in ("", "none") or replicas not in ("", "0", "1"):
         return Hindrance(Why.SHARED, f"{names.GPU_RESOURCE} counts shares of GPUs here ({strategy})")
     return None
 
 
-def _skipped(status: ReportStatus, node: NodeView) -> Hindrance | None:
-    """The reason for which the NCCL probe skipped its last run, if it cannot change without a reboot."""
-    last = status.probe(names.PROBE_NCCL).last_run
+def _skipped(status: ReportStatus, node: NodeView, probe: str) -> Hindrance | None:
+    """The reason for which the probe skipped its last run, if it cannot change without a reboot."""
+    last = status.probe(probe).last_run
     if last is None or last.outcome is not Outcome.SKIPPED or last.boot_id != node.boot_id:
         return None
     reason = next((why for why in SEEN_BY_THE_PROBE if why == last.reason), None)
@@ -124,7 +127,7 @@ def _not_offered(status: ReportStatus, node: NodeView, read: int) -> Hindrance |
     if whole(node.gpu_capacity) or status.probe(names.PROBE_HEALTH).streak < 2:
         return None
     text = f"{read} GPUs were read, but the node offers no {names.GPU_RESOURCE}: the device plugin is down"
-    return Hindrance(Why.DRA, f"{text}, or DRA hands out the GPUs, which NCCL runs do not support yet")
+    return Hindrance(Why.DRA, f"{text}, or DRA hands out the GPUs, which these runs do not support yet")
 
 
 def _handed_out_broken(status: ReportStatus, offered: int) -> bool:
@@ -138,12 +141,11 @@ def hardware(gpus: GpusStatus) -> str:
     return f"{gpus.count} x {gpus.product}, driver {gpus.driver}" if gpus.count else ""
 
 
-def same_hardware(status: ReportStatus) -> bool:
-    """Whether GPUs and driver are those of the last measurement.
+def same_hardware(measured: str, gpus: GpusStatus) -> bool:
+    """Whether GPUs and driver are those of a measurement, `measured` as `hardware` wrote it then.
 
     A product name or driver version that one health run could not read does not make it another machine.
     """
-    measured, gpus = status.bandwidth.hardware, status.gpus
     same_product = not gpus.product or f" x {gpus.product}, driver " in measured
     same_driver = not gpus.driver or measured.endswith(f", driver {gpus.driver}")
     return gpus.count > 0 and measured.startswith(f"{gpus.count} x ") and same_product and same_driver

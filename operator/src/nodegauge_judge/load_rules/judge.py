@@ -1,0 +1,176 @@
+"""The judgement of a load run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from nodegauge_contract import Result
+from nodegauge_contract.load import LoadEnd, LoadResult, LoadSkip
+from nodegauge_judge.case import clip, identity, number, text
+from nodegauge_judge.identity import identified, subject
+from nodegauge_judge.load_rules import heat, links, reading, results, slowdown
+from nodegauge_judge.load_rules.case import LoadCase, LoadRule
+from nodegauge_judge.model import Answer, Finding, GpuIdentity, Severity, Verdict
+from nodegauge_judge.peers import Peers, no_peers
+from nodegauge_judge.rule import Effect
+from nodegauge_judge.thresholds import Thresholds
+
+LOAD_RULES: tuple[LoadRule, ...] = (
+    *results.RULES,
+    *slowdown.RULES,
+    *heat.RULES,
+    *links.RULES,
+    *reading.RULES,
+)
+"""The most telling first: findings of one severity are listed in this order."""
+_RULES = {rule.code: rule for rule in LOAD_RULES}
+_WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
+_NOT_SKIPPED = (LoadSkip.NO_CUDA, LoadSkip.HOT, LoadSkip.NO_GPU)
+"""Reasons not to load a node that somebody should hear of; the others are as it should be."""
+
+
+class LoadJudgement(Struct, frozen=True, kw_only=True):
+    """The judgement of one load run.
+
+    `readable`: the load was heavy enough, over all GPUs, or a fault was found nonetheless.  `answers`: by
+    code of each gated finding of the load probe.  `tflops`: of the median GPU; `power_percent`: power of the
+    GPU least close to its limit; `hottest`: °C.  `fingerprint`: equal for comparable nodes.  `reason`:
+    PascalCase, why the run was unreadable or skipped.  `locations`: the findings, one per location.
+    """
+
+    verdict: Verdict
+    readable: bool
+    summary: str
+    findings: list[Finding] = []
+    answers: dict[str, Answer] = {}
+    tflops: float | None = None
+    power_percent: int | None = None
+    hottest: int | None = None
+    gpus: int = 0
+    fingerprint: str = ""
+    reason: str = ""
+    locations: list[Finding] = []
+
+
+def judge_load(
+    result: Result,
+    *,
+    thresholds: Thresholds | None = None,
+    peers: Peers = no_peers,
+    known: Sequence[GpuIdentity] = (),
+) -> LoadJudgement:
+    """The judgement of the load run in `result`; it never raises, whatever the result.
+
+    `peers`: TFLOPS of comparable nodes; `known`: the GPUs that the node had before.  A run that gave way or
+    was cut has no verdict, whatever it measured until then.
+    """
+    unmeasured = _without_measurement(result)
+    if unmeasured is not None:
+        return unmeasured
+    assert result.load is not None
+    case = LoadCase(result=result, load=result.load, thresholds=thresholds or Thresholds(), peers=peers)
+    everyone = [*(identity(gpu) for gpu in result.gpus), *known]
+    observed = [(rule, list(rule.check(case))) for rule in LOAD_RULES]
+    findings, locations = (
+        sorted(identified(some, everyone), key=lambda finding: _WORST_FIRST[finding.severity])
+        for some in (
+            (finding for rule, seen in observed for finding in rule.summed_up(seen)),
+            (rule.located(one) for rule, seen in observed for one in seen),
+        )
+    )
+    verdict, reason = _verdict(findings)
+    readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
+    gated = [(rule.code, rule.answer) for rule in LOAD_RULES if rule.answer is not None]
+    shares = [share for one in case.gpus if (share := one.power_share) is not None]
+    heats = [celsius for one in case.gpus if (celsius := number(one.load.max_c)) is not None]
+    return LoadJudgement(
+        verdict=verdict,
+        readable=readable,
+        summary=_summary(case, verdict, findings),
+        findings=findings,
+        answers={code: answer(case) for code, answer in gated} if readable else {},
+        tflops=None if case.tflops is None else float(f"{case.tflops:.4g}"),
+        power_percent=min(999, round(100 * min(shares))) if shares else None,
+        hottest=round(max(heats)) if heats else None,
+        gpus=len(case.gpus),
+        fingerprint=case.fingerprint,
+        reason=reason,
+        locations=locations,
+    )
+
+
+def _without_measurement(result: Result) -> LoadJudgement | None:
+    """The judgement of a run that loaded nothing or was ended; None for any other run."""
+    load, problem = result.load, result.problem
+    if load is None:
+        cause = clip(problem.message or problem.kind) if problem is not None else "it has no load run"
+        reason = pascal(problem.kind) if problem is not None else "NoResult"
+        return _unreadable(Verdict.UNKNOWN, reason, f"the load probe returned no result: {cause}")
+    if load.skipped:
+        verdict = Verdict.UNKNOWN if load.skipped in _NOT_SKIPPED else Verdict.SKIPPED
+        cause = clip(load.message) or clip(load.skipped)
+        return _unreadable(verdict, pascal(load.skipped), f"no GPU was loaded: {cause}")
+    ends = {load.ended, *(one.ended for one in load.gpus)}
+    if LoadEnd.GAVE_WAY in ends:
+        return _unreadable(Verdict.SKIPPED, "GaveWay", _ended(load, "another process wanted a GPU"))
+    if LoadEnd.CUT in ends:
+        return _unreadable(Verdict.UNKNOWN, "Cut", _ended(load, "the run was ended before the load was done"))
+    if not load.gpus:
+        return _unreadable(Verdict.UNKNOWN, "NothingMeasured", "no GPU was measured under load")
+    return None
+
+
+def _ended(load: LoadResult, otherwise: str) -> str:
+    return f"the load ended early: {clip(load.message) or otherwise}"
+
+
+def _verdict(findings: list[Finding]) -> tuple[Verdict, str]:
+    """The worst finding; no-load or unknown, with a reason, unless something failed."""
+    if any(finding.severity is Severity.FAIL for finding in findings):
+        return Verdict.FAIL, ""
+    codes = {finding.code for finding in findings}
+    unjudged = [code for code in codes if _RULES[code].effect is Effect.UNJUDGED]
+    if "load-incomplete" in unjudged:
+        return Verdict.UNKNOWN, "LoadIncomplete"
+    if unjudged:
+        return Verdict.NO_LOAD, "TooLight"
+    warns = any(finding.severity is Severity.WARN for finding in findings)
+    return (Verdict.WARN if warns else Verdict.PASS), ""
+
+
+def _summary(case: LoadCase, verdict: Verdict, findings: list[Finding]) -> str:
+    names = {text(one.gpu.name) for one in case.gpus}
+    name = names.pop() if len(names) == 1 else ""
+    machine = f"{len(case.gpus)}x {name}" if name else f"{len(case.gpus)} GPUs"
+    first = _first(findings, verdict)
+    if first is not None:
+        others = sum(finding.severity is not Severity.INFO for finding in findings) - 1
+        location = "" if first.subject in ("node", "all GPUs") else f": {subject(first)}"
+        more = f"; {others} more finding{'s' if others > 1 else ''}" if others else ""
+        return f"{machine}: {_RULES[first.code].title}{location} [{first.code}]{more}."
+    shares = [share for one in case.gpus if (share := one.power_share) is not None]
+    parts = [f"{min(shares):.0%} or more of the power limit"] if shares else []
+    heats = [celsius for one in case.gpus if (celsius := number(one.load.max_c)) is not None]
+    parts += [f"at most {max(heats):g} °C"] if heats else []
+    parts += [f"{case.tflops:.4g} TFLOPS each"] if case.tflops is not None else []
+    return f"{machine}: no fault under load; {', '.join(parts) or 'nothing more was read'}."
+
+
+def _first(findings: list[Finding], verdict: Verdict) -> Finding | None:
+    """The finding that gives the verdict; None for a pass."""
+    if verdict in (Verdict.NO_LOAD, Verdict.UNKNOWN):
+        unjudged = [finding for finding in findings if _RULES[finding.code].effect is Effect.UNJUDGED]
+        return max(unjudged, key=lambda finding: finding.code == "load-incomplete")
+    return next((finding for finding in findings if finding.severity is not Severity.INFO), None)
+
+
+def _unreadable(verdict: Verdict, reason: str, message: str) -> LoadJudgement:
+    summary = f"{message[0].upper()}{message[1:].rstrip('.')}."
+    return LoadJudgement(verdict=verdict, readable=False, summary=summary, reason=reason)
+
+
+def pascal(kebab: str) -> str:
+    """`no-cuda` as NoCuda: a reason in PascalCase."""
+    return "".join(part.capitalize() for part in kebab.replace("_", "-").split("-")) or "Unknown"

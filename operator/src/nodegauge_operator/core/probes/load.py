@@ -1,0 +1,137 @@
+"""The load probe: all GPUs of an idle node at full power, and what that changes in the report.
+
+It touches its own probe, `status.load`, and the gates that it answers for.  It needs no image of its own: the
+driver's libcuda comes with the NVIDIA runtime (ADR 0026).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from nodegauge_judge import Probe, Verdict
+from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
+from nodegauge_operator import names
+from nodegauge_operator.api.load_status import LoadStatus
+from nodegauge_operator.api.policy import Policy, seconds
+from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus, unstamp
+from nodegauge_operator.core import evidence, gates, gpu_eligibility, report_update
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes import kind, whole_node
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun
+from nodegauge_operator.core.report_update import Reading
+
+
+class LoadKind(whole_node.WholeNodeKind):
+    """Holds every GPU of the node and works them as hard as they can."""
+
+    name = names.PROBE_LOAD
+    event_prefix = f"{names.PROBE_TITLES[names.PROBE_LOAD]}: "
+
+    def deadline(self, policy: Policy) -> float:
+        return seconds(policy.spec.probes.load.deadline)
+
+    def due_at(self, context: Context) -> float:
+        """Never without being asked for, without a health reading of this boot, and where no such run can be
+        made.  At once: never run, or requested.  A run that brought nothing, or found the GPUs taken, is
+        repeated after `recheck`, then twice that each time, up to the interval."""
+        policy = context.policy
+        settings = policy.spec.probes.load
+        if not settings.enabled or not whole_node.may_hold(context, self.name):
+            return NEVER
+        probe = context.status.probe(self.name)
+        if probe.last_run is None or kind.requested(context, probe):
+            return kind.AT_ONCE
+        recheck, interval = seconds(settings.recheck), policy.interval_of(self.name)
+        if probe.unread:
+            return kind.finished_at(probe) + kind.backed_off(probe, first=recheck, most=interval)
+        in_vain = whole_node.runs_in_vain(
+            context.status.gates, probe=Probe.LOAD, leave=policy.spec.hysteresis.leave_runs
+        )
+        waits = [interval, *(recheck * kind.doubled(runs) for runs in in_vain)]
+        if not gpu_eligibility.same_hardware(context.status.load.hardware, context.status.gpus):
+            waits.append(recheck)
+        return kind.finished_at(probe) + min(waits)
+
+    def waits_since(self, context: Context) -> float:
+        """Never loaded goes first, then loaded longest ago."""
+        return unstamp(context.status.probe(self.name).read_at)
+
+    def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
+        settings = context.policy.spec.probes.load
+        deadline = self.deadline(context.policy) * whole_node.DEADLINE_SHARE
+        return whole_node.pod_parts(
+            context,
+            run,
+            image=context.policy.spec.pod_template.image or context.defaults.image,
+            probe=self.name,
+            args=[
+                f"--seconds={seconds(settings.duration):g}",
+                f"--deadline={deadline:g}",
+                f"--stop-below={settings.stop_below}",
+            ],
+        )
+
+    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+        result = ended.end.result
+        if result is None:
+            return AfterRun(status=self._unread(context, ended))
+        judgement = judge_load(
+            result,
+            thresholds=context.policy.spec.thresholds,
+            peers=context.load_peers,
+            known=context.status.gpus.known(),
+        )
+        if judgement.readable:
+            status = self._read(context, ended, judgement)
+        else:
+            status = self._unread(context, replace(ended, end=_unreadable(judgement)))
+        if judgement.verdict is Verdict.SKIPPED:
+            return AfterRun(status=status)
+        gathered = evidence.of_run(
+            result,
+            run=report_update.finished(context, ended),
+            policy=context.policy.name,
+            verdict=judgement.verdict,
+            summary=judgement.summary,
+            findings=judgement.locations,
+        )
+        return AfterRun(status=status, evidence=gathered)
+
+    def _unread(self, context: Context, ended: EndedRun) -> ReportStatus:
+        probe = report_update.unread(context, self.name, ended)
+        return replace(context.status, probes=context.status.with_probe(probe))
+
+    def _read(self, context: Context, ended: EndedRun, judgement: LoadJudgement) -> ReportStatus:
+        status, numbers = context.status, context.policy.spec.hysteresis
+        reading = Reading(verdict=judgement.verdict, summary=judgement.summary, findings=judgement.findings)
+        probe = report_update.read(context, self.name, ended, reading)
+        return replace(
+            status,
+            probes=status.with_probe(probe),
+            load=LoadStatus(
+                tflops=judgement.tflops,
+                power_percent=judgement.power_percent,
+                hottest=judgement.hottest,
+                gpus=judgement.gpus,
+                fingerprint=judgement.fingerprint,
+                hardware=gpu_eligibility.hardware(status.gpus),
+                reason=status.load.reason,
+                detail=status.load.detail,
+            ),
+            gates=gates.after_run(status.gates, judgement, policy=numbers, now=context.now, probe=Probe.LOAD),
+        )
+
+
+def with_hindrance(status: ReportStatus, context: Context) -> ReportStatus:
+    """The status with the reason why no load run can be made here now, if one is asked for."""
+    why = context.load_hindrance
+    reason, detail = (why.reason.value, why.detail) if why else ("", "")
+    return replace(status, load=replace(status.load, reason=reason, detail=detail))
+
+
+def _unreadable(judgement: LoadJudgement) -> RunEnd:
+    outcome = Outcome.SKIPPED if judgement.verdict is Verdict.SKIPPED else Outcome.UNKNOWN
+    return RunEnd(outcome=outcome, reason=judgement.reason or "NotReadable", message=judgement.summary)

@@ -1,0 +1,300 @@
+"""When load runs are made and what gives way, which pod makes them, and what they change in a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import support.results as made
+from nodegauge_contract import LoadEnd, Result
+from nodegauge_judge import Verdict
+from nodegauge_operator import names
+from nodegauge_operator.api.report import NEVER, GateState, Outcome
+from nodegauge_operator.core import actions as steps
+from nodegauge_operator.core.planner import next_step, waiting_since
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.registry import KINDS
+from support.load_results import everywhere, loaded, reason, spoilt
+from support.nccl_nodes import FAST, INSTALLED, PREEMPTED, NcclNode, nccl_node
+from support.objects import (
+    NOW,
+    ANode,
+    APod,
+    APolicy,
+    AReport,
+    make_context,
+    make_node,
+    make_pod,
+    make_policy,
+    make_report,
+    make_snapshot,
+    read,
+)
+
+HEALTH, NCCL, LOAD = names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD
+NODE: ANode = make_node().offering(8)
+WEEK, RECHECK = 7 * 86_400.0, 1_800.0
+ASKED: APolicy = make_policy().of({"probes": {"load": {"enabled": True}}})
+REQUEST = "2027-01-15T09:00:00Z"
+HEAT = spoilt(reasons=reason(0x20, samples=60))
+SLOW = spoilt(tflops=400.0)
+
+
+def healthy(node: ANode = NODE, *, result: Result | None = None) -> AReport:
+    """After a health run."""
+    return make_report(node).after(read(result or made.h100()), node=node, policy=ASKED)
+
+
+def ran(report: AReport, end: Result | RunEnd, *, at: float = NOW, request: str = "") -> AReport:
+    """After a load run that brought this, or ended so."""
+    end = end if isinstance(end, RunEnd) else read(end)
+    return report.after(end, node=NODE, policy=ASKED, at=at, probe=LOAD, request=request)
+
+
+def due(report: AReport, node: ANode = NODE, policy: APolicy = ASKED) -> float:
+    """When the next load run may start."""
+    return KINDS[LOAD].due_at(make_context(node=node, report=report, policy=policy))
+
+
+def pod(node: ANode = NODE, policy: APolicy = ASKED, **defaults: Any) -> dict[str, Any]:
+    """The manifest of a load run."""
+    context = make_context(node=node, policy=policy, defaults=replace(INSTALLED, **defaults))
+    return probe_pod(context, KINDS[LOAD], number=1)
+
+
+def gate_states(report: AReport) -> dict[str, GateState]:
+    """State of each gate."""
+    return {gate.code: gate.state for gate in report.status.gates}
+
+
+def test_no_load_runs_unless_the_policy_asks() -> None:
+    """Not even by request: it draws full power, and the report says nothing of it."""
+    report = healthy().asked(REQUEST)
+    assert due(report, policy=make_policy()) == NEVER
+    assert due(report) == 0.0
+    cordoned = report.seen(node=NODE.cordoned(), policy=make_policy())
+    assert cordoned.status.load.reason == ""
+
+
+MIG = {"nvidia.com/mig-1g.10gb.count": "7"}
+SLICED = {"nvidia.com/gpu.replicas": "4"}
+UPGRADE = {"nvidia.com/gpu-driver-upgrade-state": "drain-required"}
+
+
+@pytest.mark.parametrize(
+    ("node", "at"),
+    [
+        pytest.param(NODE, 0.0, id="idle"),
+        pytest.param(make_node().offering(1), 0.0, id="one-gpu"),
+        pytest.param(make_node(), NEVER, id="offers-none"),
+        pytest.param(NODE.cordoned(), NEVER, id="cordoned"),
+        pytest.param(NODE.bearing(MIG), NEVER, id="mig"),
+        pytest.param(NODE.bearing(SLICED), NEVER, id="time-sliced"),
+        pytest.param(NODE.bearing(UPGRADE), NEVER, id="driver-upgrade"),
+        pytest.param(NODE.booted("boot-2"), NEVER, id="not-read-since-boot"),
+    ],
+)
+def test_only_whole_idle_gpus_are_loaded(node: ANode, at: float) -> None:
+    """Where GPUs are divided or the node is wanted for something else, none is."""
+    assert due(healthy(), node) == at
+
+
+@pytest.mark.parametrize("why", ["vgpu", "mig", "shared", "confidential-computing"])
+def test_what_only_nvml_can_tell_keeps_loads_away_until_a_reboot(why: str) -> None:
+    """The probe skipped its run; the report says why, and a request asks again."""
+    report = ran(healthy(), loaded(skipped=why, message="NVML says so"))
+    assert due(report) == NEVER
+    assert report.seen(node=NODE, policy=ASKED).status.load.detail == "No GPU was loaded: NVML says so."
+    assert due(report.asked(REQUEST)) == 0.0
+
+
+def test_a_run_a_week_and_soon_after_one_that_was_bad() -> None:
+    """Also after one that was preempted; the time doubles for runs that did not help."""
+    good = ran(healthy(), loaded())
+    assert due(good) == NOW + WEEK
+    assert due(good.asked(REQUEST)) == 0.0
+    assert due(ran(good.asked(REQUEST), loaded(), request=REQUEST)) == NOW + WEEK
+    assert due(ran(good, PREEMPTED)) == NOW + RECHECK
+    bad = ran(healthy(), SLOW)
+    assert due(bad) == NOW + RECHECK
+    assert due(ran(ran(bad, SLOW), SLOW)) == NOW + 4 * RECHECK
+
+
+def test_other_gpus_are_loaded_soon() -> None:
+    """A driver or board that changed: the last run was of another machine, and no longer counts."""
+    other = replace(made.h100(), system=replace(made.h100().system, driver="560.1"))
+    report = ran(healthy(), HEAT).after(read(other), node=NODE, policy=ASKED, at=NOW + 60)
+    assert due(report) == NOW + RECHECK
+    assert report.status.verdict is not Verdict.FAIL
+    assert "Load probe" not in report.status.summary
+
+
+def test_a_reboot_keeps_what_was_measured() -> None:
+    """It cools nothing, so it asks for no new run."""
+    booted = NODE.booted("boot-2")
+    report = ran(healthy(), SLOW).after(read(made.h100()), node=booted, policy=ASKED, at=NOW + 60)
+    assert due(report, booted) == NOW + RECHECK
+    assert "Load probe" in report.status.summary
+
+
+def test_a_load_pod_holds_every_gpu_and_yields_to_everybody() -> None:
+    """The NCCL probe's class and rules, the ordinary image, and no more rights than any other pod."""
+    made_pod = pod(priority_class_name="nodegauge-probe")
+    (container,) = made_pod["spec"]["containers"]
+    assert container["image"] == INSTALLED.image
+    assert container["resources"]["limits"][names.GPU_RESOURCE] == "8"
+    assert made_pod["spec"]["priorityClassName"] == "nodegauge-nccl"
+    env = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    assert "NVIDIA_VISIBLE_DEVICES" not in env
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert made_pod["spec"]["activeDeadlineSeconds"] == 600
+    keys = {toleration["key"] for toleration in pod(NODE.cordoned())["spec"]["tolerations"]}
+    assert keys == set(names.NODE_TAINTS)
+
+
+def test_the_policy_says_how_hard_and_how_long() -> None:
+    """Duration, margin and time; the probe ends by itself before the kubelet ends it."""
+    settings = {"enabled": True, "duration": "5m", "deadline": "20m", "stopBelow": 8}
+    made_pod = pod(policy=make_policy().of({"probes": {"load": settings}}))
+    assert made_pod["spec"]["containers"][0]["args"] == [
+        "--seconds=300",
+        "--deadline=1080",
+        "--stop-below=8",
+    ]
+    assert made_pod["spec"]["activeDeadlineSeconds"] == 1200
+
+
+@pytest.mark.parametrize(
+    "node", [NODE.cordoned(), NODE.bearing(UPGRADE), NODE.tainted("ToBeDeletedByClusterAutoscaler")]
+)
+def test_a_running_load_gives_way_at_once(node: ANode) -> None:
+    """To a cordon, a driver change and a node that goes: skipped, and its pod is deleted."""
+    running = make_pod(NODE, probe=LOAD).running()
+    context = make_context(node=node, report=healthy(), policy=ASKED, pods=(running,))
+    end = KINDS[LOAD].ending(running, context)
+    assert end is not None
+    assert end.outcome is Outcome.SKIPPED
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        PREEMPTED,
+        loaded(ended=LoadEnd.GAVE_WAY),
+        loaded(ended=LoadEnd.CUT),
+        everywhere(steady_mw=300_000),
+        loaded(skipped="busy"),
+        RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="no result"),
+    ],
+)
+@pytest.mark.parametrize("before", [loaded(), SLOW])
+def test_a_run_that_shows_nothing_changes_nothing_but_its_own_record(
+    before: Result, end: Result | RunEnd
+) -> None:
+    """Preempted, given way, cut, too light, busy, lost: verdict, gates and values of the last run stay."""
+    report = ran(healthy(), before)
+    after = ran(report, end, at=NOW + 60)
+    assert after.status.gates == report.status.gates
+    assert after.status.load == report.status.load
+    assert after.status.desired == report.status.desired
+    probe = after.status.probe(LOAD)
+    assert (probe.verdict, probe.unread) == (report.status.probe(LOAD).verdict, 1)
+    assert probe.last_run is not None
+    assert probe.last_run.outcome is not Outcome.READ
+
+
+def test_heat_under_load_taints_after_two_runs_and_only_load_runs_lift_it() -> None:
+    """Health runs between them count for nothing, one way or the other."""
+    report = ran(healthy(), HEAT)
+    assert gate_states(report) == {"load-heat-slowdown": GateState.WATCHING}
+    assert report.status.verdict is Verdict.WARN
+    report = report.after(read(made.h100()), node=NODE, policy=ASKED, at=NOW + 900)
+    report = ran(report, HEAT, at=NOW + 1_800)
+    assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_THROTTLED, "thermal")]
+    assert report.status.desired.labels[names.LABEL_THROTTLED] == "thermal"
+    for n in range(4):
+        report = report.after(read(made.h100()), node=NODE, policy=ASKED, at=NOW + 2_700 + 900 * n)
+    assert report.status.desired.taints
+    for n in range(3):
+        assert report.status.desired.taints
+        report = ran(report, loaded(), at=NOW + 10_000 + 1_800 * n)
+    assert report.status.desired.taints == []
+
+
+def test_wrong_results_taint_after_one_run() -> None:
+    """With the board's serial number in the event, for whoever replaces it."""
+    result = spoilt(mismatches=1)
+    known = healthy(result=replace(result, probe="health", load=None))
+    report = ran(known, result)
+    assert [(t.key, t.value) for t in report.status.desired.taints] == [(names.TAINT_UNHEALTHY, "corruption")]
+    assert report.status.verdict is Verdict.FAIL
+    change = report.status.change
+    assert change is not None
+    assert "GPU 3" in change.message
+    assert "1654922000003" in change.message
+    assert "Load probe: fail (load-corruption)" in report.status.desired.message
+
+
+def test_a_load_run_leaves_health_and_nccl_alone() -> None:
+    """Their status, bandwidth and labels are what their own runs read."""
+    report = NcclNode(**{f: getattr(nccl_node(), f) for f in nccl_node().__struct_fields__}).measured(FAST)
+    policy = ASKED
+    after = report.after(read(HEAT), node=NODE, policy=policy, probe=LOAD, nccl_image="nccl:1", at=NOW + 60)
+    for probe in (HEALTH, NCCL):
+        assert after.status.probe(probe) == report.status.probe(probe)
+    assert after.status.bandwidth == report.status.bandwidth
+    labels = {k: v for k, v in after.status.desired.labels.items() if k != names.LABEL_HEALTH}
+    assert labels == {k: v for k, v in report.status.desired.labels.items() if k != names.LABEL_HEALTH}
+
+
+def test_a_good_load_run_shows_what_was_reached() -> None:
+    """For people and for the comparison with other nodes."""
+    status = ran(healthy(), loaded()).status
+    load = status.load
+    assert (load.tflops, load.power_percent, load.hottest, load.gpus) == (610.0, 99, 63, 8)
+    assert "700 W" in load.fingerprint
+    assert status.verdict is Verdict.PASS
+    assert "Load probe: 8x NVIDIA H100" in status.summary
+
+
+def test_a_reading_that_only_waits_does_not_age() -> None:
+    """A node that is busy for months keeps it; without load runs it goes after three weeks."""
+    report = ran(healthy(), SLOW)
+    context = make_context(node=NODE, report=report, policy=ASKED, now=NOW + 60)
+    assert context.expires_at(report.status.probe(LOAD)) == NEVER
+    off = make_context(node=NODE, report=report, policy=make_policy(), now=NOW + 60)
+    assert off.expires_at(report.status.probe(LOAD)) == NOW + 3 * WEEK
+
+
+def started(report: NcclNode, *pods: APod) -> str:
+    """The probe whose pod comes next on a node with a slot for each; empty for none."""
+    status = report.status
+    posted = (status.change.run, status.change.reason) if status.change else ("", "")
+    snapshot = make_snapshot(
+        node=NODE.carrying(status.desired),
+        report=report,
+        policy=ASKED,
+        pods=pods,
+        defaults=INSTALLED,
+        granted=frozenset({HEALTH, NCCL}),
+        now=NOW + 60,
+        posted=posted,
+    )
+    step = next_step(snapshot)
+    return step.probe if isinstance(step, steps.CreatePod) else ""
+
+
+def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:
+    """Bandwidth first; who was never loaded goes first even where bandwidth was measured just now."""
+    report = nccl_node()
+    assert started(report) == NCCL
+    measured = report.measured(FAST, policy=ASKED)
+    assert started(measured) == LOAD
+    assert started(measured, make_pod(NODE, probe=NCCL, number=2)) == ""
+    assert started(measured, make_pod(NODE, probe=LOAD)) == ""
+    context = make_context(node=NODE, report=measured, policy=ASKED, defaults=INSTALLED, now=NOW + 60)
+    assert waiting_since(context) == {"nccl": 0.0}
