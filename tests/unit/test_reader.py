@@ -19,7 +19,9 @@ from nodegauge_operator.reader import poller
 from nodegauge_operator.reader.outcome import Reason, reason_of
 from nodegauge_operator.reader.poller import pause_after
 from support.reading import Rig, reader
+from testbed.hardware import ipmibmc
 from testbed.hardware.bmc import PASSWORD, USER, Behaviour, Bmc, serving, tree
+from testbed.hardware.ipmimachine import server
 
 LOGIN = {"username": USER, "password": PASSWORD, "ca": "ca.pem"}
 
@@ -69,6 +71,24 @@ async def test_a_reading_becomes_the_node_s_object(authority: trustme.CA, folder
     assert len(parsed.reading.supplies) == parsed.status.supplies_present == 2
     assert (parsed.status.source, parsed.status.address) == ("redfish", good.url)
     assert (parsed.status.problem, parsed.status.read_at) == ("", parsed.status.tried_at)
+
+
+async def test_a_machine_without_redfish_is_read_by_ipmi(folder: Path) -> None:
+    """Its object says by what; a wrong password and a closed port are named as for Redfish."""
+    login = {"username": ipmibmc.USER, "password": ipmibmc.PASSWORD}
+    async with ipmibmc.answering(server()) as bmc, reader(folder) as rig:
+        rig.file("gpu-1", url=bmc.url, **login)
+        rig.file("gpu-2", **login | {"url": bmc.url.replace("127.0.0.1", "127.0.0.2")})
+        await rig.look()
+        await rig.until(lambda: rig.status("gpu-1").get("number"))
+        await rig.until(lambda: rig.status("gpu-2").get("triedAt"))
+        rig.file("gpu-1", url=bmc.url, **login | {"password": "wrong"})
+        await rig.look()
+        await rig.until(lambda: rig.status("gpu-1").get("problem"))
+    status = rig.status("gpu-1")
+    assert (status["source"], status["address"], status["suppliesPresent"]) == ("ipmi", bmc.url, 4)
+    assert reason_of(status["problem"]) is Reason.CREDENTIALS
+    assert reason_of(rig.status("gpu-2")["problem"]) is Reason.CONNECTION
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,25 @@ def test_a_file_per_node_and_a_pattern_for_the_rest(tmp_path: Path) -> None:
     assert access["gpu-3.example.com"].insecure
 
 
+def test_ipmi_and_auto_are_addresses_too(tmp_path: Path) -> None:
+    """What the defaults say about TLS is for those that have it; a BMC is one whatever it speaks."""
+    result = plan(
+        tmp_path,
+        _defaults={**LOGIN, "insecure": True},
+        gpu_1={"url": "IPMI://bmc-1:623"},
+        gpu_2={"url": "auto://bmc-2:8443/"},
+        **{"gpu-3.example__com": {"url": "ipmi://[fe80::1]:6230"}},
+    )
+    access = {node: target.access for node, target in result.targets.items()}
+    assert result.problems == {}
+    assert [one.url for one in access.values()] == [
+        "ipmi://bmc-1", "auto://bmc-2:8443", "ipmi://[fe80::1]:6230",
+    ]  # fmt: skip
+    assert [one.insecure for one in access.values()] == [False, True, False]
+    shared = plan(tmp_path, gpu_1={"url": "https://bmc", **LOGIN}, gpu_2={"url": "ipmi://bmc", **LOGIN})
+    assert "given to several nodes" in shared.problems["gpu-1"]
+
+
 def test_a_pattern_applies_to_selected_nodes_alone(tmp_path: Path) -> None:
     """A control-plane node without GPUs is not asked for."""
     result = plan(tmp_path, frozenset({"gpu-2"}), _defaults={"url": "https://{node}-bmc", **LOGIN})
@@ -68,6 +87,10 @@ def test_a_pattern_applies_to_selected_nodes_alone(tmp_path: Path) -> None:
         ("", "no fields"),
         (f"url: https://r:{SECRET}@a", "contains a user or a password"),
         ("url: ftp://a", "no URL"),
+        ("url: ipmi://a", "anonymous"),
+        (f"url: ipmi://a\nusername: {'r' * 17}\npassword: {SECRET}", "at most 16"),
+        (f"url: ipmi://a\nusername: r\npassword: {SECRET}\ninsecure: true", "TLS"),
+        (f"url: auto://a\nusername: {'r' * 17}\npassword: {SECRET}", "at most 16"),
         ("url: http://a", "insecure"),
         ("url: https://a\nca: other.pem", "ca: no such file"),
         ("url: https://a\nca: ../../etc/passwd", "ca: no such file"),

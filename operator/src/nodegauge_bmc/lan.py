@@ -127,7 +127,7 @@ class Session:
                 lambda: self._socket, remote_addr=(self._host, self._port)
             )
         except OSError as error:
-            raise NoAnswer(f"no way to {self._host}: {error.strerror or error}") from None
+            raise NoAnswer(f"no connection to {self._host}: {error.strerror or error}") from None
         try:
             await self._ask_for_version()
             await self._log_in()
@@ -176,7 +176,7 @@ class Session:
             return await self._exchange(lambda: self._send(netfn, command, data, lun=lun), take)
         except NoAnswer:
             raise BmcError(
-                f"the BMC stopped answering after {self.requests} commands (nothing for "
+                f"no answer any more after {self.requests} commands (the BMC was silent for "
                 f"{self._access.timeout:g} s): try again, or restart the BMC"
             ) from None
 
@@ -216,10 +216,10 @@ class Session:
     def _unreachable(self, error: Exception) -> str:
         if isinstance(error, ConnectionRefusedError):
             return (
-                f"UDP port {self._port} of {self._host} is closed: switch IPMI over LAN on in the BMC, or "
-                "give its port as ipmi://HOST:PORT"
+                f"no connection to {self._host}: UDP port {self._port} is closed; switch IPMI over LAN on in "
+                "the BMC, or give its port as ipmi://HOST:PORT"
             )
-        return f"no way to {self._host}: {getattr(error, 'strerror', None) or error}"
+        return f"no connection to {self._host}: {getattr(error, 'strerror', None) or error}"
 
     async def _step(self, kind: int, payload: bytes, *, expects: int) -> bytes:
         """One step of the login: the answer with the same tag."""

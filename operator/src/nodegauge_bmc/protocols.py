@@ -12,14 +12,29 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from nodegauge_bmc import ipmi, redfish
+from nodegauge_bmc import connection, ipmi, lan, redfish
 from nodegauge_bmc.connection import Access, BmcError, NoRedfish
 from nodegauge_bmc.redfish import DEADLINE
 from nodegauge_contract.chassis import ChassisReading
 
 
+def checked(access: Access) -> Access:
+    """The access with a bare origin as its URL.  Raises `BmcError` for one that cannot be used."""
+    scheme, separator, rest = access.url.partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme not in ("ipmi", "auto"):
+        return connection.checked(access)
+    if scheme == "ipmi":
+        host, port = lan.address(replace(access, url=f"ipmi://{rest}"))
+        return replace(access, url=_origin("ipmi", host, None if port == lan.PORT else port))
+    https = connection.checked(replace(access, url=f"https://{rest}"))
+    lan.address(_by_ipmi(https))
+    return replace(https, url=https.url.replace("https", "auto", 1))
+
+
 async def read(access: Access, *, deadline: float = DEADLINE) -> ChassisReading:
     """Everything that the BMC gives within `deadline` seconds.  Raises `BmcError` if that is nothing."""
+    access = checked(access)
     scheme, _, rest = access.url.partition("://")
     if scheme == "ipmi":
         return await ipmi.read(access, deadline=deadline)
@@ -39,5 +54,9 @@ async def read(access: Access, *, deadline: float = DEADLINE) -> ChassisReading:
 def _by_ipmi(access: Access) -> Access:
     """The same BMC at IPMI's own port; TLS has no part in it."""
     host = urlsplit(access.url).hostname or ""
+    return replace(access, url=_origin("ipmi", host, None), ca="", fingerprint="", insecure=False)
+
+
+def _origin(scheme: str, host: str, port: int | None) -> str:
     address = f"[{host}]" if ":" in host else host
-    return replace(access, url=f"ipmi://{address}", ca="", fingerprint="", insecure=False)
+    return f"{scheme}://{address}" + (f":{port}" if port else "")

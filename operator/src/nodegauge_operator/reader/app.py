@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 
 from nodegauge_bmc.connection import Access
-from nodegauge_bmc.redfish import read
+from nodegauge_bmc.protocols import read
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_operator.http_server import HttpServer
 from nodegauge_operator.kube.client import Client, connect

@@ -15,7 +15,8 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from nodegauge_bmc.connection import Access, BmcError, checked
+from nodegauge_bmc.connection import Access, BmcError
+from nodegauge_bmc.protocols import checked
 
 DEFAULTS = "_defaults"
 ENDINGS = (".yaml", ".yml", ".json")
@@ -25,7 +26,7 @@ MAX_FILE = 65_536
 """Bytes of one entry, which needs a few hundred."""
 NODE = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 WAY_OUT = {
-    "url": "write https://HOST or https://HOST:PORT",
+    "url": "write https://HOST, or ipmi://HOST for a BMC without Redfish",
     "username": "write the BMC's user as a text in quotes",
     "password": "write the password as a text in quotes",
     "ca": "write the name of a file of the same Secret that ends in .pem or .crt",
@@ -147,10 +148,11 @@ class Inventory:
         """How to reach the node's BMC.  Raises `WrongEntry`."""
         if isinstance(entry, WrongEntry):
             raise entry
-        own_trust = entry.ca is not None or entry.fingerprint is not None or entry.insecure is not None
-        trust = entry if own_trust else defaults
         url = (entry.url or defaults.url or "").replace("{node}", node)
         url = url.replace("{short}", node.partition(".")[0])
+        own_trust = entry.ca is not None or entry.fingerprint is not None or entry.insecure is not None
+        # The defaults' trust is for TLS, which IPMI does not have.
+        trust = entry if own_trust or url.lower().startswith("ipmi://") else defaults
         user = entry.username if entry.username is not None else defaults.username
         password = entry.password if entry.password is not None else defaults.password
         if not url:
@@ -185,7 +187,7 @@ def _refuse_shared(targets: dict[str, Target], problems: dict[str, str]) -> None
     """Two nodes with one address: one of them would be judged by the other's machine, so neither is read."""
     by_address: dict[str, list[str]] = {}
     for node, target in targets.items():
-        by_address.setdefault(target.address.lower(), []).append(node)
+        by_address.setdefault(target.address.lower().partition("://")[2], []).append(node)
     for address, sharing in by_address.items():
         if len(sharing) > 1:
             others = ", ".join(sharing[:4]) + (" ..." if len(sharing) > 4 else "")
