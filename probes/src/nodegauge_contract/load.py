@@ -148,7 +148,7 @@ class LoadResult(Struct, frozen=True, kw_only=True):
     `seconds`: how long the load was to last; `loaded_seconds`: how long at least one GPU computed; `hz`:
     samples of NVML per second and GPU, as measured.  `expected`: GPUs that the node should have (0 if
     unknown).  `skipped`: a `LoadSkip` if nothing was loaded; `ended`: why the load of the node ended, a
-    `LoadEnd` (a single GPU may have ended before); `message` explains either.
+    `LoadEnd` (a single GPU may have ended before), empty if nothing was loaded; `message` explains either.
     """
 
     seconds: Num = 0

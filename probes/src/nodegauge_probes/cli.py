@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, encode_message
 from nodegauge_probes import cli, health, pull
+from nodegauge_probes.load import probe as load
 from nodegauge_probes.nccl import probe as nccl
 from nodegauge_probes.nccl.supervisor import LOAD_S, Limits
 from nodegauge_probes.page import page
@@ -131,7 +132,22 @@ def _nccl_settings(settings: Settings) -> nccl.Settings:
     )
 
 
-PROBES = {health.NAME: _health, nccl.NAME: _nccl, pull.NAME: _pull}
+def _load(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+    own = load.Settings(
+        seconds=settings.seconds,
+        hz=settings.hz,
+        stop_below=settings.stop_below,
+        expected=settings.expected,
+        shared=settings.shared,
+        environment=os.environ,
+        deadline=settings.deadline,
+        sysfs=settings.sysfs,
+        procfs=settings.procfs,
+    )
+    load.measure(result, watch=watch, settings=own)
+
+
+PROBES = {health.NAME: _health, nccl.NAME: _nccl, pull.NAME: _pull, load.NAME: _load}
 
 
 def main() -> int:

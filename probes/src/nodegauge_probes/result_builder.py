@@ -10,7 +10,7 @@ It must not read, judge or format anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
@@ -33,6 +33,7 @@ from nodegauge_contract import (
     Int,
     LinkErrors,
     LinkGroup,
+    LoadResult,
     NcclResult,
     Nics,
     Num,
@@ -198,6 +199,12 @@ class NcclBuilder(Struct, kw_only=True):
         return NcclResult(**(asdict(self) | lists))
 
 
+class LoadBuilder(Protocol):
+    """What a load run has seen so far (`nodegauge_probes.load.record`)."""
+
+    def build(self) -> LoadResult: ...
+
+
 class ResultBuilder:
     """All readings of one run so far."""
 
@@ -215,6 +222,7 @@ class ResultBuilder:
         self.incomplete: list[str] = []
         """Members that are still being read."""
         self.nccl: NcclBuilder | None = None
+        self.load: LoadBuilder | None = None
         self.problem: Problem | None = None
         """A probe's own finding; a problem with which the run ended takes precedence."""
 
@@ -235,6 +243,7 @@ class ResultBuilder:
             problem=problem or self.problem,
             omitted=list(self.incomplete),
             nccl=None if self.nccl is None else self.nccl.build(),
+            load=None if self.load is None else self.load.build(),
         )
 
 

@@ -19,17 +19,19 @@ from nodegauge_probes.nccl.plan import BUDGET_S, ENGINES_PER_GPU, Processes
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
-DEADLINES = {"health": "45", "nccl": "810", "pull": "150"}
-"""Seconds by probe: the NCCL probe's pod has 15 minutes."""
+DEADLINES = {"health": "45", "nccl": "810", "pull": "150", "load": "150"}
+"""Seconds by probe: the NCCL probe's pod has 15 minutes; the load probe's grows with --seconds."""
+LOAD_S = 30.0
+LEAST_LOAD_HZ = 2.0
 AUTO = "auto"
 LIMITS = f"{AUTO},45,10"
 MAX_VARIABLES, MAX_VALUE = 64, 1024
 EPILOG = """environment: NODEGAUGE_RUN and NODEGAUGE_NODE (echoed in the result), NODEGAUGE_SYSFS,
-NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default: /dev/termination-log if it exists).  nccl and pull:
-NODEGAUGE_GPUS (how many GPUs the node should have), NODEGAUGE_SHARED (how its GPUs are shared; if set,
-nothing is measured), NODEGAUGE_NCCL_CHILD (a program to run instead of the engine), NODEGAUGE_NCCL_LIMITS
-(like --limits).  exit codes: 0 a result was written, with or without a problem; 1 no result could be written;
-2 invalid arguments."""
+NODEGAUGE_PROCFS, NODEGAUGE_TERMINATION_LOG (default: /dev/termination-log if it exists).  nccl, pull and
+load: NODEGAUGE_GPUS (how many GPUs the node should have), NODEGAUGE_SHARED (how its GPUs are shared; if set,
+nothing is measured).  nccl and pull: NODEGAUGE_NCCL_CHILD (a program to run instead of the engine),
+NODEGAUGE_NCCL_LIMITS (like --limits).  exit codes: 0 a result was written, with or without a problem; 1 no
+result could be written; 2 invalid arguments."""
 
 
 _VARIABLE = re.compile(r"NCCL_[A-Z0-9_]{1,100}")
@@ -45,9 +47,9 @@ class BadSettings(Exception):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """One run: seconds for `window`, `deadline`, `budget` and `limits` (startup, measuring, teardown; a null
-    startup follows the number of GPUs), samples per second for `hz`.  Settings of other probes have their
-    defaults."""
+    """One run: seconds for `window`, `deadline`, `budget`, `seconds` (of load) and `limits` (startup,
+    measuring, teardown; a null startup follows the number of GPUs), samples per second for `hz`, °C for
+    `stop_below`.  Settings of other probes have their defaults."""
 
     probe: str
     format: Format
@@ -67,6 +69,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     nccl_variables: dict[str, str]
     limits: tuple[float | None, float, float]
     budget: float
+    seconds: float
+    stop_below: int
 
 
 def parse(
@@ -81,7 +85,14 @@ def parse(
     bad: list[str] = []
     window = _number(options.window, "--window", bad, low=0, high=60)
     hz = _number(options.hz, "--hz", bad, low=0.1, high=50)
-    deadline = _number(options.deadline or DEADLINES[options.probe], "--deadline", bad, low=1, high=3600)
+    seconds = _number(options.seconds, "--seconds", bad, low=1, high=900)
+    stop_below = _number(options.stop_below, "--stop-below", bad, low=0, high=50)
+    usual = float(DEADLINES[options.probe])
+    if options.probe == "load":
+        usual += seconds - LOAD_S
+        if hz < LEAST_LOAD_HZ:
+            bad.append(f"--hz: {hz:g} is too slow under load; choose at least {LEAST_LOAD_HZ:g}")
+    deadline = _number(options.deadline or f"{usual:g}", "--deadline", bad, low=1, high=3600)
     if not bad and options.probe == "health" and deadline <= window:
         bad.append(f"--deadline: {deadline:g} s must be longer than --window, {window:g} s")
     limits = _limits(options.limits or environment.get("NODEGAUGE_NCCL_LIMITS") or LIMITS, bad)
@@ -112,6 +123,8 @@ def parse(
         nccl_variables=variables,
         limits=limits,
         budget=budget,
+        seconds=seconds,
+        stop_below=int(stop_below),
     )
 
 
@@ -133,6 +146,16 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
         "--deadline",
         metavar="SECONDS",
         help=f"stop with the readings so far, default {', '.join(f'{n} {s}' for n, s in DEADLINES.items())}",
+    )
+    load = parser.add_argument_group("load")
+    load.add_argument(
+        "--seconds", metavar="SECONDS", default=f"{LOAD_S:g}", help=f"of load, default {LOAD_S:g}"
+    )
+    load.add_argument(
+        "--stop-below",
+        metavar="DEGREES",
+        default="3",
+        help="end the load so many °C below the vendor's slowdown, default 3",
     )
     nccl = parser.add_argument_group("nccl and pull")
     nccl.add_argument("--engine", choices=engines, default=engines[0], help=f"default {engines[0]}")

@@ -20,7 +20,7 @@ from nodegauge_probes.collectors import topology
 from nodegauge_probes.nccl.plan import Machine
 from nodegauge_probes.nvml.library import Device, Nvml, Watch
 from nodegauge_probes.result_builder import ResultBuilder
-from nodegauge_probes.session import open_node, read_interconnect
+from nodegauge_probes.session import Gpus, open_node, read_interconnect
 
 PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"
 MPS_PROCESSES = "nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"
@@ -72,13 +72,18 @@ def read_node(result: ResultBuilder, *, watch: Watch, sysfs: Path, procfs: Path)
     """Read identity, pairs, links, fabric and PCIe into `result`; raises `NvmlUnusable`."""
     with open_node(result, watch=watch, sysfs=sysfs, procfs=procfs) as (nvml, gpus):
         read_interconnect(result, nvml, gpus, sysfs=sysfs)
-        read = [(device, builder.build()) for device, builder in gpus]
-        indices = {gpu.index for gpu in usable([gpu for _, gpu in read])}
-        return Node(
-            gpus=[gpu for _, gpu in read],
-            uses=[read_use(nvml, device) for device, gpu in read if gpu.index in indices],
-            confidential=read_confidential(nvml),
-        )
+        return describe(nvml, gpus)
+
+
+def describe(nvml: Nvml, gpus: Gpus) -> Node:
+    """The node as the builders of its GPUs have it, and the current use of its usable GPUs."""
+    read = [(device, builder.build()) for device, builder in gpus]
+    indices = {gpu.index for gpu in usable([gpu for _, gpu in read])}
+    return Node(
+        gpus=[gpu for _, gpu in read],
+        uses=[read_use(nvml, device) for device, gpu in read if gpu.index in indices],
+        confidential=read_confidential(nvml),
+    )
 
 
 def read_use(nvml: Nvml, device: Device) -> GpuUse:
@@ -118,12 +123,24 @@ def usable(gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def skip_reason(node: Node, *, expected: int, shared: str) -> Skipped | None:
-    """Why the node is not measured, if so."""
+    """Why the NCCL probe does not measure the node, if so."""
+    if skipped := not_whole(node, shared=shared):
+        return skipped
+    gpus = usable(node.gpus)
+    if len(gpus) < 2:
+        total = max(expected, len(node.gpus))
+        message = f"{len(gpus)} of {total} GPUs can be used; NCCL needs at least two"
+        return Skipped(reason=Skip.SINGLE_GPU, message=message)
+    return busy(gpus, node.uses)
+
+
+def not_whole(node: Node, *, shared: str) -> Skipped | None:
+    """Why the GPUs are not this node's whole and own GPUs, if so."""
     gpus = usable(node.gpus)
     if shared:
         return Skipped(reason=Skip.SHARED, message=f"the GPUs are shared: {shared}"[:240])
     if any(gpu.mig == 1 for gpu in gpus):
-        return Skipped(reason=Skip.MIG, message="MIG is on: NCCL would measure parts of GPUs")
+        return Skipped(reason=Skip.MIG, message="MIG is on: only parts of GPUs could be measured")
     for use in node.uses:
         if isinstance(use.virtualization, int) and use.virtualization in VGPU_MODES:
             message = f"according to NVML this is {VGPU_MODES[use.virtualization]}"
@@ -131,14 +148,11 @@ def skip_reason(node: Node, *, expected: int, shared: str) -> Skipped | None:
     if node.confidential == 1:
         message = "confidential computing is on: copies are encrypted"
         return Skipped(reason=Skip.CONFIDENTIAL, message=message)
-    if len(gpus) < 2:
-        total = max(expected, len(node.gpus))
-        message = f"{len(gpus)} of {total} GPUs can be used; NCCL needs at least two"
-        return Skipped(reason=Skip.SINGLE_GPU, message=message)
-    return _busy(gpus, node.uses)
+    return None
 
 
-def _busy(gpus: Sequence[Gpu], uses: Sequence[GpuUse]) -> Skipped | None:
+def busy(gpus: Sequence[Gpu], uses: Sequence[GpuUse]) -> Skipped | None:
+    """Who uses one of the usable GPUs, if anybody does."""
     for gpu, use in zip(gpus, uses, strict=True):
         if isinstance(use.processes, int) and use.processes > 0:
             plural = "es" if use.processes > 1 else ""

@@ -16,7 +16,7 @@ import msgspec
 
 from nodegauge_contract import Gpu, Int, Port, Result, Sensor, Unavailable, render_matrix
 from nodegauge_probes.nvml.results import ranges
-from nodegauge_probes.page import format, gpu_tables, nccl_tables, page
+from nodegauge_probes.page import format, gpu_tables, load_tables, nccl_tables, page
 from nodegauge_probes.page.format import NOTHING, Cells, columns, paragraph, shown
 
 
@@ -26,6 +26,8 @@ def render(result: Result, *, terminal: int | None = None) -> str:
     if result.nccl is not None:
         blocks += nccl_tables.blocks(result.nccl)
         blocks += [render_matrix(result, width=terminal)]
+    elif result.load is not None:
+        blocks += load_tables.blocks(result.load)
     else:
         blocks += [_matrix(result, terminal), *_tables(result), missing_values(result)]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -52,7 +54,7 @@ def _problem(result: Result) -> str:
     problem = result.problem
     if problem is None:
         return ""
-    head = "INCOMPLETE" if result.gpus or result.nccl is not None else "NOTHING COULD BE READ"
+    head = "INCOMPLETE" if result.gpus or result.nccl or result.load else "NOTHING COULD BE READ"
     call = f" in {problem.call}" if problem.call else ""
     return paragraph(f"{head}: {problem.kind}{call}. {problem.message}.")
 
