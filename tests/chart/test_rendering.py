@@ -187,6 +187,7 @@ def test_every_template_renders_something(helm: Helm, values: Object) -> None:
     sources = set(re.findall(r"# Source: nodegauge/templates/(\S+)", text))
     templates = {path.name for path in (CHART / "templates").glob("*.yaml")}
     switches = {
+        "bmc.yaml": values.get("bmc", {}).get("enabled", False),
         "crds.yaml": values.get("crds", {}).get("enabled"),
         "policy.yaml": values.get("policy", {}).get("create"),
         "policy-first.yaml": values.get("policy", {}).get("create"),

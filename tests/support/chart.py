@@ -106,9 +106,9 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
     return [o for o in objects if o["kind"] == kind]
 
 
-def only(objects: list[Object], kind: str) -> Object:
-    """The only object of a kind."""
-    (match,) = of_kind(objects, kind)
+def only(objects: list[Object], kind: str, *, of: str = "") -> Object:
+    """The only object of a kind: of a component, or else of all but the BMC reader."""
+    (match,) = [o for o in of_kind(objects, kind) if (component(o) == of if of else component(o) != "bmc")]
     return match
 
 
@@ -121,9 +121,9 @@ def pods(objects: list[Object]) -> dict[str, Object]:
     }
 
 
-def environment(objects: list[Object]) -> dict[str, str]:
-    """The operator's environment as a kubelet expands it: `$$` is a dollar sign."""
-    (container,) = only(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+def environment(objects: list[Object], *, of: str = "operator") -> dict[str, str]:
+    """A component's environment as a kubelet expands it: `$$` is a dollar sign."""
+    (container,) = only(objects, "Deployment", of=of)["spec"]["template"]["spec"]["containers"]
     assert not re.search(r"(^|[^$])([$][$])*[$][(]", "\n".join(e.get("value", "") for e in container["env"]))
     fields = {"metadata.namespace": NAMESPACE, "metadata.name": "a-pod"}
     return {

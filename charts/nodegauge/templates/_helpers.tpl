@@ -29,6 +29,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: operator
 {{- end }}
 
+{{/* Labels that select the BMC reader's pod. */}}
+{{- define "nodegauge.bmcSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "nodegauge.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: bmc
+{{- end }}
+
 {{/* Labels of every object. Call with (dict "root" $ "component" "operator"). */}}
 {{- define "nodegauge.labels" -}}
 {{- with .root -}}
