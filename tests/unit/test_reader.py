@@ -118,6 +118,7 @@ async def test_a_bad_bmc_delays_and_hides_nothing(
         problem = rig.status("gpu-2")["problem"]
         shown = rig.metrics.render().decode()
     assert problem
+    assert "--" not in problem, "options of the command are none of the inventory"
     assert f'nodegauge_bmc_bmcs{{state="{reason}"}} 1.0' in shown, problem
     assert rig.status("gpu-2").get("number") is None
     assert sum("gpu-2" in line for line in caplog.messages) == 1

@@ -106,7 +106,25 @@ def test_a_wrong_file_names_field_and_way_out_and_costs_its_node_alone(
     result = plan(tmp_path, gpu_1=content, gpu_2={"url": "https://good", **LOGIN})
     assert part in result.problems["gpu-1"]
     assert result.problems["gpu-1"].startswith("gpu-1")
+    assert "--" not in result.problems["gpu-1"]
     assert list(result.targets) == ["gpu-2"]
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("ipmi://10.0.0.7", "ipmi://10.0.0.7"),
+        ("ipmi://[fd00::7]:6623/", "ipmi://[fd00::7]:6623"),
+        ("auto://bmc", "auto://bmc"),
+        ("bmc-7", "https://bmc-7"),
+    ],
+)
+def test_the_scheme_names_the_protocol(url: str, address: str, tmp_path: Path) -> None:
+    """IPMI has no certificates; one CA for all in the defaults does not stand in its way."""
+    result = plan(tmp_path, _defaults={"ca": "ca.pem", **LOGIN}, gpu_1={"url": url}, ca__pem="bundle")
+    access = result.targets["gpu-1"].access
+    assert access.url == address
+    assert bool(access.ca) == (not address.startswith("ipmi"))
 
 
 def test_two_files_for_one_node_and_two_nodes_with_one_bmc_are_refused(tmp_path: Path) -> None:

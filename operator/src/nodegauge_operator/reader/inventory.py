@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import yaml
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_bmc.connection import Access, BmcError
 from nodegauge_bmc.protocols import checked
@@ -34,6 +35,14 @@ WAY_OUT = {
     "insecure": "write true or false",
 }
 """Each field, and what belongs into it."""
+OPTIONS = {
+    "--user and --password-file": "username and password",
+    "--fingerprint": "fingerprint",
+    "--insecure": "insecure: true",
+    "--ca": "ca",
+    "--deadline": "bmc.deadline in the chart's values",
+}
+"""Options of `nodegauge bmc` that errors about a BMC name, and what they are for the reader."""
 
 
 class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -170,9 +179,9 @@ class Inventory:
             timeout=timeout,
         )
         try:
-            return checked(access)
+            return _checked(access)
         except BmcError as error:
-            raise WrongEntry(f"{node}: {error}") from None
+            raise WrongEntry(f"{node}: url: {in_fields(str(error))}") from None
 
     def _certificates(self, node: str, name: str) -> str:
         if not name:
@@ -181,6 +190,25 @@ class Inventory:
         if "/" in name or path.suffix not in CERTIFICATES or not path.is_file():
             raise WrongEntry(f"{node}: ca: no such file; {WAY_OUT['ca']}")
         return str(path)
+
+
+def _checked(access: Access) -> Access:
+    """The access with a bare origin.  Raises `BmcError`.  IPMI has no certificates: what is said of them goes."""
+    scheme, separator, rest = access.url.partition("://")
+    if scheme not in ("ipmi", "auto") or not separator:
+        return checked(access)
+    origin = checked(replace(access, url=f"https://{rest}"))
+    url = scheme + origin.url.removeprefix("https")
+    if scheme == "auto":
+        return replace(origin, url=url)
+    return replace(origin, url=url, ca="", fingerprint="", insecure=False)
+
+
+def in_fields(problem: str) -> str:
+    """The message of a `BmcError` with the inventory's fields for the command's options."""
+    for option, field in OPTIONS.items():
+        problem = problem.replace(option, field)
+    return problem
 
 
 def _refuse_shared(targets: dict[str, Target], problems: dict[str, str]) -> None:

@@ -20,7 +20,7 @@ from nodegauge_contract.chassis import ChassisReading
 from nodegauge_operator.api.chassis import ChassisStatus
 from nodegauge_operator.api.report import one_more
 from nodegauge_operator.kube.errors import KubeError, Unavailable
-from nodegauge_operator.reader.inventory import Target
+from nodegauge_operator.reader.inventory import Target, in_fields
 from nodegauge_operator.reader.metrics import Metrics
 from nodegauge_operator.reader.objects import Objects
 from nodegauge_operator.reader.outcome import Reason, failure, reason_of, status_of
@@ -109,7 +109,7 @@ class Poller:
                 status = status_of(reading, address=target.address, now=now)
             except (BmcError, Unreadable, ValueError) as error:
                 reason = reason_of(str(error))
-                problem = str(error)
+                problem = in_fields(str(error))
             except Exception as error:  # one tree that nobody has seen must not end the task
                 log.exception("the reader fails on the BMC of %s", target.node, extra={"node": target.node})
                 reason, problem = Reason.DEFECT, f"the reader failed ({type(error).__name__}): see its log"
