@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 import yaml
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nodegauge_bmc.connection import Access, BmcError
 from nodegauge_bmc.protocols import checked
@@ -179,7 +178,7 @@ class Inventory:
             timeout=timeout,
         )
         try:
-            return _checked(access)
+            return checked(access)
         except BmcError as error:
             raise WrongEntry(f"{node}: url: {in_fields(str(error))}") from None
 
@@ -190,18 +189,6 @@ class Inventory:
         if "/" in name or path.suffix not in CERTIFICATES or not path.is_file():
             raise WrongEntry(f"{node}: ca: no such file; {WAY_OUT['ca']}")
         return str(path)
-
-
-def _checked(access: Access) -> Access:
-    """The access with a bare origin.  Raises `BmcError`.  IPMI has no certificates: what is said of them goes."""
-    scheme, separator, rest = access.url.partition("://")
-    if scheme not in ("ipmi", "auto") or not separator:
-        return checked(access)
-    origin = checked(replace(access, url=f"https://{rest}"))
-    url = scheme + origin.url.removeprefix("https")
-    if scheme == "auto":
-        return replace(origin, url=url)
-    return replace(origin, url=url, ca="", fingerprint="", insecure=False)
 
 
 def in_fields(problem: str) -> str:
