@@ -79,6 +79,15 @@ def test_a_gpu_that_was_not_loaded_leaves_the_node_unjudged() -> None:
     assert judge_load(loaded(gpu(0, mismatches=1), expected=8)).verdict is Verdict.FAIL
 
 
+def test_a_run_that_ended_early_clears_nothing() -> None:
+    """Its deadline came before all copies were made; what it found until then still fails."""
+    late = Problem(kind=ProblemKind.DEADLINE, message="no time left")
+    judgement = judge_load(replace(loaded(), problem=late))
+    assert (judgement.verdict, judgement.reason) == (Verdict.UNKNOWN, "LoadIncomplete")
+    assert "no time left" in judgement.findings[0].message
+    assert judge_load(replace(spoilt(mismatches=1), problem=late)).verdict is Verdict.FAIL
+
+
 @pytest.mark.parametrize("why", list(LoadSkip))
 def test_skipped_runs_say_why(why: LoadSkip) -> None:
     """A busy or divided node is as it should be; no CUDA, no GPU and a hot GPU are worth a word."""

@@ -79,7 +79,7 @@ class Metrics:
         self.running = gauge("nodegauge_running_probes", "Nodes with a pod of this probe.", ("probe",))
         self.waiting = gauge(
             "nodegauge_waiting_nodes",
-            "Nodes whose due run waits for a slot in the budget; nccl includes the image pull.",
+            "Nodes whose due run waits for a slot in the budget; nccl includes the pull and load runs.",
             ("probe",),
         )
         self.held_seconds = Histogram(

@@ -43,8 +43,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     20 s each they take 112 slots.  The rest is for nodes whose runs fail, and for catching up.  200 runs of
     10 s are 60 calls a second, within `api_rate`."""
     max_concurrent_nccl_probes: int = 50
-    """Nodes at a time that NCCL runs hold or wait for, of all policies together: 5,000 nodes of 90 s each are
-    measured in 2.5 h of the 24.  Chosen by this project: it bounds what a wrong policy can hold at once."""
+    """Nodes at a time that NCCL and load runs hold or wait for, of all policies together: 5,000 nodes of 90 s
+    each are measured in 2.5 h of the 24.  Chosen by this project: it bounds what a wrong policy can hold at
+    once."""
     workers: int = 8
     """Nodes reconciled at a time; 4 already reach the API server's patch rate."""
     sweep_interval: float = 5.0

@@ -37,6 +37,16 @@ def incomplete(case: LoadCase) -> Iterator[Observation]:
                 {"ended": clip(one.load.ended)},
                 weight=1.0,
             )
+    problem = case.result.problem
+    if problem is not None:
+        why = clip(problem.message or problem.kind)
+        yield Observation(
+            severity=Severity.WARN,
+            location="node",
+            short="node",
+            message=f"The run ended before everything was measured: {why.rstrip('.')}.",
+            evidence={"problem": clip(problem.kind)},
+        )
     missing = case.expected - len(case.gpus)
     if missing > 0:
         yield Observation(
@@ -74,7 +84,7 @@ RULES = (
         meaning=(
             "A GPU was missing, or CUDA failed on it or hung. The run says nothing of the node as a whole."
         ),
-        when={Severity.WARN: "a GPU of the node was not loaded, failed or hung"},
+        when={Severity.WARN: "a GPU of the node was not loaded, failed or hung; or the run ended early"},
         next_step="read the message of the GPU; the health probe says whether the GPU still answers.",
         way_out=(POD_LOG, "On the node: `dmesg | grep -iE 'NVRM|Xid'` shows what the driver logged."),
         probe=Probe.LOAD,
