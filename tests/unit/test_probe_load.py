@@ -298,3 +298,7 @@ def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:
     assert started(measured, make_pod(NODE, probe=LOAD)) == ""
     context = make_context(node=NODE, report=measured, policy=ASKED, defaults=INSTALLED, now=NOW + 60)
     assert waiting_since(context) == {"nccl": 0.0}
+    loaded_now = report.after(read(loaded()), node=NODE, policy=ASKED, probe=LOAD, nccl_image="nccl:1")
+    asked = replace(loaded_now, requested_at=REQUEST)
+    context = make_context(node=NODE, report=asked, policy=ASKED, defaults=INSTALLED, now=NOW + 60)
+    assert waiting_since(context) == {"nccl": 0.0, "health": 0.0}
