@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 import support.results as made
 from nodegauge_contract import Result
-from nodegauge_judge import Answer, Finding, Judgement, Load, Psu, Severity, Verdict, judge_health
+from nodegauge_judge import Answer, Finding, Judgement, Load, Probe, Psu, Severity, Verdict, judge_health
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.probes import health
 
@@ -38,7 +38,8 @@ def _judge(result: Result, **how: Any) -> Judgement:
         return judgement
     codes, load, psu = text.removeprefix(MARK).split(";")
     stated = {code: SHORT[letter] for code, _, letter in (word.partition("=") for word in codes.split())}
-    answers = dict.fromkeys(gates.GATES, GOOD) | stated
+    of_health = [code for code in gates.GATES if gates.PROBES[code] is Probe.HEALTH]
+    answers = dict.fromkeys(of_health, GOOD) | stated
     findings = [
         Finding(
             code=code, severity=Severity.FAIL, subject="GPU 0", message=f"{gates.TITLES[code]}: it was told."

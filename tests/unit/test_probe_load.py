@@ -11,12 +11,14 @@ import support.results as made
 from nodegauge_contract import LoadEnd, Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.report import NEVER, GateState, Outcome
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core.planner import next_step, waiting_since
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_probes.settings import parse
 from support.load_results import everywhere, loaded, reason, spoilt
 from support.nccl_nodes import FAST, INSTALLED, PREEMPTED, NcclNode, nccl_node
 from support.objects import (
@@ -166,6 +168,19 @@ def test_the_policy_says_how_hard_and_how_long() -> None:
         "--stop-below=8",
     ]
     assert made_pod["spec"]["activeDeadlineSeconds"] == 1200
+
+
+def test_arguments_are_what_the_probe_takes() -> None:
+    """The probe's own parser reads every one of them, by default and at the longest load."""
+    for settings in ({}, {"duration": "5m"}):
+        policy = make_policy().of({"probes": {"load": {"enabled": True} | settings}})
+        (container,) = pod(policy=policy)["spec"]["containers"]
+        env = {entry["name"]: entry["value"] for entry in container["env"]}
+        arguments = [container["command"][3], *container["args"]]
+        parsed = parse(arguments, env, probes=[LOAD], engines=["nccl4py"])
+        assert parsed.seconds == seconds(policy.spec.probes.load.duration)
+        assert parsed.stop_below == policy.spec.probes.load.stop_below
+        assert parsed.deadline > 1.5 * parsed.seconds
 
 
 @pytest.mark.parametrize(
