@@ -128,3 +128,23 @@ def test_every_bad_value_of_the_benchmark_is_named() -> None:
     lines = str(error.value).splitlines()
     named = [line.partition(":")[0] for line in lines]
     assert sorted(named) == ["--budget", "--limits", "NODEGAUGE_GPUS", "NODEGAUGE_NCCL_CHILD"]
+
+
+def parse_load(*arguments: str) -> settings.Settings:
+    return settings.parse(["load", *arguments], {}, probes=["load"], engines=["nccl4py"])
+
+
+def test_a_longer_load_has_a_later_deadline() -> None:
+    """30 s of load, and two minutes for everything around it; unless a deadline is given."""
+    assert (parse_load().seconds, parse_load().deadline, parse_load().stop_below) == (30, 150, 3)
+    assert parse_load("--seconds", "300").deadline == 420
+    assert parse_load("--seconds", "300", "--deadline", "60").deadline == 60
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--seconds", "0"), ("--seconds", "1e5"), ("--hz", "1.5"), ("--stop-below", "-1")]
+)
+def test_loads_that_nobody_wants_are_refused(option: str, value: str) -> None:
+    """None at all, hours of it, too few samples, and a stop above the vendor's slowdown."""
+    with pytest.raises(BadSettings, match=option):
+        parse_load(option, value)

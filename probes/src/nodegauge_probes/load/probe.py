@@ -45,7 +45,7 @@ MARGIN_S, MARGIN_SHARE = 8.0, 1 / 4
 SENSORS_EVERY_S = 1.0
 MAX_MESSAGE = 120
 CONDITION = (telemetry.temperature, telemetry.power, telemetry.clocks, sampling.supported_reasons)
-KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME")
+KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 KEPT_PREFIXES = ("NVIDIA_", "NODEGAUGE_")
 """Of the environment, for the process that drives the GPUs: CUDA_* of the node or the image could change what
 it sees."""
@@ -82,11 +82,12 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def child_environment(self) -> dict[str, str]:
-        return {
+        kept = {
             name: value
             for name, value in self.environment.items()
             if name in KEPT or name.startswith(KEPT_PREFIXES)
         }
+        return kept | {"CUDA_CACHE_DISABLE": "1"}  # compiled kernels stay in memory, not in ~/.nv
 
 
 def measure(result: ResultBuilder, *, watch: Watch, settings: Settings) -> None:

@@ -10,9 +10,9 @@ from msgspec import Struct
 from nodegauge_contract import NOT_READ, Int, LoadReason, Num, Unavailable
 from nodegauge_probes.collectors.sampling import Sample, reasons_seen
 
-STEADY_SHARE = 1 / 3
-"""Of the time under load, the last part.  Chosen by this project: at 30 s a card's clocks and power have
-settled by then, its temperature has not, which the slope says."""
+STEADY_THIRDS = 2, 3
+"""From two thirds of the time under load on.  Chosen by this project: at 30 s clocks and power of a card are
+steady by then; its temperature may still rise, which the slope shows."""
 REACHED = 0.9
 """Of the power limit; a big card gets there within 20 s."""
 LEAST_SAMPLES, LEAST_MS = 4, 1_000
@@ -33,8 +33,8 @@ Pick = Callable[[Reading], Int]
 
 def steady(readings: Sequence[Reading]) -> list[Reading]:
     """Those of the last third of the time under load."""
-    last = readings[-1].ms if readings else 0
-    return [each for each in readings if each.ms >= last * (1 - STEADY_SHARE)]
+    last, (part, whole) = readings[-1].ms if readings else 0, STEADY_THIRDS
+    return [each for each in readings if each.ms * whole >= last * part]
 
 
 def numbers(readings: Sequence[Reading], pick: Pick) -> list[int]:
