@@ -80,9 +80,10 @@ class LoadGpu(Struct, frozen=True, kw_only=True):
     intervals, `tflops_first` of the first one.  Bandwidths in GB/s (1e9): `memory_gbps` copies within the
     GPU's memory, read plus written; `h2d_gbps`, `d2h_gbps` pinned copies while the other GPUs are idle;
     `h2d_all_gbps`, `d2h_all_gbps` while all GPUs copy.
-    `checksum`: of all results of one launch; `expected`: what the CPU computed for it; `checks`: launches
-    whose results were compared, `mismatches`: threads among them with another result, or another checksum;
-    `memory_mismatches`: words that the GPU read back differently than it wrote them.
+    `checksum`: of what most of its warps compute in one launch before the load, which is the same launch on
+    every GPU; `expected`: of what the CPU computes for it; `checks`: launches under load whose results were
+    compared, `mismatches`: threads in them with another result than most warps had before the load;
+    `memory_mismatches`: vectors of 16 bytes that the GPU read back differently than it wrote them.
     """
 
     index: Annotated[int, Meta(ge=0, le=2**31 - 1)]

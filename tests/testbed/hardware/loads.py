@@ -22,13 +22,12 @@ POLL_S = 0.05
 
 @contextmanager
 def following(hardware: Hardware) -> Iterator[None]:
-    """While this lasts, the machine's load is what is announced; then nothing runs."""
-    stop = threading.Event()
+    """While this lasts, the machine's load is what is announced; then nothing of it runs any more."""
+    stop, last = threading.Event(), dict[int, int]()
 
     def follow() -> None:
-        last: dict[int, int] = {}
         while not stop.wait(POLL_S):
-            last = follow_once(hardware, last)
+            last.update(follow_once(hardware, last))
 
     thread = threading.Thread(target=follow, name="loads")
     thread.start()
@@ -37,6 +36,8 @@ def following(hardware: Hardware) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+        if running := [gpu for gpu, percent in last.items() if percent]:
+            hardware.load_each(dict.fromkeys(running, 0))
 
 
 def follow_once(hardware: Hardware, last: dict[int, int]) -> dict[int, int]:
