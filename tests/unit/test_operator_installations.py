@@ -175,6 +175,21 @@ def test_a_node_of_another_installation_is_left_alone() -> None:
     assert operator.status["installation"] == "nodegauge/nodegauge", "a report without one is taken over"
 
 
+@pytest.mark.parametrize(
+    "forged", ["x", "x/", "/y", "a/b/c", "a b/c", "../y", "Ns/y", "é/y", "x/y;reboot", "x/$(id)", "x/y\n"]
+)
+def test_what_names_no_installation_makes_a_node_nobodys(forged: str, dirty: DirtyCluster) -> None:
+    """Somebody wrote it: the operator goes on, no policy quotes it in a command, and uninstalling cleans."""
+    operator = one_node()
+    operator.run()
+    owned(operator, forged)
+    assert "POST pods" in written(operator)
+    assert operator.status["installation"] == "nodegauge/nodegauge"
+    dirty.cluster.patch(REPORTS, "node-1", {"status": {"installation": forged}}, sub="status")
+    dirty.clean(release="ours", deployment="nodegauge")
+    assert dirty.left()[:2] == ({}, [])
+
+
 def test_a_node_of_another_installation_keeps_everything_when_no_policy_selects_it() -> None:
     """Also after the grace."""
     operator = one_node(gpu="yes")

@@ -112,7 +112,7 @@ class CleanUp:
         owners: dict[str, str] = {}
         with suppress(NotFound):  # no CRD, so no report
             reported = await self._retry.list(lambda: reports.each(self._client))
-            owners = {report.name: report.status.installation for report in reported}
+            owners = {report.name: report.installation for report in reported}
         ours = {self._installation} if holder not in ("", self._installation) else {"", self._installation}
         names_seen = {node.name for node in every} | owners.keys()
         self._others = frozenset(name for name in names_seen if owners.get(name, "") not in ours)

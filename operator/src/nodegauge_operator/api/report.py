@@ -6,6 +6,7 @@ patch with resourceVersion (promise 3, docs/promises.md); everything on the node
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -24,6 +25,8 @@ LAST_SECOND = 253_402_300_799.0
 """The end of the year 9999, epoch seconds."""
 SKEW_SECONDS = 300.0
 """Two operators' clocks may differ by this much; a time further in the future means a clock stepped back."""
+_INSTALLATION = re.compile(r"[a-z0-9][-a-z0-9]*/[A-Za-z0-9][-A-Za-z0-9_.]*")
+"""A namespace, and a value of the label app.kubernetes.io/instance."""
 MAX_NUMBER = 1_000_000_000
 """After this run the numbers of a probe's runs begin anew; somebody may have edited one."""
 
@@ -294,6 +297,12 @@ class Report(Struct, frozen=True, kw_only=True):
     unreadable: dict[str, Any] | None = None
     """The raw status if not all of it could be read: the next write replaces what could not."""
     left_out: tuple[str, ...] = ()
+
+    @property
+    def installation(self) -> str:
+        """Whose it is, `namespace/release`; empty if it names nobody, also by a text that names none."""
+        name = self.status.installation
+        return name if _INSTALLATION.fullmatch(name) else ""
 
 
 def parse_report(body: Mapping[str, Any]) -> Report:

@@ -226,7 +226,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
     return NodeCounts(
         policy=policy,
-        installation=status.installation,
+        installation=report.installation,
         verdict=status.raw_verdict.value,
         klass=status.interconnect.klass or NONE,
         agreement=status.bandwidth.agreement,

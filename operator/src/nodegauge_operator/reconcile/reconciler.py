@@ -189,7 +189,7 @@ class Reconciler:
     def _is_foreign(self, name: str) -> bool:
         """Whether the node's report says that another installation writes there."""
         report = self._cache.reports.get(name)
-        return report is not None and report.status.installation not in ("", self._defaults.installation)
+        return report is not None and report.installation not in ("", self._defaults.installation)
 
     def _cordoned_since(self, name: str, node: NodeView | None) -> float:
         """Since when the node is cordoned: by its taint, or since this process saw it; 0.0 if it is not."""
