@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
-from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
+from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, NotFound, Refused, Unavailable
 from support.api_server import NAMESPACE, NODES, PODS, POLICIES, REPORTS
 from support.cleaning import CLEAN, DEPLOYMENTS, FOREIGN, MARKS, TAINTS, DirtyCluster, failing
 from support.virtual_time import run
@@ -25,13 +25,38 @@ def dirty() -> DirtyCluster:
     return DirtyCluster()
 
 
-def test_the_pod_of_a_failed_helm_test_is_removed(dirty: DirtyCluster) -> None:
-    """Helm leaves it behind."""
+def add_test_pods(dirty: DirtyCluster) -> None:
+    """That of a failed `helm test`, and one that is none."""
     part = {"app.kubernetes.io/part-of": "nodegauge"}
     for name, component in (("a-test", "test"), ("another", "cleanup")):
         metadata = {"name": name, "labels": part | {"app.kubernetes.io/component": component}}
         dirty.cluster.create(PODS, {"metadata": metadata | {"namespace": NAMESPACE}, "spec": {}})
         dirty.cluster.pod_status(name, {"phase": "Failed"}, node="node-0")
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_after_a_conflict_only_the_uid_says_whether_the_pod_is_gone(
+    dirty: DirtyCluster, replaced: bool
+) -> None:
+    """A conflict on the very pod is tried again; another pod of its name is left alone."""
+    add_test_pods(dirty)
+    conflict = failing(1, f"DELETE {PODS}/a-test", lambda: Conflict("modified", status=409))
+
+    def refuse(verb: str, path: str) -> KubeError | None:
+        if error := conflict(verb, path):
+            if replaced:
+                dirty.cluster.objects[PODS]["a-test"]["metadata"]["uid"] = "another"
+            return error
+        return None
+
+    dirty.refuse = refuse
+    dirty.clean()
+    assert ("a-test" in dirty.cluster.objects[PODS]) is replaced
+
+
+def test_the_pod_of_a_failed_helm_test_is_removed(dirty: DirtyCluster) -> None:
+    """Helm leaves it behind."""
+    add_test_pods(dirty)
     dirty.clean(dry_run=True)
     assert sorted(dirty.cluster.objects[PODS]) == ["a-test", "another"]
     dirty.clean()

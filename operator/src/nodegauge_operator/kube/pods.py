@@ -54,25 +54,34 @@ def _identity(pod: PodView) -> tuple[object, ...]:
 
 async def delete(client: Client, pod: PodView, *, namespace: str, grace: int | None) -> PodView | None:
     """Delete exactly this pod (UID precondition); the pod while it terminates, None once it is gone."""
-    options: dict[str, Any] = {"preconditions": {"uid": pod.uid}, "propagationPolicy": "Background"}
-    if grace is not None:
-        options["gracePeriodSeconds"] = grace
-    try:
-        answer = await client.call("DELETE", _path(namespace, pod.name), body=options)
-    except NotFound:
-        return None
-    except Conflict as error:
-        if await _is_there(client, pod, namespace=namespace):
-            raise Unavailable(str(error), status=error.status, reason=error.reason) from None
-        return None  # another pod has its name
+    answer = await delete_exactly(client, _path(namespace, pod.name), uid=pod.uid, grace=grace)
     grace_left = (answer.get("metadata") or {}).get("deletionGracePeriodSeconds")
     return pod_view(answer) if answer.get("kind") == "Pod" and grace_left else None
 
 
-async def _is_there(client: Client, pod: PodView, *, namespace: str) -> bool:
-    """Whether this very pod still exists: only its UID answers that, not that a delete met a conflict."""
+async def delete_exactly(client: Client, path: str, *, uid: str, grace: int | None) -> dict[str, Any]:
+    """Delete the pod of this UID; the API server's answer, empty if the pod is gone already.
+
+    Raises `Unavailable` after a conflict on this very pod.
+    """
+    options: dict[str, Any] = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    if grace is not None:
+        options["gracePeriodSeconds"] = grace
     try:
-        body = await client.call("GET", _path(namespace, pod.name))
+        return await client.call("DELETE", path, body=options)
     except NotFound:
-        return False
-    return bool(body["metadata"].get("uid") == pod.uid)
+        return {}
+    except Conflict as error:
+        if await _is_there(client, path, uid=uid):
+            raise Unavailable(str(error), status=error.status, reason=error.reason) from None
+        return {}  # another pod has its name
+
+
+async def _is_there(client: Client, path: str, *, uid: str) -> bool:
+    """Whether this very pod still exists: only its UID answers that, not that a delete met a conflict.
+
+    It is listed: the clean-up may not get pods.
+    """
+    collection, _, name = path.rpartition("/")
+    page = await client.call("GET", collection, query={"fieldSelector": f"metadata.name={name}", "limit": 1})
+    return any(item["metadata"].get("uid") == uid for item in page.get("items") or ())

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from nodegauge_operator import names
 from nodegauge_operator.kube.client import MERGE, Client, manager
-from nodegauge_operator.kube.errors import Conflict, KubeError, NotFound
+from nodegauge_operator.kube.errors import KubeError, NotFound
+from nodegauge_operator.kube.pods import delete_exactly
 
 OPERATOR = "app.kubernetes.io/part-of=nodegauge,app.kubernetes.io/component=operator"
 """Label selector of the operator's Deployments and pods, in any namespace."""
@@ -89,11 +90,7 @@ async def remove(client: Client, pod: OperatorPod) -> None:
     survives behind an unresponsive kubelet can no longer write.
     """
     path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-    body = {"preconditions": {"uid": pod.uid}, "gracePeriodSeconds": 0}
-    try:
-        await client.call("DELETE", path, body=body)
-    except (NotFound, Conflict):
-        return
+    await delete_exactly(client, path, uid=pod.uid, grace=0)
 
 
 def _pod(body: Mapping[str, Any]) -> OperatorPod:
