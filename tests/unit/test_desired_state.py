@@ -142,6 +142,16 @@ def test_a_probe_that_is_switched_off_is_not_waited_for() -> None:
     assert desired(titan(), node=NODE, policy=policy, now=NOW + STALE + 1).labels == {}
 
 
+def test_a_probe_that_is_switched_off_takes_a_reading_along_that_only_waited() -> None:
+    """It waited for a day, for a slot or for room, and is believed; nobody waits for the next one any more."""
+    policy, later = make_policy().of({"probes": {"health": {"enabled": False}}}), NOW + 86_400
+    assert desired(titan(), node=NODE, now=later).labels == TOPOLOGY | HEALTH
+    assert desired(titan(), node=NODE, policy=policy, now=later).labels == {}
+    refused = read(made.with_pair(made.titan(), 0, 1, read=5))
+    faulty = make_report().after(refused, node=NODE).after(refused, node=NODE, at=NOW + INTERVAL)
+    assert [t.value for t in desired(faulty, node=NODE, policy=policy, now=later).taints] == ["p2p"]
+
+
 def test_an_operator_that_was_away_for_long_does_not_strip_the_fleet_that_it_finds() -> None:
     """After a start, or when a paused policy is resumed, there is one interval's time to read anew."""
     start = NOW + 365 * 86_400
