@@ -143,7 +143,7 @@ def test_a_probe_that_is_switched_off_is_not_waited_for() -> None:
 
 
 def test_a_probe_that_is_switched_off_takes_a_reading_along_that_only_waited() -> None:
-    """It waited for a day, for a slot or for room, and is believed; nobody waits for the next one any more."""
+    """It waited for a day, for a slot or for room, and was believed: nobody waits any more."""
     policy, later = make_policy().of({"probes": {"health": {"enabled": False}}}), NOW + 86_400
     assert desired(titan(), node=NODE, now=later).labels == TOPOLOGY | HEALTH
     assert desired(titan(), node=NODE, policy=policy, now=later).labels == {}
