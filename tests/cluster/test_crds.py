@@ -59,6 +59,12 @@ async def test_defaults_are_those_of_the_operator(api: Api) -> None:
 
 EXPECTATION = {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": 1 << 30, "busbw": 400}
 
+
+def socket(**fields: Any) -> list[Any]:
+    """What feeds one GPU: a slot and one socket."""
+    return [{"gpu": "0", "sockets": [fields]}]
+
+
 MALFORMED: list[tuple[Any, ...]] = [
     ("mode", "Observe", "Required", "spec.nodeSelector"),
     ("", {"nodeSelector": {}, "interval": "5m"}, "unknown field", "spec.interval"),
@@ -158,6 +164,22 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("expectations", [EXPECTATION | {"collective": "broadcast"}], "all_gather", "[0].collective"),
     ("expectations", [EXPECTATION | {"kind": "hearsay"}], "accept-floor", "expectations[0].kind"),
     ("expectations", [EXPECTATION] * 65, "must have at most 64"),
+    ("powerInventory.gpus", [{"sockets": []}], "Required value", "gpus[0].gpu"),
+    ("powerInventory.gpus", [{"gpu": 0}], "must be of type string", "gpus[0].gpu"),
+    ("powerInventory.gpus", [{"gpu": "0000:01:00"}], "write one such as", "gpus[0].gpu"),
+    (
+        "powerInventory.gpus",
+        [{"gpu": "0", "slotWatts": 300}],
+        "less than or equal to 75",
+        "gpus[0].slotWatts",
+    ),
+    ("powerInventory.gpus", socket(connector="7-pin"), "12VHPWR", "sockets[0].connector"),
+    ("powerInventory.gpus", socket(connector="12VHPWR"), "set it to", "sockets[0].watts"),
+    ("powerInventory.gpus", socket(connector="12-pin", watts=500), "set it to", "sockets[0].watts"),
+    ("powerInventory.gpus", socket(connector="8-pin", watts=150), "remove it", "sockets[0].watts"),
+    ("powerInventory.gpus", socket(connector="6-pin", cables=["a", "b"]), "remove", "sockets[0].cables"),
+    ("powerInventory.supplyWatts", 1000, "set both", "otherWatts"),
+    ("powerInventory", {"otherWatts": 300}, "set both", "otherWatts"),
 ]
 """Path below spec, wrong value, part of the message, and the field that it names if not the path."""
 
@@ -201,6 +223,17 @@ GOOD: dict[str, dict[str, Any]] = {
     "short-nccl": {"probes": {"nccl": {"interval": "20s", "deadline": "15s", "recheck": "1s"}}},
     "expectations": {
         "expectations": [EXPECTATION, EXPECTATION | {"nvls": None, "link": "", "floor": 0}] * 32
+    },
+    "cables": {
+        "powerInventory": {
+            "gpus": [
+                {"gpu": "00000000:3B:00.0", "sockets": [{"connector": "8-pin", "cables": ["a"]}] * 8},
+                {"gpu": "*", "sockets": [{"connector": "12VHPWR", "watts": 600, "cables": ["a"] * 8}] * 8},
+            ]
+            * 32,
+            "supplyWatts": 1600,
+            "otherWatts": 1,
+        }
     },
     "variables": {"probes": {"nccl": {"environment": {f"NCCL_{n}": "x" * 1024 for n in range(32)}}}},
 }

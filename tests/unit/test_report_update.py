@@ -119,6 +119,9 @@ def test_thresholds_of_the_policy_and_capacity_of_the_node_are_used() -> None:
     lenient = make_policy().of({"thresholds": {"powerCapRatio": 0.8}})
     assert make_report().after(read(capped), node=NODE).status.verdict is Verdict.WARN
     assert make_report().after(read(capped), node=NODE, policy=lenient).status.verdict is Verdict.PASS
+    bare = make_policy().of({"powerInventory": {"gpus": [{"gpu": "*"}]}})
+    codes = [one.code for one in health(make_report().after(read(capped), node=NODE, policy=bare)).findings]
+    assert "cable-watts" in codes
     eight = replace(NODE, gpu_capacity="8")
     assert make_report().after(read(made.titan()), node=eight).status.verdict is Verdict.UNKNOWN
     for expected, verdict in ((2, Verdict.PASS), (3, Verdict.FAIL), (0, Verdict.UNKNOWN)):

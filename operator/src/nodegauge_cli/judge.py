@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import click
 import msgspec
+import yaml
+from msgspec.structs import replace
 
 from nodegauge_cli.inputs import BadInput, name_of, one_of_kind, report_or_result
 from nodegauge_cli.judge_load_text import show_load
@@ -26,6 +28,7 @@ from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import NcclJudgement
+from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import ExpectedGpus
 from nodegauge_operator.api.report import Report
@@ -51,6 +54,12 @@ EXIT_UNKNOWN = 3
     help="Use the thresholds and expectations of this GPUValidationPolicy (YAML).",
 )
 @click.option(
+    "--power-inventory",
+    "cables",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Compare power limits with the cables and the supply in this file (YAML); not the policy's.",
+)
+@click.option(
     "--before",
     "earlier",
     type=click.File("rb"),
@@ -70,6 +79,7 @@ def judge(
     file: BinaryIO,
     form: str,
     policy: Path | None,
+    cables: Path | None,
     earlier: BinaryIO | None,
     collective: str | None,
     ranks: int | None,
@@ -90,8 +100,10 @@ def judge(
       kubectl get nodereport NODE -o yaml | nodegauge judge -
       (nvidia-smi topo -m; nvidia-smi -q) | nodegauge judge -
     """
-    criteria = _Criteria.of(policy)
+    criteria = _Criteria.of(policy, cables)
     document = report_or_result(file, collective=Collective(collective) if collective else None, ranks=ranks)
+    if cables is not None and (isinstance(document, Report) or document.probe not in ("health", PASTED)):
+        raise click.UsageError("--power-inventory is for results of the health probe and for pasted output")
     judgement: AnyJudgement
     if isinstance(document, Report):
         if earlier is not None:
@@ -130,10 +142,13 @@ class _Criteria(NamedTuple):
     node: NodeFacts
 
     @classmethod
-    def of(cls, policy: Path | None) -> _Criteria:
-        """Those of a policy, or the defaults."""
+    def of(cls, policy: Path | None, cables: Path | None) -> _Criteria:
+        """Those of a policy, or the defaults; `cables` is a file with a power inventory."""
         spec = _spec(policy) if policy is not None else {}
-        return cls(_thresholds(policy, spec), _expectations(policy, spec), _node(policy, spec))
+        node = _node(policy, spec)
+        if cables is not None:
+            node = replace(node, power=_power(cables, _yaml(cables), prefix=""))
+        return cls(_thresholds(policy, spec), _expectations(policy, spec), node)
 
 
 def _health(result: Result, *, earlier: BinaryIO | None, criteria: _Criteria) -> Judgement:
@@ -174,13 +189,24 @@ def _json(judgement: AnyJudgement) -> str:
     return msgspec.json.format(msgspec.json.encode(judgement), indent=2).decode() + "\n"
 
 
-def _spec(path: Path) -> dict[str, Any]:
-    """`spec` of the one policy in a file."""
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: not readable as YAML: {' '.join(str(error).split())[:200]}") from None
-    spec = one_of_kind(path, text, names.POLICY_KIND).get("spec") or {}
+
+
+def _yaml(path: Path) -> Any:
+    """The one document of a YAML file."""
+    try:
+        return yaml.safe_load(_text(path))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadInput(f"{path}: not readable as YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def _spec(path: Path) -> dict[str, Any]:
+    """`spec` of the one policy in a file."""
+    spec = one_of_kind(path, _text(path), names.POLICY_KIND).get("spec") or {}
     if not isinstance(spec, dict):
         raise BadInput(f"{path}: spec must be a mapping")
     return spec
@@ -199,9 +225,18 @@ def _thresholds(path: Path | None, spec: dict[str, Any]) -> Thresholds:
 def _node(path: Path | None, spec: dict[str, Any]) -> NodeFacts:
     """What the policy says about the node."""
     try:
-        return NodeFacts(expected_gpus=msgspec.convert(spec.get("expectedGpus") or 0, ExpectedGpus) or None)
+        expected = msgspec.convert(spec.get("expectedGpus") or 0, ExpectedGpus) or None
     except msgspec.ValidationError as error:
         raise BadInput(f"{path}: spec.expectedGpus: {error}") from None
+    power = _power(path, spec.get("powerInventory") or {}, prefix="spec.powerInventory: ")
+    return NodeFacts(expected_gpus=expected, power=power)
+
+
+def _power(path: Path | None, document: Any, *, prefix: str) -> PowerInventory:
+    try:
+        return PowerInventory.of_file(document)
+    except ValueError as error:
+        raise BadInput(f"{path}: {prefix}{error}") from None
 
 
 def _expectations(path: Path | None, spec: dict[str, Any]) -> Expectations:

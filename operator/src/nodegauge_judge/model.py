@@ -12,6 +12,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from nodegauge_judge.history.model import History
+from nodegauge_judge.power_inventory import PowerInventory
 
 Scalar = str | int | float | bool
 
@@ -206,17 +207,23 @@ class Sharing(StrEnum):
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """What the cluster knows about the node: `gpu_capacity` is that of `nvidia.com/gpu`, `expected_gpus` the
-    policy's `expectedGpus`; None without one."""
+    policy's `expectedGpus`, `power` its `powerInventory`; None without one."""
 
     gpu_capacity: int | None = None
     sharing: Sharing = Sharing.SHARED
     expected_gpus: int | None = None
+    power: PowerInventory | None = None
 
     @classmethod
     def of(
-        cls, *, labels: Mapping[str, str], capacity: Mapping[str, str], expected_gpus: int | None = None
+        cls,
+        *,
+        labels: Mapping[str, str],
+        capacity: Mapping[str, str],
+        expected_gpus: int | None = None,
+        power: PowerInventory | None = None,
     ) -> NodeFacts:
-        """Facts out of a Node's labels and `status.capacity`, and the policy's intended number of GPUs.
+        """Facts out of a Node's labels and `status.capacity`, and what the policy says about its GPUs.
 
         Label names are those of NVIDIA's GPU feature discovery (k8s-device-plugin): `sharing-strategy` (none,
         time-slicing, mps), `replicas` and `mig.strategy`, which gives resources other names or other sizes.
@@ -231,6 +238,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
             gpu_capacity=int(count) if count.isdecimal() else None,
             sharing=Sharing.SHARED if shared else Sharing.EXCLUSIVE,
             expected_gpus=expected_gpus,
+            power=power,
         )
 
 

@@ -22,7 +22,7 @@ NAMES_LIMIT = 16
 
 NEXT = " Next: "
 """Between what a message measured and what to do."""
-PLACEHOLDERS = ("INDEX", "OTHER", "ADDRESS", "SLOT", "DEVICE", "PORT", "DEFAULT_WATTS", "NODE")
+PLACEHOLDERS = ("INDEX", "OTHER", "ADDRESS", "SLOT", "DEVICE", "PORT", "DEFAULT_WATTS", "CABLE_WATTS", "NODE")
 """Words of a command that stand for a value: the GPU's index and that of the second one of a pair, its PCI
 address and its slot (the address without the function, as the driver logs it), an RDMA device, its port."""
 _PLACEHOLDER = re.compile(rf"\b(?:{'|'.join(PLACEHOLDERS)})\b")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nodegauge_judge.case import HealthRule
 from nodegauge_judge.rules import (
+    cables,
     clocks,
     driver_errors,
     gpus,
@@ -34,6 +35,7 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *thermal.RULES,
     *clocks.RULES,
     *power.RULES,
+    *cables.RULES,
     *driver_errors.RULES,
     *memory.RULES,
     *memory_life.RULES,

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Cause, Thresholds
 from nodegauge_judge.nccl.expectations import Expectation
+from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_operator.api.probe_settings import DURATION, Duration, Probes
 from nodegauge_operator.api.selector import Selector, key_problem
 
@@ -177,6 +178,7 @@ class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
     expected_gpus: ExpectedGpus = 0
     thresholds: Thresholds = field(default_factory=Thresholds)
     expectations: Annotated[list[Expectation], Meta(max_length=64)] = []
+    power_inventory: PowerInventory = PowerInventory()
     labels: Labels = Labels()
     taints: Taints = Taints()
     hysteresis: Hysteresis = Hysteresis()

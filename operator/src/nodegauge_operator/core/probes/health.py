@@ -121,6 +121,7 @@ class HealthKind(ProbeKind):
                 labels=node.labels,
                 capacity={names.GPU_RESOURCE: node.gpu_capacity},
                 expected_gpus=context.policy.spec.expected_gpus or None,
+                power=context.policy.spec.power_inventory,
             ),
             interval=context.policy.interval_of(self.name),
             peers=context.clock_peers,
