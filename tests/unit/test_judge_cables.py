@@ -39,10 +39,10 @@ def judge(result: Result, **inventory: Any) -> Judgement:
     return judge_health(result, node=NodeFacts(power=PowerInventory.of_file(inventory)))
 
 
-def found(judgement: Judgement) -> list[str]:
+def codes(judgement: Judgement) -> list[str]:
     """Codes with severities of the rules about cables."""
-    codes = ("cable-watts", "cable-shared", "supply-watts", "power-inventory")
-    return [f"{one.code}/{one.severity}" for one in judgement.findings if one.code in codes]
+    ours = ("cable-watts", "cable-shared", "supply-watts", "power-inventory")
+    return [f"{one.code}/{one.severity}" for one in judgement.findings if one.code in ours]
 
 
 def plug(connector: str, *cables: str, watts: int = 0) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_slot_and_cables_carry_so_much(sockets: list[Any], carried: int) -> None
     adapter's plugs are 8-pin.  At what they carry nothing is wrong; one watt above warns."""
     entry = {"gpu": "0", "sockets": sockets}
     other = {"gpu": "1", "sockets": [plug("12VHPWR", watts=600)] * 3}
-    assert "cable-watts/warn" not in found(judge(node(carried, 75), gpus=[entry, other]))
+    assert "cable-watts/warn" not in codes(judge(node(carried, 75), gpus=[entry, other]))
     judgement = judge(node(carried + 1, 75), gpus=[entry, other])
     assert judgement.verdict is Verdict.WARN
     (finding,) = [one for one in judgement.findings if one.code == "cable-watts"]
@@ -99,7 +99,7 @@ def test_a_limit_that_could_be_raised_is_information(
     limit: float | None, most: float | None, expected: list[str]
 ) -> None:
     """What a GPU draws now warns, what it could be set to informs, and an unread limit is said."""
-    assert found(judge(node(limit, most=most), gpus=[{"gpu": "*", "sockets": [EIGHT]}])) == expected
+    assert codes(judge(node(limit, most=most), gpus=[{"gpu": "*", "sockets": [EIGHT]}])) == expected
 
 
 def test_a_limit_that_cannot_go_low_enough_is_said() -> None:
@@ -125,7 +125,7 @@ def test_an_entry_names_its_gpu_by_index_uuid_address_or_model(key: str) -> None
     if not key.lower().startswith("model"):
         entries.append({"gpu": "1", "sockets": [EIGHT, EIGHT]})
     judgement = judge(node(76, 75), gpus=entries)
-    assert found(judgement) == ["cable-watts/warn"]
+    assert codes(judgement) == ["cable-watts/warn"]
     (finding,) = [one for one in judgement.findings if one.code == "cable-watts"]
     assert (finding.gpus[0].index, finding.evidence.get("also")) == (0, None)
 
@@ -134,7 +134,7 @@ def test_the_first_matching_entry_applies() -> None:
     """One GPU of a model can have cables of its own; the rest follows the model, each with its own cables."""
     entries = [{"gpu": "1", "sockets": []}, {"gpu": "*", "sockets": [plug("8-pin", "a")]}]
     judgement = judge(node(225), gpus=entries)
-    assert found(judgement) == ["cable-watts/warn"]
+    assert codes(judgement) == ["cable-watts/warn"]
     assert judgement.findings[0].gpus[0].index == 1
 
 
@@ -146,17 +146,17 @@ def test_models_have_their_own_sockets() -> None:
         {"gpu": "*GTX 480*", "sockets": []},
         {"gpu": str(NAME), "sockets": [EIGHT]},
     ]
-    assert found(judge(result, gpus=entries)) == []
+    assert codes(judge(result, gpus=entries)) == []
 
 
 def test_a_shared_cable_is_said() -> None:
     """Plugs of one GPU, or of two GPUs, on one cable: each has its share, and the cable is named."""
     pigtail = judge(node(225), gpus=[{"gpu": "*", "sockets": [plug("8-pin", "a"), plug("8-pin", "a")]}])
-    assert found(pigtail) == ["cable-shared/info"]
+    assert codes(pigtail) == ["cable-shared/info"]
     assert "Cable a feeds 2 of its plugs" in pigtail.findings[0].message
     entries = [{"gpu": str(index), "sockets": [plug("8-pin", "b")]} for index in range(2)]
     across = judge(node(151), gpus=entries)
-    assert found(across) == ["cable-watts/warn", "cable-shared/info"]
+    assert codes(across) == ["cable-watts/warn", "cable-shared/info"]
     assert across.findings[0].evidence["cable_watts"] == 150
     assert "Cable b feeds also GPU 1" in across.findings[1].message
 
@@ -175,7 +175,7 @@ def test_a_supply_needs_watts_to_spare(
     supply: int, rest: int, limits: tuple[float | None, ...], expected: list[str]
 ) -> None:
     """All limits and the rest may take nine tenths of the supply; what was not read is not guessed."""
-    assert found(judge(node(*limits), supplyWatts=supply, otherWatts=rest)) == expected
+    assert codes(judge(node(*limits), supplyWatts=supply, otherWatts=rest)) == expected
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_supply_needs_watts_to_spare(
 def test_an_entry_without_a_gpu_and_a_gpu_without_an_entry_are_said(entries: list[Any], part: str) -> None:
     """The message names the field; the verdict stays."""
     judgement = judge(node(75), gpus=entries)
-    assert found(judgement) == ["power-inventory/info"]
+    assert codes(judgement) == ["power-inventory/info"]
     assert part in judgement.findings[0].message
     assert judgement.verdict is Verdict.PASS
 
@@ -201,16 +201,16 @@ def test_what_was_not_read_is_not_called_absent() -> None:
     """A GPU without a UUID may be the one that an entry names: nothing is compared, nothing accused."""
     result = made.with_gpu(node(400, 75), 0, uuid=Unavailable("NVML"))
     judgement = judge(result, gpus=[{"gpu": made.uuid(0)}, {"gpu": "*", "sockets": [EIGHT]}])
-    assert "cable-watts/warn" not in found(judgement)
+    assert "cable-watts/warn" not in codes(judgement)
     assert not any("no such GPU" in measured(one) for one in judgement.findings)
 
 
 @pytest.mark.parametrize("power", [None, PowerInventory()])
 def test_without_an_inventory_nothing_is_judged(power: PowerInventory | None) -> None:
     """No entry, no finding, whatever the limits are; and none on a node whose GPUs were not read."""
-    assert found(judge_health(node(900, most=1000), node=NodeFacts(power=power))) == []
-    assert found(judge_health(node(None), node=NodeFacts(power=power))) == []
-    assert found(judge(replace(node(75), gpus=[]), gpus=[{"gpu": "0"}], supplyWatts=10, otherWatts=10)) == []
+    assert codes(judge_health(node(900, most=1000), node=NodeFacts(power=power))) == []
+    assert codes(judge_health(node(None), node=NodeFacts(power=power))) == []
+    assert codes(judge(replace(node(75), gpus=[]), gpus=[{"gpu": "0"}], supplyWatts=10, otherWatts=10)) == []
 
 
 @pytest.mark.parametrize(

@@ -172,11 +172,11 @@ def feeds(gpus: Sequence[Gpu], inventory: PowerInventory) -> dict[int, Feed]:
             min(socket.most, sum(carries[cable] / count[cable] for cable in cables))
             for socket, cables in zip(entry.sockets, sockets, strict=True)
         ]
-        words = [f"{entry.sockets[n].connector} {watts:.0f}" for n, watts in enumerate(taken)]
+        texts = [f"{entry.sockets[n].connector} {watts:.0f}" for n, watts in enumerate(taken)]
         shared = {cable for cables in sockets for cable in cables if count[cable] > 1}
         result[position] = Feed(
             watts=int(entry.slot_watts + sum(taken)),
-            parts=", ".join([f"slot {entry.slot_watts}", *words]),
+            parts=", ".join([f"slot {entry.slot_watts}", *texts]),
             shared={
                 name: tuple(other for other, cable, _ in plugs if cable == (scope, name))
                 for scope, name in sorted(shared)
@@ -201,8 +201,8 @@ def _plugs(position: int, entry: GpuPower) -> Iterator[tuple[int, Key, int]]:
 
 def _address(text: str) -> str | None:
     """A PCI address in sysfs form, also out of `00000000:3B:00.0` or `3b:00.0`; None if it is none."""
-    found = _ADDRESS.fullmatch(text.strip().lower())
-    return f"{int(found[1] or '0', 16):04x}:{found[2]}" if found else None
+    match = _ADDRESS.fullmatch(text.strip().lower())
+    return f"{int(match[1] or '0', 16):04x}:{match[2]}" if match else None
 
 
 def _unknown(given: Any, known: Any, path: str) -> Iterator[str]:
