@@ -139,6 +139,7 @@ class Connection:
         connector = aiohttp.TCPConnector(ssl=_trust(self._access), limit=AT_ONCE)
         self._client = aiohttp.ClientSession(
             connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=self._access.timeout),
             headers={"Accept": "application/json", "OData-Version": "4.0"},
         )

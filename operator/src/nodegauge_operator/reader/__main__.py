@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import os
 import resource
 import sys
@@ -30,6 +31,7 @@ def main() -> int:
     except SettingsError as error:
         print(f"nodegauge: {error}", file=sys.stderr)
         return 2
+    collect_seldom()
     logs.configure(level=settings.log_level, form=settings.log_format)
     try:
         asyncio.run(serve(settings, os.environ))
@@ -44,6 +46,15 @@ def keep_memory_private() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError, AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def collect_seldom() -> None:
+    """Let the garbage collector run seldom: requests make many objects and few cycles.
+
+    Its passes took a third of the CPU time with 1,000 BMCs (`python -m loadtest.bmc`), and saved no memory.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 if __name__ == "__main__":
