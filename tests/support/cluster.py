@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import support.load_results as load_results
 import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import NcclResult, Result
@@ -87,6 +88,7 @@ class FakeCluster(FakeApiServer):
             names.PROBE_HEALTH: self.results.get(view.node, made.titan()),
             names.PROBE_PULL: Result(probe=names.PROBE_PULL, nccl=NcclResult(engine="nccl4py")),
             names.PROBE_NCCL: self.nccl_results.get(view.node, nccl.titan()),
+            names.PROBE_LOAD: load_results.everywhere(of=2),
         }
         return addressed(results[view.probe], view)
 

@@ -19,7 +19,7 @@ UNREAD = Unavailable("NotSupported")
     ("wrong", "message"),
     [
         ({"mismatches": 2}, "2 wrong results in 1000 checked launches"),
-        ({"memory_mismatches": 1}, "1 words of memory read back differently"),
+        ({"memory_mismatches": 1}, "1 pieces of memory (16 bytes) read back differently"),
         ({"checksum": "bad"}, "checksum is not the one that the CPU computed"),
     ],
 )

@@ -145,16 +145,15 @@ RULES = (
         code="load-hot",
         title="a GPU comes close to its temperature limit under load",
         meaning=(
-            "At full power of all GPUs the core or the memory is close to the temperature at which it slows "
-            "down, or will be within minutes. It fails where the probe had to end the load for it: a job "
-            "would go "
-            "on and be slowed down."
+            "At full power of all GPUs the core or the memory is close to the temperature at which it "
+            "slows down, or will be within minutes. It fails where the probe had to end the load for it: a "
+            "job would go on and be slowed down."
         ),
         when={
             Severity.WARN: (
                 "`hotMargin` (5 °C) or less is left, or will be gone in two minutes at the measured rise; "
-                "without a "
-                "vendor's limit, `hotWarn` (80 °C) or more; or the probe ended the load early by its own stop"
+                "without a vendor's limit, `hotWarn` (80 °C) or more; or the probe ended the load early by "
+                "its own stop"
             ),
             Severity.FAIL: "the probe ended the load, and `hotMargin` or less was left",
         },
@@ -174,8 +173,8 @@ RULES = (
         title="a GPU is much hotter than the others under load",
         meaning=(
             "GPUs of the same model and power limit do the same work, and one is far hotter than their "
-            "median: "
-            "blocked air, a loose heat sink, old paste or a weak fan. It may not be slowed down yet."
+            "median: blocked air, a loose heat sink, old paste or a weak fan. It may not be slowed down "
+            "yet."
         ),
         when={
             Severity.WARN: "`loadHotterThanSiblings` (15 °C) or more above the median of its like siblings"

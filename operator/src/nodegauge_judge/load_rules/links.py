@@ -138,8 +138,7 @@ RULES = (
         title="a PCIe link drops under load",
         meaning=(
             "Under load the link has fewer lanes than at rest, or does not reach the generation of card "
-            "and slot: "
-            "contacts or a riser that fail with heat or current, or a link that was trained down."
+            "and slot: contacts or a riser that fail with heat or current, or a link that was trained down."
         ),
         when={
             Severity.WARN: (
@@ -156,8 +155,7 @@ RULES = (
         title="copies between host and GPU are slow",
         meaning=(
             "Copies of pinned memory, one GPU at a time, stay far below the rate of the GPU's own PCIe "
-            "link: a "
-            "narrow link above it, the far processor's memory, or an IOMMU or ACS setting."
+            "link: a narrow link above it, the far processor's memory, or an IOMMU or ACS setting."
         ),
         when={Severity.WARN: "below `loadCopyShare` (0.6) of the link's rate, in either direction"},
         next_step="compare it with the other GPUs, then look at the links above the GPU.",
@@ -174,10 +172,8 @@ RULES = (
         title="GPUs share an uplink to the host",
         meaning=(
             "Each GPU copies at full speed alone, and all of them at the same time are slower: they are "
-            "behind one "
-            "switch or bridge. That is how many servers are built, and no fault. Jobs that load data on "
-            "all GPUs at "
-            "once wait for it."
+            "behind one switch or bridge. That is how many servers are built, and no fault. Jobs that load "
+            "data on all GPUs at once wait for it."
         ),
         when={Severity.INFO: "below `loadSharedShare` (0.7) of its own copy speed when all GPUs copy"},
         next_step="spread data loading over the GPUs, if jobs wait for it.",
@@ -190,14 +186,12 @@ RULES = (
         title="12 V sinks under load",
         meaning=(
             "A 12 V rail sinks far while the GPUs draw full power: a supply at its limit, a worn one, or a "
-            "cable "
-            "that carries too much."
+            "cable that carries too much."
         ),
         when={
             Severity.WARN: (
                 "below 12 V less `railLow` (8 %) at any moment, or more than `railWarn` (5 %) of 12 V "
-                "below its "
-                "value before the load"
+                "below its value before the load"
             )
         },
         next_step="check the power supplies, their rating and the cables of this rail.",

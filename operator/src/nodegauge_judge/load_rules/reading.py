@@ -64,8 +64,7 @@ RULES = (
         title="the load was too light to judge",
         meaning=(
             "A GPU drew so little power that the run says nothing of heat, power and speed at full load. "
-            "Such a run "
-            "never counts as a pass."
+            "Such a run never counts as a pass."
         ),
         when={Severity.WARN: "below `loadPowerShare` (0.6) of the power limit, or its power cannot be read"},
         next_step="look at what the run reports about kernel, clocks and power.",

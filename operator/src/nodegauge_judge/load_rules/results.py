@@ -26,7 +26,7 @@ def corruption(case: LoadCase) -> Iterator[Observation]:
         if wrong <= 0 and stored <= 0 and not other:
             continue
         parts = [f"{wrong:g} wrong results in {one.load.checks} checked launches"] if wrong > 0 else []
-        parts += [f"{stored:g} words of memory read back differently"] if stored > 0 else []
+        parts += [f"{stored:g} pieces of memory (16 bytes) read back differently"] if stored > 0 else []
         parts += ["its checksum is not the one that the CPU computed"] if other and not wrong else []
         evidence: dict[str, Scalar] = {
             "mismatches": wrong,
@@ -151,14 +151,12 @@ RULES = (
         meaning=(
             "The same instructions on the same data gave another result, or memory did not return what was "
             "written, and no error was raised: silent data corruption. Jobs on this GPU may train on "
-            "garbage, crash "
-            "or diverge."
+            "garbage, crash or diverge."
         ),
         when={
             Severity.FAIL: (
-                "any checked result or word of memory differs, or the checksum is not the CPU's (unless "
-                "all GPUs "
-                "have the same)"
+                "any checked result or piece of memory differs, or the checksum is not the CPU's (unless "
+                "all GPUs have the same)"
             )
         },
         next_step="take the node out of service; the GPU needs to be replaced.",
@@ -167,8 +165,7 @@ RULES = (
             DRIVER_LOG,
             RESET,
             "Repeat the load run (`spec.requestedAt`). A GPU with wrong results once is not to be trusted "
-            "again: "
-            "replace it through your vendor, with the serial number of this finding.",
+            "again: replace it through your vendor, with the serial number of this finding.",
             "Check what ran on the node since the last good load run.",
         ),
         probe=Probe.LOAD,
@@ -207,14 +204,12 @@ RULES = (
         title="the node computes more slowly than comparable nodes",
         meaning=(
             "Nodes with the same GPUs, power limit, kernel, duration and driver branch reach more TFLOPS "
-            "per GPU. "
-            "Warm air, another BIOS or clock setting, or old boards slow a whole node."
+            "per GPU. Warm air, another BIOS or clock setting, or old boards slow a whole node."
         ),
         when={
             Severity.WARN: (
                 "the median GPU is below `loadPeersShare` (0.9) of the median of at least three comparable "
-                "nodes, "
-                "this one included"
+                "nodes, this one included"
             )
         },
         next_step="compare clocks, power limit and temperatures with those of a comparable node.",
@@ -232,8 +227,8 @@ RULES = (
         title="all GPUs agree on an unexpected checksum",
         meaning=(
             "Every GPU computed the same checksum, and it is not the CPU's. All GPUs broken alike is less "
-            "likely than "
-            "a kernel that this GPU or driver treats differently: nodegauge cannot check results here."
+            "likely than a kernel that this GPU or driver treats differently: nodegauge cannot check "
+            "results here."
         ),
         when={Severity.WARN: "at least two GPUs, all with the same unexpected checksum"},
         next_step="report it to the project with the output of `python -m nodegauge_probes load`.",

@@ -197,8 +197,7 @@ RULES = (
         title="heat slows a GPU down under load",
         meaning=(
             "While all GPUs worked at full power, the driver or the GPU itself lowered its clocks because "
-            "core or "
-            "memory was too hot. Every job that uses the node in full meets the same."
+            "core or memory was too hot. Every job that uses the node in full meets the same."
         ),
         when=_WHEN,
         next_step="check fans, air flow and inlet temperature of the node.",
@@ -217,8 +216,7 @@ RULES = (
         title="the power brake is on under load",
         meaning=(
             "While all GPUs worked at full power, something outside the GPU, usually a supply or the BMC, "
-            "told it "
-            "to draw less. The supplies, feeds or cables cannot carry the node's full load."
+            "told it to draw less. The supplies, feeds or cables cannot carry the node's full load."
         ),
         when=_WHEN,
         next_step="check power supplies and feed: `ipmitool sdr type 'Power Supply'` on the node.",
@@ -239,9 +237,8 @@ RULES = (
         title="a GPU is in hardware slowdown under load",
         meaning=(
             "While all GPUs worked at full power, the GPU cut its clocks by half or more, and the driver "
-            "names "
-            "neither heat nor the power brake: a fast over-power event, or a driver that cannot tell them "
-            "apart."
+            "names neither heat nor the power brake: a fast over-power event, or a driver that cannot tell "
+            "them apart."
         ),
         when=_WHEN,
         next_step="run `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE -i INDEX` on the node under load.",
@@ -256,8 +253,7 @@ RULES = (
         title="a power cap holds a GPU below its limit",
         meaning=(
             "The driver reports its power cap as the reason for the clocks, and the GPU stays well below "
-            "its power "
-            "limit: another limit holds it, of the module, the board or the rack."
+            "its power limit: another limit holds it, of the module, the board or the rack."
         ),
         when={Severity.WARN: "capped in half of the samples or more, at less than 85 % of the power limit"},
         next_step="run `nvidia-smi -q -d POWER -i INDEX` on the node and look for further limits.",
