@@ -46,8 +46,8 @@ async def test_load_and_nccl_runs_share_their_budget(operator: VirtualTimeOperat
     budget = {"concurrentProbes": 5, "concurrentNcclProbes": 2}
     await operator.begin(6, gpus=2, after=60 * RUN_SECONDS, probes=WANTED, budget=budget)
     assert all(status(operator, name).get("readAt") for name in operator.cluster.objects[NODES])
-    held = [name for name, _ in operator.begun if name != names.PROBE_HEALTH]
-    assert (held.count("nccl"), held.count("load")) == (6, 6)
+    runs = [name for name, _ in operator.begun if name != names.PROBE_HEALTH]
+    assert (runs.count("nccl"), runs.count("load")) == (6, 6)
     assert max(operator.most[name] for name in ("pull", "nccl", LOAD)) <= 2
 
 
