@@ -9,13 +9,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nodegauge_contract import LoadEnd, LoadResult, LoadSkip, Result, Unavailable, decode
+from nodegauge_contract import LoadEnd, LoadSkip, Unavailable, decode
+from support.load_probe import QUICK, burning, load
 from support.nccl_probe import NcclRun, wait_for
 from testbed.driver.build import LIBRARY
 from testbed.hardware.fault import FAULTS, Fault
@@ -25,7 +25,6 @@ from testbed.profiles import Profile
 
 On = Callable[[str | Profile], NcclRun]
 TWO = "pcie-phb-2"
-QUICK = ("--seconds", "2")
 
 
 @pytest.fixture(autouse=True)
@@ -36,38 +35,6 @@ def state(monkeypatch: pytest.MonkeyPatch) -> None:
         machine.values[machine.gpu(gpu), key] = value
 
     monkeypatch.setitem(FAULTS, "state", Fault(name="state", does="", apply=line))
-
-
-def load(run: NcclRun, *options: str) -> LoadResult:
-    """What a run without a problem loaded."""
-    with following(run.hardware):
-        result = run.result(*(options or QUICK), probe="load")
-    assert result.problem is None
-    assert result.load is not None
-    return result.load
-
-
-@contextmanager
-def burning(run: NcclRun, *options: str) -> Iterator[Callable[[], Result]]:
-    """A run whose GPUs compute; the result once it is asked for."""
-    with following(run.hardware):
-        process = run.start(*(options or ("--seconds", "30")), probe="load")
-        loads = run.hardware.directory / "driver.state.loads"
-
-        def computes() -> bool:
-            """Set-up computes, then copies, then the load: what each GPU announced last, and how often."""
-            lines = [line.split() for line in loads.read_text().splitlines()] if loads.exists() else []
-            changes = {
-                uuid: [percent for _, own, _, percent in lines if own == uuid] for uuid in run.hardware.uuids
-            }
-            return all(len(each) > 2 and each[-1] == "100" for each in changes.values())
-
-        try:
-            assert wait_for(computes)
-            yield lambda: run.finish(process)
-        finally:
-            process.kill()
-            process.communicate()
 
 
 def test_a_healthy_machine_under_load(nccl_on: On) -> None:
