@@ -21,7 +21,7 @@ def _head(load: LoadResult) -> str:
 
 
 def _heat(gpus: list[LoadGpu]) -> str:
-    heat = ("Start", "Steady", "Max", "Slope", "Memory")
+    heat = ("Start", "Steady", "Max", "Slope", "Memory max")
     rows: list[Cells] = [
         ("GPU", "Power", "of limit", "90 % after", *heat, "SM clock", "PCIe", "Clocks event reasons")
     ]
