@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodegauge_judge import CATALOGUE, Thresholds
+from nodegauge_judge import CATALOGUE, Cause, Thresholds
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Hysteresis, seconds
 from nodegauge_operator.api.probe_settings import Probes
@@ -37,6 +37,13 @@ def test_every_cause_has_its_section() -> None:
     for key, cause in written:
         assert "- Clears: " in sections()[key][cause], cause
     assert "- Clears: " in sections()[names.TAINT_UNVALIDATED][""]
+
+
+def test_every_cause_says_whether_to_act_now() -> None:
+    """Each stands in the table once; `nccl` twice, for wrong data and for hangs."""
+    table = [line.split("|")[1] for line in sections()["Must I act now?"][""].splitlines() if "| `" in line]
+    named = re.findall(r"`([a-z0-9-]+)`", " ".join(table))
+    assert sorted(named) == sorted([*Cause, Cause.NCCL])
 
 
 @pytest.mark.parametrize("reason", [r for r in BudgetReason if r is not BudgetReason.WITHIN_BUDGET])
