@@ -69,3 +69,12 @@ def test_notes_say_what_happens_to_the_nodes(helm: Helm, spec: Object, text: str
 def test_notes_warn_about_what_is_switched_off(helm: Helm, values: Object, text: str) -> None:
     """The notes mention what is switched off or limited."""
     assert text in notes(helm, values)
+
+
+def test_the_notes_say_whether_gpus_are_worked_at_full_power(helm: Helm) -> None:
+    """Off by default, with the setting that switches it on; silent without a policy."""
+    assert "--set policy.spec.probes.load.enabled=true" in notes(helm)
+    asked = notes(helm, {"policy": {"spec": {"probes": {"load": {"enabled": True}}}}})
+    assert "The load probe works all GPUs of idle nodes at full power" in asked
+    assert "probes.load.enabled=true" not in asked
+    assert "load probe" not in notes(helm, {"policy": {"create": False}})
