@@ -17,12 +17,11 @@ from nodegauge_bmc import lan, protocols
 from nodegauge_bmc.connection import Access, BmcError
 from nodegauge_bmc.ipmi import read
 from nodegauge_bmc.lan import PORT, address
-from nodegauge_bmc.rmcp import USER as LEVEL_USER
 from nodegauge_cli.__main__ import main
 from nodegauge_contract.chassis import IPMI, REDFISH
 from testbed.hardware import bmc as redfish_bmc
 from testbed.hardware.ipmibmc import PASSWORD, USER, Behaviour, answering
-from testbed.hardware.ipmimachine import server
+from testbed.hardware.ipmimachine import crowded, server
 from testbed.hardware.ipmisim import WAY_OUT, program, simulating
 
 
@@ -75,13 +74,31 @@ async def test_a_bmc_that_wants_less_is_refused(behaviour: Behaviour, part: str)
     assert part in await error_of(behaviour)
 
 
+async def test_who_does_not_know_the_password_gets_no_proof_of_it() -> None:
+    """A false BMC could guess at it; the true one's proof comes first."""
+    async with answering(server()) as bmc:
+        with pytest.raises(BmcError):
+            await read(access(bmc.url, password="another"))
+        assert bmc.proofs == 0
+
+
+async def test_an_answer_that_was_here_before_is_dropped() -> None:
+    """Numbers of requests come again after 64 commands; an old answer must not be taken for the new one."""
+    readings = []
+    for behaviour in (Behaviour(), Behaviour(replays=True)):
+        async with answering(crowded(), behaviour) as bmc:
+            readings.append(await read(access(bmc.url)))
+    assert readings[0].rails == readings[1].rails
+    assert readings[0].supplies == readings[1].supplies
+
+
 async def test_a_session_has_the_lowest_level_and_ends() -> None:
     """USER cannot change the machine, even by an administrator's account."""
     async with answering(server()) as bmc:
         await read(access(bmc.url))
         async with asyncio.timeout(10):
             await bmc.closed.wait()
-        assert set(bmc.levels) == {LEVEL_USER}
+        assert set(bmc.levels) == {2}
 
 
 async def test_a_bmc_that_stops_answering_ends_the_reading() -> None:

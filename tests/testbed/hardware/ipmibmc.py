@@ -17,7 +17,7 @@ from typing import cast
 
 from nodegauge_bmc import rmcp
 from nodegauge_bmc.rmcp import Keys, Malformed
-from testbed.hardware.ipmimachine import Machine, Sensor
+from testbed.hardware.ipmimachine import THRESHOLD, Machine, Sensor
 
 USER, PASSWORD = "reader", "correct-horse-42"
 
@@ -31,7 +31,8 @@ class Behaviour:
     a record that it gives at once.  `cancels`: reservations that it cancels.  `busy`: commands that it is too
     busy for.  `version`: 1.5 or 2.0.  `role`: the user may log in over LAN.  `endless`: its records never
     end.  `own_key`: it has a key Kg.  `repository`: it has one, else its sensors' own records.  `raw`:
-    answers by network function and command, instead of the right ones.
+    answers by network function and command, instead of the right ones.  `replays`: before
+    each answer it sends that of 64 commands ago again, whose request had the same number.
     """
 
     suites: tuple[int, ...] = (17, 3)
@@ -47,19 +48,21 @@ class Behaviour:
     own_key: bytes = b""
     repository: bool = True
     raw: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    replays: bool = False
 
 
 class IpmiBmc(asyncio.DatagramProtocol):
     """One running BMC with one session at a time.  `commands`: those in sessions; `closed`: a session ended;
-    `levels`: privilege levels that were asked for."""
+    `levels`: privilege levels that were asked for; `proofs`: proofs of the password that it was given."""
 
     def __init__(self, machine: Machine, behaviour: Behaviour) -> None:
         self.machine = machine
         self.behaviour = behaviour
         self.port = 0
-        self.commands = 0
+        self.commands = self.proofs = 0
         self.closed = asyncio.Event()
         self.levels: list[int] = []
+        self._answers: list[bytes] = []
         self._packets = self._sent = 0
         self._keys: Keys | None = None
 
@@ -120,6 +123,7 @@ class IpmiBmc(asyncio.DatagramProtocol):
         return head + self._random + self._guid + proof
 
     def _third(self, request: bytes) -> bytes:
+        self.proofs += 1
         if request[8:] != self._digest(PASSWORD.encode(), self._random + self._theirs + self._name):
             return bytes((request[0], 0x0F, 0, 0)) + self._theirs
         assert self._suite is not None
@@ -155,9 +159,11 @@ class IpmiBmc(asyncio.DatagramProtocol):
         self._sent += 1
         number = int.from_bytes(self._theirs, "little")
         payload = _answer(message, code, answer)
-        self._transport.sendto(
-            rmcp.sealed(payload, keys=self._keys, session=number, sequence=self._sent), addr
-        )
+        if self.behaviour.replays and len(self._answers) >= 64:
+            self._transport.sendto(self._answers[-64], addr)
+        packet = rmcp.sealed(payload, keys=self._keys, session=number, sequence=self._sent)
+        self._answers.append(packet)
+        self._transport.sendto(packet, addr)
 
     def _command(self, netfn: int, command: int, body: bytes) -> tuple[int, bytes]:
         """Completion code and data."""
@@ -217,7 +223,8 @@ def _sensor(sensor: Sensor, command: int) -> tuple[int, bytes]:
     if command == 0x27:
         return 0, bytes((sensor.mask, *(bound or 0 for bound in sensor.bounds)))
     flags = 0x40 * sensor.scanned | 0x20 * (not sensor.available)
-    return 0, bytes((sensor.raw, flags)) + (sensor.states | 0x8000).to_bytes(2, "little")
+    states = sensor.crossed if sensor.event == THRESHOLD else sensor.states
+    return 0, bytes((sensor.raw, flags)) + (states | 0x8000).to_bytes(2, "little")
 
 
 def _answer(request: bytes, code: int, data: bytes) -> bytes:

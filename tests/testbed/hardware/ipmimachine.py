@@ -52,6 +52,15 @@ class Sensor:
         """Which thresholds can be read."""
         return sum(1 << bit for bit, bound in enumerate(self.bounds) if bound is not None)
 
+    @property
+    def crossed(self) -> int:
+        """Which thresholds its byte is at or beyond; the upper three are the later ones."""
+        beyond = (
+            bound is not None and (self.raw <= bound if bit < 3 else self.raw >= bound)
+            for bit, bound in enumerate(self.bounds)
+        )
+        return sum(1 << bit for bit, yes in enumerate(beyond) if yes)
+
     def record(self, number: int) -> bytes:
         """Its sensor data record: full for numbers, compact for states (tables 43-1 and 43-2)."""
         full = self.event == THRESHOLD
