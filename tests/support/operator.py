@@ -24,7 +24,7 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.reconciler import Reconciled, Reconciler
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
-from support.api_server import EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, copied
+from support.api_server import CHASSIS, EVENTS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body, copied
 from support.client import FakeClient
 from support.cluster import FakeCluster
 from support.virtual_time import drive
@@ -36,7 +36,7 @@ MEASURING = replace(SETTINGS, probe=replace(SETTINGS.probe, nccl_image="nccl:1")
 NOTHING: frozenset[str] = frozenset()
 HEALTH, NCCL = frozenset({names.PROBE_HEALTH}), frozenset({names.PROBE_NCCL})
 """The pools that keep a slot for the node."""
-HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS}
+HANDLERS = {"node": NODES, "pod": PODS, "policy": POLICIES, "report": REPORTS, "chassis": CHASSIS}
 
 
 class Watches:
@@ -44,7 +44,7 @@ class Watches:
 
     def __init__(self, sweep: object) -> None:
         registry = kopf.OperatorRegistry()
-        watches.register(registry, cast(Sweep, sweep))
+        watches.register(registry, cast(Sweep, sweep), bmc=True)
         handlers = registry._watching.get_all_handlers()
         self._by_path: dict[str, Callable[..., Any]] = {HANDLERS[str(h.id)]: h.fn for h in handlers}
 
@@ -70,7 +70,7 @@ class SteppedOperator:
         release: str = SETTINGS.probe.instance,
     ) -> None:
         self.cluster = cluster
-        probe = replace(SETTINGS.probe, instance=release)
+        probe = replace(SETTINGS.probe, instance=release, bmc_interval=300.0)
         self._settings = replace(SETTINGS, probe=probe, node_label_selector=selector)
         self._turn = turn
         self._selector = selector
@@ -119,7 +119,11 @@ class SteppedOperator:
 
     def list(self) -> None:
         """A full list."""
-        drive(resync.list_all(self.client, self.cache, namespace=NAMESPACE, node_selector=self._selector))
+        bmc = bool(self.cluster.objects[CHASSIS])
+        listing = resync.list_all(
+            self.client, self.cache, namespace=NAMESPACE, node_selector=self._selector, bmc=bmc
+        )
+        drive(listing)
 
     def deliver(self, count: int | None = None) -> None:
         """Handle the oldest `count` watch events, or all."""

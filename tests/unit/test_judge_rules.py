@@ -19,7 +19,7 @@ from nodegauge_judge.load_rules.judge import LOAD_RULES
 from nodegauge_judge.model import Cause, GateKind
 from nodegauge_judge.nccl.judge import NCCL_RULES
 from nodegauge_judge.reference import findings_page
-from nodegauge_judge.rule import Observation, Probe
+from nodegauge_judge.rule import Observation
 from nodegauge_judge.rules import HEALTH_RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "findings.md"
@@ -62,8 +62,8 @@ def test_a_rule_says_what_it_means_when_it_applies_and_what_to_do(rule: Rule[Any
     if rule.effect is Effect.UNJUDGED:
         assert set(rule.when) == {Severity.WARN}
     else:
-        # what a BMC says sets no taint: no operator reads it yet
-        assert Severity.FAIL not in rule.when or (rule.gate is None) == (rule.probe is Probe.BMC)
+        # whether a machine that leaks goes on working is its owner's decision
+        assert Severity.FAIL not in rule.when or rule.gate is not None or rule.code == "leak"
 
 
 def test_every_code_has_one_rule() -> None:

@@ -77,9 +77,10 @@ NODE_LABELS: dict[str, tuple[str, str]] = {
         "stale.",
     ),
     LABEL_PSU: (
-        "ok | fault",
-        "State of the power supply, from its sensors and from NVML. ok: a sensor reports no fault. Absent: "
-        "no sensor can be read.",
+        "ok | redundancy-lost | fault",
+        "State of the power supplies: by sensors of the node, by NVML and by the BMC; the worst counts. "
+        "ok: supplies were read and report no fault. redundancy-lost: by the BMC, one is out and the others "
+        "carry the machine. Absent: nothing could be read.",
     ),
     LABEL_BUSBW_ALLREDUCE: (
         "integer, GB/s",
@@ -159,9 +160,11 @@ PROBE_PULL = "pull"
 """Takes no GPU: it pulls the NCCL image and checks that it can be used, before the NCCL run takes any."""
 PROBE_LOAD = "load"
 """Takes all GPUs of the node, and works them at full power."""
+PROBE_BMC = "bmc"
+"""Makes no pods: what the BMC reader writes is its run."""
 PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL, PROBE_LOAD)
-PROBE_TITLES = {PROBE_NCCL: "NCCL probe", PROBE_LOAD: "Load probe"}
-"""What begins a sentence about a probe that holds GPUs."""
+PROBE_TITLES = {PROBE_NCCL: "NCCL probe", PROBE_LOAD: "Load probe", PROBE_BMC: "BMC"}
+"""What begins a sentence about a reading that counts beside the health probe's."""
 PROBE_CONTAINER = "probe"
 
 BMC_READER = PREFIX + "bmc-reader"

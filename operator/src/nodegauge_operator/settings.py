@@ -61,6 +61,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_format: str = "json"
 
+    @property
+    def bmc(self) -> bool:
+        """Whether the installation has a BMC reader; without one there is nothing to watch."""
+        return self.probe.bmc_interval > 0
+
 
 def parse(environ: Mapping[str, str]) -> Settings:
     """Settings from environment variables.  Raises `SettingsError` naming every bad one."""
@@ -87,6 +92,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         nccl_priority_class_name=read.text("NODEGAUGE_NCCL_PRIORITY_CLASS"),
         nccl_resources=read.json("NODEGAUGE_NCCL_RESOURCES", {}, dict[str, dict[str, str]]),
         instance=read.text("NODEGAUGE_INSTANCE") or "nodegauge",
+        bmc_interval=read.duration("NODEGAUGE_BMC_INTERVAL", 0.0, low=0, high=86_400),
     )
     settings = Settings(
         probe=probe,

@@ -8,7 +8,7 @@ from nodegauge_contract.chassis import IPMI, ChassisReading
 from nodegauge_judge.case import text
 from nodegauge_judge.chassis import cooling, supplies
 from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, says_how_it_is
-from nodegauge_judge.model import Finding, Psu, Severity, Verdict
+from nodegauge_judge.model import Answer, Finding, Psu, Severity, Verdict
 from nodegauge_judge.rule import Effect
 from nodegauge_judge.thresholds import Thresholds
 
@@ -19,12 +19,14 @@ _OF_SUPPLIES = frozenset({"redundancy-lost", "supply-failed", "supply-no-input"}
 
 
 class ChassisJudgement(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What one reading says.  `psu`: None if no supply was read.  Watts: of the load now, at full load of the
+    """What one reading says.  `answers`: by code, for every rule with a gate, unless nothing could be judged.
+    `psu`: None if no supply was read.  Watts: of the load now, at full load of the
     GPUs, and what the working supplies give; None if not known."""
 
     verdict: Verdict
     summary: str
     findings: list[Finding] = []
+    answers: dict[str, Answer] = {}
     psu: Psu | None = None
     installed: int = 0
     working: int = 0
@@ -60,6 +62,7 @@ def judge_chassis(
         verdict=verdict,
         summary=_summary(case, verdict, findings),
         findings=findings,
+        answers={} if verdict is Verdict.UNKNOWN else _answers(case, findings),
         psu=_psu(case, findings),
         installed=len(case.installed),
         working=len(case.working),
@@ -80,6 +83,17 @@ def _verdict(case: ChassisCase, findings: list[Finding]) -> Verdict:
     if nothing or any(_RULES[finding.code].effect is Effect.UNJUDGED for finding in findings):
         return Verdict.UNKNOWN
     return Verdict.WARN if Severity.WARN in severities else Verdict.PASS
+
+
+def _answers(case: ChassisCase, findings: list[Finding]) -> dict[str, Answer]:
+    failed = {finding.code for finding in findings if finding.severity is Severity.FAIL}
+    return {
+        rule.code: Answer.BAD
+        if rule.code in failed
+        else (Answer.GOOD if rule.readable is not None and rule.readable(case) else Answer.UNSURE)
+        for rule in CHASSIS_RULES
+        if rule.gate is not None
+    }
 
 
 def _psu(case: ChassisCase, findings: list[Finding]) -> Psu | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from nodegauge_contract.chassis import Rail, Supply
 from nodegauge_judge.case import clip, number, text
 from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, is_failed, lost_input
-from nodegauge_judge.model import Scalar, Severity
+from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRAIN, Effect, Observation, Probe
 
 SPARE_SHARE = 0.9
@@ -55,6 +55,11 @@ def supplies_short(case: ChassisCase) -> Iterator[Observation]:
         f"{_count(case)} work, and {needed} are needed{_why(case)}.",
         case,
     )
+
+
+def supplies_counted(case: ChassisCase) -> bool:
+    """Whether too few working supplies would have been seen."""
+    return case.needed_now is not None and bool(case.installed) and not case.unread
 
 
 def redundancy_lost(case: ChassisCase) -> Iterator[Observation]:
@@ -116,6 +121,12 @@ def rail_out(case: ChassisCase) -> Iterator[Observation]:
             evidence={"volts": volts, "low_volts": low, "high_volts": high},
             weight=abs(volts - nominal) / nominal,
         )
+
+
+def rails_read(case: ChassisCase) -> bool:
+    """Whether a rail that feeds GPUs was read, and every such rail."""
+    feeding = [number(rail.volts) for rail in case.reading.rails if nominal_of(rail) in FEEDS_GPUS]
+    return bool(feeding) and None not in feeding
 
 
 def supplies_unread(case: ChassisCase) -> Iterator[Observation]:
@@ -211,7 +222,9 @@ RULES = (
         when={Severity.FAIL: "working supplies give less than the machine draws at full load of its GPUs"},
         next_step="drain the node and restore supplies or feeds.",
         way_out=(DRAIN, *_SWAP),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PSU),
         check=supplies_short,
+        readable=supplies_counted,
     ),
     ChassisRule(
         code="redundancy-lost",
@@ -287,7 +300,9 @@ RULES = (
         },
         next_step="compare idle and load: a sag that follows the load comes from a supply or its cables.",
         way_out=(DRAIN, "Reseat supplies and cables; replace the supply if the rail stays low."),
+        gate=Gate(kind=GateKind.UNHEALTHY, cause=Cause.PSU),
         check=rail_out,
+        readable=rails_read,
     ),
     ChassisRule(
         code="supplies-unread",

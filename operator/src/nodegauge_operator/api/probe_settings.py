@@ -76,9 +76,17 @@ class LoadProbe(Struct, frozen=True, rename="camel", kw_only=True):
     stop_below: Annotated[int, Meta(ge=1, le=40)] = 3
 
 
+class BmcReadings(Struct, frozen=True, rename="camel", kw_only=True):
+    """What the BMC reader writes: whether it is judged.  A reading counts for `staleAfterIntervals` of the
+    reader's own interval, which the installation sets (chart: `bmc.interval`)."""
+
+    enabled: bool = True
+
+
 class Probes(Struct, frozen=True, rename="camel", kw_only=True):
     """Per probe: whether, how often and how long."""
 
     health: HealthProbe = HealthProbe()
     nccl: NcclProbe = NcclProbe()
     load: LoadProbe = LoadProbe()
+    bmc: BmcReadings = BmcReadings()

@@ -30,7 +30,7 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
-from nodegauge_operator.core.model import NodeView, PodView, ProbeDefaults
+from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
 
 NO_REPORT = Report(name="", uid="", resource_version="", node_uid="")
 MAX_WAIT = 7 * 86_400.0
@@ -65,7 +65,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     again for this very question.  `since`: since when nodes can be read without a gap (`reconcile.gaps`),
     epoch seconds.  `declined`: writes that the API server has just refused, with its message; they are tried
     later and do not block others.  `nonce`: a random text for the run after one that ends now.
-    `cordoned_since`: epoch seconds, 0.0 for a node that is not cordoned.
+    `cordoned_since`: epoch seconds, 0.0 for a node that is not cordoned.  `chassis`: what the BMC reader last
+    wrote of it.
     """
 
     node: NodeView | None
@@ -87,6 +88,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     unselected: Unselected = Unselected.RELEASE
     nonce: str = ""
     cordoned_since: float = 0.0
+    chassis: ChassisView | None = None
     defaults: ProbeDefaults
 
     @property
@@ -128,6 +130,14 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         nonce = self.status.nonce(probe)
         return names.run_id(report_uid=self.report.uid, probe=probe, number=number, nonce=nonce)
 
+    def interval_of(self, probe: str) -> float:
+        """Seconds between two readings: the policy's, and of BMCs the installation's."""
+        return self.defaults.bmc_interval if probe == names.PROBE_BMC else self.policy.interval_of(probe)
+
+    def stale_seconds_of(self, probe: str) -> float:
+        """Seconds after which a reading no longer counts."""
+        return self.interval_of(probe) * self.policy.spec.stale_after_intervals
+
     @cached_property
     def nccl_image(self) -> str:
         """The image of NCCL runs: the policy's, or else the installation's; empty for no NCCL runs."""
@@ -146,7 +156,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         health reading that only waits is believed for `MAX_WAIT` at most, and one whose probe was switched
         off for as long as the policy says.  A policy that allows less than that of the last run
         strips nothing before the next one.  After each gap there is an interval to renew it, unless runs go
-        on to fail for `MAX_GRACE`.
+        on to fail for `MAX_GRACE`.  A BMC answers whatever becomes of its node: only a gap excuses it.
         """
         of_health = probe.name == Probe.HEALTH.value
         if of_health and self._stays_stale:
@@ -154,9 +164,11 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         if not probe.read_at or self.policy.paused:
             return NEVER
         read_at = unstamp(probe.read_at)
-        age = max(self.policy.stale_seconds_of(probe.name), probe.age_limit_seconds)
-        interval = self.policy.interval_of(probe.name)
+        age = max(self.stale_seconds_of(probe.name), probe.age_limit_seconds)
+        interval = self.interval_of(probe.name)
         renewable_until = self.since + interval
+        if probe.name == Probe.BMC.value:
+            return max(read_at + age, renewable_until)
         waited = max(read_at + max(age, MAX_WAIT), renewable_until) if of_health else NEVER
         if probe.failing_since:
             failed = max(read_at, unstamp(probe.failing_since) - interval) + age
@@ -205,7 +217,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
 
     def _confirmed_until(self, probe: str) -> float:
         read_at = self.status.probe(probe).read_at
-        return unstamp(read_at) + self.policy.stale_seconds_of(probe) if read_at else NEVER
+        return unstamp(read_at) + self.stale_seconds_of(probe) if read_at else NEVER
 
     @cached_property
     def nccl_hindrance(self) -> Hindrance | None:
@@ -249,10 +261,19 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             and self.now <= self.expires_at(probe)
         )
 
+    @property
+    def bmc_stands(self) -> bool:
+        """The last reading of the node's BMC is not stale."""
+        return bool(self.status.probe(names.PROBE_BMC).read_at) and Probe.BMC not in self.stale
+
     @cached_property
     def standing(self) -> tuple[ProbeStatus, ...]:
-        """Probes that hold GPUs and whose last reading counts beside the health probe's, the worst first."""
-        stands = {names.PROBE_NCCL: self.nccl_stands, names.PROBE_LOAD: self.load_stands}
+        """What was read by other means and counts beside the health probe's reading, the worst first."""
+        stands = {
+            names.PROBE_NCCL: self.nccl_stands,
+            names.PROBE_LOAD: self.load_stands,
+            names.PROBE_BMC: self.bmc_stands,
+        }
         probes = [self.status.probe(name) for name, counts in stands.items() if counts]
         judged = [probe for probe in probes if probe.verdict in BEST_FIRST]
         return tuple(sorted(judged, key=lambda probe: -BEST_FIRST.index(probe.verdict)))

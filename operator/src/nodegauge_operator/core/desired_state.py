@@ -33,7 +33,7 @@ from nodegauge_operator.core.actions import (
 )
 from nodegauge_operator.core.context import BEST_FIRST, Context, Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, PodView, Taint
-from nodegauge_operator.core.probes import load, nccl
+from nodegauge_operator.core.probes import bmc, load, nccl
 from nodegauge_operator.core.report_size import cut, fitted
 
 REWRITE_SHARE = 0.5
@@ -160,20 +160,26 @@ def _topology_labels(context: Context, status: ReportStatus) -> tuple[dict[str, 
 
 
 def _health_labels(context: Context, status: ReportStatus) -> dict[str, str]:
-    """Labels of what the last runs found.  Only `health=fail` outlives its reading, as its taint does."""
+    """Labels of what the last runs found.  Only `health=fail` outlives its reading, as its taint does; `psu`
+    has two sources."""
     probe, now = status.probe(names.PROBE_HEALTH), verdict.overall(context, status)
     health = {names.LABEL_HEALTH: now.value if now in BEST_FIRST else ""}
+    psu = {names.LABEL_PSU: bmc.psu_label(context, status)}
     if not probe.read_at or Probe.HEALTH in context.stale:
-        return health if now is Verdict.FAIL else {}
+        left = psu | (health if now is Verdict.FAIL else {})
+        return {key: value for key, value in left.items() if value}
     read_at = int(unstamp(probe.read_at))
     before = whole(status.desired.labels.get(names.LABEL_VALIDATED_AT, ""))
     rewrite_after = context.policy.stale_seconds_of(probe.name) * REWRITE_SHARE
     recent = before is not None and 0 <= read_at - before <= rewrite_after
-    labels = health | {
-        names.LABEL_VALIDATED_AT: str(before if recent else read_at),
-        names.LABEL_THROTTLED: gates.throttled_label(status),
-        names.LABEL_PSU: status.psu,
-    }
+    labels = (
+        health
+        | psu
+        | {
+            names.LABEL_VALIDATED_AT: str(before if recent else read_at),
+            names.LABEL_THROTTLED: gates.throttled_label(status),
+        }
+    )
     return {key: value for key, value in labels.items() if value}
 
 

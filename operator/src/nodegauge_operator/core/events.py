@@ -27,7 +27,7 @@ from nodegauge_operator.api.report import (
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.hysteresis import GateRule
-from nodegauge_operator.core.probes.kind import ProbeKind
+from nodegauge_operator.core.probes.kind import Kind
 from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.names import Reason
 
@@ -45,7 +45,7 @@ OF_VERDICT = {
 }
 
 
-def of_run(before: ReportStatus, after: ReportStatus, *, kind: ProbeKind) -> Change | None:
+def of_run(before: ReportStatus, after: ReportStatus, *, kind: Kind) -> Change | None:
     """The event of a run, if it deserves one: a new verdict, another interconnect, a first failed run."""
     old, new = before.probe(kind.name), after.probe(kind.name)
     run = new.last_run

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nodegauge_operator import names
+from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.api.report import unstamp, whole
 
 
@@ -32,6 +34,32 @@ class ConditionView(Struct, frozen=True, kw_only=True):
     status: str
     reason: str
     message: str
+
+
+class ChassisView(Struct, frozen=True, kw_only=True):
+    """A ChassisReading object, trimmed.  `reading`: the contract's document as JSON, empty if there is none:
+    encoded it takes a tenth of the memory, and it is judged once."""
+
+    name: str
+    uid: str
+    resource_version: str
+    number: int
+    read_at: float
+    """End of the reading, epoch seconds."""
+    reading: bytes = b""
+
+
+def chassis_view(body: Mapping[str, Any]) -> ChassisView:
+    """A ChassisReading as the API has it; without a reading if that cannot be read."""
+    chassis = parse_chassis(body)
+    return ChassisView(
+        name=chassis.name,
+        uid=chassis.uid,
+        resource_version=chassis.resource_version,
+        number=chassis.status.number,
+        read_at=unstamp(chassis.status.read_at),
+        reading=msgspec.json.encode(chassis.reading) if chassis.reading is not None else b"",
+    )
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
@@ -150,6 +178,8 @@ class ProbeDefaults(Struct, frozen=True, kw_only=True):
     nccl_image: str = ""
     nccl_priority_class_name: str = ""
     nccl_resources: dict[str, dict[str, str]] = {}
+    bmc_interval: float = 0.0
+    """Seconds between two readings of a BMC by the installation's reader; 0.0 without one."""
 
     @property
     def installation(self) -> str:

@@ -43,7 +43,7 @@ from nodegauge_operator.core.model import ConditionView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
 from nodegauge_operator.core.probes.pod import of_next_run, probe_pod
-from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.core.probes.registry import KINDS, READINGS
 from nodegauge_operator.core.report_update import after_run, status_after
 
 MAX_REFUSAL = 500
@@ -63,6 +63,7 @@ def next_step(snapshot: Snapshot) -> Step | None:
         return _replace_report(context, snapshot.report)
     return (
         _judge_ended_run(context)
+        or _judge_reading(context)
         or _update_report(context)
         or _bring_in_line(context)
         or _post_event(context, context.status.change)
@@ -141,6 +142,15 @@ def _judge_ended_run(context: Context) -> Step | None:
         node_then = replace(context.node, boot_id=pod.boot_id or context.node.boot_id)
         return _record(context, pod, after_run(replace(context, node=node_then), kind, ended))
     return None
+
+
+def _judge_reading(context: Context) -> Step | None:
+    """Patch the report with a reading that no pod brought, once."""
+    statuses = (kind.news(context) for kind in READINGS)
+    status = next((status for status in statuses if status is not None), None)
+    if status is None or PatchReport in context.declined:
+        return None
+    return PatchReport(context.report, desired_state.next_status(context.after(status)))
 
 
 def _record(context: Context, pod: PodView, after: AfterRun) -> Step:

@@ -17,7 +17,7 @@ from nodegauge_judge import Finding, Probe, Verdict
 from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, one_more, stamp
 from nodegauge_operator.core import events
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, Kind
 from nodegauge_operator.core.report_size import cut, worst
 
 MAX_FINDINGS_BYTES = 4096
@@ -37,7 +37,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     history: str = ""
 
 
-def after_run(context: Context, kind: ProbeKind, ended: EndedRun) -> AfterRun:
+def after_run(context: Context, kind: Kind, ended: EndedRun) -> AfterRun:
     """What follows from a run of this kind, with the change that deserves an event, if there is one."""
     after = kind.after_run(context, ended)
     change = events.of_run(context.status, after.status, kind=kind)
@@ -45,7 +45,7 @@ def after_run(context: Context, kind: ProbeKind, ended: EndedRun) -> AfterRun:
     return replace(after, status=replace(after.status, policy=context.policy.name, change=change))
 
 
-def status_after(context: Context, kind: ProbeKind, ended: EndedRun) -> ReportStatus:
+def status_after(context: Context, kind: Kind, ended: EndedRun) -> ReportStatus:
     """The status alone."""
     return after_run(context, kind, ended).status
 
@@ -108,7 +108,7 @@ def graded_again(before: ProbeStatus, reading: Reading) -> ProbeStatus:
 
 def _age_limit(context: Context, name: str) -> int:
     """What `ProbeStatus.age_limit_seconds` becomes; a pull reads nothing that could age."""
-    return ceil(context.policy.stale_seconds_of(name)) if name in {probe.value for probe in Probe} else 0
+    return ceil(context.stale_seconds_of(name)) if name in {probe.value for probe in Probe} else 0
 
 
 def finished(context: Context, ended: EndedRun) -> Run:

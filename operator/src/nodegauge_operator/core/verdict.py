@@ -18,6 +18,7 @@ from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import GateState, Outcome, ProbeStatus, ReportStatus
 from nodegauge_operator.core import events, gates
 from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.probes.bmc import memory
 from nodegauge_operator.names import Reason
 
 
@@ -88,7 +89,7 @@ def _of_runs(context: Context, sentence: Callable[[ProbeStatus], str]) -> str:
     status, raw = context.status, context.raw_verdict
     health = status.probe(names.PROBE_HEALTH)
     if not health.read_at or Probe.HEALTH in context.stale:
-        return _unread(health)
+        return " ".join(text for text in (_unread(health), _of_board(context)) if text)
     if raw is not Verdict.FAIL and gates.any_entered(context.gates):
         return f"Not cleared yet; last verdict {raw.value}."
     measured = [sentence(probe) for probe in context.standing]
@@ -100,6 +101,15 @@ def _of_runs(context: Context, sentence: Callable[[ProbeStatus], str]) -> str:
         text = " ".join([*measured, of_health])
     unconfirmed = raw is Verdict.FAIL and not gates.any_entered(context.gates)
     return f"Not confirmed: {text}" if unconfirmed else text
+
+
+def _of_board(context: Context) -> str:
+    """What the BMC still sees of a node that the health probe cannot read; empty without a fresh reading."""
+    if not context.bmc_stands:
+        return ""
+    probe = context.status.probe(names.PROBE_BMC)
+    result, board = _codes_of(probe), memory(probe).board
+    return f"{result} Its baseboard shows {board}." if board else result
 
 
 def _unread(probe: ProbeStatus) -> str:

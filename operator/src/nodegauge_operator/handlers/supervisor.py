@@ -67,7 +67,9 @@ class Supervisor:
         self._client = client
         self._sweep = sweep
         self._settings = settings
-        self._registry = registry_of(sweep, environ=environ)
+        self._registry = registry_of(sweep, environ=environ, bmc=settings.bmc)
+        self._watched = WATCHED | ({names.CHASSIS_PLURAL} if settings.bmc else set())
+        self._crds = names.CRD_NAMES + ((names.CHASSIS_CRD,) if settings.bmc else ())
         self._signals = signals
         self._jitter = jitter
         self._stop = asyncio.Event()
@@ -109,7 +111,7 @@ class Supervisor:
     async def _hindrance(self) -> KubeError | None:
         """Why nothing can be watched: `NotFound` if it is the CRDs; None if everything can."""
         try:
-            crds = await missing_crds(self._client)
+            crds = await missing_crds(self._client, self._crds)
         except KubeError as error:
             self._client.outage.waiting(str(error))
             return error
@@ -150,7 +152,7 @@ class Supervisor:
             await asyncio.wait_for(insights.ready_resources.wait(), LOOK_SECONDS)
         began, failed = time.monotonic(), False
         while True:
-            absent = WATCHED - {resource.plural for resource in insights.watched_resources}
+            absent = self._watched - {resource.plural for resource in insights.watched_resources}
             if insights.ready_resources.is_set() and absent:
                 return f"not served yet: {', '.join(sorted(absent))}"
             await asyncio.sleep(LOOK_SECONDS)
@@ -181,10 +183,10 @@ def _without_tasks_of_kopf(loop: asyncio.AbstractEventLoop, context: dict[str, A
         loop.default_exception_handler(context)
 
 
-def registry_of(sweep: Sweep, *, environ: Mapping[str, str]) -> kopf.OperatorRegistry:
+def registry_of(sweep: Sweep, *, environ: Mapping[str, str], bmc: bool = False) -> kopf.OperatorRegistry:
     """All handlers, bound to one sweep."""
     registry = kopf.OperatorRegistry()
-    watches.register(registry, sweep)
+    watches.register(registry, sweep, bmc=bmc)
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:

@@ -8,12 +8,12 @@ import kopf
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import parse_report
-from nodegauge_operator.core.model import node_view, pod_view
+from nodegauge_operator.core.model import chassis_view, node_view, pod_view
 from nodegauge_operator.reconcile.sweep import Sweep
 
 
-def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
-    """Bind every watch to one sweep."""
+def register(registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False) -> None:
+    """Bind every watch to one sweep; `bmc`: also that of what the BMC reader writes."""
 
     def is_deletion(event: kopf.RawEvent) -> bool:
         """Whether the object was deleted; an object of kopf's own list is reported to the sweep first."""
@@ -60,4 +60,17 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep) -> None:
         view = parse_report(event["object"])
         changed = sweep.cache.drop_report(view.name, view.uid) if deleted else sweep.cache.put_report(view)
         if changed:
+            sweep.wake(view.name)
+
+    if not bmc:
+        return
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.CHASSIS_PLURAL, registry=registry, id="chassis")
+    async def chassis(event: kopf.RawEvent, **_: Any) -> None:
+        """A reading whose object was deleted stays until it is stale."""
+        deleted = is_deletion(event)
+        view = chassis_view(event["object"])
+        if deleted:
+            sweep.cache.chassis.pop(view.name, None)
+        elif sweep.cache.put_chassis(view):
             sweep.wake(view.name)

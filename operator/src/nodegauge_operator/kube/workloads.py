@@ -109,14 +109,14 @@ def _ended(body: Mapping[str, Any]) -> bool:
     return (body.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-async def missing_crds(client: Client) -> list[str]:
+async def missing_crds(client: Client, needed: Sequence[str] = names.CRD_NAMES) -> list[str]:
     """Names of our CRDs that the API server does not serve; every account may read that."""
     try:
         listed = await client.call("GET", f"/apis/{names.API_VERSION}")
     except NotFound:
         listed = {}
     served = {r.get("name") for r in listed.get("resources") or ()}
-    return [n for n in names.CRD_NAMES if n.split(".")[0] not in served]
+    return [n for n in needed if n.split(".")[0] not in served]
 
 
 def missing(crds: Sequence[str]) -> str:

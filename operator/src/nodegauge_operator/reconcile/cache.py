@@ -25,7 +25,7 @@ from nodegauge_operator.api.policy import (
     without_key,
 )
 from nodegauge_operator.api.report import Report, whole
-from nodegauge_operator.core.model import NodeView, PodView
+from nodegauge_operator.core.model import ChassisView, NodeView, PodView
 
 log = logging.getLogger("nodegauge.report")
 
@@ -44,6 +44,8 @@ class Cache:
     def __init__(self) -> None:
         self.nodes: dict[str, NodeView] = {}
         self.reports: dict[str, Report] = {}
+        self.chassis: dict[str, ChassisView] = {}
+        """What the BMC reader wrote, by node."""
         self.policies: dict[str, Policy] = {}
         self.policy_errors: dict[str, PolicyError] = {}
         self.policy_status: dict[str, dict[str, object]] = {}
@@ -128,6 +130,14 @@ class Cache:
         self._note_dropped(uid)
         self._changed(name)
         return True
+
+    def put_chassis(self, chassis: ChassisView) -> bool:
+        """Keep what the BMC reader wrote unless something newer is known; whether it changed."""
+        before = self.chassis.get(chassis.name)
+        if before is not None and not _newer(chassis, before):
+            return False
+        self.chassis[chassis.name] = chassis
+        return before is None or (before.uid, before.number) != (chassis.uid, chassis.number)
 
     def put_pod(self, pod: PodView) -> bool:
         """Keep a pod unless a newer state or a newer pod is known; whether it changed."""
@@ -304,7 +314,10 @@ class Cache:
             self.dropped_while_listing.add(uid)
 
 
-def _newer(new: NodeView | Report | PodView, old: NodeView | Report | PodView) -> bool:
+Versioned = NodeView | Report | PodView | ChassisView
+
+
+def _newer(new: Versioned, old: Versioned) -> bool:
     return version_of(new.resource_version) > version_of(old.resource_version)
 
 

@@ -179,6 +179,7 @@ class Reconciler:
             defaults=self._defaults,
             nonce=secrets.token_hex(8),
             cordoned_since=self._cordoned_since(name, node),
+            chassis=self._cache.chassis.get(name),
         )
 
     def _last_read(self, policy: Policy | None, *, but: str) -> float:

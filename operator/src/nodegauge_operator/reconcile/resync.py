@@ -7,11 +7,15 @@ busiest: each list after an interruption, and each that fails, makes the next on
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
-from nodegauge_operator.kube import nodes, pods, policies, reports
+from nodegauge_operator.kube import chassis, nodes, pods, policies, reports
 from nodegauge_operator.kube.client import Client
+from nodegauge_operator.kube.errors import Forbidden, NotFound
 from nodegauge_operator.reconcile.cache import Cache
+
+log = logging.getLogger("nodegauge.bmc")
 
 SHORTEST, LONGEST = 5.0, 300.0
 SPREAD = 0.25
@@ -98,13 +102,15 @@ async def list_all(
     *,
     namespace: str,
     node_selector: str,
+    bmc: bool = False,
     beat: Callable[[], None] = lambda: None,
     wake: Callable[[str], None] = lambda name: None,
 ) -> None:
     """List everything into the cache.  Raises `KubeError`; what arrived until then is kept.
 
     `beat` is called as objects arrive: a slow list of a large cluster is still progress.  `wake` is called at
-    once with each node about which something changed, because no watch reports that again.  Watches and
+    once with each node about which something changed, because no watch reports that again.  `bmc`: list what
+    the BMC reader wrote, too.  Watches and
     reconcilers continue meanwhile, and every page shows the cluster as it was when the list began.
     """
     cache.dropped_while_listing = set()
@@ -115,6 +121,8 @@ async def list_all(
         beat()
         listed_reports = await _reports(client, cache, beat=beat, wake=wake)
         beat()
+        if bmc:
+            await _chassis(client, cache, beat=beat, wake=wake)
         listed_nodes, listed_pods = set(), set()
         async for pod in pods.each(client, namespace=namespace):
             if not cache.was_dropped(pod.uid) and cache.put_pod(pod):
@@ -166,6 +174,24 @@ async def _reports(
         listed.add(report.name)
         beat()
     return listed
+
+
+async def _chassis(
+    client: Client, cache: Cache, *, beat: Callable[[], None], wake: Callable[[str], None]
+) -> None:
+    """List what the BMC reader wrote; without the CRD there is nothing."""
+    listed = set()
+    try:
+        async for view in chassis.each(client):
+            if cache.put_chassis(view):
+                wake(view.name)
+            listed.add(view.name)
+            beat()
+    except (NotFound, Forbidden) as error:
+        log.warning("no readings of BMCs: %s", error)
+        return
+    for name in cache.chassis.keys() - listed:
+        del cache.chassis[name]
 
 
 async def _current_version(client: Client) -> int:

@@ -234,6 +234,7 @@ class Sweep:
                 self.cache,
                 namespace=settings.probe.namespace,
                 node_selector=settings.node_label_selector,
+                bmc=settings.bmc,
                 beat=self._beat,
                 wake=self.wake,
             )

@@ -1,7 +1,8 @@
 """What the operator knows of one kind of probe: everything that differs between kinds is a method here.
 
 A new kind is a module beside this one and an entry in `registry.KINDS`; no module outside of this package
-branches on a probe's name.
+branches on a probe's name.  A kind without pods derives from `Kind` alone and stands in
+`registry.READINGS`.
 
 What kinds share of their schedules is here too: a request for now, and the pause after a failed run.
 """
@@ -47,11 +48,28 @@ class AfterRun(Struct, frozen=True, kw_only=True):
     evidence: ProbeEvidence | None = None
 
 
-class ProbeKind(ABC):
-    """One kind of probe.  An instance has no state."""
+class Kind(ABC):
+    """One kind of reading.  An instance has no state."""
 
     name: str
-    """The value of the pod's label, the name in the report, and the probe program's command."""
+    """The name in the report; of a probe also the value of its pods' label and the program's command."""
+    event_prefix = ""
+    """Starts each event about a run of this kind."""
+    announces_verdict = True
+    """A changed verdict is an event; a failed first run is one for every kind."""
+
+    @abstractmethod
+    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+        """What follows from a run that ended; `context.node` is the node as it was when it was planned."""
+
+    def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
+        """What an event about a readable run adds to the summary."""
+        return ""
+
+
+class ProbeKind(Kind):
+    """A kind whose runs are pods on the node."""
+
     pool: Pool
     holds_gpus = False
     """Its pod reserves all GPUs of the node."""
@@ -59,10 +77,6 @@ class ProbeKind(ABC):
     """Its pod holds no GPU, opens no NVML and may take half an hour."""
     ignores_background = False
     """It does not wait for a background pod to end."""
-    event_prefix = ""
-    """Starts each event about a run of this kind."""
-    announces_verdict = True
-    """A changed verdict is an event; a failed first run is one for every kind."""
 
     @abstractmethod
     def deadline(self, policy: Policy) -> float:
@@ -98,14 +112,6 @@ class ProbeKind(ABC):
             deadline=self.deadline(policy),
             now=context.now,
         )
-
-    @abstractmethod
-    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
-        """What follows from a run that ended; `context.node` is the node as it was when it was planned."""
-
-    def event_suffix(self, before: ReportStatus, after: ReportStatus) -> str:
-        """What an event about a readable run adds to the summary."""
-        return ""
 
 
 def shown_change(what: str, before: str, after: str) -> str:

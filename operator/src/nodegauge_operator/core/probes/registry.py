@@ -5,6 +5,7 @@ A pod of a probe that is not listed was made by another version: it is deleted, 
 
 from __future__ import annotations
 
+from nodegauge_operator.core.probes.bmc import BmcKind
 from nodegauge_operator.core.probes.health import HealthKind
 from nodegauge_operator.core.probes.image_pull import PullKind
 from nodegauge_operator.core.probes.kind import Pool, ProbeKind
@@ -12,6 +13,8 @@ from nodegauge_operator.core.probes.load import LoadKind
 from nodegauge_operator.core.probes.nccl import NcclKind
 
 KINDS: dict[str, ProbeKind] = {kind.name: kind for kind in (HealthKind(), PullKind(), NcclKind(), LoadKind())}
+READINGS = (BmcKind(),)
+"""Kinds without pods."""
 POOLS: tuple[Pool, ...] = tuple(dict.fromkeys(kind.pool for kind in KINDS.values()))
 """Concurrency budgets, in the same order: a node gets no slot of one while an earlier one wants it."""
 

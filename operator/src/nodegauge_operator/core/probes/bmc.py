@@ -1,0 +1,143 @@
+"""What a node's BMC says: a run without a pod.  The BMC reader writes a ChassisReading; each reading in it is
+judged once.
+
+It answers for its own gates and for the label `psu`, and touches nothing of what NVML or NCCL measured.  A
+BMC that no longer answers leaves a reading that goes stale, and nothing worse.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nodegauge_contract.chassis import BoardGpu, ChassisReading
+from nodegauge_judge import Probe, Psu, Verdict
+from nodegauge_judge.case import number
+from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+from nodegauge_operator import names
+from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, stamp, unstamp
+from nodegauge_operator.core import gates, report_update
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, Kind
+from nodegauge_operator.core.report_update import Reading
+
+RENEWED_SHARE = 0.5
+"""A reading that says nothing new renews the report once the last one is older than this share of its age
+limit.  Chosen by this project: a quiet BMC then costs a third of the writes."""
+WORST_FIRST = (Psu.FAULT, Psu.REDUNDANCY_LOST, Psu.OK)
+
+
+class BmcMemory(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What the report keeps of a BMC's reading (`ProbeStatus.history`): `psu` is the supplies in one word,
+    `board` the GPUs as their baseboard sees them, in a sentence."""
+
+    psu: str = ""
+    board: str = ""
+
+
+class BmcKind(Kind):
+    """Readings of the BMC reader."""
+
+    name = names.PROBE_BMC
+    event_prefix = "BMC: "
+
+    def news(self, context: Context) -> ReportStatus | None:
+        """The status after a reading that was not judged yet; None if there is none, or it says nothing new.
+
+        A reading from before the last one (the object was made anew, or edited), or one that would be stale
+        at once, is none.
+        """
+        seen, before = context.chassis, context.status.probe(self.name)
+        if seen is None or not seen.reading or not context.policy.spec.probes.bmc.enabled:
+            return None
+        read_at, identity = min(seen.read_at, context.now), f"{seen.uid}/{seen.number}"
+        judged = before.last_run is not None and before.last_run.pod_uid == identity
+        older = context.now - read_at > context.stale_seconds_of(self.name)
+        if judged or older or context.policy.paused or read_at <= unstamp(before.read_at):
+            return None
+        run = Run(number=context.status.next_number(self.name), pod_uid=identity, started_at=stamp(read_at))
+        end = RunEnd(outcome=Outcome.READ, reason="Read", finished_at=read_at)
+        after = report_update.after_run(context, self, EndedRun(run=run, end=end)).status
+        return after if self._is_news(context, after) else None
+
+    def after_run(self, context: Context, ended: EndedRun) -> AfterRun:
+        status, policy = context.status, context.policy
+        assert context.chassis is not None, "its reading is the run"
+        reading = msgspec.json.decode(context.chassis.reading, type=ChassisReading)
+        judgement = judge_chassis(reading, thresholds=policy.spec.thresholds)
+        if judgement.verdict is Verdict.UNKNOWN:
+            end = replace(ended.end, outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
+            unread = report_update.unread(
+                context, self.name, replace(ended, end=end), findings=judgement.findings
+            )
+            return AfterRun(status=replace(status, probes=status.with_probe(unread)))
+        probe = report_update.read(context, self.name, ended, _reading(reading, judgement))
+        numbers = policy.spec.hysteresis
+        after = gates.after_run(status.gates, judgement, policy=numbers, now=context.now, probe=Probe.BMC)
+        return AfterRun(status=replace(status, probes=status.with_probe(probe), gates=after))
+
+    def _is_news(self, context: Context, after: ReportStatus) -> bool:
+        """Whether somebody would see a difference, or the last reading has to be renewed."""
+        old, new = context.status.probe(self.name), after.probe(self.name)
+        if _shown(old) != _shown(new) or after.gates != context.status.gates:
+            return True
+        age = context.now - unstamp(old.read_at or old.since)
+        return age >= RENEWED_SHARE * context.stale_seconds_of(self.name)
+
+
+def psu_label(context: Context, status: ReportStatus) -> str:
+    """The worst that fresh readings say of the supplies: by hwmon and NVML, and by the BMC; empty if none
+    does."""
+    states = [
+        text
+        for probe, text in (
+            (Probe.HEALTH, status.psu),
+            (Probe.BMC, memory(status.probe(names.PROBE_BMC)).psu),
+        )
+        if probe not in context.stale and status.probe(probe.value).read_at
+    ]
+    return next((psu.value for psu in WORST_FIRST if psu.value in states), "")
+
+
+def memory(probe: ProbeStatus) -> BmcMemory:
+    """What the report keeps; nothing if somebody broke it."""
+    try:
+        return msgspec.json.decode(probe.history or "{}", type=BmcMemory)
+    except msgspec.DecodeError:
+        return BmcMemory()
+
+
+def _reading(reading: ChassisReading, judgement: ChassisJudgement) -> Reading:
+    kept = BmcMemory(psu=judgement.psu.value if judgement.psu else "", board=board(reading.gpus))
+    return Reading(
+        verdict=judgement.verdict,
+        summary=judgement.summary,
+        findings=judgement.findings,
+        history=msgspec.json.encode(kept).decode(),
+    )
+
+
+def board(gpus: list[BoardGpu]) -> str:
+    """`8 GPUs, 1 Critical; NVLink: 143 of 144 ports up`; empty where the BMC shows no GPUs."""
+    if not gpus:
+        return ""
+    bad = [text for gpu in gpus if (text := gpu.health) in ("Warning", "Critical")]
+    parts = [f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"]
+    parts += [f"{bad.count(health)} {health}" for health in ("Critical", "Warning") if health in bad]
+    counted = [(number(gpu.ports_up), number(gpu.ports)) for gpu in gpus]
+    known = [(up, ports) for up, ports in counted if up is not None and ports is not None]
+    if not known:
+        return ", ".join(parts)
+    up, ports = (sum(column) for column in zip(*known, strict=True))
+    return f"{', '.join(parts)}; NVLink: {up:g} of {ports:g} ports up"
+
+
+def _shown(probe: ProbeStatus) -> tuple[Any, ...]:
+    """What a person or a label would show of a reading.  Texts may hold watts of the moment."""
+    findings = sorted((f.code, f.severity, f.subject) for f in probe.findings)
+    outcome = probe.last_run.outcome if probe.last_run else None
+    return (probe.verdict, findings, memory(probe), outcome)

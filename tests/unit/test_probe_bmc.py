@@ -1,0 +1,265 @@
+"""What the operator makes of a BMC: a reading is judged once, for its own gates and the label `psu`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from nodegauge_contract.chassis import AirTemperature, BoardGpu, ChassisReading, Rail, Supply
+from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
+from support.api_server import CHASSIS, EVENTS, NODES, POLICIES
+from support.judging import listening, saying
+from support.objects import INTERVAL
+from support.operator import SteppedOperator, one_node
+
+STALE = 3 * 300.0
+"""Seconds for which a BMC's reading counts: three intervals of the reader."""
+
+
+def supply(name: str, **what: Any) -> Supply:
+    """A healthy supply of 1,000 W."""
+    well: dict[str, Any] = {"present": True, "health": "OK", "state": "Enabled", "line_input": "Normal"}
+    return Supply(name=name, **well | {"capacity_watts": 1000, "input_volts": 230} | what)
+
+
+def reading(*supplies: Supply, watts: float = 1500, **what: Any) -> ChassisReading:
+    """A machine that draws 1,500 W: two supplies carry it."""
+    return ChassisReading(product="Box 4", watts=watts, lists_supplies=True, supplies=list(supplies), **what)
+
+
+WELL = reading(supply("PSU1"), supply("PSU2"), supply("PSU3"))
+ONE_LOST = reading(supply("PSU1"), supply("PSU2"), supply("PSU3", health="Critical"))
+SHORT = reading(supply("PSU1"), supply("PSU2", line_input="LossOfInput"), supply("PSU3", health="Critical"))
+
+
+class Bmc:
+    """The reader's object of node-1, and an operator that judges it."""
+
+    def __init__(self, operator: SteppedOperator) -> None:
+        self.operator = operator
+        self.number = 0
+
+    def says(self, what: Any, *, later: float = 300.0, **status: Any) -> None:
+        """One more reading, `later` seconds after the last."""
+        self.operator.cluster.pass_time(later)
+        self.number += 1
+        self.writes(
+            {
+                "source": "redfish",
+                "number": self.number,
+                "readAt": stamp(self.operator.cluster.clock()),
+                "reading": msgspec.to_builtins(what),
+            }
+            | status
+        )
+
+    def writes(self, status: Any) -> None:
+        """The object as the reader, or somebody else, writes it."""
+        cluster = self.operator.cluster
+        if "node-1" in cluster.objects[CHASSIS]:
+            cluster.change(CHASSIS, "node-1", {"status": {"reading": None}})
+            cluster.change(CHASSIS, "node-1", {"status": status})
+        else:
+            cluster.create(CHASSIS, {"metadata": {"name": "node-1"}, "status": status})
+        self.operator.catch_up(granted=False)
+
+    @property
+    def psu(self) -> str | None:
+        """The label."""
+        return self.operator.labels.get(names.LABEL_PSU)
+
+    @property
+    def taints(self) -> list[str]:
+        """Values of our taints for faults."""
+        taints = self.operator.cluster.objects[NODES]["node-1"]["spec"].get("taints") or []
+        return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
+
+    @property
+    def runs(self) -> int:
+        """How many readings the report has taken."""
+        probes = self.operator.status["probes"]
+        return next((p["lastRun"]["number"] for p in probes if p["name"] == names.PROBE_BMC), 0)
+
+
+@pytest.fixture
+def bmc() -> Iterator[Bmc]:
+    """A node without supplies that its own sensors show, read once."""
+    with listening():
+        operator = one_node()
+        operator.cluster.results["node-1"] = saying("")
+        operator.run()
+        yield Bmc(operator)
+
+
+def test_healthy_supplies_give_the_label_and_cost_few_writes(bmc: Bmc) -> None:
+    """A reading that says nothing new renews the report only now and then."""
+    assert bmc.psu is None
+    bmc.says(WELL)
+    assert bmc.psu == "ok"
+    for _ in range(12):
+        bmc.says(replace(WELL, watts=1510 + bmc.number))
+    assert bmc.psu == "ok"
+    assert bmc.runs == 7
+    assert bmc.operator.status["verdict"] == "pass"
+
+
+def test_a_lost_supply_with_enough_left_warns(bmc: Bmc) -> None:
+    """No taint: jobs run on, and somebody replaces it."""
+    for _ in range(3):
+        bmc.says(ONE_LOST)
+    assert (bmc.psu, bmc.taints) == ("redundancy-lost", [])
+    assert bmc.operator.labels[names.LABEL_HEALTH] == "warn"
+    assert ("Warning", "BMC: Box 4") in [(kind, text[:10]) for kind, text in events(bmc)]
+
+
+def test_too_few_supplies_taint_after_two_readings_and_three_good_ones_lift_it(bmc: Bmc) -> None:
+    """As for any other fault."""
+    bmc.says(SHORT)
+    assert (bmc.psu, bmc.taints) == ("fault", [])
+    bmc.says(SHORT)
+    assert bmc.taints == ["psu"]
+    assert bmc.operator.labels[names.LABEL_HEALTH] == "fail"
+    for _ in range(2):
+        bmc.says(WELL)
+    assert (bmc.psu, bmc.taints) == ("ok", ["psu"])
+    bmc.says(WELL)
+    assert bmc.taints == []
+
+
+def test_runs_of_other_probes_move_no_gate_of_the_bmc(bmc: Bmc) -> None:
+    """A health run that finds nothing says nothing about supplies."""
+    for _ in range(2):
+        bmc.says(SHORT)
+    for _ in range(5):
+        bmc.operator.cluster.pass_time(INTERVAL)
+        bmc.operator.run()
+    assert bmc.taints == ["psu"]
+
+
+def test_a_rail_out_of_bounds_taints(bmc: Bmc) -> None:
+    """12 V feeds GPUs."""
+    low = Rail(name="12V", volts=10.2, low_critical_volts=11.0, high_critical_volts=13.0)
+    for _ in range(2):
+        bmc.says(replace(WELL, rails=[low]))
+    assert (bmc.psu, bmc.taints) == ("fault", ["psu"])
+
+
+def test_a_machine_whose_supplies_are_in_a_shelf_is_fine(bmc: Bmc) -> None:
+    """It has no label, and no warning."""
+    bmc.says(reading(air=[AirTemperature(name="Inlet", inlet=True, celsius=22.0)]))
+    assert bmc.psu is None
+    assert bmc.operator.status["verdict"] == "pass"
+
+
+def test_the_worse_of_two_sources_is_the_label(bmc: Bmc) -> None:
+    """Sensors of the node, or its BMC."""
+    cluster = bmc.operator.cluster
+    cluster.results["node-1"] = saying("", psu="fault")
+    cluster.pass_time(INTERVAL)
+    bmc.operator.run()
+    bmc.says(WELL)
+    assert bmc.psu == "fault"
+    cluster.results["node-1"] = saying("", psu="ok")
+    cluster.pass_time(INTERVAL)
+    bmc.operator.run()
+    assert bmc.psu == "ok"
+    bmc.says(ONE_LOST)
+    assert bmc.psu == "redundancy-lost"
+
+
+def test_a_bmc_that_falls_silent_leaves_no_label_and_lifts_no_taint(bmc: Bmc) -> None:
+    """Missing data changes no verdict."""
+    for _ in range(2):
+        bmc.says(SHORT)
+    bmc.operator.cluster.pass_time(STALE + 2)
+    bmc.operator.catch_up(granted=False)
+    assert (bmc.psu, bmc.taints) == (None, ["psu"])
+
+
+def test_a_reading_that_gives_nothing_is_no_reading(bmc: Bmc) -> None:
+    """The last one stays until it is stale."""
+    bmc.says(WELL)
+    bmc.says(ChassisReading())
+    assert bmc.psu == "ok"
+    bmc.says(ChassisReading(), later=STALE)
+    assert bmc.psu is None
+
+
+def test_one_reading_is_judged_once(bmc: Bmc) -> None:
+    """Also after a restart, and if somebody touches the object."""
+    bmc.says(SHORT)
+    bmc.operator.cluster.change(CHASSIS, "node-1", {"metadata": {"annotations": {"a": "b"}}})
+    bmc.operator.catch_up(granted=False)
+    bmc.operator.restart()
+    bmc.operator.catch_up(granted=False)
+    assert (bmc.runs, bmc.taints) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        "broken",
+        {"number": -4, "readAt": "yesterday", "reading": {}},
+        {"number": 9, "readAt": "2099-01-01T00:00:00Z", "reading": {"supplies": "many"}},
+        {"number": 9, "readAt": "1970-01-01T00:00:00Z", "reading": msgspec.to_builtins(SHORT)},
+        {"number": 9, "readAt": "2027-01-01T00:00:00Z", "reading": msgspec.to_builtins(SHORT)},
+        {"number": 9, "readAt": "", "reading": msgspec.to_builtins(SHORT)},
+        {"number": 9, "readAt": "2027-01-15T08:10:00Z", "reading": {"major": 9, "supplies": []}},
+        {"number": 9, "readAt": "2027-01-15T08:10:00Z", "reading": {"product": "x" * 300_000}},
+    ],
+)
+def test_a_broken_object_changes_nothing(bmc: Bmc, status: Any) -> None:
+    """Who may write these objects may write anything into them."""
+    before = dict(bmc.operator.labels)
+    bmc.writes(status)
+    assert bmc.operator.labels == before
+    assert bmc.taints == []
+
+
+def test_a_time_in_the_future_is_now(bmc: Bmc) -> None:
+    """The reader's clock may be ahead; the next reading counts too."""
+    bmc.says(WELL, readAt="2099-01-01T00:00:00Z")
+    bmc.says(ONE_LOST)
+    assert bmc.psu == "redundancy-lost"
+
+
+def test_a_policy_may_leave_bmcs_out(bmc: Bmc) -> None:
+    """And a paused one judges nothing."""
+    bmc.operator.cluster.change(POLICIES, "default", {"spec": {"probes": {"bmc": {"enabled": False}}}})
+    bmc.says(WELL)
+    assert bmc.psu is None
+    bmc.operator.cluster.change(
+        POLICIES,
+        "default",
+        {"spec": {"probes": {"bmc": {"enabled": True}}, "budget": {"concurrentProbes": 0}}},
+    )
+    bmc.says(WELL)
+    assert bmc.psu is None
+    bmc.operator.cluster.change(POLICIES, "default", {"spec": {"budget": {"concurrentProbes": "10%"}}})
+    bmc.says(WELL)
+    assert bmc.psu == "ok"
+
+
+def test_a_node_whose_driver_is_down_shows_what_its_baseboard_sees(bmc: Bmc) -> None:
+    """Instead of silence."""
+    gpus = [BoardGpu(name=f"GPU{i}", health="OK", ports=18, ports_up=18 - i) for i in range(2)]
+    operator = bmc.operator
+    for _ in range(6):
+        operator.cluster.pass_time(INTERVAL)
+        operator.run("Segmentation fault")
+        bmc.says(replace(WELL, gpus=gpus), later=1)
+    condition = operator.cluster.objects[NODES]["node-1"]["status"]["conditions"][-1]
+    assert condition["status"] == "Unknown"
+    assert "BMC: pass. Its baseboard shows 2 GPUs; NVLink: 35 of 36 ports up." in condition["message"]
+
+
+def events(bmc: Bmc) -> list[tuple[str, str]]:
+    """Type and text of every event."""
+    kept = bmc.operator.cluster.objects[EVENTS].values()
+    return [(event["type"], event["message"]) for event in kept]
