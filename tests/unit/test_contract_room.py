@@ -8,6 +8,8 @@ from nodegauge_contract import (
     Arm,
     Gpu,
     Growth,
+    LoadGpu,
+    LoadResult,
     NcclResult,
     Nics,
     Num,
@@ -25,6 +27,8 @@ from support.busy import busy
 from support.results import h100
 
 NAMES = [name for name, _ in DROP_ORDER]
+TEXT = "signal 11: " + " ".join(f"frame {n * 7919 % 1000}" for n in range(20))
+LOAD_TEXT = "error 719: " + " ".join(f"{n * 104_729 % 100_003}" for n in range(20))
 
 
 def node() -> Result:
@@ -39,6 +43,7 @@ def node() -> Result:
             gpus=[replace(gpu, window=window) for gpu in gpus],
             nics=replace(nics, ports=[Port(nic=0, port=1)]),
             nccl=nccl(),
+            load=LoadResult(gpus=[LoadGpu(index=0, message=LOAD_TEXT)]),
         )
     )
 
@@ -49,9 +54,8 @@ def nccl() -> NcclResult:
         [-1 if i == j else 270.1 + 3.3 * i + 0.7 * j for j in range(8)] for i in range(8)
     ]
     pairs[5][2] = 11.5
-    text = "signal 11: " + " ".join(f"frame {n * 7919 % 1000}" for n in range(20))
-    arms = [Arm(name="default", pairs=pairs), Arm(name="p2p-off", outcome="crashed", message=text)]
-    return NcclResult(ranks=8, message=text, arms=arms)
+    arms = [Arm(name="default", pairs=pairs), Arm(name="p2p-off", outcome="crashed", message=TEXT)]
+    return NcclResult(ranks=8, message=TEXT, arms=arms)
 
 
 def sent(result: Result, *, given_up: int) -> Result:
