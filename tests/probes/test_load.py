@@ -81,8 +81,8 @@ def test_older_gpus_compute_with_what_they_have(nccl_on: On, profile: str, kerne
 def test_a_gpu_that_flips_bits_is_named(nccl_on: On) -> None:
     """Three results of every launch, and two words of memory: counted on that GPU, and on it alone."""
     run = nccl_on(TWO)
-    run.hardware.fault("state", gpu=1, key="cuda.flips", value="3")
-    run.hardware.fault("state", gpu=1, key="cuda.memory_flips", value="2")
+    run.hardware.fault("bit-flips", gpu=1, count=3)
+    run.hardware.fault("bit-flips", gpu=1, count=2, where="memory")
     good, bad = load(run).gpus
     assert (good.mismatches, good.memory_mismatches) == (0, 0)
     assert bad.mismatches == 3 * bad.checks > 0
@@ -93,12 +93,19 @@ def test_a_gpu_that_flips_bits_is_named(nccl_on: On) -> None:
 def test_gpus_behind_one_uplink_slow_each_other_down(nccl_on: On) -> None:
     """Alone each has the whole uplink, together half of it."""
     run = nccl_on(TWO)
-    for gpu in (0, 1):
-        run.hardware.fault("state", gpu=gpu, key="cuda.uplink", value="1")
-        run.hardware.fault("state", gpu=gpu, key="cuda.uplink_mbps", value="12000")
+    run.hardware.fault("shared-uplink", mbps=12_000)
     for gpu in load(run).gpus:
         assert gpu.h2d_gbps == pytest.approx(12, rel=0.1)
         assert gpu.h2d_all_gbps == pytest.approx(6, rel=0.3)
+
+
+def test_a_slow_gpu_computes_less_than_its_sibling(nccl_on: On) -> None:
+    """At the same clock, without a reason, and with the right results."""
+    run = nccl_on(TWO)
+    run.hardware.fault("slow-gpu", gpu=1, percent=60)
+    good, slow = load(run).gpus
+    assert slow.tflops == pytest.approx(0.6 * good.tflops, rel=0.05)
+    assert (slow.sm_mhz, slow.mismatches) == (good.sm_mhz, 0)
 
 
 def test_one_gpu_that_cuda_refuses_does_not_end_the_others(nccl_on: On) -> None:

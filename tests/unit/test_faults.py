@@ -13,6 +13,7 @@ from testbed.hardware import FAULTS, HardwareError, plug
 from testbed.hardware.machine import Machine
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("rtx3090-nv4-2", "weak-supply", {}),
     ("titan-rtx-nv2", "p2p-refused", {}),
     ("titan-rtx-nv2", "p2p-refused", {"kind": "read"}),
     ("titan-rtx-nv2", "p2p-refused", {"kind": "write", "gpu": 1}),
@@ -68,11 +69,15 @@ LASTING: list[tuple[str, str, dict[str, Any]]] = [
 ELSEWHERE = {
     *("fan-stopped", "psu-alarm", "rail-out-of-range", "nic-down", "repair-pending", "memory-unrepairable"),
     *("clock-step", "counters-restarted"),
+    *("supply-failed", "supply-input-lost", "supply-removed", "chassis-fan-stopped", "inlet-hot", "leak"),
+    "airflow-blocked",
 }
-"""Tried in test_faults_apart on machines that are made for it, and in test_driver_time."""
+"""Tried in test_faults_apart on machines that are made for it, in test_driver_time, and by the BMC's reader
+in test_simulated_bmc; heat in test_power_and_cooling."""
 
-OF_NCCL = {name for name, fault in FAULTS.items() if fault.module == "faults_nccl"}
-"""Tried in test_faults_nccl and test_simulated_nccl_probe: they show in no reading of NVML."""
+OF_NCCL = {name for name, fault in FAULTS.items() if fault.module in ("faults_nccl", "faults_load")}
+"""Tried in test_faults_nccl, test_simulated_nccl_probe and tests/probes/test_load.py: no reading of NVML
+shows them."""
 
 
 def test_every_fault_is_tried() -> None:

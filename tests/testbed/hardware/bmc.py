@@ -1,7 +1,8 @@
 """A BMC that answers over HTTPS from a recorded tree, with the faults that BMCs have.
 
 `resources` is the recording, path by path; a test changes it to break a supply, and sets the fields of
-`Behaviour` to break the BMC itself.  Everything listens on loopback.
+`Behaviour` to break the BMC itself.  A function that makes resources anew shows a machine as it is now.
+Everything listens on loopback.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import base64
 import copy
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,6 +25,8 @@ from aiohttp import web
 TREES = Path(__file__).parents[2] / "fixtures" / "redfish"
 USER, PASSWORD = "reader", "correct horse"
 SESSIONS = "/redfish/v1/SessionService/Sessions"
+Resources = dict[str, Any] | Callable[[], dict[str, Any]]
+"""Path to resource, or what makes them for each request."""
 
 
 def tree(name: str) -> dict[str, Any]:
@@ -60,13 +63,18 @@ class Behaviour:
 class Bmc:
     """One running BMC: `url`, its `resources`, its `behaviour`, and what it was asked."""
 
-    def __init__(self, resources: dict[str, Any], behaviour: Behaviour) -> None:
-        self.resources = resources
+    def __init__(self, resources: Resources, behaviour: Behaviour) -> None:
+        self._resources = resources
         self.behaviour = behaviour
         self.url = ""
         self.asked: list[str] = []
         self.tokens: set[str] = set()
         self.ended: set[str] = set()
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """Path to resource, as they are now."""
+        return self._resources() if callable(self._resources) else self._resources
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """One request, as a BMC answers it."""
@@ -89,16 +97,13 @@ class Bmc:
             return web.json_response({"error": {}}, status=self.behaviour.broken[path])
         if path in self.behaviour.body:
             return web.Response(body=self.behaviour.body[path], content_type="application/json")
-        if path not in self.resources:
+        resources = self.resources
+        if path not in resources:
             return web.json_response({"error": {}}, status=404)
-        body = self.resources[path]
+        body = resources[path]
         if "$expand" in request.query and self.behaviour.expand:
-            body = self._expanded(body)
+            body = _expanded(body, resources)
         return web.json_response(body)
-
-    def _expanded(self, body: dict[str, Any]) -> dict[str, Any]:
-        members = [self.resources.get(one["@odata.id"], one) for one in body.get("Members", [])]
-        return body | {"Members": members}
 
     async def _log_in(self, request: web.Request) -> web.Response:
         if not self.behaviour.sessions:
@@ -117,9 +122,14 @@ class Bmc:
         )
 
 
+def _expanded(body: dict[str, Any], resources: dict[str, Any]) -> dict[str, Any]:
+    members = [resources.get(one["@odata.id"], one) for one in body.get("Members", [])]
+    return body | {"Members": members}
+
+
 @asynccontextmanager
 async def serving(
-    resources: dict[str, Any], *, authority: trustme.CA, behaviour: Behaviour | None = None
+    resources: Resources, *, authority: trustme.CA, behaviour: Behaviour | None = None
 ) -> AsyncIterator[Bmc]:
     """A BMC on a free port of loopback, with a certificate by `authority`."""
     bmc = Bmc(resources, behaviour or Behaviour())

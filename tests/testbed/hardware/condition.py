@@ -1,7 +1,8 @@
 """What was done to a machine: its faults, loads and restarts, and everything that has been counted since.
 
-Time only ever appends: what was counted while a fault was on stays counted when it is healed, as in life, and
-goes when counters begin anew.  Nothing here reads a clock or touches files.
+Time only ever appends, but for what heat would have done later had nothing changed: what was counted while a
+fault was on stays counted when it is healed, as in life, and goes when counters begin anew.  Nothing here
+reads a clock or touches files.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from testbed.hardware import faults
 from testbed.hardware.fault import Parameter
+from testbed.hardware.heat import heated
 from testbed.hardware.machine import Machine
 from testbed.hardware.statefile import Past
 from testbed.profiles import Profile
@@ -31,8 +33,9 @@ class ActiveFault(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, forbid_unknown_fields=True):
-    """What was done to a machine; per GPU: when its counters began, what they stood at then, its load and
-    power, when event reasons held, and how fast and by how much counters grew."""
+    """What was done to a machine; per GPU: when its counters began, what they stood at then, its load,
+    power and warmth (where its temperature goes), when event reasons held, and how fast and by how much
+    counters grew."""
 
     profile: Profile
     seed: str
@@ -41,6 +44,7 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True):
     counted: list[dict[str, int]]
     loads: list[Points]
     powers: list[Points]
+    warmths: list[Points]
     reasons: list[dict[str, Points]]
     rates: list[dict[str, Points]]
     steps: list[dict[str, Points]]
@@ -59,6 +63,7 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True):
             counted=[{name: s * SECOND_NS for name, s in gpu.counted.items()} for gpu in gpus],
             loads=[[] for _ in gpus],
             powers=[[(0, profile.model.power.idle)] for _ in gpus],
+            warmths=[[] for _ in gpus],
             reasons=[{} for _ in gpus],
             rates=[{} for _ in gpus],
             steps=[{} for _ in gpus],
@@ -99,10 +104,14 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True):
     def settle(self, machine: Machine, now: int) -> None:
         """From now on everything is as the machine says; what was counted before stays counted."""
         for gpu in range(len(machine.gpus)):
-            _follow(self.reasons[gpu], machine.holds_now(gpu), now)
+            for points in (*self.reasons[gpu].values(), self.powers[gpu], self.warmths[gpu]):
+                points[:] = [point for point in points if point[0] <= now]
+            for step in heated(machine, gpu, self.warmths[gpu], now=now):
+                _follow(self.reasons[gpu], step.holds, step.at)
+                append(self.powers[gpu], step.at, step.power_mw)
+                append(self.warmths[gpu], step.at, step.warmth)
             growing = {name: rate for (number, name), rate in machine.rates.items() if number == gpu}
             _follow(self.rates[gpu], growing, now)
-            append(self.powers[gpu], now, machine.power_mw(gpu))
 
     def pasts(self) -> list[Past]:
         """Of every GPU."""
@@ -112,6 +121,7 @@ class Condition(msgspec.Struct, forbid_unknown_fields=True):
                 counted=self.counted[gpu],
                 load=self.loads[gpu],
                 power=self.powers[gpu],
+                warmth=self.warmths[gpu],
                 reasons=self.reasons[gpu],
                 rates=self.rates[gpu],
                 steps=self.steps[gpu],

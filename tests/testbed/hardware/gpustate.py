@@ -153,6 +153,7 @@ def _telemetry(machine: Machine, number: int) -> Lines:
     lines: Lines = {f"power.{name}": getattr(power, name) for name in power.__struct_fields__}
     lines |= {"power.enforced": limit, "power.limit": limit, "power.source": 0}
     lines |= {"reasons.supported": model.reasons, "violations": model.violations}
+    lines["temperature.tau"] = machine.case.tau
     for part, sensor in (
         ("temperature", model.temperature),
         ("memory_temperature", model.memory_temperature),

@@ -6,12 +6,13 @@ part. Nothing here touches files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
 from testbed.errors import TestbedError
+from testbed.hardware.case import Case
 from testbed.profiles.model import FAR_SWITCH, Fabric, Gpu, Profile
 from testbed.profiles.pcitree import Distance, PciFunction, distance, functions
 from testbed.simulated_nccl.machine import Trouble
@@ -63,7 +64,7 @@ class Machine:
     `ports`: files of the port of (NIC, file) that replace the usual ones; `port_steps`: errors that come with
     a fault.  `sensors`: hwmon files of (chip, sensor, file).  `clock_step`: seconds the wall clock is off.
     `load`: per cent of each GPU, as it is now.  `nccl`: what goes wrong in an NCCL run.  `withdrawn`: GPUs
-    that the device plugin calls unhealthy.
+    that the device plugin calls unhealthy.  `case`: supplies, fans and air.
     """
 
     profile: Profile
@@ -86,6 +87,7 @@ class Machine:
     load: list[int] = field(default_factory=list)
     nccl: list[Trouble] = field(default_factory=list)
     withdrawn: set[int] = field(default_factory=set)
+    case: Case = field(default_factory=Case)
     presence: dict[str, PciPresence] = field(default_factory=dict)
     pci: dict[str, PciFunction] = field(default_factory=dict)
 
@@ -169,11 +171,12 @@ class Machine:
             if number == gpu and (when is When.ALWAYS or self.load[gpu] > 0)
         }
 
-    def power_mw(self, gpu: int) -> int:
-        """What a GPU draws at its present load: less while it is slowed down, never more than its limit."""
+    def power_mw(self, gpu: int, *, slowed: Mapping[str, int] | None = None) -> int:
+        """What a GPU draws at its present load: less while it is slowed down (`slowed`: for further reasons),
+        never more than its limit."""
         power, load = self.profile.model.power, self.load[gpu]
         share = 1.0
-        for name, per_mille in self.holds_now(gpu).items():
+        for name, per_mille in [*self.holds_now(gpu).items(), *(slowed or {}).items()]:
             share = min(share, 1 - per_mille / 1000 * (1 - CLOCK_SHARE.get(name, 100) / 100))
         wanted = power.idle + (power.full - power.idle) * load / 100 * share
         limit = self.values.get((gpu, "power.enforced"), self.limit_mw(gpu))

@@ -24,14 +24,16 @@ Schedule = Sequence[tuple[int, int]]
 class Past:
     """One GPU's past: when its counters began, what they stood at then (ns), and what changed over time.
 
-    `load` in per cent, `power` in milliwatts; `reasons` in per mille of the time for which a clocks event
-    reason holds, `rates` in thousandths per second, `steps` as what was added at once.
+    `load` in per cent, `power` in milliwatts, `warmth` in per mille of the way from idle to full load;
+    `reasons` in per mille of the time for which a clocks event reason holds, `rates` in thousandths per
+    second, `steps` as what was added at once.
     """
 
     epoch: int
     counted: Mapping[str, int]
     load: Schedule
     power: Schedule
+    warmth: Schedule
     reasons: Mapping[str, Schedule]
     rates: Mapping[str, Schedule]
     steps: Mapping[str, Schedule]
@@ -41,6 +43,7 @@ class Past:
         grown = {name for name in (*self.rates, *self.steps) if name.startswith("xid.")}
         xids = sorted(int(name.removeprefix("xid.")) for name in grown)
         lines: Lines = {"epoch": self.epoch, "load": _schedule(self.load), "power": _schedule(self.power)}
+        lines["warmth"] = _schedule(self.warmth)
         lines |= {f"counted.{name}": nanoseconds for name, nanoseconds in self.counted.items()}
         lines |= {"xids": " ".join(map(str, xids))} if xids else {}
         for kind in ("reason", "rate", "step"):

@@ -11,6 +11,7 @@ import yaml
 from msgspec.structs import replace
 
 from testbed import profiles
+from testbed.hardware.faults_case import twelve_volts
 from testbed.profiles.model import Healthy, Profile
 
 SCENARIOS = Path(__file__).with_name("scenarios.yaml")
@@ -99,7 +100,10 @@ def machines() -> list[Machine]:
 
 def _machine(profile: Profile) -> Machine:
     model, healthy = profile.model, profile.healthy
+    twelve, chassis = twelve_volts(profile), profile.chassis
     own = {
+        "supply": bool(twelve) or (chassis is not None and chassis.supplies is not None),
+        "no-twelve": not twelve,
         "core-sensor": model.temperature is not None,
         "power-limit": model.power.default is not None,
         "lanes": model.pcie.max_width > 1,

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from testbed.profiles.chassismodel import Chassis
 from testbed.profiles.hostmodel import Base, Host
 from testbed.profiles.ncclmodel import NcclResult
 
@@ -260,7 +261,8 @@ class Healthy(Base, frozen=True, kw_only=True, rename="kebab"):
     and no-rpm (driver before 570) | sram-status (driver 550, Ampere) | repair-status (driver 580) |
     power-source (driver 510) | core-limit or no-core-limit (that this driver tells in degrees or as a
     margin) | a memory-sensor, with a memory-limit or no-memory-limit | no-thermal-counter | mig | hidden |
-    no-pci.  The matrix itself adds core-sensor, power-limit and lanes (PCIe lanes to lose).
+    no-pci.  The matrix itself adds core-sensor, power-limit, lanes (PCIe lanes to
+    lose), supply (one that shows itself) and no-twelve (no sensor called 12 V).
     """
 
     interconnect: str = ""
@@ -276,7 +278,7 @@ class Healthy(Base, frozen=True, kw_only=True, rename="kebab"):
 class Profile(Base, frozen=True, kw_only=True):
     """A machine.  `visible`: how many GPUs, from the first, a container is shown (None: all of them).
 
-    `nccl`: what NCCL would measure; None where it has nothing to measure.
+    `nccl`: what NCCL would measure; None where it has nothing to measure.  `chassis`: what a BMC sees of it.
 
     `driver_mounted`: False where the container runtime puts no driver library into containers at all.
     """
@@ -292,6 +294,7 @@ class Profile(Base, frozen=True, kw_only=True):
     fabric: Fabric | None = None
     recording: Recording | None = None
     platform: Platform | None = None
+    chassis: Chassis | None = None
     nccl: NcclResult | None = None
     node: Node = Node()
     healthy: Healthy

@@ -1,7 +1,8 @@
 /*
  * What changes with time: power, energy, temperature, clocks, utilisation, and why clocks are low.
  *
- * All of it follows from `load` (per cent over time), `power` (milliwatts over time) and the event reasons
+ * All of it follows from `load` (per cent over time), `power` (milliwatts over time), `warmth` (where a temperature
+ * goes: per mille of the way from idle to full load, over time) and the event reasons
  * (`reason.NAME`: per mille of the time for which the reason holds, over time), integrated from the epoch.  A
  * temperature approaches its target exponentially, and a clock is a share of the loaded one while a reason that
  * slows it down holds: a model to exercise readers with, not a claim about any GPU.
@@ -49,9 +50,9 @@ typedef struct {
     double celsius, idle, full, tau;
 } warmth_t;
 
-static void warm(void *context, int64_t load, uint64_t length) {
+static void warm(void *context, int64_t per_mille, uint64_t length) {
     warmth_t *w = context;
-    const double target = w->idle + (w->full - w->idle) * (double)load / 100;
+    const double target = w->idle + (w->full - w->idle) * (double)per_mille / 1000;
     w->celsius = target + (w->celsius - target) * exp(-((double)length / 1e9) / w->tau);
 }
 
@@ -72,7 +73,7 @@ nvmlReturn_t gpu_temperature(const gpu_t *gpu, const char *part, int *celsius) {
     snprintf(key, sizeof key, "%s.full", part);
     warmth.full = (double)gpu_number_or(gpu, key, number);
     warmth.tau = (double)gpu_number_or(gpu, "temperature.tau", 20);
-    snprintf(key, sizeof key, "gpu.%d.load", gpu->number);
+    snprintf(key, sizeof key, "gpu.%d.warmth", gpu->number);
     walk_number(key, 0, boottime_ns(), warm, &warmth); /* a driver that is loaded anew cools nothing */
     *celsius = (int)lround(warmth.celsius);
     return NVML_SUCCESS;

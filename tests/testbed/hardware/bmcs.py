@@ -1,0 +1,82 @@
+"""BMCs of plugged machines: each shows its machine as it is at the moment of the request.
+
+with bmcs({"gpu-1": hardware}, folder) as inventory:
+    ...  # inventory.urls["gpu-1"]; folder holds the reader's inventory: one file per node, and ca.pem
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import trustme
+import yaml
+
+from testbed.hardware.bmc import PASSWORD, USER, Behaviour, serving
+from testbed.hardware.machine import HardwareError
+from testbed.hardware.plugged import Hardware, boottime_ns
+from testbed.hardware.redfish import tree
+
+CA = "ca.pem"
+START_SECONDS = 30
+
+
+def tree_of(hardware: Hardware) -> dict[str, Any]:
+    """The Redfish tree of a machine as it is now.  Raises HardwareError if it has no BMC."""
+    condition = hardware.condition()
+    if condition.profile.chassis is None:
+        raise HardwareError(f"{condition.profile.name} has no BMC: give its profile a chassis")
+    now = boottime_ns()
+    watts = [[value for at, value in points if at <= now][-1] / 1000 for points in condition.powers]
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    return tree(condition.machine(), seed=condition.seed, watts=watts, time=time)
+
+
+@contextmanager
+def bmcs(machines: Mapping[str, Hardware], folder: Path) -> Iterator[dict[str, str]]:
+    """Serve the BMCs of these machines over HTTPS, and write an inventory into `folder`; URL by node."""
+    authority = trustme.CA()
+    folder.mkdir(parents=True, exist_ok=True)
+    authority.cert_pem.write_to_path(str(folder / CA))
+    urls: dict[str, str] = {}
+    started, stop = threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for node, hardware in machines.items():
+                chassis = hardware.profile.chassis
+                behaviour = Behaviour(expand=chassis is not None and chassis.expand)
+                resources = _shows(hardware)
+                urls[node] = (
+                    await stack.enter_async_context(
+                        serving(resources, authority=authority, behaviour=behaviour)
+                    )
+                ).url
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="bmcs")
+    thread.start()
+    try:
+        if not started.wait(START_SECONDS):
+            raise HardwareError(f"the BMCs of {', '.join(machines)} did not start in {START_SECONDS} s")
+        for node, url in urls.items():
+            entry = {"url": url, "username": USER, "password": PASSWORD, "ca": CA}
+            (folder / node).write_text(yaml.safe_dump(entry))
+        yield urls
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+def _shows(hardware: Hardware) -> Callable[[], dict[str, Any]]:
+    tree_of(hardware)  # before anything is served: it has a BMC
+    return lambda: tree_of(hardware)

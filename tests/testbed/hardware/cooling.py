@@ -1,0 +1,92 @@
+"""How warm GPUs become: inlet air + thermal resistance x watts, reached exponentially; and the slowdown.
+
+A profile gives the temperature at idle and at full load of a healthy machine; resistance and air follow from
+these two and the two draws.  Above its slowdown threshold a GPU loses clock until it stays there.  Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from testbed.profiles.model import Model
+
+TAU_SECONDS = 20
+"""Time constant of a heat sink.  Chosen by this project; published traces of H100 and RTX cards settle within
+one to two minutes."""
+SW_SHARE, HW_SHARE = 0.75, 0.5
+"""Clock that is left while software or hardware slows a GPU down for heat (`machine.CLOCK_SHARE`)."""
+
+Points = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sink:
+    """A GPU's cooling: °C of the air that reaches it, and K per watt."""
+
+    air: float
+    resistance: float
+
+    def steady(self, watts: float) -> float:
+        """°C where it settles at this draw."""
+        return self.air + self.resistance * watts
+
+    def watts_at(self, celsius: float) -> float:
+        """The draw at which it settles there."""
+        return (celsius - self.air) / self.resistance
+
+
+def sink(model: Model, *, warmer: float = 0.0, blocked: float = 1.0) -> Sink | None:
+    """The cooling of a GPU whose air is `warmer` by so many K and whose resistance is `blocked` times what it
+    was; None where nothing tells its temperature."""
+    if model.temperature is None or model.power.full <= model.power.idle:
+        return None
+    idle, full = model.power.idle / 1000, model.power.full / 1000
+    resistance = (model.temperature.full - model.temperature.idle) / (full - idle)
+    air = model.temperature.idle - resistance * idle
+    return Sink(air=air + warmer, resistance=resistance * blocked)
+
+
+def slowdown_celsius(model: Model) -> int | None:
+    """°C above which software lowers the clocks; None where no threshold is known."""
+    if model.thresholds is not None:
+        return model.thresholds.gpu_max
+    return model.tlimits.max_operating - model.tlimits.gpu_max if model.tlimits is not None else None
+
+
+def slowed(model: Model, cooling: Sink, *, watts: float) -> tuple[int, int]:
+    """Per mille of the time for which software and hardware slow a GPU down so that it stays at its
+    threshold, when it would draw `watts`."""
+    limit = slowdown_celsius(model)
+    if limit is None or cooling.steady(watts) <= limit or watts <= model.power.idle / 1000:
+        return 0, 0
+    idle = model.power.idle / 1000
+    kept = max(0.0, (cooling.watts_at(limit) - idle) / (watts - idle))
+    if kept >= SW_SHARE:
+        return round(1000 * (1 - kept) / (1 - SW_SHARE)), 0
+    return 1000, min(1000, round(1000 * (1 - kept) / (1 - HW_SHARE)))
+
+
+def warmth(model: Model, celsius: float) -> int:
+    """A temperature as per mille of the way from idle to full load of a healthy machine, as the driver's
+    state has it (memory and core follow one number)."""
+    assert model.temperature is not None
+    idle, full = model.temperature.idle, model.temperature.full
+    return round(1000 * (celsius - idle) / max(1, full - idle))
+
+
+def approach(points: Points, *, now: int, tau: float) -> float:
+    """The per mille reached by now, when `points` say since when (ns) which per mille is the target."""
+    reached, target, since = 0.0, 0.0, 0
+    for at, value in [*(point for point in points if point[0] <= now), (now, 0)]:
+        reached = target + (reached - target) * math.exp(-(at - since) / 1e9 / tau)
+        target, since = float(value), at
+    return reached
+
+
+def seconds_until(limit: float, *, reached: float, target: float, tau: float) -> float:
+    """Until what is `reached` passes `limit` on its way to `target`; infinite if it never does."""
+    if reached >= limit:
+        return 0.0
+    return tau * math.log((target - reached) / (target - limit)) if target > limit else math.inf

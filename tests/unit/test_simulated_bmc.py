@@ -1,0 +1,129 @@
+"""The BMC of a simulated machine: read by the real reader over HTTPS, healthy and with each fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trustme
+
+from nodegauge_bmc.connection import Access
+from nodegauge_bmc.redfish import read
+from nodegauge_contract.chassis import ChassisReading
+from nodegauge_judge import Psu, Severity
+from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+from testbed import profiles
+from testbed.hardware import Hardware, HardwareError, plug
+from testbed.hardware.bmc import PASSWORD, USER, Behaviour, serving
+from testbed.hardware.bmcs import tree_of
+
+WITH_BMC = [name for name in profiles.names() if profiles.load(name).chassis is not None]
+H100, TWO, FOUR, RACK = "h100-sxm-8", "hgx-a100-4", "l40s-4", "gb200-4"
+
+FAULTS: list[tuple[str, str, int, set[str], Psu | None]] = [
+    (H100, "supply-failed", 0, {"supply-failed"}, Psu.REDUNDANCY_LOST),
+    (TWO, "supply-failed", 0, {"supply-failed", "redundancy-lost"}, Psu.REDUNDANCY_LOST),
+    (FOUR, "supply-failed", 0, {"supply-failed"}, Psu.REDUNDANCY_LOST),
+    (H100, "supply-input-lost", 0, {"supply-no-input"}, Psu.REDUNDANCY_LOST),
+    (TWO, "supply-input-lost", 100, {"supply-no-input", "redundancy-lost"}, Psu.REDUNDANCY_LOST),
+    (FOUR, "supply-input-lost", 0, {"supply-no-input"}, Psu.REDUNDANCY_LOST),
+    (TWO, "supply-removed", 0, {"redundancy-lost"}, Psu.REDUNDANCY_LOST),
+    (H100, "supply-removed", 0, set(), Psu.OK),
+    (H100, "weak-supply", 0, set(), Psu.OK),
+    (H100, "weak-supply", 100, {"chassis-rail"}, Psu.FAULT),
+    (H100, "chassis-fan-stopped", 0, {"fan-failed"}, Psu.OK),
+    (TWO, "chassis-fan-stopped", 100, {"fan-failed"}, Psu.OK),
+    (FOUR, "chassis-fan-stopped", 0, {"fan-failed"}, Psu.OK),
+    (H100, "inlet-hot", 0, {"inlet-hot"}, Psu.OK),
+    (TWO, "inlet-hot", 0, {"inlet-hot"}, Psu.OK),
+    (FOUR, "inlet-hot", 0, {"inlet-hot"}, Psu.OK),
+    (RACK, "inlet-hot", 0, {"inlet-hot"}, None),
+    (RACK, "leak", 0, {"leak"}, None),
+]
+"""Profile, fault, load, what is found and the supplies in one word."""
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Who signs the BMCs' certificates."""
+    return trustme.CA()
+
+
+async def reading_of(hardware: Hardware, authority: trustme.CA, folder: Path) -> ChassisReading:
+    """One reading over HTTPS."""
+    ca = folder / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    chassis = hardware.profile.chassis
+    behaviour = Behaviour(expand=chassis is not None and chassis.expand)
+    async with serving(lambda: tree_of(hardware), authority=authority, behaviour=behaviour) as bmc:
+        return await read(Access(url=bmc.url, user=USER, password=PASSWORD, ca=str(ca)))
+
+
+def codes(judgement: ChassisJudgement) -> set[str]:
+    """Codes of fail and warn."""
+    return {one.code for one in judgement.findings if one.severity is not Severity.INFO}
+
+
+@pytest.mark.parametrize("load", [0, 100])
+@pytest.mark.parametrize("profile", WITH_BMC)
+async def test_a_healthy_machine_has_no_finding(
+    profile: str, load: int, authority: trustme.CA, tmp_path: Path
+) -> None:
+    """Idle and at full load; every supply, fan and GPU is read, and nothing is missing."""
+    hardware = plug(profile, tmp_path / "machine")
+    hardware.load(load)
+    chassis = hardware.profile.chassis
+    assert chassis is not None
+    reading = await reading_of(hardware, authority, tmp_path)
+    judgement = judge_chassis(reading)
+    assert (codes(judgement), reading.unread) == (set(), [])
+    assert len(reading.supplies) == (chassis.supplies.count if chassis.supplies else 0)
+    assert len(reading.fans) == chassis.fans
+    assert len(reading.gpus) == (len(hardware.profile.gpus) if chassis.board else 0)
+    assert judgement.psu == (Psu.OK if chassis.supplies else None)
+
+
+@pytest.mark.parametrize(("profile", "fault", "load", "found", "psu"), FAULTS)
+async def test_a_fault_has_its_finding_and_no_other(
+    profile: str,
+    fault: str,
+    load: int,
+    found: set[str],
+    psu: Psu | None,
+    authority: trustme.CA,
+    tmp_path: Path,
+) -> None:
+    """In the new and the old resources, and gone once it is healed."""
+    hardware = plug(profile, tmp_path / "machine")
+    hardware.load(load)
+    hardware.fault(fault)
+    judgement = judge_chassis(await reading_of(hardware, authority, tmp_path))
+    assert (codes(judgement), judgement.psu) == (found, psu), judgement.findings
+    hardware.heal()
+    assert codes(judge_chassis(await reading_of(hardware, authority, tmp_path))) == set()
+
+
+async def test_a_machine_without_supplies_to_carry_it_is_off(authority: trustme.CA, tmp_path: Path) -> None:
+    """All inputs lost: the BMC, on standby power, says so."""
+    hardware = plug(TWO, tmp_path / "machine")
+    for supply in range(2):
+        hardware.fault("supply-input-lost", supply=supply)
+    assert (await reading_of(hardware, authority, tmp_path)).power_on is False
+
+
+async def test_a_board_s_bmc_shows_links_that_are_down(authority: trustme.CA, tmp_path: Path) -> None:
+    """As NVML does: one port of the GPU, with the driver away."""
+    hardware = plug(H100, tmp_path / "machine")
+    hardware.fault("link-down", gpu=3, link=5)
+    hardware.fault("driver-mismatch")
+    gpus = (await reading_of(hardware, authority, tmp_path)).gpus
+    assert [gpu.ports_up for gpu in gpus] == [18, 18, 18, 17, 18, 18, 18, 18]
+
+
+def test_a_workstation_has_no_bmc(tmp_path: Path) -> None:
+    """And what only a BMC sees cannot happen to it."""
+    hardware = plug("titan-rtx-nv2", tmp_path)
+    with pytest.raises(HardwareError, match="has no BMC"):
+        tree_of(hardware)
+    with pytest.raises(HardwareError, match="has no BMC"):
+        hardware.fault("supply-failed")
