@@ -30,7 +30,7 @@ class Case:
     supplies: dict[int, tuple[power.Trouble, float]] = field(default_factory=dict)
     fans: set[int] = field(default_factory=set)
     leaks: set[int] = field(default_factory=set)
-    tau: int = cooling.TAU_SECONDS
+    tau: int = field(default_factory=lambda: cooling.TAU_SECONDS)
 
 
 def sink(machine: Machine, gpu: int) -> cooling.Sink | None:
