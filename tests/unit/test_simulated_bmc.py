@@ -40,7 +40,7 @@ FAULTS: list[tuple[str, str, int, set[str], Psu | None]] = [
     (RACK, "inlet-hot", 0, {"inlet-hot"}, None),
     (RACK, "leak", 0, {"leak"}, None),
 ]
-"""Profile, fault, load, what is found and the supplies in one word."""
+"""Profile, fault, load, what is findings and the supplies in one word."""
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +83,12 @@ async def test_a_healthy_machine_has_no_finding(
     assert judgement.psu == (Psu.OK if chassis.supplies else None)
 
 
-@pytest.mark.parametrize(("profile", "fault", "load", "found", "psu"), FAULTS)
+@pytest.mark.parametrize(("profile", "fault", "load", "findings", "psu"), FAULTS)
 async def test_a_fault_has_its_finding_and_no_other(
     profile: str,
     fault: str,
     load: int,
-    found: set[str],
+    findings: set[str],
     psu: Psu | None,
     authority: trustme.CA,
     tmp_path: Path,
@@ -98,7 +98,7 @@ async def test_a_fault_has_its_finding_and_no_other(
     hardware.load(load)
     hardware.fault(fault)
     judgement = judge_chassis(await reading_of(hardware, authority, tmp_path))
-    assert (codes(judgement), judgement.psu) == (found, psu), judgement.findings
+    assert (codes(judgement), judgement.psu) == (findings, psu), judgement.findings
     hardware.heal()
     assert codes(judge_chassis(await reading_of(hardware, authority, tmp_path))) == set()
 
