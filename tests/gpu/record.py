@@ -36,6 +36,7 @@ COMMANDS = {
     "probe-health.json": (sys.executable, "-m", "nodegauge_probes", "health"),
     "probe-pull.json": (sys.executable, "-m", "nodegauge_probes", "pull"),
     "probe-nccl.json": (sys.executable, "-m", "nodegauge_probes", "nccl"),
+    "probe-load.json": (sys.executable, "-m", "nodegauge_probes", "load"),
 }
 CELLS = tuple(
     CellOrder(collective=name, bytes=size, check=True, max_ms=500)
