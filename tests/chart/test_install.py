@@ -149,5 +149,5 @@ def test_upgrade_removes_renamed_objects(cluster: Helm, rest: Rest) -> None:
     values = {key: value for key, value in ALL.items() if key not in ("fullnameOverride", "metrics", "crds")}
     upgrade(cluster, values)
     accounts = {name for kind, name in left_behind(rest) if kind == "ServiceAccount"}
-    assert accounts == {"gauge-operator", "gauge-probe"}
+    assert accounts == {"gauge-operator", "gauge-probe", "ng-gauge-bmc"}
     assert set(policies(rest)) == {"fleet"}
