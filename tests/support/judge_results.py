@@ -28,6 +28,7 @@ from nodegauge_contract import (
     Unavailable,
     Window,
 )
+from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge import Finding, History, Judgement, Thresholds, judge_health
 
 SAMPLES = 12
@@ -152,11 +153,14 @@ def judge(
     thresholds: Thresholds | None = None,
     interval: float = 900,
     history: History | None = None,
+    chassis: ChassisReading | None = None,
 ) -> Judgement:
     """The judgement of the last of these runs, each judged with what the ones before it left behind."""
     past = history or History()
     for result in results:
-        judgement = judge_health(result, thresholds=thresholds, history=past, interval=interval)
+        judgement = judge_health(
+            result, thresholds=thresholds, history=past, interval=interval, chassis=chassis
+        )
         past = History.decode(judgement.history.encode()) or History()
     return judgement
 

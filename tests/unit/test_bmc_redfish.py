@@ -97,6 +97,7 @@ async def test_the_dgx_s_traps_are_no_values(authority: trustme.CA, ca: str) -> 
         "TEMP_AMBIENT", "TEMP_MB_INLET", "TEMP_GB1_INLET1", "TEMP_GB1_INLET2", "TEMP_MB_OUTLET",
     }  # fmt: skip
     assert all(gpu.throttle_reasons == [] and isinstance(gpu.ports_up, Unavailable) for gpu in reading.gpus)
+    assert all(25 < gpu.celsius < 95 for gpu in reading.gpus)  # type: ignore[operator]
 
 
 async def test_a_module_without_a_supply_in_it_is_none(authority: trustme.CA, ca: str) -> None:

@@ -46,6 +46,7 @@ async def _gpu(tree: Tree, resource: Resource) -> BoardGpu:
         ports_up=up,
         port_gbps=slowest,
         throttle_reasons=_reasons(metrics or {}),
+        celsius=values.celsius(member(environment or {}, "TemperatureCelsius", "Reading")),
     )
 
 

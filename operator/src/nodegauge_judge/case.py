@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from nodegauge_contract import Gpu, Result, Unavailable
+from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.nvlink import Lanes, lanes
 from nodegauge_judge.history import growth
 from nodegauge_judge.history.model import GpuHistory, History, keys
@@ -27,8 +28,8 @@ class Case(Struct, frozen=True, kw_only=True):
 
     A `gpu_index` here and in the rules is a position in `result.gpus` (NVML's own index is `Gpu.index`).
     `growth`: how much each counter grew since the last run.  `keys`: the key of each GPU in `history.gpus`;
-    None for one without a UUID.  `peers`: SM clocks of comparable nodes.  `busy` caches what `load`
-    has computed.
+    None for one without a UUID.  `peers`: SM clocks of comparable nodes.  `chassis`: what the node's BMC
+    says, if it was read lately.  `busy` caches what `load` has computed.
     """
 
     result: Result
@@ -39,6 +40,7 @@ class Case(Struct, frozen=True, kw_only=True):
     growth: growth.Growth
     keys: tuple[str | None, ...]
     peers: Peers = no_peers
+    chassis: ChassisReading | None = None
     busy: dict[int, float | None] = {}
 
     @classmethod
@@ -51,6 +53,7 @@ class Case(Struct, frozen=True, kw_only=True):
         node: NodeFacts,
         interval: float,
         peers: Peers = no_peers,
+        chassis: ChassisReading | None = None,
     ) -> Case:
         """The case of one result; `interval` is the policy's, in seconds."""
         key = keys(gpu.uuid for gpu in result.gpus if isinstance(gpu.uuid, str))
@@ -61,6 +64,7 @@ class Case(Struct, frozen=True, kw_only=True):
             history=history,
             node=node,
             peers=peers,
+            chassis=chassis,
             growth=growth.of(result, history=history, thresholds=thresholds, interval=interval),
             keys=tuple(key[gpu.uuid] if isinstance(gpu.uuid, str) else None for gpu in result.gpus),
         )

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from nodegauge_contract import Gpu, Result
+from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.matrix import render
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import gate_answers, load
+from nodegauge_judge import gate_answers, load, witness
 from nodegauge_judge.case import Case, HealthRule, identity, text
 from nodegauge_judge.history.model import History
 from nodegauge_judge.history.update import remember
@@ -63,11 +64,12 @@ def judge_health(
     interval: float = INTERVAL,
     peers: Peers = no_peers,
     known: Sequence[GpuIdentity] = (),
+    chassis: ChassisReading | None = None,
 ) -> Judgement:
     """What `result` says about its node, given the policy's `thresholds`, the node's history and its facts.
 
     `peers`: the SM clocks at which comparable nodes work (`Judgement.clock` of theirs); `known`: the GPUs
-    that the node had before, for the name of one that is lost.
+    that the node had before, for the name of one that is lost; `chassis`: what its BMC said lately.
 
     `interval`: the policy's seconds between two runs; counters are not judged over more than two intervals.
     """
@@ -78,8 +80,11 @@ def judge_health(
         node=node or NodeFacts(),
         interval=interval,
         peers=peers,
+        chassis=chassis,
     )
-    observed = [(rule, list(rule.check(case))) for rule in HEALTH_RULES]
+    observed = [
+        (rule, [witness.seconded(case, rule.code, one) for one in rule.check(case)]) for rule in HEALTH_RULES
+    ]
     gpus = [*(identity(gpu) for gpu in result.gpus), *known]
     findings = _worst_first(
         (finding for rule, seen in observed for finding in rule.summed_up(seen)), result, gpus

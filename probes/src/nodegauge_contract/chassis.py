@@ -90,7 +90,7 @@ class BoardGpu(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """A GPU as its baseboard's BMC sees it, also while driver and operating system are down.
 
     `ports`: NVLink ports it has; `ports_up`: those whose link is up; `port_gbps`: Gbit/s of the slowest of
-    these.  `throttle_reasons`: the BMC's words, of now.
+    these.  `throttle_reasons`: the BMC's words, of now.  `celsius`: the GPU's own temperature.
     """
 
     name: Short
@@ -104,6 +104,7 @@ class BoardGpu(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     ports_up: Num = NOT_READ
     port_gbps: Num = NOT_READ
     throttle_reasons: list[Short] = []
+    celsius: Num = NOT_READ
 
 
 class BmcClock(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -10,6 +10,7 @@ from nodegauge_judge.case import HealthRule
 from nodegauge_judge.rules import (
     cables,
     clocks,
+    contradictions,
     driver_errors,
     gpus,
     interconnect,
@@ -42,6 +43,7 @@ HEALTH_RULES: tuple[HealthRule, ...] = (
     *pcie.RULES,
     *nics.RULES,
     *sensors.RULES,
+    *contradictions.RULES,
     *gpus.DIFFERENCES,
     *pasted.RULES,
 )

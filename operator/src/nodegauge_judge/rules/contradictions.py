@@ -1,0 +1,107 @@
+"""Rules about what NVML and the node's BMC say of the same thing and cannot both be true.
+
+They only warn: which of the two is right is for a person to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from msgspec.structs import replace
+
+from nodegauge_judge import witness
+from nodegauge_judge.case import Case, HealthRule, identity, of_gpu
+from nodegauge_judge.interconnect import board, nvlink_state
+from nodegauge_judge.model import Severity
+from nodegauge_judge.rule import DRIVER_LOG, Observation
+from nodegauge_judge.rules import throttling
+from nodegauge_judge.rules.reading import problem_check
+
+_without_power = problem_check("insufficient-power", "a GPU has no external power", Severity.FAIL)
+
+
+def power_contradicted(case: Case) -> Iterator[Observation]:
+    """GPUs that lack power or are braked, while the BMC calls all supplies healthy with watts to spare."""
+    spare = witness.spare_watts(case)
+    if spare is None:
+        return
+    for one in chain(throttling.power_brake(case), _without_power(case)):
+        if one.severity is not Severity.INFO:
+            yield replace(
+                one,
+                severity=Severity.WARN,
+                message=(
+                    "NVML says that power is short, and the BMC calls every supply healthy, with "
+                    f"{spare} W to spare."
+                ),
+                evidence={"spare_watts": spare},
+            )
+
+
+def nvlink_contradicted(case: Case) -> Iterator[Observation]:
+    """GPUs of which NVML and the BMC count other numbers of active NVLinks, of as many in all."""
+    if case.chassis is None or board.hides_links(case) or case.result.problem is not None:
+        return
+    doubted = nvlink_state.uncertain(case)
+    for gpu_index, (gpu, have) in enumerate(zip(case.result.gpus, case.lanes.sums, strict=True)):
+        known = witness.ports(witness.board_gpu(case, identity(gpu)))
+        listed = len({link for group in gpu.links for link in group.links})
+        if known is None or gpu_index in doubted or gpu.error or listed != known[1] or have == known[0]:
+            continue
+        yield of_gpu(
+            gpu,
+            Severity.WARN,
+            f"NVML counts {have} of {listed} NVLinks up, the BMC {known[0]}.",
+            evidence={"links": have, "bmc_ports_up": known[0], "of": listed},
+            weight=abs(have - known[0]),
+        )
+
+
+RULES = (
+    HealthRule(
+        code="power-contradicted",
+        title="GPUs lack power while the supplies are healthy",
+        meaning=(
+            "NVML shows the power brake or insufficient power, and the BMC calls every supply healthy, with "
+            "watts to spare. Then the supplies are not the cause: it lies between them and the GPU, or "
+            "somebody limits the power on purpose."
+        ),
+        when={
+            Severity.WARN: (
+                "`power-brake` warns or fails, or `insufficient-power` fails, and a fresh reading of the BMC "
+                "shows every supply and rail healthy and full load (the load of now, if that is not known) "
+                "within 0.9 of their capacity"
+            )
+        },
+        next_step="check the GPU's power cables, and power limits in the BMC or of the rack.",
+        way_out=(
+            "Reseat the GPU's power cables at both ends, one cable per socket.",
+            "Look for a power limit in the BMC or the rack's manager: `ipmitool dcmi power get_limit`.",
+            "Compare the BMC's clock and log with the time of the brake: a short loss of input may be over.",
+        ),
+        check=power_contradicted,
+    ),
+    HealthRule(
+        code="nvlink-contradicted",
+        title="the BMC counts other NVLinks than NVML",
+        meaning=(
+            "The BMC of the GPUs' baseboard counts another number of active NVLink ports than NVML, of as "
+            "many in all. A link changed between the two readings, or one of the two is wrong."
+        ),
+        when={
+            Severity.WARN: (
+                "a GPU that both name (by serial number or UUID) has another number of active links in a "
+                "fresh reading of the BMC, and both know the state of all its links"
+            )
+        },
+        next_step="compare `nvidia-smi nvlink -s -i INDEX` with the BMC's ports once more.",
+        way_out=(
+            "`nvidia-smi nvlink -s -i INDEX` on the node; `kubectl get chassisreading NODE -o yaml` for the "
+            "BMC's ports.",
+            "If they still differ after the next readings, restart the baseboard's BMC.",
+            DRIVER_LOG + " Xid 74 is an NVLink error.",
+        ),
+        check=nvlink_contradicted,
+    ),
+)
