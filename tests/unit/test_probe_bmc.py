@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+import support.results as made
 from nodegauge_contract.chassis import AirTemperature, BoardGpu, ChassisReading, Rail, Supply
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
@@ -257,6 +258,30 @@ def test_a_node_whose_driver_is_down_shows_what_its_baseboard_sees(bmc: Bmc) -> 
     condition = operator.cluster.objects[NODES]["node-1"]["status"]["conditions"][-1]
     assert condition["status"] == "Unknown"
     assert "BMC: pass. Its baseboard shows 2 GPUs; NVLink: 35 of 36 ports up." in condition["message"]
+
+
+@pytest.mark.parametrize(
+    ("age", "enabled", "heard"), [(1, True, True), (STALE + 1, True, False), (1, False, False)]
+)
+def test_a_fresh_reading_is_the_second_witness_of_a_health_run(
+    bmc: Bmc, age: float, enabled: bool, heard: bool
+) -> None:
+    """An old one says nothing of now, and a policy may leave BMCs out."""
+    gpus = [
+        BoardGpu(name=f"GPU{i}", uuid=made.uuid(i).removeprefix("GPU-"), ports=18, ports_up=18 - i)
+        for i in range(2)
+    ]
+    bmc.operator.cluster.change(POLICIES, "default", {"spec": {"probes": {"bmc": {"enabled": enabled}}}})
+    bmc.operator.cluster.results["node-1"] = made.h100(2)
+    bmc.operator.cluster.pass_time(INTERVAL)
+    bmc.says(replace(WELL, gpus=gpus), later=0)
+    bmc.operator.cluster.pass_time(age)
+    bmc.operator.run()
+    health = next(p for p in bmc.operator.status["probes"] if p["name"] == names.PROBE_HEALTH)
+    found = {finding["code"]: finding["message"] for finding in health.get("findings", [])}
+    assert ("nvlink-contradicted" in found) is heard
+    if heard:
+        assert "NVML counts 18 of 18 NVLinks up, the BMC 17." in found["nvlink-contradicted"]
 
 
 def events(bmc: Bmc) -> list[tuple[str, str]]:

@@ -18,7 +18,15 @@ from nodegauge_judge import Probe, Psu, Verdict
 from nodegauge_judge.case import number
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Run, stamp, unstamp
+from nodegauge_operator.api.report import (
+    SKEW_SECONDS,
+    Outcome,
+    ProbeStatus,
+    ReportStatus,
+    Run,
+    stamp,
+    unstamp,
+)
 from nodegauge_operator.core import gates, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -87,6 +95,17 @@ class BmcKind(Kind):
             return True
         age = context.now - unstamp(old.read_at or old.since)
         return age >= RENEWED_SHARE * context.stale_seconds_of(self.name)
+
+
+def lately(context: Context) -> ChassisReading | None:
+    """What the node's BMC said while that counts: the second witness of what NVML shows."""
+    seen = context.chassis
+    if seen is None or not seen.reading or not context.policy.spec.probes.bmc.enabled:
+        return None
+    age = context.now - seen.read_at
+    if not -SKEW_SECONDS <= age <= context.stale_seconds_of(names.PROBE_BMC):
+        return None
+    return msgspec.json.decode(seen.reading, type=ChassisReading)
 
 
 def psu_label(context: Context, status: ReportStatus) -> str:

@@ -25,6 +25,7 @@ from nodegauge_operator.core import evidence, gates, report_update, unreadable
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes import bmc
 from nodegauge_operator.core.probes.kind import (
     AT_ONCE,
     AfterRun,
@@ -126,6 +127,7 @@ class HealthKind(ProbeKind):
             interval=context.policy.interval_of(self.name),
             peers=context.clock_peers,
             known=status.gpus.known(),
+            chassis=bmc.lately(context),
         )
         if judgement.readable:
             after = _after_reading(context, ended, judgement)
