@@ -1,4 +1,4 @@
-"""What a BMC says beside NVML: words in the finding of the same thing, or a finding of the contradiction."""
+"""What a BMC says beside NVML: text in the finding of the same thing, or a finding of the contradiction."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def listed(findings: list[Finding]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "text"),
     [
         ({"line_input": "LossOfInput"}, "(PSU0) [supply-no-input]"),
         ({"health": "Critical"}, "(PSU0) [supply-failed]"),
     ],
 )
 def test_a_brake_and_a_faulty_supply_are_one_finding_with_two_witnesses(
-    changes: dict[str, Any], words: str
+    changes: dict[str, Any], text: str
 ) -> None:
     """It says what the BMC found, in its message and its evidence, before the next step."""
     (finding,) = braked(supplies(changes))
     assert (finding.code, finding.severity) == ("power-brake", Severity.FAIL)
     assert "60 s of 900 s" in finding.message
-    assert words in finding.message.partition(" Next: ")[0]
-    assert words in str(finding.evidence["bmc"])
+    assert text in finding.message.partition(" Next: ")[0]
+    assert text in str(finding.evidence["bmc"])
 
 
 def test_a_brake_with_healthy_supplies_and_watts_to_spare_is_a_contradiction() -> None:
@@ -122,8 +122,8 @@ def test_heat_names_warm_inlets_failed_fans_and_the_board_s_own_temperature() ->
     hot = later(first, 900, gpu=0, hw_thermal=60)
     (finding,) = judge(first, hot, chassis=chassis).findings
     assert finding.code == "hw-thermal-slowdown"
-    for words in ("(Inlet) [inlet-hot]", "(FAN3) [fan-failed]", "reads 88 °C"):
-        assert words in str(finding.evidence["bmc"])
+    for text in ("(Inlet) [inlet-hot]", "(FAN3) [fan-failed]", "reads 88 °C"):
+        assert text in str(finding.evidence["bmc"])
     absurd = ChassisReading(gpus=[replace(gpu, celsius=999) for gpu in gpus])
     (alone,) = judge(first, hot, chassis=absurd).findings
     assert "bmc" not in alone.evidence

@@ -278,10 +278,10 @@ def test_a_fresh_reading_is_the_second_witness_of_a_health_run(
     bmc.operator.cluster.pass_time(age)
     bmc.operator.run()
     health = next(p for p in bmc.operator.status["probes"] if p["name"] == names.PROBE_HEALTH)
-    found = {finding["code"]: finding["message"] for finding in health.get("findings", [])}
-    assert ("nvlink-contradicted" in found) is heard
+    messages = {finding["code"]: finding["message"] for finding in health.get("findings", [])}
+    assert ("nvlink-contradicted" in messages) is heard
     if heard:
-        assert "NVML counts 18 of 18 NVLinks up, the BMC 17." in found["nvlink-contradicted"]
+        assert "NVML counts 18 of 18 NVLinks up, the BMC 17." in messages["nvlink-contradicted"]
 
 
 def events(bmc: Bmc) -> list[tuple[str, str]]:

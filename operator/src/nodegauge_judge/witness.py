@@ -54,8 +54,8 @@ def board_gpu(case: Case, identity: GpuIdentity) -> BoardGpu | None:
     if case.chassis is None:
         return None
     ours = {_key(identity.serial), _key(identity.uuid)} - {""}
-    found = [gpu for gpu in case.chassis.gpus if {_key(gpu.serial), _key(gpu.uuid)} & ours]
-    return found[0] if len(found) == 1 else None
+    matches = [gpu for gpu in case.chassis.gpus if {_key(gpu.serial), _key(gpu.uuid)} & ours]
+    return matches[0] if len(matches) == 1 else None
 
 
 def ports(gpu: BoardGpu | None) -> tuple[int, int] | None:
@@ -91,10 +91,10 @@ def _agrees(case: Case, codes: Iterable[str]) -> str:
     """The BMC's own findings of these codes in a sentence; empty if it has none."""
     assert case.chassis is not None, "only asked of a case with a BMC's reading"
     findings = judge_chassis(case.chassis, thresholds=case.thresholds).findings
-    said = {finding.code: finding.subject for finding in reversed(findings) if finding.code in codes}
+    subjects = {finding.code: finding.subject for finding in reversed(findings) if finding.code in codes}
     named = [
         f"{_TITLES[code]}{'' if subject == 'node' else f' ({subject})'} [{code}]"
-        for code, subject in said.items()
+        for code, subject in subjects.items()
     ]
     return f"The BMC agrees: {', '.join(reversed(named))}." if named else ""
 
