@@ -40,7 +40,7 @@ FAULTS: list[tuple[str, str, int, set[str], Psu | None]] = [
     (RACK, "inlet-hot", 0, {"inlet-hot"}, None),
     (RACK, "leak", 0, {"leak"}, None),
 ]
-"""Profile, fault, load, what is findings and the supplies in one word."""
+"""Profile, fault, load, codes of the findings, and the supplies in one word."""
 
 
 @pytest.fixture(scope="module")
