@@ -2,8 +2,8 @@
 
 It prints each step, checks its result, and exits with 0 only if every check passed: the labels and taints
 that the hardware calls for, jobs placed by them, a node tainted while it throttles under load and untainted
-once it is cool, and an empty cluster after `helm uninstall`.  Everything it starts ends with it, also after
-Ctrl-C; its files stay only after a failure.
+once it is cool, power supplies seen through a BMC, a load run, and an empty cluster after `helm uninstall`.
+Everything it starts ends with it, also after Ctrl-C; its files stay only after a failure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import FrameType
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
-from testbed.demo import bandwidth, heat, jobs, steps
+from testbed.demo import bandwidth, heat, jobs, power, steps
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
 
@@ -37,6 +37,8 @@ STEPS = (
     heat.avoid,
     heat.idle,
     heat.cool,
+    power.supplies,
+    power.load,
     steps.uninstall,
 )
 

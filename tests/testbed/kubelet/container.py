@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.errors import ApiError
-from testbed.kubelet import environment, images, memory_limit, status
+from testbed.kubelet import environment, images, memory_limit, secrets, status
 from testbed.kubelet.checks import Check, move_port, refuse_unknown
 from testbed.kubelet.context import NodeContext
 from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
@@ -31,6 +31,7 @@ Object = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
+WRITTEN_VOLUMES = frozenset({"secret"})
 IGNORED_VOLUMES = frozenset({"emptyDir", "projected", "downwardAPI"})
 """Volumes whose absence a program can live with: scratch space, and the service account's token."""
 MESSAGE_BYTES = 4096
@@ -176,6 +177,8 @@ class Runner:
         )
         env |= self._node.devices.allocate(metadata["uid"], self.spec)
         env |= await environment.pod_environment(self.spec, self._pod, self._node, known=env)
+        volumes = self._directory.parent / "volumes"
+        env = await secrets.mounted(self.spec, self._pod, self._node, env=env, directory=volumes)
         self._moved = move_port(env)
         if self._credentials:
             try:
@@ -316,7 +319,7 @@ def refuse_unmounted(pod: Object, container: Object) -> None:
     mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
     for volume in pod["spec"].get("volumes", []):
         kinds = volume.keys() - {"name"}
-        if volume["name"] in mounted and not kinds <= IGNORED_VOLUMES:
+        if volume["name"] in mounted and not kinds <= IGNORED_VOLUMES | WRITTEN_VOLUMES:
             raise NotSimulated(
                 f"volume {volume['name']}: the simulated kubelet mounts nothing ({', '.join(kinds)}); "
                 "processes share the host's file system"

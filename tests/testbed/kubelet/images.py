@@ -17,6 +17,7 @@ from pathlib import Path
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 from testbed.kubelet.errors import ImageMissing, StartFailed
 
+PROBES = "nodegauge_probes"
 PYTHON_NAMES = frozenset({"python", "python3"})
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -36,8 +37,9 @@ class Image:
 
     @property
     def stands_in(self) -> bool:
-        """Whether nothing in it computes on GPUs, although it may hold them: its NCCL is simulated."""
-        return CHILD_VARIABLE in self.env
+        """Whether its first process computes on no GPU, although it may hold them: a probe's NCCL and CUDA
+        are simulated, and say themselves what they do."""
+        return self.entrypoint[-1:] == (PROBES,)
 
     def argv(self, command: list[str], args: list[str]) -> list[str]:
         """The argv to execute; StartFailed when argv[0] is not in the image."""
@@ -86,7 +88,7 @@ def default_images(checkout: Path | None = None) -> dict[str, Image]:
     """Operator, probe and NCCL probe of a checkout (default: this file's own), `python` and `busybox`."""
     root = checkout or Path(__file__).resolve().parents[3]
     sources = (root / "operator" / "src", root / "probes" / "src")
-    probes = python_image(*sources, module="nodegauge_probes")
+    probes = python_image(*sources, module=PROBES)
     nccl = replace(probes, env={**probes.env, **simulated_nccl_environment(root)})
     return {
         "nodegauge/operator": python_image(*sources, module="nodegauge_operator"),

@@ -1,0 +1,103 @@
+"""The demo's power supplies and its load run.
+
+The BMC reader reads a server's BMC over HTTPS: one feed fails, then a supply lets 12 V sag under load.
+A load run works the GPUs of an idle node at full power; CUDA is simulated, and the machine feels its load.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+
+from testbed.demo.fleet import BUSY_NODE, PREFIX, VALUES
+from testbed.demo.session import CHECKOUT, NAMESPACE, Object, Session, our_taints, probe_of
+from testbed.errors import TestbedError
+from testbed.hardware.bmcs import bmcs
+from testbed.hardware.loads import following
+
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+POLICIES = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies"
+FEED = (0, 1, 2)
+"""Supplies of the DGX H100 that hang on one feed; three of six just carry it."""
+TAINT = f"{PREFIX}unhealthy=psu:NoSchedule"
+LOADED_NODE = "gpu-titan"
+LOAD_SECONDS = 10
+
+
+def supplies(session: Session) -> None:
+    """Switch the BMC reader on; its readings become labels, a warning and a taint."""
+    hardware = session.testbed.hardware(BUSY_NODE)
+    folder = session.directory / "bmc"
+    with bmcs({BUSY_NODE: hardware}, folder) as urls:
+        session.say(f"the BMC of {BUSY_NODE} serves Redfish at {urls[BUSY_NODE]}; helm upgrade switches on")
+        print("    the BMC reader (bmc.enabled), which finds address and password in a Secret", flush=True)
+        session.api.create(SECRETS, _secret(folder, BUSY_NODE))
+        _upgrade(session, "bmc: {enabled: true, interval: 10s}\n")
+        _until_psu(session, "ok")
+        session.say(f"{BUSY_NODE}: label psu=ok: {_summary(session)}")
+        for supply in FEED:
+            hardware.fault("supply-input-lost", supply=supply)
+        session.say(f"{BUSY_NODE}: one of its two feeds fails; three of six supplies have no input")
+        _until_psu(session, "redundancy-lost")
+        if TAINT in our_taints(session.node(BUSY_NODE)):
+            raise TestbedError(f"{BUSY_NODE} has the taint {TAINT}, although three supplies carry it")
+        session.say(f"{BUSY_NODE}: label psu=redundancy-lost, no taint: {_summary(session)}")
+        hardware.heal("supply-input-lost")
+        hardware.load(100)
+        hardware.fault("weak-supply")
+        session.say(f"{BUSY_NODE}: the feed is back; under full load a weak supply lets 12 V sag")
+        session.until(lambda: TAINT in our_taints(session.node(BUSY_NODE)), f"{TAINT} on {BUSY_NODE}")
+        session.say(f"{BUSY_NODE} is tainted {TAINT} after two readings: {_summary(session)}")
+        hardware.heal("weak-supply")
+        _until_psu(session, "ok")
+        session.say(f"{BUSY_NODE}: the supply is replaced, label psu=ok; three good readings lift the taint")
+
+
+def load(session: Session) -> None:
+    """A policy of its own asks for load runs on one idle node."""
+    session.say(f"load probe: both GPUs of {LOADED_NODE} compute at full power for {LOAD_SECONDS} s")
+    policy = session.api.get(f"{POLICIES}/default")
+    spec: Object = policy["spec"] | {
+        "nodeSelector": {"matchLabels": {"kubernetes.io/hostname": LOADED_NODE}},
+        "priority": 10,
+    }
+    spec["probes"] |= {"load": {"enabled": True, "duration": f"{LOAD_SECONDS}s", "deadline": "5m"}}
+    spec["budget"] |= {"concurrentNcclProbes": 1}
+    began = time.monotonic()
+    with following(session.testbed.hardware(LOADED_NODE)):
+        session.api.create(POLICIES, policy | {"metadata": {"name": "load"}, "spec": spec, "status": {}})
+        session.until(lambda: bool(_load_run(session)), f"a load run on {LOADED_NODE}")
+    run = _load_run(session)
+    if (run["verdict"], run["lastRun"]["outcome"]) != ("pass", "read"):
+        raise TestbedError(f"the load run on {LOADED_NODE} did not pass: {run}")
+    session.say(f"{LOADED_NODE}: {run['summary']} ({time.monotonic() - began:.0f} s with its pod)")
+
+
+def _secret(folder: Path, node: str) -> Object:
+    """The reader's inventory: one file for the node, and who signed its certificate."""
+    data = {name: base64.b64encode((folder / name).read_bytes()).decode() for name in (node, "ca.pem")}
+    return {"metadata": {"name": "nodegauge-bmc"}, "data": data}
+
+
+def _upgrade(session: Session, values: str) -> None:
+    file = session.directory / "values-bmc.yaml"
+    file.write_text(VALUES + values)
+    chart = str(CHECKOUT / "charts" / "nodegauge")
+    session.testbed.helm(
+        "upgrade", "nodegauge", chart, "--namespace", NAMESPACE, "--values", str(file), "--wait"
+    )
+
+
+def _until_psu(session: Session, wanted: str) -> None:
+    session.until(lambda: session.marks(BUSY_NODE).psu == wanted, f"label psu={wanted} on {BUSY_NODE}")
+
+
+def _summary(session: Session) -> str:
+    return str(probe_of(session.report(BUSY_NODE), "bmc")["summary"])
+
+
+def _load_run(session: Session) -> Object:
+    """The report's part about the load probe, once a run was read or failed."""
+    probe = probe_of(session.report(LOADED_NODE), "load")
+    return probe if probe.get("lastRun") else {}
