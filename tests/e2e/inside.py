@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import drain, kubelet_comparison, mounts, nccl, pod_failures, scenario, steps
+from e2e import drain, kubelet_comparison, load, mounts, nccl, pod_failures, scenario, steps
 from e2e.cluster import Cluster
 from e2e.debian import Runtime
 from e2e.node import Node
@@ -67,7 +67,7 @@ BEGIN: tuple[Stage, ...] = (((control_plane,), (containerd_and_images,)), ((step
 STAGES: tuple[Stage, ...] = (
     ((steps.trivial_pod,),),
     ((kubelet_comparison.the_common_pods,), scenario.BEFORE),
-    ((nccl.measures, nccl.gives_way, nccl.hangs), (scenario.helm_test,)),
+    ((nccl.measures, nccl.gives_way, nccl.hangs, load.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, drain.drains),),
     (scenario.AFTER,),
 )
