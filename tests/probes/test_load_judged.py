@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from nodegauge_contract import Result
-from nodegauge_judge import Severity, Verdict
+from nodegauge_judge import CATALOGUE, Answer, Severity, Verdict
 from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from support.nccl_probe import NcclRun
 from testbed.hardware.fault import FAULTS, Fault
@@ -48,26 +48,39 @@ def test_a_sound_machine_passes(nccl_on: On, profile: str) -> None:
     assert judgement.gpus == len(result.gpus)
 
 
-def test_a_gpu_that_flips_bits_is_named(nccl_on: On) -> None:
-    """The other GPU of the pair is not."""
-    run = nccl_on("titan-rtx-nv2")
-    run.hardware.fault("state", gpu=1, key="cuda.flips", value="3")
-    result, judgement = judged(run)
-    ((code, location),) = worse_than_info(judgement)
-    assert (code, judgement.verdict) == ("load-corruption", Verdict.FAIL)
-    assert location.startswith("GPU 1 ")
-    assert judgement.findings[0].gpus[0].uuid == result.gpus[1].uuid
+Case = tuple[str, str, dict[str, str | int], set[str], str]
+
+FAULTY: list[Case] = [
+    ("rtx3090-nv4-2", "weak-supply", {}, {"load-rail-droop"}, ""),
+    (
+        "l40s-4",
+        "airflow-blocked",
+        {"gpu": 1, "seconds": "1"},
+        {"load-hot", "load-hotter-than-siblings"},
+        "throttled=thermal",
+    ),
+    ("titan-rtx-nv2", "slow-gpu", {"gpu": 1}, {"load-slow-gpu"}, "unhealthy=slow-gpu"),
+    ("titan-rtx-nv2", "shared-uplink", {}, set(), ""),
+    ("titan-rtx-nv2", "bit-flips", {"gpu": 1}, {"load-corruption"}, "unhealthy=corruption"),
+]
+"""Machine, fault, its parameters, codes of the findings, and the taint that enough such runs set."""
 
 
-def test_a_shared_uplink_is_no_fault(nccl_on: On) -> None:
-    """Copies of all GPUs at once are slower, and the node passes."""
-    run = nccl_on("titan-rtx-nv2")
-    for gpu in (0, 1):
-        run.hardware.fault("state", gpu=gpu, key="cuda.uplink", value="1")
-        run.hardware.fault("state", gpu=gpu, key="cuda.uplink_mbps", value="12000")
-    _, judgement = judged(run)
-    assert judgement.verdict is Verdict.PASS
-    assert [f.code for f in judgement.findings] == ["load-uplink-shared"]
+@pytest.mark.parametrize(("profile", "fault", "parameters", "codes", "taint"), FAULTY)
+def test_a_fault_has_its_own_finding_and_its_own_taint_or_none(
+    nccl_on: On, profile: str, fault: str, parameters: dict[str, str | int], codes: set[str], taint: str
+) -> None:
+    """Only GPU 1 is accused, by its UUID; no other gate is bad."""
+    run = nccl_on(profile)
+    run.hardware.fault(fault, **parameters)
+    result, judgement = judged(run, "--seconds", "5")
+    findings = [finding for finding in judgement.findings if finding.severity is not Severity.INFO]
+    assert {finding.code for finding in findings} == codes
+    accused = {gpu.uuid for finding in findings for gpu in finding.gpus}
+    assert accused == ({result.gpus[1].uuid} if "gpu" in parameters else set())
+    bad = [CATALOGUE[code].gate for code, answer in judgement.answers.items() if answer is Answer.BAD]
+    taints = {f"{gate.kind.value}={gate.cause.value}" for gate in bad if gate is not None}
+    assert taints == ({taint} if taint else set())
 
 
 def test_a_gpu_that_cuda_refuses_leaves_the_node_unjudged(nccl_on: On) -> None:
