@@ -23,13 +23,13 @@ from nodegauge_contract import LoadEnd, LoadSkip, Sensor
 from nodegauge_probes.collectors import counters, sampling, telemetry
 from nodegauge_probes.host import hwmon
 from nodegauge_probes.load.protocol import Line, Order, Phase, encode_order
-from nodegauge_probes.load.receiver import InvalidOutput, Lines, poll
+from nodegauge_probes.load.receiver import Lines
 from nodegauge_probes.load.record import GpuRecord, LoadRecord
 from nodegauge_probes.load.watcher import Ended, Watcher, stop_of
 from nodegauge_probes.nccl import precondition
 from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown
 from nodegauge_probes.nccl.protocol import FD_VARIABLE
-from nodegauge_probes.nccl.receiver import Tail, one_line
+from nodegauge_probes.nccl.receiver import InvalidOutput, Tail, one_line, poll
 from nodegauge_probes.nvml.library import Nvml
 from nodegauge_probes.result_builder import GpuBuilder, ResultBuilder
 from nodegauge_probes.session import Gpus, identity, locality, open_node, read

@@ -6,20 +6,12 @@ was never measured.
 
 from __future__ import annotations
 
-import os
-import selectors
-import time
 from collections.abc import Callable
 
 import msgspec
 
 from nodegauge_probes.load.protocol import MAX_LINE, MAX_OUTPUT, Line, decode_line
-
-CHUNK = 64 * 1024
-
-
-class InvalidOutput(Exception):
-    """The process wrote a line that violates the protocol."""
+from nodegauge_probes.nccl.receiver import InvalidOutput
 
 
 class Lines:
@@ -41,21 +33,3 @@ class Lines:
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 raise InvalidOutput(f"not a protocol line: {text[:60]!r}") from None
             self._take(line)
-
-
-def poll(selector: selectors.BaseSelector, *, wait: float) -> bool:
-    """Read each pipe once; returns whether there was any data."""
-    if not selector.get_map():
-        time.sleep(wait)
-        return False
-    received = False
-    for key, _ in selector.select(wait):
-        try:
-            data = os.read(key.fd, CHUNK)
-        except BlockingIOError:
-            continue
-        if not data:
-            selector.unregister(key.fd)
-        received = received or bool(data)
-        key.data(data)
-    return received

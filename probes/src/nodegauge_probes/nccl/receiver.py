@@ -7,6 +7,9 @@ anything else that it prints (NCCL's and Python's messages) only the end is kept
 
 from __future__ import annotations
 
+import os
+import selectors
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -28,6 +31,9 @@ LARGEST = 1e12
 """Microseconds (eleven days) or GB/s."""
 
 _EMPTY = Line()
+
+
+CHUNK = 64 * 1024
 
 
 class InvalidOutput(Exception):
@@ -155,3 +161,21 @@ def _digits(value: Num, *, keep: int, most: int) -> Num:
 
 def _shown(data: bytes) -> str:
     return repr(data[:60].decode("utf-8", "replace"))
+
+
+def poll(selector: selectors.BaseSelector, *, wait: float) -> bool:
+    """Read each pipe once; returns whether there was any data."""
+    if not selector.get_map():
+        time.sleep(wait)
+        return False
+    received = False
+    for key, _ in selector.select(wait):
+        try:
+            data = os.read(key.fd, CHUNK)
+        except BlockingIOError:
+            continue
+        if not data:
+            selector.unregister(key.fd)
+        received = received or bool(data)
+        key.data(data)
+    return received

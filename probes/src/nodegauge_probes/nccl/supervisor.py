@@ -19,15 +19,13 @@ from nodegauge_contract import NOT_READ, ArmOutcome, Int, Phase
 from nodegauge_probes.nccl.pdeathsig_exec import CANNOT_START
 from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown
 from nodegauge_probes.nccl.protocol import FD_VARIABLE, EngineInfo, Failed
-from nodegauge_probes.nccl.receiver import MAX_MESSAGE, InvalidOutput, Receiver, Tail, one_line
+from nodegauge_probes.nccl.receiver import CHUNK, MAX_MESSAGE, InvalidOutput, Receiver, Tail, one_line, poll
 from nodegauge_probes.result_builder import ArmBuilder
 
 TICK_S = 0.02
-CHUNK = 64 * 1024
 KILLED, SIGNALLED = 9, 128
 NO_ENGINE, NO_MEMORY = "no-engine", "out-of-memory"
 """Of `protocol.Failed.kind`."""
-
 
 LOAD_S = 90.0
 """Chosen by this project: kernels are in memory by then, so the first calls take seconds."""
@@ -189,7 +187,7 @@ class _Supervision:
             try:
                 while True:
                     exited = self._processes.exited()
-                    received = self._poll(selector, wait=0 if exited else TICK_S)
+                    received = poll(selector, wait=0 if exited else TICK_S)
                     if exited and not received:
                         self.receiver.close()
                         return End()
@@ -199,23 +197,6 @@ class _Supervision:
                 return End(outcome=ArmOutcome.GARBAGE, message=str(error))
             finally:
                 self._read_rest(output)
-
-    def _poll(self, selector: selectors.BaseSelector, *, wait: float) -> bool:
-        """Read each pipe once; returns whether there was any data."""
-        if not selector.get_map():
-            time.sleep(wait)
-            return False
-        received = False
-        for key, _ in selector.select(wait):
-            try:
-                data = os.read(key.fd, CHUNK)
-            except BlockingIOError:
-                continue
-            if not data:
-                selector.unregister(key.fd)
-            received = received or bool(data)
-            key.data(data)
-        return received
 
     def _read_rest(self, output: int) -> None:
         with suppress(OSError):
