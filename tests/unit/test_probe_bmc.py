@@ -201,6 +201,24 @@ def test_one_reading_is_judged_once(bmc: Bmc) -> None:
     assert (bmc.runs, bmc.taints) == (1, [])
 
 
+def test_a_late_deletion_drops_only_what_it_is_about(bmc: Bmc) -> None:
+    """The object was deleted and made again; the watch, or a list, still tells of the first."""
+    bmc.says(WELL)
+    cluster, cache = bmc.operator.cluster, bmc.operator.cache
+    first = cluster.get(CHASSIS, "node-1")
+    cluster.remove(CHASSIS, "node-1")
+    bmc.says(ONE_LOST)
+    made = cache.chassis["node-1"]
+    bmc.operator.inbox.append((CHASSIS, "DELETED", first))
+    bmc.operator.deliver()
+    cache.drop_chassis("node-1", version=int(first["metadata"]["resourceVersion"]))
+    assert cache.chassis["node-1"] is made
+    cluster.remove(CHASSIS, "node-1")
+    cluster.create(CHASSIS, {"metadata": {"name": "node-2"}})
+    bmc.operator.list()
+    assert cache.chassis.keys() == {"node-2"}
+
+
 @pytest.mark.parametrize(
     "status",
     [

@@ -9,6 +9,7 @@ import kopf
 from nodegauge_operator import names
 from nodegauge_operator.api.report import parse_report
 from nodegauge_operator.core.model import chassis_view, node_view, pod_view
+from nodegauge_operator.reconcile.cache import version_of
 from nodegauge_operator.reconcile.sweep import Sweep
 
 
@@ -71,6 +72,6 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False
         deleted = is_deletion(event)
         view = chassis_view(event["object"])
         if deleted:
-            sweep.cache.chassis.pop(view.name, None)
+            sweep.cache.drop_chassis(view.name, version=version_of(view.resource_version))
         elif sweep.cache.put_chassis(view):
             sweep.wake(view.name)

@@ -139,6 +139,12 @@ class Cache:
         self.chassis[chassis.name] = chassis
         return before is None or (before.uid, before.number) != (chassis.uid, chassis.number)
 
+    def drop_chassis(self, name: str, *, version: int) -> None:
+        """Forget what the BMC reader wrote up to this resourceVersion; something newer is kept."""
+        known = self.chassis.get(name)
+        if known is not None and version_of(known.resource_version) <= version:
+            del self.chassis[name]
+
     def put_pod(self, pod: PodView) -> bool:
         """Keep a pod unless a newer state or a newer pod is known; whether it changed."""
         pods = self._pods.setdefault(pod.node, {})

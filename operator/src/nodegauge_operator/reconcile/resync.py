@@ -122,7 +122,7 @@ async def list_all(
         listed_reports = await _reports(client, cache, beat=beat, wake=wake)
         beat()
         if bmc:
-            await _chassis(client, cache, beat=beat, wake=wake)
+            await _chassis(client, cache, since=since, beat=beat, wake=wake)
         listed_nodes, listed_pods = set(), set()
         async for pod in pods.each(client, namespace=namespace):
             if not cache.was_dropped(pod.uid) and cache.put_pod(pod):
@@ -177,9 +177,10 @@ async def _reports(
 
 
 async def _chassis(
-    client: Client, cache: Cache, *, beat: Callable[[], None], wake: Callable[[str], None]
+    client: Client, cache: Cache, *, since: int, beat: Callable[[], None], wake: Callable[[str], None]
 ) -> None:
-    """List what the BMC reader wrote; without the CRD there is nothing."""
+    """List what the BMC reader wrote, and drop what is not there unless it is newer than the list; without
+    the CRD there is nothing."""
     listed = set()
     try:
         async for view in chassis.each(client):
@@ -191,7 +192,7 @@ async def _chassis(
         log.warning("no readings of BMCs: %s", error)
         return
     for name in cache.chassis.keys() - listed:
-        del cache.chassis[name]
+        cache.drop_chassis(name, version=since)
 
 
 async def _current_version(client: Client) -> int:
