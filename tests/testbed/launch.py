@@ -1,11 +1,11 @@
 """Becomes another program, which dies with the process that ordered it.
 
-    python -I -S launch.py PARENT LOG PROGRAM ARG...
+    python -I -S launch.py PARENT PROGRAM ARG...
 
 Run as a plain script (standard library only, about 20 ms) by `processes.py`.  PR_SET_PDEATHSIG survives exec
 and is sent, as SIGKILL, when the *thread* that forked this process ends; `processes.py` forks from a thread
 that lives as long as its process, however that ends.  No supervisor stays in between, so the pid is the
-program's own.  Its output is appended to LOG.  Linux only.
+program's own.  Linux only.
 """
 
 from __future__ import annotations
@@ -34,11 +34,8 @@ def bind_to(parent: int) -> None:
         sys.exit(PARENT_GONE)
 
 
-def become(log: str, command: list[str]) -> None:
-    """Send both outputs to `log` and exec; a failure is written there."""
-    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+def become(command: list[str]) -> None:
+    """Exec; a failure is written to standard error."""
     for number in INHERITED_IGNORES:
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -50,4 +47,4 @@ def become(log: str, command: list[str]) -> None:
 
 if __name__ == "__main__":
     bind_to(int(sys.argv[1]))
-    become(sys.argv[2], sys.argv[3:])
+    become(sys.argv[2:])

@@ -40,10 +40,12 @@ class Process:
         cwd: Path | None = None,
     ) -> None:
         """Start `command` (its first word is a path) in a session of its own; output is appended to `log`."""
-        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(log.absolute())]
+        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid())]
         self.name = name
         self.log = log
-        self._child = _spawner.popen([*launcher, *map(str, command)], env=environ, cwd=cwd)
+        with open(log, "ab", opener=_private) as output:
+            options = {"env": environ, "cwd": cwd, "stdout": output, "stderr": output}
+            self._child = _spawner.popen([*launcher, *map(str, command)], **options)
         self.pid = self._child.pid
 
     @property
@@ -89,6 +91,10 @@ class Process:
         return log_tail(self.log)
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def log_tail(path: Path, *, lines: int = 20) -> str:
     """The last lines of a log, indented to be quoted in an error; says so when there is nothing."""
     try:
@@ -119,7 +125,11 @@ class _Spawner:
                 self._thread.start()
         done: Future[subprocess.Popen[bytes]] = Future()
         self._orders.put((arguments, options, done))
-        return done.result()
+        try:
+            return done.result()
+        except KeyboardInterrupt:
+            done.add_done_callback(_kill)  # nobody else will ever know this process
+            raise
 
     def _serve(self) -> None:
         fixed: dict[str, Any] = {"stdin": subprocess.DEVNULL, "start_new_session": True}
@@ -131,6 +141,11 @@ class _Spawner:
                 done.set_exception(error)
             # A thread that waits must not keep the last process object alive.
             del arguments, options, done
+
+
+def _kill(done: Future[subprocess.Popen[bytes]]) -> None:
+    if done.exception() is None:
+        done.result().kill()
 
 
 _spawner = _Spawner()
