@@ -1,0 +1,119 @@
+"""Playbooks against simulated hosts: the staged collection, and what each task returned.
+
+Must not know what the plays do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+COLLECTION = ROOT / "ansible"
+CALLBACKS = Path(__file__).with_name("ansible_callbacks")
+TOOLS = Path(sys.executable).parent
+LEFT_OUT = ("archive", "__pycache__", "*.pyc")
+
+
+def stage(into: Path) -> Path:
+    """The collection below `into`, laid out as `ansible-galaxy collection install` does."""
+    folder = into / "ansible_collections" / "nodegauge" / "gpu"
+    shutil.copytree(COLLECTION, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    return folder
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one task did on one host: `status` is ok, failed, skipped or unreachable."""
+
+    host: str
+    name: str
+    status: str
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A play that ended: the exit code, what was printed, and every task."""
+
+    code: int
+    output: str
+    tasks: list[Task]
+
+    def task(self, name: str, host: str) -> Task:
+        """The one task of this name on this host."""
+        [found] = [task for task in self.tasks if (task.name, task.host) == (name, host)]
+        return found
+
+    @property
+    def changed(self) -> list[Task]:
+        return [task for task in self.tasks if task.result.get("changed")]
+
+
+@dataclass(frozen=True)
+class Ansible:
+    """ansible-core of the test environment, with the staged collections and a home of its own in `folder`."""
+
+    folder: Path
+
+    def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        own = {
+            "HOME": str(self.folder),
+            "ANSIBLE_HOME": str(self.folder / ".ansible"),
+            "ANSIBLE_COLLECTIONS_PATH": str(self.folder),
+            "ANSIBLE_CALLBACK_PLUGINS": str(CALLBACKS),
+            "ANSIBLE_CALLBACKS_ENABLED": "record",
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_LOCALHOST_WARNING": "0",
+            "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
+            "ANSIBLE_FORKS": "8",
+            "RECORD_TASKS": str(self.folder / "tasks.jsonl"),
+        }
+        kept = {name: os.environ[name] for name in ("LANG", "PATH", "TMPDIR") if name in os.environ}
+        path = f"{TOOLS}{os.pathsep}{kept.get('PATH', '')}"
+        return {**kept, "LC_ALL": "C.UTF-8", **own, "PATH": path, **(more or {})}
+
+    def run(self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+        """One of Ansible's programs until its end."""
+        command = [str(TOOLS / program), *options]
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.env(more),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+    def play(
+        self,
+        play: list[dict[str, Any]],
+        hosts: Mapping[str, Mapping[str, Any]],
+        *options: str,
+        more: Mapping[str, str] | None = None,
+        seconds: float = 300,
+    ) -> Played:
+        """A playbook on these hosts (name to variables); local connection and this Python are the default."""
+        local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        inventory = {"all": {"hosts": {host: {**local, **values} for host, values in hosts.items()}}}
+        (self.folder / "inventory.yml").write_text(yaml.safe_dump(inventory), encoding="utf-8")
+        (self.folder / "play.yml").write_text(yaml.safe_dump(play, sort_keys=False), encoding="utf-8")
+        record = self.folder / "tasks.jsonl"
+        record.unlink(missing_ok=True)
+        done = self.run(
+            "ansible-playbook", "-i", "inventory.yml", "play.yml", *options, more=more, seconds=seconds
+        )
+        lines = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+        return Played(
+            done.returncode, done.stdout + done.stderr, [Task(**json.loads(line)) for line in lines]
+        )
