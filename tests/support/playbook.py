@@ -82,7 +82,9 @@ class Ansible:
         path = f"{TOOLS}{os.pathsep}{kept.get('PATH', '')}"
         return {**kept, "LC_ALL": "C.UTF-8", **own, "PATH": path, **(more or {})}
 
-    def run(self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 300
+    ) -> subprocess.CompletedProcess[str]:
         """One of Ansible's programs until its end."""
         command = [str(TOOLS / program), *options]
         return subprocess.run(

@@ -17,6 +17,7 @@ SLEEP = ["/bin/sleep", "60"]
 
 
 def test_a_process_ordered_during_ctrl_c_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt comes after the fork and before anybody knows the process."""
     interrupted = threading.Event()
     forked: list[subprocess.Popen[bytes]] = []
 
@@ -35,6 +36,7 @@ def test_a_process_ordered_during_ctrl_c_is_killed(tmp_path: Path, monkeypatch: 
 
 
 def test_a_process_starts_when_its_folder_is_removed_meanwhile(tmp_path: Path) -> None:
+    """Its log is open before it starts."""
     folder = tmp_path / "logs"
     folder.mkdir()
     process = processes.Process("sleep", SLEEP, log=folder / "log")
