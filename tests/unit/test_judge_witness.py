@@ -124,7 +124,12 @@ def test_heat_names_warm_inlets_failed_fans_and_the_board_s_own_temperature() ->
     assert finding.code == "hw-thermal-slowdown"
     for text in ("(Inlet) [inlet-hot]", "(FAN3) [fan-failed]", "reads 88 °C"):
         assert text in str(finding.evidence["bmc"])
-    absurd = ChassisReading(gpus=[replace(gpu, celsius=999) for gpu in gpus])
+    counted = {"thermal": 48.0, "hardware": 0.0, "power": 299.0}
+    seen = [replace(gpu, memory_celsius=96, throttled_lately_seconds=counted) for gpu in gpus]
+    (longer,) = judge(first, hot, chassis=replace(chassis, gpus=seen, since_seconds=300)).findings
+    assert "reads 88 °C at this GPU and 96 °C at its memory" in str(longer.evidence["bmc"])
+    assert "counted 48 s of such slowdown in 300 s" in str(longer.evidence["bmc"])
+    absurd = ChassisReading(gpus=[replace(gpu, celsius=999, memory_celsius=-3) for gpu in gpus])
     (alone,) = judge(first, hot, chassis=absurd).findings
     assert "bmc" not in alone.evidence
 

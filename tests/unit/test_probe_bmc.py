@@ -276,6 +276,10 @@ def test_a_node_whose_driver_is_down_shows_what_its_baseboard_sees(bmc: Bmc) -> 
     condition = operator.cluster.objects[NODES]["node-1"]["status"]["conditions"][-1]
     assert condition["status"] == "Unknown"
     assert "BMC: pass. Its baseboard shows 2 GPUs; NVLink: 35 of 36 ports up." in condition["message"]
+    hot = replace(gpus[0], throttled_lately_seconds={"hardware": 7.0, "power": 300.0})
+    bmc.says(replace(WELL, gpus=[hot, gpus[1]], since_seconds=300), later=1)
+    condition = operator.cluster.objects[NODES]["node-1"]["status"]["conditions"][-1]
+    assert "shows 2 GPUs, 1 slowed down by heat or hardware; NVLink:" in condition["message"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ corrected.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,12 @@ MAX_WATTS = 200_000.0
 """Watts above which a number is an error: a rack of 72 GPUs draws 120 to 140 kW."""
 MAX_RPM = 60_000.0
 MAX_CELSIUS, MIN_CELSIUS = 150.0, -40.0
+MAX_SECONDS = 20 * 365 * 86400.0
+"""Longest sum of time that can be: twenty years."""
 MAX_TEXT = 128
+DURATION = re.compile(
+    r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,8})H)?(?:(\d{1,10})M)?(?:(\d{1,12}(?:\.\d{1,20})?)S)?)?", re.ASCII
+)
 
 
 def member(resource: Resource, *path: str) -> Any:
@@ -87,6 +93,18 @@ def celsius(value: Any) -> Num:
 def volts(value: Any, *, high: float = 400.0) -> Num:
     """A voltage; a flag that says whether power is good is none."""
     return number(value, low=0.0, high=high, unit="V")
+
+
+def duration(value: Any) -> Num:
+    """Seconds of a duration as Redfish writes it (ISO 8601: `P1DT2H3M4.5S`)."""
+    if value is None:
+        return NOT_READ
+    read = DURATION.fullmatch(value) if isinstance(value, str) and len(value) <= MAX_TEXT else None
+    if read is None or not any(read.groups()):
+        return Unavailable(f"{str(value)[:32]!r} instead of a duration")
+    days, hours, minutes, seconds = (float(part or 0) for part in read.groups())
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return number(total, low=0.0, high=MAX_SECONDS, unit="s")
 
 
 def is_number(value: object) -> bool:

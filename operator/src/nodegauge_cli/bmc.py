@@ -20,7 +20,7 @@ from nodegauge_bmc.protocols import read
 from nodegauge_bmc.redfish import DEADLINE
 from nodegauge_cli.inputs import BadInput, duration
 from nodegauge_cli.judge import EXIT_CODES, EXIT_UNKNOWN
-from nodegauge_cli.judge_text import show_chassis
+from nodegauge_cli.judge_chassis_text import show_chassis
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
 

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from nodegauge_contract import Result
-from nodegauge_contract.chassis import IPMI, ChassisReading, Supply
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import (
     CATALOGUE,
@@ -28,7 +27,6 @@ from nodegauge_judge import (
     Severity,
     Verdict,
 )
-from nodegauge_judge.chassis.judge import ChassisJudgement
 from nodegauge_judge.identity import lines
 from nodegauge_judge.nccl.grading import size_text
 from nodegauge_judge.nccl.measurement import MeasuredArm, MeasuredCell, Measurement, NcclJudgement
@@ -40,15 +38,13 @@ _VERDICTS = {
     Verdict.FAIL: "bold red",
     Verdict.UNKNOWN: "bold magenta",
 }
-UNREAD_LINES = 5
-"""Resources that a BMC did not give and that the text lists."""
 _SEVERITIES = {Severity.FAIL: "bold red", Severity.WARN: "bold yellow", Severity.INFO: "cyan"}
 _LOADS = {
     Load.LOADED: "loaded: the GPUs worked during the run",
     Load.IDLE: "idle: checks that need load were skipped",
     Load.UNKNOWN: "unknown: checks that need load may have been skipped",
 }
-_SUPPLIES = {
+SUPPLIES = {
     Psu.OK: "ok: a power supply sensor was read and reports no fault",
     Psu.REDUNDANCY_LOST: "redundancy lost: the node runs on, without a supply to spare",
     Psu.FAULT: "fault",
@@ -82,75 +78,6 @@ def show_nccl(judgement: NcclJudgement, *, node: str = "", console: Console | No
     write(console, captured.get())
 
 
-def show_chassis(reading: ChassisReading, judgement: ChassisJudgement) -> None:
-    """Print the judgement of a BMC's reading, its supplies, and what could not be read."""
-    console = plain_console()
-    with console.capture() as captured:
-        console.print(_chassis_head(reading, judgement))
-        print_findings(console, judgement.findings, node="")
-        if reading.supplies:
-            console.print()
-            console.print(_supplies(reading.supplies))
-        for one in reading.unread[:UNREAD_LINES]:
-            console.print(Text(printable(f"unread   {one.path}: {one.reason}")), soft_wrap=True)
-        if (rest := len(reading.unread) - UNREAD_LINES) > 0:
-            console.print(f"         and {rest} more (--format json lists them)")
-    write(console, captured.get())
-
-
-def _chassis_head(reading: ChassisReading, judgement: ChassisJudgement) -> Table:
-    table = head(judgement.verdict, judgement.summary)
-    if reading.supplies:
-        table.add_row("psu", _SUPPLIES[judgement.psu])
-    watts = {
-        "W now": judgement.load_watts,
-        "W at full load of the GPUs": judgement.peak_watts,
-        "W from the working supplies": judgement.capacity_watts,
-    }
-    listed = [f"{value} {what}" for what, value in watts.items() if value is not None]
-    listed += [f"not known: {', '.join(what for what, value in watts.items() if value is None)}"]
-    table.add_row("watts", "; ".join(one for one in listed if one != "not known: "))
-    inlets = [
-        f"{air.celsius:g} °C {air.name}" for air in reading.air if air.inlet and _is_number(air.celsius)
-    ]
-    if inlets:
-        table.add_row("air", printable(", ".join(inlets)))
-    turning = [fan for fan in reading.fans if fan.present is not False]
-    table.add_row(
-        "parts",
-        f"{len(turning)} fans, {len(reading.rails)} rails, {len(reading.leaks)} leak detectors, "
-        f"{len(reading.gpus)} GPUs",
-    )
-    maker = [text for text in (reading.vendor, reading.product, reading.serial) if isinstance(text, str)]
-    cost = f"{reading.requests} requests in {reading.seconds} s"
-    trust = " (trusted less: IPMI does not prove who answers)" if reading.source == IPMI else ""
-    table.add_row("source", printable(", ".join([reading.source + trust, *maker, cost])))
-    return table
-
-
-def _supplies(supplies: list[Supply]) -> Table:
-    table = _grid()
-    for column in range(6):
-        table.add_column(justify="right" if column in (2, 3, 4) else "left", no_wrap=True)
-    table.add_row("supply", "health", "size", "in", "out", "serial", style="bold")
-    for one in supplies:
-        status = [text for text in (one.health, one.state) if isinstance(text, str)]
-        table.add_row(
-            printable(one.name),
-            printable("empty bay" if one.present is False else " ".join(status) or "-"),
-            *(
-                f"{watts:g} W" if _is_number(watts) else "-"
-                for watts in (one.capacity_watts, one.input_watts, one.output_watts)
-            ),
-            printable(one.serial if isinstance(one.serial, str) else "-"),
-        )
-    return table
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def plain_console() -> Console:
     """A console that prints text as it stands."""
     return Console(highlight=False, markup=False, emoji=False)
@@ -169,7 +96,7 @@ def _health_head(result: Result, judgement: Judgement) -> Table:
         table.add_row("load", _LOADS[judgement.load])
         table.add_row("heat", _heat(judgement))
         if result.probe != PASTED:
-            table.add_row("psu", _SUPPLIES[judgement.psu])
+            table.add_row("psu", SUPPLIES[judgement.psu])
             for taint in taints(judgement.answers):
                 table.add_row("taint", taint)
     source = ["pasted text"] if result.probe == PASTED else []
@@ -218,7 +145,7 @@ def _source(judgement: NcclJudgement, measurement: Measurement, node: str) -> It
 
 def head(verdict: Verdict, summary: str) -> Table:
     """Two columns, the second folded; the verdict comes first."""
-    table = _grid()
+    table = grid()
     style = _VERDICTS.get(verdict, "bold")
     table.add_row(Text(verdict.value.upper(), style), Text(printable(summary), "bold"))
     return table
@@ -265,7 +192,7 @@ def print_findings(console: Console, findings: Iterable[Finding], *, node: str) 
 
 
 def _finding(finding: Finding, *, node: str, steps: bool) -> Table:
-    table = _grid()
+    table = grid()
     title = Text.assemble((finding.code, "bold"), "  ", printable(finding.subject))
     table.add_row(Text(finding.severity.value, _SEVERITIES[finding.severity]), title)
     table.add_row("", printable(measured(finding)))
@@ -313,7 +240,8 @@ def _cell(measurement: Measurement, arm: MeasuredArm, cell: MeasuredCell) -> tup
     )
 
 
-def _grid() -> Table:
+def grid() -> Table:
+    """A table without lines: a short word, then text."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=7)
     table.add_column(overflow="fold")

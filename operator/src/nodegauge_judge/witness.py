@@ -6,11 +6,12 @@ clears none, and a reading that is missing or says nothing changes nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from nodegauge_contract.chassis import BoardGpu
+from nodegauge_contract.chassis import HARDWARE, THERMAL, BoardGpu
 from nodegauge_judge.case import Case, number
 from nodegauge_judge.chassis.judge import CHASSIS_RULES, judge_chassis
 from nodegauge_judge.chassis.supplies import SPARE_SHARE
@@ -67,21 +68,54 @@ def ports(gpu: BoardGpu | None) -> tuple[int, int] | None:
 
 
 def _of_power(case: Case, one: Observation) -> str:
-    return _agrees(case, OF_SUPPLIES)
+    return _sentences(_agrees(case, OF_SUPPLIES), _slowed(case, one, HARDWARE))
 
 
 def _of_heat(case: Case, one: Observation) -> str:
-    sentences = [_agrees(case, OF_COOLING)]
-    for identity in one.gpus[:1]:
-        gpu = board_gpu(case, identity)
-        celsius = number(gpu.celsius) if gpu is not None else None
-        if celsius is not None and PLAUSIBLE_CELSIUS[0] <= celsius <= PLAUSIBLE_CELSIUS[1]:
-            sentences.append(f"The BMC reads {celsius:g} °C at this GPU.")
-    return " ".join(sentence for sentence in sentences if sentence)
+    gpu = _gpu_of(case, one)
+    celsius, memory = (number(gpu.celsius), number(gpu.memory_celsius)) if gpu is not None else (None, None)
+    read = [
+        f"{_at(celsius)} at this GPU" if _at(celsius) else "",
+        f"{_at(memory)} at its memory" if _at(memory) else "",
+    ]
+    temperatures = " and ".join(text for text in read if text)
+    return _sentences(
+        _agrees(case, OF_COOLING),
+        f"The BMC reads {temperatures}." if temperatures else "",
+        _slowed(case, one, THERMAL, HARDWARE),
+    )
+
+
+def slowdown(gpu: BoardGpu, *causes: str) -> float:
+    """The longest of these causes' seconds that the BMC counted since its reading before; 0 for none."""
+    lately = [gpu.throttled_lately_seconds.get(cause, 0.0) for cause in causes]
+    return max((value for value in lately if 0 < value < math.inf), default=0.0)
+
+
+def _slowed(case: Case, one: Observation, *causes: str) -> str:
+    gpu = _gpu_of(case, one)
+    window = number(case.chassis.since_seconds) if case.chassis is not None else None
+    seconds = slowdown(gpu, *causes) if gpu is not None else 0.0
+    if not window or not seconds:
+        return ""
+    return f"The BMC counted {seconds:.3g} s of such slowdown in {window:.0f} s."
+
+
+def _gpu_of(case: Case, one: Observation) -> BoardGpu | None:
+    return board_gpu(case, one.gpus[0]) if one.gpus else None
+
+
+def _at(celsius: float | None) -> str:
+    low, high = PLAUSIBLE_CELSIUS
+    return f"{celsius:g} °C" if celsius is not None and low <= celsius <= high else ""
+
+
+def _sentences(*texts: str) -> str:
+    return " ".join(text for text in texts if text)
 
 
 def _of_links(case: Case, one: Observation) -> str:
-    known = ports(board_gpu(case, one.gpus[0])) if one.gpus else None
+    known = ports(_gpu_of(case, one))
     if known is None or known[0] == known[1]:
         return ""
     return f"The BMC agrees: {known[0]} of {known[1]} ports are up."

@@ -16,6 +16,9 @@ MAJOR = 1
 REDFISH, IPMI = "redfish", "ipmi"
 """Protocols of a reading (`source`).  A reading by IPMI is trusted less: nobody's identity is proved, and its
 sensors say less."""
+POWER, THERMAL, HARDWARE, SOFTWARE = CAUSES = ("power", "thermal", "hardware", "software")
+"""What slows a GPU down, as boards count it: its power limit (also under honest load), its temperature,
+protection in hardware (heat or the power brake), and limits that software sets."""
 
 
 class Supply(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -90,7 +93,10 @@ class BoardGpu(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """A GPU as its baseboard's BMC sees it, also while driver and operating system are down.
 
     `ports`: NVLink ports it has; `ports_up`: those whose link is up; `port_gbps`: Gbit/s of the slowest of
-    these.  `throttle_reasons`: the BMC's words, of now.  `celsius`: the GPU's own temperature.
+    these.  `throttle_reasons`: the BMC's words, of now.  `celsius`: the GPU's own temperature;
+    `memory_celsius`: that of the hottest part of its memory.  `throttled_seconds`: how long each of `CAUSES`
+    slowed it down since the BMC began to count; `throttled_lately_seconds`: how much of that came since the
+    reading before (`ChassisReading.since_seconds`).
     """
 
     name: Short
@@ -105,6 +111,9 @@ class BoardGpu(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     port_gbps: Num = NOT_READ
     throttle_reasons: list[Short] = []
     celsius: Num = NOT_READ
+    memory_celsius: Num = NOT_READ
+    throttled_seconds: dict[Short, float] = {}
+    throttled_lately_seconds: dict[Short, float] = {}
 
 
 class BmcClock(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -127,7 +136,8 @@ class ChassisReading(Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
     `watts`: what the machine draws now; `capacity_watts`: what the BMC says its supplies may give.
     `lists_supplies`: whether a list of supplies was read, be it empty (the supplies of a rack shelf are in no
-    server's list).  `seconds` and `requests`: what the reading took.
+    server's list).  `seconds` and `requests`: what the reading took.  `since_seconds`: the time since the
+    reading before, if its reader has one.
     """
 
     major: int = MAJOR
@@ -150,3 +160,4 @@ class ChassisReading(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     seconds: Num = NOT_READ
     requests: int = 0
     unread: list[Unread] = []
+    since_seconds: Num = NOT_READ

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_bmc.connection import Access, BmcError, Unreadable
-from nodegauge_contract.chassis import ChassisReading
+from nodegauge_bmc.connection import BmcError, Unreadable
+from nodegauge_bmc.growth import Read, remembering
 from nodegauge_operator.api.chassis import ChassisStatus
 from nodegauge_operator.api.report import one_more
 from nodegauge_operator.kube.errors import KubeError, Unavailable
@@ -27,8 +27,6 @@ from nodegauge_operator.reader.outcome import Reason, failure, reason_of, status
 
 log = logging.getLogger("nodegauge.bmc")
 
-Read = Callable[[Access, float], Awaitable[ChassisReading]]
-"""Reads one BMC within a deadline in seconds; raises `BmcError`."""
 MAX_PAUSE = 1800.0
 """Longest pause after failures, seconds, unless the interval is longer."""
 MAX_RETRY = 30.0
@@ -86,10 +84,11 @@ class Poller:
     async def _poll(self, target: Target) -> None:
         number: int | None = None
         failures, state = 0, ""
+        read = remembering(self._read)
         await asyncio.sleep(random.uniform(0, self._pace.interval / 10))
         while True:
             started = time.monotonic()
-            status, reason = await self._try(target, failing=failures > 0)
+            status, reason = await self._try(target, read, failing=failures > 0)
             failures = failures + 1 if reason else 0
             _say(target, status.problem, before=state, after=reason, failures=failures)
             state = reason or "read"
@@ -99,12 +98,12 @@ class Poller:
             number = await self._store(target, status, number, until=due)
             await asyncio.sleep(max(self._pace.interval / 10, due - time.monotonic()))
 
-    async def _try(self, target: Target, *, failing: bool) -> tuple[ChassisStatus, Reason | None]:
+    async def _try(self, target: Target, read: Read, *, failing: bool) -> tuple[ChassisStatus, Reason | None]:
         """One reading; the reason is None if it worked."""
         async with self._slots_of_failing if failing else self._slots:
             started = time.monotonic()
             try:
-                reading = await self._read(target.access, self._pace.deadline)
+                reading = await read(target.access, self._pace.deadline)
                 now = self._clock()
                 status = status_of(reading, address=target.address, now=now)
             except (BmcError, Unreadable, ValueError) as error:

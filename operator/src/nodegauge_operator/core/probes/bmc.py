@@ -13,10 +13,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nodegauge_contract.chassis import BoardGpu, ChassisReading
+from nodegauge_contract.chassis import HARDWARE, THERMAL, BoardGpu, ChassisReading
 from nodegauge_judge import Probe, Psu, Verdict
 from nodegauge_judge.case import number
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+from nodegauge_judge.witness import slowdown
 from nodegauge_operator import names
 from nodegauge_operator.api.report import (
     SKEW_SECONDS,
@@ -36,6 +37,8 @@ from nodegauge_operator.core.report_update import Reading
 RENEWED_SHARE = 0.5
 """A reading that says nothing new renews the report once the last one is older than this share of its age
 limit.  Chosen by this project: a quiet BMC then costs a third of the writes."""
+SLOWED_SECONDS = 1.0
+"""Slowdown between two readings that is worth a word.  Chosen by this project: less is one correction."""
 WORST_FIRST = (Psu.FAULT, Psu.REDUNDANCY_LOST, Psu.OK)
 
 
@@ -141,12 +144,15 @@ def _reading(reading: ChassisReading, judgement: ChassisJudgement) -> Reading:
 
 
 def board(gpus: list[BoardGpu]) -> str:
-    """`8 GPUs, 1 Critical; NVLink: 143 of 144 ports up`; empty where the BMC shows no GPUs."""
+    """`8 GPUs, 1 Critical, 2 slowed down by heat or hardware; NVLink: 143 of 144 ports up`; empty where the
+    BMC shows no GPUs."""
     if not gpus:
         return ""
     bad = [text for gpu in gpus if (text := gpu.health) in ("Warning", "Critical")]
     parts = [f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"]
     parts += [f"{bad.count(health)} {health}" for health in ("Critical", "Warning") if health in bad]
+    slowed = sum(slowdown(gpu, THERMAL, HARDWARE) >= SLOWED_SECONDS for gpu in gpus)
+    parts += [f"{slowed} slowed down by heat or hardware"] if slowed else []
     counted = [(number(gpu.ports_up), number(gpu.ports)) for gpu in gpus]
     known = [(up, ports) for up, ports in counted if up is not None and ports is not None]
     if not known:
