@@ -51,8 +51,8 @@ class Played:
 
     def task(self, name: str, host: str) -> Task:
         """The one task of this name on this host."""
-        [found] = [task for task in self.tasks if (task.name, task.host) == (name, host)]
-        return found
+        [match] = [task for task in self.tasks if (task.name, task.host) == (name, host)]
+        return match
 
     @property
     def changed(self) -> list[Task]:

@@ -99,9 +99,9 @@ async def _celsius(tree: Tree, reading: object, sensors: dict[str, object]) -> N
     sensor = await tree.get(link({"sensor": {"@odata.id": reading.get("DataSourceUri")}}, "sensor"))
     if not MARGIN_SENSOR.fullmatch(name) and (sensor or {}).get("ReadingBasis", "Zero") == "Zero":
         return values.celsius(reading.get("Reading"))
-    beside = name.removesuffix("1") + "0"
-    if beside in sensors and beside != name:
-        return values.celsius(sensors[beside])
+    zeroth = name.removesuffix("1") + "0"
+    if zeroth in sensors and zeroth != name:
+        return values.celsius(sensors[zeroth])
     return Unavailable("the BMC gives a margin to the limit in its place")
 
 
