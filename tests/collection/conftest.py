@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support import archive
 from support.playbook import Ansible, stage
 
 
@@ -14,3 +15,9 @@ def ansible(tmp_path: Path) -> Ansible:
     """ansible-core with the collection staged."""
     stage(tmp_path)
     return Ansible(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def host_archive() -> Path:
+    """The archive of this checkout; built by the first worker that asks, and kept in the cache."""
+    return archive.host_archive()

@@ -19,8 +19,7 @@ from nodegauge_bmc.connection import Access, BmcError
 from nodegauge_bmc.protocols import read
 from nodegauge_bmc.redfish import DEADLINE
 from nodegauge_cli.inputs import BadInput, duration
-from nodegauge_cli.judge import EXIT_CODES, EXIT_UNKNOWN
-from nodegauge_cli.judge_chassis_text import show_chassis
+from nodegauge_cli.judging import EXIT_CODES, EXIT_UNKNOWN
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
 
@@ -115,6 +114,8 @@ def bmc(
         encoded = msgspec.json.encode(Outcome(judgement=judgement, reading=reading))
         sys.stdout.write(msgspec.json.format(encoded, indent=2).decode() + "\n")
     else:
+        from nodegauge_cli.judge_chassis_text import show_chassis  # rich is not in the archive for Ansible
+
         show_chassis(reading, judgement)
     raise SystemExit(EXIT_CODES.get(judgement.verdict, EXIT_UNKNOWN))
 

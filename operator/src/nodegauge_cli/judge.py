@@ -9,33 +9,37 @@ run it grades again.  The judgement is the operator's for a node without history
 from __future__ import annotations
 
 import sys
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import click
 import msgspec
 import yaml
 from msgspec.structs import replace
 
-from nodegauge_cli.inputs import BadInput, name_of, one_of_kind, report_or_result
+from nodegauge_cli.documents import Unusable, one_of_kind
+from nodegauge_cli.inputs import BadInput, name_of, report_or_result
 from nodegauge_cli.judge_load_text import show_load
 from nodegauge_cli.judge_text import show_health, show_nccl
+from nodegauge_cli.judging import (
+    EXIT_CODES,
+    EXIT_UNKNOWN,
+    AnyJudgement,
+    Criteria,
+    Document,
+    NoHistory,
+    judged,
+    power_inventory,
+)
 from nodegauge_contract import Collective, Result
 from nodegauge_contract.model import PASTED
-from nodegauge_judge import Judgement, NodeFacts, Thresholds, ThresholdsInvalid, Verdict, judge_health
-from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
-from nodegauge_judge.nccl.expectations import Expectation, Expectations
-from nodegauge_judge.nccl.judge import judge_nccl, regrade
+from nodegauge_judge import Judgement
+from nodegauge_judge.load_rules.judge import LoadJudgement
 from nodegauge_judge.nccl.measurement import NcclJudgement
-from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import ExpectedGpus
 from nodegauge_operator.api.report import Report
-
-AnyJudgement = Judgement | NcclJudgement | LoadJudgement
-EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1}
-EXIT_UNKNOWN = 3
 
 
 @click.command()
@@ -100,89 +104,51 @@ def judge(
       kubectl get nodereport NODE -o yaml | nodegauge judge -
       (nvidia-smi topo -m; nvidia-smi -q) | nodegauge judge -
     """
-    criteria = _Criteria.of(policy, cables)
+    criteria = _criteria(policy, cables)
     document = report_or_result(file, collective=Collective(collective) if collective else None, ranks=ranks)
     if cables is not None and (isinstance(document, Report) or document.probe not in ("health", PASTED)):
         raise click.UsageError("--power-inventory is for results of the health probe and for pasted output")
-    judgement: AnyJudgement
-    if isinstance(document, Report):
-        if earlier is not None:
-            raise click.UsageError("--before is for results; a NodeReport contains its own history")
-        judgement = nccl = _regraded(name_of(file), document, criteria)
-        show = partial(show_nccl, nccl, node=document.name)
-    elif document.probe in ("health", PASTED):
-        if document.probe == PASTED and earlier is not None:
-            raise click.UsageError(
-                "--before is for results of probes; nobody knows what happened between two pastes"
-            )
-        judgement = health = _health(document, earlier=earlier, criteria=criteria)
-        show = partial(show_health, document, health)
-    elif document.probe == names.PROBE_LOAD:
-        if earlier is not None:
-            raise click.UsageError(
-                "--before is for results of `health` and `nccl`; load runs have no history"
-            )
-        judgement = load = judge_load(document, thresholds=criteria.thresholds)
-        show = partial(show_load, document, load)
-    else:
-        judgement = nccl = _nccl(name_of(file), document, earlier=earlier, criteria=criteria)
-        show = partial(show_nccl, nccl, node=document.node)
+    before = [report_or_result(earlier)] if earlier is not None else []
+    try:
+        with _naming(name_of(file)):
+            judgement = judged(document, criteria, earlier=before)
+    except NoHistory as error:
+        raise click.UsageError(f"--before is for {error}") from None
     if form == "json":
         sys.stdout.write(_json(judgement))
     else:
-        show()
+        _show(document, judgement)
     raise SystemExit(EXIT_CODES.get(judgement.verdict, EXIT_UNKNOWN))
 
 
-class _Criteria(NamedTuple):
-    """What results are judged by."""
-
-    thresholds: Thresholds
-    expectations: Expectations
-    node: NodeFacts
-
-    @classmethod
-    def of(cls, policy: Path | None, cables: Path | None) -> _Criteria:
-        """Those of a policy, or the defaults; `cables` is a file with a power inventory."""
-        spec = _spec(policy) if policy is not None else {}
-        node = _node(policy, spec)
-        if cables is not None:
-            node = replace(node, power=_power(cables, _yaml(cables), prefix=""))
-        return cls(_thresholds(policy, spec), _expectations(policy, spec), node)
+def _show(document: Document, judgement: AnyJudgement) -> None:
+    if isinstance(judgement, NcclJudgement):
+        show_nccl(judgement, node=document.name if isinstance(document, Report) else document.node)
+    elif isinstance(document, Result) and isinstance(judgement, LoadJudgement):
+        show_load(document, judgement)
+    elif isinstance(document, Result) and isinstance(judgement, Judgement):
+        show_health(document, judgement)
 
 
-def _health(result: Result, *, earlier: BinaryIO | None, criteria: _Criteria) -> Judgement:
-    history = None
-    if earlier is not None:
-        before = _earlier_result(earlier, "health")
-        history = judge_health(before, thresholds=criteria.thresholds, node=criteria.node).history
-    return judge_health(result, thresholds=criteria.thresholds, history=history, node=criteria.node)
+def _criteria(policy: Path | None, cables: Path | None) -> Criteria:
+    """Those of a policy, or the defaults; `cables` is a file with a power inventory."""
+    spec = _spec(policy) if policy is not None else {}
+    with _naming(policy):
+        criteria = Criteria.of(spec)
+    if cables is None:
+        return criteria
+    with _naming(cables):
+        power = power_inventory(_yaml(cables))
+    return criteria._replace(node=replace(criteria.node, power=power))
 
 
-def _nccl(name: str, result: Result, *, earlier: BinaryIO | None, criteria: _Criteria) -> NcclJudgement:
-    if result.probe != "nccl":
-        raise BadInput(
-            f"{name}: results of probe {result.probe!r} cannot be judged, only `health`, `nccl` and `load`"
-        )
-    previous = ""
-    if earlier is not None:
-        previous = judge_nccl(_earlier_result(earlier, "nccl"), **criteria._asdict()).record
-    return judge_nccl(result, previous=previous, **criteria._asdict())
-
-
-def _regraded(name: str, report: Report, criteria: _Criteria) -> NcclJudgement:
-    record = report.status.probe(names.PROBE_NCCL).history
-    if not record:
-        raise BadInput(f"{name}: the {names.REPORT_KIND} of {report.name} contains no NCCL run")
-    return regrade(record, known=report.status.gpus.known(), **criteria._asdict())
-
-
-def _earlier_result(file: BinaryIO, probe: str) -> Result:
-    """The earlier result, which must be of the same probe."""
-    result = report_or_result(file)
-    if not isinstance(result, Result) or result.probe != probe:
-        raise BadInput(f"{name_of(file)}: expected an earlier result of probe {probe!r}")
-    return result
+@contextmanager
+def _naming(name: object) -> Iterator[None]:
+    """Name the file in an error about its content."""
+    try:
+        yield
+    except Unusable as error:
+        raise BadInput(f"{name}: {error}") from None
 
 
 def _json(judgement: AnyJudgement) -> str:
@@ -206,43 +172,8 @@ def _yaml(path: Path) -> Any:
 
 def _spec(path: Path) -> dict[str, Any]:
     """`spec` of the one policy in a file."""
-    spec = one_of_kind(path, _text(path), names.POLICY_KIND).get("spec") or {}
+    with _naming(path):
+        spec = one_of_kind(_text(path), names.POLICY_KIND).get("spec") or {}
     if not isinstance(spec, dict):
         raise BadInput(f"{path}: spec must be a mapping")
     return spec
-
-
-def _thresholds(path: Path | None, spec: dict[str, Any]) -> Thresholds:
-    values = spec.get("thresholds") or {}
-    if not isinstance(values, dict):
-        raise BadInput(f"{path}: spec.thresholds must be a mapping of names to numbers")
-    try:
-        return Thresholds.of(values)
-    except ThresholdsInvalid as error:
-        raise BadInput(f"{path}: {error}") from None
-
-
-def _node(path: Path | None, spec: dict[str, Any]) -> NodeFacts:
-    """What the policy says about the node."""
-    try:
-        expected = msgspec.convert(spec.get("expectedGpus") or 0, ExpectedGpus) or None
-    except msgspec.ValidationError as error:
-        raise BadInput(f"{path}: spec.expectedGpus: {error}") from None
-    power = _power(path, spec.get("powerInventory") or {}, prefix="spec.powerInventory: ")
-    return NodeFacts(expected_gpus=expected, power=power)
-
-
-def _power(path: Path | None, document: Any, *, prefix: str) -> PowerInventory:
-    try:
-        return PowerInventory.of_file(document)
-    except ValueError as error:
-        raise BadInput(f"{path}: {prefix}{error}") from None
-
-
-def _expectations(path: Path | None, spec: dict[str, Any]) -> Expectations:
-    """The policy's expectations, then the published ones."""
-    try:
-        expectations = msgspec.convert(spec.get("expectations") or [], list[Expectation])
-    except msgspec.ValidationError as error:
-        raise BadInput(f"{path}: spec.expectations: {error}") from None
-    return Expectations.default().with_policy(expectations)

@@ -1,0 +1,92 @@
+"""What the archive holds, and the zip file with it: the same inputs give the same bytes.
+
+`pure/` has the packages as they are, `old/` the same for Pythons older than 3.11, `cpXY-MACHINE/` msgspec for
+one Python and machine.  The two programs in `host/` become `__main__.py` and `nodegauge_host.py`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import wheels
+
+ROOT = wheels.ROOT
+HOST = Path(__file__).with_name("host")
+PACKAGES = {
+    "nodegauge_contract": ROOT / "probes/src/nodegauge_contract",
+    "nodegauge_probes": ROOT / "probes/src/nodegauge_probes",
+    "nodegauge_judge": ROOT / "operator/src/nodegauge_judge",
+    "nodegauge_bmc": ROOT / "operator/src/nodegauge_bmc",
+    "nodegauge_operator": ROOT / "operator/src/nodegauge_operator",
+    "nodegauge_cli": ROOT / "operator/src/nodegauge_cli",
+}
+LEFT_OUT = {
+    "nodegauge_operator": ("handlers", "kube", "reader", "reconcile", "__main__", "http_server", "settings"),
+    "nodegauge_cli": ("__main__", "apply", "check", "cleanup", "zero", "zero_sources", "zero_text"),
+}
+"""Parts of our packages that need a cluster."""
+TYPES = (".py", ".yaml")
+SHARED = ("yaml", "pynvml.py", "click")
+"""Of the pure packages' wheels."""
+EPOCH = (1980, 1, 1, 0, 0, 0)
+SHEBANG = b"#!/usr/bin/env python3\n"
+VERSION = "@VERSION@"
+
+
+def version() -> str:
+    """The project's version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(project["project"]["version"])
+
+
+def build(out: Path, *, cache: Path) -> None:
+    """Write the archive to `out`.  Raises `BuildError`."""
+    files = {"__main__.py": _program("boot.py"), "pure/nodegauge_host.py": _program("commands.py")}
+    for package, folder in PACKAGES.items():
+        files |= {f"pure/{package}/{path}": data for path, data in _ours(package, folder).items()}
+    for wheel in wheels.pure(cache):
+        files |= {f"pure/{path}": data for path, data in _of_wheel(wheel, SHARED).items()}
+    for one in wheels.compiled(cache):
+        files |= {f"{one.tag}/{path}": data for path, data in _of_wheel(one.wheel, ("msgspec",)).items()}
+    _write(out, files)
+
+
+def _program(name: str) -> bytes:
+    return (HOST / name).read_text(encoding="utf-8").replace(VERSION, version()).encode()
+
+
+def _ours(package: str, folder: Path) -> dict[str, bytes]:
+    """Files of one of our packages by their path in it."""
+    left_out = LEFT_OUT.get(package, ())
+    paths = {path.relative_to(folder): path for path in folder.rglob("*") if path.suffix in TYPES}
+    return {
+        inside.as_posix(): path.read_bytes()
+        for inside, path in paths.items()
+        if inside.parts[0].removesuffix(".py") not in left_out and "__pycache__" not in inside.parts
+    }
+
+
+def _of_wheel(wheel: Path, roots: tuple[str, ...]) -> dict[str, bytes]:
+    """Source and libraries below these roots of a wheel; libraries only of a package that is compiled."""
+    types = (".py", ".so") if "msgspec" in roots else (".py",)
+    with zipfile.ZipFile(wheel) as packed:
+        names = [name for name in packed.namelist() if PurePosixPath(name).parts[0] in roots]
+        return {name: packed.read(name) for name in names if name.endswith(types)}
+
+
+def _write(out: Path, files: dict[str, bytes]) -> None:
+    """The zip file, complete or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.partial")
+    with partial.open("wb") as stream:
+        stream.write(SHEBANG)
+        with zipfile.ZipFile(stream, "w", compression=zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+            for name in sorted(files):
+                entry = zipfile.ZipInfo(name, date_time=EPOCH)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                packed.writestr(entry, files[name])
+    partial.chmod(0o755)
+    partial.replace(out)

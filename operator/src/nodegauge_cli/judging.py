@@ -1,0 +1,179 @@
+"""From a policy and a document to its judgement: what `nodegauge judge` and the archive for Ansible share.
+
+Must not print or read files.  The judgement is the operator's for a node without history, or with the history
+that earlier results give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from nodegauge_cli.documents import Unusable
+from nodegauge_contract import Result
+from nodegauge_contract.chassis import ChassisReading
+from nodegauge_contract.model import PASTED
+from nodegauge_judge import (
+    History,
+    Judgement,
+    NodeFacts,
+    Thresholds,
+    ThresholdsInvalid,
+    Verdict,
+    judge_health,
+)
+from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
+from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
+from nodegauge_judge.nccl.expectations import Expectation, Expectations
+from nodegauge_judge.nccl.judge import judge_nccl, regrade
+from nodegauge_judge.nccl.measurement import NcclJudgement
+from nodegauge_judge.power_inventory import PowerInventory
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import ExpectedGpus, seconds
+from nodegauge_operator.api.probe_settings import Duration, Probes
+from nodegauge_operator.api.report import Report
+
+AnyJudgement = Judgement | NcclJudgement | LoadJudgement
+Document = Report | Result
+EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1}
+EXIT_UNKNOWN = 3
+
+
+class NoHistory(Exception):
+    """This document cannot be judged with an earlier one; the message says for what earlier ones are."""
+
+
+class Criteria(NamedTuple):
+    """What results are judged by.  `interval`: seconds between two health runs."""
+
+    thresholds: Thresholds
+    expectations: Expectations
+    node: NodeFacts
+    interval: float
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Criteria:
+        """Those of a policy's `spec`; the defaults where it says nothing.  Raises `Unusable`."""
+        return cls(_thresholds(spec), _expectations(spec), _node(spec), _interval(spec))
+
+    def without_interval(self) -> dict[str, Any]:
+        """What NCCL runs are judged by."""
+        return {"thresholds": self.thresholds, "expectations": self.expectations, "node": self.node}
+
+
+def judged(document: Document, criteria: Criteria, *, earlier: Sequence[Document] = ()) -> AnyJudgement:
+    """The judgement.  `earlier`: results of the same probe on the same node, the oldest first.
+
+    Raises `Unusable` and `NoHistory`.
+    """
+    if isinstance(document, Report):
+        if earlier:
+            raise NoHistory("results; a NodeReport contains its own history")
+        return _regraded(document, criteria)
+    if document.probe in (names.PROBE_HEALTH, PASTED):
+        if document.probe == PASTED and earlier:
+            raise NoHistory("results of probes; nobody knows what happened between two pastes")
+        return _health(document, criteria, _of_probe(earlier, names.PROBE_HEALTH))
+    if document.probe == names.PROBE_LOAD:
+        if earlier:
+            raise NoHistory("results of `health` and `nccl`; load runs have no history")
+        return judge_load(document, thresholds=criteria.thresholds)
+    if document.probe != names.PROBE_NCCL:
+        raise Unusable(
+            f"results of probe {document.probe!r} cannot be judged, only `health`, `nccl` and `load`"
+        )
+    return _nccl(document, criteria, _of_probe(earlier, names.PROBE_NCCL))
+
+
+def judged_chassis(
+    reading: ChassisReading, criteria: Criteria, *, needed: int | None = None
+) -> ChassisJudgement:
+    """The judgement of a BMC's reading; `needed`: supplies that carry the machine, if its owner knows."""
+    return judge_chassis(reading, thresholds=criteria.thresholds, needed=needed)
+
+
+def power_inventory(document: Any) -> PowerInventory:
+    """Cables and supply as a file or a policy states them.  Raises `Unusable`."""
+    try:
+        return PowerInventory.of_file(document)
+    except ValueError as error:
+        raise Unusable(str(error)) from None
+
+
+def _health(result: Result, criteria: Criteria, earlier: Sequence[Result]) -> Judgement:
+    options: dict[str, Any] = {
+        "thresholds": criteria.thresholds,
+        "node": criteria.node,
+        "interval": criteria.interval,
+    }
+    history = None
+    for before in earlier:  # as a report keeps it from run to run
+        history = History.decode(judge_health(before, history=history, **options).history.encode())
+    return judge_health(result, history=history, **options)
+
+
+def _nccl(result: Result, criteria: Criteria, earlier: Sequence[Result]) -> NcclJudgement:
+    record = ""
+    for before in earlier:
+        record = judge_nccl(before, previous=record, **criteria.without_interval()).record
+    return judge_nccl(result, previous=record, **criteria.without_interval())
+
+
+def _regraded(report: Report, criteria: Criteria) -> NcclJudgement:
+    record = report.status.probe(names.PROBE_NCCL).history
+    if not record:
+        raise Unusable(f"the {names.REPORT_KIND} of {report.name} contains no NCCL run")
+    return regrade(record, known=report.status.gpus.known(), **criteria.without_interval())
+
+
+def _of_probe(earlier: Sequence[Document], probe: str) -> list[Result]:
+    """The earlier results.  Raises `NoHistory` if one is of another probe."""
+    results = [one for one in earlier if isinstance(one, Result) and one.probe == probe]
+    if len(results) != len(earlier):
+        raise NoHistory(f"an earlier result of the same probe, `{probe}`")
+    return results
+
+
+def _thresholds(spec: Mapping[str, Any]) -> Thresholds:
+    values = spec.get("thresholds") or {}
+    if not isinstance(values, dict):
+        raise Unusable("spec.thresholds must be a mapping of names to numbers")
+    try:
+        return Thresholds.of(values)
+    except ThresholdsInvalid as error:
+        raise Unusable(str(error)) from None
+
+
+def _node(spec: Mapping[str, Any]) -> NodeFacts:
+    """What the policy says about the node."""
+    try:
+        expected = msgspec.convert(spec.get("expectedGpus") or 0, ExpectedGpus) or None
+    except msgspec.ValidationError as error:
+        raise Unusable(f"spec.expectedGpus: {error}") from None
+    try:
+        power = power_inventory(spec.get("powerInventory") or {})
+    except Unusable as error:
+        raise Unusable(f"spec.powerInventory: {error}") from None
+    return NodeFacts(expected_gpus=expected, power=power)
+
+
+def _expectations(spec: Mapping[str, Any]) -> Expectations:
+    """The policy's expectations, then the published ones."""
+    try:
+        expectations = msgspec.convert(spec.get("expectations") or [], list[Expectation])
+    except msgspec.ValidationError as error:
+        raise Unusable(f"spec.expectations: {error}") from None
+    return Expectations.default().with_policy(expectations)
+
+
+def _interval(spec: Mapping[str, Any]) -> float:
+    """Seconds between two health runs: counters are not judged over more than two of them."""
+    probes = spec.get("probes")
+    health = probes.get("health") if isinstance(probes, dict) else None
+    interval = health.get("interval") if isinstance(health, dict) else None
+    try:
+        return seconds(msgspec.convert(interval or Probes().health.interval, Duration))
+    except msgspec.ValidationError as error:
+        raise Unusable(f"spec.probes.health.interval: {error}") from None

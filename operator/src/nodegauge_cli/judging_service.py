@@ -1,0 +1,198 @@
+"""`judge` of the archive for Ansible: a JSON request on standard input, judgements on standard output.
+
+    {"documents": [TEXT, ...], "policy": {...}, "before": [null, TEXT, [TEXT, ...], ...], "node": {...}}
+
+`documents`: results, logs of nccl-tests, pasted output, NodeReports or ChassisReadings.  `policy`: a
+GPUValidationPolicy or its spec.  `before`: for each document none, one or more earlier results of the same
+node, the oldest first.  `node`: see `Facts`.  All but `documents` may be missing or null.  The answer has a
+judgement or an error for each document; a request or a policy that cannot be read is one error for all.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from nodegauge_cli.documents import READ_LIMIT, Unusable, chassis_reading, report_or_result
+from nodegauge_cli.judging import Criteria, Document, NoHistory, judged, judged_chassis, power_inventory
+from nodegauge_contract import Result
+from nodegauge_judge import NodeFacts, Sharing
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import ExpectedGpus, Policy, PolicySpec
+from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
+from nodegauge_operator.api.selector import Selector
+from nodegauge_operator.core import desired_state
+from nodegauge_operator.core.context import Snapshot
+from nodegauge_operator.core.model import NodeView, ProbeDefaults
+from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.health import HealthKind
+from nodegauge_operator.core.probes.kind import EndedRun
+from nodegauge_operator.core.report_update import status_after
+
+BAD_REQUEST = 2
+REQUEST_LIMIT = 64 * READ_LIMIT
+MAX_SUPPLIES = 64
+NOON = 1e9
+"""A time for labels that do not depend on it; the one that does is left out."""
+
+
+class Facts(Struct, frozen=True, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """What is known about the host.  `name`: as its results should have it; `expectedGpus` and
+    `powerInventory` override the policy's; `gpuCapacity` and `sharing` are the cluster's, if it is in one;
+    `suppliesNeeded`: supplies that carry it under full load (for a ChassisReading)."""
+
+    name: str = ""
+    expected_gpus: ExpectedGpus = 0
+    gpu_capacity: int | None = None
+    sharing: Sharing = Sharing.EXCLUSIVE
+    power_inventory: dict[str, Any] = {}
+    supplies_needed: Annotated[int, Meta(ge=1, le=MAX_SUPPLIES)] | None = None
+
+
+class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to be judged."""
+
+    documents: list[str]
+    policy: dict[str, Any] | None = None
+    before: list[str | list[str] | None] | None = None
+    node: Facts | None = None
+
+
+def main(version: str) -> int:
+    """Answer the request on standard input; the exit code: 0, or 2 for an error that concerns all."""
+    answer: dict[str, Any] = {"version": version}
+    code = 0
+    try:
+        answer["judgements"] = judgements(sys.stdin.buffer.read(REQUEST_LIMIT + 1))
+    except Unusable as error:
+        answer["error"], code = str(error), BAD_REQUEST
+    sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+    sys.stdout.buffer.flush()
+    return code
+
+
+def judgements(data: bytes) -> list[dict[str, Any]]:
+    """A judgement or an error for each document of the request.  Raises `Unusable`."""
+    request = _request(data)
+    facts = request.node or Facts()
+    criteria = _criteria(_spec(request.policy), facts)
+    before = request.before or [None] * len(request.documents)
+    if len(before) != len(request.documents):
+        raise Unusable(
+            f"request: before has {len(before)} entries, documents has {len(request.documents)}: "
+            "give one for each, null where there is none"
+        )
+    return [
+        _judgement(f"documents[{number}]", document, earlier, criteria=criteria, facts=facts)
+        for number, (document, earlier) in enumerate(zip(request.documents, before, strict=True))
+    ]
+
+
+def _request(data: bytes) -> Request:
+    if len(data) > REQUEST_LIMIT:
+        raise Unusable(f"request: more than {REQUEST_LIMIT} bytes: judge fewer documents at a time")
+    try:
+        return msgspec.json.decode(data, type=Request)
+    except msgspec.DecodeError as error:
+        raise Unusable(f"request: {str(error).replace('`$.', '`')}") from None
+
+
+def _spec(policy: dict[str, Any] | None) -> dict[str, Any]:
+    """`spec` of the policy, which may be a whole object; a field that no policy has is an error."""
+    policy = policy or {}
+    whole = "spec" in policy or "kind" in policy
+    if whole and policy.get("kind", names.POLICY_KIND) != names.POLICY_KIND:
+        raise Unusable(f"policy: kind {policy['kind']!r}, expected {names.POLICY_KIND}")
+    spec = (policy.get("spec") or {}) if whole else policy
+    if not isinstance(spec, dict):
+        raise Unusable("policy: spec must be a mapping")
+    fields = PolicySpec.__struct_encode_fields__
+    if unknown := [str(key) for key in spec if key not in fields]:
+        raise Unusable(
+            f"policy: no such field in spec: {', '.join(unknown)} (there are: {', '.join(sorted(fields))})"
+        )
+    return spec
+
+
+def _criteria(spec: dict[str, Any], facts: Facts) -> Criteria:
+    try:
+        criteria = Criteria.of(spec)
+    except Unusable as error:
+        raise Unusable(f"policy: {error}") from None
+    try:
+        power = power_inventory(facts.power_inventory) if facts.power_inventory else criteria.node.power
+    except Unusable as error:
+        raise Unusable(f"node.powerInventory: {error}") from None
+    node = NodeFacts(
+        gpu_capacity=facts.gpu_capacity,
+        sharing=facts.sharing,
+        expected_gpus=facts.expected_gpus or criteria.node.expected_gpus,
+        power=power,
+    )
+    return criteria._replace(node=node)
+
+
+def _judgement(
+    name: str, text: str, earlier: str | list[str] | None, *, criteria: Criteria, facts: Facts
+) -> dict[str, Any]:
+    try:
+        reading = chassis_reading(_limited(text))
+        if reading is not None:
+            chassis = judged_chassis(reading, criteria, needed=facts.supplies_needed)
+            return {"probe": "bmc", "node": facts.name, "labels": {}, **msgspec.to_builtins(chassis)}
+        document = report_or_result(text)
+        before = [_earlier(one) for one in ([earlier] if isinstance(earlier, str) else earlier or [])]
+        judgement = judged(document, criteria, earlier=before)
+    except Unusable as error:
+        return {"error": f"{name}: {error}"}
+    except NoHistory as error:
+        return {"error": f"{name}: before is for {error}"}
+    probe = document.probe if isinstance(document, Result) else names.PROBE_NCCL
+    node = document.node if isinstance(document, Result) else document.name
+    labels = _labels(document, criteria) if isinstance(document, Result) and probe == "health" else {}
+    return {"probe": probe, "node": facts.name or node, "labels": labels, **msgspec.to_builtins(judgement)}
+
+
+def _limited(text: str) -> str:
+    if len(text) > READ_LIMIT:
+        raise Unusable(f"more than {READ_LIMIT} characters; a result is far smaller")
+    return text
+
+
+def _earlier(text: str) -> Document:
+    try:
+        return report_or_result(_limited(text))
+    except Unusable as error:
+        raise Unusable(f"before: {error}") from None
+
+
+def _labels(result: Result, criteria: Criteria) -> dict[str, str]:
+    """What the operator would label a node with after this as its first result, but for the time."""
+    facts = criteria.node
+    spec = PolicySpec(
+        node_selector=Selector(),
+        thresholds=criteria.thresholds,
+        expected_gpus=facts.expected_gpus or 0,
+        power_inventory=facts.power or PolicySpec(node_selector=Selector()).power_inventory,
+    )
+    capacity = "" if facts.gpu_capacity is None else str(facts.gpu_capacity)
+    shared = {"nvidia.com/gpu.replicas": "2"} if facts.sharing is Sharing.SHARED else {}
+    node = NodeView(name="node", uid="1", resource_version="1", labels=shared, gpu_capacity=capacity)
+    context = Snapshot(
+        node=node,
+        policy=Policy(name="policy", uid="1", generation=1, spec=spec),
+        report=Report(name="node", uid="1", resource_version="1", node_uid="1", status=ReportStatus()),
+        now=NOON,
+        gate_slot=True,
+        defaults=ProbeDefaults(namespace="", image=""),
+    ).context
+    assert context is not None
+    ended = EndedRun(
+        run=Run(number=1, pod_uid="1", started_at=stamp(NOON)),
+        end=RunEnd(outcome=Outcome.READ, reason="Read", result=result),
+    )
+    status = desired_state.next_status(context.after(status_after(context, HealthKind(), ended)))
+    return {key: value for key, value in status.desired.labels.items() if key != names.LABEL_VALIDATED_AT}

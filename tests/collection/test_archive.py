@@ -1,0 +1,183 @@
+"""The archive on a host: what it says, what it leaves behind, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nodegauge_contract import decode
+from support import archive
+from support.probing import QUICK, probe_environment
+from testbed.hardware import Hardware, plug
+from testbed.wait import wait_for
+
+LONG = ("probe", "health", "--window", "40", "--hz", "10")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A simulated machine, and the archive on it; it unpacks below `unpacked`."""
+
+    archive: Path
+    hardware: Hardware
+    folder: Path
+
+    @property
+    def unpacked(self) -> Path:
+        return self.folder / "unpacked"
+
+    def env(self) -> dict[str, str]:
+        own = {"TMPDIR": str(self.unpacked), "PYTHONPATH": "", "HOME": str(self.folder)}
+        return {**probe_environment(self.hardware, self.folder / "termination-log", {}), **own}
+
+    def start(self, *command: str, python: str | Path = sys.executable) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(python), str(self.archive), *command],
+            env=self.env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *command: str, python: str | Path = sys.executable) -> subprocess.CompletedProcess[str]:
+        running = self.start(*command, python=python)
+        out, err = running.communicate(timeout=120)
+        return subprocess.CompletedProcess(command, running.returncode, out, err)
+
+    def left(self) -> list[str]:
+        """What is in the folder for temporary files."""
+        return sorted(path.name for path in self.unpacked.iterdir())
+
+
+@pytest.fixture
+def host(tmp_path: Path, host_archive: Path) -> Host:
+    """A healthy machine with eight GPUs."""
+    (tmp_path / "unpacked").mkdir()
+    return Host(host_archive, plug("h100-sxm-8", tmp_path / "machine", seed="nodegauge"), tmp_path)
+
+
+def test_a_probe_s_document_and_exit_code_come_through(host: Host) -> None:
+    done = host.run("probe", "health", *QUICK)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = decode(done.stdout)
+    assert (len(result.gpus), result.problem, result.node) == (8, None, "node-1")
+    assert host.left() == []
+
+
+def test_bad_options_end_as_the_probe_s(host: Host) -> None:
+    done = host.run("probe", "health", "--window", "-1")
+    assert done.returncode == 2
+    assert "--window" in done.stderr
+    assert host.left() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_nothing_is_left_after_a_signal(host: Host, number: signal.Signals) -> None:
+    running = host.start(*LONG)
+    wait_for(lambda: _sampling(running.pid), what="the probe runs")
+    [folder] = host.left()
+    assert (host.unpacked / folder).stat().st_mode & 0o777 == 0o700
+    running.send_signal(number)
+    running.communicate(timeout=20)
+    assert running.returncode in (0, -number)
+    assert host.left() == []
+
+
+def _sampling(pid: int) -> bool:
+    """Whether the child has loaded the driver."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return any("libnvidia-ml" in Path(f"/proc/{child}/maps").read_text() for child in children)
+
+
+def test_a_probe_that_is_killed_leaves_nothing_and_its_signal_shows(host: Host) -> None:
+    running = host.start(*LONG)
+    wait_for(lambda: _sampling(running.pid), what="the probe runs")
+    [child] = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGKILL)
+    running.communicate(timeout=60)
+    assert running.returncode == -signal.SIGKILL
+    assert host.left() == []
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7", "3.8"])
+def test_an_old_python_says_what_is_missing(host: Host, version: str) -> None:
+    if (python := archive.interpreter(version)) is None:
+        pytest.skip(f"no python{version} on PATH or in $NODEGAUGE_PYTHONS")
+    done = host.run("probe", "health", python=python)
+    assert done.returncode == 4
+    assert done.stderr.startswith(f"nodegauge: this host's Python is {version}.")
+    assert done.stderr.endswith("the probes need 3.9 or newer: set ansible_python_interpreter to one\n")
+
+
+def test_the_usage_names_every_command(host: Host) -> None:
+    done = host.run("--help")
+    assert done.returncode == 0
+    assert all(f"\n  {name} " in done.stdout for name in ("probe", "judge", "bmc", "version"))
+    assert host.run("measure").returncode == 2
+
+
+def test_the_version_is_the_project_s(host: Host) -> None:
+    assert (
+        host.run("version").stdout.strip()
+        == msgspec.toml.decode((archive.ROOT / "pyproject.toml").read_text())["project"]["version"]
+    )
+
+
+def test_a_second_build_has_the_same_bytes_and_needs_no_index(
+    tmp_path: Path, host_archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    archive.build(tmp_path / "again.pyz")
+    assert (tmp_path / "again.pyz").read_bytes() == host_archive.read_bytes()
+
+
+def test_a_build_without_an_index_says_what_to_do(tmp_path: Path) -> None:
+    command = [sys.executable, str(archive.BUILDER), str(tmp_path / "x.pyz"), "--cache", str(tmp_path)]
+    environment = {**os.environ, "PIP_NO_INDEX": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "PIP_INDEX_URL" in done.stderr) == (1, True)
+    assert not (tmp_path / "x.pyz").exists()
+
+
+def test_every_supported_python_and_machine_is_in(host_archive: Path) -> None:
+    names = zipfile.ZipFile(host_archive).namelist()
+    tags = {name.split("/")[0] for name in names if "/msgspec/_core." in name}
+    versions = [version.replace(".", "") for version in archive.PYTHONS]
+    assert tags == {f"cp{version}-{machine}" for version in versions for machine in ("x86_64", "aarch64")}
+
+
+def test_a_result_is_judged_as_the_command_line_does(host: Host) -> None:
+    document = host.run("probe", "health", *QUICK).stdout
+    (host.folder / "result.json").write_text(document)
+    command = [sys.executable, "-m", "nodegauge_cli", "judge", str(host.folder / "result.json")]
+    said = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=True)
+    judgement = judged(host, {"documents": [document]})["judgements"][0]
+    assert {key: judgement[key] for key in json.loads(said.stdout)} == json.loads(said.stdout)
+    assert judgement["labels"]["nodegauge.dev/interconnect"] == "nvlink"
+
+
+def judged(host: Host, request: dict[str, Any]) -> dict[str, Any]:
+    """The archive's answer."""
+    done = subprocess.run(
+        [sys.executable, str(host.archive), "judge"],
+        input=json.dumps(request),
+        env=host.env(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert ("error" in answer) == (done.returncode == 2)
+    return answer
