@@ -50,10 +50,10 @@ def pinned(package: str, python: str = "") -> str:
     """The version of a package, for one Python."""
     if (package, python) in OLDER:
         return OLDER[package, python]
-    found = re.search(rf"(?mi)^{re.escape(package)}==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"))
-    if found is None:
+    match = re.search(rf"(?mi)^{re.escape(package)}==(\S+)", CONSTRAINTS.read_text(encoding="utf-8"))
+    if match is None:
         raise BuildError(f"constraints.txt does not pin {package}: run `make constraints`")
-    return found[1]
+    return match[1]
 
 
 def compiled(cache: Path) -> list[Compiled]:

@@ -161,9 +161,9 @@ def test_a_result_is_judged_as_the_command_line_does(host: Host) -> None:
     document = host.run("probe", "health", *QUICK).stdout
     (host.folder / "result.json").write_text(document)
     command = [sys.executable, "-m", "nodegauge_cli", "judge", str(host.folder / "result.json")]
-    said = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=True)
+    printed = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=True)
     judgement = judged(host, {"documents": [document]})["judgements"][0]
-    assert {key: judgement[key] for key in json.loads(said.stdout)} == json.loads(said.stdout)
+    assert {key: judgement[key] for key in json.loads(printed.stdout)} == json.loads(printed.stdout)
     assert judgement["labels"]["nodegauge.dev/interconnect"] == "nvlink"
 
 

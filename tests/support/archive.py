@@ -62,9 +62,9 @@ def interpreter(version: str) -> Path | None:
     name = f"python{version}"
     path = os.pathsep.join([os.environ.get("NODEGAUGE_PYTHONS", ""), os.environ.get("PATH", "")])
     for folder in filter(None, path.split(os.pathsep)):
-        found = Path(folder, name)
-        if found.exists() and _version_of(found) == version:
-            return found
+        program = Path(folder, name)
+        if program.exists() and _version_of(program) == version:
+            return program
     return None
 
 
