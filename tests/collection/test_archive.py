@@ -68,6 +68,7 @@ def host(tmp_path: Path, host_archive: Path) -> Host:
 
 
 def test_a_probe_s_document_and_exit_code_come_through(host: Host) -> None:
+    """The document is a probe's, and nothing else is printed."""
     done = host.run("probe", "health", *QUICK)
     assert (done.returncode, done.stderr) == (0, "")
     result = decode(done.stdout)
@@ -76,6 +77,7 @@ def test_a_probe_s_document_and_exit_code_come_through(host: Host) -> None:
 
 
 def test_bad_options_end_as_the_probe_s(host: Host) -> None:
+    """Exit code 2 and the option's name."""
     done = host.run("probe", "health", "--window", "-1")
     assert done.returncode == 2
     assert "--window" in done.stderr
@@ -84,6 +86,7 @@ def test_bad_options_end_as_the_probe_s(host: Host) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nothing_is_left_after_a_signal(host: Host, number: signal.Signals) -> None:
+    """The private folder goes, also when somebody ends the program early."""
     running = host.start(*LONG)
     wait_for(lambda: _sampling(running.pid), what="the probe runs")
     [folder] = host.left()
@@ -101,6 +104,7 @@ def _sampling(pid: int) -> bool:
 
 
 def test_a_probe_that_is_killed_leaves_nothing_and_its_signal_shows(host: Host) -> None:
+    """As when the kernel runs out of memory."""
     running = host.start(*LONG)
     wait_for(lambda: _sampling(running.pid), what="the probe runs")
     [child] = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
@@ -112,6 +116,7 @@ def test_a_probe_that_is_killed_leaves_nothing_and_its_signal_shows(host: Host) 
 
 @pytest.mark.parametrize("version", ["3.6", "3.7", "3.8"])
 def test_an_old_python_says_what_is_missing(host: Host, version: str) -> None:
+    """One sentence with the way out, no traceback."""
     if (python := archive.interpreter(version)) is None:
         pytest.skip(f"no python{version} on PATH or in $NODEGAUGE_PYTHONS")
     done = host.run("probe", "health", python=python)
@@ -121,6 +126,7 @@ def test_an_old_python_says_what_is_missing(host: Host, version: str) -> None:
 
 
 def test_the_usage_names_every_command(host: Host) -> None:
+    """Help is on standard output; an unknown command is an error."""
     done = host.run("--help")
     assert done.returncode == 0
     assert all(f"\n  {name} " in done.stdout for name in ("probe", "judge", "bmc", "version"))
@@ -128,6 +134,7 @@ def test_the_usage_names_every_command(host: Host) -> None:
 
 
 def test_the_version_is_the_project_s(host: Host) -> None:
+    """It is that of pyproject.toml."""
     assert (
         host.run("version").stdout.strip()
         == msgspec.toml.decode((archive.ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -137,12 +144,14 @@ def test_the_version_is_the_project_s(host: Host) -> None:
 def test_a_second_build_has_the_same_bytes_and_needs_no_index(
     tmp_path: Path, host_archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Wheels come from the cache; times and order are fixed."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     archive.build(tmp_path / "again.pyz")
     assert (tmp_path / "again.pyz").read_bytes() == host_archive.read_bytes()
 
 
 def test_a_build_without_an_index_says_what_to_do(tmp_path: Path) -> None:
+    """It names the variable, and leaves no half archive."""
     command = [sys.executable, str(archive.BUILDER), str(tmp_path / "x.pyz"), "--cache", str(tmp_path)]
     environment = {**os.environ, "PIP_NO_INDEX": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -151,6 +160,7 @@ def test_a_build_without_an_index_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_every_supported_python_and_machine_is_in(host_archive: Path) -> None:
+    """CPython 3.9 to 3.14, on x86-64 and arm64."""
     names = zipfile.ZipFile(host_archive).namelist()
     tags = {name.split("/")[0] for name in names if "/msgspec/_core." in name}
     versions = [version.replace(".", "") for version in archive.PYTHONS]
@@ -158,6 +168,7 @@ def test_every_supported_python_and_machine_is_in(host_archive: Path) -> None:
 
 
 def test_a_result_is_judged_as_the_command_line_does(host: Host) -> None:
+    """Every field that `nodegauge judge` prints is the same."""
     document = host.run("probe", "health", *QUICK).stdout
     (host.folder / "result.json").write_text(document)
     command = [sys.executable, "-m", "nodegauge_cli", "judge", str(host.folder / "result.json")]
