@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check matrix loadtest life testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection matrix loadtest life testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -55,6 +55,9 @@ check: $(READY) ## lint, format, types, import contracts, generated files
 
 matrix: $(READY) need-cc ## judge every simulated machine with every fault and compare with what must follow (some minutes)
 	@$(RUN) -m testbed.matrix $(ARGS)
+
+collection: $(READY) need-cc ## build the Ansible collection into dist/collection, install it, and run every check of Galaxy's on it
+	@$(RUN) -m galaxy $(ARGS)
 
 loadtest: $(READY) need-cc ## measure the operator's throughput, latency, writes and memory at 100, 1,000 and 5,000 nodes
 	@$(RUN) -m loadtest $(ARGS)

@@ -58,11 +58,16 @@ def _digest() -> str:
 
 @cache
 def interpreter(version: str) -> Path | None:
-    """A Python of this version: in a folder of $NODEGAUGE_PYTHONS, or on PATH; None where none works."""
+    """A Python of this version: in a folder of $NODEGAUGE_PYTHONS, on PATH, or of pyenv if its shims are on
+    PATH (a shim works only for versions that are switched on); None where none works."""
     name = f"python{version}"
     path = os.pathsep.join([os.environ.get("NODEGAUGE_PYTHONS", ""), os.environ.get("PATH", "")])
-    for folder in filter(None, path.split(os.pathsep)):
-        program = Path(folder, name)
+    folders = [Path(folder) for folder in path.split(os.pathsep) if folder]
+    pyenv = [
+        each for shims in folders if shims.name == "shims" for each in shims.parent.glob("versions/*/bin")
+    ]
+    for folder in (*folders, *sorted(pyenv)):
+        program = folder / name
         if program.exists() and _version_of(program) == version:
             return program
     return None

@@ -19,15 +19,26 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 COLLECTION = ROOT / "ansible"
+CHART = ROOT / "charts" / "nodegauge"
 CALLBACKS = Path(__file__).with_name("ansible_callbacks")
 TOOLS = Path(sys.executable).parent
 LEFT_OUT = ("archive", "__pycache__", "*.pyc")
 
 
-def stage(into: Path) -> Path:
-    """The collection below `into`, laid out as `ansible-galaxy collection install` does."""
+def stage(into: Path, *, archive: Path | None = None) -> Path:
+    """The collection below `into`, laid out as `ansible-galaxy collection install` does.
+
+    What is in the repository only once comes along: the licence, the chart for the role `operator`, and the
+    archive if one is named (else one that was built into the checkout, if any).
+    """
     folder = into / "ansible_collections" / "nodegauge" / "gpu"
     shutil.copytree(COLLECTION, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    shutil.copy(ROOT / "LICENSE", folder)
+    if (folder / "roles" / "operator").is_dir():
+        shutil.copytree(CHART, folder / "roles" / "operator" / "files" / CHART.name)
+    if archive:
+        (folder / "files").mkdir(exist_ok=True)
+        shutil.copy(archive, folder / "files" / "nodegauge-host.pyz")
     return folder
 
 
@@ -61,9 +72,13 @@ class Played:
 
 @dataclass(frozen=True)
 class Ansible:
-    """ansible-core of the test environment, with the staged collections and a home of its own in `folder`."""
+    """An ansible-core, with the staged collections and a home of its own in `folder`.
+
+    `tools` is the folder of its programs; that of the test environment, unless one is named.
+    """
 
     folder: Path
+    tools: Path = TOOLS
 
     def env(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         own = {
@@ -79,14 +94,14 @@ class Ansible:
             "RECORD_TASKS": str(self.folder / "tasks.jsonl"),
         }
         kept = {name: os.environ[name] for name in ("LANG", "PATH", "TMPDIR") if name in os.environ}
-        path = f"{TOOLS}{os.pathsep}{kept.get('PATH', '')}"
+        path = f"{self.tools}{os.pathsep}{kept.get('PATH', '')}"
         return {**kept, "LC_ALL": "C.UTF-8", **own, "PATH": path, **(more or {})}
 
     def run(
         self, program: str, *options: str, more: Mapping[str, str] | None = None, seconds: float = 300
     ) -> subprocess.CompletedProcess[str]:
         """One of Ansible's programs until its end."""
-        command = [str(TOOLS / program), *options]
+        command = [str(self.tools / program), *options]
         return subprocess.run(
             command,
             cwd=self.folder,

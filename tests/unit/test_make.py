@@ -20,6 +20,7 @@ TARGETS = {
     "test",
     "e2e",
     "check",
+    "collection",
     "matrix",
     "loadtest",
     "life",

@@ -1,0 +1,1 @@
+"""Builds, installs and checks the Ansible collection as a stranger would: `make collection`."""

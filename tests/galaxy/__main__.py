@@ -1,0 +1,214 @@
+"""`make collection`: from the repository's root, `python -m galaxy`.
+
+Builds the archive and the collection's tarball into dist/, installs the tarball into an empty folder, and
+checks what was installed.  A check that fails does not stop the others; the table at the end has them all.
+Exit code 0 only if none failed; what this machine cannot run is listed with the reason (and is an error with
+--required).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+
+from galaxy import build, docs, environments, play, sanity
+from galaxy.commands import CheckFailed, Core, NotRun
+from galaxy.environments import NEWEST, OLDEST, Wanted
+from support.playbook import ROOT, TOOLS
+from testbed.binaries import cache_folder
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one check: `result` is ok, FAILED or not run."""
+
+    check: str
+    result: str
+    seconds: float
+    remark: str
+
+
+@dataclass
+class Run:
+    """The checks of one run, and what became of them."""
+
+    folder: Path
+    cache: Path
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def check(self, name: str, action: Callable[[], str]) -> bool:
+        """Make one check and print its result; True if it passed."""
+        say(f"[{len(self.outcomes) + 1}] {name} ...")
+        began = time.monotonic()
+        try:
+            result, remark = "ok", action()
+        except NotRun as reason:
+            result, remark = "not run", str(reason)
+        except CheckFailed as failure:
+            result, remark = "FAILED", str(failure).splitlines()[0]
+            say(str(failure))
+        self.outcomes.append(Outcome(name, result, time.monotonic() - began, remark))
+        say(f"[{len(self.outcomes)}] {name}: {result} ({self.outcomes[-1].seconds:.0f} s) {remark}".rstrip())
+        return result == "ok"
+
+    def everything(self) -> None:
+        """Build and install; then all checks on what was installed."""
+        core = Core(self.folder / "installed", TOOLS, version=version_of(TOOLS))
+        core.folder.mkdir()
+        if not self.check("archive and tarball", lambda: self.tarball(core)):
+            return
+        collection = core.folder / "ansible_collections" / "nodegauge" / "gpu"
+        if not self.check("install, list, verify", lambda: build.install(core, self.built()).name):
+            return
+        self.check("changelog (antsibull-changelog lint)", lambda: changelog(core, collection))
+        self.check("ansible-lint, profile production", lambda: lint(core, collection))
+        self.with_core(core, f"ansible-core {core.version}", collection)
+        for wanted in (OLDEST, NEWEST):
+            self.with_wanted(wanted, core, collection)
+
+    def tarball(self, core: Core) -> str:
+        """Build it into dist/."""
+        archive = build.archive(self.folder)
+        built = build.tarball(core, staging=self.folder / "staged", archive=archive, into=DIST)
+        return f"{built.relative_to(ROOT)}, {built.stat().st_size / 1e6:.1f} MB"
+
+    def built(self) -> Path:
+        """The tarball."""
+        [built] = DIST.glob("*.tar.gz")
+        return built
+
+    def sanity(self, core: Core, collection: Path) -> str:
+        """With all Pythons of this machine; which those are."""
+        present = environments.pythons(self.folder / "pythons")
+        home = self.folder / f"home-{core.version}"
+        remark = sanity.check(core, collection, pythons=self.folder / "pythons", cache=self.cache, home=home)
+        return "; ".join(filter(None, [f"Pythons on this machine: {', '.join(present)}", remark]))
+
+    def with_wanted(self, wanted: Wanted, core: Core, collection: Path) -> None:
+        """The same with another ansible-core, in an environment of its own."""
+        label = f"ansible-core {wanted.version} ({wanted.name})"
+        tools: list[Path] = []
+
+        def prepare() -> str:
+            tools.append(environments.environment(wanted, self.cache))
+            return tools[0].parent.name
+
+        if self.check(f"{label}: environment", prepare):
+            self.with_core(replace(core, tools=tools[0], version=wanted.version), label, collection)
+
+    def with_core(self, core: Core, label: str, collection: Path) -> None:
+        """What is checked in every ansible-core."""
+        self.check(f"{label}: ansible-test sanity", lambda: self.sanity(core, collection))
+        self.check(f"{label}: ansible-doc of everything", lambda: docs.check(core, collection))
+        self.check(f"{label}: syntax of playbooks", lambda: docs.check_playbooks(core, collection))
+        machines = self.folder / f"machines-{core.version}"
+        self.check(f"{label}: a play on two simulated hosts", lambda: play.check(core, machines))
+
+
+DIST = ROOT / "dist" / "collection"
+
+
+def version_of(tools: Path) -> str:
+    """Of the ansible-core whose programs are in `tools`."""
+    [found] = tools.parent.glob("lib/python3*/site-packages/ansible_core-*.dist-info")
+    return found.name.removeprefix("ansible_core-").removesuffix(".dist-info")
+
+
+def changelog(core: Core, collection: Path) -> str:
+    """antsibull-changelog's own check of fragments and configuration."""
+    command = Core(collection, core.tools, version=core.version)
+    done = command.run("antsibull-changelog", "lint", more={"HOME": str(core.folder)})
+    if done.returncode:
+        raise CheckFailed(f"antsibull-changelog lint:\n{done.stdout}")
+    return ""
+
+
+def lint(core: Core, collection: Path) -> str:
+    """The strictest profile; a warning is an error."""
+    command = Core(collection, core.tools, version=core.version)
+    home = {"HOME": str(core.folder), "ANSIBLE_HOME": str(core.folder / ".ansible")}
+    options = ("--profile", "production", "--strict", "--offline", "--nocolor")
+    paths = {"ANSIBLE_COLLECTIONS_PATH": str(core.folder)}
+    done = command.run("ansible-lint", *options, more={**home, **paths})
+    if done.returncode:
+        raise CheckFailed(f"ansible-lint:\n{done.stdout}")
+    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """All checks, aligned; the remark of one that was not run or failed stands below it."""
+    width = max(len(outcome.check) for outcome in outcomes)
+    lines = []
+    for outcome in outcomes:
+        lines.append(f"{outcome.check:<{width}}  {outcome.result:<8} {outcome.seconds:5.0f} s")
+        if outcome.remark and outcome.result != "ok":
+            lines.append(f"    {outcome.remark}")
+    return "\n".join(lines)
+
+
+def exit_code(outcomes: Sequence[Outcome], *, required: bool) -> int:
+    """0 unless a check failed, or was not run where each is required."""
+    bad = {"FAILED", "not run"} if required else {"FAILED"}
+    return int(not outcomes or any(outcome.result in bad for outcome in outcomes))
+
+
+def perform(*, required: bool) -> int:
+    """One run at a time, for all share the environments in the cache; the exit code."""
+    cache = cache_folder(os.environ) / "collection"
+    cache.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with (
+        (cache / "lock").open("w") as lock,
+        tempfile.TemporaryDirectory(prefix="nodegauge-collection-") as made,
+    ):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another run is under way; waiting for its end")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        current = Run(Path(made), cache)
+        current.everything()
+    print(f"\n{table(current.outcomes)}\n\neverything took {time.monotonic() - began:.0f} s", flush=True)
+    return exit_code(current.outcomes, required=required)
+
+
+def _interrupted(signum: int, _: FrameType | None) -> None:
+    """Leave by way of the context managers; let no second signal interrupt them."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt(signal.Signals(signum).name)
+
+
+def say(message: str) -> None:
+    print(f"nodegauge collection: {message}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if nothing failed, 1 if something did, 130 on Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="make collection", description="Build and check the Ansible collection."
+    )
+    parser.add_argument("--required", action="store_true", help="fail where a check cannot be made here")
+    options = parser.parse_args(arguments)
+    for number in SIGNALS:
+        signal.signal(number, _interrupted)
+    try:
+        return perform(required=options.required)
+    except KeyboardInterrupt:
+        say("interrupted; nothing that was started is left")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

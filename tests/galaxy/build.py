@@ -1,0 +1,61 @@
+"""Builds the collection's tarball, and installs it from there into an empty folder.
+
+Must not check what is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import yaml
+
+from galaxy.commands import CheckFailed, Core, run
+from support.archive import BUILDER
+from support.playbook import COLLECTION, ROOT, TOOLS, stage
+
+NAME = "nodegauge.gpu"
+ARCHIVE_SECONDS = 240.0
+NEEDED = ("LICENSE", "README.md", "MANIFEST.json", "meta/runtime.yml", "files/nodegauge-host.pyz")
+"""What a stranger needs in the tarball; the rest is checked by its use."""
+
+
+def archive(into: Path) -> Path:
+    """The archive for hosts, built as a release is."""
+    target = into / "nodegauge-host.pyz"
+    done = run([TOOLS / "python", BUILDER, target], cwd=ROOT, env=os.environ, seconds=ARCHIVE_SECONDS)
+    done.expect("building the archive for hosts")
+    return target
+
+
+def tarball(core: Core, *, staging: Path, archive: Path, into: Path) -> Path:
+    """The tarball in `into`; older ones of the collection there go."""
+    source = stage(staging, archive=archive)
+    shutil.rmtree(into, ignore_errors=True)
+    core.expect("ansible-galaxy", "collection", "build", str(source), "--output-path", str(into))
+    [built] = into.glob("nodegauge-gpu-*.tar.gz")
+    with tarfile.open(built) as opened:
+        missing = set(NEEDED) - set(opened.getnames())
+    if missing:
+        raise CheckFailed(f"{built.name} lacks {', '.join(sorted(missing))}")
+    return built
+
+
+def install(core: Core, built: Path) -> Path:
+    """The collection's folder below `core.folder`, installed as a stranger does, listed and verified."""
+    folder_option = ("-p", str(core.folder))
+    core.expect("ansible-galaxy", "collection", "install", str(built), *folder_option)
+    listed = core.run("ansible-galaxy", "collection", "list", "--format", "json", *folder_option).stdout
+    version = yaml.safe_load((COLLECTION / "galaxy.yml").read_text("utf-8"))["version"]
+    shown = json.loads(listed[listed.index("{") :])
+    if {"version": version} not in [names.get(NAME) for names in shown.values()]:
+        raise CheckFailed(f"ansible-galaxy collection list does not show {NAME} {version}:\n{listed}")
+    verified = core.run("ansible-galaxy", "collection", "verify", "--offline", NAME, *folder_option)
+    if verified.returncode or "differ" in verified.stdout:
+        raise CheckFailed(f"ansible-galaxy collection verify:\n{verified.stdout}")
+    folder = core.folder / "ansible_collections" / "nodegauge" / "gpu"
+    shutil.copy(COLLECTION / "galaxy.yml", folder)  # antsibull-changelog and ansible-lint read it
+    return folder

@@ -1,0 +1,108 @@
+"""`ansible-test sanity` on the installed collection, every test of it, without containers.
+
+ansible-test makes virtual environments and fetches a script from its own site to put pip into them.  A script
+of ours does the same with a wheel from the package index.  The environments stay in the cache.
+Must not leave out a test: those that the machine cannot run are named.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from galaxy.commands import CheckFailed, Core, Done, quoted, run
+from galaxy.environments import PINS
+
+SANITY_SECONDS = 400.0
+PIP_SECONDS = 120.0
+SKIPPED = re.compile(r"^(?:WARNING|NOTICE): ((?:Skipping|Required program) .+)$", re.MULTILINE)
+GET_PIP = """\
+import runpy
+import sys
+
+WHEEL = {wheel!r}
+sys.path.insert(0, WHEEL)
+sys.argv = ["pip", "install", "--no-index", "--disable-pip-version-check", WHEEL]
+runpy.run_module("pip", run_name="__main__")
+"""
+
+
+def check(core: Core, collection: Path, *, pythons: Path, cache: Path, home: Path) -> str:
+    """Run it; what it could not run, as a remark. CheckFailed with its findings."""
+    cache.mkdir(parents=True, exist_ok=True)
+    prepare_home(home, core=core, cache=cache)
+    shutil.rmtree(collection / "tests" / "output", ignore_errors=True)
+    env = {
+        **core.env(),
+        "HOME": str(home),
+        "PATH": os.pathsep.join([str(pythons), str(core.tools), *usable_path(os.environ.get("PATH", ""))]),
+    }
+    command = [core.tools / "ansible-test", "sanity", "--venv", "--color", "no"]
+    done = run(command, cwd=collection, env=env, seconds=SANITY_SECONDS)
+    if done.code:
+        raise CheckFailed(f"ansible-test sanity of ansible-core {core.version}:\n{findings(done)}")
+    return "; ".join(dict.fromkeys(SKIPPED.findall(done.output)))
+
+
+def findings(done: Done) -> str:
+    """The lines that say what is wrong; all of the last ones where there are none."""
+    wrong = [line for line in done.output.splitlines() if line.startswith(("ERROR: ", "FATAL: The "))]
+    return "\n".join(f"  | {line}" for line in wrong) or quoted(done.output)
+
+
+def prepare_home(home: Path, *, core: Core, cache: Path) -> None:
+    """A home for ansible-test: pip's settings, which reach pip in no other way, and what the cache keeps."""
+    own = home / ".ansible" / "test"
+    own.mkdir(parents=True)
+    environments = cache / f"sanity-{core.version}"
+    environments.mkdir(exist_ok=True)
+    (own / "venv").symlink_to(environments)
+    script = GET_PIP.format(wheel=str(pip_wheel(cache)))
+    (own / "cache").mkdir()
+    for version in wanted_pips(core.tools):
+        (own / "cache" / f"get_pip_{version.replace('.', '_')}.py").write_text(script, encoding="utf-8")
+    settings = run(
+        [sys.executable, "-m", "pip", "config", "list"], cwd=home, env=os.environ, seconds=PIP_SECONDS
+    ).expect("pip config list")
+    (home / ".config" / "pip").mkdir(parents=True)
+    (home / ".config" / "pip" / "pip.conf").write_text(pip_conf(settings.splitlines()), encoding="utf-8")
+
+
+def pip_conf(listed: Iterable[str]) -> str:
+    """pip's configuration file from lines of `pip config list`; variables win over files, as in pip."""
+    pairs = [match.groups() for line in listed if (match := re.match(r"(\S+?)\.\.?([\w-]+)='(.*)'$", line))]
+    values = {name: value for section, name, value in pairs if section == "global"}
+    values |= {name: value for section, name, value in pairs if section == ":env:"}
+    lines = [f"{name} = {value}" for name, value in values.items() if name != "config-file"]
+    return "\n".join(["[global]", *lines, ""]).replace("\\n", "\n  ")
+
+
+def pip_wheel(cache: Path) -> Path:
+    """The pinned pip, from the cache or from the package index."""
+    folder = cache / "pip"
+    pin = next(
+        line for line in (PINS / "pip.txt").read_text("utf-8").splitlines() if line.startswith("pip==")
+    )
+    wheel = folder / f"pip-{pin.partition('==')[2]}-py3-none-any.whl"
+    if not wheel.exists():
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", pin, "--dest", folder]
+        run(command, cwd=cache, env=os.environ, seconds=PIP_SECONDS).expect(f"downloading {pin}")
+    return wheel
+
+
+def wanted_pips(tools: Path) -> list[str]:
+    """The versions of pip that this ansible-test asks for; ours takes the place of each."""
+    [source] = tools.parent.glob("lib/python3*/site-packages/ansible_test/_internal/python_requirements.py")
+    return sorted(set(re.findall(r"pip='([\d.]+)'", source.read_text("utf-8"))))
+
+
+def usable_path(path: str) -> list[str]:
+    """PATH without folders of Pythons: ansible-test would take each `pythonX.Y` for one that works (pyenv's
+    shims do not), and the ones that work are linked in a folder before it."""
+    folders = [folder for folder in path.split(os.pathsep) if folder]
+    system = {"/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin"}
+    return [each for each in folders if each in system or not list(Path(each).glob("python[23]*"))]

@@ -1,0 +1,213 @@
+"""The parts of `make collection`: what each of its checks finds, and what it says of what it cannot run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from galaxy import docs, environments, sanity
+from galaxy.__main__ import Outcome, Run, exit_code, table
+from galaxy.commands import CheckFailed, Core, Done, NotRun, run
+from support.playbook import COLLECTION, TOOLS, stage
+from testbed.wait import wait_for
+
+MODULE = """\
+DOCUMENTATION = r'''
+module: NAME
+short_description: A module
+description: [It does nothing.]
+author: [somebody]
+options:
+  depth:
+    type: int
+    DESCRIPTION
+'''
+EXAMPLES = r'''
+USAGE
+'''
+RETURN = ''
+"""
+WHOLE = {"DESCRIPTION": "description: How deep.", "USAGE": "- nodegauge.gpu.NAME:"}
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Core:
+    """An ansible-core that sees an almost empty collection."""
+    meta = tmp_path / "ansible_collections" / "nodegauge" / "gpu" / "meta"
+    meta.mkdir(parents=True)
+    (meta.parent / "galaxy.yml").write_text((COLLECTION / "galaxy.yml").read_text("utf-8"), encoding="utf-8")
+    return Core(tmp_path, TOOLS, version="x")
+
+
+def add_module(core: Core, name: str, **parts: str) -> Path:
+    """A module with documentation; the collection's folder."""
+    folder = core.folder / "ansible_collections" / "nodegauge" / "gpu"
+    text = MODULE
+    for word, value in {**WHOLE, **parts}.items():
+        text = text.replace(word, value)
+    file = folder / "plugins" / "modules" / f"{name}.py"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text.replace("NAME", name), encoding="utf-8")
+    return folder
+
+
+def test_a_documented_module_passes(core: Core) -> None:
+    """And is counted."""
+    assert docs.check(core, add_module(core, "whole")) == "1 of type module"
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"USAGE": ""}, "module nodegauge.gpu.one: no examples"),
+        ({"DESCRIPTION": "default: 1"}, "module nodegauge.gpu.one: option depth has no description"),
+    ],
+)
+def test_a_page_that_lacks_something_fails_the_check(core: Core, parts: dict[str, str], message: str) -> None:
+    """Whatever its reader would miss is named."""
+    with pytest.raises(CheckFailed, match=message):
+        docs.check(core, add_module(core, "one", **parts))
+
+
+def test_a_module_without_documentation_fails_the_check(core: Core) -> None:
+    """Nobody has to list a new module anywhere."""
+    folder = add_module(core, "whole")
+    (folder / "plugins" / "modules" / "bare.py").write_text("X = 1\n", encoding="utf-8")
+    with pytest.raises(CheckFailed, match=r"nodegauge\.gpu\.bare"):
+        docs.check(core, folder)
+
+
+def test_a_role_needs_a_page_and_an_example(core: Core) -> None:
+    """An empty role lacks both."""
+    folder = add_module(core, "whole")
+    (folder / "roles" / "mine" / "tasks").mkdir(parents=True)
+    with pytest.raises(
+        CheckFailed, match=r"(?s)role nodegauge.gpu.mine: .+no example uses nodegauge.gpu.mine"
+    ):
+        docs.check(core, folder)
+
+
+def test_an_unknown_kind_of_plugin_is_refused(core: Core) -> None:
+    """A folder that the check would pass over."""
+    folder = add_module(core, "whole")
+    (folder / "plugins" / "terminal").mkdir()
+    with pytest.raises(CheckFailed, match="plugins/terminal"):
+        docs.check(core, folder)
+
+
+def test_what_comes_from_elsewhere_is_staged(tmp_path: Path) -> None:
+    """The licence and the archive are in the repository once, or not at all."""
+    archive = tmp_path / "built.pyz"
+    archive.write_bytes(b"archive")
+    folder = stage(tmp_path, archive=archive)
+    assert (folder / "LICENSE").exists()
+    assert (folder / "files" / "nodegauge-host.pyz").read_bytes() == b"archive"
+    assert not (folder / "archive").exists()
+
+
+def test_pips_settings_become_one_file() -> None:
+    """ansible-test passes no variable on to pip; the variables win, as they do for pip."""
+    listed = [
+        "global.index-url='https://one.example/simple'",
+        ":env:.index-url='https://two.example/simple'",
+        "install.user='true'",
+        "global.cert='/a.crt'",
+    ]
+    assert sanity.pip_conf(listed) == "[global]\nindex-url = https://two.example/simple\ncert = /a.crt\n"
+
+
+def test_folders_of_pythons_leave_path(tmp_path: Path) -> None:
+    """A `python3.8` that does not work must not be taken for one."""
+    (tmp_path / "shims").mkdir()
+    (tmp_path / "shims" / "python3.8").touch()
+    (tmp_path / "tools").mkdir()
+    path = os.pathsep.join([str(tmp_path / "shims"), str(tmp_path / "tools"), "/usr/bin"])
+    assert sanity.usable_path(path) == [str(tmp_path / "tools"), "/usr/bin"]
+
+
+def test_only_the_findings_of_ansible_test_are_quoted() -> None:
+    """Not the hundred lines of pip around them."""
+    output = "Collecting x\nERROR: plugins/modules/a.py:1:1: no-docs: it has none\nFATAL: The 1 failed\nx"
+    assert sanity.findings(Done(1, output)).count("\n") == 1
+    assert "  | x" in sanity.findings(Done(1, "a\nx"))
+
+
+def test_where_no_python_fits_the_check_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not run, which is no success either."""
+    monkeypatch.setattr(environments, "interpreter", lambda version: None)
+    with pytest.raises(NotRun, match=r"2\.16\.\d+ needs python3.11 or .*NODEGAUGE_PYTHONS"):
+        environments.environment(environments.OLDEST, tmp_path)
+
+
+def test_the_supported_versions_are_those_that_are_tested() -> None:
+    """meta/runtime.yml begins at the oldest that `make collection` runs."""
+    oldest = ".".join(environments.OLDEST.version.split(".")[:2])
+    assert f'requires_ansible: ">={oldest}.0"' in (COLLECTION / "meta" / "runtime.yml").read_text("utf-8")
+    newest = ".".join(environments.NEWEST.version.split(".")[:2])
+    readme = (COLLECTION / "README.md").read_text("utf-8")
+    assert f"ansible-core {oldest} to {newest}" in readme
+
+
+def test_a_failure_stops_no_other_check_and_sets_the_exit_code(tmp_path: Path) -> None:
+    """Each has its line in the table."""
+    current = Run(tmp_path, tmp_path)
+
+    def fail() -> str:
+        raise CheckFailed("it is broken\nhere")
+
+    def skip() -> str:
+        raise NotRun("no python3.12")
+
+    assert [current.check("a", fail), current.check("b", skip), current.check("c", lambda: "")] == [
+        False,
+        False,
+        True,
+    ]
+    shown = table(current.outcomes)
+    assert [
+        word for word in ("FAILED", "it is broken", "not run", "no python3.12", "ok") if word not in shown
+    ] == []
+    assert exit_code(current.outcomes, required=False) == 1
+    assert exit_code(current.outcomes[1:], required=False) == 0
+    assert exit_code(current.outcomes[1:], required=True) == 1
+    assert exit_code([], required=False) == 1
+
+
+def test_a_check_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
+    """Also not the child of a child that ignores the interruption."""
+    pid = tmp_path / "pid"
+    script = f"trap '' INT; sh -c 'echo $$ > {pid}; exec sleep 60' & wait"
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        wait_for(lambda: pid.exists() and pid.read_text().strip(), seconds=20, what="the child")
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(["sh", "-c", script], cwd=tmp_path, env=os.environ, seconds=60)
+    thread.join()
+    wait_for(lambda: not Path("/proc", pid.read_text().strip()).exists(), seconds=20, what="its end")
+
+
+def test_a_check_that_hangs_fails(tmp_path: Path) -> None:
+    """With the time it had."""
+    began = time.monotonic()
+    with pytest.raises(CheckFailed, match="did not end in 1 s"):
+        run([sys.executable, "-c", "import time; time.sleep(60)"], cwd=tmp_path, env=os.environ, seconds=1)
+    assert time.monotonic() - began < 30
+
+
+def test_outcomes_are_plain() -> None:
+    """A remark of a check that passed is not repeated in the table."""
+    assert "remark" not in table([Outcome("a", "ok", 1.0, "remark")])
