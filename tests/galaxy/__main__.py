@@ -121,8 +121,8 @@ DIST = ROOT / "dist" / "collection"
 
 def version_of(tools: Path) -> str:
     """Of the ansible-core whose programs are in `tools`."""
-    [found] = tools.parent.glob("lib/python3*/site-packages/ansible_core-*.dist-info")
-    return found.name.removeprefix("ansible_core-").removesuffix(".dist-info")
+    [match] = tools.parent.glob("lib/python3*/site-packages/ansible_core-*.dist-info")
+    return match.name.removeprefix("ansible_core-").removesuffix(".dist-info")
 
 
 def changelog(core: Core, collection: Path) -> str:

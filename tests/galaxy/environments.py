@@ -48,7 +48,7 @@ NEWEST = Wanted("newest", ("3.13", "3.12", "3.14"))
 
 def environment(wanted: Wanted, cache: Path) -> Path:
     """The folder with its programs, made where it is not there yet; NotRun where no Python fits."""
-    versions = {version: found for version in wanted.pythons if (found := interpreter(version))}
+    versions = {version: program for version in wanted.pythons if (program := interpreter(version))}
     if not versions:
         listed = " or ".join(f"python{version}" for version in wanted.pythons)
         raise NotRun(
