@@ -1,0 +1,138 @@
+"""The rows of a report over many hosts, from what the role `validate` says about each.
+
+Must not judge, and must not depend on the time: equal facts give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ansible.utils.unsafe_proxy import wrap_var
+
+VERDICTS = ("fail", "unknown", "warn", "pass")
+LEGEND = "\n\nLegend:\n\n"
+NIC_LEGEND = "\n\nNIC Legend:\n\n"
+NO_ANSWER = {
+    "probe": "",
+    "code": "no-answer",
+    "severity": "unknown",
+    "message": "The role validate did not end on this host: an earlier task failed, the host was unreachable "
+    "there, or the play stopped before it.",
+    "what_to_do": [
+        "Read this host's first error in the output of `ansible-playbook`.",
+        "Then run the play again with `--limit HOST`.",
+    ],
+}
+
+
+def validation_report(facts: Mapping[str, Any], previous: str = "") -> dict[str, Any]:
+    """What the pages show. `facts`: by host, its `nodegauge_validation`, or nothing if it has none; `previous`: the
+    JSON of the last report, whose time stays while nothing else changed."""
+    rows = [_row(host, fact) if fact else _no_answer(host) for host, fact in facts.items()]
+    rows.sort(key=lambda row: (VERDICTS.index(row["verdict"]), _natural(row["host"])))
+    times = [str(fact["finished_at"]) for fact in facts.values() if fact and fact.get("finished_at")]
+    report = {
+        "version": 1,
+        "counts": {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in VERDICTS},
+        "judge_versions": sorted({row["judge_version"] for row in rows} - {""}),
+        "hosts": rows,
+        **_topologies(facts),
+    }
+    return wrap_var({**report, "since": _since(previous, report) or max(times, default="")})
+
+
+def _since(previous: str, report: Mapping[str, Any]) -> str:
+    """The time of the last report if it says the same, else nothing."""
+    try:
+        before = json.loads(previous)
+        since = before.pop("since")
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return ""
+    same = json.loads(json.dumps(report, default=str)) == before
+    return since if same and isinstance(since, str) else ""
+
+
+def _natural(host: str) -> list[tuple[int, int, str]]:
+    """gpu-2 before gpu-10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", host)]
+
+
+def _no_answer(host: str) -> dict[str, Any]:
+    steps = [step.replace("HOST", host) for step in NO_ANSWER["what_to_do"]]
+    return {**_row(host, {}), "cause": "no-answer", "reasons": [{**NO_ANSWER, "what_to_do": steps}]}
+
+
+def _row(host: str, fact: Mapping[str, Any]) -> dict[str, Any]:
+    verdict = fact.get("verdict", "unknown")
+    probes = fact.get("probes") or {}
+    health = probes.get("health") or {}
+    reasons = [_reason(one) for one in fact.get("reasons") or []]
+    decisive = [one["code"] for one in reasons if one["severity"] == verdict]
+    document = health.get("document") or {}
+    names = [gpu.get("name") for gpu in document.get("gpus") or []]
+    interconnect = health.get("interconnect") or {}
+    gbps = interconnect.get("nvlinkGbps")
+    driver = (document.get("system") or {}).get("driver")
+    return {
+        "host": host,
+        "verdict": verdict,
+        "cause": ", ".join(dict.fromkeys(decisive)) if verdict != "pass" else "",
+        "summary": str(fact.get("summary", "")),
+        "gpus": len(names),
+        "models": sorted({name for name in names if isinstance(name, str)}),
+        "interconnect": interconnect.get("class") or "",
+        "nvlink_gbps": gbps if isinstance(gbps, (int, float)) else None,
+        "driver": driver if isinstance(driver, str) else "",
+        "probes": {probe: str(result.get("verdict") or "unknown") for probe, result in probes.items()},
+        "reasons": reasons,
+        "notes": [note for probe, result in probes.items() for note in _notes(probe, result)],
+        "judge_version": str(fact.get("judge_version", "")),
+    }
+
+
+def _reason(reason: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{key: str(reason.get(key, "")) for key in ("probe", "code", "severity", "message")},
+        "what_to_do": [str(step) for step in reason.get("what_to_do") or []],
+    }
+
+
+def _notes(probe: str, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Findings of severity info: they are in no verdict."""
+    return [
+        {
+            "probe": probe,
+            "code": str(finding.get("code", "")),
+            "message": f"{finding.get('subject', '')}: {str(finding.get('message', '')).partition(' Next: ')[0]}",
+        }
+        for finding in result.get("findings") or []
+        if finding.get("severity") == "info"
+    ]
+
+
+def _topologies(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Each matrix once, with its hosts, the most common first; the lines of the legend that all share, once."""
+    hosts: dict[str, list[str]] = {}
+    legend: dict[str, None] = {}
+    for host in sorted(facts, key=_natural):
+        health = ((facts[host] or {}).get("probes") or {}).get("health") or {}
+        text = str(health.get("matrix") or "")
+        if not text:
+            continue
+        matrix, _, rest = text.partition(LEGEND)
+        lines, nics, names = rest.partition(NIC_LEGEND)
+        legend.update(dict.fromkeys(line.rstrip() for line in lines.splitlines() if line.strip()))
+        hosts.setdefault(matrix + nics + names, []).append(host)
+    found = sorted(hosts.items(), key=lambda item: (-len(item[1]), _natural(item[1][0])))
+    return {
+        "topologies": [{"hosts": names, "matrix": matrix.rstrip()} for matrix, names in found],
+        "legend": list(legend),
+    }
+
+
+class FilterModule:
+    def filters(self) -> dict[str, Any]:
+        return {"validation_report": validation_report}

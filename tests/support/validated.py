@@ -1,0 +1,86 @@
+"""Results as the modules return them, for tests of the roles: simulated modules say what a host's variables hold.
+
+Must not measure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ACTION = '''
+import json
+from pathlib import Path
+
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """Returns what the file in the host's variable `simulated` holds for this module."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        name = self._task.action.rpartition(".")[2]
+        results = json.loads(Path(task_vars["simulated"]).read_text())
+        result = results.get(name) or {"failed": True, "msg": f"no simulated {name}"}
+        return {"changed": False, "asked": dict(self._task.args), **result}
+'''
+MODULES = ("gpu_health", "gpu_nccl", "gpu_load", "bmc_power")
+MATRIX = "      GPU0  GPU1\nGPU0   X    NV1\nGPU1  NV1    X\n\nLegend:\n\n  X    = Self\n  NV#  = bonded NVLinks"
+
+
+def simulate(collection: Path) -> None:
+    """Replace the modules of a staged collection."""
+    (collection / "plugins" / "action").mkdir(parents=True, exist_ok=True)
+    (collection / "plugins" / "modules").mkdir(parents=True, exist_ok=True)
+    for module in MODULES:
+        (collection / "plugins" / "action" / f"{module}.py").write_text(ACTION, encoding="utf-8")
+        path = collection / "plugins" / "modules" / f"{module}.py"
+        path.write_text("", encoding="utf-8")
+
+
+def host(folder: Path, name: str, **modules: Mapping[str, Any]) -> dict[str, str]:
+    """A host's variables: its modules return these results."""
+    path = folder / f"simulated-{name}.json"
+    path.write_text(json.dumps(modules), encoding="utf-8")
+    return {"simulated": str(path)}
+
+
+def finding(code: str = "link-down", severity: str = "fail", **more: Any) -> dict[str, Any]:
+    """A finding with a step."""
+    return {
+        "code": code,
+        "severity": severity,
+        "subject": "GPU 1",
+        "message": "One link is down. Next: look at it.",
+        "what_to_do": ["Look at the link.", "Reseat the bridge."],
+        **more,
+    }
+
+
+def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, **more: Any) -> dict[str, Any]:
+    """What `gpu_health` returns for two TITAN RTX with a bridge."""
+    return {
+        "verdict": verdict,
+        "summary": f"{gpus}x TITAN RTX: {verdict}.",
+        "findings": list(findings),
+        "interconnect": {"class": "nvlink", "nvlinkGbps": 50, "message": "both GPUs are joined"},
+        "document": {"gpus": [{"name": "TITAN RTX"}] * gpus, "system": {"driver": "460.32.03"}},
+        "matrix": MATRIX,
+        "judge_version": "0.1.0",
+        **more,
+    }
+
+
+def nccl(verdict: str = "pass", *findings: Mapping[str, Any]) -> dict[str, Any]:
+    """What `gpu_nccl` returns; `gpu_load` and `bmc_power` return the same members."""
+    return {
+        "verdict": verdict,
+        "summary": f"NCCL: {verdict}.",
+        "findings": list(findings),
+        "judge_version": "0.1.0",
+    }
