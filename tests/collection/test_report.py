@@ -44,7 +44,9 @@ def report(
         "vars": variables,
         "tasks": [*(before or []), VALIDATE],
     }
-    return ansible.play([play], {name: host(ansible.folder, name, **of) for name, of in hosts.items()}, *options)
+    return ansible.play(
+        [play], {name: host(ansible.folder, name, **of) for name, of in hosts.items()}, *options
+    )
 
 
 def html(ansible: Ansible) -> str:
@@ -89,8 +91,15 @@ def test_every_host_is_a_row_the_worst_first(roles: Ansible) -> None:
     assert all(row["reasons"][0]["what_to_do"] for row in rows.values() if row["verdict"] != "pass")
     assert written(roles)["counts"] == {"fail": 1, "unknown": 2, "warn": 1, "pass": 1}
     text = Page(html(roles)).text
-    for words in ("Look at the link.", "Connection refused", "--limit gpu-0", "50 GB/s", "460.32.03", "pcie-narrow"):
-        assert words in text
+    for sentence in (
+        "Look at the link.",
+        "Connection refused",
+        "--limit gpu-0",
+        "50 GB/s",
+        "460.32.03",
+        "pcie-narrow",
+    ):
+        assert sentence in text
 
 
 def test_the_report_is_written_when_every_host_fails(roles: Ansible) -> None:

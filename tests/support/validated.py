@@ -1,4 +1,4 @@
-"""Results as the modules return them, for tests of the roles: simulated modules say what a host's variables hold.
+"""Results as the modules return them, and simulated modules for tests of the roles.
 
 Must not measure.
 """
@@ -30,7 +30,9 @@ class ActionModule(ActionBase):
         return {"changed": False, "asked": dict(self._task.args), **result}
 '''
 MODULES = ("gpu_health", "gpu_nccl", "gpu_load", "bmc_power")
-MATRIX = "      GPU0  GPU1\nGPU0   X    NV1\nGPU1  NV1    X\n\nLegend:\n\n  X    = Self\n  NV#  = bonded NVLinks"
+MATRIX = (
+    "      GPU0  GPU1\nGPU0   X    NV1\nGPU1  NV1    X\n\nLegend:\n\n  X    = Self\n  NV#  = bonded NVLinks"
+)
 
 
 def simulate(collection: Path) -> None:

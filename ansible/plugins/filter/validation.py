@@ -1,4 +1,4 @@
-"""What the role `validate` decides from the results of its probes, and the rows that the role `report` prints.
+"""What the role `validate` decides from the results of its probes.
 
 Must not judge a reading: each probe's verdict comes from nodegauge's judge.
 """
@@ -82,7 +82,9 @@ def validation(
             reasons.append(reason)
     verdict = min(verdicts, key=VERDICTS.index)
     reasons.sort(key=lambda reason: VERDICTS.index(reason["severity"]))
-    reasons += [_reason("pass", probe, "not-run", f"Not run: {why}") for probe, why in (not_run or {}).items()]
+    reasons += [
+        _reason("pass", probe, "not-run", f"Not run: {why}") for probe, why in (not_run or {}).items()
+    ]
     fact = {
         "host": host,
         "verdict": verdict,
@@ -135,8 +137,8 @@ def _reasons(probe: str, result: Mapping[str, Any], host: str) -> list[dict[str,
     """Why a probe's verdict is not `pass`; at least one reason then."""
     if result.get("unreachable"):
         steps = [
-            f"`ansible -m ansible.builtin.ping {host}`: if it fails too, check the network, sshd and the key.",
-            "If it works, the connection was lost during the probe: look at the host's console and kernel log.",
+            f"`ansible -m ansible.builtin.ping {host}`: if it fails too, check network, sshd and key.",
+            "If it works, the probe lost its connection: look at the host's console and kernel log.",
             f"Then run the play again with `--limit {host}`.",
         ]
         return [_reason("unknown", probe, "unreachable", _text(result) or "The host is unreachable.", steps)]
@@ -169,7 +171,9 @@ def _of_finding(probe: str, finding: Mapping[str, Any], verdict: str) -> dict[st
 
 def _text(result: Mapping[str, Any]) -> str:
     """What Ansible says: the message, and the last lines of a module that crashed."""
-    parts = [str(result.get(key) or "").strip() for key in ("msg", "module_stderr", "module_stdout", "exception")]
+    parts = [
+        str(result.get(key) or "").strip() for key in ("msg", "module_stderr", "module_stdout", "exception")
+    ]
     return "\n".join(part[-600:] for part in parts[:3] if part)
 
 
@@ -187,8 +191,8 @@ def _not_measured(probe: str, result: Mapping[str, Any]) -> dict[str, Any]:
 def _differences(health: Mapping[str, Any], expected: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Where a readable host is not what the inventory says: the verdict, and its reason."""
     checks = (_gpu_count, _model, _interconnect, _nvlink)
-    found = [check(health, expected) for check in checks]
-    return [one for one in found if one is not None]
+    differences = [check(health, expected) for check in checks]
+    return [one for one in differences if one is not None]
 
 
 def _differs(verdict: str, code: str, message: str, variable: str) -> tuple[str, dict[str, Any]]:
@@ -217,17 +221,19 @@ def _model(health: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[str,
         return None
     names = _names_of_gpus(health)
     unread = sum(not isinstance(name, str) for name in names)
-    other = sorted(
-        {n for n in names if isinstance(n, str) and not fnmatchcase(n.lower(), wanted.lower())}
-    )
+    other = sorted({n for n in names if isinstance(n, str) and not fnmatchcase(n.lower(), wanted.lower())})
     if other:
-        return _differs("fail", "unexpected-model", f"GPUs are {', '.join(other)}; {wanted} expected", "model")
+        return _differs(
+            "fail", "unexpected-model", f"GPUs are {', '.join(other)}; {wanted} expected", "model"
+        )
     if unread or not names:
         return _differs("unknown", "unread-model", f"{unread} GPUs did not say their model", "model")
     return None
 
 
-def _interconnect(health: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+def _interconnect(
+    health: Mapping[str, Any], expected: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]] | None:
     wanted = str(expected.get("interconnect") or "")
     seen = health.get("interconnect") or {}
     if not wanted or seen.get("class") == wanted:

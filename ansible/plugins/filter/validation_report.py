@@ -29,8 +29,11 @@ NO_ANSWER = {
 
 
 def validation_report(facts: Mapping[str, Any], previous: str = "") -> dict[str, Any]:
-    """What the pages show. `facts`: by host, its `nodegauge_validation`, or nothing if it has none; `previous`: the
-    JSON of the last report, whose time stays while nothing else changed."""
+    """What the pages show.
+
+    `facts`: by host, its `nodegauge_validation`, or nothing if it has none; `previous`: the JSON of the last
+    report, whose time stays while nothing else changed.
+    """
     rows = [_row(host, fact) if fact else _no_answer(host) for host, fact in facts.items()]
     rows.sort(key=lambda row: (VERDICTS.index(row["verdict"]), _natural(row["host"])))
     times = [str(fact["finished_at"]) for fact in facts.values() if fact and fact.get("finished_at")]
@@ -102,19 +105,24 @@ def _reason(reason: Mapping[str, Any]) -> dict[str, Any]:
 
 def _notes(probe: str, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Findings of severity info: they are in no verdict."""
+    findings = [one for one in result.get("findings") or [] if one.get("severity") == "info"]
     return [
         {
             "probe": probe,
-            "code": str(finding.get("code", "")),
-            "message": f"{finding.get('subject', '')}: {str(finding.get('message', '')).partition(' Next: ')[0]}",
+            "code": str(one.get("code", "")),
+            "message": f"{one.get('subject', '')}: {_measured(one)}",
         }
-        for finding in result.get("findings") or []
-        if finding.get("severity") == "info"
+        for one in findings
     ]
 
 
+def _measured(finding: Mapping[str, Any]) -> str:
+    """A finding's message without its first step."""
+    return str(finding.get("message", "")).partition(" Next: ")[0]
+
+
 def _topologies(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Each matrix once, with its hosts, the most common first; the lines of the legend that all share, once."""
+    """Each matrix once, with its hosts, the most common first; and the legend that all share."""
     hosts: dict[str, list[str]] = {}
     legend: dict[str, None] = {}
     for host in sorted(facts, key=_natural):
@@ -126,9 +134,9 @@ def _topologies(facts: Mapping[str, Any]) -> dict[str, Any]:
         lines, nics, names = rest.partition(NIC_LEGEND)
         legend.update(dict.fromkeys(line.rstrip() for line in lines.splitlines() if line.strip()))
         hosts.setdefault(matrix + nics + names, []).append(host)
-    found = sorted(hosts.items(), key=lambda item: (-len(item[1]), _natural(item[1][0])))
+    ordered = sorted(hosts.items(), key=lambda item: (-len(item[1]), _natural(item[1][0])))
     return {
-        "topologies": [{"hosts": names, "matrix": matrix.rstrip()} for matrix, names in found],
+        "topologies": [{"hosts": names, "matrix": matrix.rstrip()} for matrix, names in ordered],
         "legend": list(legend),
     }
 
