@@ -49,6 +49,7 @@ check: $(READY) ## lint, format, types, import contracts, generated files
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
 	@$(RUN) -m mypy images
+	@$(RUN) -m galaxy.types
 	@$(RUN) -m mypy .ci/venv.py docs/generate.py charts/generate.py
 	@.venv/bin/lint-imports
 	@$(RUN) .ci/names.py

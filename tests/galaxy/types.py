@@ -1,0 +1,43 @@
+"""mypy on the collection's plugins: `python -m galaxy.types`, part of `make check`.
+
+Plugins import each other as `ansible_collections.nodegauge.gpu...`, so that they are checked in a staged copy.
+ansible-core has no types: what comes from it is Any.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from galaxy.build import NAME
+from galaxy.commands import run
+from support.playbook import stage
+
+OPTIONS = (
+    "--strict",
+    "--namespace-packages",
+    "--explicit-package-bases",
+    "--ignore-missing-imports",
+    "--allow-subclassing-any",
+    "--allow-untyped-calls",
+    "--allow-untyped-decorators",
+    "--no-warn-return-any",
+)
+SECONDS = 300.0
+
+
+def check() -> int:
+    """Print what mypy says, with paths as in the checkout; its exit code."""
+    with tempfile.TemporaryDirectory(prefix="nodegauge-types-") as folder:
+        stage(Path(folder))
+        package = f"ansible_collections.{NAME}.plugins"
+        command = [sys.executable, "-m", "mypy", "--config-file=", *OPTIONS, "--package", package]
+        done = run(command, cwd=Path(folder), env=os.environ, seconds=SECONDS)
+    print(done.output.replace(f"{package.rpartition('.')[0].replace('.', '/')}/", "ansible/"), end="")
+    return done.code
+
+
+if __name__ == "__main__":
+    sys.exit(check())
