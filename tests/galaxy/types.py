@@ -1,6 +1,6 @@
 """mypy on the collection's plugins: `python -m galaxy.types`, part of `make check`.
 
-Plugins import each other as `ansible_collections.nodegauge.gpu...`, so that they are checked in a staged copy.
+Plugins import each other as `ansible_collections.nodegauge.gpu...`, so they are checked in a staged copy.
 ansible-core has no types: what comes from it is Any.
 """
 

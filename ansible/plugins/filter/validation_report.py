@@ -130,7 +130,7 @@ def _topologies(facts: Mapping[str, Any]) -> dict[str, Any]:
         text = str(health.get("matrix") or "")
         if not text:
             continue
-        matrix, legend_mark, rest = text.partition(LEGEND)
+        matrix, _mark, rest = text.partition(LEGEND)
         lines, nics, names = rest.partition(NIC_LEGEND)
         legend.update(dict.fromkeys(line.rstrip() for line in lines.splitlines() if line.strip()))
         hosts.setdefault(matrix + nics + names, []).append(host)
