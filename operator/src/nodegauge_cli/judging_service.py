@@ -11,6 +11,7 @@ judgement or an error for each document; a request or a policy that cannot be re
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +20,7 @@ from msgspec import Meta, Struct
 from nodegauge_cli.documents import READ_LIMIT, Unusable, chassis_reading, report_or_result
 from nodegauge_cli.judging import Criteria, Document, NoHistory, judged, judged_chassis, power_inventory
 from nodegauge_contract import Result
-from nodegauge_judge import NodeFacts, Sharing
+from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import ExpectedGpus, Policy, PolicySpec
 from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
@@ -142,7 +143,13 @@ def _judgement(
         reading = chassis_reading(_limited(text))
         if reading is not None:
             chassis = judged_chassis(reading, criteria, needed=facts.supplies_needed)
-            return {"probe": "bmc", "node": facts.name, "labels": {}, **msgspec.to_builtins(chassis)}
+            return {
+                "probe": "bmc",
+                "node": facts.name,
+                "labels": {},
+                "steps": _steps(chassis.findings, node=facts.name),
+                **msgspec.to_builtins(chassis),
+            }
         document = report_or_result(text)
         before = [_earlier(one) for one in ([earlier] if isinstance(earlier, str) else earlier or [])]
         judgement = judged(document, criteria, earlier=before)
@@ -153,7 +160,20 @@ def _judgement(
     probe = document.probe if isinstance(document, Result) else names.PROBE_NCCL
     node = document.node if isinstance(document, Result) else document.name
     labels = _labels(document, criteria) if isinstance(document, Result) and probe == "health" else {}
-    return {"probe": probe, "node": facts.name or node, "labels": labels, **msgspec.to_builtins(judgement)}
+    node = facts.name or node
+    steps = _steps(judgement.findings, node=node)
+    return {
+        "probe": probe,
+        "node": node,
+        "labels": labels,
+        "steps": steps,
+        **msgspec.to_builtins(judgement),
+    }
+
+
+def _steps(findings: Iterable[Finding], *, node: str) -> dict[str, list[str]]:
+    """What to do about each code, as the command line prints it."""
+    return {one.code: CATALOGUE[one.code].steps(one, node=node) for one in findings}
 
 
 def _limited(text: str) -> str:

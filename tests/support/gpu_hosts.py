@@ -1,0 +1,105 @@
+"""Simulated GPU machines as hosts of a play, and what a task leaves on them.
+
+Each host has a remote temporary folder and a TMPDIR of its own, so that anything left there is seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.playbook import Ansible, Played, Task
+from testbed.hardware import Hardware, plug
+
+TASK = "measure"
+
+
+@dataclass
+class GpuHosts:
+    """The hosts of a play with one task; their folders are in `top`."""
+
+    ansible: Ansible
+    top: Path
+    variables: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(
+        self, name: str, profile: str = "titan-rtx-nv2", *faults: str, drop: Sequence[str] = (), **more: Any
+    ) -> Hardware:
+        """A machine; `more`: variables of the host, of which `options` are the task's."""
+        folder = self.folder(name)
+        for temporary in ("remote", "tmp"):
+            (folder / temporary).mkdir(parents=True)
+            (folder / temporary).chmod(0o777)
+        hardware = plug(profile, folder / "machine", seed=name)
+        for fault in faults:
+            hardware.fault(fault)
+        environment = {"TMPDIR": str(folder / "tmp"), "PYTHONPATH": "", **hardware.env()}
+        for variable in drop:
+            environment.pop(variable, None)
+        environment.update(more.pop("environment", {}))
+        self.variables[name] = {
+            "ansible_remote_tmp": str(folder / "remote"),
+            "simulated": environment,
+            "options": {},
+            **more,
+        }
+        return hardware
+
+    def folder(self, name: str) -> Path:
+        return self.top / name
+
+    def play(self, module: str, *flags: str, **task: Any) -> Played:
+        """One task of this module on every host, with the host's options."""
+        one = {"name": TASK, f"nodegauge.gpu.{module}": "{{ options }}", **task}
+        play = {"hosts": "all", "gather_facts": False, "environment": "{{ simulated }}", "tasks": [one]}
+        more = {"ANSIBLE_INJECT_FACT_VARS": "true"}
+        return self.ansible.play([play], self.variables, *flags, more=more)
+
+    def task(self, played: Played, host: str) -> Task:
+        assert any(task.host == host for task in played.tasks), played.output
+        return played.task(TASK, host)
+
+    def left(self) -> list[str]:
+        """Files and folders in the temporary folders of all hosts."""
+        return [
+            str(path.relative_to(self.folder(name)))
+            for name in self.variables
+            for temporary in ("remote", "tmp")
+            for path in sorted((self.folder(name) / temporary).rglob("*"))
+        ]
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file of a folder by its path, with its digest; but the driver's notes about who used it."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith((".clients", ".lock"))
+    }
+
+
+def fake_archive(path: Path, body: str) -> Path:
+    """An archive that does something else than measure."""
+    path.write_text("import os, signal, subprocess, sys, time\n" + textwrap.dedent(body), encoding="utf-8")
+    return path
+
+
+def running(mark: str) -> list[int]:
+    """The processes whose command line contains the mark."""
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and mark in _command_line(entry)
+    ]
+
+
+def _command_line(entry: Path) -> str:
+    try:
+        return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
