@@ -1,7 +1,7 @@
 """What the archive holds, and the zip file with it: the same inputs give the same bytes.
 
-`pure/` has the packages as they are, `old/` the same for Pythons older than 3.11, `cpXY-MACHINE/` msgspec for
-one Python and machine.  The two programs in `host/` become `__main__.py` and `nodegauge_host.py`.
+`new/` has our packages as they are, `old/` the same for Pythons older than 3.11, `pure/` those of others, and
+`cpXY-MACHINE/` msgspec for one Python and machine.  `host/` has the archive's own programs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import tomllib
 import zipfile
 from pathlib import Path, PurePosixPath
 
+import old_python
 import wheels
 
 ROOT = wheels.ROOT
@@ -28,6 +29,10 @@ LEFT_OUT = {
 }
 """Parts of our packages that need a cluster."""
 TYPES = (".py", ".yaml")
+OLDEST = {"nodegauge_contract": (3, 9), "nodegauge_probes": (3, 9)}
+OLDEST_OTHERS = (3, 10)
+NEW_ONLY = {"nodegauge_bmc"}
+"""Needs asyncio.timeout, so Python 3.11."""
 SHARED = ("yaml", "pynvml.py", "click")
 """Of the pure packages' wheels."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -43,9 +48,16 @@ def version() -> str:
 
 def build(out: Path, *, cache: Path) -> None:
     """Write the archive to `out`.  Raises `BuildError`."""
-    files = {"__main__.py": _program("boot.py"), "pure/nodegauge_host.py": _program("commands.py")}
+    files = {
+        "__main__.py": _program("boot.py"),
+        "pure/nodegauge_host.py": _program("commands.py"),
+        f"old/{old_python.MODULE}.py": _program("older.py"),
+    }
     for package, folder in PACKAGES.items():
-        files |= {f"pure/{package}/{path}": data for path, data in _ours(package, folder).items()}
+        ours = _ours(package, folder)
+        files |= {f"new/{package}/{path}": data for path, data in ours.items()}
+        if package not in NEW_ONLY:
+            files |= {f"old/{package}/{path}": _older(package, path, data) for path, data in ours.items()}
     for wheel in wheels.pure(cache):
         files |= {f"pure/{path}": data for path, data in _of_wheel(wheel, SHARED).items()}
     for one in wheels.compiled(cache):
@@ -66,6 +78,14 @@ def _ours(package: str, folder: Path) -> dict[str, bytes]:
         for inside, path in paths.items()
         if inside.parts[0].removesuffix(".py") not in left_out and "__pycache__" not in inside.parts
     }
+
+
+def _older(package: str, path: str, data: bytes) -> bytes:
+    """The file for older Pythons."""
+    if not path.endswith(".py"):
+        return data
+    oldest = OLDEST.get(package, OLDEST_OTHERS)
+    return old_python.translated(data.decode(), name=f"{package}/{path}", oldest=oldest).encode()
 
 
 def _of_wheel(wheel: Path, roots: tuple[str, ...]) -> dict[str, bytes]:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +16,12 @@ import pytest
 
 from nodegauge_contract import decode
 from support import archive
-from support.probing import QUICK, probe_environment
-from testbed.hardware import Hardware, plug
+from support.archive import Host
+from support.probing import QUICK
+from testbed.hardware import plug
 from testbed.wait import wait_for
 
 LONG = ("probe", "health", "--window", "40", "--hz", "10")
-
-
-@dataclass(frozen=True)
-class Host:
-    """A simulated machine, and the archive on it; it unpacks below `unpacked`."""
-
-    archive: Path
-    hardware: Hardware
-    folder: Path
-
-    @property
-    def unpacked(self) -> Path:
-        return self.folder / "unpacked"
-
-    def env(self) -> dict[str, str]:
-        own = {"TMPDIR": str(self.unpacked), "PYTHONPATH": "", "HOME": str(self.folder)}
-        return {**probe_environment(self.hardware, self.folder / "termination-log", {}), **own}
-
-    def start(self, *command: str, python: str | Path = sys.executable) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(python), str(self.archive), *command],
-            env=self.env(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *command: str, python: str | Path = sys.executable) -> subprocess.CompletedProcess[str]:
-        running = self.start(*command, python=python)
-        out, err = running.communicate(timeout=120)
-        return subprocess.CompletedProcess(command, running.returncode, out, err)
-
-    def left(self) -> list[str]:
-        """What is in the folder for temporary files."""
-        return sorted(path.name for path in self.unpacked.iterdir())
 
 
 @pytest.fixture

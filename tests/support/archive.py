@@ -12,10 +12,13 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from support.probing import probe_environment
 from testbed.binaries import cache_folder
+from testbed.hardware import Hardware
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILDER = ROOT / "ansible" / "archive"
@@ -77,3 +80,39 @@ def _version_of(program: Path) -> str:
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     done = subprocess.run([str(program), "-c", code], capture_output=True, text=True, check=False, timeout=60)
     return done.stdout.strip()
+
+
+@dataclass(frozen=True)
+class Host:
+    """A simulated machine, and the archive on it; it unpacks below `unpacked`."""
+
+    archive: Path
+    hardware: Hardware
+    folder: Path
+
+    @property
+    def unpacked(self) -> Path:
+        return self.folder / "unpacked"
+
+    def env(self) -> dict[str, str]:
+        own = {"TMPDIR": str(self.unpacked), "PYTHONPATH": "", "HOME": str(self.folder)}
+        return {**probe_environment(self.hardware, self.folder / "termination-log", {}), **own}
+
+    def start(self, *command: str, python: str | Path = sys.executable) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(python), str(self.archive), *command],
+            env=self.env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *command: str, python: str | Path = sys.executable) -> subprocess.CompletedProcess[str]:
+        running = self.start(*command, python=python)
+        out, err = running.communicate(timeout=120)
+        return subprocess.CompletedProcess(command, running.returncode, out, err)
+
+    def left(self) -> list[str]:
+        """What is in the folder for temporary files."""
+        return sorted(path.name for path in self.unpacked.iterdir())

@@ -20,7 +20,7 @@ from nodegauge_probes.nccl.process_tree import PR_SET_CHILD_SUBREAPER, ProcessTr
 from nodegauge_probes.nccl.protocol import EngineInfo, Failed, encode_order
 from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder
-from support.probing import probe_environment
+from support.probing import PROGRAM, probe_environment
 from testbed.hardware import Hardware
 
 PRELUDE = """
@@ -105,7 +105,7 @@ class NcclRun:
 
     def start(self, *options: str, probe: str = "nccl") -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "nodegauge_probes", probe, *options],
+            [*PROGRAM, probe, *options],
             env=dict(self.env()),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -7,6 +7,7 @@ kubelet gives it.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +18,9 @@ from nodegauge_contract import Result, decode
 from testbed.hardware import Hardware
 
 QUICK = ("--window", "0.2", "--hz", "10")
+USUAL = f"{shlex.quote(sys.executable)} -m nodegauge_probes"
+PROGRAM = shlex.split(os.environ.get("NODEGAUGE_TEST_PROBE", USUAL))
+"""The probes' program: NODEGAUGE_TEST_PROBE="python3.9 nodegauge-host.pyz probe" has tests run another."""
 
 
 def probe_environment(hardware: Hardware, termination_log: Path, more: Mapping[str, str]) -> dict[str, str]:
@@ -42,7 +46,7 @@ class Probe:
         return self.folder / "termination-log"
 
     def command(self, *options: str) -> list[str]:
-        return [sys.executable, "-m", "nodegauge_probes", "health", *QUICK, *options]
+        return [*PROGRAM, "health", *QUICK, *options]
 
     def env(self) -> Mapping[str, str]:
         return probe_environment(self.hardware, self.termination_log, self.environment)

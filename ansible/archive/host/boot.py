@@ -14,8 +14,7 @@ import zipfile
 from pathlib import Path
 
 ARCHIVE = Path(__file__).resolve().parent
-OLDEST = (3, 9)
-OLDEST_JUDGE = (3, 10)
+OLDEST = {"probe": (3, 9), "judge": (3, 10), "bmc": (3, 11)}
 TRANSLATED_BELOW = (3, 11)
 JUDGE = ("nodegauge_contract", "nodegauge_judge", "nodegauge_operator", "nodegauge_cli", "yaml")
 PACKAGES = {
@@ -32,6 +31,7 @@ USAGE = """usage: python nodegauge-host.pyz COMMAND [OPTION...]
   bmc URL                       read and judge a server's BMC
   version                       print the version"""
 VERSION = "@VERSION@"
+PR_SET_PDEATHSIG = 1
 BAD_ARGUMENTS = 2
 CANNOT_RUN = 4
 """Exit code when this host or its Python cannot run the command."""
@@ -75,7 +75,7 @@ def main():
 def check(command):
     """Raise `Unfit` where this Python or platform cannot run the command."""
     have = ".".join(str(part) for part in sys.version_info[:3])
-    oldest = OLDEST if command == "probe" else OLDEST_JUDGE
+    oldest = OLDEST[command]
     doing = "the probes need" if command == "probe" else f"`{command}` needs"
     if sys.version_info < oldest:
         raise Unfit(
@@ -111,8 +111,8 @@ def programs_folder():
 
 def unpack(command, folder):
     """Write what the command imports into the folder."""
-    pure = "old" if sys.version_info < TRANSLATED_BELOW else "pure"
-    wanted = PACKAGES[command] + ("nodegauge_host.py",)
+    ours = "old" if sys.version_info < TRANSLATED_BELOW else "new"
+    wanted = (*PACKAGES[command], "nodegauge_host.py", "nodegauge_older.py")
     with zipfile.ZipFile(str(ARCHIVE)) as packed:
         names = packed.namelist()
         if not any(name.startswith(tag() + "/") for name in names):
@@ -123,7 +123,7 @@ def unpack(command, folder):
             )
         for name in names:
             root, _, inside = name.partition("/")
-            if root == tag() or (root == pure and inside.split("/")[0] in wanted):
+            if root == tag() or (root in (ours, "pure") and inside.split("/")[0] in wanted):
                 path = Path(folder, inside)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(packed.read(name))
@@ -133,9 +133,11 @@ def run_in_child(command, folder, mask):
     """The wait status of the command, run in a child that gets this process's signals."""
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        die_with(parent)
         become(command, folder)
     while True:
         info = signal.sigwaitinfo((*FORWARDED, signal.SIGCHLD))
@@ -146,6 +148,18 @@ def run_in_child(command, folder, mask):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return status
+
+
+def die_with(parent):
+    """Have the kernel kill this process when its parent is killed, which could no longer end it."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (ImportError, OSError, AttributeError):
+        return
+    if os.getppid() != parent:
+        os._exit(CANNOT_RUN)
 
 
 def become(command, folder):

@@ -1,0 +1,129 @@
+"""The archive under every Python that it supports: the documents are the same.
+
+musl and arm64 cannot be run here: that their packages are in the archive is all that is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import archive
+from support.archive import Host
+from support.probing import QUICK
+from testbed.hardware import plug
+from testbed.hardware.loads import following
+
+OTHERS = [version for version in archive.PYTHONS if version != f"3.{sys.version_info[1]}"]
+TIMES = ("_ms", "energy_mj", "seconds")
+"""How members end that differ between two runs of the same program."""
+MACHINES = {
+    "h100-sxm-8": "row-remap",
+    "titan-rtx-nv2": "",
+    "a100-mig-4": "",
+    "gb200-4": "",
+    "rtx4090-10": "",
+    "vm-hidden-pci-8": "",
+    "rtx3090-nv4-2": "fan-stopped",
+    "dgx1-v100-8": "page-pending",
+}
+"""Machines and what is broken there: NVLink, MIG, NICs, sensors, unreadable values, a large document."""
+CHILD = """
+import json, os, sys
+order = json.loads(sys.argv[sys.argv.index("--order") + 1])
+def emit(**line):
+    os.write(int(os.environ["NODEGAUGE_PROTOCOL_FD"]), json.dumps(line).encode() + b"\\n")
+emit(engine={"name": "script", "version": "7", "nccl": "2.32.3", "uuids": order["uuids"]})
+for phase in ("init", "load", "measure"):
+    emit(phase=phase)
+for cell in order["cells"]:
+    emit(cell={"collective": cell["collective"], "bytes": cell["bytes"], "us": 100.0, "spread": 0.01})
+emit(phase="teardown")
+emit(done=True)
+"""
+
+
+@pytest.fixture(params=OTHERS)
+def python(request: pytest.FixtureRequest) -> Path:
+    """Another Python than the one of the tests."""
+    program = archive.interpreter(request.param)
+    if program is None:
+        pytest.skip(f"no python{request.param} on PATH or in $NODEGAUGE_PYTHONS")
+    return program
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory, host_archive: Path) -> Callable[[str], Host]:
+    """A machine with its fault, shared by the tests."""
+
+    @cache
+    def of(profile: str) -> Host:
+        folder = tmp_path_factory.mktemp("host")
+        (folder / "unpacked").mkdir()
+        hardware = plug(profile, folder / "machine", seed="nodegauge")
+        if MACHINES.get(profile):
+            hardware.fault(MACHINES[profile])
+        return Host(host_archive, hardware, folder)
+
+    return of
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a document with its path; times have none."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from (
+                leaves(one, f"{path}.{key}") if not key.endswith(TIMES) else [(f"{path}.{key}", "time")]
+            )
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            yield from leaves(one, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def document(host: Host, *command: str, python: str | Path = sys.executable) -> dict[str, Any]:
+    """What one run printed, by path."""
+    done = host.run("probe", *command, python=python)
+    assert (done.returncode, done.stderr, host.left()) == (0, "", [])
+    return dict(leaves(json.loads(done.stdout)))
+
+
+def shape(values: dict[str, Any]) -> dict[str, Any]:
+    """The values; of a measured number only what it is."""
+    return {path: "number" if isinstance(value, float | int) else value for path, value in values.items()}
+
+
+@pytest.mark.parametrize("profile", MACHINES)
+def test_the_health_document_is_the_same(machine: Callable[[str], Host], python: Path, profile: str) -> None:
+    """Every value but times, on machines that differ in what can be read."""
+    host = machine(profile)
+    assert document(host, "health", *QUICK, python=python) == document(host, "health", *QUICK)
+
+
+def test_the_load_document_has_the_same_shape(machine: Callable[[str], Host], python: Path) -> None:
+    """The processes that compute are started from the archive, too."""
+    host = machine("pcie-phb-2")
+    with following(host.hardware):
+        values = [document(host, "load", "--seconds", "1", python=one) for one in (python, sys.executable)]
+    assert shape(values[0]) == shape(values[1])
+    assert (values[0].get(".problem"), values[0][".load.ended"]) == (None, values[1][".load.ended"])
+
+
+@pytest.mark.parametrize("probe", ["nccl", "pull"])
+def test_the_nccl_document_is_the_same(
+    machine: Callable[[str], Host], python: Path, probe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a child that says what NCCL would."""
+    host = machine("pcie-phb-2")
+    child = host.folder / "child"
+    child.write_text(f"#!{sys.executable}\n{CHILD}")
+    child.chmod(0o755)
+    monkeypatch.setenv("NODEGAUGE_NCCL_CHILD", str(child))
+    assert document(host, probe, python=python) == document(host, probe)
