@@ -7,6 +7,7 @@ ansible-core, and that the first lines of the README do what they say.
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,14 @@ def check(core: Core, machines: Path) -> str:
             f"the play with ansible-core {core.version} gave {verdicts} instead of {EXPECTED}:\n"
             f"{quoted(played.output)}"
         )
+    shutil.rmtree(core.folder / "report", ignore_errors=True)
     readme = (COLLECTION / "README.md").read_text("utf-8")
     played = core.play(simulated(first_lines(readme)), hosts)
     failed = {task.host for task in played.tasks if task.status == "failed"}
     if played.code != 2 or failed != {"broken"} or not (core.folder / "report" / "report.html").exists():
         raise CheckFailed(
-            f"the README's play with ansible-core {core.version} failed {failed} instead of the broken host, or"
-            f" wrote no report:\n{quoted(played.output)}"
+            f"the README's play with ansible-core {core.version} failed {failed} instead of the broken host,"
+            f" or wrote no report:\n{quoted(played.output)}"
         )
     return ", ".join(f"{host}: {verdict}" for host, verdict in sorted(EXPECTED.items()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -211,3 +212,31 @@ def test_a_check_that_hangs_fails(tmp_path: Path) -> None:
 def test_outcomes_are_plain() -> None:
     """A remark of a check that passed is not repeated in the table."""
     assert "remark" not in table([Outcome("a", "ok", 1.0, "remark")])
+
+
+def parts_of_the_collection() -> set[str]:
+    """The names of all plugins, roles and playbooks that a user may name."""
+    helpers = {"action", "doc_fragments", "module_utils", "plugin_utils"}
+    plugins = [path for path in COLLECTION.glob("plugins/*/*.py") if path.parent.name not in helpers]
+    roles = [path for path in COLLECTION.glob("roles/*") if path.is_dir()]
+    playbooks = list(COLLECTION.glob("playbooks/*.yml"))
+    return {path.stem for path in (*plugins, *roles, *playbooks) if path.stem != "__init__"}
+
+
+def test_the_readme_names_every_part_and_no_other() -> None:
+    """A reader finds there what there is."""
+    readme = (COLLECTION / "README.md").read_text("utf-8")
+    section = readme.partition("## What is in it")[2].partition("\n\n`")[0]
+    rows = [
+        line.split("|")[2] for line in section.splitlines() if line.startswith("| ") and "---" not in line
+    ][1:]
+    assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row)} == parts_of_the_collection()
+
+
+def test_every_module_declines_the_header_of_another_licence() -> None:
+    """In the file of each ansible-core that ansible-test reads."""
+    modules = sorted(path.stem for path in COLLECTION.glob("plugins/modules/*.py"))
+    expected = {f"plugins/modules/{name}.py validate-modules:missing-gplv3-license" for name in modules}
+    files = sorted(COLLECTION.glob("tests/sanity/ignore-*.txt"))
+    assert [path.stem for path in files] == [f"ignore-2.{minor}" for minor in range(16, 22)]
+    assert [expected - set(path.read_text("utf-8").splitlines()) for path in files] == [set()] * 6

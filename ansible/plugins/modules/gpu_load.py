@@ -173,7 +173,7 @@ from ansible_collections.nodegauge.gpu.plugins.module_utils import probe
 
 
 def main():
-    module = AnsibleModule(argument_spec=probe.ARGUMENTS["load"], supports_check_mode=True)
+    module = AnsibleModule(argument_spec=probe.ARGUMENTS["load"], supports_check_mode=False)
     params = module.params
     options = ["--seconds", str(params["seconds"]), "--hz", str(params["hz"])]
     options += ["--stop-below", str(params["stop_below"])]

@@ -183,7 +183,7 @@ from ansible_collections.nodegauge.gpu.plugins.module_utils import probe
 
 
 def main():
-    module = AnsibleModule(argument_spec=probe.ARGUMENTS["nccl"], supports_check_mode=True)
+    module = AnsibleModule(argument_spec=probe.ARGUMENTS["nccl"], supports_check_mode=False)
     params = module.params
     options = ["--engine", params["engine"], "--budget", str(params["budget"])]
     options += ["--environment", json.dumps(params["nccl_variables"])]

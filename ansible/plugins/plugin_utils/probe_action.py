@@ -69,7 +69,7 @@ class ProbeAction(ActionBase):
         """The task's result."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        _, options = self.validate_argument_spec(argument_spec=dict(self.arguments))
+        _validation, options = self.validate_argument_spec(argument_spec=dict(self.arguments))
         if self.load_on_gpus and self._task.check_mode:
             reason = "check mode: this probe puts load on the GPUs"
             return {
