@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support import archive
 from support.playbook import Ansible, stage
+from testbed import hostarchive
 
 
 @pytest.fixture
@@ -20,4 +20,4 @@ def ansible(tmp_path: Path) -> Ansible:
 @pytest.fixture(scope="session")
 def host_archive() -> Path:
     """The archive of this checkout; built by the first worker that asks, and kept in the cache."""
-    return archive.host_archive()
+    return hostarchive.host_archive()

@@ -18,6 +18,7 @@ from nodegauge_contract import decode
 from support import archive
 from support.archive import Host
 from support.probing import QUICK
+from testbed import hostarchive
 from testbed.hardware import plug
 from testbed.wait import wait_for
 
@@ -101,7 +102,7 @@ def test_the_version_is_the_project_s(host: Host) -> None:
     """It is that of pyproject.toml."""
     assert (
         host.run("version").stdout.strip()
-        == msgspec.toml.decode((archive.ROOT / "pyproject.toml").read_text())["project"]["version"]
+        == msgspec.toml.decode((hostarchive.ROOT / "pyproject.toml").read_text())["project"]["version"]
     )
 
 
@@ -110,13 +111,13 @@ def test_a_second_build_has_the_same_bytes_and_needs_no_index(
 ) -> None:
     """Wheels come from the cache; times and order are fixed."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    archive.build(tmp_path / "again.pyz")
+    hostarchive.build(tmp_path / "again.pyz")
     assert (tmp_path / "again.pyz").read_bytes() == host_archive.read_bytes()
 
 
 def test_a_build_without_an_index_says_what_to_do(tmp_path: Path) -> None:
     """It names the variable, and leaves no half archive."""
-    command = [sys.executable, str(archive.BUILDER), str(tmp_path / "x.pyz"), "--cache", str(tmp_path)]
+    command = [sys.executable, str(hostarchive.BUILDER), str(tmp_path / "x.pyz"), "--cache", str(tmp_path)]
     environment = {**os.environ, "PIP_NO_INDEX": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, "PIP_INDEX_URL" in done.stderr) == (1, True)

@@ -18,6 +18,7 @@ from types import ModuleType
 import pytest
 
 from support import archive
+from testbed.hostarchive import BUILDER
 
 OURS = {"3.9": ("nodegauge_contract", "nodegauge_probes", "nodegauge_older.py"), "3.10": ()}
 """Packages that must run there; all where none is named."""
@@ -43,14 +44,14 @@ def loaded(name: str, path: Path) -> ModuleType:
 @pytest.fixture
 def old_python(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The step of the build that translates."""
-    monkeypatch.syspath_prepend(str(archive.BUILDER))
-    return loaded("old_python", archive.BUILDER / "old_python.py")
+    monkeypatch.syspath_prepend(str(BUILDER))
+    return loaded("old_python", BUILDER / "old_python.py")
 
 
 @pytest.fixture(scope="module")
 def older() -> ModuleType:
     """The stand-ins."""
-    return loaded("nodegauge_older", archive.BUILDER / "host" / "older.py")
+    return loaded("nodegauge_older", BUILDER / "host" / "older.py")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from pathlib import Path
 import yaml
 
 from galaxy.commands import CheckFailed, Core, run
-from support.archive import BUILDER
 from support.playbook import COLLECTION, ROOT, TOOLS, stage
+from testbed.hostarchive import BUILDER
 
 NAME = "nodegauge.gpu"
 ARCHIVE_SECONDS = 240.0

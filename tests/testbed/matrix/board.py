@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from testbed import profiles
+from testbed import hostarchive, profiles
 from testbed.errors import TestbedError
 from testbed.hardware import plug
 from testbed.matrix import worker
@@ -114,6 +114,7 @@ def _work(
         profile=profile,
         directory=str(directory),
         items=[(number, scenario, load) for number, (scenario, load) in enumerate(items)],
+        archive=str(hostarchive.host_archive()),
     )
     done = subprocess.run(
         [sys.executable, "-m", "testbed.matrix.worker"],

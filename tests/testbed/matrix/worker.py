@@ -30,6 +30,7 @@ from nodegauge_probes import health
 from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
 from testbed.hardware import Hardware, HardwareError, plug
+from testbed.matrix import collection
 from testbed.matrix.expected import Row, Scenario
 
 WINDOW, HZ = "0.16", "50"
@@ -65,6 +66,7 @@ class Order(msgspec.Struct, frozen=True):
     profile: str
     directory: str
     items: list[tuple[int, Scenario | None, int]]
+    archive: str
 
 
 class Quiet:
@@ -95,18 +97,26 @@ class NodeHarness:
         self.status = ReportStatus()
         self.number = 0
         self.judgement: Judgement | None = None
+        self.documents: list[str] = []
+
+    @property
+    def facts(self) -> NodeFacts:
+        """What the cluster knows about the node."""
+        node = self.node
+        return NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
 
     def run(self, *, apart: bool = False) -> None:
         """One run: probe, message, judgement, report."""
         self.number += 1
-        result = decode(_apart(self.hardware) if apart else encode_message(_measure(self.hardware)))
+        self.documents.append(_apart(self.hardware) if apart else encode_message(_measure(self.hardware)))
+        result = decode(self.documents[-1])
         policy, node = self.policy, self.node
         before = self.status.probe(names.PROBE_HEALTH)
         self.judgement = judge_health(
             result,
             thresholds=policy.spec.thresholds,
             history=History.decode(before.history),
-            node=NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity}),
+            node=self.facts,
             interval=policy.interval_of(names.PROBE_HEALTH),
         )
         now = time.time()
@@ -189,15 +199,21 @@ def main() -> int:
     """Read an `Order` from standard input, print a line per item: number, then a row or why not."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     hardware = plug(order.profile, Path(order.directory))
+    judged: list[tuple[int, NodeHarness]] = []
+    answers: dict[int, Row | str] = {}
     for number, scenario, load in order.items:
         hardware.heal()
         hardware.reboot()  # counters begin anew, and nothing runs
+        harness = NodeHarness(hardware)
         try:
-            answer: Row | str = observe(NodeHarness(hardware), scenario, load=load)
+            answers[number] = observe(harness, scenario, load=load)
+            judged.append((number, harness))
         except HardwareError as error:
-            answer = str(error)
+            answers[number] = str(error)
+    differ = collection.differences([harness for _, harness in judged], archive=order.archive, policy=SPEC)
+    answers |= {number: text for (number, _), text in zip(judged, differ, strict=True) if text}
+    for number, answer in answers.items():
         sys.stdout.buffer.write(msgspec.json.encode([number, answer]) + b"\n")
-        sys.stdout.buffer.flush()
     return 0
 
 

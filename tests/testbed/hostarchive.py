@@ -1,0 +1,56 @@
+"""The archive that the Ansible collection brings to hosts, built once for all processes with the same source.
+
+Must not know what its commands do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from testbed.binaries import cache_folder
+from testbed.errors import TestbedError
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILDER = ROOT / "ansible" / "archive"
+SOURCES = (BUILDER, ROOT / "probes" / "src", ROOT / "operator" / "src")
+PINS = (ROOT / "constraints.txt", ROOT / "pyproject.toml")
+KEPT_S = 86_400.0
+"""How long an archive of other sources stays in the cache: other checkouts may be using it."""
+
+
+def host_archive() -> Path:
+    """The archive of this checkout, from the cache or built; workers wait for the one that builds."""
+    folder = cache_folder(os.environ) / "host-archive"
+    folder.mkdir(parents=True, exist_ok=True)
+    built = folder / _digest() / "nodegauge-host.pyz"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            build(built)
+            for other in folder.iterdir():
+                if other.is_dir() and other != built.parent and time.time() - other.stat().st_mtime > KEPT_S:
+                    shutil.rmtree(other, ignore_errors=True)
+    return built
+
+
+def build(out: Path, *options: str) -> None:
+    """Build the archive; TestbedError, with the builder's words, if that fails."""
+    command = [sys.executable, str(BUILDER), str(out), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    if done.returncode != 0:
+        raise TestbedError(done.stderr.strip())
+
+
+def _digest() -> str:
+    files = [path for top in SOURCES for path in sorted(top.rglob("*")) if path.suffix in (".py", ".yaml")]
+    digest = hashlib.sha256()
+    for path in (*files, *PINS):
+        digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
