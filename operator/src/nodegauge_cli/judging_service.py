@@ -80,7 +80,7 @@ def judgements(data: bytes) -> list[dict[str, Any]]:
     request = _request(data)
     facts = request.node or Facts()
     criteria = _criteria(_spec(request.policy), facts)
-    before = request.before or [None] * len(request.documents)
+    before = [None] * len(request.documents) if request.before is None else request.before
     if len(before) != len(request.documents):
         raise Unusable(
             f"request: before has {len(before)} entries, documents has {len(request.documents)}: "

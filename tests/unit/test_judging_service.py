@@ -1,0 +1,132 @@
+"""`judge` of the archive: what it accepts, what it answers, and how it names what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import support.results as made
+from nodegauge_cli.documents import Unusable
+from nodegauge_cli.judging_service import judgements
+from nodegauge_contract import Ecc, Result, Temperature, encode, encode_message
+from nodegauge_contract.chassis import ChassisReading, Fan, Supply
+from nodegauge_judge import judge_health
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+HOT = made.with_gpu(made.titan(), 0, temperature=Temperature(gpu=78, gpu_max=85), window=None)
+LOG = (FIXTURES / "nccl-tests_allreduce_superbench.log").read_text()
+CHASSIS = ChassisReading(
+    lists_supplies=True,
+    supplies=[Supply(name="PSU 1", present=True, state="Enabled", health="OK", capacity_watts=3000)] * 2,
+    fans=[Fan(name="Fan 1", rpm=4000, health="OK")],
+)
+
+
+def text(result: Result) -> str:
+    return encode(result).decode()
+
+
+def ask(*documents: str, **request: Any) -> list[dict[str, Any]]:
+    """The answer to a request with these documents."""
+    return judgements(json.dumps({"documents": documents, **request}).encode())
+
+
+def test_a_result_is_judged_as_the_judge_does() -> None:
+    """Every field, from the document or from the message of a pod."""
+    judgement = msgspec.to_builtins(judge_health(HOT))
+    for document in (text(HOT), encode_message(HOT)):
+        [answer] = ask(document)
+        assert {key: answer[key] for key in judgement} == judgement
+        assert answer["probe"] == "health"
+
+
+def test_each_document_has_its_own_answer() -> None:
+    """A log, a reading of a BMC, a paste and nonsense in one request, in their order."""
+    paste = (FIXTURES / "pasted" / "a100x2-of-8_nv12_blank-affinity.txt").read_text()
+    reading = msgspec.json.encode(CHASSIS).decode()
+    answers = ask(LOG, reading, json.dumps({"judgement": {}, "reading": json.loads(reading)}), paste, "{}")
+    assert [answer.get("probe", "") for answer in answers] == ["nccl", "bmc", "bmc", "pasted", ""]
+    assert answers[1] == answers[2]
+    assert answers[4]["error"].startswith("documents[4]: not a probe result")
+
+
+def test_labels_are_those_of_a_first_result() -> None:
+    """As the operator would set them, without the time; none that nothing supports."""
+    [good, hidden] = ask(text(made.h100()), text(made.with_pair(made.h100(), 0, 1, read=5)))
+    assert good["labels"]["nodegauge.dev/interconnect"] == "nvlink"
+    assert good["labels"]["nodegauge.dev/health"] == "pass"
+    assert not any("validated-at" in key for key in good["labels"])
+    assert hidden["labels"].get("nodegauge.dev/health") != "pass"
+
+
+@pytest.mark.parametrize("wrap", [lambda spec: spec, lambda spec: {"spec": spec}])
+def test_the_policy_decides_how_strict(wrap: Any) -> None:
+    """A whole object or its spec; the host's own facts come before the policy's."""
+    policy = wrap({"thresholds": {"hotMargin": 10}, "expectedGpus": 4})
+    [usual] = ask(text(HOT), node={"expectedGpus": 2})
+    [strict] = ask(text(HOT), policy=policy, node={"expectedGpus": 2})
+    [four] = ask(text(HOT), policy=policy)
+    assert [answer["verdict"] for answer in (usual, strict, four)] == ["pass", "warn", "fail"]
+
+
+def test_earlier_results_give_a_history() -> None:
+    """One or several, the oldest first: three memory errors warn alone, and fail if one of them is new."""
+    first, second, now = (
+        made.with_gpu(made.phb(), 0, ecc=Ecc(mode=1, volatile_corrected=0, volatile_uncorrected=count))
+        for count in (0, 2, 3)
+    )
+    past = [text(first), text(made.later(second, seconds=900))]
+    document = text(made.later(now, seconds=1800))
+    answers = ask(document, document, document, before=[None, past[1], past])
+    assert [answer["verdict"] for answer in answers] == ["warn", "fail", "fail"]
+
+
+@pytest.mark.parametrize(
+    ("request_part", "message"),
+    [
+        ({"policy": {"thresholds": {"hot": 1}}}, "policy: no such threshold: hot"),
+        ({"policy": {"tresholds": {}}}, "policy: no such field in spec: tresholds"),
+        ({"policy": {"kind": "Node"}}, "policy: kind 'Node', expected GPUValidationPolicy"),
+        ({"policy": {"expectedGpus": "x"}}, "policy: spec.expectedGpus: Expected `int`"),
+        ({"policy": {"probes": {"health": {"interval": "soon"}}}}, "policy: spec.probes.health.interval"),
+        ({"policy": {"spec": ["x"]}}, "policy: spec must be a mapping"),
+        ({"node": {"gpus": 8}}, "contains unknown field `gpus`"),
+        ({"node": {"powerInventory": {"gpus": 3}}}, "node.powerInventory: "),
+        ({"before": []}, "before has 0 entries, documents has 1"),
+        ({"documents": [3]}, "request: Expected `str`, got `int`"),
+    ],
+)
+def test_a_bad_request_is_one_error_that_names_the_field(request_part: dict[str, Any], message: str) -> None:
+    """Nothing is judged by a policy that was not understood."""
+    with pytest.raises(Unusable) as error:
+        judgements(json.dumps({"documents": [text(HOT)], **request_part}).encode())
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{", b"null"])
+def test_what_is_no_request_is_an_error(data: bytes) -> None:
+    """Cut off, empty, or something else."""
+    with pytest.raises(Unusable, match="request: "):
+        judgements(data)
+
+
+@pytest.mark.parametrize(
+    ("document", "before", "message"),
+    [
+        (text(HOT), LOG, "before is for an earlier result of the same probe, `health`"),
+        (text(HOT), "{}", "documents[0]: before: not a probe result"),
+        ("x" * 2_000_000, None, "documents[0]: more than 1048576 characters"),
+        (text(HOT).replace('"version":"1.', '"version":"9.', 1), None, "documents[0]: "),
+        ('{"supplies": 3}', None, "documents[0]: a ChassisReading that cannot be read"),
+        ('{"supplies": [], "major": 2}', None, "documents[0]: a ChassisReading of version 2"),
+    ],
+)
+def test_a_bad_document_is_its_own_error(document: str, before: str | None, message: str) -> None:
+    """The others are judged."""
+    [answer, other] = ask(document, text(HOT), before=[before, None])
+    assert message in answer["error"]
+    assert other["probe"] == "health"
