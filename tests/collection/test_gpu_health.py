@@ -138,7 +138,7 @@ def test_a_missing_archive_is_one_clear_error(hosts: GpuHosts) -> None:
     assert "/nonexistent/archive.pyz is no file on the controller" in named.result["msg"]
 
 
-@pytest.mark.parametrize("version", ["3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13"])
 def test_every_python_that_the_archive_supports_measures(hosts: GpuHosts, version: str) -> None:
     """The host's own Python runs it, whatever the controller's is."""
     if (python := archive.interpreter(version)) is None:

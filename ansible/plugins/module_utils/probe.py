@@ -263,6 +263,8 @@ def why(run, timeout, hung, text):
     """Why there is no document, and what to do."""
     errors = bytes(run.stderr).decode("utf-8", "replace").strip()
     last = f" It wrote: {errors[-SHOWN:]}" if errors else ""
+    if len(run.stdout) > DOCUMENT_LIMIT:
+        return CannotMeasure(f"The probe printed more than {DOCUMENT_LIMIT} bytes.", [ANOTHER_ARCHIVE])
     nvidia_smi = "Log in and run `timeout 30 nvidia-smi`. If it hangs too, reboot the host."
     if timeout:
         steps = [nvidia_smi, "If the host is only slow, raise `timeout` of the task."]
@@ -283,8 +285,6 @@ def why(run, timeout, hung, text):
         name = signal.Signals(-run.code).name
         steps = [f"`dmesg | tail -50` on the host says who sent {name}: the kernel, if memory ran out."]
         return CannotMeasure(f"The probe was killed by {name}.{hung}{last}", steps)
-    if len(run.stdout) > DOCUMENT_LIMIT:
-        return CannotMeasure(f"The probe printed more than {DOCUMENT_LIMIT} bytes.", [ANOTHER_ARCHIVE])
     shown = f" It printed: {text[:SHOWN]!r}." if text else " It printed nothing."
     return CannotMeasure(
         f"The probe ended with code {run.code} and without a document.{shown}{last}", [ANOTHER_ARCHIVE]

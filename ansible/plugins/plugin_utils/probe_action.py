@@ -130,7 +130,9 @@ class ProbeAction(ActionBase):
 def facts(document: Mapping[str, Any], judgement: Mapping[str, Any]) -> dict[str, Any]:
     """What the host has, for `set_fact`; null or empty where it could not be read."""
     system = document.get("system") or {}
-    gpus = [gpu for gpu in judgement.get("gpus") or document.get("gpus") or [] if isinstance(gpu, Mapping)]
+    judged = judgement.get("gpus")  # a count in the judgement of some probes
+    listed = judged if judged and isinstance(judged, list) else document.get("gpus")
+    gpus = [gpu for gpu in listed if isinstance(gpu, Mapping)] if isinstance(listed, list) else []
     shown = ("index", "name", "uuid", "serial", "pci")
     interconnect = judgement.get("interconnect") or {}
     return {

@@ -1,0 +1,73 @@
+"""`gpu_nccl` and `gpu_load` put load on GPUs: on idle hosts they measure, elsewhere they say why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.gpu_hosts import GpuHosts
+from support.playbook import ROOT, Ansible, stage
+
+SIMULATED_NCCL = {"NODEGAUGE_NCCL_CHILD": str(ROOT / "tests/testbed/simulated_nccl/nccl")}
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, host_archive: Path) -> GpuHosts:
+    """No hosts yet; the collection contains the archive."""
+    stage(tmp_path / "controller", archive=host_archive)
+    return GpuHosts(Ansible(tmp_path / "controller"), tmp_path / "hosts")
+
+
+def test_nccl_measures_idle_hosts_and_leaves_busy_ones_alone(hosts: GpuHosts) -> None:
+    """Bandwidth and its verdict; skipped with the reason where GPUs are in use or alone; nothing changes."""
+    hosts.add("idle", environment=SIMULATED_NCCL)
+    hosts.add("slow", "titan-rtx-nv2", "slow-link", environment=SIMULATED_NCCL)
+    hosts.add("busy", "titan-rtx-nv2", "gpu-in-use", environment=SIMULATED_NCCL)
+    hosts.add("single", "t4-1", environment=SIMULATED_NCCL)
+    hosts.add("engineless")
+    hosts.add("unbuilt", options={"engine": "nccl-tests", "nccl_tests": "/nonexistent"})
+    hosts.add("foreign", options={"nccl_variables": {"LD_PRELOAD": "x"}})
+    played = hosts.play("gpu_nccl")
+    idle, slow = (hosts.task(played, name).result for name in ("idle", "slow"))
+    assert (idle["verdict"], idle["busbw"]["all_reduce"] > 30) == ("pass", True)
+    assert slow["verdict"] in ("warn", "fail")
+    assert slow["findings"][0]["steps"]
+    for name, reason in (("busy", "in use"), ("single", "at least two")):
+        task = hosts.task(played, name)
+        assert (task.status, task.result["verdict"]) == ("ok", "skipped")
+        assert reason in task.result["summary"]
+    for name, way_out in (
+        ("engineless", "nccl-tests"),
+        ("unbuilt", "/nonexistent"),
+        ("foreign", "LD_PRELOAD"),
+    ):
+        task = hosts.task(played, name)
+        assert (task.status, way_out in task.result["msg"]) == ("failed", True), task.result
+    assert (played.changed, hosts.left()) == ([], [])
+
+
+def test_load_runs_on_idle_hosts_only(hosts: GpuHosts) -> None:
+    """The simulated GPUs of an idle host are loaded; those in use are not."""
+    hosts.add("idle", options={"seconds": 2})
+    hosts.add("busy", "titan-rtx-nv2", "gpu-in-use", options={"seconds": 2})
+    hosts.add("slow", options={"seconds": 2, "hz": 1})
+    played = hosts.play("gpu_load")
+    idle, busy, slow = (hosts.task(played, name) for name in ("idle", "busy", "slow"))
+    assert idle.status == "ok", idle.result
+    assert idle.result["document"]["load"]["skipped"] == ""
+    assert idle.result["verdict"] in ("pass", "warn", "no-load")
+    assert idle.result["tflops"] > 0
+    assert (busy.result["verdict"], "in use" in busy.result["summary"]) == ("skipped", True)
+    assert (slow.status, "--hz" in slow.result["msg"]) == ("failed", True)
+    assert (played.changed, hosts.left()) == ([], [])
+
+
+@pytest.mark.parametrize("module", ["gpu_nccl", "gpu_load"])
+def test_check_mode_puts_no_load_on_gpus(hosts: GpuHosts, module: str) -> None:
+    """The task is skipped and says so; nothing is copied."""
+    hosts.add("host")
+    task = hosts.task(hosts.play(module, "--check"), "host")
+    assert (task.status, task.result["verdict"]) == ("skipped", "skipped")
+    assert "check mode" in task.result["skip_reason"]
+    assert hosts.left() == []
