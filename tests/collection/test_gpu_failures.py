@@ -130,7 +130,7 @@ def test_a_task_that_ansible_ends_takes_its_probe_along(hosts: GpuHosts) -> None
     path = fake_archive(hosts.ansible.folder / "hang.pyz", HANG.format(mark=mark))
     hosts.add("host", "t4-1", options={"archive": str(path), "timeout": 600})
     hosts.add("real", "t4-1", options={"window": 40, "timeout": 600})
-    played = hosts.play("gpu_health", timeout=4)
+    played = hosts.play("gpu_health", timeout=12)  # long enough for both to begin
     assert [task.status for task in played.tasks] == ["failed", "failed"]
     wait_for(lambda: not running(mark) and not hosts.left(), what="the probe and its files are gone")
 
