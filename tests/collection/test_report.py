@@ -149,7 +149,7 @@ def test_a_spoilt_json_is_replaced(roles: Ansible) -> None:
 
 def test_what_hosts_say_is_text_in_the_page(roles: Ansible) -> None:
     """No tag, no attribute, no template, no resource from elsewhere."""
-    bad = finding(code=HOSTILE, subject=HOSTILE, message=HOSTILE, what_to_do=[HOSTILE])
+    bad = finding(code=HOSTILE, subject=HOSTILE, message=HOSTILE, steps=[HOSTILE])
     note = finding(code=HOSTILE, severity="info", subject=HOSTILE, message=HOSTILE)
     hostile = health(
         "fail",

@@ -167,7 +167,7 @@ def test_what_could_not_be_read_meets_no_expectation(
 def test_what_a_host_says_is_never_a_template(roles: Ansible) -> None:
     """A hostile host cannot run a lookup on the controller."""
     hostile = "{{ lookup('ansible.builtin.pipe', 'echo executed') }}"
-    bad = finding(code=hostile, subject=hostile, message=hostile, what_to_do=[hostile])
+    bad = finding(code=hostile, subject=hostile, message=hostile, steps=[hostile])
     played = validate(roles, {"a": host(health=health("fail", bad, summary=hostile))})
     assert message(played).count(hostile) == 5
     assert fact(played)["reasons"][0]["message"] == f"{hostile}: {hostile}"

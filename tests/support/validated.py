@@ -59,7 +59,7 @@ def finding(code: str = "link-down", severity: str = "fail", **more: Any) -> dic
         "severity": severity,
         "subject": "GPU 1",
         "message": "One link is down. Next: look at it.",
-        "what_to_do": ["Look at the link.", "Reseat the bridge."],
+        "steps": ["Look at the link.", "Reseat the bridge."],
         **more,
     }
 

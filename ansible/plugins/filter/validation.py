@@ -34,6 +34,8 @@ KEPT = (
 """What the fact keeps of a module's result."""
 NEXT = " Next: "
 """Between a finding's measurement and its first step, which the list of steps repeats."""
+WHAT_TO_DO = " What to do: "
+"""Between a module's message and its steps."""
 CANNOT_MEASURE = (
     (
         re.compile(r"timed out|timedout", re.IGNORECASE),
@@ -114,7 +116,8 @@ def _plain(value: Any) -> Any:
 
 
 def _measured(result: Mapping[str, Any]) -> bool:
-    return bool(result.get("verdict")) and not result.get("failed") and not result.get("unreachable")
+    """Whether a judge saw what the probe read, which may be too little."""
+    return bool(result.get("verdict")) and not result.get("unreachable")
 
 
 def _verdict(result: Mapping[str, Any]) -> str:
@@ -159,7 +162,7 @@ def _reasons(probe: str, result: Mapping[str, Any], host: str) -> list[dict[str,
 def _of_finding(probe: str, finding: Mapping[str, Any], verdict: str) -> dict[str, Any]:
     """A finding as a reason; a warning may be why nothing could be judged."""
     severity = "unknown" if verdict == "unknown" else finding["severity"]
-    steps = finding.get("what_to_do") or finding.get("steps") or []
+    steps = finding.get("steps") or []
     message = str(finding.get("message", ""))
     if steps:
         message = message.partition(NEXT)[0]
@@ -178,13 +181,15 @@ def _text(result: Mapping[str, Any]) -> str:
 
 
 def _not_measured(probe: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """A module that ran names its steps; what Ansible says about one that did not run is in CANNOT_MEASURE."""
     text = _text(result) or "The module returned no verdict."
-    if result.get("steps") or result.get("what_to_do"):
-        return _reason("unknown", probe, "not-measured", text, result.get("what_to_do") or result["steps"])
-    for pattern, what, steps in CANNOT_MEASURE:
-        if pattern.search(text) or (result.get("timedout") and pattern is CANNOT_MEASURE[0][0]):
-            steps = [step.replace("TIMEOUT", f"{probe}_timeout") for step in steps]
-            return _reason("unknown", probe, "not-measured", f"{what} {text}", steps)
+    steps = result.get("steps") or []
+    if steps:
+        return _reason("unknown", probe, "not-measured", text.partition(WHAT_TO_DO)[0], steps)
+    for pattern, what, usual in CANNOT_MEASURE:
+        if pattern.search(text):
+            steps = [step.replace("TIMEOUT", f"{probe}_timeout") for step in usual]
+            return _reason("unknown", probe, "not-measured", f"{what} {text.partition(WHAT_TO_DO)[0]}", steps)
     return _reason("unknown", probe, "not-measured", text)
 
 
