@@ -28,7 +28,7 @@ NO_ANSWER = {
 }
 
 
-def validation_report(facts: Mapping[str, Any], previous: str = "") -> dict[str, Any]:
+def validation_report(facts: Mapping[str, Any], previous: str | Mapping[str, Any] = "") -> dict[str, Any]:
     """What the pages show.
 
     `facts`: by host, its `nodegauge_validation`, or nothing if it has none; `previous`: the JSON of the last
@@ -47,10 +47,10 @@ def validation_report(facts: Mapping[str, Any], previous: str = "") -> dict[str,
     return wrap_var({**report, "since": _since(previous, report) or max(times, default="")})
 
 
-def _since(previous: str, report: Mapping[str, Any]) -> str:
+def _since(previous: str | Mapping[str, Any], report: Mapping[str, Any]) -> str:
     """The time of the last report if it says the same, else nothing."""
-    try:
-        before = json.loads(previous)
+    try:  # ansible-core 2.18 and older hand over JSON as what it contains
+        before = dict(previous) if isinstance(previous, Mapping) else json.loads(previous)
         since = before.pop("since")
     except (ValueError, AttributeError, KeyError, TypeError):
         return ""
