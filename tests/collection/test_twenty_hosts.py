@@ -176,7 +176,7 @@ def test_a_host_with_an_old_python_is_measured_or_says_so(ansible: Ansible, vers
     played = play(ansible, {"t4-1": {**host, "ansible_python_interpreter": str(python)}})
     lines = played.task(VERDICT, "t4-1").result["msg"].splitlines()
     if version == "3.9":
-        assert lines == ["PASS t4-1: 1x Tesla T4: healthy."]
+        assert lines[0].startswith("PASS t4-1: 1x Tesla T4: healthy")
     else:
         assert lines[0].startswith("UNKNOWN t4-1 must not join: ")
         assert any("Python 3.9 or newer" in line for line in lines[1:])

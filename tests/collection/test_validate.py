@@ -115,14 +115,21 @@ def test_no_benchmark_runs_on_a_host_that_failed(roles: Ansible) -> None:
     ]
 
 
+def test_no_bandwidth_is_asked_of_a_single_gpu(roles: Ansible) -> None:
+    """There is nothing to measure, which is no reason to refuse the host."""
+    played = validate(roles, {"a": host(health=health(gpus=1))}, nccl=True)
+    assert (fact(played)["verdict"], played.code) == ("pass", 0)
+    assert "nccl not-run: Not run: it needs two GPUs" in message(played)
+
+
 def test_check_mode_measures_health_alone(roles: Ansible) -> None:
     """And says what was not run; a sick host still fails."""
     modules = {"nccl": nccl("fail"), "load": nccl("fail")}
     hosts = {"a": host(health=health(), **modules), "b": host(health=health("fail"), **modules)}
-    played = validate(roles, hosts, "--check", nccl=True, load=True, bmc_url="https://192.0.2.1")
+    played = validate(roles, hosts, "--check", nccl=True, load=True)
     assert [fact(played, name)["verdict"] for name in hosts] == ["pass", "fail"]
     assert [set(fact(played, name)["probes"]) for name in hosts] == [{"health"}] * 2
-    for probe in ("nccl", "load", "bmc"):
+    for probe in ("nccl", "load"):
         assert f"{probe} not-run: Not run: check mode measures only health" in message(played)
 
 

@@ -29,7 +29,7 @@ class ActionModule(ActionBase):
         result = results.get(name) or {"failed": True, "msg": f"no simulated {name}"}
         return {"changed": False, "asked": dict(self._task.args), **result}
 '''
-MODULES = ("gpu_health", "gpu_nccl", "gpu_load", "bmc_power")
+MODULES = ("gpu_health", "gpu_nccl", "gpu_load")
 MATRIX = (
     "      GPU0  GPU1\nGPU0   X    NV1\nGPU1  NV1    X\n\nLegend:\n\n  X    = Self\n  NV#  = bonded NVLinks"
 )
@@ -79,7 +79,7 @@ def health(verdict: str = "pass", *findings: Mapping[str, Any], gpus: int = 2, *
 
 
 def nccl(verdict: str = "pass", *findings: Mapping[str, Any]) -> dict[str, Any]:
-    """What `gpu_nccl` returns; `gpu_load` and `bmc_power` return the same members."""
+    """What `gpu_nccl` returns; `gpu_load` returns the same members."""
     return {
         "verdict": verdict,
         "summary": f"NCCL: {verdict}.",

@@ -42,7 +42,7 @@ CANNOT_MEASURE = (
         "The host did not answer in time.",
         [
             "Log in and run `timeout 30 nvidia-smi`: if it hangs too, reboot the host.",
-            "If the host is only slow, raise `validate_TIMEOUT`.",
+            "If the host is only slow, raise `validate_health_timeout` (or `validate_nccl_timeout`).",
         ],
     ),
     (
@@ -181,15 +181,14 @@ def _text(result: Mapping[str, Any]) -> str:
 
 
 def _not_measured(probe: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    """A module that ran names its steps; what Ansible says about one that did not run is in CANNOT_MEASURE."""
+    """A module that ran names its steps; CANNOT_MEASURE has those for what Ansible says."""
     text = _text(result) or "The module returned no verdict."
     steps = result.get("steps") or []
     if steps:
         return _reason("unknown", probe, "not-measured", text.partition(WHAT_TO_DO)[0], steps)
     for pattern, what, usual in CANNOT_MEASURE:
         if pattern.search(text):
-            steps = [step.replace("TIMEOUT", f"{probe}_timeout") for step in usual]
-            return _reason("unknown", probe, "not-measured", f"{what} {text.partition(WHAT_TO_DO)[0]}", steps)
+            return _reason("unknown", probe, "not-measured", f"{what} {text.partition(WHAT_TO_DO)[0]}", usual)
     return _reason("unknown", probe, "not-measured", text)
 
 
