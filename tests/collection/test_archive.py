@@ -90,6 +90,18 @@ def test_an_old_python_says_what_is_missing(host: Host, version: str) -> None:
     assert done.stderr.endswith("the probes need 3.9 or newer: set ansible_python_interpreter to one\n")
 
 
+def test_the_bmc_command_reads_over_the_network_or_says_what_it_lacks(host: Host) -> None:
+    """No BMC listens at that address; without site packages there is no aiohttp."""
+    url = "https://127.0.0.1:1"
+    tried = host.run("bmc", url, "--insecure")
+    assert (tried.returncode, "no connection" in tried.stderr) == (2, True)
+    done = subprocess.run(
+        [sys.executable, "-S", str(host.archive), "bmc", url], env=host.env(), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.endswith(" has no package aiohttp: `bmc` needs it\n")) == (4, True)
+    assert host.left() == []
+
+
 def test_the_usage_names_every_command(host: Host) -> None:
     """Help is on standard output; an unknown command is an error."""
     done = host.run("--help")

@@ -15,6 +15,7 @@ from nodegauge_cli.judging_service import judgements
 from nodegauge_contract import Ecc, Result, Temperature, encode, encode_message
 from nodegauge_contract.chassis import ChassisReading, Fan, Supply
 from nodegauge_judge import judge_health
+from support.judge_results import later, node
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 HOT = made.with_gpu(made.titan(), 0, temperature=Temperature(gpu=78, gpu_max=85), window=None)
@@ -71,6 +72,15 @@ def test_the_policy_decides_how_strict(wrap: Any) -> None:
     [strict] = ask(text(HOT), policy=policy, node={"expectedGpus": 2})
     [four] = ask(text(HOT), policy=policy)
     assert [answer["verdict"] for answer in (usual, strict, four)] == ["pass", "warn", "fail"]
+
+
+@pytest.mark.parametrize(("interval", "codes"), [("15m", ["sw-thermal-slowdown"]), ("1m", [])])
+def test_the_policy_s_interval_counts(interval: str, codes: list[str]) -> None:
+    """Counters are judged over no more than two intervals, as the operator does."""
+    first = node()
+    policy = {"probes": {"health": {"interval": interval}}}
+    [answer] = ask(text(later(first, 900, sw_thermal=800)), before=[text(first)], policy=policy)
+    assert [one["code"] for one in answer["findings"] if one["severity"] == "fail"] == codes
 
 
 def test_earlier_results_give_a_history() -> None:

@@ -3,6 +3,8 @@
 import sys
 
 VERSION = "@VERSION@"
+CANNOT_RUN = 4
+"""As in boot.py."""
 
 
 def run(command, options):
@@ -16,6 +18,10 @@ def run(command, options):
         from nodegauge_cli.judging_service import main
 
         return main(VERSION)
-    from nodegauge_cli.bmc import bmc
+    try:
+        from nodegauge_cli.bmc import bmc
+    except ModuleNotFoundError as missing:
+        print(f"nodegauge: {sys.executable} has no package {missing.name}: `bmc` needs it", file=sys.stderr)
+        return CANNOT_RUN
 
     return bmc.main(args=[*options, "--format", "json"], prog_name="nodegauge-host.pyz bmc")
