@@ -17,7 +17,8 @@ from pathlib import Path
 from galaxy.commands import CheckFailed, Core, Done, quoted, run
 from galaxy.environments import PINS
 
-SANITY_SECONDS = 400.0
+SANITY_SECONDS = 900.0
+"""A minute on two quiet cores, several where other work is under way."""
 PIP_SECONDS = 120.0
 SKIPPED = re.compile(r"^(?:WARNING|NOTICE): ((?:Skipping|Required program) .+)$", re.MULTILINE)
 GET_PIP = """\

@@ -214,13 +214,20 @@ def test_outcomes_are_plain() -> None:
     assert "remark" not in table([Outcome("a", "ok", 1.0, "remark")])
 
 
+def documented_plugins() -> set[str]:
+    """Paths of plugins with documentation in their Python file; that of a filter is a file of its own."""
+    others = {"action", "doc_fragments", "filter", "module_utils", "plugin_utils"}
+    files = [path for path in COLLECTION.glob("plugins/*/*.py") if path.parent.name not in others]
+    return {path.relative_to(COLLECTION).as_posix() for path in files if path.stem != "__init__"}
+
+
 def parts_of_the_collection() -> set[str]:
     """The names of all plugins, roles and playbooks that a user may name."""
-    helpers = {"action", "doc_fragments", "module_utils", "plugin_utils"}
-    plugins = [path for path in COLLECTION.glob("plugins/*/*.py") if path.parent.name not in helpers]
+    filters = list(COLLECTION.glob("plugins/filter/*.yml"))
+    plugins = [COLLECTION / path for path in documented_plugins()]
     roles = [path for path in COLLECTION.glob("roles/*") if path.is_dir()]
     playbooks = list(COLLECTION.glob("playbooks/*.yml"))
-    return {path.stem for path in (*plugins, *roles, *playbooks) if path.stem != "__init__"}
+    return {path.stem for path in (*filters, *plugins, *roles, *playbooks)}
 
 
 def test_the_readme_names_every_part_and_no_other() -> None:
@@ -233,10 +240,9 @@ def test_the_readme_names_every_part_and_no_other() -> None:
     assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row)} == parts_of_the_collection()
 
 
-def test_every_module_declines_the_header_of_another_licence() -> None:
+def test_every_plugin_declines_the_header_of_another_licence() -> None:
     """In the file of each ansible-core that ansible-test reads."""
-    modules = sorted(path.stem for path in COLLECTION.glob("plugins/modules/*.py"))
-    expected = {f"plugins/modules/{name}.py validate-modules:missing-gplv3-license" for name in modules}
+    expected = {f"{path} validate-modules:missing-gplv3-license" for path in documented_plugins()}
     files = sorted(COLLECTION.glob("tests/sanity/ignore-*.txt"))
     assert [path.stem for path in files] == [f"ignore-2.{minor}" for minor in range(16, 22)]
     assert [expected - set(path.read_text("utf-8").splitlines()) for path in files] == [set()] * 6
