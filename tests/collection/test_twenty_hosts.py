@@ -180,3 +180,15 @@ def test_a_host_with_an_old_python_is_measured_or_says_so(ansible: Ansible, vers
     else:
         assert lines[0].startswith("UNKNOWN t4-1 must not join: ")
         assert any("Python 3.9 or newer" in line for line in lines[1:])
+
+
+def test_every_probe_runs_before_the_verdict(ansible: Ansible) -> None:
+    """One that cannot measure accepts nothing, and says what it lacks; documents stay out of the output."""
+    hardware = plugged(ansible.folder / "machines")
+    hosts = {"over-ssh": variables(ansible.folder, hardware, {})["over-ssh"]}
+    played = play(ansible, hosts, nccl=True, load=True, load_seconds=2)
+    [row] = rows(ansible).values()
+    assert set(row["probes"]) == {"health", "nccl", "load"}, played.output
+    assert (row["probes"]["nccl"], row["verdict"]) == ("skipped", "unknown")
+    assert "  1. With nccl-tests on the host" in played.task(VERDICT, "over-ssh").result["msg"]
+    assert len(played.output) < 12_000

@@ -95,6 +95,15 @@ def test_the_worst_of_what_was_asked_for_decides(
     assert bool(fact(played)["reasons"]) == (verdict != "pass")
 
 
+def test_a_probe_that_cannot_measure_ends_only_with_the_verdict(roles: Ansible) -> None:
+    """Its own task does not fail, so that the output holds the message alone."""
+    steps = ["Install the driver."]
+    broken = health("unknown", failed=True, steps=steps, msg="No driver. What to do: Install the driver.")
+    played = validate(roles, {"a": host(health=broken)})
+    assert [task.name for task in played.tasks if task.status == "failed"] == [VERDICT]
+    assert fact(played)["reasons"][0]["what_to_do"] == steps
+
+
 def test_warnings_fail_a_host_only_where_asked(roles: Ansible) -> None:
     """`validate_fail_on: warn`."""
     hosts = {"a": host(health=health("warn", finding(severity="warn")))}

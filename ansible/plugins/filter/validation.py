@@ -156,7 +156,8 @@ def _reasons(probe: str, result: Mapping[str, Any], host: str) -> list[dict[str,
         if finding.get("severity") in ("fail", "warn")
     ]
     code = result["verdict"] if verdict == "unknown" else "summary"
-    return reasons or [_reason(verdict, probe, code, result.get("summary") or "No reason was given.")]
+    summary = result.get("summary") or "No reason was given."
+    return reasons or [_reason(verdict, probe, code, summary, result.get("steps") or [])]
 
 
 def _of_finding(probe: str, finding: Mapping[str, Any], verdict: str) -> dict[str, Any]:
