@@ -1,0 +1,130 @@
+"""The role operator on a real control plane, with helm, the chart's Jobs and the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.playbook import Ansible, Played, stage
+from testbed.cluster import Testbed
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+VALUES = {
+    "image": {"registry": "registry.example.com"},
+    "operator": {"sweepInterval": "1s", "nodeSelector": {"kubernetes.io/hostname": "system-1"}},
+    "nccl": {"enabled": False},
+}
+TASK = "nodegauge.gpu.operator : Install, upgrade or remove the release"
+
+
+class Role:
+    """Plays of the role on the testbed's cluster."""
+
+    def __init__(self, testbed: Testbed, ansible: Ansible) -> None:
+        self.testbed, self.ansible, self.api = testbed, ansible, testbed.control_plane.rest()
+
+    def play(self, *options: str, operator: Mapping[str, Any] | None = None, **variables: Any) -> Played:
+        """The role with `VALUES`, the operator's changed by `operator`."""
+        values = VALUES | {"operator": {**VALUES["operator"], **(operator or {})}}  # type: ignore[dict-item]
+        plane = self.testbed.control_plane
+        given = {
+            "operator_helm": str(plane.binaries.helm),
+            "operator_kubeconfig": str(plane.kubeconfig),
+            "operator_values": values,
+            "operator_timeout": 120,
+        } | variables
+        return self.ansible.play(
+            [{"hosts": "all", "gather_facts": False, "roles": ["nodegauge.gpu.operator"]}],
+            {"cluster": given},
+            *options,
+        )
+
+    def change(self, *options: str, **variables: Any) -> tuple[bool, dict[str, Any]]:
+        """Whether a successful play changed the release, and its task's result."""
+        played = self.play(*options, **variables)
+        assert played.code == 0, played.output
+        result = played.task(TASK, "cluster").result
+        return result["changed"], result
+
+    def environment(self) -> dict[str, str]:
+        """The operator's, as it is in the cluster."""
+        deployment = self.api.get("/apis/apps/v1/namespaces/nodegauge/deployments/nodegauge")
+        [container] = deployment["spec"]["template"]["spec"]["containers"]
+        return {entry["name"]: entry.get("value", "") for entry in container["env"]}
+
+    def gpu_labels(self) -> dict[str, str]:
+        """nodegauge's labels on the GPU node."""
+        labels = self.api.get("/api/v1/nodes/gpu-h100")["metadata"]["labels"]
+        return {key: value for key, value in labels.items() if key.startswith("nodegauge.dev/")}
+
+
+@pytest.fixture(scope="module")
+def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
+    """An empty cluster: one node for the operator, and one with GPUs."""
+    folder: Path = tmp_path_factory.mktemp("role")
+    with Testbed(folder, nodes={"system-1": None, "gpu-h100": "h100-sxm-8"}) as testbed:
+        yield testbed
+
+
+@pytest.fixture
+def role(testbed: Testbed, tmp_path: Path) -> Role:
+    """The role; what an earlier test left installed is there still."""
+    stage(tmp_path)
+    return Role(testbed, Ansible(tmp_path))
+
+
+def test_a_release_is_installed_changed_and_left_alone(role: Role) -> None:
+    """Each change happens once; a value that is taken back has its default again."""
+    assert role.change("--check")[0]
+    assert not role.api.get("/apis/apps/v1/deployments")["items"]
+    changed, result = role.change()
+    assert changed
+    assert result["release"]["status"] == "deployed"
+    assert role.change()[0] is False, "the first install is complete, with the policy"
+    changed, result = role.change("--check", "--diff", operator={"workers": 9})
+    assert changed
+    assert '"workers": 9' in result["diff"]["after"]
+    assert role.environment()["NODEGAUGE_WORKERS"] == "8"
+    assert role.change(operator={"workers": 9})[0]
+    assert role.environment()["NODEGAUGE_WORKERS"] == "9"
+    assert role.change(operator={"workers": 9})[0] is False
+    assert role.change()[0]
+    assert role.environment()["NODEGAUGE_WORKERS"] == "8"
+
+
+def test_what_keeps_the_operator_from_starting_is_said_and_repaired(role: Role) -> None:
+    """The message has the scheduler's reason, and the next run with good values brings the operator up."""
+    role.change()
+    failed = role.play(operator={"nodeSelector": {"kubernetes.io/hostname": "nowhere"}}, operator_timeout=5)
+    assert failed.code != 0
+    message = failed.task(TASK, "cluster").result["msg"]
+    assert "is not scheduled: 0/2 nodes are available" in message
+    assert role.change()[0]
+    assert role.change()[0] is False
+
+
+def test_a_wrong_value_changes_nothing(role: Role) -> None:
+    """The chart's schema names it, in check mode too."""
+    role.change()
+    for options in ((), ("--check",)):
+        failed = role.play(*options, operator={"workers": "many"})
+        assert failed.code != 0
+        assert "workers" in failed.task(TASK, "cluster").result["msg"]
+    assert role.change()[0] is False
+
+
+def test_absence_removes_what_the_cluster_carried(role: Role) -> None:
+    """Labels and reports go with the release; check mode removes nothing, and a second run finds nothing."""
+    role.change()
+    wait_for(role.gpu_labels, what="labels on the GPU node")
+    assert role.change("--check", operator_state="absent")[0]
+    assert role.gpu_labels()
+    assert role.change(operator_state="absent")[0]
+    assert not role.gpu_labels()
+    assert not role.api.get("/apis/nodegauge.dev/v1alpha1/nodereports")["items"]
+    assert role.change(operator_state="absent")[0] is False
