@@ -52,6 +52,7 @@ KUBERNETES_TOOLS = (
     _kubernetes_tool("kube-controller-manager", "40 s"),
 )
 KUBELET_TOOL = _kubernetes_tool("kubelet", "1 min")
+KUBECTL_TOOL = _kubernetes_tool("kubectl", "30 s")
 HELM_TOOL = Tool(
     name="helm",
     version=HELM,
@@ -89,9 +90,17 @@ def find_or_build(progress: Progress = say, *, environ: Mapping[str, str] = os.e
 
 def build_kubelet(progress: Progress = say) -> Path:
     """A kubelet of the version that is built here; one on PATH belongs to the machine's own cluster."""
+    return _build(KUBELET_TOOL, progress)
+
+
+def build_kubectl(progress: Progress = say) -> Path:
+    """A kubectl of the API server's version."""
+    return _build(KUBECTL_TOOL, progress)
+
+
+def _build(tool: Tool, progress: Progress) -> Path:
     cache = cache_folder(os.environ)
-    built = build_missing([KUBELET_TOOL], cache=cache, environ=os.environ, progress=progress)
-    return built[KUBELET_TOOL.name]
+    return build_missing([tool], cache=cache, environ=os.environ, progress=progress)[tool.name]
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

@@ -292,8 +292,8 @@ def fail_pending(release: Release, status: str) -> NoReturn:
     name, namespace = release.wanted["name"], release.wanted["namespace"]
     release.module.fail_json(
         msg=f"The release {name} is {status}: another Helm works on it, or one was killed. Wait for it. "
-        f"If none runs, `helm rollback {name} --namespace {namespace}` ends it (`helm uninstall` after a first "
-        "install)."
+        f"If none runs, `helm rollback {name} --namespace {namespace}` ends it "
+        "(`helm uninstall` after a first install)."
     )
 
 

@@ -1,0 +1,183 @@
+"""The playbook `repair` against a real API server: what is cordoned, evicted and uncordoned, and when."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.playbook import Ansible, Played, stage
+from support.validated import finding, health, host, simulate
+from testbed.binaries import build_kubectl
+from testbed.controlplane import ControlPlane
+from testbed.rest import STRATEGIC, Rest
+from testbed.scripted import create_node
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+KEPT = "Keep the node cordoned"
+
+
+class Repairs:
+    """Nodes of the test's own, whose hosts answer the role validate as the test wants."""
+
+    def __init__(self, plane: ControlPlane, ansible: Ansible, *, kubectl: Path) -> None:
+        self.plane, self.ansible, self.kubectl, self.api = plane, ansible, kubectl, plane.rest()
+        self.tasks = ansible.folder / "repair-tasks.yml"
+        self.hosts: dict[str, dict[str, Any]] = {}
+        self.repair("ansible.builtin.debug: {msg: repaired}")
+
+    def repair(self, task: str) -> None:
+        """What repairs a host."""
+        self.tasks.write_text(f"- name: Exchange the board\n  {task}\n", encoding="utf-8")
+
+    def node(self, **modules: Any) -> str:
+        """A new node; its host passes unless the results of other modules are given."""
+        name = f"node-{uuid.uuid4().hex[:8]}"
+        create_node(self.api, name)
+        self.hosts[name] = host(self.ansible.folder, name, **(modules or {"gpu_health": health()}))
+        return name
+
+    def play(self, *options: str, **variables: Any) -> Played:
+        """The playbook on these nodes."""
+        given = {
+            "repair_hosts": "all",
+            "repair_tasks": str(self.tasks),
+            "repair_kubectl": str(self.kubectl),
+            "repair_kubeconfig": str(self.plane.kubeconfig),
+            "repair_drain_timeout": 3,
+        } | variables
+        play = [{"ansible.builtin.import_playbook": "nodegauge.gpu.repair", "vars": given}]
+        return self.ansible.play(play, self.hosts, *options)
+
+    def cordoned(self, name: str) -> bool:
+        return bool(self.api.get(f"/api/v1/nodes/{name}")["spec"].get("unschedulable"))
+
+    def marked(self, name: str) -> bool:
+        """Whether the node says that the playbook cordoned it."""
+        annotations = self.api.get(f"/api/v1/nodes/{name}")["metadata"].get("annotations", {})
+        return "nodegauge.dev/cordoned-by" in annotations
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> Path:
+    return build_kubectl()
+
+
+@pytest.fixture
+def repairs(control_plane: ControlPlane, tmp_path: Path, kubectl: Path) -> Iterator[Repairs]:
+    simulate(stage(tmp_path))
+    repairs = Repairs(control_plane, Ansible(tmp_path), kubectl=kubectl)
+    yield repairs
+    for name in repairs.hosts:
+        repairs.api.delete(f"/api/v1/nodes/{name}")
+
+
+def run_workload(api: Rest, namespace: str, *, node: str) -> Callable[[], set[str]]:
+    """A pod of a ReplicaSet on this node, running; a function for the uids of its pods."""
+    labels = {"app": node}
+    container = {"name": "c", "image": "registry.example.com/c"}
+    spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [container]}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    replica_set = {
+        "metadata": {"name": node},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
+    api.create(f"/apis/apps/v1/namespaces/{namespace}/replicasets", replica_set)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+
+    def pods() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = api.get(f"{path}?labelSelector=app={node}")["items"]
+        return found
+
+    [pod] = wait_for(pods, what="the pod")
+    status = {"status": {"phase": "Running"}}
+    api.patch(f"{path}/{pod['metadata']['name']}/status", status, content_type=STRATEGIC)
+    return lambda: {pod["metadata"]["uid"] for pod in pods()}
+
+
+def test_a_repaired_node_that_is_validated_takes_pods_again(repairs: Repairs, namespace: str) -> None:
+    """Its pods were evicted first; nothing of the playbook stays on the node."""
+    name = repairs.node()
+    uids = run_workload(repairs.api, namespace, node=name)
+    [before] = uids()
+    played = repairs.play()
+    assert played.code == 0, played.output
+    order = [task.name for task in played.tasks if task.status == "ok"]
+    assert order.index("Cordon") < order.index("Drain") < order.index("Exchange the board")
+    assert order.index("Exchange the board") < order.index("Uncordon")
+    assert before not in uids()
+    assert not repairs.cordoned(name)
+    assert not repairs.marked(name)
+
+
+def test_a_node_that_does_not_pass_stays_cordoned(repairs: Repairs) -> None:
+    """The message has the verdict; the next node is not touched, and a good second run puts the node back."""
+    bad, untouched = repairs.node(gpu_health=health("fail", finding())), repairs.node()
+    played = repairs.play()
+    assert played.code != 0
+    message = played.task(KEPT, bad).result["msg"]
+    assert f"{bad} stays cordoned" in message
+    assert f"FAIL {bad} must not join" in message
+    assert repairs.cordoned(bad)
+    assert not [task for task in played.tasks if task.host == untouched]
+    repairs.hosts[bad] = host(repairs.ansible.folder, bad, gpu_health=health())
+    assert repairs.play().code == 0
+    assert not repairs.cordoned(bad)
+
+
+def test_a_failed_repair_lets_the_next_node_follow_where_asked(repairs: Repairs) -> None:
+    """`repair_max_fail_percentage: 100`; the host is not validated then."""
+    first, second = repairs.node(), repairs.node()
+    repairs.repair(f"ansible.builtin.command: test {{{{ inventory_hostname }}}} != {first}")
+    played = repairs.play(repair_max_fail_percentage=100)
+    assert played.code != 0
+    assert '"Exchange the board" failed' in played.task(KEPT, first).result["msg"]
+    assert (repairs.cordoned(first), repairs.cordoned(second)) == (True, False)
+
+
+def test_a_disruption_budget_is_respected(repairs: Repairs, namespace: str) -> None:
+    """The pod stays, no repair begins, and the message says which budget is in the way."""
+    name = repairs.node()
+    uids = run_workload(repairs.api, namespace, node=name)
+    before = uids()
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": name}}}
+    budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
+    repairs.api.create(budgets, {"metadata": {"name": "keep"}, "spec": spec})
+    wait_for(
+        lambda: repairs.api.get(f"{budgets}/keep").get("status", {}).get("expectedPods"), what="the budget"
+    )
+    played = repairs.play()
+    assert played.code != 0
+    assert "disruption budget" in played.task(KEPT, name).result["msg"]
+    assert uids() == before
+    assert repairs.cordoned(name)
+    assert "Exchange the board" not in {task.name for task in played.tasks}
+
+
+def test_who_cordoned_a_node_uncordons_it(repairs: Repairs) -> None:
+    """A node that a person cordoned is repaired and stays cordoned."""
+    name = repairs.node()
+    repairs.api.patch(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": True}})
+    played = repairs.play()
+    assert played.code == 0, played.output
+    assert f"kubectl uncordon {name}" in played.task("Say who must uncordon it", name).result["msg"]
+    assert repairs.cordoned(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [(("--check",), {}), ((), {"repair_tasks": "/none"})],
+    ids=["check", "no-repair"],
+)
+def test_nothing_is_touched(repairs: Repairs, options: tuple[str, ...], variables: dict[str, Any]) -> None:
+    """In check mode, and without a repair."""
+    name = repairs.node()
+    played = repairs.play(*options, **variables)
+    assert (played.code == 0) == bool(options), played.output
+    assert not repairs.cordoned(name)
+    assert not repairs.marked(name)
