@@ -37,7 +37,7 @@ class Repairs:
 
     def node(self, **modules: Any) -> str:
         """A new node; its host passes unless the results of other modules are given."""
-        name = f"node-{uuid.uuid4().hex[:8]}"
+        name = f"node-{len(self.hosts)}-{uuid.uuid4().hex[:8]}"  # played in the order of their names
         create_node(self.api, name)
         self.hosts[name] = host(self.ansible.folder, name, **(modules or {"gpu_health": health()}))
         return name

@@ -43,7 +43,7 @@ def run(
     lines = ["#!/bin/sh", f"echo $@ >> {shlex.quote(str(ansible.folder / 'helm.log'))}", "case $1 in"]
     for verb, answer in (("status", status), ("upgrade", rendered)):
         failing = f"echo {shlex.quote('Error: ' + str(answer))} >&2; exit 1"
-        done = failing if isinstance(answer, str) else f"echo {shlex.quote(json.dumps(answer))}"
+        done = failing if isinstance(answer, str) else f"printf %s {shlex.quote(json.dumps(answer))}"
         lines.append(f"{verb}) {done};;")
     program.write_text("\n".join([*lines, "esac", ""]))
     program.chmod(0o755)

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,10 @@ def stage(into: Path, *, archive: Path | None = None) -> Path:
     shutil.copytree(COLLECTION, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
     shutil.copy(ROOT / "LICENSE", folder)
     if (folder / "roles" / "operator").is_dir():
-        shutil.copytree(CHART, folder / "roles" / "operator" / "files" / CHART.name)
+        chart = folder / "roles" / "operator" / "files" / f"{CHART.name}.tgz"
+        chart.parent.mkdir(exist_ok=True)
+        with tarfile.open(chart, "w:gz") as packed:  # as `helm package`: ansible-test reads no templates then
+            packed.add(CHART, arcname=CHART.name)
     if archive:
         (folder / "files").mkdir(exist_ok=True)
         shutil.copy(archive, folder / "files" / "nodegauge-host.pyz")
