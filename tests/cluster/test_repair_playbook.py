@@ -91,8 +91,8 @@ def run_workload(api: Rest, namespace: str, *, node: str) -> Callable[[], set[st
     path = f"/api/v1/namespaces/{namespace}/pods"
 
     def pods() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = api.get(f"{path}?labelSelector=app={node}")["items"]
-        return found
+        items: list[dict[str, Any]] = api.get(f"{path}?labelSelector=app={node}")["items"]
+        return items
 
     [pod] = wait_for(pods, what="the pod")
     status = {"status": {"phase": "Running"}}

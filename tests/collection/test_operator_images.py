@@ -62,9 +62,12 @@ class Nodes:
         record = self.ctr(node).with_name("imports")
         return len(record.read_text().splitlines()) if record.exists() else 0
 
-    def load(self, archive: Path, *options: str) -> Played:
-        """The role with this archive."""
-        common = {"operator_image_archives": [str(archive)], "operator_helm": str(self.helm)}
+    def load(self, archive: Path, *options: str, other: Path | None = None) -> Played:
+        """The role with this archive, and another one."""
+        common = {
+            "operator_image_archives": [str(path) for path in (archive, other) if path],
+            "operator_helm": str(self.helm),
+        }
         hosts = {
             name: {"operator_ctr": str(self.ctr(name)), "operator_archive_dir": str(self.ctr(name).parent)}
             for name in ("a", "b")
@@ -103,6 +106,14 @@ def test_another_image_of_the_same_name_is_loaded(nodes: Nodes, tmp_path: Path) 
     nodes.load(write_archive(tmp_path / "image.tar"))
     nodes.load(write_archive(tmp_path / "image.tar", digest="sha256:" + "b" * 64))
     assert nodes.imports("a") == 2
+
+
+def test_several_archives_are_loaded_in_one_run(nodes: Nodes, tmp_path: Path) -> None:
+    """Each of them, once."""
+    other = write_archive(tmp_path / "other.tar", digest="sha256:" + "c" * 64)
+    for _ in range(2):
+        assert nodes.load(write_archive(tmp_path / "image.tar"), other=other).code == 0
+    assert (nodes.imports("a"), nodes.imports("b")) == (2, 2)
 
 
 def test_check_mode_says_what_it_would_load(nodes: Nodes, tmp_path: Path) -> None:

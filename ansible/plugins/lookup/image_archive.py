@@ -56,7 +56,7 @@ class LookupModule(LookupBase):
 
     def run(self, terms: list[str], variables: Any = None, **kwargs: Any) -> list[dict[str, str]]:
         self.set_options(var_options=variables, direct=kwargs)
-        found = []
+        entries = []
         for term in terms:
             path = self.find_file_in_search_path(variables, "files", term, ignore_missing=True)
             if path is None:
@@ -67,8 +67,8 @@ class LookupModule(LookupBase):
                     f"{path} names no image. Write it again as an OCI archive with a name, for example by "
                     "`skopeo copy docker://IMAGE oci-archive:FILE:IMAGE`."
                 )
-            found += images
-        return found
+            entries += images
+        return entries
 
 
 def images_of(path: str) -> Iterator[dict[str, str]]:

@@ -255,12 +255,12 @@ def without_secrets(manifest: str) -> str:
 def waiting(release: dict[str, Any]) -> list[str]:
     """What the release's pods wait for, one sentence for each reason."""
     lists = (release.get("info", {}).get("resources") or {}).get("v1/Pod(related)") or []
-    found = []
+    reasons = []
     for pod in (item for one in lists for item in one.get("items") or []):
         status, name = pod.get("status", {}), pod["metadata"]["name"]
         for condition in status.get("conditions") or []:
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                found.append(f"pod {name} is not scheduled: {condition.get('message', '')}")
+                reasons.append(f"pod {name} is not scheduled: {condition.get('message', '')}")
         for container in (status.get("initContainerStatuses") or []) + (
             status.get("containerStatuses") or []
         ):
@@ -268,8 +268,10 @@ def waiting(release: dict[str, Any]) -> list[str]:
             stopped = state.get("waiting") or state.get("terminated") or {}
             if stopped:
                 details = [stopped.get("reason", ""), stopped.get("message", "")]
-                found.append(f"pod {name}, container {container['name']}: {': '.join(filter(None, details))}")
-    return found
+                reasons.append(
+                    f"pod {name}, container {container['name']}: {': '.join(filter(None, details))}"
+                )
+    return reasons
 
 
 def explained(release: Release, error: HelmFailed) -> str:
