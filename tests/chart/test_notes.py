@@ -73,8 +73,10 @@ def test_notes_warn_about_what_is_switched_off(helm: Helm, values: Object, text:
 
 def test_the_notes_say_whether_gpus_are_worked_at_full_power(helm: Helm) -> None:
     """Off by default, with the setting that switches it on; silent without a policy."""
-    assert "--set policy.spec.probes.load.enabled=true" in notes(helm)
-    asked = notes(helm, {"policy": {"spec": {"probes": {"load": {"enabled": True}}}}})
-    assert "The load probe works all GPUs of idle nodes at full power" in asked
-    assert "probes.load.enabled=true" not in asked
+    usual = notes(helm)
+    assert "The load probe works all GPUs of idle nodes at full power" in usual
+    assert "--set policy.spec.probes.load.enabled=false" in usual
+    off = notes(helm, {"policy": {"spec": {"probes": {"load": {"enabled": False}}}}})
+    assert "The load probe is off" in off
+    assert "probes.load.enabled=false" not in off
     assert "load probe" not in notes(helm, {"policy": {"create": False}})

@@ -22,9 +22,10 @@ BEGINS_AFTER = 4.0
 
 
 def loads(cluster: Cluster) -> None:
-    """A policy asks for load runs: one pod takes all GPUs, every GPU computes right, the report says so."""
+    """Somebody asks for a run: one pod takes all GPUs, every GPU computes right, the report says so."""
     with watching.pods(cluster.plane, namespace=NAMESPACE, selector=f"{PROBE}=load") as seen:
         cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": LOAD}}})
+        node_marks.ask(cluster)
         cluster.until(lambda: _running(seen), seconds=WITHIN, what="a load run")
         begun = time.monotonic() + BEGINS_AFTER
         cluster.until(lambda: time.monotonic() > begun, seconds=WITHIN, what="the load")
@@ -43,7 +44,7 @@ def loads(cluster: Cluster) -> None:
     probe = node_marks.probe(cluster, "load")
     cluster.must_be((probe["verdict"], node_marks.taints(cluster)), ("pass", []), what="verdict and taints")
     cluster.say(f"the load run held {GPU}: {GPUS} with priority {PRIORITY}: {probe['summary']}")
-    cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": None}}})
+    cluster.api.patch(node_marks.POLICY, {"spec": {"probes": {"load": {"enabled": False}}}})
 
 
 def _running(events: list[Event]) -> bool:

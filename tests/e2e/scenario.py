@@ -76,6 +76,7 @@ def values(**policy: Any) -> dict[str, Any]:
                 "probes": {
                     "health": {"interval": "10m", "recheck": RECHECK, "deadline": "30s", "window": "1s"},
                     "nccl": {"enabled": True, "interval": "12h", "deadline": "60s", "recheck": "2s"},
+                    "load": {"enabled": False},  # its own step switches it on
                 },
                 "budget": {"gatedNodes": "100%"},
                 "hysteresis": {"dwell": "5s", "leaveRuns": LEAVE_RUNS},

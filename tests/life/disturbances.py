@@ -185,10 +185,14 @@ class Disturbances:
         self._policy_busy = True
         pool = self._chance.choice(sorted(self.specs))
         normal = self.specs[pool]
-        interval, budget = normal["probes"]["health"]["interval"], normal["budget"]
+        probes, budget = normal["probes"], normal["budget"]
+        interval = probes["health"]["interval"]
         edits: dict[str, tuple[Body | None, float]] = {
-            "shorter interval": ({"probes": {"health": {"interval": _scaled(interval, 0.5)}}}, DAY / 2),
-            "longer interval": ({"probes": {"health": {"interval": _scaled(interval, 2)}}}, DAY),
+            "shorter interval": (
+                {"probes": probes | {"health": {"interval": _scaled(interval, 0.5)}}},
+                DAY / 2,
+            ),
+            "longer interval": ({"probes": probes | {"health": {"interval": _scaled(interval, 2)}}}, DAY),
             "pause": (
                 {"budget": budget | {"concurrentProbes": 0}},
                 self._chance.choice([HOUR, 9 * HOUR, DAY]),

@@ -158,7 +158,7 @@ def policy_body() -> Object:
         "metadata": {"name": POLICY},
         "spec": {
             "nodeSelector": {"matchLabels": SELECTED},
-            "probes": {"health": {"interval": "24h"}},
+            "probes": {"health": {"interval": "24h"}, "load": {"enabled": False}},
             "budget": {"concurrentProbes": "100%"},
         },
     }

@@ -12,10 +12,11 @@ from nodegauge_contract import LoadEnd, Result
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
-from nodegauge_operator.api.report import NEVER, GateState, Outcome
+from nodegauge_operator.api.report import NEVER, GateState, Outcome, stamp
 from nodegauge_operator.core import actions as steps
 from nodegauge_operator.core.planner import next_step, waiting_since
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes.kind import share_of
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_probes.settings import parse
@@ -39,7 +40,9 @@ from support.objects import (
 HEALTH, NCCL, LOAD = names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD
 NODE: ANode = make_node().offering(8)
 WEEK, RECHECK = 7 * 86_400.0, 1_800.0
-ASKED: APolicy = make_policy().of({"probes": {"load": {"enabled": True}}})
+ASKED: APolicy = make_policy()
+OFF: APolicy = make_policy().of({"probes": {"load": {"enabled": False}}})
+FIRST = NOW + WEEK * share_of(NODE.name)
 REQUEST = "2027-01-15T09:00:00Z"
 HEAT = spoilt(reasons=reason(0x20, samples=60))
 SLOW = spoilt(tflops=400.0)
@@ -72,13 +75,23 @@ def gate_states(report: AReport) -> dict[str, GateState]:
     return {gate.code: gate.state for gate in report.status.gates}
 
 
-def test_no_load_runs_unless_the_policy_asks() -> None:
-    """Not even by request: it draws full power, and the report says nothing of it."""
+def test_a_policy_switches_load_runs_off() -> None:
+    """Also by request; the report says nothing of them, and the time of the first run is found anew later."""
     report = healthy().asked(REQUEST)
-    assert due(report, policy=make_policy()) == NEVER
+    assert due(report, policy=OFF) == NEVER
     assert due(report) == 0.0
-    cordoned = report.seen(node=NODE.cordoned(), policy=make_policy())
-    assert cordoned.status.load.reason == ""
+    cordoned = report.seen(node=NODE.cordoned(), policy=OFF)
+    assert (cordoned.status.load.reason, cordoned.status.load.wanted_since) == ("", "")
+
+
+def test_first_runs_are_spread_over_an_interval() -> None:
+    """By the node's name alone: an upgrade, or a restart of the operator, starts no wave."""
+    shares = sorted(share_of(f"gpu-{number}.example.com") for number in range(1000))
+    assert all(abs(share - number / 1000) < 0.05 for number, share in enumerate(shares))
+    old = healthy().seen(node=NODE, policy=OFF)
+    asked = old.seen(node=NODE, policy=ASKED, at=NOW + 5 * WEEK)
+    assert due(asked) == FIRST + 5 * WEEK
+    assert due(asked.seen(node=NODE, policy=ASKED, at=NOW + 5.5 * WEEK)) == FIRST + 5 * WEEK
 
 
 MIG = {"nvidia.com/mig-1g.10gb.count": "7"}
@@ -89,8 +102,8 @@ UPGRADE = {"nvidia.com/gpu-driver-upgrade-state": "drain-required"}
 @pytest.mark.parametrize(
     ("node", "at"),
     [
-        pytest.param(NODE, 0.0, id="idle"),
-        pytest.param(make_node().offering(1), 0.0, id="one-gpu"),
+        pytest.param(NODE, FIRST, id="idle"),
+        pytest.param(make_node().offering(1), FIRST, id="one-gpu"),
         pytest.param(make_node(), NEVER, id="offers-none"),
         pytest.param(NODE.cordoned(), NEVER, id="cordoned"),
         pytest.param(NODE.bearing(MIG), NEVER, id="mig"),
@@ -281,7 +294,7 @@ def test_a_reading_that_only_waits_does_not_age() -> None:
     report = ran(healthy(), SLOW)
     context = make_context(node=NODE, report=report, policy=ASKED, now=NOW + 60)
     assert context.expires_at(report.status.probe(LOAD)) == NEVER
-    off = make_context(node=NODE, report=report, policy=make_policy(), now=NOW + 60)
+    off = make_context(node=NODE, report=report, policy=OFF, now=NOW + 60)
     assert off.expires_at(report.status.probe(LOAD)) == NOW + 3 * WEEK
 
 
@@ -308,6 +321,9 @@ def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:
     report = nccl_node()
     assert started(report) == NCCL
     measured = report.measured(FAST, policy=ASKED)
+    assert started(measured) == ""
+    wanted = replace(measured.status.load, wanted_since=stamp(NOW - WEEK))
+    measured = replace(measured, status=replace(measured.status, load=wanted))
     assert started(measured) == LOAD
     assert started(measured, make_pod(NODE, probe=NCCL, number=2)) == ""
     assert started(measured, make_pod(NODE, probe=LOAD)) == ""

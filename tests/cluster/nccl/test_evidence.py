@@ -20,6 +20,7 @@ OPERATOR = "nodegauge-operator"
 PROBES = {
     "health": {"interval": "12h", "deadline": "30s", "window": "1s"},
     "nccl": {"interval": "12h", "deadline": "60s", "recheck": "1s"},
+    "load": {"enabled": False},
 }
 AT_ONCE = {"enterRuns": 2, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
 CONTRADICTING = nccl.h100(22.0, gather=16.0, ring=20.0, host=21.0)
@@ -114,7 +115,7 @@ def test_other_expectations_grade_again_without_another_run(rig: Any) -> None:
             {
                 "spec": {
                     "expectations": [row | {"source": "a wish"}],
-                    "probes": {"nccl": PROBES["nccl"] | {"recheck": "1h"}},
+                    "probes": PROBES | {"nccl": PROBES["nccl"] | {"recheck": "1h"}},
                 }
             },
         )

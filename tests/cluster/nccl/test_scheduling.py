@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 PROBES = {
     "health": {"interval": "12h", "deadline": "30s", "window": "1s"},
     "nccl": {"interval": "12h", "deadline": "60s", "recheck": "2s"},
+    "load": {"enabled": False},
 }
 MEASURED = {
     OURS + "interconnect": "nvlink",

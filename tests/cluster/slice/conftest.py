@@ -34,14 +34,17 @@ VALUES = {
     "nccl": {"enabled": False},
     "policy": {
         "spec": {
-            "probes": {"health": {"interval": "12h", "deadline": "20s", "window": "500ms"}},
+            "probes": {
+                "health": {"interval": "12h", "deadline": "20s", "window": "500ms"},
+                "load": {"enabled": False},
+            },
             "budget": {"concurrentProbes": "100%"},
             "hysteresis": {"leaveRuns": 1, "dwell": "1s", "probationAfter": []},
         }
     },
 }
 """Runs start when a test asks for one, and one good run lifts a taint; test_nccl.py turns the NCCL probe
-on.  The rest is the chart's default."""
+on.  A request would ask for a load run too.  The rest is the chart's default."""
 
 
 class Slice(ClusterUnderTest):

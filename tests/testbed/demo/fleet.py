@@ -123,6 +123,7 @@ policy:
     probes:
       health: {interval: 10m, deadline: 2m, window: 1s}
       nccl: {interval: 1h, deadline: 5m, recheck: 5s}   # defaults: 24h, 15m, 10m
+      load: {enabled: false}    # default true; a step of its own shows it on one node
     budget: {concurrentProbes: 6, concurrentNcclProbes: 0, gatedNodes: "25%"}
     hysteresis: {dwell: 5s}
     thresholds:

@@ -55,18 +55,22 @@ def supplies(session: Session) -> None:
 
 
 def load(session: Session) -> None:
-    """A policy of its own asks for load runs on one idle node."""
+    """A policy of its own for one idle node, and a request: by itself it would be loaded within a week."""
     session.say(f"load probe: both GPUs of {LOADED_NODE} compute at full power for {LOAD_SECONDS} s")
     policy = session.api.get(f"{POLICIES}/default")
     spec: Object = policy["spec"] | {
         "nodeSelector": {"matchLabels": {"kubernetes.io/hostname": LOADED_NODE}},
         "priority": 10,
     }
-    spec["probes"] |= {"load": {"enabled": True, "duration": f"{LOAD_SECONDS}s", "deadline": "5m"}}
+    spec["probes"] |= {
+        "load": {"enabled": True, "duration": f"{LOAD_SECONDS}s", "deadline": "5m"},
+        "nccl": {"enabled": False},
+    }
     spec["budget"] |= {"concurrentNcclProbes": 1}
     began = time.monotonic()
     with following(session.testbed.hardware(LOADED_NODE)):
         session.api.create(POLICIES, policy | {"metadata": {"name": "load"}, "spec": spec, "status": {}})
+        session.ask([LOADED_NODE])
         session.until(lambda: bool(_load_run(session)), f"a load run on {LOADED_NODE}")
     run = _load_run(session)
     if (run["verdict"], run["lastRun"]["outcome"]) != ("pass", "read"):

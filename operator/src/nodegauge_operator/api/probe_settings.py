@@ -64,11 +64,11 @@ class LoadProbe(Struct, frozen=True, rename="camel", kw_only=True):
     before and after it.
 
     `recheck`: time to the next run while a gate of it is open, and after one that brought nothing.
-    `stopBelow`: °C below the vendor's slowdown temperature at which the probe ends the load.  Off unless
-    asked for (ADR 0027): it draws full power.
+    `stopBelow`: °C below the vendor's slowdown temperature at which the probe ends the load.  It draws full
+    power, so first runs are spread over an interval (ADR 0027).
     """
 
-    enabled: bool = False
+    enabled: bool = True
     interval: Duration = "168h"
     duration: Duration = "30s"
     deadline: Duration = "10m"

@@ -151,5 +151,6 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _briefly(160),
     _without_gpus,
     _findings(512),
+    _briefly(120),
 )
 """What is cut, in this order.  Findings come late: they are what a reader opens the report for."""

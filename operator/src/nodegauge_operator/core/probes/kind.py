@@ -9,6 +9,7 @@ What kinds share of their schedules is here too: a request for now, and the paus
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -143,6 +144,12 @@ def finished_at(probe: ProbeStatus) -> float:
 def backed_off(probe: ProbeStatus, *, first: float, most: float) -> float:
     """Seconds to wait after runs that read nothing: `first`, then twice that each time, up to `most`."""
     return min(most, first * doubled(probe.unread))
+
+
+def share_of(node: str) -> float:
+    """The node's own share of an interval, 0 to 1: first runs at these shares are spread over the nodes, and
+    the same after each restart.  CRC-32 of the name (RFC 1952), which is the same on every Python."""
+    return zlib.crc32(node.encode()) / 2**32
 
 
 def doubled(times: int) -> float:

@@ -15,7 +15,7 @@ from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.policy import Policy, seconds
-from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus, unstamp
+from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus, stamp, unstamp
 from nodegauge_operator.core import evidence, gates, gpu_eligibility, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -34,17 +34,20 @@ class LoadKind(whole_node.WholeNodeKind):
         return seconds(policy.spec.probes.load.deadline)
 
     def due_at(self, context: Context) -> float:
-        """Never without being asked for, without a health reading of this boot, and where no such run can be
-        made.  At once: never run, or requested.  A run that brought nothing, or found the GPUs taken, is
-        repeated after `recheck`, then twice that each time, up to the interval."""
+        """Never without a health reading of this boot, and where no run can be made.  At once: requested.
+        The first one within an interval, at the node's own time.  A run that brought nothing, or found the
+        GPUs taken, is repeated after `recheck`, then twice that each time, up to the interval."""
         policy = context.policy
         settings = policy.spec.probes.load
         if not settings.enabled or not whole_node.may_hold(context, self.name):
             return NEVER
         probe = context.status.probe(self.name)
-        if probe.last_run is None or kind.requested(context, probe):
+        if kind.requested(context, probe):
             return kind.AT_ONCE
         recheck, interval = seconds(settings.recheck), policy.interval_of(self.name)
+        if probe.last_run is None:
+            wanted = context.status.load.wanted_since
+            return unstamp(wanted) + interval * kind.share_of(context.node.name) if wanted else NEVER
         if probe.unread:
             return kind.finished_at(probe) + kind.backed_off(probe, first=recheck, most=interval)
         in_vain = whole_node.runs_in_vain(
@@ -126,10 +129,12 @@ class LoadKind(whole_node.WholeNodeKind):
 
 
 def with_hindrance(status: ReportStatus, context: Context) -> ReportStatus:
-    """The status with the reason why no load run can be made here now, if one is asked for."""
-    why = context.load_hindrance
+    """The status with the reason why no load run can be made now, and since when the first is wanted."""
+    why, load = context.load_hindrance, status.load
     reason, detail = (why.reason.value, why.detail) if why else ("", "")
-    return replace(status, load=replace(status.load, reason=reason, detail=detail))
+    enabled, first = context.policy.spec.probes.load.enabled, status.probe(names.PROBE_LOAD).last_run is None
+    wanted = (load.wanted_since or stamp(context.now)) if enabled and first else ""
+    return replace(status, load=replace(load, reason=reason, detail=detail, wanted_since=wanted))
 
 
 def _unreadable(judgement: LoadJudgement) -> RunEnd:
