@@ -108,6 +108,14 @@ def finished(running: Demo) -> str:
     return running.output
 
 
+def test_the_inventory_in_the_collection_s_readme_is_the_demo_s(finished: str) -> None:
+    """What `ansible-inventory --graph` prints there, line by line."""
+    readme = (Path(__file__).parents[2] / "ansible" / "README.md").read_text(encoding="utf-8")
+    graph = readme.split("--graph\n")[1].split("```")[0]
+    assert graph.count("|--") > 20
+    assert graph in finished
+
+
 @pytest.mark.parametrize(
     ("moment", "presses"),
     [("starting the control plane", 1), ("the operator is running", 1000)],
