@@ -100,7 +100,7 @@ class ClusterUnderTest:
         return name
 
     def add_policy(self, name: str = "", **spec: Any) -> str:
-        """A policy for this test's nodes."""
+        """A policy for this test's nodes, without load runs: a request would start one of those too."""
         name = name or f"policy-{self.mark}-{len(self.policies)}"
         body = {
             "apiVersion": "nodegauge.dev/v1alpha1",
@@ -109,6 +109,7 @@ class ClusterUnderTest:
             "spec": {
                 "nodeSelector": {"matchLabels": {"test": self.mark}},
                 "budget": {"concurrentProbes": "100%"},
+                "probes": {"load": {"enabled": False}},
                 **spec,
             },
         }

@@ -24,4 +24,4 @@ def run(command, options):
         print(f"nodegauge: {sys.executable} has no package {missing.name}: `bmc` needs it", file=sys.stderr)
         return CANNOT_RUN
 
-    return bmc.main(args=[*options, "--format", "json"], prog_name="nodegauge-host.pyz bmc")
+    return bmc.main(args=["--format", "json", *options], prog_name="nodegauge-host.pyz bmc")
