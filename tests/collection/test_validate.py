@@ -36,7 +36,7 @@ def validate(ansible: Ansible, hosts: dict[str, dict[str, Any]], *options: str, 
 
 
 def host(**modules: dict[str, Any]) -> dict[str, Any]:
-    return {f"gpu_{name}": result for name, result in modules.items()}
+    return {"bmc_power" if name == "bmc" else f"gpu_{name}": result for name, result in modules.items()}
 
 
 def fact(played: Played, name: str = "a") -> dict[str, Any]:
@@ -83,6 +83,14 @@ def test_one_host_fails_alone_and_says_why_and_what_to_do(roles: Ansible) -> Non
         ({"health": health("warn"), "nccl": nccl("unknown")}, {"nccl": True}, "unknown"),
         ({"health": health(), "nccl": nccl(), "load": nccl()}, {"nccl": True, "load": True}, "pass"),
         ({"health": health(), "nccl": nccl("fail")}, {"nccl": False}, "pass"),
+        ({"health": health(), "bmc": nccl("warn")}, {"bmc_url": "https://bmc-1"}, "warn"),
+        ({"health": health("fail"), "bmc": nccl()}, {"bmc_url": "https://bmc-1"}, "fail"),
+        (
+            {"health": health(), "bmc": {"failed": True, "msg": "no route"}},
+            {"bmc_url": "ipmi://1"},
+            "unknown",
+        ),
+        ({"health": health(), "bmc": nccl("fail")}, {}, "pass"),
     ],
 )
 def test_the_worst_of_what_was_asked_for_decides(
@@ -139,7 +147,7 @@ def test_check_mode_measures_health_alone(roles: Ansible) -> None:
     assert [fact(played, name)["verdict"] for name in hosts] == ["pass", "fail"]
     assert [set(fact(played, name)["probes"]) for name in hosts] == [{"health"}] * 2
     for probe in ("nccl", "load"):
-        assert f"{probe} not-run: Not run: check mode measures only health" in message(played)
+        assert f"{probe} not-run: Not run: check mode puts no load on GPUs" in message(played)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class ActionModule(ActionBase):
         result = results.get(name) or {"failed": True, "msg": f"no simulated {name}"}
         return {"changed": False, "asked": dict(self._task.args), **result}
 '''
-MODULES = ("gpu_health", "gpu_nccl", "gpu_load")
+MODULES = ("gpu_health", "gpu_nccl", "gpu_load", "bmc_power")
 MATRIX = (
     "      GPU0  GPU1\nGPU0   X    NV1\nGPU1  NV1    X\n\nLegend:\n\n  X    = Self\n  NV#  = bonded NVLinks"
 )
