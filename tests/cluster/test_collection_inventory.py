@@ -175,8 +175,8 @@ def test_reports_are_facts_for_a_play(ansible: Ansible, control_plane: ControlPl
     ]
     played = ansible.play([{"hosts": "all", "gather_facts": False, "tasks": play}], {"here": {}}, "--check")
     assert played.code == 0, played.output
-    found = played.task("all", "here").result
-    assert found["counts"] == {"pass": 1, "fail": 1, "warn": 1, "unknown": 1, "unreported": 1}
+    every = played.task("all", "here").result
+    assert every["counts"] == {"pass": 1, "fail": 1, "warn": 1, "unknown": 1, "unreported": 1}
     [one] = played.task("one", "here").result["nodes"]
     assert (one["causes"], one["verdict"], one["gpu_count"]) == (["thermal"], "fail", 8)
     assert "inv-gone" in played.task("every", "here").result["without_node"]

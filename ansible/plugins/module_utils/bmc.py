@@ -31,7 +31,7 @@ OLDEST = (3, 11)
 MARGIN_S = 20
 """Seconds beyond `timeout` for the program's own start and end."""
 SHOWN = 600
-"""Characters of the program's words in a message."""
+"""Characters of the program's text in a message."""
 
 
 class NotRead(Exception):
@@ -43,8 +43,8 @@ def lacks(version, known):
     missing = [package for package in PACKAGES if not known(package)]
     where = "Run the task on the controller (delegate_to: localhost), or give it"
     if tuple(version) < OLDEST:
-        found = ".".join(str(part) for part in version[:3])
-        return f"This Python is {found}; reading a BMC needs 3.11 or newer. {where} a newer one."
+        running = ".".join(str(part) for part in version[:3])
+        return f"This Python is {running}; reading a BMC needs 3.11 or newer. {where} a newer one."
     if missing:
         names = " ".join(missing)
         return f"This Python lacks {' and '.join(missing)}: {sys.executable} -m pip install {names}"
@@ -101,11 +101,11 @@ def _run(command, params):
             return answer
     except ValueError:
         pass
-    words = " ".join(done.stderr.decode("utf-8", "replace").split())
-    words = words[words.rfind("Error: ") + 7 :] if "Error: " in words else words
+    text = " ".join(done.stderr.decode("utf-8", "replace").split())
+    text = text[text.rfind("Error: ") + 7 :] if "Error: " in text else text
     if params["password"]:
-        words = words.replace(params["password"], "********")
-    raise NotRead(words[-SHOWN:] or f"The archive ended with code {done.returncode} and said nothing.")
+        text = text.replace(params["password"], "********")
+    raise NotRead(text[-SHOWN:] or f"The archive ended with code {done.returncode} and said nothing.")
 
 
 @contextlib.contextmanager
