@@ -18,7 +18,7 @@ except ImportError:
     KUBERNETES_IMPORT_ERROR = traceback.format_exc()
 else:
     HAS_KUBERNETES = True
-    KUBERNETES_IMPORT_ERROR = None
+    KUBERNETES_IMPORT_ERROR = ""
 
 GROUP, VERSION, PLURAL = "nodegauge.dev", "v1alpha1", "nodereports"
 PREFIX = "nodegauge.dev/"
@@ -106,7 +106,7 @@ def _reports(client, **options):
 def _nodes(client, **options):
     api = kubernetes.client.CoreV1Api(client)
     answer = api.list_node(_preload_content=False, _request_timeout=TIMEOUT, **options)
-    return json.loads(answer.data)
+    return json.loads(answer.data)  # type: ignore[attr-defined]  # the raw answer
 
 
 def _listed(client, call, name, **options):
@@ -130,7 +130,8 @@ def _listed(client, call, name, **options):
 
 
 def _pages(client, call, options):
-    items, token = [], None
+    items: list[object] = []
+    token = None
     while True:
         page = call(client, limit=PAGE, **(dict(options, _continue=token) if token else options))
         items += page.get("items") or []
@@ -156,7 +157,8 @@ def tidy(node, report):
     interconnect, gpus = status.get("interconnect") or {}, status.get("gpus") or {}
     bandwidth, desired = status.get("bandwidth") or {}, status.get("desired") or {}
     taints = [taint for taint in _taints(node) if taint["key"].startswith(PREFIX)]
-    health = next((p for p in status.get("probes") or [] if p.get("name") == "health"), {})
+    probes = status.get("probes") or []
+    health: dict[str, object] = next((p for p in probes if p.get("name") == "health"), {})
     return {
         "name": metadata["name"],
         "reported": bool(status),

@@ -156,7 +156,7 @@ def main():
         )
     except nodereports.ClusterError as error:
         module.fail_json(msg=str(error))
-    counts = {}
+    counts: dict[str, int] = {}
     for node in nodes:
         verdict = node["verdict"] or "unreported"
         counts[verdict] = counts.get(verdict, 0) + 1

@@ -117,7 +117,7 @@ import contextlib
 import json
 import re
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -289,7 +289,7 @@ def explained(release: Release, error: HelmFailed) -> str:
     return "\n".join(parts)
 
 
-def fail_pending(release: Release, status: str) -> NoReturn:
+def fail_pending(release: Release, status: str) -> None:
     """Another Helm works on the release, or was killed while it did."""
     name, namespace = release.wanted["name"], release.wanted["namespace"]
     release.module.fail_json(
