@@ -1,0 +1,137 @@
+"""Role bmc_inventory: from an inventory to the BMC reader's Secret, on a real API server."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from nodegauge_operator.reader.inventory import Inventory
+from support.playbook import Ansible, Played, stage
+from testbed.binaries import build_kubectl
+from testbed.controlplane import ControlPlane
+from testbed.rest import Rest
+
+pytestmark = pytest.mark.cluster
+
+PASSWORD = "C0rrect-horse"
+VARIABLES: dict[str, Any] = {
+    "gpu-1": {"url": "https://10.0.0.1", "username": "reader", "password": PASSWORD, "ca": "bmc.pem"},
+    "gpu-2": {
+        "url": "ipmi://10.0.0.2",
+        "username": "reader",
+        "password": PASSWORD,
+        "node": "node-2.example.com",
+    },
+    "web-1": {},
+}
+
+
+@pytest.fixture
+def ansible(tmp_path: Path) -> Ansible:
+    """ansible-core with the collection staged."""
+    stage(tmp_path)
+    return Ansible(tmp_path)
+
+
+def run(ansible: Ansible, hosts: dict[str, Any], *flags: str, **role: Any) -> Played:
+    """The role on localhost, with these hosts in the inventory."""
+    values = {
+        "certificates": {"bmc.pem": trustme.CA().cert_pem.bytes().decode()},
+        "hosts": "gpu-*,web-*",
+    } | role
+    task = {
+        "name": "run",
+        "ansible.builtin.include_role": {"name": "nodegauge.gpu.bmc_inventory"},
+        "vars": {f"bmc_inventory_{name}": value for name, value in values.items()},
+    }
+    own = {
+        name: {f"bmc_inventory_{field}": value for field, value in fields.items()}
+        for name, fields in hosts.items()
+    }
+    return ansible.play([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}], own, *flags)
+
+
+def entries(data: dict[str, str], folder: Path) -> dict[str, Any]:
+    """What the operator's BMC reader makes of the Secret's files: node to address, or why not."""
+    folder.mkdir()
+    for name, text in data.items():
+        (folder / name).write_bytes(base64.b64decode(text))
+    inventory = Inventory(folder)
+    inventory.changed()
+    names = [name for name in data if not name.endswith(".pem")]
+    plan = inventory.plan(dict.fromkeys(names, "uid"), selected=frozenset(), timeout=5)
+    assert (plan.problems, plan.unused) == ({}, [])
+    return {node: (target.access.url, target.access.password) for node, target in plan.targets.items()}
+
+
+def test_the_secret_follows_the_inventory(
+    ansible: Ansible, control_plane: ControlPlane, api: Rest, namespace: str, tmp_path: Path
+) -> None:
+    """Check mode and second runs change nothing; another group keeps these entries; pruning removes them."""
+    path = f"/api/v1/namespaces/{namespace}/secrets/nodegauge-bmc"
+    cluster = {
+        "apply": True,
+        "namespace": namespace,
+        "kubeconfig": str(control_plane.kubeconfig),
+        "kubectl": str(build_kubectl()),
+    }
+    checked = run(ansible, VARIABLES, "--check", **cluster)
+    assert checked.code == 0, checked.output
+    assert checked.changed
+    listed = api.get(f"/api/v1/namespaces/{namespace}/secrets")["items"]
+    assert [one["metadata"]["name"] for one in listed] == []
+    first = run(ansible, VARIABLES, "-vvv", "--diff", **cluster)
+    assert first.code == 0, first.output
+    assert PASSWORD not in first.output
+    assert base64.b64encode(PASSWORD.encode()).decode()[:10] not in first.output
+    assert entries(api.get(path)["data"], tmp_path / "first") == {
+        "gpu-1": ("https://10.0.0.1", PASSWORD),
+        "node-2.example.com": ("ipmi://10.0.0.2", PASSWORD),
+    }
+    other = {"gpu-3": VARIABLES["gpu-1"] | {"url": "https://10.0.0.3", "ca": None, "insecure": True}}
+    certificates: dict[str, str] = {}
+    assert run(ansible, other, certificates=certificates, **cluster).changed
+    assert run(ansible, other, certificates=certificates, **cluster).changed == []
+    assert set(api.get(path)["data"]) == {"bmc.pem", "gpu-1", "gpu-3", "node-2.example.com"}
+    assert run(ansible, other, certificates=certificates, prune=True, **cluster).changed
+    assert set(api.get(path)["data"]) == {"gpu-3"}
+
+
+def test_a_manifest_is_for_its_owner_alone(ansible: Ansible) -> None:
+    """Without a cluster; the second run changes nothing."""
+    file = ansible.folder / "secret.yaml"
+    certificate = {"bmc.pem": trustme.CA().cert_pem.bytes().decode()}
+    pattern = {"url": "https://{short}-bmc", "username": "reader", "password": PASSWORD}
+    for changed in (True, False):
+        played = run(ansible, VARIABLES, manifest=str(file), certificates=certificate, defaults=pattern)
+        assert (played.code, bool(played.changed)) == (0, changed), played.output
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "kind: Secret" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"url": "bmc-1"}, "gpu-1: bmc_inventory_url cannot be used; give https://HOST"),
+        ({"ca": "other.pem"}, "gpu-1: bmc_inventory_ca cannot be used"),
+        ({"fingerprint": "abc"}, "gpu-1: bmc_inventory_fingerprint cannot be used"),
+        ({"insecure": "maybe"}, "gpu-1: bmc_inventory_insecure"),
+        ({"node": "Not A Node"}, "set bmc_inventory_node"),
+        ({"password": None}, "gpu-1: bmc_inventory_password is missing"),
+        (
+            {"password": 12345678901},
+            "gpu-1: bmc_inventory_password cannot be used; give the password as text",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_named_with_its_host(entry: dict[str, Any], says: str, ansible: Ansible) -> None:
+    """Nothing shows what it contains."""
+    played = run(ansible, {"gpu-1": VARIABLES["gpu-1"] | entry}, manifest=str(ansible.folder / "x"))
+    assert played.code == 2
+    assert says in " ".join(played.output.split())
+    assert PASSWORD not in played.output
+    assert "12345678901" not in played.output
