@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import drain, kubelet_comparison, load, mounts, nccl, pod_failures, scenario, steps
+from e2e import drain, join_gate, kubelet_comparison, load, mounts, nccl, pod_failures, scenario, steps
 from e2e.cluster import Cluster
 from e2e.debian import Runtime
 from e2e.node import Node
@@ -62,7 +62,10 @@ def containerd_and_images(cluster: Cluster) -> None:
         cluster.node.load(archive)
 
 
-BEGIN: tuple[Stage, ...] = (((control_plane,), (containerd_and_images,)), ((steps.node_ready,),))
+BEGIN: tuple[Stage, ...] = (
+    ((control_plane,), (containerd_and_images,), (join_gate.host_prepared,)),
+    ((steps.node_ready,),),
+)
 """What every step needs."""
 STAGES: tuple[Stage, ...] = (
     ((steps.trivial_pod,),),

@@ -30,6 +30,8 @@ NAMESPACE = "k8s.io"
 POD_LOGS = Path("/var/log/pods")
 DRIVER_INSIDE = "/usr/local/nvidia"
 HERE = Path(__file__).parent
+FLAGS = Path("/run/e2e/kubelet.env")
+"""What a host's administrator sets: KUBELET_EXTRA_ARGS, as systemd reads it for a kubelet of kubeadm."""
 
 CONTAINERD = """\
 version = 2
@@ -170,6 +172,7 @@ class Node:
                 f"--kubeconfig={kubeconfig}",
                 f"--hostname-override={self.name}",
                 f"--node-ip={mounts.NODE_ADDRESS}",
+                *_extra_flags(),
             ],
             log=self._directory / "kubelet.log",
             environ={"PATH": self._runtime.path},
@@ -219,7 +222,7 @@ class Node:
     def _write(self, hardware: Hardware) -> None:
         """All settings, below /run/e2e: a path without blanks, whatever the run's own is."""
         folder = Path("/run/e2e")
-        (folder / "net.d").mkdir(parents=True)
+        (folder / "net.d").mkdir(parents=True, exist_ok=True)
         settings_of_containerd = CONTAINERD.format(
             socket=SOCKET, pause=PAUSE, snapshotter=self._snapshotter()
         )
@@ -264,6 +267,13 @@ def _write_access(kubeconfig: Path, folder: Path) -> None:
     (folder / "ca.crt").write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
     access = {"server": cluster["server"], "ca": str(folder / "ca.crt"), "token": user["token"]}
     (folder / "access.json").write_text(json.dumps(access))
+
+
+def _extra_flags() -> list[str]:
+    """The words of KUBELET_EXTRA_ARGS."""
+    lines = FLAGS.read_text().splitlines()
+    values = [line.partition("=")[2] for line in lines if line.startswith("KUBELET_EXTRA_ARGS=")]
+    return [word for value in values[-1:] for whole in shlex.split(value) for word in whole.split()]
 
 
 def _script(path: Path, command: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from e2e.cluster import NAMESPACE, REPORTS, Cluster, terminated
 from e2e.node_images import NCCL_REPOSITORY, NCCL_TAG, REGISTRY
 from e2e.node_marks import FINDINGS_WITHIN, HEALTHY, PREFIX, labels, last_run, measure, taints
-from e2e.steps import container
+from e2e.steps import CLOSED, container
 from nodegauge_operator.api.policy import Hysteresis, seconds
 from testbed.errors import ApiError, TestbedError
 
@@ -23,6 +23,7 @@ GPUS = 8
 RELEASE = "nodegauge"
 CHART = "charts/nodegauge"
 TAINT = f"{PREFIX}unhealthy=p2p:NoSchedule"
+UNVALIDATED = f"{PREFIX}unvalidated=:NoSchedule"
 LEAVE_RUNS = 2
 RECHECK = "5s"
 RUN_SECONDS = 15.0
@@ -89,9 +90,6 @@ def values(**policy: Any) -> dict[str, Any]:
 
 def gpus_on_the_node(cluster: Cluster) -> None:
     """An administrator's status patch gives the node eight GPUs; the kubelet's later writes keep them."""
-    cluster.api.patch(
-        f"/api/v1/nodes/{cluster.node.name}", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}}
-    )
     amount = {"nvidia.com/gpu": str(GPUS)}
     cluster.api.patch(
         f"/api/v1/nodes/{cluster.node.name}/status", {"status": {"capacity": amount, "allocatable": amount}}
@@ -122,6 +120,7 @@ def runtime_class(cluster: Cluster) -> None:
     for name, env, gpus in (("asks", asked, GPUS), ("does-not-ask", {}, "no driver")):
         spec = {
             "restartPolicy": "Never",
+            "tolerations": CLOSED,
             "runtimeClassName": "nvidia",
             "automountServiceAccountToken": False,
             "containers": [container(SEES, **env, **confined)],
@@ -145,6 +144,7 @@ def runtime_class(cluster: Cluster) -> None:
 
 def helm_install(cluster: Cluster) -> None:
     """`helm install --wait` into a restricted namespace: the Deployment runs with its projected token."""
+    cluster.must_be(taints(cluster), [UNVALIDATED], what="our taints on a node that has not passed")
     cluster.make_namespace(NAMESPACE, labels=RESTRICTED)
     _helm(cluster, "install", values())
     pods = cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
@@ -156,16 +156,17 @@ def helm_install(cluster: Cluster) -> None:
 
 
 def labels_appear(cluster: Cluster) -> None:
-    """What the driver answers in the probe's pod becomes the node's labels."""
+    """The first pass: what the driver answers becomes the node's labels, and the node opens."""
     cluster.until(
-        lambda: HEALTHY.items() <= labels(cluster).items(),
+        lambda: HEALTHY.items() <= labels(cluster).items() and not taints(cluster),
         seconds=FINDINGS_WITHIN,
-        what=f"the labels {HEALTHY}",
+        what=f"the labels {HEALTHY}, and no taint of ours",
     )
     report = cluster.report()
-    cluster.must_be(taints(cluster), [], what="our taints on a healthy node")
+    if not report.get("passedAt"):
+        raise TestbedError(f"the node opened without a pass: {report}")
     cluster.must_be(len(report["gpus"]["items"]), GPUS, what="the number of GPUs in the report")
-    cluster.say(f"labels {labels(cluster)}; {report['summary']}")
+    cluster.say(f"the node is open; labels {labels(cluster)}; {report['summary']}")
 
 
 def helm_test(cluster: Cluster) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from e2e import join_gate
 from e2e.cluster import WORKLOADS, Cluster, terminated
+from nodegauge_operator.names import TAINT_UNVALIDATED
 
 READY_WITHIN = 60.0
 POD_WITHIN = 30.0
+CLOSED = [{"key": TAINT_UNVALIDATED, "operator": "Exists"}]
+"""For pods that run before the node has passed."""
 
 
 def node_ready(cluster: Cluster) -> None:
-    """The kubelet registers under its own user; the node turns Ready and loses its taints."""
+    """The kubelet registers under its own user, closed; the node turns Ready, and keeps that taint alone."""
     cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
 
     def ready() -> bool:
@@ -17,12 +21,15 @@ def node_ready(cluster: Cluster) -> None:
         if node is None:
             return False
         states = {c["type"]: c["status"] for c in node["status"].get("conditions", [])}
-        return states.get("Ready") == "True" and not node["spec"].get("taints")
+        known = [taint["key"] for taint in node["spec"].get("taints") or ()]
+        return states.get("Ready") == "True" and known == [TAINT_UNVALIDATED]
 
-    cluster.until(ready, seconds=READY_WITHIN, what="the node to be Ready and untainted")
+    cluster.until(ready, seconds=READY_WITHIN, what=f"the node to be Ready, with {TAINT_UNVALIDATED} alone")
+    registered = cluster.node_object()["metadata"]["labels"]
+    cluster.must_be(join_gate.LABELS.items() - registered.items(), set(), what="labels that are missing")
     info = cluster.node_object()["status"]["nodeInfo"]
     cluster.say(
-        f"node {cluster.node.name} is Ready: kubelet {info['kubeletVersion']},"
+        f"node {cluster.node.name} is Ready and closed: kubelet {info['kubeletVersion']},"
         f" {info['containerRuntimeVersion']}"
     )
 
@@ -42,7 +49,7 @@ def trivial_pod(cluster: Cluster) -> None:
     )
     body = {
         "metadata": {"name": "trivial"},
-        "spec": {"restartPolicy": "Never", "containers": [container(code)]},
+        "spec": {"restartPolicy": "Never", "tolerations": CLOSED, "containers": [container(code)]},
     }
     cluster.api.create(f"/api/v1/namespaces/{WORKLOADS}/pods", body)
     cluster.until(
