@@ -60,6 +60,7 @@ CONFIGURATIONS = {
 def test_a_configuration_gets_the_taint_keeps_everything_else_and_loses_it_again(
     filters: Filters, text: str
 ) -> None:
+    """All else is equal as data, no comment is lost, and a second time changes nothing."""
     gate, before = filters["kubelet_config_gate"], yaml.safe_load(text)
     others = before.pop("registerWithTaints", None) or []
     closed = gate(text)
@@ -80,6 +81,7 @@ def test_a_configuration_gets_the_taint_keeps_everything_else_and_loses_it_again
 def test_a_block_configuration_is_byte_for_byte_the_same_after_the_taint_came_and_went(
     filters: Filters,
 ) -> None:
+    """Comments, indentation and line ends come back as they were."""
     gate = filters["kubelet_config_gate"]
     for name in ("no list", "a block list", "an indented block", "CRLF", "a document's marks"):
         assert gate(gate(CONFIGURATIONS[name]), "absent") == CONFIGURATIONS[name], name
@@ -87,6 +89,7 @@ def test_a_block_configuration_is_byte_for_byte_the_same_after_the_taint_came_an
 
 @pytest.mark.parametrize(("effect", "kept"), [("NoExecute", True), ("PreferNoSchedule", False)])
 def test_a_taint_of_ours_stays_where_it_closes_the_node(filters: Filters, effect: str, kept: bool) -> None:
+    """NoExecute closes a node too; PreferNoSchedule does not, and is replaced."""
     text = HEADER + f"registerWithTaints:\n- key: {names.TAINT_UNVALIDATED}\n  effect: {effect}\n"
     [taint] = yaml.safe_load(filters["kubelet_config_gate"](text))["registerWithTaints"]
     assert taint["effect"] == (effect if kept else "NoSchedule")
@@ -98,6 +101,7 @@ def test_a_taint_of_ours_stays_where_it_closes_the_node(filters: Filters, effect
     "text", ["", "# empty\n", "kind: Pod\n", "a: [\n", HEADER + "registerWithTaints: yes\n"]
 )
 def test_what_is_no_kubelet_configuration_is_refused(filters: Filters, text: str) -> None:
+    """Empty, broken or another kind: the file stays as it is."""
     with pytest.raises(Exception, match="KubeletConfiguration"):
         filters["kubelet_config_gate"](text)
 
@@ -122,12 +126,13 @@ FLAGS = {
 
 @pytest.mark.parametrize("text", FLAGS.values(), ids=FLAGS)
 def test_flags_get_taint_and_labels_keep_the_rest_and_lose_them_again(filters: Filters, text: str) -> None:
+    """Whatever the quotes; the last flag of the last assignment counts."""
     gate, labels = filters["kubelet_flags_gate"], {"gpu": "h100"}
     closed = gate(text, labels=labels)
-    words = closed.replace("=", " ").replace(",", " ").replace('"', " ").split()
+    arguments = closed.replace("=", " ").replace(",", " ").replace('"', " ").split()
     assert closed.count(OURS) == 1
     assert closed.count("gpu=h100") == 1
-    assert {"--register-with-taints", "--node-labels"} <= set(words)
+    assert {"--register-with-taints", "--node-labels"} <= set(arguments)
     assert gate(closed, labels=labels) == closed
     assert gate(text, "absent", labels=labels) == text
     assert _plain(gate(closed, "absent", labels=labels)) == _plain(text)
@@ -143,6 +148,7 @@ def _plain(text: str) -> str:
 
 
 def test_a_file_without_the_variable_gets_a_line(filters: Filters) -> None:
+    """Also an empty file, and one without a newline at its end."""
     gate = filters["kubelet_flags_gate"]
     line = f'KUBELET_EXTRA_ARGS="--register-with-taints={OURS}"\n'
     assert gate("") == line
@@ -151,11 +157,13 @@ def test_a_file_without_the_variable_gets_a_line(filters: Filters) -> None:
 
 
 def test_a_quote_that_is_not_closed_is_refused(filters: Filters) -> None:
+    """The message names the line."""
     with pytest.raises(Exception, match="line 2 sets KUBELET_EXTRA_ARGS, and a quote"):
         filters["kubelet_flags_gate"]('A=1\nKUBELET_EXTRA_ARGS="--v=2\n')
 
 
 def test_taints_that_the_flag_would_override_are_repeated(filters: Filters) -> None:
+    """Kubeadm's before the KubeletConfiguration's, and those that the user names."""
     gate = filters["kubelet_flags_gate"]
     kubeadm = 'KUBELET_KUBEADM_ARGS="--register-with-taints=a=b:NoSchedule --v=1"\n'
     config = HEADER + "registerWithTaints:\n- {key: c, effect: NoSchedule}\n"
@@ -165,6 +173,7 @@ def test_taints_that_the_flag_would_override_are_repeated(filters: Filters) -> N
 
 
 def test_a_label_that_is_set_already_is_replaced_by_the_last_flag(filters: Filters) -> None:
+    """Labels of several flags add up, so a label that is right is not repeated."""
     gate = filters["kubelet_flags_gate"]
     text = "KUBELET_EXTRA_ARGS=--node-labels=gpu=a100,rack=r1 --node-labels=row=7\n"
     closed = gate(text, labels={"gpu": "h100", "rack": "r1"})
@@ -188,6 +197,7 @@ def test_a_label_that_is_set_already_is_replaced_by_the_last_flag(filters: Filte
 def test_labels_that_a_kubelet_must_not_set_are_refused(
     filters: Filters, key: str, value: Any, why: str
 ) -> None:
+    """The reason names the label."""
     [reason] = filters["refused_node_labels"]({key: value})
     assert key in reason
     assert why in reason
@@ -204,6 +214,7 @@ def test_labels_that_a_kubelet_must_not_set_are_refused(
     ],
 )
 def test_labels_that_a_kubelet_may_set_are_taken(filters: Filters, key: str) -> None:
+    """Those that the kubelet itself allows, and any other domain."""
     assert filters["refused_node_labels"]({key: "r1"}) == []
 
 
@@ -218,6 +229,7 @@ def _prefixed(role: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_role_closes_a_kubelet_by_its_flags_once_and_check_mode_changes_nothing(ansible: Ansible) -> None:
+    """Mode and symlink stay, and the taint goes again without a trace."""
     file, link = ansible.folder / "real", ansible.folder / "flags"
     file.write_text("# by hand\r\nKUBELET_EXTRA_ARGS='--v=2'\r\n", newline="")
     file.chmod(0o640)
@@ -239,6 +251,7 @@ def test_the_role_closes_a_kubelet_by_its_flags_once_and_check_mode_changes_noth
 
 
 def test_the_role_closes_a_kubelet_by_its_configuration(ansible: Ansible) -> None:
+    """JSON stays JSON, and labels are refused, which this file cannot have."""
     file = ansible.folder / "kubelet.json"
     file.write_text(json.dumps({"kind": "KubeletConfiguration", "maxPods": 110}))
     role = {"method": "kubelet", "config_file": str(file), "flags_file": str(ansible.folder / "none")}
@@ -253,6 +266,7 @@ def test_the_role_closes_a_kubelet_by_its_configuration(ansible: Ansible) -> Non
 
 
 def test_the_role_refuses_a_label_before_it_changes_anything(ansible: Ansible) -> None:
+    """No file is written."""
     file = ansible.folder / "flags"
     played = join_gate(
         ansible, method="kubeadm", flags_file=str(file), labels={"node-role.kubernetes.io/gpu": "a"}
@@ -263,6 +277,7 @@ def test_the_role_refuses_a_label_before_it_changes_anything(ansible: Ansible) -
 
 
 def test_no_kubelet_is_a_message_and_absent_makes_no_file(ansible: Ansible) -> None:
+    """The message says which option to set."""
     missing = str(ansible.folder / "config.yaml")
     played = join_gate(ansible, method="kubelet", config_file=missing)
     assert played.code != 0
@@ -274,6 +289,7 @@ def test_no_kubelet_is_a_message_and_absent_makes_no_file(ansible: Ansible) -> N
 
 @pytest.mark.parametrize("labels", [{}, {"gpu": "h100", "rack": "7"}])
 def test_the_file_for_k3s_and_rke2_appends_taint_and_labels(ansible: Ansible, labels: dict[str, str]) -> None:
+    """The `+` of the keys keeps what other files set."""
     role = ansible.folder / "ansible_collections/nodegauge/gpu/roles/join_gate"
     written = ansible.folder / "etc" / "config.yaml.d" / "99-nodegauge.yaml"
     values = role / "vars" / "main.yml"

@@ -94,7 +94,7 @@ def _labelled(items: Sequence[str], wanted: Mapping[str, str], *, known: Mapping
 
 def _assignment(text: str, variable: str) -> Span | None:
     """The last assignment, which is the one that counts."""
-    found = None
+    span = None
     for head in re.finditer(rf"^[ \t]*{variable}[ \t]*=[ \t]*", text, re.MULTILINE):
         match = VALUE.match(text, head.end())
         end = match.end() if match else head.end()
@@ -103,8 +103,8 @@ def _assignment(text: str, variable: str) -> Span | None:
             raise AnsibleFilterError(
                 f"line {line} sets {variable}, and a quote in it is not closed. Close it."
             )
-        found = Span(head.end(), end)
-    return found
+        span = Span(head.end(), end)
+    return span
 
 
 def _inner(raw: str) -> tuple[str, str]:
@@ -123,16 +123,16 @@ def _flags(text: str, variable: str) -> list[Flag]:
 
 def _flags_in(value: str) -> list[Flag]:
     """The flags of ours in a variable's value, as `--flag=value` or `--flag value`."""
-    words = list(WORD.finditer(value))
+    arguments = list(WORD.finditer(value))
     result = []
-    for number, word in enumerate(words):
+    for number, word in enumerate(arguments):
         name, equals, given = re.sub(r"""[\\'"]""", "", word[0]).partition("=")
         name = name.replace("_", "-")
         if name not in (TAINTS, LABELS):
             continue
         end = word.end()
-        if not equals and number + 1 < len(words) and not words[number + 1][0].startswith("-"):
-            given, end = re.sub(r"""[\\'"]""", "", words[number + 1][0]), words[number + 1].end()
+        if not equals and number + 1 < len(arguments) and not arguments[number + 1][0].startswith("-"):
+            given, end = re.sub(r"""[\\'"]""", "", arguments[number + 1][0]), arguments[number + 1].end()
         result.append(Flag(name, [item for item in given.split(",") if item], word.start(), end))
     return result
 
@@ -149,22 +149,22 @@ def _edit(
     start: Sequence[str] = (),
     last: bool = True,
 ) -> str:
-    """The file with one flag's list changed: in its last place, or in all places (`last=False`).
+    """The file with one flag's list changed: in its last place, or in all flags (`last=False`).
 
     Without the flag it begins with `start`. A flag with an empty list goes.
     """
     span = _assignment(text, VARIABLE)
     raw = text[span.start : span.end] if span else ""
     value, quote = _inner(raw)
-    places = [flag for flag in _flags_in(value) if flag.name == name]
+    flags = [flag for flag in _flags_in(value) if flag.name == name]
     changed = value
-    for flag in reversed(places[-1:] if last else places):
+    for flag in reversed(flags[-1:] if last else flags):
         items = change(flag.items)
         if items != flag.items:
             flag_text = f"{name}={','.join(items)}" if items else ""
             after = changed[flag.end :] if items else changed[flag.end :].lstrip(" ")
             changed = changed[: flag.start] + flag_text + after
-    if not places and (items := change(list(start))):
+    if not flags and (items := change(list(start))):
         changed = f"{value.rstrip()} {name}={','.join(items)}".lstrip()
     if changed == value:
         return text
