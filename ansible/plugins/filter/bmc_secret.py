@@ -87,10 +87,10 @@ def _file(whose: str, entry: dict[str, Any], known: set[str], *, pattern: bool) 
     """The text of one entry, which YAML reads too.  AnsibleFilterError for what the reader would refuse."""
     checks = {
         "url": (lambda v: URL.fullmatch(v.format(node="n", short="n") if pattern else v), "https://HOST"),
-        "username": (lambda v: bool(v), "the user as text"),
-        "password": (lambda v: bool(v), "the password as text"),
+        "username": (bool, "the user as text"),
+        "password": (bool, "the password as text"),
         "ca": (lambda v: v in known, "a name of bmc_inventory_certificates"),
-        "fingerprint": (lambda v: FINGERPRINT.fullmatch(v), "the certificate's SHA-256, in hex"),
+        "fingerprint": (FINGERPRINT.fullmatch, "the certificate's SHA-256, in hex"),
     }
     for field, (check, way_out) in checks.items():
         if field not in entry:

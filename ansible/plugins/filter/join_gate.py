@@ -38,7 +38,7 @@ def refused_node_labels(labels: Mapping[str, Any] | None) -> list[str]:
 
 
 def _refusal(key: str, value: object) -> str:
-    domain, _, name = key.rpartition("/")
+    domain, _slash, name = key.rpartition("/")
     if not LABEL_NAME.fullmatch(name) or ("/" in key and not LABEL_DOMAIN.fullmatch(domain)):
         return f"{key} is no name of a label."
     if not isinstance(value, str) or len(value) > 63 or (value and not LABEL_NAME.fullmatch(value)):

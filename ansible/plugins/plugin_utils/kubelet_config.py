@@ -89,7 +89,8 @@ def _plain(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 def _field(text: str) -> tuple[yaml.MappingNode, yaml.Node | None]:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
-    assert isinstance(root, yaml.MappingNode)
+    if not isinstance(root, yaml.MappingNode):
+        raise AssertionError("the caller has read a mapping")
     return root, next((value for key, value in root.value if key.value == FIELD), None)
 
 
@@ -128,7 +129,8 @@ def _block(item: Mapping[str, str], pad: str) -> list[str]:
 def _without_item(text: str, index: int) -> str:
     """Without one taint of the list; the whole field goes with the last one of a block."""
     root, node = _field(text)
-    assert isinstance(node, yaml.SequenceNode)
+    if not isinstance(node, yaml.SequenceNode):
+        raise AssertionError("the caller has found a list")
     items = node.value
     if node.flow_style:
         start, end = items[index].start_mark.index, items[index].end_mark.index
