@@ -21,8 +21,6 @@ from support.playbook import Ansible, Played, stage
 from support.twenty_hosts import PLAN, plugged, variables
 
 VERDICT = "nodegauge.gpu.validate : Give the verdict"
-LIMIT_S = 60.0
-"""For the play of 20 hosts on two idle cores; a busy machine gets as much more as it is busy."""
 
 
 @pytest.fixture
@@ -136,7 +134,6 @@ def test_each_of_twenty_hosts_gets_its_verdict_and_fails_alone(
         lines = played.task(VERDICT, name).result["msg"].splitlines()
         assert lines[0].startswith(f"{planned.verdict.upper()} {name}")
         assert planned.verdict == "pass" or any(line.startswith("  1. ") for line in lines), lines
-    assert seconds < LIMIT_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def test_a_second_run_and_check_mode_change_nothing(ansible: Ansible) -> None:
