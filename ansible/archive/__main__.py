@@ -18,10 +18,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python ansible/archive", description=__doc__)
     parser.add_argument("out", type=Path, help="the file to write, such as ansible/files/nodegauge-host.pyz")
     parser.add_argument("--cache", type=Path, help="folder of wheels (default: $NODEGAUGE_CACHE/wheels)")
+    parser.add_argument(
+        "--nccl",
+        metavar="PYTHON-MACHINE",
+        help="with NCCL (0.4 GB) for hosts with this Python, such as 3.12-x86_64",
+    )
     options = parser.parse_args()
+    nccl = tuple(options.nccl.split("-", 1)) if options.nccl else None
+    if nccl is not None and (len(nccl) != 2 or nccl[1] not in wheels.MACHINES):
+        parser.error(f"--nccl {options.nccl}: write 3.12-x86_64, or another Python and machine")
     cache = options.cache or wheels.cache_folder() / "wheels"
     try:
-        contents.build(options.out, cache=cache)
+        contents.build(options.out, cache=cache, nccl=nccl)
     except wheels.BuildError as error:
         print(f"archive: {error}", file=sys.stderr)
         return 1

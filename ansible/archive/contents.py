@@ -1,7 +1,8 @@
 """What the archive holds, and the zip file with it: the same inputs give the same bytes.
 
 `new/` has our packages as they are, `old/` the same for Pythons older than 3.11, `pure/` those of others, and
-`cpXY-MACHINE/` msgspec for one Python and machine.  `host/` has the archive's own programs.
+`cpXY-MACHINE/` msgspec for one Python and machine, and `nccl-cpXY-MACHINE/` NCCL if asked for.  `host/` has
+the archive's own programs.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ NEW_ONLY = {"nodegauge_bmc"}
 """Needs asyncio.timeout, so Python 3.11."""
 SHARED = ("yaml", "pynvml.py", "click")
 """Of the pure packages' wheels."""
+FOR_COMPILING = (".h", ".hpp", ".cuh", ".pxd", ".pyx", ".pyi", ".a", "/RECORD")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 SHEBANG = b"#!/usr/bin/env python3\n"
 VERSION = "@VERSION@"
@@ -46,8 +48,8 @@ def version() -> str:
     return str(project["project"]["version"])
 
 
-def build(out: Path, *, cache: Path) -> None:
-    """Write the archive to `out`.  Raises `BuildError`."""
+def build(out: Path, *, cache: Path, nccl: tuple[str, str] | None = None) -> None:
+    """Write the archive to `out`, with NCCL for one Python and machine if asked.  Raises `BuildError`."""
     files = {
         "__main__.py": _program("boot.py"),
         "pure/nodegauge_host.py": _program("commands.py"),
@@ -62,6 +64,11 @@ def build(out: Path, *, cache: Path) -> None:
         files |= {f"pure/{path}": data for path, data in _of_wheel(wheel, SHARED).items()}
     for one in wheels.compiled(cache):
         files |= {f"{one.tag}/{path}": data for path, data in _of_wheel(one.wheel, ("msgspec",)).items()}
+    if nccl is not None:
+        python, machine = nccl
+        for wheel in wheels.nccl(cache, python=python, machine=machine):
+            tag = f"cp{python.replace('.', '')}-{machine}"
+            files |= {f"nccl-{tag}/{path}": data for path, data in _for_running(wheel).items()}
     _write(out, files)
 
 
@@ -96,6 +103,16 @@ def _of_wheel(wheel: Path, roots: tuple[str, ...]) -> dict[str, bytes]:
         return {name: packed.read(name) for name in names if name.endswith(types)}
 
 
+def _for_running(wheel: Path) -> dict[str, bytes]:
+    """All of a wheel but what is for compiling and testing."""
+    with zipfile.ZipFile(wheel) as packed:
+        return {
+            name: packed.read(name)
+            for name in packed.namelist()
+            if not name.endswith(("/", *FOR_COMPILING)) and "tests" not in PurePosixPath(name).parts
+        }
+
+
 def _write(out: Path, files: dict[str, bytes]) -> None:
     """The zip file, complete or not at all."""
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -107,6 +124,7 @@ def _write(out: Path, files: dict[str, bytes]) -> None:
                 entry = zipfile.ZipInfo(name, date_time=EPOCH)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 entry.external_attr = 0o644 << 16
-                packed.writestr(entry, files[name])
+                # of NCCL's half gigabyte the best compression saves little more than the fastest
+                packed.writestr(entry, files[name], compresslevel=1 if name.startswith("nccl-") else 9)
     partial.chmod(0o755)
     partial.replace(out)

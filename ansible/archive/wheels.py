@@ -23,6 +23,10 @@ GLIBC = "2.17"
 library needs glibc, so no such host could be measured."""
 OLDER = {("msgspec", "3.9"): "0.20.0"}
 """The last release for a Python that newer ones leave out."""
+NCCL = ("nccl4py", "nvidia-nccl-cu12", "cuda-core", "cuda-bindings", "cuda-pathfinder", "numpy")
+"""What the extra `nccl` of pyproject.toml installs besides."""
+NCCL_GLIBC = "2.28"
+"""The oldest glibc that these run with."""
 PURE = ("PyYAML", "nvidia-ml-py", "click")
 """Packages of which only Python source is taken, from one wheel."""
 
@@ -73,19 +77,28 @@ def pure(cache: Path) -> list[Path]:
     return [_wheel(cache, package, pinned(package), python="3.11", machine="x86_64") for package in PURE]
 
 
-def _wheel(cache: Path, package: str, version: str, *, python: str, machine: str) -> Path:
+def nccl(cache: Path, *, python: str, machine: str) -> list[Path]:
+    """NCCL and NVIDIA's packages that drive it, for one Python and machine: 0.4 GB."""
+    return [
+        _wheel(cache, package, pinned(package), python=python, machine=machine, glibc=NCCL_GLIBC)
+        for package in NCCL
+    ]
+
+
+def _wheel(cache: Path, package: str, version: str, *, python: str, machine: str, glibc: str = GLIBC) -> Path:
     """The one wheel in its folder of the cache; downloaded if it is not there."""
     folder = cache / f"{package}-{version}-{python}-{machine}"
     if not (there := sorted(folder.glob("*.whl"))):
         folder.mkdir(parents=True, exist_ok=True)
-        _download(folder, f"{package}=={version}", python=python, machine=machine)
+        _download(folder, f"{package}=={version}", python=python, machine=machine, glibc=glibc)
         there = sorted(folder.glob("*.whl"))
     return there[0]
 
 
-def _download(folder: Path, requirement: str, *, python: str, machine: str) -> None:
+def _download(folder: Path, requirement: str, *, python: str, machine: str, glibc: str) -> None:
     print(f"archive: downloading {requirement} for Python {python} on {machine}", file=sys.stderr)
-    platforms = [f"manylinux2014_{machine}", f"manylinux_{GLIBC.replace('.', '_')}_{machine}", "any"]
+    minors = range(17, int(glibc.split(".")[1]) + 1)
+    platforms = [f"manylinux2014_{machine}", *(f"manylinux_2_{minor}_{machine}" for minor in minors), "any"]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
     command += [option for platform in platforms for option in ("--platform", platform)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +20,11 @@ from nodegauge_contract import decode
 from support import archive
 from support.archive import Host
 from support.probing import QUICK
-from testbed import hostarchive
+from testbed import binaries, hostarchive
 from testbed.hardware import plug
 from testbed.wait import wait_for
 
+PINS = hostarchive.ROOT / "constraints.txt"
 LONG = ("probe", "health", "--window", "40", "--hz", "10")
 
 
@@ -134,6 +137,34 @@ def test_a_build_without_an_index_says_what_to_do(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, "PIP_INDEX_URL" in done.stderr) == (1, True)
     assert not (tmp_path / "x.pyz").exists()
+
+
+def test_an_archive_with_nccl_unpacks_it_for_the_probes_that_need_it_alone(
+    tmp_path: Path, host_archive: Path
+) -> None:
+    """Made with packages of a few bytes instead of half a gigabyte."""
+    cache, here = tmp_path / "wheels", f"{sys.version_info[0]}.{sys.version_info[1]}"
+    shutil.copytree(binaries.cache_folder(os.environ) / "wheels", cache)
+    for package in ("nccl4py", "nvidia-nccl-cu12", "cuda-core", "cuda-bindings", "cuda-pathfinder", "numpy"):
+        pin = re.search(rf"(?m)^{package}==(\S+)", PINS.read_text(encoding="utf-8"))
+        assert pin is not None
+        folder = cache / f"{package}-{pin[1]}-{here}-x86_64"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        with zipfile.ZipFile(folder / f"{package}.whl", "w") as wheel:
+            if package == "nccl4py":
+                wheel.writestr("nccl/__init__.py", "raise ImportError('NCCL of this very archive')\n")
+                wheel.writestr("nccl/core.h", "for compiling")
+    built = tmp_path / "with-nccl.pyz"
+    hostarchive.build(built, "--cache", str(cache), "--nccl", f"{here}-x86_64")
+    with zipfile.ZipFile(built) as packed:
+        assert not any(name.endswith(".h") for name in packed.namelist())
+    host = Host(built, plug("t4-1", tmp_path / "machine", seed="nodegauge"), tmp_path)
+    host.unpacked.mkdir()
+    pulled = host.run("probe", "pull")
+    assert "NCCL of this very archive" in pulled.stdout, pulled
+    assert decode(host.run("probe", "health", *QUICK).stdout).problem is None
+    assert host.left() == []
 
 
 def test_every_supported_python_and_machine_is_in(host_archive: Path) -> None:

@@ -23,6 +23,9 @@ PACKAGES = {
     "bmc": (*JUDGE, "nodegauge_bmc", "click"),
 }
 """What each command imports, and no more: a host reads one of them at a time."""
+NEED_NCCL = ("nccl", "pull")
+NCCL_LIBRARIES = ("nvidia", "nccl", "lib")
+"""Where the package of NCCL has its library, which the dynamic loader must find in the probe's children."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 USAGE = """usage: python nodegauge-host.pyz COMMAND [OPTION...]
 
@@ -56,7 +59,7 @@ def main():
     try:
         check(command)
         folder = tempfile.mkdtemp(prefix="nodegauge-", dir=programs_folder())
-        unpack(command, folder)
+        unpack(command, sys.argv[2] if len(sys.argv) > 2 else "", folder)
         ended = run_in_child(command, folder, before)
     except Unfit as unfit:
         print("nodegauge: " + str(unfit), file=sys.stderr)
@@ -109,7 +112,7 @@ def programs_folder():
     )
 
 
-def unpack(command, folder):
+def unpack(command, probe, folder):
     """Write what the command imports into the folder."""
     ours = "old" if sys.version_info < TRANSLATED_BELOW else "new"
     wanted = (*PACKAGES[command], "nodegauge_host.py", "nodegauge_older.py")
@@ -121,12 +124,14 @@ def unpack(command, folder):
                 "this host is {}, which the archive does not fit ({}): set ansible_python_interpreter to "
                 "a Python of one of these, or build an archive for it".format(tag(), ", ".join(tags))
             )
+        whole = (tag(), "nccl-" + tag()) if command == "probe" and probe in NEED_NCCL else (tag(),)
         for name in names:
             root, _, inside = name.partition("/")
-            if root == tag() or (root in (ours, "pure") and inside.split("/")[0] in wanted):
+            if root in whole or (root in (ours, "pure") and inside.split("/")[0] in wanted):
                 path = Path(folder, inside)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(packed.read(name))
+                with packed.open(name) as stored, path.open("wb") as file:
+                    shutil.copyfileobj(stored, file, 1 << 20)
 
 
 def run_in_child(command, folder, mask):
@@ -166,6 +171,10 @@ def become(command, folder):
     """Be the command; does not return."""
     sys.path[0] = folder
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+    libraries = Path(folder, *NCCL_LIBRARIES)
+    if libraries.is_dir():
+        paths = (str(libraries), os.environ.get("LD_LIBRARY_PATH"))
+        os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, paths))
     code = 1
     try:
         import nodegauge_host
