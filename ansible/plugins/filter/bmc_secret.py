@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
@@ -85,7 +85,7 @@ def changes(wanted: Mapping[str, Any], existing: Mapping[str, Any] | None) -> di
 
 def _file(whose: str, entry: dict[str, Any], known: set[str], *, pattern: bool) -> str:
     """The text of one entry, which YAML reads too.  AnsibleFilterError for what the reader would refuse."""
-    checks = {
+    checks: dict[str, tuple[Callable[[str], object], str]] = {
         "url": (lambda v: URL.fullmatch(v.format(node="n", short="n") if pattern else v), "https://HOST"),
         "username": (bool, "the user as text"),
         "password": (bool, "the password as text"),
