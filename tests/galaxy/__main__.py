@@ -205,8 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, _interrupted)
     try:
         return perform(required=options.required)
-    except KeyboardInterrupt:
-        say("interrupted; nothing that was started is left")
+    except KeyboardInterrupt as interrupt:
+        say(f"interrupted by {interrupt}; nothing that was started is left")
         return 130
 
 
