@@ -217,7 +217,8 @@ def _gpu_count(health: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[
     seen = len(_names_of_gpus(health))
     if not wanted or int(wanted) == seen:
         return None
-    return _differs("fail", "unexpected-gpu-count", f"{seen} GPUs, {wanted} expected", "gpus")
+    counted = "1 GPU" if seen == 1 else f"{seen} GPUs"
+    return _differs("fail", "unexpected-gpu-count", f"{counted}, {wanted} expected", "gpus")
 
 
 def _model(health: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
