@@ -1,7 +1,7 @@
-"""One node, its three probes, and the planner in a loop without an API server.
+"""One node, its four probes, and the planner in a loop without an API server.
 
 Every write succeeds (for conflicts, crashes within a call and other nodes see `support.promises`).  After
-each write the promises that concern the three probes are checked.
+each write the promises that concern the four probes are checked.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ TOPOLOGY = {
     names.LABEL_BUSBW_REDUCESCATTER,
     "interconnect",
 }
+ROWS = {Probe.NCCL: names.PROBE_NCCL, Probe.LOAD: names.PROBE_LOAD}
+"""Whose runs count in a row of `gates`, where it is not a health run."""
 
 
 class PlannerLoop:
@@ -64,7 +66,7 @@ class PlannerLoop:
             report=self.report,
             pods=tuple(self.pods),
             now=self.now,
-            granted=frozenset({names.PROBE_HEALTH, names.PROBE_NCCL}),
+            granted=frozenset({names.PROBE_HEALTH, names.PROBE_NCCL, names.PROBE_LOAD}),
             gate_slot=self.slot,
             posted=self._posted,
             evidenced=self._evidenced,
@@ -177,13 +179,12 @@ class PlannerLoop:
         assert self.judged[run.pod_uid] == 1, "a run is judged once"
         assert run.number == number + 1
         others = [name for name in names.PROBES if name != probe]
-        nccl = probe == names.PROBE_NCCL
         for name in others:
             was, now = before.probe(name), after.probe(name)
             assert (was.last_run, was.read_at) == (now.last_run, now.read_at), name
-        assert _counted(before, nccl=not nccl) == _counted(after, nccl=not nccl), "gates of another probe"
+        assert _counted(before, probe, own=False) == _counted(after, probe, own=False), "gates of another"
         if run.outcome is not Outcome.READ:
-            assert _counted(before, nccl=nccl) == _counted(after, nccl=nccl), "missing data changes no gate"
+            assert _counted(before, probe) == _counted(after, probe), "missing data changes no gate"
             assert before.desired.taints == after.desired.taints
             assert before.bandwidth.all_reduce == after.bandwidth.all_reduce
             assert before.bandwidth.agreement == after.bandwidth.agreement
@@ -202,10 +203,10 @@ def _same_labels(before: ReportStatus, after: ReportStatus) -> None:
     assert new.keys() - old.keys() <= TOPOLOGY
 
 
-def _counted(status: ReportStatus, *, nccl: bool) -> list[tuple[Any, ...]]:
-    """What runs have counted in the rows of NCCL runs, or in the others."""
+def _counted(status: ReportStatus, probe: str, *, own: bool = True) -> list[tuple[Any, ...]]:
+    """What runs have counted in the rows of this probe, or in the others."""
     return [
         (row.code, row.state, row.bad, row.good, row.readable_since, row.entered_at)
         for row in status.gates
-        if (gates.PROBES.get(row.code) is Probe.NCCL) is nccl
+        if (ROWS.get(gates.PROBES.get(row.code, Probe.HEALTH), names.PROBE_HEALTH) == probe) is own
     ]

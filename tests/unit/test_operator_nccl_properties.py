@@ -1,4 +1,4 @@
-"""What no order of health runs, pulls and NCCL runs may end in, on a node that boots, drains and changes.
+"""What no order of health, pull, NCCL and load runs may end in, on a node that boots, drains and changes.
 
 Runs that are good, bad, lost, preempted, pending or garbage; deaths between any two writes; another image,
 other expectations, NCCL runs off and on; cordons, boots, GPUs withdrawn.  `support.scene` checks each
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+import support.load_results as load
 import support.nccl_results as nccl
 import support.results as made
 from nodegauge_contract import NcclResult, Problem, ProblemKind, Result, Skip
@@ -33,16 +34,27 @@ UNUSABLE = Result(
     probe="pull", problem=Problem(kind=ProblemKind.NO_ENGINE, call="nccl4py", message="no libnccl")
 )
 BROKEN = made.with_pair(made.h100(), 0, 1, nvlink=4, read=4, write=4)
-GOOD: dict[str, Result] = {names.PROBE_HEALTH: made.h100(), names.PROBE_PULL: PULLED, names.PROBE_NCCL: FAST}
+GOOD: dict[str, Result] = {
+    names.PROBE_HEALTH: made.h100(),
+    names.PROBE_PULL: PULLED,
+    names.PROBE_NCCL: FAST,
+    names.PROBE_LOAD: load.loaded(),
+}
 BAD: dict[str, tuple[Result, ...]] = {
     names.PROBE_HEALTH: (BROKEN,),
     names.PROBE_PULL: (UNUSABLE,),
     names.PROBE_NCCL: (SLOW, WRONG, HUNG, skipping(Skip.BUSY, "a job"), skipping(Skip.VGPU)),
+    names.PROBE_LOAD: (
+        load.spoilt(reasons=load.reason(0x40, samples=100)),
+        load.spoilt(mismatches=4),
+        load.loaded(skipped=Skip.BUSY, gpus=[]),
+    ),
 }
 POLICIES: list[dict[str, Any]] = [
     {},
     STRICT,
     {"probes": {"nccl": {"enabled": False}}},
+    {"probes": {"load": {"enabled": False}}},
     {"podTemplate": {"ncclImage": "nccl:2"}},
     {"mode": "Observe"},
     {"hysteresis": {"leaveRuns": 1, "dwell": "0s"}},
@@ -203,22 +215,14 @@ def test_the_stories_reach_what_they_are_about() -> None:
 def test_a_steady_day_costs_three_writes_a_run() -> None:
     """A pod, a report, the pod deleted: nothing on the node, and no event, for health runs and NCCL runs.
 
-    An NCCL run measures anew: it alone has evidence to write.
+    An NCCL run measures anew: it alone has evidence to write.  The day begins when all probes have run.
     """
     scene = PlannerLoop()
-    for _ in range(3):
-        scene.go()
-        act(scene, ("good",))
-    scene.go()
+    good_until_the_next(names.PROBE_LOAD, scene)
+    good_until_the_next(names.PROBE_NCCL, scene)
     scene.written.clear()
     runs, node = scene.checked, scene.node
-    last = scene.status.probe(names.PROBE_NCCL).last_run
-    assert last is not None
-    while scene.status.probe(names.PROBE_NCCL).last_run == last:
-        scene.until_woken()
-        scene.go()
-        act(scene, ("good",))
-        scene.go()
+    good_until_the_next(names.PROBE_NCCL, scene)
     runs = scene.checked - runs
     assert runs > 90
     validated = scene.written.pop("PatchNode")
@@ -227,3 +231,15 @@ def test_a_steady_day_costs_three_writes_a_run() -> None:
     assert scene.written == {"CreatePod": runs, "PatchReport": runs, "DeletePod": runs}
     stamp = {names.LABEL_VALIDATED_AT: scene.node.labels[names.LABEL_VALIDATED_AT]}
     assert scene.node.labels == node.labels | stamp
+
+
+def good_until_the_next(probe: str, scene: PlannerLoop) -> None:
+    """All runs are good, until this probe has run once more."""
+    last = scene.status.probe(probe).last_run
+    while scene.status.probe(probe).last_run == last:
+        scene.go()
+        if scene.pod() is None:
+            scene.until_woken()
+            scene.go()
+        act(scene, ("good",))
+        scene.go()
