@@ -215,7 +215,8 @@ def test_the_stories_reach_what_they_are_about() -> None:
 def test_a_steady_day_costs_three_writes_a_run() -> None:
     """A pod, a report, the pod deleted: nothing on the node, and no event, for health runs and NCCL runs.
 
-    An NCCL run measures anew: it alone has evidence to write.  The day begins when all probes have run.
+    Evidence is written twice: the NCCL run measured anew, and that of the health run is a day old.  The day
+    begins when all probes have run.
     """
     scene = PlannerLoop()
     good_until_the_next(names.PROBE_LOAD, scene)
@@ -227,7 +228,7 @@ def test_a_steady_day_costs_three_writes_a_run() -> None:
     assert runs > 90
     validated = scene.written.pop("PatchNode")
     assert validated <= runs / 2, "nothing but validated-at, and that seldom"
-    assert scene.written.pop("WriteEvidence") == 1
+    assert scene.written.pop("WriteEvidence") == 2
     assert scene.written == {"CreatePod": runs, "PatchReport": runs, "DeletePod": runs}
     stamp = {names.LABEL_VALIDATED_AT: scene.node.labels[names.LABEL_VALIDATED_AT]}
     assert scene.node.labels == node.labels | stamp
