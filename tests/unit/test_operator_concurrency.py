@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.api.report import ProbeStatus, Report, ReportStatus
+from nodegauge_operator.core.probes.kind import Wait
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.node_counts import NodeCounters
@@ -47,7 +48,7 @@ class Scene:
     def wait(self, since: dict[int, float], *, pool: str = NCCL) -> None:
         """Nodes wait, since then."""
         for n, at in since.items():
-            self.concurrency.wait(f"node-{n}", {pool: at})
+            self.concurrency.wait(f"node-{n}", {pool: Wait(since=at)})
 
     def granted(self) -> list[int]:
         """Who gets a place now."""
@@ -109,19 +110,19 @@ def test_where_a_health_run_is_due_no_nccl_run_takes_a_place() -> None:
     """It waits, and its place goes to the next node, not to waste."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
     scene.pod(3, names.PROBE_HEALTH)
-    scene.concurrency.wait("node-0", {HEALTH: 0.0, NCCL: 0.0})
+    scene.concurrency.wait("node-0", {HEALTH: Wait(since=0.0), NCCL: Wait(since=0.0)})
     scene.wait({1: 50.0})
     assert scene.granted() == [1]
     scene.concurrency.done("node-1")
     assert scene.granted() == []
-    scene.concurrency.wait("node-0", {NCCL: 0.0})
+    scene.concurrency.wait("node-0", {NCCL: Wait(since=0.0)})
     assert scene.granted() == [0]
 
 
 def test_a_node_that_just_got_a_health_run_gets_no_nccl_run_beside_it() -> None:
     """Both are due and both have a place: the second is the next node's."""
     scene = Scene(4, concurrentNcclProbes=1, concurrentProbes=1)
-    scene.concurrency.wait("node-0", {HEALTH: 0.0, NCCL: 0.0})
+    scene.concurrency.wait("node-0", {HEALTH: Wait(since=0.0), NCCL: Wait(since=0.0)})
     scene.wait({1: 50.0})
     assert scene.granted() == [0, 1]
     assert scene.concurrency.granted("node-0") == {HEALTH}

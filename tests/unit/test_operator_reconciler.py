@@ -50,7 +50,7 @@ def test_a_refused_pod_is_a_run_that_backs_off(operator: SteppedOperator, error:
     operator.client.refuse = lambda verb, path: error if (verb, path) == ("POST", PODS) else None
     result = operator.reconcile()
     assert result.wake_at == operator.cluster.now + 30
-    assert result.waiting_since == {}
+    assert result.waits == {}
     last = operator.probe["lastRun"]
     assert (last["outcome"], last["reason"]) == ("unknown", "CreateRefused")
     assert str(error) in last["message"]
@@ -254,7 +254,7 @@ def test_a_stopping_worker_makes_no_pod_and_finishes_the_rest(operator: SteppedO
     operator.client.log.clear()
     result = operator.reconcile()
     assert operator.client.log == []
-    assert result.waiting_since.keys() == {names.PROBE_HEALTH}
+    assert result.waits.keys() == {names.PROBE_HEALTH}
 
 
 def test_a_suspect_is_gone_only_when_the_api_says_so(operator: SteppedOperator) -> None:

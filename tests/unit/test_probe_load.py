@@ -14,7 +14,8 @@ from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.report import NEVER, GateState, Outcome, stamp
 from nodegauge_operator.core import actions as steps
-from nodegauge_operator.core.planner import next_step, waiting_since
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.planner import next_step, waits
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes.kind import share_of
 from nodegauge_operator.core.probes.pod import probe_pod
@@ -328,8 +329,13 @@ def test_nccl_and_load_wait_in_one_queue_and_never_run_together() -> None:
     assert started(measured, make_pod(NODE, probe=NCCL, number=2)) == ""
     assert started(measured, make_pod(NODE, probe=LOAD)) == ""
     context = make_context(node=NODE, report=measured, policy=ASKED, defaults=INSTALLED, now=NOW + 60)
-    assert waiting_since(context) == {"nccl": 0.0}
+    assert since(context) == {"nccl": 0.0}
     loaded_now = report.after(read(loaded()), node=NODE, policy=ASKED, probe=LOAD, nccl_image="nccl:1")
     asked = replace(loaded_now, requested_at=REQUEST)
     context = make_context(node=NODE, report=asked, policy=ASKED, defaults=INSTALLED, now=NOW + 60)
-    assert waiting_since(context) == {"nccl": 0.0, "health": 0.0}
+    assert since(context) == {"nccl": 0.0, "health": 0.0}
+
+
+def since(context: Context) -> dict[str, float]:
+    """By pool of which the node wants a slot."""
+    return {pool: wait.since for pool, wait in waits(context).items()}

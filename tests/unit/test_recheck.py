@@ -48,7 +48,7 @@ class Clocked(SteppedOperator):
         began = self.cluster.now
         while True:
             reconciled = self.reconcile(granted=False)
-            if reconciled.waiting_since:
+            if reconciled.waits:
                 return self.cluster.now - began
             self.cluster.pass_time(max(1.0, reconciled.wake_at - self.cluster.now))
 

@@ -63,8 +63,9 @@ class ProbeStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     `readAt`: when that was; `unread`: runs since then that read nothing; `failingSince`: end of the first of
     the runs that failed in a row (not merely were skipped); `ageLimitSeconds`: how long the last run's policy
     lets a reading age; `streak`: runs in a row with this verdict, `since` its first; `history`: the judge's,
-    for its next run; `image`: of `pull`, the last asked for; `request`: the last `requestedAt` answered;
-    `evidenceDigest`: of what the NodeEvidence holds of this probe, written at `evidenceAt`."""
+    for its next run; `image`: of its last run, of `pull` the last asked for; `request`: the last
+    `requestedAt` answered; `evidenceDigest`: of what the NodeEvidence holds of this probe, written at
+    `evidenceAt`."""
 
     name: str
     last_run: Run | None = None

@@ -35,6 +35,15 @@ def retry_slots(slots: int, *, unread: int, nodes: int) -> int:
     return min(slots, max(1, slots // RETRY_SHARE, share))
 
 
+def slow_start(*, well: int, badly: int) -> int:
+    """How many runs that hold GPUs may go on at a time in one image: 1, 2, 4, ... while they end well.
+
+    `well` and `badly`: nodes whose last run in this image ended so.  One more than the excess of the good
+    ones: when all that run at a time end well, the next are twice as many.  Chosen by this project.
+    """
+    return max(1, 1 + well - badly)
+
+
 def gated_slots(setting: int | str, nodes: int) -> int:
     """Nodes that may be gated at a time out of `nodes`: a count, or per cent rounded down, at least 1.
 

@@ -41,7 +41,7 @@ from nodegauge_operator.core.context import NO_REPORT, Context, Snapshot
 from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, delete_next, release, remove_from_node
 from nodegauge_operator.core.model import ConditionView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind, Wait
 from nodegauge_operator.core.probes.pod import of_next_run, probe_pod
 from nodegauge_operator.core.probes.registry import KINDS, READINGS
 from nodegauge_operator.core.report_update import after_run, status_after
@@ -50,6 +50,9 @@ MAX_REFUSAL = 500
 EVENT_REPEAT_SECONDS = 600.0
 """After a restart an event younger than this is posted again; its name makes that harmless.  Chosen by this
 project: an operator is back within ten minutes, or its old news is no longer worth an event."""
+
+MAX_IMAGE = 1024
+"""Characters of an image reference that a report keeps, as its CRD says."""
 
 
 def next_step(snapshot: Snapshot) -> Step | None:
@@ -83,13 +86,16 @@ def wake_at(snapshot: Snapshot) -> float:
     return min((at for at in times if at > snapshot.now), default=NEVER)
 
 
-def waiting_since(context: Context) -> dict[str, float]:
-    """Pools of which the node wants a slot now, and since when, by the kind's own order (0.0: goes first)."""
-    since: dict[str, float] = {}
+def waits(context: Context) -> dict[str, Wait]:
+    """Pools of which the node wants a slot now, and for which run: the one that would start, with the place
+    in the queue of whichever waits longest."""
+    wanted: dict[str, Wait] = {}
     for kind in KINDS.values():
         if _may_start(kind, context.pods) and kind.due_at(context) <= context.now:
-            since[kind.pool.name] = min(since.get(kind.pool.name, NEVER), kind.waits_since(context))
-    return since
+            wait = kind.wait(context)
+            first = wanted.setdefault(kind.pool.name, wait)
+            wanted[kind.pool.name] = replace(first, since=min(first.since, wait.since))
+    return wanted
 
 
 def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, message: str) -> PatchReport:
@@ -137,7 +143,7 @@ def _judge_ended_run(context: Context) -> Step | None:
             end = RunEnd(outcome=Outcome.UNKNOWN, reason="ReportRefused", message=refusal)
         started = stamp(pod_outcome.started_at(pod, limits=kind.limits(context.policy)))
         run = Run(number=pod.number, pod_name=pod.name, pod_uid=pod.uid, started_at=started)
-        ended = EndedRun(run=run, end=end, request=pod.request, image=pod.image)
+        ended = EndedRun(run=run, end=end, request=pod.request, image=pod.image[:MAX_IMAGE])
         # judged on the node as it was when the run was planned
         node_then = replace(context.node, boot_id=pod.boot_id or context.node.boot_id)
         return _record(context, pod, after_run(replace(context, node=node_then), kind, ended))

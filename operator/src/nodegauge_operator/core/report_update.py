@@ -67,6 +67,7 @@ def unread(
         failing_since="" if run.outcome is Outcome.SKIPPED else before.failing_since or run.finished_at,
         findings=before.findings if shown is None else worst(shown, MAX_FINDINGS_BYTES),
         request=ended.request[:MAX_REQUEST],
+        image=before.image if run.outcome is Outcome.SKIPPED else ended.image or before.image,
     )
 
 
@@ -87,6 +88,7 @@ def read(context: Context, name: str, ended: EndedRun, reading: Reading) -> Prob
         history=reading.history,
         boot_id=run.boot_id,
         request=ended.request[:MAX_REQUEST],
+        image=ended.image,
         evidence_digest=before.evidence_digest,
         evidence_at=before.evidence_at,
     )

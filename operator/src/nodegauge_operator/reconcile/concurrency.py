@@ -3,6 +3,9 @@
 A slot is taken by a node with a pod of the pool, and by a node that was granted one and has not been
 reconciled since.  Each pool has a budget and a queue of its own, so that no kind of probe takes another's.
 
+Runs that hold GPUs start slowly: after an installation, or with another image, on one node, and on as many
+more as ended well.
+
 Nodes whose last run read nothing have a lane of their own: such a run may hold its slot for minutes, and some
 sixty of them would hold every slot of a fleet.
 """
@@ -16,7 +19,7 @@ from collections.abc import Mapping, Set
 from msgspec import Struct
 
 from nodegauge_operator.core.budget import concurrent_probes, retry_slots
-from nodegauge_operator.core.probes.kind import Pool
+from nodegauge_operator.core.probes.kind import Pool, Wait
 from nodegauge_operator.core.probes.registry import POOLS, kinds_of
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.node_counts import NodeCounters
@@ -49,20 +52,19 @@ class Queue:
     """Nodes that wait for a slot of one pool.  `most`: slots of all policies together."""
 
     def __init__(self, cache: Cache, counters: NodeCounters, pool: Pool, *, most: int) -> None:
-        self.waiting: dict[str, float] = {}
-        """Since when the node waits, epoch seconds; 0.0 goes first."""
-        self.granted: set[str] = set()
-        """Nodes whose slot is reserved until they are reconciled."""
+        self.waiting: dict[str, Wait] = {}
+        self.granted: dict[str, Wait] = {}
+        """Nodes whose slot is reserved until they are reconciled, and for which run."""
         self._cache = cache
         self._counters = counters
         self._pool = pool
         self.most = most
 
-    def wait(self, name: str, since: float | None) -> None:
-        """The node waits, or no longer does if `since` is None."""
+    def wait(self, name: str, wait: Wait | None) -> None:
+        """The node waits, or no longer does if `wait` is None."""
         self.waiting.pop(name, None)
-        if since is not None:
-            self.waiting[name] = since
+        if wait is not None:
+            self.waiting[name] = wait
 
     def running(self) -> Set[str]:
         """Nodes that have a pod of the pool."""
@@ -73,27 +75,44 @@ class Queue:
 
         `running`: nodes with a pod of the pool; `busy` nodes stay in the queue, and do not block others.
         """
-        taken = running | self.granted
+        taken = running | self.granted.keys()
         left = self.most - len(taken)
         if not self.waiting or left <= 0:
             return []
-        free = self._free_slots(taken)
+        free, starts = self._free_slots(taken), self._slow_starts(running)
         candidates = [
-            (since, name, policy)
-            for name, since in self.waiting.items()
+            (wait.since, name, policy)
+            for name, wait in self.waiting.items()
             if name not in busy and (policy := self._policy_name(name)) in free
+            if starts.get((wait.probe, wait.image), 1) > 0
         ]
         heapq.heapify(candidates)
         chosen: list[str] = []
         while candidates and len(chosen) < left and free:
             _, name, policy = heapq.heappop(candidates)
-            if policy in free and free[policy].take(unread=self._unread(name)):
+            run = (self.waiting[name].probe, self.waiting[name].image)
+            if starts.get(run, 1) <= 0 or policy not in free:
+                continue
+            if free[policy].take(unread=self._unread(name)):
                 chosen.append(name)
-                del self.waiting[name]
+                self.granted[name] = self.waiting.pop(name)
+                if run in starts:
+                    starts[run] -= 1
                 if not free[policy].free:
                     del free[policy]
-        self.granted.update(chosen)
         return chosen
+
+    def _slow_starts(self, running: Set[str]) -> dict[tuple[str, str], int]:
+        """By probe and image, for those that start slowly: how many more runs may start now."""
+        wanted = {(wait.probe, wait.image) for wait in self.waiting.values() if wait.probe}
+        begun = Counter((wait.probe, wait.image) for wait in self.granted.values())
+        if wanted:
+            begun.update(
+                (pod.probe, pod.image)
+                for name in running - self.granted.keys()
+                for pod in self._cache.pods_of(name)
+            )
+        return {run: self._counters.slow_start(*run) - begun[run] for run in wanted}
 
     def _free_slots(self, taken: Set[str]) -> dict[str, Slots]:
         """Policies with free slots, and how many."""
@@ -140,10 +159,10 @@ class Concurrency:
     def __init__(self, cache: Cache, counters: NodeCounters, *, limits: Mapping[str, int]) -> None:
         self._queues = {pool.name: Queue(cache, counters, pool, most=limits[pool.name]) for pool in POOLS}
 
-    def wait(self, name: str, since: Mapping[str, float]) -> None:
-        """The pools that the node waits for, and since when; it waits for no other any more."""
+    def wait(self, name: str, waits: Mapping[str, Wait]) -> None:
+        """The pools that the node waits for, and for which run; it waits for no other any more."""
         for pool, queue in self._queues.items():
-            queue.wait(name, since.get(pool))
+            queue.wait(name, waits.get(pool))
 
     def grant(self) -> list[str]:
         """Grant the free slots; the nodes to reconcile first.
@@ -156,7 +175,7 @@ class Concurrency:
         for queue in self._queues.values():
             running = queue.running()
             granted += queue.grant(running=running, busy=busy | running)
-            busy |= running | queue.granted | queue.waiting.keys()
+            busy |= running | queue.granted.keys() | queue.waiting.keys()
         return granted
 
     def granted(self, name: str) -> frozenset[str]:
@@ -166,7 +185,7 @@ class Concurrency:
     def done(self, name: str) -> None:
         """The node was reconciled: it has used its slots, or did not need them."""
         for queue in self._queues.values():
-            queue.granted.discard(name)
+            queue.granted.pop(name, None)
 
     def pace(self, policy: str, pool: str) -> Pace:
         """How many runs of the policy's nodes that can be read go on at a time."""

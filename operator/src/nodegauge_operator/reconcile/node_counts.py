@@ -19,7 +19,7 @@ from nodegauge_judge import Verdict
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_operator import names
 from nodegauge_operator.api.report import SKEW_SECONDS, GateState, GateStatus, Report, ReportStatus, unstamp
-from nodegauge_operator.core.budget import is_gated
+from nodegauge_operator.core.budget import is_gated, slow_start
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.reconcile.cache import Cache
@@ -39,7 +39,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     `gated`: it uses a slot in the budget of gated nodes; `waiting`: it would be gated if a slot were free,
     for the causes in `held_back`, `since` (epoch seconds);
     `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured; `unread`: pools
-    whose last run read nothing; `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never
+    whose last run read nothing; `well` and `badly`: probe and image of the runs holding GPUs that ended so;
+    `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never
     did or no run can be made there now; `last_run_read`: its last run was read.
     """
 
@@ -54,6 +55,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     held_back: tuple[str, ...] = ()
     since: float = 0.0
     unread: frozenset[str] = frozenset()
+    well: tuple[tuple[str, str], ...] = ()
+    badly: tuple[tuple[str, str], ...] = ()
     read_at: float = 0.0
     last_run_read: bool = True
 
@@ -70,6 +73,8 @@ class PolicyCounts(Struct, kw_only=True):
     gated: set[str] = field(default_factory=set)
     waiting: dict[str, float] = field(default_factory=dict)
     unread: Counter[str] = field(default_factory=Counter)
+    well: Counter[tuple[str, str]] = field(default_factory=Counter)
+    badly: Counter[tuple[str, str]] = field(default_factory=Counter)
     read_at: dict[bool, dict[str, float]] = field(default_factory=lambda: {True: {}, False: {}})
 
     def add(self, name: str, counts: NodeCounts, by: int) -> None:
@@ -86,6 +91,10 @@ class PolicyCounts(Struct, kw_only=True):
             self.causes[cause] += by
         for pool in counts.unread:
             self.unread[pool] += by
+        for run in counts.well:
+            self.well[run] += by
+        for run in counts.badly:
+            self.badly[run] += by
         self.gated.discard(name)
         self.waiting.pop(name, None)
         self.read_at[True].pop(name, None)
@@ -158,6 +167,11 @@ class NodeCounters:
         self._update()
         return node in self._nodes and pool in self._nodes[node].unread
 
+    def slow_start(self, probe: str, image: str) -> int:
+        """How many runs of the probe may go on in this image at a time, on the nodes of all policies."""
+        counts = self._of(CLUSTER)
+        return slow_start(well=counts.well[probe, image], badly=counts.badly[probe, image])
+
     def note_run(self, policy: str, pool: str, *, seconds: float) -> None:
         """A run that was read held its slot for so long."""
         mean = self._held_seconds.get((policy, pool), seconds)
@@ -224,6 +238,8 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     gated = is_gated(report) or is_tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
+    whole = [p for p in status.probes if p.image and p.name in KINDS and KINDS[p.name].holds_gpus]
+    bad = {p.name for p in whole if p.failing_since or p.verdict is Verdict.FAIL}
     return NodeCounts(
         policy=policy,
         installation=report.installation,
@@ -236,6 +252,8 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         held_back=tuple(sorted({_cause(gate) for gate in held_back})),
         since=min((unstamp(gate.since) for gate in held_back), default=0.0),
         unread=frozenset(KINDS[p.name].pool.name for p in status.probes if p.unread and p.name in KINDS),
+        well=tuple((p.name, p.image) for p in whole if p.read_at and p.name not in bad),
+        badly=tuple((p.name, p.image) for p in whole if p.name in bad),
         read_at=unstamp(health.read_at) if node.may_run else 0.0,
         last_run_read=not health.unread,
     )

@@ -16,7 +16,7 @@ from nodegauge_operator.api.report import NEVER, Outcome, Report, ReportStatus, 
 from nodegauge_operator.core import actions, planner
 from nodegauge_operator.core.context import Snapshot, Unselected
 from nodegauge_operator.core.model import NodeView, Taint
-from nodegauge_operator.core.probes.kind import ProbeKind
+from nodegauge_operator.core.probes.kind import ProbeKind, Wait
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import Client
@@ -43,11 +43,11 @@ NO_EVIDENCE = (
 class Reconciled(Struct, frozen=True, kw_only=True):
     """Nothing is left to write for now.
 
-    `waiting_since`: pools of which the node wants a slot, and since when (0.0: goes first).  `wake_at`: when
-    to look again, epoch seconds.
+    `waits`: pools of which the node wants a slot, and for which run.  `wake_at`: when to look again, epoch
+    seconds.
     """
 
-    waiting_since: dict[str, float]
+    waits: dict[str, Wait]
     wake_at: float
 
 
@@ -227,8 +227,8 @@ class Reconciler:
             self._posted.pop(name, None)
             self._evidenced.pop(name, None)
         wake_at = min(planner.wake_at(snapshot), self._retry_at(name, snapshot))
-        waiting_since = planner.waiting_since(snapshot.context) if snapshot.context else {}
-        return Reconciled(waiting_since=waiting_since, wake_at=wake_at)
+        waits = planner.waits(snapshot.context) if snapshot.context else {}
+        return Reconciled(waits=waits, wake_at=wake_at)
 
     def _retry_at(self, name: str, snapshot: Snapshot) -> float:
         """When refused writes are tried again, or a node that left its policy is released."""

@@ -308,9 +308,9 @@ class Sweep:
         else:
             if self._run_ended_at.get(name) == run_ended_at:
                 self._run_ended_at.pop(name, None)
-            if granted or not reconciled.waiting_since:
+            if granted or not reconciled.waits:
                 self._failures.pop(name, None)  # else the failed write was only put off: keep its backoff
-            self._concurrency.wait(name, reconciled.waiting_since)
+            self._concurrency.wait(name, reconciled.waits)
             self._queue.set_timer(name, reconciled.wake_at)
         finally:
             self._concurrency.done(name)

@@ -57,8 +57,8 @@ class PullKind(ProbeKind):
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         return nccl_pod.pull_spec(context, run)
 
-    def annotations(self, context: Context) -> dict[str, str]:
-        return {names.POD_IMAGE: context.nccl_image}
+    def image(self, context: Context) -> str:
+        return context.nccl_image
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         end = super().ending(pod, context)
@@ -77,7 +77,7 @@ class PullKind(ProbeKind):
             failed = replace(failed, image=image or failed.image)
             return AfterRun(status=replace(status, probes=status.with_probe(failed)))
         reading = Reading(verdict=Verdict.PASS, summary="The image is on the node.")
-        probe = replace(report_update.read(context, self.name, ended, reading), image=image)
+        probe = report_update.read(context, self.name, ended, reading)
         return AfterRun(status=replace(status, probes=status.with_probe(probe)))
 
 

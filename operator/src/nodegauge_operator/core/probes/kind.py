@@ -32,9 +32,18 @@ class Pool(Struct, frozen=True, kw_only=True):
     setting: Callable[[Budget], int | str]
 
 
+class Wait(Struct, frozen=True, kw_only=True):
+    """A node that wants a slot: `since` when, epoch seconds (0.0 goes first), for a run of `probe` in this
+    `image` (empty for kinds that do not start slowly)."""
+
+    since: float
+    probe: str = ""
+    image: str = ""
+
+
 class EndedRun(Struct, frozen=True, kw_only=True):
     """A run that ended: number, pod and start in `run`, how it ended in `end`, the `spec.requestedAt` that it
-    answers, and the image that a pull was to bring."""
+    answers, and its image."""
 
     run: Run
     end: RunEnd
@@ -73,7 +82,7 @@ class ProbeKind(Kind):
 
     pool: Pool
     holds_gpus = False
-    """Its pod reserves all GPUs of the node."""
+    """Its pod reserves all GPUs of the node.  Runs in an image that few nodes have run start slowly."""
     in_background = False
     """Its pod holds no GPU, opens no NVML and may take half an hour."""
     ignores_background = False
@@ -95,13 +104,20 @@ class ProbeKind(Kind):
         """What orders the nodes that wait for a slot, epoch seconds: the smallest goes first."""
         return self.due_at(context)
 
+    def wait(self, context: Context) -> Wait:
+        """What the node waits for if a run of this kind is due."""
+        since = self.waits_since(context)
+        if not self.holds_gpus:
+            return Wait(since=since)
+        return Wait(since=since, probe=self.name, image=self.image(context))
+
+    @abstractmethod
+    def image(self, context: Context) -> str:
+        """The image of its pod, as the policy or the installation names it."""
+
     @abstractmethod
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         """The parts of the pod's spec that differ from those in `pod`; None removes one."""
-
-    def annotations(self, context: Context) -> dict[str, str]:
-        """Annotations of the pod beyond those that every probe pod has."""
-        return {}
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         """How the pod's run ended; None while it goes on."""

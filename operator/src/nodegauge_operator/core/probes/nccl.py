@@ -65,6 +65,9 @@ class NcclKind(WholeNodeKind):
         """Never measured goes first, then measured longest ago."""
         return last_measured_at(context.status)
 
+    def image(self, context: Context) -> str:
+        return context.nccl_image
+
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         return nccl_pod.nccl_spec(context, run, deadline=self.deadline(context.policy))
 

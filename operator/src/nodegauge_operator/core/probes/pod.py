@@ -139,7 +139,7 @@ def _metadata(context: Context, kind: ProbeKind, *, number: int, run: str) -> di
             names.POD_RUN: str(number),
             names.POD_BOOT: node.boot_id,
             names.POD_POLICY: context.policy.name,
-            **kind.annotations(context),
+            names.POD_IMAGE: kind.image(context),
             **request,
         },
     }
