@@ -63,6 +63,7 @@ def values(**policy: Any) -> dict[str, Any]:
             "image": image,
             "sweepInterval": "1s",
             "maxGatedNodes": "100%",
+            "maxGatedNodesPerHour": "100%",
             "tolerations": [{"operator": "Exists"}],
         },
         "probe": {"image": image, "runtimeClassName": "nvidia"},
@@ -79,7 +80,7 @@ def values(**policy: Any) -> dict[str, Any]:
                     "nccl": {"enabled": True, "interval": "12h", "deadline": "60s", "recheck": "2s"},
                     "load": {"enabled": False},  # its own step switches it on
                 },
-                "budget": {"gatedNodes": "100%"},
+                "budget": {"gatedNodes": "100%", "gatedNodesPerHour": "100%"},
                 "hysteresis": {"dwell": "5s", "leaveRuns": LEAVE_RUNS},
                 "thresholds": {"intervalFloor": 1},
                 **policy,

@@ -47,8 +47,10 @@ class FakeCluster(FakeApiServer):
         )
 
     def add_policy(self, name: str = "default", **spec: Any) -> Body:
-        """A policy is made."""
-        body = {"metadata": {"name": name, "generation": 1}, "spec": {"nodeSelector": {}} | spec}
+        """A policy is made; tests of the rate of new taints state it."""
+        budget = {"gatedNodesPerHour": "100%"} | spec.pop("budget", {})
+        spec = {"nodeSelector": {}, "budget": budget} | spec
+        body = {"metadata": {"name": name, "generation": 1}, "spec": spec}
         return self.create(POLICIES, body)
 
     def change(self, path: str, name: str, patch: Body, *, sub: str = "") -> Body:

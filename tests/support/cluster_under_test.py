@@ -100,7 +100,10 @@ class ClusterUnderTest:
         return name
 
     def add_policy(self, name: str = "", **spec: Any) -> str:
-        """A policy for this test's nodes, without load runs: a request would start one of those too."""
+        """A policy for this test's nodes, without load runs: a request would start one of those too.
+
+        Tests of the rate of new taints state it."""
+        spec["budget"] = {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"} | spec.get("budget", {})
         name = name or f"policy-{self.mark}-{len(self.policies)}"
         body = {
             "apiVersion": "nodegauge.dev/v1alpha1",
@@ -108,7 +111,6 @@ class ClusterUnderTest:
             "metadata": {"name": name},
             "spec": {
                 "nodeSelector": {"matchLabels": {"test": self.mark}},
-                "budget": {"concurrentProbes": "100%"},
                 "probes": {"load": {"enabled": False}},
                 **spec,
             },

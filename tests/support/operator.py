@@ -29,8 +29,12 @@ from support.client import FakeClient
 from support.cluster import FakeCluster
 from support.virtual_time import drive
 
-SETTINGS = Settings(probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"), max_gated_nodes="100%")
-"""Tests state the budgets of policies; the cluster's has tests of its own."""
+SETTINGS = Settings(
+    probe=ProbeDefaults(namespace=NAMESPACE, image="probe:1"),
+    max_gated_nodes="100%",
+    max_gated_nodes_per_hour="100%",
+)
+"""Tests state the budgets of policies; those of the cluster have tests of their own."""
 MEASURING = replace(SETTINGS, probe=replace(SETTINGS.probe, nccl_image="nccl:1"))
 """An installation with an NCCL image."""
 NOTHING: frozenset[str] = frozenset()

@@ -47,6 +47,7 @@ class OperatorProcess(Running):
             "NODEGAUGE_SWEEP_INTERVAL": "500ms",
             "NODEGAUGE_RELEASE_GRACE": "1s",
             "NODEGAUGE_MAX_GATED_NODES": "100%",
+            "NODEGAUGE_MAX_GATED_NODES_PER_HOUR": "100%",
             "NODEGAUGE_LOG_FORMAT": "text",
             "NODEGAUGE_LOG_LEVEL": "debug",
             **(environment or {}),

@@ -38,12 +38,16 @@ class Fleet:
 
     def restart(self) -> None:
         """Another process, which knows what the cluster holds."""
-        self.budget = GateBudget(self.cache, clock=lambda: 0.0, cluster=self._cluster)
+        self.budget = GateBudget(
+            self.cache, clock=lambda: 0.0, now=lambda: NOW, cluster=self._cluster, per_hour="100%"
+        )
 
     def policy(self, name: str, *, priority: int = 0, gated_nodes: int | str = "20%", **labels: str) -> None:
         """A policy is made or changed; without labels it selects its own pool."""
         policy = make_policy(name).selecting(**(labels or {"pool": name})).ranked(priority)
-        self.cache.policies[name] = policy.spec_with(budget=Budget(gated_nodes=gated_nodes))
+        self.cache.policies[name] = policy.spec_with(
+            budget=Budget(gated_nodes=gated_nodes, gated_nodes_per_hour="100%")
+        )
         self.cache.policies_changed()
 
     def delete_policy(self, name: str) -> None:
@@ -152,7 +156,7 @@ def test_a_cluster_that_shrinks_adds_none_and_lifts_none() -> None:
     for n in range(10, COUNT):
         fleet.cache.drop_node(f"node-{n}")
     assert (fleet.budget.used(CLUSTER), fleet.budget.slots(CLUSTER)) == (4, 2)
-    assert list(fleet.budget.exceeded()) == [(CLUSTER, 4, 2)]
+    assert list(fleet.budget.exceeded()) == [(CLUSTER, 4, 2, False)]
     assert fleet.gate_all() == 4
     for n in range(3):
         fleet.cache.drop_node(f"node-{n}")

@@ -28,11 +28,13 @@ class BudgetedNodes:
         self.budget(slots)
         for n in range(nodes):
             self.cache.put_node(make_node(f"node-{n}"))
-        self.gate_budget = GateBudget(self.cache, clock=lambda: self.now, cluster="100%")
+        self.gate_budget = GateBudget(
+            self.cache, clock=lambda: self.now, now=lambda: NOW + self.now, cluster="100%", per_hour="100%"
+        )
 
     def budget(self, slots: int | str) -> None:
         """The policy's budget is now this one."""
-        policy = make_policy().spec_with(budget=Budget(gated_nodes=slots))
+        policy = make_policy().spec_with(budget=Budget(gated_nodes=slots, gated_nodes_per_hour="100%"))
         self.cache.policies[policy.name] = policy
         self.cache.policies_changed()
 
@@ -181,7 +183,7 @@ def test_a_budget_that_shrinks_lifts_nothing_and_adds_nothing() -> None:
         nodes.report(name, THERMAL)
     assert list(nodes.gate_budget.exceeded()) == []
     nodes.budget(1)
-    assert list(nodes.gate_budget.exceeded()) == [("default", 3, 1)]
+    assert list(nodes.gate_budget.exceeded()) == [("default", 3, 1, False)]
     assert nodes.gate_budget.has_slot("node-0")
     assert not nodes.gate_budget.has_slot("node-3")
     assert nodes.gate_budget.offer(busy=set()) == []

@@ -47,6 +47,11 @@ class Metrics:
             "Nodes whose taint for a fault waits for a free slot in the policy's budget.",
             ("policy",),
         )
+        self.newly_gated = gauge(
+            "nodegauge_newly_gated_nodes",
+            "Nodes that newly took a taint for a fault within the last hour, whether or not it still stands.",
+            ("policy",),
+        )
         self.foreign = gauge(
             "nodegauge_foreign_nodes",
             "Nodes that belong to another installation and are left alone.",

@@ -277,6 +277,9 @@ class BudgetReason(StrEnum):
     """The budget is used up and faulty nodes are held back; the message counts them by cause."""
     CLUSTER_BUDGET_EXHAUSTED = "ClusterBudgetExhausted"
     """The policy has free slots, but the cluster has none (chart value `operator.maxGatedNodes`)."""
+    RATE_EXHAUSTED = "RateExhausted"
+    """Slots are free, but no more nodes may newly be tainted within this hour
+    (`spec.budget.gatedNodesPerHour`, or `operator.maxGatedNodesPerHour` of the chart)."""
     BUDGET_EXCEEDED = "BudgetExceeded"
     """More nodes are tainted than the budget allows: it was lowered, nodes left the policy, or two operators
     ran at once. Existing taints stay, and none is added."""

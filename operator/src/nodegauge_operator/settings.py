@@ -58,6 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_gated_nodes: int | str = "20%"
     """Nodes that may carry a taint for a fault at a time, in all policies together: a count, or per cent of
     the nodes that follow a policy (rounded down, at least 1)."""
+    max_gated_nodes_per_hour: int | str = "5%"
+    """Nodes that may newly take such a taint within any hour, in all policies together; counted likewise."""
     log_level: str = "info"
     log_format: str = "json"
 
@@ -111,6 +113,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         relist_interval=read.duration("NODEGAUGE_RELIST_INTERVAL", 600.0, low=5, high=86_400),
         release_grace=read.duration("NODEGAUGE_RELEASE_GRACE", 600.0, low=0, high=86_400),
         max_gated_nodes=read.count_or_percent("NODEGAUGE_MAX_GATED_NODES", "20%"),
+        max_gated_nodes_per_hour=read.count_or_percent("NODEGAUGE_MAX_GATED_NODES_PER_HOUR", "5%"),
         log_level=read.choice("NODEGAUGE_LOG_LEVEL", ("info", "debug", "warning", "error")),
         log_format=read.choice("NODEGAUGE_LOG_FORMAT", ("json", "text")),
     )

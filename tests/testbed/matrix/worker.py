@@ -42,7 +42,7 @@ DEADLINE = "2"
 
 SPEC = {
     "nodeSelector": {},
-    "budget": {"gatedNodes": 1},
+    "budget": {"gatedNodes": 1, "gatedNodesPerHour": "100%"},
     "probes": {"health": {"interval": "1m"}},
     "thresholds": {
         "intervalFloor": 0.01,

@@ -27,6 +27,7 @@ def without_future_times(status: ReportStatus, *, now: float) -> ReportStatus:
         probes=[_probe_without_future(probe, past) for probe in status.probes],
         throttle_judged_at=past(status.throttle_judged_at),
         passed_at=past(status.passed_at),
+        tainted_at=past(status.tainted_at),
         change=status.change and replace(status.change, at=past(status.change.at)),
     )
 

@@ -128,13 +128,15 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     """`concurrentProbes`: probe pods at a time: a count, or per cent of the policy's nodes (rounded down, at
     least 1), within the installation's limit; 0 pauses the policy.  `gatedNodes`: nodes that may carry a
     taint of ours for a fault at a time (`unvalidated` is not one): a count, or per cent (rounded down, at
-    least 1); 0 for none.
+    least 1); 0 for none.  `gatedNodesPerHour`: nodes that may newly take such a taint within any hour,
+    counted in the same way.  Its default is chosen by this project (ADR 0030).
     `concurrentNcclProbes`: nodes that NCCL and load runs may hold or wait for at a time, counted like
     `concurrentProbes` and apart from it; 0 pauses them.
     """
 
     concurrent_probes: CountOrPercent = "10%"
     gated_nodes: CountOrPercent = "20%"
+    gated_nodes_per_hour: CountOrPercent = "5%"
     concurrent_nccl_probes: CountOrPercent = "10%"
 
 

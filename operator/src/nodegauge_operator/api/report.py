@@ -243,7 +243,8 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     `gates`: findings that are being confirmed, are gated, or are recovering; `throttleJudgedAt`: the last run
     that showed, under load, that nothing throttles; `passedAt`: the first pass or warn; `installation`:
     namespace and release of the operator that writes it, empty for anybody's; `evidence`: the command that
-    shows the NodeEvidence, once there is one.
+    shows the NodeEvidence, once there is one; `taintedAt`: when the node last took a taint for a fault that
+    it had not, also if that was lifted since: the rate of new taints counts it for an hour.
     """
 
     policy: str = ""
@@ -264,6 +265,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     load: LoadStatus = LoadStatus()
     raw_verdict: Verdict = Verdict.UNKNOWN
     evidence: str = ""
+    tainted_at: str = ""
 
     def probe(self, name: str) -> ProbeStatus:
         """The status of one probe; an empty one when it never ran."""

@@ -7,7 +7,11 @@ slot is taken before it is used.
 from __future__ import annotations
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Report
+from nodegauge_operator.api.report import Report, ReportStatus, stamp, unstamp
+from nodegauge_operator.core.context import Context
+
+HOUR = 3600.0
+"""Seconds for which a node counts that newly took a taint for a fault."""
 
 RETRY_SHARE = 5
 """One slot in so many is for nodes whose last run read nothing.  Chosen by this project: such a run may hold
@@ -48,6 +52,7 @@ def gated_slots(setting: int | str, nodes: int) -> int:
     """Nodes that may be gated at a time out of `nodes`: a count, or per cent rounded down, at least 1.
 
     0 and "0%" are none.  The default is 20%: chosen by this project, as karpenter does for node repair.
+    Nodes that may newly be gated within an hour are counted in the same way.
     """
     if isinstance(setting, int):
         return setting
@@ -55,6 +60,24 @@ def gated_slots(setting: int | str, nodes: int) -> int:
     return max(1, nodes * percent // 100) if percent else 0
 
 
+def newly_tainted_at(context: Context, status: ReportStatus) -> str:
+    """`taintedAt` of the status: now if the node takes a taint for a fault, and carries none yet.
+
+    A reservation that has stood for an hour without its taint is as good as none: somebody removed the taint,
+    or wrote the reservation.
+    """
+    on_node = any(taint.key in names.TAINTS_OF_FAULTS for taint in context.node.taints)
+    if on_node or not reserves(status):
+        return status.tainted_at
+    counted = context.now < unstamp(status.tainted_at) + HOUR
+    return status.tainted_at if counted and is_gated(context.report) else stamp(context.now)
+
+
 def is_gated(report: Report) -> bool:
     """Whether the node counts against the budget of gated nodes: its report reserves a taint for a fault."""
-    return any(taint.key in names.TAINTS_OF_FAULTS for taint in report.status.desired.taints)
+    return reserves(report.status)
+
+
+def reserves(status: ReportStatus) -> bool:
+    """Whether the status reserves a taint for a fault."""
+    return any(taint.key in names.TAINTS_OF_FAULTS for taint in status.desired.taints)

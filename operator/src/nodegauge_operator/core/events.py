@@ -281,8 +281,11 @@ def _would_be(gate: GateStatus) -> str:
 
 
 def _no_slot(policy: Policy) -> str:
-    setting = policy.spec.budget.gated_nodes
-    return f"held back: the budget of gated nodes ({setting}) or the cluster's is used up"
+    budget = policy.spec.budget
+    rate = f"that of new ones ({budget.gated_nodes_per_hour} an hour)"
+    return (
+        f"held back: the budget of gated nodes ({budget.gated_nodes}) or the cluster's is used up, or {rate}"
+    )
 
 
 def _evidence(gate: GateStatus, status: ReportStatus) -> str:

@@ -2,7 +2,8 @@
 
 A node needs a slot of its policy and one of the cluster: policies with a minimum of one slot each, or nodes
 that are relabelled from one policy to another, would add up to any number of taints.  A gated node uses its
-slots where it is now.
+slots where it is now.  A node that is newly gated also needs room in the rate of new taints per hour of both
+(`gate_rate`), unless it counts there already.
 
 A slot is used by a report that reserves a taint, by a node that still carries one, and by a write in flight.
 A write reserves its slot before its first byte is sent, in the same step of the event loop that found the
@@ -17,6 +18,7 @@ as many nodes as they gated meanwhile; `exceeded` reports that, and no node is a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +26,7 @@ from msgspec.structs import replace
 from nodegauge_operator.api.report import NEVER
 from nodegauge_operator.core.budget import gated_slots
 from nodegauge_operator.reconcile.cache import Cache, version_of
+from nodegauge_operator.reconcile.gate_rate import GateRate
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters, is_tainted
 
 DOUBT_SECONDS = 90.0
@@ -42,15 +45,33 @@ class Reservation(Struct, frozen=True, kw_only=True):
     unanswered_at: float | None = None
 
 
+class Excess(NamedTuple):
+    """More nodes are gated than may be, in a policy or the cluster; `hourly`: newly within an hour."""
+
+    scope: str
+    used: int
+    slots: int
+    hourly: bool = False
+
+
 class GateBudget:
     """Slots in the budget of gated nodes of each policy, and of the cluster (scope `CLUSTER`).
 
-    `clock` gives seconds and never goes back.  `cluster`: the cluster's budget, a count or a percentage of
-    all nodes that follow a policy.
+    `clock` gives seconds and never goes back; `now` gives epoch seconds.  `cluster` and `per_hour`: the
+    cluster's budget and rate, each a count or a percentage of all nodes that follow a policy.
     """
 
-    def __init__(self, cache: Cache, *, clock: Callable[[], float], cluster: int | str) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+        cluster: int | str,
+        per_hour: int | str,
+    ) -> None:
         self.counters = NodeCounters(cache)
+        self.rate = GateRate(cache, self.counters, clock=clock, now=now, cluster=per_hour)
         self.cluster = cluster
         self._cache = cache
         self._clock = clock
@@ -86,8 +107,12 @@ class GateBudget:
         if is_tainted(self._cache.nodes[name]) or name in self._kept(policy, gated):
             return True
         if name in gated:
-            return all(self.used(scope) <= self.slots(scope) for scope in (policy, CLUSTER))
-        if self._free(policy) <= 0 or self._free(CLUSTER) <= 0:
+            least = 0 if self.rate.counts(name) else 1
+            return all(
+                self.used(scope) <= self.slots(scope) and self._free_this_hour(scope) >= least
+                for scope in (policy, CLUSTER)
+            )
+        if any(free(scope) <= 0 for free, scope in self._needs(name, policy)):
             return False
         own = (self.counters.waiting(policy).get(name, NEVER), name)
         return name in self._first({*self._waiting(), own})
@@ -102,6 +127,7 @@ class GateBudget:
     def confirm(self, name: str) -> None:
         """The write was answered: from now on the report shows whether the slot is used."""
         self._reserved.pop(name, None)
+        self.rate.update()
 
     def unanswered(self, name: str) -> None:
         """It is unknown whether the write was made: the slot stays used until the report shows it."""
@@ -125,12 +151,30 @@ class GateBudget:
         else:
             self._declined.pop(name, None)
 
-    def exceeded(self) -> Iterator[tuple[str, int, int]]:
-        """Policies, and the cluster, with more used slots than they have: scope, used, slots."""
+    def exceeded(self) -> Iterator[Excess]:
+        """Policies, and the cluster, with more gated nodes, or more newly gated ones, than they may have."""
         for scope in (*self._cache.policies, CLUSTER):
             used, slots = self.used(scope), self.slots(scope)
             if used > slots:
-                yield scope, used, slots
+                yield Excess(scope, used, slots)
+            count, limit = self.rate.count(scope), self.rate.limit(scope)
+            if count > limit:
+                yield Excess(scope, count, limit, hourly=True)
+
+    def _needs(self, name: str, policy: str) -> list[tuple[Callable[[str], int], str]]:
+        """What must be free for a node that is not gated: how to count it, and where."""
+        counted = (self._free,) if self.rate.counts(name) else (self._free, self._free_this_hour)
+        return [(free, scope) for free in counted for scope in (policy, CLUSTER)]
+
+    def _free_this_hour(self, scope: str) -> int:
+        """How many more nodes may newly be gated; those that are about to be count already."""
+        coming = sum(1 for name in self._kept(scope, set()) if self._is_new(name))
+        return self.rate.limit(scope) - self.rate.count(scope) - coming
+
+    def _is_new(self, name: str) -> bool:
+        """Whether a taint would be a new one there."""
+        node = self._cache.nodes.get(name)
+        return node is not None and not is_tainted(node) and not self.rate.counts(name)
 
     def _free(self, scope: str) -> int:
         gated = self.counters.gated(scope)
@@ -146,14 +190,17 @@ class GateBudget:
         """Of these nodes, those that get a free slot of policy and cluster; the longest wait first."""
         queue = sorted(waiting)
         in_cluster = self._free(CLUSTER) if queue else 0
-        in_policy: dict[str, int] = {}
+        left: dict[tuple[Callable[[str], int], str], int] = {}
         first: list[str] = []
         for _, name in queue:
             if len(first) >= in_cluster:
                 break
             policy = self._policy_of(name)
-            if policy and in_policy.setdefault(policy, self._free(policy)) > 0:
-                in_policy[policy] -= 1
+            if not policy:
+                continue
+            needs = self._needs(name, policy)
+            if all(left.setdefault(need, need[0](need[1])) > 0 for need in needs):
+                left.update((need, left[need] - 1) for need in needs)
                 first.append(name)
         return first
 

@@ -39,6 +39,8 @@ WITHIN_BUDGET = "GatesWithinBudget"
 KEEP_UP = "RunsKeepUp"
 KEEPS_UP_AGAIN = 0.9
 """Runs that could not keep up do so again once a round takes less than this share of the interval."""
+PER_HOUR, PER_HOUR_IN_CLUSTER = "spec.budget.gatedNodesPerHour", "operator.maxGatedNodesPerHour"
+"""The settings that limit new taints."""
 MAX_CAUSES = 6
 """A condition's message lists at most so many causes."""
 
@@ -132,12 +134,14 @@ class PolicyStatus:
     def _export(self) -> None:
         metrics = self._metrics
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
-        for gauge in (*by_kind, metrics.held_back, metrics.oldest_reading, metrics.foreign):
+        of_gates = (metrics.held_back, metrics.newly_gated)
+        for gauge in (*by_kind, *of_gates, metrics.oldest_reading, metrics.foreign):
             gauge.clear()
         metrics.gate_slots.set(self._budget.slots(CLUSTER))
         for name in self._cache.policies:
             metrics.foreign.labels(name).set(sum(self._foreign(name).values()))
             metrics.held_back.labels(name).set(len(self._counters.waiting(name)))
+            metrics.newly_gated.labels(name).set(self._budget.rate.count(name))
             for (taint, cause), count in self._counters.gates(name).items():
                 metrics.gated.labels(name, taint, cause).set(count)
             for last_run, read in (("read", True), ("unread", False)):
@@ -316,6 +320,12 @@ def _within_budget(cache: Cache, budget: GateBudget, name: str) -> State:
         cap = f"{in_cluster} of {slots_in_cluster} slots of all policies together ({budget.cluster})"
         message = f"{usage}{held_back}. The cap of the cluster is used up: {cap}; see operator.maxGatedNodes."
         return "False", BudgetReason.CLUSTER_BUDGET_EXHAUSTED, message
+    for scope, setting in ((name, PER_HOUR), (CLUSTER, PER_HOUR_IN_CLUSTER)):
+        rate, limit = budget.rate.count(scope), budget.rate.limit(scope)
+        if waiting and used < slots and rate >= limit:
+            new = f"{rate} of {limit} new ones within an hour"
+            message = f"{usage}, {new}{held_back}. They are tainted as the hour passes; see {setting}."
+            return "False", BudgetReason.RATE_EXHAUSTED, message
     if waiting:
         message = f"{usage}{held_back}. They are tainted as slots become free; see spec.budget.gatedNodes."
         return "False", BudgetReason.BUDGET_EXHAUSTED, message

@@ -76,7 +76,13 @@ class Reconciler:
         self._monotonic = monotonic or time.monotonic
         self.gaps = Gaps(clock=clock, monotonic=self._monotonic)
         self._release_grace = settings.release_grace
-        self.gate_budget = GateBudget(cache, clock=time.monotonic, cluster=settings.max_gated_nodes)
+        self.gate_budget = GateBudget(
+            cache,
+            clock=time.monotonic,
+            now=clock,
+            cluster=settings.max_gated_nodes,
+            per_hour=settings.max_gated_nodes_per_hour,
+        )
         """Which nodes are gated, and which may be."""
         self._peers = Peers(cache)
         self._clock_peers = Peers(cache, clock_of)

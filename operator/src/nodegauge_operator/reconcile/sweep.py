@@ -251,9 +251,10 @@ class Sweep:
             self._list_schedule.done(time.monotonic())
             self._reconciler.gaps.answered()
             self._policy_status.dirty = True
-            for scope, used, slots in self._budget.exceeded():
-                where = f"policy {scope}" if scope else "all policies"
-                log.warning("%s: %d nodes gated, budget %d: no node is added", where, used, slots)
+            for excess in self._budget.exceeded():
+                where = f"policy {excess.scope}" if excess.scope else "all policies"
+                what = "nodes newly gated within an hour" if excess.hourly else "nodes gated"
+                log.warning("%s: %d %s, budget %d: no node is added", where, excess.used, what, excess.slots)
             if not self.listed:
                 self.listed, self._first_listed_at = True, time.monotonic()
                 self.wake(*self.cache.known_names())
