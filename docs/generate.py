@@ -60,7 +60,8 @@ removed after `leaveRuns` good runs in a row, and not before `dwell` has passed.
 as good nor as bad. For findings that are judged under load, neither do idle runs: the taint keeps the load
 away, so an idle run proves nothing. Such a taint is removed on probation after `probationAfter`. At most
 `spec.budget.gatedNodes` nodes of a policy, and `operator.maxGatedNodes` nodes of all policies (chart value),
-carry a taint for a fault at a time. Further nodes are held back,
+carry a taint for a fault at a time, and at most `gatedNodesPerHour` and `operator.maxGatedNodesPerHour`
+newly take one within an hour. Further nodes are held back,
 and the policy's condition `GatesWithinBudget` counts them. When a slot becomes free, the node that has
 waited longest gets it.
 

@@ -7,11 +7,11 @@ an edit of the policy, a node that is new.  A change without a cause is a violat
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from life.cluster import LivingCluster
 from life.hardware import FAULTS, KINDS, NO_FAULT, OF_TAINT
 from life.record import LATE, LEAVE_RUNS, FaultSeen, NodeRecord, Record, stamp_of
+from life.slots import Slots
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Mode
 from support.api_server import NODES, Body
@@ -29,9 +29,6 @@ FAULT_TAINTS = (names.TAINT_UNHEALTHY, names.TAINT_THROTTLED)
 CONDITION = "GPUValidated"
 
 THROTTLING = {fault.cause for fault in FAULTS.values() if fault.key == "throttled"}
-CLUSTER_BUDGET = "20%"
-"""Of all nodes, whatever the policies say (`operator.maxGatedNodes`)."""
-
 Ours = dict[str, str]
 """What a node carries of ours: labels by key, taints as `taint KEY`, the condition's status and reason."""
 
@@ -50,8 +47,7 @@ class Oracle:
         """By node and key: how many readings there had been when the key last changed."""
         self._lifted: dict[tuple[str, str], str] = {}
         """By node and key: the cause of its last removal."""
-        self.tainted: dict[str, str] = {}
-        """Nodes with a taint for a fault, and their pool."""
+        self.slots = Slots(record)
         cluster.subscribers.append(self._follow)
         cluster.wrong_read = self.violations.append
 
@@ -61,7 +57,7 @@ class Oracle:
         name = body["metadata"]["name"]
         if kind != "MODIFIED":
             self._ours[name] = ours_of(body) if kind == "ADDED" else {}
-            self.tainted.pop(name, None)
+            self.slots.note(name, "", tainted=False, now=self._cluster.loop.time())
             for key in [k for k in (*self._read_at_change, *self._lifted) if k[0] == name]:
                 self._read_at_change.pop(key, None)
                 self._lifted.pop(key, None)
@@ -88,11 +84,8 @@ class Oracle:
             for key in FAULT_TAINTS
         }
         node.tainting = {OF_TAINT[taint] for taint in on_node if taint in OF_TAINT}
-        if tainted:
-            self.tainted[name] = node.machine.pool
-        else:
-            self.tainted.pop(name, None)
-        self.most_gated = max(self.most_gated, len(self.tainted))
+        self.slots.note(name, node.machine.pool, tainted=tainted, now=self._cluster.loop.time())
+        self.most_gated = max(self.most_gated, len(self.slots.tainted))
 
     def _judge(self, name: str, key: str, old: str | None, new: str | None, *, now: float) -> bool:
         """Count the change with its cause; whether there is one."""
@@ -245,8 +238,8 @@ class Oracle:
         seen = node.seen.get(fault) if fault else None
         if fault is None or seen is None or seen.entered_at is None:
             return ""
-        if old is None and not self._within_budget(name, node, now=now):
-            self.violate(name, "more nodes are tainted than the budget allows")
+        if old is None and (excess := self.slots.excess(name, node, now=now)):
+            self.violate(name, excess)
         lifted = self._lifted.get((name, key), "")
         if lifted.startswith("probation") and not self._read_since(name, node, key):
             return ""
@@ -289,42 +282,10 @@ class Oracle:
             for spec in specs
         )
 
-    def slots(self, pool: str, since: float, now: float) -> int:
-        """How many nodes of a pool may be tainted, by the largest budget of that time."""
-        specs = [spec for spec in self._record.specs(pool, since, now) if spec is not None]
-        nodes = sum(1 for node in self._record.nodes.values() if node.machine.pool == pool)
-        settings: list[Any] = [spec.budget.gated_nodes for spec in specs]
-        return max((_count(setting, nodes) for setting in settings), default=0)
-
-    def has_free_slot(self, pool: str) -> bool:
-        """Whether one more node of a pool could be tainted now; nodes that are away count for no budget."""
-        now = self._cluster.loop.time()
-        spec = self._record.spec(pool)
-        away = sum(1 for node in self._record.nodes.values() if not node.machine.there or node.machine.busy)
-        total = _count(CLUSTER_BUDGET, len(self._record.nodes) - away)
-        own = self.slots(pool, now, now) - (away if isinstance(spec and spec.budget.gated_nodes, str) else 0)
-        mine = sum(1 for other in self.tainted.values() if other == pool)
-        return mine < own and len(self.tainted) < total
-
-    def _within_budget(self, name: str, node: NodeRecord, *, now: float) -> bool:
-        pool = node.machine.pool
-        since = self._record.known_since(name, now)
-        mine = sum(1 for other in self.tainted.values() if other == pool)
-        total = _count(CLUSTER_BUDGET, len(self._record.nodes))
-        return mine <= self.slots(pool, since, now) and len(self.tainted) <= total
-
 
 def _by(waited: float, needed: float) -> str:
     """Whether so long had passed, or only a wrong clock thought so."""
     return "" if waited >= needed - SLACK else f", {BY_WRONG_CLOCK}"
-
-
-def _count(setting: int | str, nodes: int) -> int:
-    """A count, or per cent of the nodes rounded down, at least 1; 0 for none."""
-    if isinstance(setting, int):
-        return setting
-    percent = int(setting.rstrip("%"))
-    return max(1, nodes * percent // 100) if percent else 0
 
 
 def ours_of(body: Body) -> Ours:

@@ -36,9 +36,10 @@ class Promises:
 
     def check(self) -> None:
         """Every faulty node is tainted in time, and every healthy one free in time."""
+        now = self._cluster.loop.time()
         for pool in self._record.policies:
-            if not self._oracle.has_free_slot(pool):
-                self._full_at[pool] = self._cluster.loop.time()
+            if not self._oracle.slots.has_free(pool, now):
+                self._full_at[pool] = now
         for name, node in self._record.nodes.items():
             if node.machine.there and self._applies(node):
                 self._check_node(name, node)
@@ -97,7 +98,7 @@ class Promises:
     def _excused(self, node: NodeRecord) -> bool:
         """The budget is used up, or the policy wants no such taint."""
         pool, fault = node.machine.pool, node.machine.fault
-        if not self._oracle.has_free_slot(pool):
+        if not self._oracle.slots.has_free(pool, self._cluster.loop.time()):
             return True
         spec = self._record.spec(pool)
         assert spec is not None

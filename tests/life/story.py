@@ -159,7 +159,7 @@ class Story:
                 "nodeSelector": {"matchLabels": {"example.com/pool": pool}},
                 "mode": "Enforce",
                 "probes": {"health": {"interval": interval}, "load": {"enabled": False}},
-                "budget": {"concurrentProbes": "20%", "gatedNodes": "20%"},
+                "budget": {"concurrentProbes": "20%", "gatedNodes": "20%", "gatedNodesPerHour": "5%"},
                 "taints": {"causes": {"thermal": "NoSchedule"}},
             }
             self.disturbances.write_policy(pool, self.disturbances.specs[pool])
@@ -222,7 +222,7 @@ class Story:
         if hour == 0:
             self._say(
                 f"day {day:3}: {self.cluster.pods_made:7,} runs, "
-                f"{sum(self.oracle.changed.values()):7,} changes, {len(self.oracle.tainted):3} tainted, "
+                f"{sum(self.oracle.changed.values()):7,} changes, {len(self.oracle.slots.tainted):3} tainted, "
                 f"{len(self.oracle.violations)} violations, {time.monotonic() - started:4.0f} s"
             )
 

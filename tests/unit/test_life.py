@@ -19,6 +19,7 @@ from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.reconcile.gate_budget import GateBudget
+from nodegauge_operator.reconcile.gate_rate import GateRate
 
 SMALL = Size(nodes=20, days=10, seed=3, fast_nodes=4)
 INTERVAL = 3600.0
@@ -59,6 +60,11 @@ def ignores_the_budget(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GateBudget, "has_slot", lambda self, name: True)
 
 
+def ignores_the_rate(patch: pytest.MonkeyPatch) -> None:
+    """Every faulty node is tainted at once, within the budget."""
+    patch.setattr(GateRate, "limit", lambda self, scope: 1000)
+
+
 def taints_at_once(patch: pytest.MonkeyPatch) -> None:
     """One bad run suffices for every taint."""
     patch.setattr(GateRule, "enter_runs", property(lambda self: 1))
@@ -81,6 +87,7 @@ def lifts_at_once(patch: pytest.MonkeyPatch) -> None:
         (ages_by_waiting, "without a cause"),
         (has_no_grace, "without a cause"),
         (ignores_the_budget, "more nodes are tainted than the budget allows"),
+        (ignores_the_rate, "more nodes are tainted within an hour than may be"),
         (taints_at_once, "taint"),
         (lifts_at_once, "without a cause"),
     ],
