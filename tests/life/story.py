@@ -220,9 +220,9 @@ class Story:
         self._violations_printed = len(self.oracle.violations)
         day, hour = divmod(round(self.loop.time() / HOUR), 24)
         if hour == 0:
+            changes, tainted = sum(self.oracle.changed.values()), len(self.oracle.slots.tainted)
             self._say(
-                f"day {day:3}: {self.cluster.pods_made:7,} runs, "
-                f"{sum(self.oracle.changed.values()):7,} changes, {len(self.oracle.slots.tainted):3} tainted, "
+                f"day {day:3}: {self.cluster.pods_made:7,} runs, {changes:7,} changes, {tainted:3} tainted, "
                 f"{len(self.oracle.violations)} violations, {time.monotonic() - started:4.0f} s"
             )
 
