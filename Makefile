@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection matrix loadtest life testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection matrix loadtest life fuzz testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -65,6 +65,9 @@ loadtest: $(READY) need-cc ## measure the operator's throughput, latency, writes
 
 life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change on a node needs a cause (ARGS="--nodes 50 --days 10")
 	@cd tests && ../$(RUN) -m life $(ARGS)
+
+fuzz: $(READY) ## give a million odd inputs to all that reads what strangers wrote (ARGS="--inputs 20000 --seed 7")
+	@cd tests && ../$(RUN) -m fuzz $(ARGS)
 
 testbed: $(READY) need-cc ## start a control plane with simulated GPU nodes that stays up, and print how to use it
 	@$(RUN) -m testbed up $(ARGS)

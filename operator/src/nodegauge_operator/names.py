@@ -9,6 +9,7 @@ Reasons of conditions and events are here too; each says what it means.
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import StrEnum
 
 GROUP = "nodegauge.dev"
@@ -185,6 +186,14 @@ GPU_UPGRADE_DONE = "upgrade-done"
 MIG_CONFIG_STATE = "nvidia.com/mig.config.state"
 MIG_CONFIG_UNDER_WAY = ("pending", "rebooting")
 """Labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset."""
+
+
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+def is_label_value(text: str) -> bool:
+    """Whether the API server takes this as the value of a label (Kubernetes: "Labels and Selectors")."""
+    return _LABEL_VALUE.fullmatch(text) is not None
 
 
 def digest(text: str) -> str:

@@ -83,8 +83,9 @@ def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
         bandwidth.missing_label_sentence(status),
         f"Gates: {gates_sentence}." if gates_sentence else "",
     )
+    labels |= _health_labels(context, status)
     return DesiredNode(
-        labels=labels | _health_labels(context, status),
+        labels={key: value for key, value in labels.items() if names.is_label_value(value)},
         taints=taints,
         condition=condition,
         reason=reason,

@@ -28,7 +28,7 @@ from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.probes.kind import Kind
-from nodegauge_operator.core.report_size import cut
+from nodegauge_operator.core.report_size import cut, word
 from nodegauge_operator.names import Reason
 
 MAX_NOTE_BYTES = 1024
@@ -121,6 +121,12 @@ def _without_taint(gate: GateStatus, *, policy: Policy) -> str:
     if policy.spec.mode is Mode.OBSERVE:
         return "not set, the policy observes"
     return "" if gates.confirmed([gate], policy=policy) else "not set, its effect is None"
+
+
+def postable(change: Change) -> Change:
+    """The change as the API server takes it, whoever edited the report that holds it."""
+    kind = change.type if change.type in ("Normal", "Warning") else "Normal"
+    return replace(change, type=kind, reason=word(change.reason), message=bounded(change.message))
 
 
 def bounded(text: str) -> str:
@@ -270,7 +276,7 @@ def _codes(probe: ProbeStatus) -> frozenset[str]:
 
 def _short(taint: DesiredTaint) -> str:
     """`throttled=thermal:NoSchedule`: as kubectl writes it, without our prefix."""
-    name = taint.key.rsplit("/", 1)[1]
+    name = taint.key.removeprefix(names.PREFIX)
     return f"{name}={taint.value}:{taint.effect}" if taint.value else f"{name}:{taint.effect}"
 
 

@@ -24,7 +24,7 @@ from nodegauge_judge import Probe
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Mode, seconds
 from nodegauge_operator.api.report import NEVER, Change, DesiredNode, Outcome, Report, Run, stamp, unstamp
-from nodegauge_operator.core import desired_state, evidence, gates, pod_outcome
+from nodegauge_operator.core import desired_state, events, evidence, gates, pod_outcome
 from nodegauge_operator.core.actions import (
     CreatePod,
     CreateReport,
@@ -225,8 +225,9 @@ def _post_event(context: Context, change: Change | None) -> Step | None:
     """The event of a change, unless this process posted it or it is too old."""
     if change is None or (change.run, change.reason) == context.posted or PostEvent in context.declined:
         return None
-    recent = context.now - unstamp(change.at) < EVENT_REPEAT_SECONDS
-    return PostEvent(context.node, change) if recent else None
+    if context.now - unstamp(change.at) >= EVENT_REPEAT_SECONDS:
+        return None
+    return PostEvent(context.node, events.postable(change))
 
 
 def _delete_old_pods(context: Context) -> Step | None:

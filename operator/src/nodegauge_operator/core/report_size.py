@@ -7,6 +7,7 @@ is ever cut: verdict, the gates' states and times, what the node should carry, t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -23,6 +24,9 @@ MAX_MESSAGES = 1200
 """Bytes for the messages of all gates together: a report stays under 8 KiB."""
 MAX_MESSAGE, MIN_MESSAGE = 300, 40
 LEAST_FIRST = list(Severity)
+NO_WORD = re.compile(r"[^A-Za-z0-9_.-]")
+"""What a reason of Kubernetes has none of."""
+MAX_REASON = 128
 
 
 def fitted(status: ReportStatus) -> ReportStatus:
@@ -40,9 +44,20 @@ def fitted(status: ReportStatus) -> ReportStatus:
     return status
 
 
+def printable(text: str) -> str:
+    """One line of a text that a container, an API server or an editor wrote, without control characters."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+
+
+def word(reason: str) -> str:
+    """A reason as Kubernetes has them; a container's, or one in an edited report, may hold anything."""
+    return NO_WORD.sub("", reason)[:MAX_REASON] or "Unknown"
+
+
 def cut(text: str, most: int) -> str:
-    """At most so many bytes of UTF-8; dots show that there was more.  A command in backquotes stays whole, or
-    goes: half of one would be run at 3 a.m."""
+    """One line of at most so many bytes of UTF-8; dots show that there was more.  A command in backquotes
+    stays whole, or goes: half of one would be run at 3 a.m."""
+    text = printable(text)
     if len(text.encode()) <= most:
         return text
     kept = text.encode()[: max(0, most - 3)].decode(errors="ignore")

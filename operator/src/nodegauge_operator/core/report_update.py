@@ -7,7 +7,6 @@ a run changes is the probe kind's business (`probes`).
 
 from __future__ import annotations
 
-import re
 from math import ceil
 
 from msgspec import Struct
@@ -18,14 +17,11 @@ from nodegauge_operator.api.report import Outcome, ProbeStatus, ReportStatus, Ru
 from nodegauge_operator.core import events
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, Kind
-from nodegauge_operator.core.report_size import cut, worst
+from nodegauge_operator.core.report_size import MAX_REASON, cut, word, worst
 
 MAX_FINDINGS_BYTES = 4096
 MAX_TEXT = 500
-MAX_REASON = 128
 MAX_REQUEST = 40
-NO_WORD = re.compile(r"[^A-Za-z0-9_.-]")
-"""What a reason of Kubernetes has none of; a container's may hold anything."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -118,14 +114,9 @@ def finished(context: Context, ended: EndedRun) -> Run:
     return replace(
         ended.run,
         outcome=ended.end.outcome,
-        reason=NO_WORD.sub("", ended.end.reason)[:MAX_REASON] or "Unknown",
-        message=cut(printable(ended.end.message), MAX_TEXT),
+        reason=word(ended.end.reason),
+        message=cut(ended.end.message, MAX_TEXT),
         finished_at=stamp(ended.end.finished_at or context.now),
         boot_id=context.node.boot_id[:MAX_REASON],
         nonce=context.nonce,
     )
-
-
-def printable(text: str) -> str:
-    """One line of a text that a container or an API server wrote, without control characters."""
-    return "".join(char if char.isprintable() else " " for char in text)

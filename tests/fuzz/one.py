@@ -1,0 +1,49 @@
+"""`python -m fuzz.one TARGET FOLDER [libFuzzer's options]`: one target until its inputs are used up.
+
+atheris lets libFuzzer watch which code each input reaches, so that inputs which reach new code are varied
+further.  A failure leaves its input in FOLDER.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import atheris
+
+WATCHED = ["nodegauge_contract", "nodegauge_judge", "nodegauge_operator", "nodegauge_cli"]
+FIRST_INPUTS = 64
+MAX_BYTES = 1024
+"""Of an input; the choices of six changes need less."""
+
+
+def main(target: str, folder: Path, *options: str) -> None:
+    """Never returns: libFuzzer ends the process."""
+    with atheris.instrument_imports(include=WATCHED, enable_loader_override=False):
+        from fuzz.targets import TARGETS
+
+    run = TARGETS[target]
+
+    def one(data: bytes) -> None:
+        run(atheris.FuzzedDataProvider(data))
+
+    corpus = folder / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    choices = random.Random(0)
+    for number in range(FIRST_INPUTS):
+        (corpus / f"first-{number}").write_bytes(choices.randbytes(MAX_BYTES // 4))
+    limits = [f"-max_len={MAX_BYTES}", "-len_control=0", "-timeout=60", "-rss_limit_mb=4096"]
+    paths = [*(o for o in options if not o.startswith("-")), *([] if _replays(options) else [str(corpus)])]
+    flags = [o for o in options if o.startswith("-")]
+    atheris.Setup(["fuzz", *limits, f"-artifact_prefix={folder}/", *flags, *paths], one)
+    atheris.Fuzz()
+
+
+def _replays(options: tuple[str, ...]) -> bool:
+    """Whether a file is given, which alone is run."""
+    return any(not option.startswith("-") for option in options)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,384 @@
+"""Who reads what strangers wrote: each target takes choices, makes an input of them, and raises if a promise
+breaks.
+
+`wire`: the decoder alone, packets with a right checksum included; `documents`: termination messages of
+probe pods; `policies` and `reports`: objects that an older CRD, another version or an editor left;
+`chassis`: what a BMC said; `texts`: what a person gives to `nodegauge judge`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from msgspec import to_builtins
+from msgspec.structs import replace
+from rich.console import Console
+
+import support.load_results as load
+import support.nccl_results as nccl
+import support.results as made
+from fuzz import checks
+from fuzz.mutation import Choices, Documents, as_text
+from nodegauge_cli.documents import Unusable, report_or_result
+from nodegauge_cli.judge_load_text import show_load
+from nodegauge_cli.judge_text import show_health, show_nccl
+from nodegauge_cli.judging import Criteria, NoHistory, judged
+from nodegauge_contract import ContractError, Result, decode, encode
+from nodegauge_contract.chassis import (
+    AirTemperature,
+    BoardGpu,
+    ChassisReading,
+    Fan,
+    LeakDetector,
+    Rail,
+    Redundancy,
+    Supply,
+)
+from nodegauge_contract.wire.codec import MESSAGE_LIMIT, PREFIX, _pack, _unwrap, encode_message, wrap
+from nodegauge_judge import Judgement
+from nodegauge_judge.load_rules.judge import LoadJudgement
+from nodegauge_judge.nccl.measurement import NcclJudgement
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy, PolicyInvalid, parse
+from nodegauge_operator.api.report import Outcome, parse_report
+from nodegauge_operator.core import actions
+from nodegauge_operator.core.model import chassis_view
+from nodegauge_operator.core.planner import next_step
+from support.messages import hostile
+from support.objects import (
+    NOW,
+    ANode,
+    APod,
+    document,
+    make_node,
+    make_pod,
+    make_policy,
+    make_report,
+    make_snapshot,
+)
+
+TESTS = Path(__file__).resolve().parents[1]
+NODE = make_node().offering(8)
+MOST_STEPS = 24
+RESULTS: dict[str, list[Result]] = {
+    names.PROBE_HEALTH: [made.titan(), made.phb(), made.h100(2), made.a100_bridged_pairs()],
+    names.PROBE_NCCL: [nccl.titan(), nccl.h100()],
+    names.PROBE_LOAD: [load.loaded(load.gpu(0), load.gpu(1))],
+}
+ALL_RESULTS = [result for results in RESULTS.values() for result in results]
+PLAIN = Documents(*(json.loads(encode(result)) for result in ALL_RESULTS))
+PACKETS = [_unwrap(_pack(result).removeprefix(PREFIX)) for result in ALL_RESULTS]
+COLUMNS = Documents(*(json.loads(data) for data, _ in PACKETS))
+BITS = [bits for _, bits in PACKETS]
+
+
+class Watched:
+    """The planner in a loop, every write of which is checked and made.
+
+    `stored`: whether the report is such as the API server holds: only then it must take what follows.
+    """
+
+    def __init__(self, *, stored: bool = True, **known: Any) -> None:
+        self.stored = stored
+        start: dict[str, Any] = {"node": NODE, "granted": frozenset({"health", "nccl"}), "gate_slot": True}
+        self.known = start | known
+        self.made: list[actions.Step] = []
+
+    def go(self) -> None:
+        """All writes until nothing is left to do."""
+        for _ in range(MOST_STEPS):
+            step = next_step(make_snapshot(**self.known))
+            if step is None:
+                return
+            checks.step(step, stored=self.stored)
+            self.made.append(step)
+            match step:
+                case actions.PatchReport(report, status):
+                    checks.require(report is self.known["report"], "another report is patched")
+                    self.known["report"] = replace(report, status=status)
+                case actions.PatchNode(node, labels, taints):
+                    assert isinstance(node, ANode)
+                    self.known["node"] = node.patched(labels, taints)
+                case actions.SetCondition(node, condition):
+                    assert isinstance(node, ANode)
+                    self.known["node"] = node.saying(condition)
+                case actions.PostEvent(_, change):
+                    self.known["posted"] = (change.run, change.reason)
+                case actions.WriteEvidence(_, run):
+                    self.known["evidenced"] = run
+                case actions.RefreshReport():
+                    self.known["fresh"] = True
+                case _:
+                    return
+        raise checks.Broken(f"no end of writes: {[type(step).__name__ for step in self.made]}")
+
+
+def wire(choices: Choices) -> None:
+    """Text, JSON, and packets whose columns or bits were changed before the checksum was made."""
+    match choices.ConsumeIntInRange(0, 3):
+        case 0:
+            text = choices.ConsumeUnicodeNoSurrogates(4096)
+        case 1:
+            text = as_text(PLAIN.changed(choices))
+        case 2:
+            text = wrap(as_text(COLUMNS.changed(choices)).encode(), bits=_bits(choices))
+        case _:
+            result = ALL_RESULTS[choices.ConsumeIntInRange(0, len(ALL_RESULTS) - 1)]
+            text = _garbled(encode_message(result), choices)
+    _decoded(text)
+
+
+def _garbled(text: str, choices: Choices) -> str:
+    """With up to four characters replaced."""
+    characters = list(text)
+    for _ in range(choices.ConsumeIntInRange(1, 4)):
+        at = choices.ConsumeIntInRange(0, len(characters) - 1)
+        characters[at] = chr(choices.ConsumeIntInRange(32, 126))
+    return "".join(characters)
+
+
+def _bits(choices: Choices) -> bytes:
+    bits = bytearray(BITS[choices.ConsumeIntInRange(0, len(BITS) - 1)])
+    for _ in range(choices.ConsumeIntInRange(0, 4) if bits else 0):
+        bits[choices.ConsumeIntInRange(0, len(bits) - 1)] = choices.ConsumeIntInRange(0, 255)
+    return bytes(bits)
+
+
+def _decoded(text: str) -> Result | None:
+    """The document, which stays what it is when it is written and read; None with a reason for any other."""
+    try:
+        decoded = decode(text)
+    except ContractError as error:
+        checks.require(0 < len(str(error)) <= 500, "length of the contract's error", str(error))
+        return None
+    checks.require(decode(encode(decoded).decode()) == decoded, "a document that changes", decoded)
+    checks.require(len(encode_message(decoded)) <= MESSAGE_LIMIT, "a message that is too long", decoded)
+    return decoded
+
+
+MINE = {
+    probe: Documents(*(json.loads(encode(document(r, make_pod(NODE, probe=probe)))) for r in results))
+    for probe, results in RESULTS.items()
+}
+"""Documents of the very run that the report waits for."""
+
+
+def documents(choices: Choices) -> None:
+    """A probe's last words: as JSON or packed, changed before or after packing, or another text."""
+    probes = sorted(RESULTS)
+    probe = probes[choices.ConsumeIntInRange(0, len(probes) - 1)]
+    pod = make_pod(NODE, probe=probe).running()
+    message = _message(choices, pod)
+    decoded = _decoded(message)
+    report = make_report(NODE)
+    watched = Watched(report=report, pods=(pod.finished_with(message),))
+    watched.go()
+    after = watched.known["report"].status
+    run = after.probe(probe).last_run
+    checks.require(run is not None, "a run that ended is not in the report")
+    if decoded is None:
+        checks.require(run.outcome is not Outcome.READ, "a verdict from a text that is no document", message)
+        checks.require(after.desired.labels == {}, "labels from a text that is no document", after.desired)
+        checks.require(after.desired.taints == [], "a taint from a text that is no document", after.desired)
+    for text in checks.texts(to_builtins(after)):
+        checks.shown(text, what="the report", lines=True)
+
+
+def _message(choices: Choices, pod: APod) -> str:
+    results = RESULTS[pod.probe]
+    how = choices.ConsumeIntInRange(0, 9)
+    if how == 0:
+        kinds = sorted(hostile(pod).items())
+        return kinds[choices.ConsumeIntInRange(0, len(kinds) - 1)][1]
+    if how == 1:
+        return choices.ConsumeUnicodeNoSurrogates(4096)
+    if how <= 3:  # packed, with characters changed
+        result = results[choices.ConsumeIntInRange(0, len(results) - 1)]
+        return _garbled(encode_message(document(result, pod)), choices)
+    changed = MINE[pod.probe].changed(choices)
+    try:
+        return encode_message(decode(as_text(changed))) if how <= 6 else as_text(changed)
+    except ContractError:
+        return as_text(changed)
+
+
+SPEC: dict[str, Any] = {
+    "nodeSelector": {
+        "matchLabels": {"nvidia.com/gpu.present": "true"},
+        "matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}],
+    },
+    "mode": "Enforce",
+    "priority": 0,
+    "probes": {
+        "health": {"interval": "15m", "recheck": "1m", "window": "3s", "deadline": "60s"},
+        "nccl": {"enabled": True, "interval": "24h", "recheck": "10m", "deadline": "5m"},
+        "load": {"enabled": True, "interval": "168h", "duration": "30s", "stopBelow": 3},
+    },
+    "staleAfterIntervals": 3,
+    "expectedGpus": 8,
+    "thresholds": {"hotCelsius": 84},
+    "expectations": [
+        {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": 1 << 30, "busbw": 400}
+    ],
+    "labels": {"interconnectKey": "interconnect", "takeOver": False},
+    "taints": {"effect": "NoSchedule", "causes": {"thermal": "None"}, "unvalidated": "Lift"},
+    "hysteresis": {"enterRuns": 2, "leaveRuns": 3, "dwell": "10m", "probationAfter": ["1h"]},
+    "budget": {"concurrentProbes": "10%", "gatedNodes": "20%", "concurrentNcclProbes": 1},
+    "limits": {"notScheduled": "1m", "notStarted": "5m", "notGone": "2m", "overtime": "60s"},
+    "podTemplate": {
+        "image": "registry.example.com/probe:1",
+        "tolerations": [{"operator": "Exists"}],
+        "resources": {"requests": {"cpu": "50m"}},
+        "labels": {"team": "gpu"},
+        "annotations": {"note": "x"},
+    },
+}
+POLICIES = Documents(SPEC)
+
+
+def policies(choices: Choices) -> None:
+    """A policy is in force or refused with a text; in force, it plans runs and judges them."""
+    policy = _policy(POLICIES.changed(choices))
+    if policy is None:
+        return
+    Watched(report=None, policy=policy).go()
+    Watched(report=make_report(NODE), policy=policy).go()
+    probe = sorted(RESULTS)[choices.ConsumeIntInRange(0, len(RESULTS) - 1)]
+    pod = make_pod(NODE, probe=probe).running()
+    for result in RESULTS[probe]:
+        Watched(report=make_report(NODE), policy=policy, pods=(pod.with_result(result),)).go()
+
+
+def _policy(spec: Any) -> Policy | None:
+    try:
+        return parse({"metadata": {"name": "default", "uid": "uid", "generation": 1}, "spec": spec})
+    except PolicyInvalid as error:
+        checks.require(bool(str(error)), "no reason")
+        return None
+
+
+FULL: dict[str, Any] = {
+    "metadata": {
+        "name": NODE.name,
+        "uid": make_report(NODE).uid,
+        "resourceVersion": "10",
+        "ownerReferences": [{"kind": "Node", "name": NODE.name, "uid": NODE.uid}],
+    },
+    "spec": {"requestedAt": "2026-11-01T00:00:00Z"},
+    "status": yaml.safe_load((TESTS / "cluster" / "full-status.yaml").read_text(encoding="utf-8")),
+}
+
+
+def _lived() -> dict[str, Any]:
+    """A report that the operator's own code wrote."""
+    watched = Watched(
+        report=make_report(NODE), pods=(make_pod(NODE).running().with_result(made.h100()),), now=NOW
+    )
+    watched.go()
+    return FULL | {"status": to_builtins(watched.known["report"].status)}
+
+
+LIVED = _lived()
+STATUSES = Documents(FULL["status"], LIVED["status"])
+
+
+def reports(choices: Choices) -> None:
+    """Whatever a report holds: the operator comes to rest, and writes only what the API takes."""
+    body = {**FULL, "status": STATUSES.changed(choices)}
+    pods: tuple[APod, ...] = ()
+    report = parse_report(body)
+    if choices.ConsumeIntInRange(0, 1):
+        probe = sorted(RESULTS)[choices.ConsumeIntInRange(0, len(RESULTS) - 1)]
+        number = report.status.next_number(probe)
+        pods = (make_pod(NODE, probe=probe, number=number).running().with_result(RESULTS[probe][0]),)
+    node = NODE.carrying(report.status.desired) if choices.ConsumeIntInRange(0, 1) else NODE
+    now = NOW + choices.ConsumeIntInRange(0, 1_000_000)
+    Watched(stored=checks.stored(body["status"]), report=report, node=node, pods=pods, now=now).go()
+
+
+CHASSIS: dict[str, Any] = {
+    "metadata": {"name": NODE.name, "uid": "c", "resourceVersion": "3"},
+    "status": {
+        "number": 3,
+        "source": "redfish",
+        "readAt": "2027-01-15T08:00:00Z",
+        "reading": to_builtins(
+            ChassisReading(
+                vendor="Maker",
+                product="Model",
+                power_on=True,
+                watts=5_000,
+                capacity_watts=19_800,
+                lists_supplies=True,
+                supplies=[
+                    Supply(
+                        name=f"PSU{n}", health="OK", state="Enabled", capacity_watts=3_300, input_watts=900
+                    )
+                    for n in range(4)
+                ],
+                redundancy=[Redundancy(name="PSUs", members=["PSU0", "PSU1"], needed=2, state="Enabled")],
+                rails=[Rail(name="12V", volts=12.1, low_critical_volts=10.8, high_critical_volts=13.2)],
+                fans=[Fan(name="FAN1", rpm=9_000, low_critical_rpm=500, health="OK")],
+                air=[AirTemperature(name="Inlet", inlet=True, celsius=24, high_caution_celsius=42)],
+                leaks=[LeakDetector(name="L1", state="OK", enabled=True)],
+                gpus=[BoardGpu(name="GPU_SXM_1", celsius=60, throttled_lately_seconds={"thermal": 3.0})],
+                since_seconds=300.0,
+            )
+        ),
+    },
+}
+READINGS = Documents(CHASSIS)
+READING_BMCS = make_policy().of({"probes": {"bmc": {"enabled": True}}})
+
+
+def chassis(choices: Choices) -> None:
+    """What a BMC said of supplies, fans and GPUs: judged once, beside a node that is well."""
+    view = chassis_view(READINGS.changed(choices) | {"metadata": CHASSIS["metadata"]})
+    watched = Watched(report=parse_report(LIVED), policy=READING_BMCS, chassis=view, now=NOW + 60)
+    watched.go()
+
+
+PASTES = Documents(
+    *(
+        path.read_text(encoding="utf-8").splitlines()
+        for folder, pattern in (("fixtures", "*.txt"), ("fixtures", "*.log"), ("fixtures/pasted", "*"))
+        for path in sorted((TESTS / folder).glob(pattern))
+        if path.is_file() and path.stat().st_size < 20_000
+    )
+)
+
+
+CRITERIA = Criteria.of({})
+
+
+def texts(choices: Choices) -> None:
+    """Pasted tables, logs and documents: judged or refused, and a terminal shows no control character."""
+    if choices.ConsumeIntInRange(0, 1):
+        text = "\n".join(line for line in PASTES.changed(choices) if isinstance(line, str))
+    else:
+        text = as_text(PLAIN.changed(choices))
+    try:
+        read = report_or_result(text)
+        judgement = judged(read, CRITERIA)
+    except (Unusable, NoHistory) as error:
+        checks.require(bool(str(error)), "no reason")
+        return
+    screen = io.StringIO()
+    console = Console(file=screen, width=120, highlight=False, markup=False, emoji=False)
+    if isinstance(judgement, NcclJudgement):
+        show_nccl(judgement, node=getattr(read, "node", ""), console=console)
+    elif isinstance(judgement, LoadJudgement) and isinstance(read, Result):
+        show_load(read, judgement, console=console)
+    elif isinstance(read, Result) and isinstance(judgement, Judgement):
+        show_health(read, judgement, console=console)
+    checks.shown(screen.getvalue(), what="the terminal", lines=True)
+
+
+TARGETS: dict[str, Callable[[Choices], None]] = {
+    target.__name__: target for target in (wire, documents, policies, reports, chassis, texts)
+}

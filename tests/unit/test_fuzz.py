@@ -1,0 +1,83 @@
+"""The fuzzers find what is planted, and a short run of each finds nothing else."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzz import checks
+from fuzz.targets import TARGETS
+from nodegauge_operator.core import events, report_size
+
+pytestmark = pytest.mark.slow
+
+TESTS = Path(__file__).resolve().parents[1]
+INPUTS = {"wire": 3_000, "documents": 300, "policies": 600, "reports": 600, "chassis": 600, "texts": 300}
+ALPHABET = "aé\x1b\n 0-/.%\U0001f600\u202e"
+
+
+class Drawn:
+    """Choices of a random generator: like atheris', without its guidance."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def ConsumeIntInRange(self, low: int, high: int) -> int:
+        return self._random.randint(low, high)
+
+    def ConsumeUnicodeNoSurrogates(self, count: int) -> str:
+        return "".join(self._random.choices(ALPHABET, k=self._random.randint(0, min(count, 60))))
+
+    def ConsumeRegularFloat(self) -> float:
+        return self._random.choice([0.0, 1.5, -3e300, 1e-9, self._random.uniform(0, 1e6)])
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_input_breaks_a_promise(name: str) -> None:
+    """The same inputs each time; `make fuzz` tries a million others."""
+    for seed in range(INPUTS[name]):
+        TARGETS[name](Drawn(seed))
+
+
+def broken(name: str) -> str:
+    """What the target says of the first input that breaks something."""
+    for seed in range(INPUTS[name]):
+        try:
+            TARGETS[name](Drawn(seed))
+        except (checks.Broken, ArithmeticError, LookupError) as error:
+            return str(error)
+    return ""
+
+
+def test_control_characters_in_a_condition_or_event_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edited report holds them; without the cut that takes them out they would reach a terminal."""
+    monkeypatch.setattr(report_size, "printable", lambda text: text)
+    monkeypatch.setattr(events, "postable", lambda change: change)
+    assert "control characters in the" in broken("reports")
+
+
+def test_a_label_that_the_api_server_refuses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edited report holds an interconnect class of any text."""
+    monkeypatch.setattr("nodegauge_operator.names.is_label_value", lambda text: True)
+    assert "label nodegauge.dev/" in broken("reports")
+
+
+def test_make_fuzz_tries_its_inputs_and_says_what_they_reached() -> None:
+    """The guided run itself, on the quickest target."""
+    pytest.importorskip("atheris", reason="atheris has no package for this machine")
+    command = [sys.executable, "-m", "fuzz", "--inputs", "300", "--targets", "wire"]
+    run = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    row = run.stdout.splitlines()[-1].split()
+    assert (row[0], row[-1]) == ("wire", "ok")
+    assert int(row[1].replace(",", "")) >= 300
+
+
+def test_a_verdict_from_garbage_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that fills in what is missing."""
+    monkeypatch.setattr("fuzz.targets._decoded", lambda text: None)
+    assert "from a text that is no document" in broken("documents")
