@@ -78,9 +78,9 @@ class Fuzzing:
         lines = self.text.splitlines()
         start = next((n for n, line in enumerate(lines) if "Uncaught Python exception" in line), -15)
         yield from (f"  {line}" for line in lines[start:][:40] if not line.startswith("#"))
-        for found in sorted(self.folder.glob("*-*")):
-            if found.is_file():
-                yield f'  again: make fuzz ARGS="--targets {self.name} --replay {found}"'
+        for input_file in sorted(self.folder.glob("*-*")):
+            if input_file.is_file():
+                yield f'  again: make fuzz ARGS="--targets {self.name} --replay {input_file}"'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

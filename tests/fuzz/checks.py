@@ -29,9 +29,9 @@ class Broken(AssertionError):
     """Something was written that must not be."""
 
 
-def require(held: bool, what: str, value: object = "") -> None:
-    """Raise `Broken` with the value where this does not hold."""
-    if not held:
+def require(holds: bool, what: str, value: object = "") -> None:
+    """Raise `Broken` with the value unless it holds."""
+    if not holds:
         raise Broken(f"{what}: {value!r:.500}")
 
 
