@@ -225,11 +225,17 @@ class FaultProxy(Running):
             await site.stop()
         for handler in runner.server.connections if runner.server else ():
             _abort(handler.transport)
-        tasks = [task for task in self._handling if task is not None and task.cancel()]
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end_requests()
         await runner.cleanup()
+        await self._end_requests()  # of connections that were being made just now
         await self._session.close()
         await asyncio.sleep(0.05)  # callbacks that close aborted connections have been scheduled, not run
+
+    async def _end_requests(self) -> None:
+        while tasks := [task for task in self._handling if task is not None and not task.done()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self._handling.add(task := asyncio.current_task())
