@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from support.chart import CHART, NAMESPACE, RELEASE, Helm, Object, variants
@@ -41,14 +43,15 @@ def test_the_command_shows_the_short_key(helm: Helm, labels: Object, column: str
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ({}, "At most 20% of this policy's nodes"),
-        ({"budget": {"gatedNodes": 3}}, "At most 3 of this policy's nodes"),
-        ({"budget": {"gatedNodes": 0}}, "At most 0 of this policy's nodes"),
+        ({}, "on at most 20% of nodes, 5% newly an hour"),
+        ({"budget": {"gatedNodes": 3}}, "on at most 3 of nodes, 5% newly an hour"),
+        ({"budget": {"gatedNodes": 0}}, "on at most 0 of nodes"),
         ({"taints": {"effect": "None"}}, "no node is tainted"),
         ({"taints": {"effect": "NoExecute"}}, "power-brake|hw-slowdown:NoExecute"),
         ({"taints": {"causes": {"thermal": "None"}}}, "Effects of single causes: thermal:None."),
         ({"taints": {"unvalidated": "Set"}}, "carry nodegauge.dev/unvalidated:NoSchedule"),
         ({"mode": "Observe"}, "Mode is Observe"),
+        ({"budget": {"gatedNodesPerHour": "1%"}}, "1% newly an hour"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -69,6 +72,26 @@ def test_notes_say_what_happens_to_the_nodes(helm: Helm, spec: Object, text: str
 def test_notes_warn_about_what_is_switched_off(helm: Helm, values: Object, text: str) -> None:
     """The notes mention what is switched off or limited."""
     assert text in notes(helm, values)
+
+
+OFF = {
+    "labels, condition": "policy.spec.mode=Observe",
+    "taints": "policy.spec.taints.effect=None",
+    "NCCL, load runs": "policy.spec.budget.concurrentNcclProbes=0",
+}
+
+
+def test_the_notes_show_in_three_lines_what_begins_and_how_each_is_switched_off(helm: Helm) -> None:
+    """One value each, and once that is set its line is gone."""
+    lines = notes(helm).splitlines()
+    for what, value in OFF.items():
+        [line] = [line for line in lines if line.startswith(f"  {what} ")]
+        assert line.endswith(f" {value}")
+        path, _, text = value.partition("=")
+        spec: Any = int(text) if text.isdigit() else text
+        for key in reversed(path.split(".")):
+            spec = {key: spec}
+        assert line not in notes(helm, spec).splitlines()
 
 
 def test_the_notes_say_whether_gpus_are_worked_at_full_power(helm: Helm) -> None:
