@@ -36,6 +36,8 @@ WRONG: list[tuple[Any, ...]] = [
     ("/policy/spec/taints/causes", {"hot": "None"}),
     ("/cleanup/timeout", "long"),
     ("/test/timeout", 60),
+    ("/metrics/prometheusRule/runbookUrl", "docs/a page"),
+    ("/metrics/prometheusRule/enabled", "yes"),
     ("/namespaceOverride", "GPU_Tools"),
     ("/operator/nodeSelector/gpu", True),
     ("/operator/nodeSelector", {"a b": "c"}),

@@ -24,6 +24,7 @@ Progress = Callable[[str], None]
 KUBERNETES = "1.36.3"
 ETCD = "3.6.5"
 HELM = "4.3.1"
+PROMETHEUS = "3.13.5"
 
 
 def _kubernetes_tool(name: str, usual: str) -> Tool:
@@ -62,6 +63,16 @@ HELM_TOOL = Tool(
     ldflags=f"-X helm.sh/helm/v4/internal/version.version=v{HELM}",
     usual="2 min",
 )
+PROMTOOL = Tool(
+    name="promtool",
+    version=PROMETHEUS,
+    folder=f"prometheus-{PROMETHEUS}",
+    module="prometheus",
+    package="github.com/prometheus/prometheus/cmd/promtool",
+    ldflags=f"-X github.com/prometheus/common/version.Version={PROMETHEUS}",
+    tags="remove_all_sd",  # without service discovery of clouds: less to download and to compile
+    usual="2 to 3 min",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +107,11 @@ def build_kubelet(progress: Progress = say) -> Path:
 def build_kubectl(progress: Progress = say) -> Path:
     """A kubectl of the API server's version."""
     return _build(KUBECTL_TOOL, progress)
+
+
+def build_promtool(progress: Progress = say) -> Path:
+    """What checks and tests Prometheus rules; one on PATH may be of another version."""
+    return _build(PROMTOOL, progress)
 
 
 def _build(tool: Tool, progress: Progress) -> Path:
@@ -147,14 +163,14 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it as ignored
     try:
-        result = find_or_build()
+        paths = vars(find_or_build()) | {"promtool": build_promtool()}
     except TestbedError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("testbed: interrupted; what was built is kept", file=sys.stderr)
         return 130
-    for name, path in vars(result).items():
+    for name, path in paths.items():
         say(f"{name.replace('_', '-')}: {path}")
     return 0
 

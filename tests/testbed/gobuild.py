@@ -46,6 +46,7 @@ class Tool:
     module: str
     package: str
     ldflags: str = ""
+    tags: str = ""
     usual: str
     """How long building it took on two cores, for people who wait."""
 
@@ -115,7 +116,7 @@ class _Builder:
         self._progress(f"{tool.name} {tool.version}: building (usually about {tool.usual})")
         seconds = self._run(
             f"{tool.name}: building",
-            [go, "build", "-trimpath", "-ldflags", ldflags, "-o", output, tool.package],
+            [go, "build", "-trimpath", "-tags", tool.tags, "-ldflags", ldflags, "-o", output, tool.package],
             cwd=MODULES / tool.module,
             usual=tool.usual,
             way_out="The modules come from where `go env GOPROXY` points: behind a firewall set GOPROXY or"

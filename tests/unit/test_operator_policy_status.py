@@ -13,7 +13,7 @@ from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, s
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
-from support.api_server import NODES, POLICIES
+from support.api_server import NODES, POLICIES, REPORTS
 from support.client import unavailable
 from support.cluster import FakeCluster
 from support.objects import NOW
@@ -107,7 +107,30 @@ def test_nodes_are_counted_by_what_was_found(operator: PolicyOperator) -> None:
     shown = operator.metrics.render().decode()
     assert 'nodegauge_nodes{policy="default",verdict="fail"} 1.0' in shown
     assert 'nodegauge_nodes_by_interconnect{interconnect="none",policy="default"} 2.0' in shown
+    assert 'nodegauge_health_interval_seconds{policy="default"} 900.0' in shown
     assert operator.counters.selected("default") == 4
+
+
+def test_reports_that_cannot_be_read_are_counted(operator: PolicyOperator) -> None:
+    """Until a run replaces what somebody else wrote there."""
+    operator.cluster.add_policy()
+    operator.measure()
+
+    def shown() -> float | None:
+        operator.write()
+        labels = {"policy": "default"}
+        return operator.metrics.registry.get_sample_value("nodegauge_unreadable_reports", labels)
+
+    assert shown() == 0
+    body = operator.cluster.objects[REPORTS]["node-1"]
+    operator.cluster._store(REPORTS, body | {"status": body["status"] | {"gates": 7}}, "MODIFIED")
+    operator.deliver()
+    operator.policy_status.dirty = True
+    assert shown() == 1
+    operator.cluster.pass_time(1000)
+    operator.measure()
+    operator.policy_status.dirty = True
+    assert shown() == 0
 
 
 def test_nothing_new_is_not_written_again(operator: PolicyOperator) -> None:

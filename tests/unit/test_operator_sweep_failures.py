@@ -27,9 +27,11 @@ async def test_a_list_that_fails_later_decides_nothing_and_is_repeated(operator:
         await operator.after(20)
         assert operator.cluster.state()["nodes"] == before
     lists = operator.lists()
+    assert operator.metrics.failed_lists._value.get() >= 2
     operator.client.refuse = lambda verb, path: None
     await operator.after(300)
     assert operator.lists() > lists
+    assert operator.metrics.failed_lists._value.get() == 0
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])

@@ -68,6 +68,14 @@ class Metrics:
             "made now, such as those that are NotReady, do not count.",
             ("policy", "last_run"),
         )
+        self.health_interval = gauge(
+            "nodegauge_health_interval_seconds", "The policy's interval of health runs.", ("policy",)
+        )
+        self.unreadable = gauge(
+            "nodegauge_unreadable_reports",
+            "Nodes whose report has a status that cannot be read whole, because somebody else wrote it.",
+            ("policy",),
+        )
         self.measured = gauge(
             "nodegauge_measured_nodes",
             "Nodes with measured NCCL bandwidth, by whether it confirms the interconnect that the driver "
@@ -115,6 +123,10 @@ class Metrics:
             "nodegauge_reconcile_failures_total",
             "Reconciles of a node that ended in an error and are tried again.",
             ("kind",),
+        )
+        self.ready = gauge("nodegauge_ready", "1 while /readyz says ok.")
+        self.failed_lists = gauge(
+            "nodegauge_failed_lists", "Full lists in a row that failed; 0 after one that is complete."
         )
         self.standing_by = gauge(
             "nodegauge_standing_by",

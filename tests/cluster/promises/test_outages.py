@@ -30,9 +30,11 @@ def test_an_api_server_that_says_503_is_waited_out(rig: Any, fault_proxy: Any) -
     with rig.kubelet(), rig.operator(kubeconfig=fault_proxy.kubeconfig()) as operator:
         wait_for(lambda: "etcd is away" in operator.output(), what="the outage named")
         assert operator.http("/readyz")[0] == 503
+        assert operator.metric("nodegauge_ready") == 0
         away["now"] = False
         rig.wait_up_to_date(node)
         operator.wait_ready()
+        assert operator.metric("nodegauge_ready") == 1
         away["now"] = True
         fault_proxy.pause()
         fault_proxy.resume()

@@ -22,6 +22,7 @@ from types import FrameType
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
 from testbed.demo import bandwidth, heat, inventory, jobs, power, steps
+from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
 
@@ -44,8 +45,11 @@ STEPS = (
 )
 
 
-def run(directory: Path) -> None:
-    """The whole demo below `directory`.  Raises `TestbedError` at the first failed check."""
+def run(directory: Path, recording: Recording | None = None) -> None:
+    """The whole demo below `directory`; `recording` takes the operator's metrics.
+
+    Raises `TestbedError` at the first failed check.
+    """
     print("nodegauge demo: a real kube-apiserver, scheduler and controller-manager; simulated GPU hardware.")
     print(f"Everything lives in {directory} and ends with this program.\n", flush=True)
     find_or_build(progress=lambda line: print(line, flush=True))
@@ -56,6 +60,8 @@ def run(directory: Path) -> None:
         try:
             for step in STEPS:
                 step(demo)
+                if recording is not None and step is not steps.uninstall:
+                    recording.take(step.__name__, demo)
         except TestbedError as error:
             raise TestbedError(f"{error}{demo.log_tail()}") from error
     demo.say("done: every check passed. `make testbed` starts such a cluster for you to use.")
@@ -74,13 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """0 if every check passed, 1 with the reason if not, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make demo", description="Run nodegauge on simulated GPU nodes.")
     parser.add_argument("--keep", action="store_true", help="keep the logs also after success")
+    parser.add_argument("--record", type=Path, help="write the operator's metrics after each step here")
     options = parser.parse_args(arguments)
     for number in SIGNALS:  # SIGINT too: a shell's background job inherits it as ignored
         signal.signal(number, _interrupted)
     directory = Path(tempfile.mkdtemp(prefix="nodegauge-demo-"))
     keep = True
     try:
-        run(directory)
+        recording = Recording() if options.record else None
+        run(directory, recording)
+        if recording is not None:
+            recording.write(options.record)
         keep = options.keep
     except (TestbedError, OSError) as error:
         keep = any(directory.iterdir())

@@ -35,6 +35,7 @@ async def serve(settings: Settings, environ: Mapping[str, str]) -> None:
     watches = Supervisor(
         client=client, sweep=sweep, settings=settings, environ=environ, signals=lambda: _stop_at_signals(stop)
     )
+    metrics.ready.set_function(lambda: not unready(client, sweep, watches))
     server = HttpServer(
         host=settings.http_host,
         port=settings.http_port,

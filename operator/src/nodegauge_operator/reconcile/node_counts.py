@@ -41,7 +41,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured; `unread`: pools
     whose last run read nothing; `well` and `badly`: probe and image of the runs holding GPUs that ended so;
     `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never
-    did or no run can be made there now; `last_run_read`: its last run was read.
+    did or no run can be made there now; `last_run_read`: its last run was read;
+    `unreadable`: not all of its report could be read.
     """
 
     policy: str
@@ -59,6 +60,7 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     badly: tuple[tuple[str, str], ...] = ()
     read_at: float = 0.0
     last_run_read: bool = True
+    unreadable: bool = False
 
 
 class PolicyCounts(Struct, kw_only=True):
@@ -72,6 +74,7 @@ class PolicyCounts(Struct, kw_only=True):
     causes: Counter[str] = field(default_factory=Counter)
     gated: set[str] = field(default_factory=set)
     waiting: dict[str, float] = field(default_factory=dict)
+    unreadable: int = 0
     unread: Counter[str] = field(default_factory=Counter)
     well: Counter[tuple[str, str]] = field(default_factory=Counter)
     badly: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -83,6 +86,7 @@ class PolicyCounts(Struct, kw_only=True):
         if counts.installation:
             self.installations[counts.installation] += by
         self.classes[counts.klass] += by
+        self.unreadable += by * counts.unreadable
         if counts.agreement:
             self.agreements[counts.agreement] += by
         for gate in counts.gates:
@@ -157,6 +161,10 @@ class NodeCounters:
     def waiting(self, policy: str) -> Mapping[str, float]:
         """Names of the nodes that wait for such a slot, and since when, epoch seconds."""
         return self._of(policy).waiting
+
+    def unreadable(self, policy: str) -> int:
+        """Nodes that follow the policy and whose report could not be read whole."""
+        return self._of(policy).unreadable
 
     def unread(self, policy: str) -> Counter[str]:
         """Nodes that follow the policy and whose last run read nothing, by pool."""
@@ -256,6 +264,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         badly=tuple((p.name, p.image) for p in whole if p.name in bad),
         read_at=unstamp(health.read_at) if node.may_run else 0.0,
         last_run_read=not health.unread,
+        unreadable=report.unreadable is not None,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from nodegauge_judge import Verdict
 from nodegauge_judge.nccl.measurement import Agreement
+from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.report import NEVER, stamp
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
@@ -135,10 +136,13 @@ class PolicyStatus:
         metrics = self._metrics
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
         of_gates = (metrics.held_back, metrics.newly_gated)
-        for gauge in (*by_kind, *of_gates, metrics.oldest_reading, metrics.foreign):
+        others = (metrics.oldest_reading, metrics.foreign, metrics.unreadable, metrics.health_interval)
+        for gauge in (*by_kind, *of_gates, *others):
             gauge.clear()
         metrics.gate_slots.set(self._budget.slots(CLUSTER))
-        for name in self._cache.policies:
+        for name, policy in self._cache.policies.items():
+            metrics.health_interval.labels(name).set(seconds(policy.spec.probes.health.interval))
+            metrics.unreadable.labels(name).set(self._counters.unreadable(name))
             metrics.foreign.labels(name).set(sum(self._foreign(name).values()))
             metrics.held_back.labels(name).set(len(self._counters.waiting(name)))
             metrics.newly_gated.labels(name).set(self._budget.rate.count(name))

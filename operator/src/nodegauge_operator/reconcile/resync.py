@@ -56,6 +56,11 @@ class ListSchedule:
         self._gap_list_at = -CALM_SECONDS
         self._not_before = 0.0
 
+    @property
+    def failures(self) -> int:
+        """How many lists in a row have failed."""
+        return self._failures
+
     def gap(self, now: float) -> None:
         """Watch events may have been missed: only a list that begins after `now` repairs that."""
         self._gap = (self._gap[0] if self._gap else now, now)

@@ -258,6 +258,8 @@ class Sweep:
             if not self.listed:
                 self.listed, self._first_listed_at = True, time.monotonic()
                 self.wake(*self.cache.known_names())
+        finally:
+            self._metrics.failed_lists.set(self._list_schedule.failures)
 
     def _grant(self) -> None:
         """Give the free slots of each policy's budgets to the nodes that waited longest."""

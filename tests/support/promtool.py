@@ -1,0 +1,120 @@
+"""Prometheus rules in tests: series as promtool reads them, and promtool itself.
+
+`healthy` is what the demo's operator served (tests/chart/demo-series.yaml), one sample a minute, and its last
+sample held from then on.  A test changes a few of its series and says which alerts fire when.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.binaries import build_promtool
+
+RECORDED = Path(__file__).resolve().parents[1] / "chart" / "demo-series.yaml"
+LENGTH = 15 * 60
+"""Minutes of every series: longer than the slowest alert needs."""
+SCRAPED = {
+    "instance": "10.0.0.1:8080",
+    "pod": "nodegauge-0",
+    "namespace": "nodegauge",
+    "job": "nodegauge-metrics",
+    "service": "nodegauge-metrics",
+    "endpoint": "http",
+    "container": "operator",
+}
+"""Labels that the Prometheus operator's scrape adds."""
+BMC = {
+    'nodegauge_bmc_bmcs{state="read"}': "16",
+    'nodegauge_bmc_bmcs{state="timeout"}': "1",
+    "nodegauge_bmc_oldest_reading_age_seconds": "240",
+    "nodegauge_bmc_unwritten_total": "2",
+}
+"""Of a BMC reader that works; the demo runs one and records only the operator."""
+
+Series = dict[str, list[str]]
+"""The samples of each series, one a minute; `_` is none."""
+
+
+@cache
+def healthy() -> Series:
+    """The demo's series and those of a BMC reader."""
+    recorded = yaml.safe_load(RECORDED.read_text("utf-8"))
+    series = {name: values.split() for name, values in recorded["series"].items()}
+    for values in series.values():
+        values += values[-1:] * (LENGTH - len(values))
+    # Time begins at 0 here. The last pass was a moment before each sample.
+    series["nodegauge_last_pass_timestamp_seconds"] = [str(60 * minute) for minute in range(LENGTH)]
+    # The demo ends with no slot for NCCL runs, and five nodes that wait for one.
+    series['nodegauge_waiting_nodes{probe="nccl"}'] = ["0"] * LENGTH
+    return series | {name: [value] * LENGTH for name, value in BMC.items()}
+
+
+def scraped(series: Series, *, labels: dict[str, str] | None = None) -> list[dict[str, str]]:
+    """promtool's `input_series`, with the labels that a scrape adds."""
+    added = ",".join(f'{k}="{v}"' for k, v in (SCRAPED if labels is None else labels).items())
+    result = []
+    for name, values in series.items():
+        metric, _, rest = name.rstrip("}").partition("{")
+        joined = ",".join(part for part in (rest, added) if part)
+        result.append({"series": f"{metric}{{{joined}}}", "values": " ".join(values)})
+    return result
+
+
+@dataclass(frozen=True)
+class Promtool:
+    """promtool on the rules `groups`, in files below `directory`."""
+
+    directory: Path
+    groups: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """promtool's exit code and output."""
+        (self.directory / "rules.json").write_text(json.dumps({"groups": self.groups}))
+        command = [build_promtool(lambda _: None), *arguments]
+        return subprocess.run(command, cwd=self.directory, capture_output=True, text=True, timeout=100)
+
+    def query(
+        self, input_series: list[dict[str, str]], expected: dict[tuple[str, int], dict[str, float]]
+    ) -> str:
+        """Run each query at its minute and compare its samples; promtool's words where they differ."""
+        tests = [
+            {
+                "expr": expr,
+                "eval_time": f"{minute}m",
+                "exp_samples": [{"labels": name, "value": value} for name, value in samples.items()],
+            }
+            for (expr, minute), samples in expected.items()
+        ]
+        body = {
+            "rule_files": ["rules.json"],
+            "evaluation_interval": "1m",
+            "tests": [{"interval": "1m", "input_series": input_series, "promql_expr_test": tests}],
+        }
+        (self.directory / "test.json").write_text(json.dumps(body))
+        done = self.run("test", "rules", "test.json")
+        return "" if done.returncode == 0 else done.stdout + done.stderr
+
+    def firing(self, input_series: list[dict[str, str]], expected: dict[int, set[str]]) -> str:
+        """Compare the names of the alerts that fire at each minute; promtool's words where they differ."""
+        expr = 'count by (alertname) (ALERTS{alertstate="firing"})'
+        wanted = {
+            (f"{expr} > bool 0", minute): {f'{{alertname="{name}"}}': 1.0 for name in names}
+            for minute, names in expected.items()
+        }
+        return self.query(input_series, wanted)
+
+
+def selectors(query: str) -> list[tuple[str, dict[str, str]]]:
+    """Our metrics in a query, each with its matchers: label and value or pattern."""
+    return [
+        (name, dict(re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"', matchers)))
+        for name, matchers in re.findall(r"\b(nodegauge_[a-z_]+)(\{[^}]*\})?", query)
+    ]

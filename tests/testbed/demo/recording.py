@@ -1,0 +1,61 @@
+"""Records the operator's metrics after each step of the demo: series to test alerts with.
+
+    make demo ARGS="--record tests/chart/demo-series.yaml"
+
+Samples are written as promtool reads them, one list per series; `_` where a series was absent.  Buckets of
+histograms and the process's own metrics are left out: no alert and no panel of the demo's needs them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections import defaultdict
+from pathlib import Path
+
+import yaml
+
+from testbed.demo.session import NAMESPACE, Session
+from testbed.errors import TestbedError
+
+HEAD = """\
+# The operator's metrics after each step of `make demo`, as it served them. Recorded by the demo itself:
+#   make demo ARGS="--record tests/chart/demo-series.yaml"
+# `at`: when each step ended, epoch seconds. `series`: a value for each step; `_` where the series was absent.
+"""
+SAMPLE = re.compile(r"^(nodegauge_[^ ]+) (\S+)$", re.MULTILINE)
+LEFT_OUT = re.compile(r"_(bucket|created)(\{|$)")
+
+
+class Recording:
+    """Samples of every series, step by step."""
+
+    def __init__(self) -> None:
+        self._steps: list[str] = []
+        self._at: list[float] = []
+        self._series: defaultdict[str, dict[int, str]] = defaultdict(dict)
+
+    def take(self, step: str, session: Session) -> None:
+        """Read /metrics now, if the operator runs.  Raises `TestbedError` if it runs and says no port."""
+        log = session.testbed.logs(NAMESPACE, "nodegauge-")
+        ports = re.findall(r"listening on port (\d+)", log)
+        if not ports:
+            raise TestbedError("the operator's log names no port to read its metrics from")
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports[-1]}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        number = len(self._steps)
+        self._steps.append(step)
+        self._at.append(round(time.time(), 1))
+        for series, value in SAMPLE.findall(text):
+            if not LEFT_OUT.search(series):
+                self._series[series][number] = f"{float(value):.10g}"
+
+    def write(self, path: Path) -> None:
+        """The fixture; see the module's text."""
+        values = {
+            series: " ".join(samples.get(number, "_") for number in range(len(self._steps)))
+            for series, samples in sorted(self._series.items())
+        }
+        body = {"steps": self._steps, "at": self._at, "series": values}
+        path.write_text(HEAD + yaml.safe_dump(body, sort_keys=False, width=200))
