@@ -40,9 +40,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     for the causes in `held_back`, `since` (epoch seconds);
     `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured; `unread`: pools
     whose last run read nothing; `well` and `badly`: probe and image of the runs holding GPUs that ended so;
-    `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never
-    did or no run can be made there now; `last_run_read`: its last run was read;
-    `unreadable`: not all of its report could be read.
+    `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never did or no run can be made
+    there now; `last_run_read`: its last run was read; `unreadable`: not all of its report could be read.
     """
 
     policy: str
