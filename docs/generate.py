@@ -84,6 +84,9 @@ an expired one.
 ## Reasons of the condition GatesWithinBudget of a GPUValidationPolicy
 {{budget_reasons}}
 
+## Reasons of the condition BreakerOpen of a GPUValidationPolicy, and of events about one
+{{breaker_reasons}}
+
 ## Reasons of the condition RunsKeepUp of a GPUValidationPolicy
 {{pace_reasons}}
 """
@@ -132,6 +135,7 @@ def labels_page() -> str:
         causes=table(("cause", "finding", "bad runs", "judged"), causes()),
         states=table(("state", "meaning"), documented(GateState)),
         budget_reasons=table(("reason", "when"), documented(names.BudgetReason)),
+        breaker_reasons=table(("reason", "when"), documented(names.BreakerReason)),
         labels=table(("label", "values", "meaning"), rows),
         pace_reasons=table(("reason", "when"), documented(names.PaceReason)),
         node_reasons=table(("reason", "when"), documented(names.Reason)),

@@ -47,7 +47,7 @@ class Oracle:
         """By node and key: how many readings there had been when the key last changed."""
         self._lifted: dict[tuple[str, str], str] = {}
         """By node and key: the cause of its last removal."""
-        self.slots = Slots(record)
+        self.slots = Slots(cluster, record)
         cluster.subscribers.append(self._follow)
         cluster.wrong_read = self.violations.append
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from life.cluster import LivingCluster
 from life.record import NodeRecord, Record
+from nodegauge_operator.api.incident import incidents_of
+from support.api_server import POLICIES
 
 CLUSTER_BUDGET = "20%"
 """Of all nodes, whatever the policies say (`operator.maxGatedNodes`)."""
@@ -14,9 +17,10 @@ HOUR, SLACK = 3600.0, 5.0
 class Slots:
     """Knows which nodes are tainted, and when each was newly tainted."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, cluster: LivingCluster, record: Record) -> None:
         self.tainted: dict[str, str] = {}
         """Nodes with a taint for a fault, and their pool."""
+        self._cluster = cluster
         self._record = record
         self._new: dict[str, tuple[float, str]] = {}
         """By name: when a node last took a taint that it had not, and its pool."""
@@ -38,7 +42,12 @@ class Slots:
         own = self._most(pool, now, now) - (away if isinstance(spec and spec.budget.gated_nodes, str) else 0)
         mine = sum(1 for other in self.tainted.values() if other == pool)
         hourly = self._newly(pool, now - HOUR - SLACK) < self._most_newly(pool, now, now, away=away)
-        return mine < own and len(self.tainted) < total and hourly
+        return mine < own and len(self.tainted) < total and hourly and not self._has_incident(pool)
+
+    def _has_incident(self, pool: str) -> bool:
+        """Whether one cause on many nodes holds taints back; the policy of a pool has its name."""
+        status = self._cluster.objects[POLICIES].get(pool, {}).get("status", {})
+        return any(not incident.closed_at for incident in incidents_of(status))
 
     def excess(self, name: str, node: NodeRecord, *, now: float) -> str:
         """What is wrong with a taint that the node has just taken; empty for nothing."""

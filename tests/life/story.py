@@ -160,6 +160,7 @@ class Story:
                 "mode": "Enforce",
                 "probes": {"health": {"interval": interval}, "load": {"enabled": False}},
                 "budget": {"concurrentProbes": "20%", "gatedNodes": "20%", "gatedNodesPerHour": "5%"},
+                "breaker": {},
                 "taints": {"causes": {"thermal": "NoSchedule"}},
             }
             self.disturbances.write_policy(pool, self.disturbances.specs[pool])

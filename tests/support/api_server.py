@@ -21,6 +21,8 @@ from support import schema
 
 Body = dict[str, Any]
 NAMESPACE = "nodegauge"
+NO_BREAKER = {"nodes": 100_000, "share": "100%"}
+"""A policy's `spec.breaker` with which no cause is an incident."""
 NODES = "/api/v1/nodes"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 EVENTS = "/api/v1/namespaces/default/events"

@@ -15,7 +15,18 @@ from nodegauge_contract import NcclResult, Result
 from nodegauge_operator import names
 from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.model import pod_view
-from support.api_server import EVENTS, EVIDENCE, NODES, PODS, POLICIES, REPORTS, Body, FakeApiServer, copied
+from support.api_server import (
+    EVENTS,
+    EVIDENCE,
+    NO_BREAKER,
+    NODES,
+    PODS,
+    POLICIES,
+    REPORTS,
+    Body,
+    FakeApiServer,
+    copied,
+)
 from support.objects import NOW, addressed
 
 
@@ -47,9 +58,9 @@ class FakeCluster(FakeApiServer):
         )
 
     def add_policy(self, name: str = "default", **spec: Any) -> Body:
-        """A policy is made; tests of the rate of new taints state it."""
+        """A policy is made; tests of the rate of new taints and of incidents state them."""
         budget = {"gatedNodesPerHour": "100%"} | spec.pop("budget", {})
-        spec = {"nodeSelector": {}, "budget": budget} | spec
+        spec = {"nodeSelector": {}, "budget": budget, "breaker": NO_BREAKER} | spec
         body = {"metadata": {"name": name, "generation": 1}, "spec": spec}
         return self.create(POLICIES, body)
 

@@ -15,6 +15,7 @@ import yaml
 from msgspec.structs import replace
 
 from nodegauge_contract import Result, Span, Temperature, Window, encode_message
+from support.api_server import NO_BREAKER
 from support.results import every_gpu, h100
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
@@ -46,6 +47,8 @@ VOLATILE = {
     "goodAt",
     "throttleJudgedAt",
     "passedAt",
+    "taintedAt",
+    "faultAt",
     "evidenceAt",
     "pod",
     "bootID",
@@ -102,7 +105,7 @@ class ClusterUnderTest:
     def add_policy(self, name: str = "", **spec: Any) -> str:
         """A policy for this test's nodes, without load runs: a request would start one of those too.
 
-        Tests of the rate of new taints state it."""
+        Tests of the rate of new taints and of incidents state them."""
         spec["budget"] = {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"} | spec.get("budget", {})
         name = name or f"policy-{self.mark}-{len(self.policies)}"
         body = {
@@ -111,6 +114,7 @@ class ClusterUnderTest:
             "metadata": {"name": name},
             "spec": {
                 "nodeSelector": {"matchLabels": {"test": self.mark}},
+                "breaker": NO_BREAKER,
                 "probes": {"load": {"enabled": False}},
                 **spec,
             },

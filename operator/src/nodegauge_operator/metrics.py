@@ -47,6 +47,14 @@ class Metrics:
             "Nodes whose taint for a fault waits for a free slot in the policy's budget.",
             ("policy",),
         )
+        self.incidents_open = gauge(
+            "nodegauge_incidents_open",
+            "Open incidents: one cause that came up on many nodes within minutes. They hold new taints back.",
+            ("policy", "cause"),
+        )
+        self.incidents = Counter(
+            "nodegauge_incidents_total", "Incidents that were opened.", ("cause",), registry=self.registry
+        )
         self.newly_gated = gauge(
             "nodegauge_newly_gated_nodes",
             "Nodes that newly took a taint for a fault within the last hour, whether or not it still stands.",

@@ -150,6 +150,8 @@ POD_IMAGE = PREFIX + "image"
 """Annotation on probe pods: the requested image (a webhook may write another one into the pod)."""
 MIRROR_POD = "kubernetes.io/config.mirror"
 """Annotation on the copies that kubelets make of their static pods (kubernetes, pkg/kubelet/types)."""
+CLOSE_INCIDENT = PREFIX + "close-incident"
+"""Annotation on a policy: the id of an incident that somebody ends; the operator never writes it."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
 NO_SIDECAR_LINKERD = "linkerd.io/inject"
@@ -292,6 +294,16 @@ class BudgetReason(StrEnum):
     BUDGET_EXCEEDED = "BudgetExceeded"
     """More nodes are tainted than the budget allows: it was lowered, nodes left the policy, or two operators
     ran at once. Existing taints stay, and none is added."""
+
+
+class BreakerReason(StrEnum):
+    """Reasons of the condition `BreakerOpen` of a GPUValidationPolicy, and of events regarding one."""
+
+    INCIDENT_OPEN = "IncidentOpen"
+    """One cause came up on many nodes within minutes: no node newly takes a taint for it. The message names
+    the cause, the nodes, and the command that ends the incident."""
+    NO_INCIDENT = "NoIncident"
+    """No cause has come up on many nodes at once."""
 
 
 class PaceReason(StrEnum):

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from nodegauge_judge import Cause, Thresholds
 from nodegauge_judge.nccl.expectations import Expectation
 from nodegauge_judge.power_inventory import PowerInventory
+from nodegauge_operator import names
 from nodegauge_operator.api.probe_settings import DURATION, Duration, Probes
 from nodegauge_operator.api.selector import Selector, key_problem
 
@@ -140,6 +141,25 @@ class Budget(Struct, frozen=True, rename="camel", kw_only=True):
     concurrent_nccl_probes: CountOrPercent = "10%"
 
 
+class Breaker(Struct, frozen=True, rename="camel", kw_only=True):
+    """When faults of one cause are one incident, which holds their taints back (ADR 0030).
+
+    The numbers are chosen by this project.  `nodes`: more than so many nodes with the cause are an incident
+    wherever they are; `share`: so is a larger part of the policy's nodes, or of a group of them, of at least
+    three.  `window`: the time within which the cause came up on them.  `groupLabels`: keys of node labels
+    whose values make groups, beside those of the driver, the GPU's model and the probe's image.
+    """
+
+    nodes: Annotated[int, Meta(ge=3, le=100_000)] = 20
+    share: Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")] = "10%"
+    window: Duration = "30m"
+    group_labels: Annotated[tuple[str, ...], Meta(max_length=8)] = (
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/rack",
+        "nvidia.com/gpu.clique",
+    )
+
+
 class Limits(Struct, frozen=True, rename="camel", kw_only=True):
     """When the operator ends a pod itself: not scheduled, not started, not gone after delete.
 
@@ -185,17 +205,19 @@ class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
     taints: Taints = Taints()
     hysteresis: Hysteresis = Hysteresis()
     budget: Budget = Budget()
+    breaker: Breaker = Breaker()
     limits: Limits = Limits()
     pod_template: PodTemplate = PodTemplate()
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """A policy in force: its identity and its spec."""
+    """A policy in force: its identity and its spec; `close_incident` names one that somebody ends."""
 
     name: str
     uid: str
     generation: int
     spec: PolicySpec
+    close_incident: str = ""
 
     @property
     def paused(self) -> bool:
@@ -280,6 +302,7 @@ def parse(body: dict[str, Any]) -> Policy:
         uid=metadata.get("uid", ""),
         generation=int(metadata.get("generation", 0)),
         spec=spec,
+        close_incident=(metadata.get("annotations") or {}).get(names.CLOSE_INCIDENT, ""),
     )
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from nodegauge_judge import Finding, GpuBrief, GpuIdentity, OpenEnum, Verdict
+from nodegauge_judge import Finding, OpenEnum, Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.tolerance import readable
 
@@ -140,26 +141,6 @@ class ClockStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_on
     fingerprint: str = ""
 
 
-class GpusStatus(Struct, frozen=True, rename="camel", kw_only=True):
-    """The GPUs in brief; `missing`: those that earlier runs read and the last one did not."""
-
-    count: int = 0
-    product: str = ""
-    driver: str = ""
-    items: list[GpuBrief] = []
-    missing: list[GpuIdentity] = []
-
-    def known(self) -> list[GpuIdentity]:
-        """Every GPU that the node has, or had and lost."""
-        return [*self.items, *self.missing]
-
-    def serial_of(self, subject: str) -> str:
-        """The serial number of the one GPU that a finding's subject names; empty for none or several."""
-        known = [(f"GPU {gpu.index} ({gpu.pci})" in subject, gpu) for gpu in self.known()]
-        gpus = [gpu for named, gpu in known if named or gpu.uuid.startswith(subject)]
-        return gpus[0].serial if subject and len(gpus) == 1 else ""
-
-
 class GateState(OpenEnum):
     """The state of one gate on one node; one that this version does not know counts as entered."""
 
@@ -185,6 +166,8 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     `enteredAt`, `leftAt`: when it last entered and left; `badAt`, `goodAt`: its last bad and good run;
     `readableSince`: readable runs since the last bad one; `relapses`: how often it came back within the
     policy's window; `subject` and `message`: the finding of the last bad run, which is the taint's evidence.
+    `faultAt`: when it was first entered since it was last good for good, also over trials; `incident`: the
+    common cause on many nodes that holds its taint back, until a bad run after that.
     """
 
     code: str
@@ -200,6 +183,8 @@ class GateStatus(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     relapses: int = 0
     subject: str = ""
     message: str = ""
+    fault_at: str = ""
+    incident: str = ""
 
 
 class DesiredTaint(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ Each of those is computed once, at first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
 
@@ -58,15 +58,15 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     `node` None: the node is gone for certain.  `policy` None: no policy selects it.  `granted`: pools of
     probe pods that keep a slot for it.  `gate_slot`: the budget of gated nodes has a slot for it, or it is
-    gated already.  `peers`: what nodes like it reach in NCCL runs; `clock_peers`: the SM clocks at which they
-    work; `load_peers`: what their GPUs reach in load runs.  `last_peer_read`: when another node of the policy
-    was last read, epoch seconds, 0.0 for never.  `posted`: run and reason of the last event that this process
-    posted; `evidenced`: the pod UID of the last run whose evidence it wrote.  `fresh`: the report was read
-    again for this very question.  `since`: since when nodes can be read without a gap (`reconcile.gaps`),
-    epoch seconds.  `declined`: writes that the API server has just refused, with its message; they are tried
-    later and do not block others.  `nonce`: a random text for the run after one that ends now.
-    `cordoned_since`: epoch seconds, 0.0 for a node that is not cordoned.  `chassis`: what the BMC reader last
-    wrote of it.
+    gated already.  `incidents`: by cause, the incident that holds new taints back there.  `peers`: what nodes
+    like it reach in NCCL runs; `clock_peers`: the SM clocks at which they work; `load_peers`: what their GPUs
+    reach in load runs.  `last_peer_read`: when another node of the policy was last read, epoch seconds, 0.0
+    for never.  `posted`: run and reason of the last event that this process posted; `evidenced`: the pod UID
+    of the last run whose evidence it wrote.  `fresh`: the report was read again for this very question.
+    `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes
+    that the API server has just refused, with its message; they are tried later and do not block others.
+    `nonce`: a random text for the run after one that ends now.  `cordoned_since`: epoch seconds, 0.0 for a
+    node that is not cordoned.  `chassis`: what the BMC reader last wrote of it.
     """
 
     node: NodeView | None
@@ -80,6 +80,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     load_peers: Peers = no_peers
     last_peer_read: Callable[[], float] = float
     gate_slot: bool = False
+    incidents: Mapping[str, str] = gates.NO_INCIDENTS
     posted: tuple[str, str] = ("", "")
     evidenced: str = ""
     fresh: bool = False
@@ -304,6 +305,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             slot=slot and not self.policy.paused,
             reserved=reserved and (on_node or slot),
             stale=self.unconfirmed,
+            incidents=self.incidents,
         )
 
     @cached_property

@@ -113,7 +113,7 @@ def _without_taint(gate: GateStatus, *, policy: Policy) -> str:
     rule = GateRule(gate=gates.GATES[gate.code], policy=policy.spec.hysteresis)
     match gate.state:
         case GateState.HELD_BACK:
-            return _no_slot(policy)
+            return _no_slot(gate, policy)
         case GateState.PROBATION:
             return f"on probation since {gate.since}, one bad run sets the taint"
         case GateState.WATCHING:
@@ -153,7 +153,7 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
     changes += [_lifted(taint, before, after) for key, taint in old.items() if key not in new]
     known = {gate.code for gate in before.gates if gate.state is GateState.HELD_BACK}
     changes += [
-        (Reason.HELD_BACK, f"{_would_be(gate)} {_no_slot(policy)}: {_evidence(gate, after)}")
+        (Reason.HELD_BACK, f"{_would_be(gate)} {_no_slot(gate, policy)}: {_evidence(gate, after)}")
         for gate in after.gates
         if gate.state is GateState.HELD_BACK and gate.code in gates.GATES and gate.code not in known
     ]
@@ -286,7 +286,9 @@ def _would_be(gate: GateStatus) -> str:
     return f"{known.kind.value}={known.cause.value}"
 
 
-def _no_slot(policy: Policy) -> str:
+def _no_slot(gate: GateStatus, policy: Policy) -> str:
+    if gate.incident:
+        return f"held back by incident {gate.incident}, until a bad run after it is closed"
     budget = policy.spec.budget
     rate = f"that of new ones ({budget.gated_nodes_per_hour} an hour)"
     return (

@@ -8,7 +8,7 @@ it; it is kept for as long as a relapse would be.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -56,6 +56,7 @@ TEMPERATURES = ("hot", "memory-hot")
 """Gates of throttling that watch its cause, not the slowing down itself."""
 WORST_FIRST = {cause: rank for rank, cause in enumerate(Cause)}
 NO_THROTTLING = "none"
+NO_INCIDENTS: Mapping[str, str] = {}
 
 MAX_UNKNOWN = 8
 """Gates of another version that are kept."""
@@ -130,15 +131,17 @@ def current(
     slot: bool,
     reserved: bool = False,
     stale: Collection[Probe] = (),
+    incidents: Mapping[str, str] = NO_INCIDENTS,
 ) -> list[GateStatus]:
     """The gates at `now`: aged, and with or without a slot.
 
     `slot`: the budget lets the node carry a taint for a fault; `reserved`: it has a slot already; `stale`:
-    probes that have not read it lately.
+    probes that have not read it lately; `incidents`: by cause, what holds new taints back here.
 
     Without a slot a gate that was entered is held back.  So is one that was entered while it set no taint
     (mode Observe, effect None), once it would set one.  A gate whose last run was good waits for no slot.  A
-    node that was not read lately takes no new slot, but for not being readable.
+    node that was not read lately takes no new slot, but for not being readable.  What an incident held back
+    waits for another bad run once that is closed: by then it may be gone.
     """
     known, unknown = _by_code(gates)
     numbers = policy.spec.hysteresis
@@ -153,6 +156,9 @@ def current(
             status, rule=GateRule(gate=gate, policy=numbers), now=now, fresh=fresh, by_run=False
         )
         if status is not None:
+            incident = incidents.get(gate.cause.value, "")
+            keeps = reserved and status.state is GateState.GATED
+            status = status if keeps else replace(status, incident=incident or status.incident)
             after.append(_with_slot(status, needed=_sets_taint(gate, policy), slot=free, now=now))
     unknown = [status for status in unknown if now <= hysteresis.forgotten_at(status, policy=numbers)]
     return [*after, *unknown[:MAX_UNKNOWN]]
@@ -295,11 +301,14 @@ def _has_effect(gate: Gate, policy: Policy) -> bool:
 
 
 def _with_slot(gate: GateStatus, *, needed: bool, slot: bool, now: float) -> GateStatus:
-    """An entered gate, gated or held back."""
+    """An entered gate, gated or held back; only one that is held back belongs to an incident."""
     if gate.state not in ENTERED:
-        return gate
+        return replace(gate, incident="")
     still_bad = gate.state is GateState.GATED or not gate.good
-    state = GateState.GATED if not needed or (slot and still_bad) else GateState.HELD_BACK
+    free = slot and still_bad and not gate.incident
+    state = GateState.GATED if not needed or free else GateState.HELD_BACK
+    if state is GateState.GATED:
+        gate = replace(gate, incident="")
     if state is gate.state:
         return gate
     if state is GateState.GATED:

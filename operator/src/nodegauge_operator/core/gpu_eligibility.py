@@ -13,7 +13,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from nodegauge_operator import names
-from nodegauge_operator.api.report import GpusStatus, Outcome, ReportStatus, whole
+from nodegauge_operator.api.gpus_status import GpusStatus
+from nodegauge_operator.api.report import Outcome, ReportStatus, whole
 from nodegauge_operator.core.model import NodeView
 
 FEWEST = {names.PROBE_NCCL: 2, names.PROBE_LOAD: 1}

@@ -65,6 +65,7 @@ def answered(
                 good=0,
                 bad_at=stamp(now),
                 readable_since=0,
+                incident="",
                 subject=finding.subject if finding else "",
                 message=finding.message if finding else "",
             )
@@ -150,7 +151,7 @@ def repaired(gate: GateStatus, *, now: float) -> GateStatus:
     entered = gate.entered_at or (since if gate.state.entered else "")
     left = gate.left_at or (since if gate.state is GateState.PROBATION else "")
     times = {"since": since, "entered_at": entered, "left_at": left}
-    times |= {"bad_at": gate.bad_at, "good_at": gate.good_at}
+    times |= {"bad_at": gate.bad_at, "good_at": gate.good_at, "fault_at": gate.fault_at}
     plausible = {name: _plausible(text, now=now) for name, text in times.items()}
     return replace(
         gate,
@@ -188,6 +189,7 @@ def _entered(gate: GateStatus, *, rule: GateRule, now: float) -> GateStatus:
         state=GateState.HELD_BACK,
         since=stamp(now),
         entered_at=stamp(now),
+        fault_at=gate.fault_at if gate.state is GateState.PROBATION and gate.fault_at else stamp(now),
         good=0,
         relapses=_one_more(gate.relapses) if relapsed else 0,
     )
@@ -195,13 +197,13 @@ def _entered(gate: GateStatus, *, rule: GateRule, now: float) -> GateStatus:
 
 def _left(gate: GateStatus, state: GateState, *, now: float) -> GateStatus:
     at = stamp(now)
-    left = replace(gate, state=state, since=at, left_at=at, bad=0, good=0)
+    left = replace(gate, state=state, since=at, left_at=at, bad=0, good=0, incident="")
     return left if state is GateState.PROBATION else _healed(left)
 
 
 def _healed(gate: GateStatus) -> GateStatus:
     """Only what a relapse counts: the evidence of a fault that is gone reads as if it were there."""
-    return replace(gate, subject="", message="")
+    return replace(gate, subject="", message="", fault_at="")
 
 
 def _after_probation(gate: GateStatus, *, now: float) -> GateStatus:

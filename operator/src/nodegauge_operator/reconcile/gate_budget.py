@@ -183,7 +183,9 @@ class GateBudget:
     def _waiting(self) -> Iterator[tuple[float, str]]:
         """Nodes that would use a slot if it were offered, and since when they wait."""
         for name, since in self.counters.waiting(CLUSTER).items():
-            if name not in self._offered and self._declined.get(name) != self._version(name):
+            if since == NEVER or name in self._offered:
+                continue
+            if self._declined.get(name) != self._version(name):
                 yield since, name
 
     def _first(self, waiting: Iterable[tuple[float, str]]) -> list[str]:

@@ -18,7 +18,15 @@ from msgspec import Struct, field
 from nodegauge_judge import Verdict
 from nodegauge_judge.catalogue import CATALOGUE
 from nodegauge_operator import names
-from nodegauge_operator.api.report import SKEW_SECONDS, GateState, GateStatus, Report, ReportStatus, unstamp
+from nodegauge_operator.api.report import (
+    NEVER,
+    SKEW_SECONDS,
+    GateState,
+    GateStatus,
+    Report,
+    ReportStatus,
+    unstamp,
+)
 from nodegauge_operator.core.budget import is_gated, slow_start
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.registry import KINDS
@@ -37,7 +45,7 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
 
     `verdict`: of its last runs, confirmed or not; `gates`: its taints for faults, as (taint, cause);
     `gated`: it uses a slot in the budget of gated nodes; `waiting`: it would be gated if a slot were free,
-    for the causes in `held_back`, `since` (epoch seconds);
+    for the causes in `held_back`, `since` (epoch seconds; `NEVER` if incidents hold all of them back);
     `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured; `unread`: pools
     whose last run read nothing; `well` and `badly`: probe and image of the runs holding GPUs that ended so;
     `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never did or no run can be made
@@ -158,7 +166,7 @@ class NodeCounters:
         return self._of(policy).gated
 
     def waiting(self, policy: str) -> Mapping[str, float]:
-        """Names of the nodes that wait for such a slot, and since when, epoch seconds."""
+        """Names of the nodes that wait for such a slot, and since when; `NEVER` if an incident holds it."""
         return self._of(policy).waiting
 
     def unreadable(self, policy: str) -> int:
@@ -244,6 +252,7 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     health = status.probe(names.PROBE_HEALTH)
     gated = is_gated(report) or is_tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
+    queued = [g for g in held_back if not g.incident]
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
     whole = [p for p in status.probes if p.image and p.name in KINDS and KINDS[p.name].holds_gpus]
     bad = {p.name for p in whole if p.failing_since or p.verdict is Verdict.FAIL}
@@ -256,8 +265,8 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         gates=tuple(sorted({(t.key.removeprefix(names.PREFIX), t.value) for t in taints})),
         gated=gated,
         waiting=bool(held_back),
-        held_back=tuple(sorted({_cause(gate) for gate in held_back})),
-        since=min((unstamp(gate.since) for gate in held_back), default=0.0),
+        held_back=tuple(sorted({_cause(gate) for gate in queued})),
+        since=min((unstamp(gate.since) for gate in queued), default=NEVER),
         unread=frozenset(KINDS[p.name].pool.name for p in status.probes if p.unread and p.name in KINDS),
         well=tuple((p.name, p.image) for p in whole if p.read_at and p.name not in bad),
         badly=tuple((p.name, p.image) for p in whole if p.name in bad),

@@ -1,4 +1,5 @@
-"""The status of policies: counts of nodes, and the conditions `Ready`, `GatesWithinBudget` and `RunsKeepUp`.
+"""The status of policies: counts of nodes, and the conditions `Ready`, `GatesWithinBudget`,
+`BreakerOpen` and `RunsKeepUp`.
 
 Written only when it differs from the current status.  Counts change with every run and are written every few
 seconds; a change of the policy itself is answered at once.
@@ -15,16 +16,19 @@ from typing import Any
 
 from nodegauge_judge import Verdict
 from nodegauge_judge.nccl.measurement import Agreement
+from nodegauge_operator.api.incident import incidents_of
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.report import NEVER, stamp
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
-from nodegauge_operator.names import PROBE_HEALTH, BudgetReason, PaceReason, PolicyReason
+from nodegauge_operator.names import PROBE_HEALTH, PaceReason, PolicyReason
+from nodegauge_operator.reconcile.budget_condition import State, n_nodes, within_budget
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
 from nodegauge_operator.reconcile.gate_budget import GateBudget
+from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.node_counts import CLUSTER
 from nodegauge_operator.reconcile.resync import Jitter, backoff
 from nodegauge_operator.reconcile.selecting import Selecting
@@ -38,16 +42,10 @@ COUNTS_SECONDS = 5.0
 READY = "Ready"
 WITHIN_BUDGET = "GatesWithinBudget"
 KEEP_UP = "RunsKeepUp"
+BREAKER_OPEN = "BreakerOpen"
 KEEPS_UP_AGAIN = 0.9
 """Runs that could not keep up do so again once a round takes less than this share of the interval."""
-PER_HOUR, PER_HOUR_IN_CLUSTER = "spec.budget.gatedNodesPerHour", "operator.maxGatedNodesPerHour"
-"""The settings that limit new taints."""
-MAX_CAUSES = 6
-"""A condition's message lists at most so many causes."""
-
 Condition = dict[str, Any]
-State = tuple[str, str, str]
-"""Status, reason and message of a condition."""
 
 
 class PolicyStatus:
@@ -60,6 +58,7 @@ class PolicyStatus:
         cache: Cache,
         gate_budget: GateBudget,
         concurrency: Concurrency,
+        incidents: IncidentStatus,
         metrics: Metrics,
         installation: str,
         clock: Callable[[], float],
@@ -75,6 +74,7 @@ class PolicyStatus:
         self._jitter = jitter
         self._budget = gate_budget
         self._concurrency = concurrency
+        self._incidents = incidents
         self._counters = gate_budget.counters
         self._compared_at = 0.0
         self._written: dict[str, float] = {}
@@ -97,6 +97,7 @@ class PolicyStatus:
             return
         self.dirty, self._compared_at = False, now
         self._export()
+        self._incidents.export()
         self._forget_deleted()
         for name in [
             *self._cache.policies,
@@ -108,6 +109,7 @@ class PolicyStatus:
             if _same(self._cache.policy_status.get(name, {}), wanted):
                 self._failed.pop(name, None)
             elif self._due(name, wanted, now):
+                await self._incidents.announce(name)
                 await self._patch(name, wanted)
             else:
                 self.dirty = True
@@ -187,6 +189,7 @@ class PolicyStatus:
                 "measured": sum(counters.agreements(name).values()),
                 "contradicted": counters.agreements(name)[Agreement.CONTRADICTED],
             },
+            "incidents": self._incidents.wanted(name),
             "conditions": self._conditions(name),
         }
 
@@ -197,7 +200,8 @@ class PolicyStatus:
             READY: _ready(self._cache, self._budget, self._selecting, name, foreign=self._foreign(name))
         }
         if name in self._cache.policies:
-            states[WITHIN_BUDGET] = _within_budget(self._cache, self._budget, name)
+            states[BREAKER_OPEN] = self._incidents.condition(name)
+            states[WITHIN_BUDGET] = within_budget(self._cache, self._budget, name)
             states[KEEP_UP] = self._keep_up(name, before.get(KEEP_UP))
         generation, now = observed_generation(self._cache, name), self._clock()
         return [
@@ -230,14 +234,14 @@ class PolicyStatus:
         interval, takes = policy.interval_of(PROBE_HEALTH), nodes * each / pace.at_once
         if takes <= interval * (KEEPS_UP_AGAIN if late else 1):
             message = (
-                f"a round of health runs over {_nodes(nodes)} fits into the interval of {health.interval}"
+                f"a round of health runs over {n_nodes(nodes)} fits into the interval of {health.interval}"
             )
             return "True", PaceReason.KEEPING_UP, message
         setting = f"spec.budget.concurrentProbes ({policy.spec.budget.concurrent_probes})"
         limit = f"the chart's operator.maxConcurrentProbes ({pace.installation})"
         needed, at_once = math.ceil(nodes * each / interval), pace.at_once
         message = (
-            f"{_nodes(nodes)}, {at_once} at once, {each:.0f} s each: a round takes {takes / 60:.0f} min, "
+            f"{n_nodes(nodes)}, {at_once} at once, {each:.0f} s each: a round takes {takes / 60:.0f} min, "
             f"longer than the interval of {health.interval}. At least {needed} at once are needed: "
             f"raise {limit if pace.installation else setting}, or lengthen spec.probes.health.interval."
         )
@@ -251,7 +255,9 @@ def _same(current: dict[str, Any], wanted: dict[str, Any]) -> bool:
 def _without_counts(status: dict[str, Any]) -> tuple[object, ...]:
     """The status without its counts; the conditions' messages contain counts too."""
     kinds = sorted(conditions_by_type(status).items())
-    return status.get("observedGeneration"), [(k, c.get("status"), c.get("reason")) for k, c in kinds]
+    incidents = [(incident.id, incident.group, incident.closed_at) for incident in incidents_of(status)]
+    conditions = [(k, c.get("status"), c.get("reason")) for k, c in kinds]
+    return status.get("observedGeneration"), conditions, incidents
 
 
 def observed_generation(cache: Cache, name: str) -> int:
@@ -293,7 +299,7 @@ def _ready(
         other, count = max(foreign.items(), key=lambda item: item[1])
         namespace, _, release = other.partition("/")
         message = (
-            f"{_nodes(count)} of {selected} belong to installation {other} and are left alone; if it is "
+            f"{n_nodes(count)} of {selected} belong to installation {other} and are left alone; if it is "
             f"gone: nodegauge cleanup --namespace {namespace} --release {release}"
         )
         return "False", PolicyReason.OTHER_INSTALLATION, message
@@ -307,40 +313,3 @@ def _ready(
     if policy and selecting.has_node(policy):
         return "True", PolicyReason.OVERRIDDEN, "every node it selects follows another policy"
     return "True", PolicyReason.NO_NODES, "spec.nodeSelector selects no node"
-
-
-def _within_budget(cache: Cache, budget: GateBudget, name: str) -> State:
-    setting = cache.policies[name].spec.budget.gated_nodes
-    used, slots, waiting = budget.used(name), budget.slots(name), len(budget.counters.waiting(name))
-    usage = f"{used} of {slots} slots used"
-    if isinstance(setting, str):
-        usage += f" ({setting} of {budget.counters.selected(name)} nodes)"
-    held_back = f", {_nodes(waiting)} held back: {_cause_counts(budget, name)}" if waiting else ""
-    if used > slots:
-        message = f"{usage}{held_back}. Existing taints stay; no taint is added until a slot is free."
-        return "False", BudgetReason.BUDGET_EXCEEDED, message
-    in_cluster, slots_in_cluster = budget.used(CLUSTER), budget.slots(CLUSTER)
-    if waiting and used < slots and in_cluster >= slots_in_cluster:
-        cap = f"{in_cluster} of {slots_in_cluster} slots of all policies together ({budget.cluster})"
-        message = f"{usage}{held_back}. The cap of the cluster is used up: {cap}; see operator.maxGatedNodes."
-        return "False", BudgetReason.CLUSTER_BUDGET_EXHAUSTED, message
-    for scope, setting in ((name, PER_HOUR), (CLUSTER, PER_HOUR_IN_CLUSTER)):
-        rate, limit = budget.rate.count(scope), budget.rate.limit(scope)
-        if waiting and used < slots and rate >= limit:
-            new = f"{rate} of {limit} new ones within an hour"
-            message = f"{usage}, {new}{held_back}. They are tainted as the hour passes; see {setting}."
-            return "False", BudgetReason.RATE_EXHAUSTED, message
-    if waiting:
-        message = f"{usage}{held_back}. They are tainted as slots become free; see spec.budget.gatedNodes."
-        return "False", BudgetReason.BUDGET_EXHAUSTED, message
-    return "True", BudgetReason.WITHIN_BUDGET, usage
-
-
-def _cause_counts(budget: GateBudget, name: str) -> str:
-    causes = budget.counters.causes(name).most_common()
-    more = [f"{len(causes) - MAX_CAUSES} more causes"] if len(causes) > MAX_CAUSES else []
-    return ", ".join([f"{cause} {count}" for cause, count in causes[:MAX_CAUSES]] + more)
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node" if count == 1 else f"{count} nodes"

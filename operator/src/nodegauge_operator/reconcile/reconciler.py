@@ -22,6 +22,7 @@ from nodegauge_operator.kube import nodes
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, WebhookFailed
 from nodegauge_operator.metrics import Metrics
+from nodegauge_operator.reconcile.breaker import Breaker
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
@@ -84,6 +85,7 @@ class Reconciler:
             per_hour=settings.max_gated_nodes_per_hour,
         )
         """Which nodes are gated, and which may be."""
+        self.breaker = Breaker(cache, now=clock, metrics=metrics)
         self._peers = Peers(cache)
         self._clock_peers = Peers(cache, clock_of)
         self._load_peers = Peers(cache, load_of)
@@ -176,6 +178,7 @@ class Reconciler:
             load_peers=partial(self._load_peers.of, but=name),
             last_peer_read=partial(self._last_read, policy, but=name),
             gate_slot=self.gate_budget.has_slot(name),
+            incidents=self.breaker.holding(name),
             posted=self._posted.get(name, ("", "")),
             evidenced=self._evidenced.get(name, ""),
             fresh=fresh,

@@ -21,6 +21,7 @@ from nodegauge_operator.kube.workloads import missing
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.concurrency import Concurrency
+from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.installation import Installation
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from nodegauge_operator.reconcile.reconciler import Reconciler
@@ -83,6 +84,14 @@ class Sweep:
             cache=cache,
             gate_budget=self._budget,
             concurrency=self._concurrency,
+            incidents=IncidentStatus(
+                client=client,
+                cache=cache,
+                breaker=self._reconciler.breaker,
+                metrics=metrics,
+                instance=settings.instance,
+                clock=clock,
+            ),
             metrics=metrics,
             installation=settings.probe.installation,
             clock=clock,
@@ -191,7 +200,7 @@ class Sweep:
             self._lease_task.start(self.installation.renew())
         if self.may_write:
             self._look_at_clock()
-            self.wake(*self._queue.fire(self._clock()))
+            self.wake(*self._queue.fire(self._clock()), *self._reconciler.breaker.take_to_wake())
             self._grant()
             for name in self._budget.offer(busy=self._in_flight.keys()):
                 self._queue.wake(name, priority=Priority.HIGH)

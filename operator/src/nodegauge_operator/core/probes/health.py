@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from nodegauge_judge import Finding, GpuIdentity, History, Judgement, NodeFacts, Verdict, judge_health
 from nodegauge_judge.history.model import uuid_start
 from nodegauge_operator import names
+from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.policy import Policy, Until, seconds
 from nodegauge_operator.api.report import (
     NEVER,
     ClockStatus,
-    GpusStatus,
     InterconnectStatus,
     Outcome,
     ReportStatus,

@@ -1,0 +1,384 @@
+"""Incidents: one cause on many nodes within minutes holds its new taints back, and nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from nodegauge_operator import names
+from nodegauge_operator.api.incident import incidents_of
+from nodegauge_operator.api.policy import Breaker as BreakerSpec
+from nodegauge_operator.api.report import GateState, GateStatus, stamp
+from nodegauge_operator.kube.errors import Unavailable
+from nodegauge_operator.metrics import Metrics
+from nodegauge_operator.reconcile.breaker import Breaker
+from nodegauge_operator.reconcile.cache import Cache
+from support.api_server import EVENTS, NODES, POLICIES, REPORTS
+from support.judging import listening, saying
+from support.objects import MINUTE, NOW, make_node, make_policy, make_report
+from support.operator import SETTINGS
+from support.properties import tried
+from support.virtual_operator import VirtualTimeOperator, on_virtual_time, refusing
+
+HOUR = 3600.0
+RACK = "topology.kubernetes.io/rack"
+
+
+class Racks:
+    """Nodes of one policy, eight to a rack, half of them with a new driver; the breaker over them."""
+
+    def __init__(self, count: int = 40, **breaker: Any) -> None:
+        self.now, self._version = NOW, 100
+        self.cache = Cache()
+        self.cache.policies["default"] = make_policy().spec_with(breaker=BreakerSpec(**breaker))
+        self.cache.policies_changed()
+        for n in range(count):
+            self.cache.put_node(make_node(f"node-{n}").bearing({RACK: f"r{n // 8}"}))
+            self.report(n)
+        self.restart()
+
+    def restart(self, *, status: bool = True) -> None:
+        """Another process, which knows the reports and what the policy's status keeps."""
+        kept = self.breaker.shown("default") if status and hasattr(self, "breaker") else []
+        self.cache.policy_status["default"] = {"incidents": msgspec.to_builtins(kept)}
+        self.metrics = Metrics()
+        self.breaker = Breaker(self.cache, now=lambda: self.now, metrics=self.metrics)
+
+    def report(self, n: int, *gates: GateStatus) -> None:
+        """The report of a node holds these gates."""
+        self._version += 1
+        report = make_report(self.cache.nodes[f"node-{n}"], version=self._version)
+        gpus = replace(report.status.gpus, product="H100", driver="new" if n % 2 else "old")
+        self.cache.put_report(replace(report, status=replace(report.status, gates=list(gates), gpus=gpus)))
+
+    def fails(self, *numbers: int, code: str = "hot", state: GateState = GateState.HELD_BACK) -> None:
+        """The cause comes up on these nodes now."""
+        for n in numbers:
+            self.report(
+                n, GateStatus(code=code, state=state, fault_at=stamp(self.now), since=stamp(self.now))
+            )
+            self.breaker.holding(f"node-{n}")
+
+    def heals(self, *numbers: int) -> None:
+        """These nodes are well again."""
+        for n in numbers:
+            self.report(n)
+
+    def groups(self) -> list[str]:
+        """Groups of the open incidents."""
+        return [incident.group for incident in self.breaker.open("default")]
+
+    def held(self) -> set[int]:
+        """Nodes on which new taints for heat are held back."""
+        return {n for n in range(len(self.cache.nodes)) if "thermal" in self.breaker.holding(f"node-{n}")}
+
+    def closing(self, incident: str) -> None:
+        """Somebody annotates the policy."""
+        policy = self.cache.policies["default"]
+        self.cache.policies["default"] = replace(policy, close_incident=incident)
+        self.cache.policies_changed()
+
+
+def test_a_rack_that_gets_hot_is_one_incident_of_that_rack() -> None:
+    """Three of eight; the other racks are tainted as ever."""
+    racks = Racks()
+    racks.fails(0, 1)
+    assert racks.groups() == []
+    racks.fails(2)
+    assert racks.groups() == [f"{RACK}=r0"]
+    assert racks.held() == set(range(8))
+    racks.fails(33)
+    assert racks.groups() == [f"{RACK}=r0"], "one node elsewhere is chance"
+
+
+def test_a_new_driver_that_fails_is_an_incident_of_that_driver() -> None:
+    """On every second node, whatever the rack."""
+    racks = Racks()
+    racks.fails(1, 11, 21, 31, code="xid")
+    assert racks.groups() == ["driver=new"]
+    assert racks.breaker.holding("node-3") == {"xid": f"xid-{stamp(NOW)}"}
+    assert racks.breaker.holding("node-2") == {}
+
+
+def test_all_nodes_are_one_incident_in_any_order() -> None:
+    """It begins as that of a rack and grows; it is counted and named once."""
+    racks = Racks()
+    for n in range(40):
+        racks.fails(n)
+        racks.now += 1
+    (incident,) = racks.breaker.shown("default")
+    assert (incident.group, incident.nodes, incident.since) == ("", 40, stamp(NOW))
+    assert racks.held() == set(range(40))
+    assert 'nodegauge_incidents_total{cause="thermal"} 1.0' in racks.metrics.render().decode()
+
+
+def test_two_of_four_hot_nodes_are_no_incident() -> None:
+    """A small cluster works by its budget; three of four are more than chance."""
+    racks = Racks(4)
+    racks.fails(0, 1)
+    assert racks.held() == set()
+    racks.fails(2)
+    assert racks.held() == {0, 1, 2, 3}
+
+
+def test_two_causes_do_not_add_up() -> None:
+    """One node with each of many faults is bad luck."""
+    racks = Racks()
+    for n, code in enumerate(("hot", "xid", "gpu-lost", "hot", "xid", "gpu-lost")):
+        racks.fails(n, code=code)
+    assert racks.groups() == []
+
+
+def test_a_count_is_an_incident_in_a_fleet_of_any_size() -> None:
+    """Eleven of two hundred are less than the share."""
+    racks = Racks(200, nodes=10)
+    racks.fails(*range(0, 180, 17))
+    assert racks.groups() == [""]
+    racks = Racks(200, nodes=11)
+    racks.fails(*range(0, 180, 17))
+    assert racks.groups() == []
+
+
+@given(st.permutations(range(40)), st.floats(min_value=901, max_value=6 * HOUR))
+@tried(12)
+def test_a_slow_trickle_of_faults_never_opens_it(order: list[int], pause: float) -> None:
+    """Not if every node fails in the end, nor if all their trials end together."""
+    racks = Racks(share="10%", window="30m")
+    for n in order:
+        racks.fails(n)
+        racks.now += pause
+    assert racks.breaker.shown("default") == []
+    for n, report in enumerate(list(racks.cache.reports.values())):
+        trial = replace(report.status.gates[0], state=GateState.PROBATION)
+        racks.report(n, trial)
+        racks.report(n, replace(trial, state=GateState.HELD_BACK, since=stamp(racks.now)))
+    assert racks.breaker.shown("default") == []
+
+
+def test_it_closes_by_itself_and_two_that_are_left_are_tainted_alone() -> None:
+    """Trials count as the cause; what was entered before it closed opens no other."""
+    racks = Racks()
+    racks.fails(*range(8))
+    racks.now += HOUR
+    for n in range(8):
+        racks.fails(n, state=GateState.PROBATION)
+    assert racks.held()
+    racks.heals(*range(5))
+    assert racks.held()
+    racks.heals(5)
+    assert racks.held() == set()
+    (incident,) = racks.breaker.shown("default")
+    assert incident.closed_at == stamp(racks.now)
+    racks.now += 1
+    racks.fails(0)
+    assert racks.held() == set()
+    racks.fails(1, 2)
+    assert racks.held() == set(range(8)), "three new ones are another incident"
+    assert len({i.id for i in [incident, *racks.breaker.shown("default")]}) == 2
+
+
+def test_an_annotation_closes_one_incident_and_no_later_one() -> None:
+    """By its id: it stays on the policy, and the nodes that have the cause stay bad."""
+    racks = Racks()
+    racks.fails(*range(8))
+    (incident,) = racks.breaker.open("default")
+    racks.closing("another")
+    assert racks.held()
+    racks.now += MINUTE
+    racks.closing(incident.id)
+    assert racks.held() == set()
+    racks.restart()
+    assert racks.held() == set()
+    racks.now += MINUTE
+    racks.fails(8, 9, 10)
+    assert racks.groups() == [f"{RACK}=r1"]
+
+
+def test_a_restart_knows_what_is_open() -> None:
+    """From the policy's status, long after the window; a status that was never written is found again in the
+    reports, under the same id."""
+    racks = Racks()
+    racks.fails(*range(8))
+    (before,) = racks.breaker.open("default")
+    racks.restart(status=False)
+    assert racks.breaker.open("default") == [before]
+    racks.now += 5 * HOUR
+    racks.restart()
+    assert racks.breaker.open("default") == [before]
+    assert "nodegauge_incidents_total{" not in racks.metrics.render().decode()
+    racks.restart(status=False)
+    assert racks.breaker.open("default") == []
+
+
+def test_a_policy_made_anew_has_no_incident() -> None:
+    """Nor has one whose nodes are gone."""
+    racks = Racks()
+    racks.fails(*range(8))
+    assert racks.held()
+    racks.cache.policies["default"] = replace(racks.cache.policies["default"], uid="another")
+    racks.now += HOUR
+    racks.cache.policies_changed()
+    assert racks.held() == set()
+    racks = Racks()
+    racks.fails(*range(8))
+    for n in range(8):
+        racks.cache.drop_node(f"node-{n}")
+    assert racks.groups() == []
+
+
+@pytest.mark.parametrize("text", [None, "odd", [1], [{"id": 1, "cause": "x"}], [{"cause": "thermal"}]])
+def test_a_status_that_somebody_broke_keeps_nothing(text: Any) -> None:
+    """What can be read of it counts."""
+    good = {"id": "thermal-1", "cause": "thermal", "odd": True}
+    assert incidents_of({"incidents": text}) == []
+    mixed = [*text, good] if isinstance(text, list) else [good]
+    assert [incident.id for incident in incidents_of({"incidents": mixed})] == ["thermal-1"]
+
+
+SPEC: dict[str, Any] = {
+    "probes": {"health": {"interval": "2m"}},
+    "hysteresis": {"probationAfter": [], "dwell": "1s"},
+    "budget": {"concurrentProbes": "100%", "gatedNodes": "20%", "gatedNodesPerHour": "10%"},
+    "breaker": {},
+}
+COUNT = 40
+
+
+class Shown:
+    """What people see of a whole operator with incidents."""
+
+    def __init__(self, operator: VirtualTimeOperator) -> None:
+        self.operator = operator
+        self.most = 0
+        operator.cluster.subscribers.append(self._look)
+
+    def _look(self, path: str, _: str, __: Any) -> None:
+        if path == NODES:
+            self.most = max(self.most, len(self.tainted()))
+
+    def all(self, answers: str, *, but: int = 0) -> None:
+        """The runs of all nodes end like this, except on the first ones."""
+        for n in range(but, COUNT):
+            self.operator.cluster.results[f"node-{n}"] = saying(answers)
+
+    def tainted(self) -> set[str]:
+        """Nodes with a taint for a fault."""
+        nodes = self.operator.cluster.objects[NODES].items()
+        return {n for n, b in nodes if any(t["key"] in names.TAINTS_OF_FAULTS for t in b["spec"]["taints"])}
+
+    def condition(self) -> dict[str, Any]:
+        """The condition BreakerOpen."""
+        conditions = self.operator.cluster.objects[POLICIES]["default"]["status"]["conditions"]
+        (condition,) = [c for c in conditions if c["type"] == "BreakerOpen"]
+        return dict(condition)
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """`status.incidents` of the policy."""
+        return list(self.operator.cluster.objects[POLICIES]["default"]["status"]["incidents"])
+
+    def events(self) -> list[str]:
+        """Messages of events about the policy."""
+        events = self.operator.cluster.objects[EVENTS].values()
+        return [e["message"] for e in events if e["involvedObject"]["kind"] == names.POLICY_KIND]
+
+
+@pytest.mark.slow
+def test_a_whole_fleet_that_gets_hot_is_shown_once_and_heals_by_itself() -> None:
+    """Few are tainted, however long it lasts; a restart says nothing again; reports say what holds nodes
+    back; a node that is still bad after the end is tainted after a new bad run."""
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        shown = Shown(operator)
+        operator.nodes(COUNT)
+        operator.cluster.add_policy(**SPEC)
+        shown.all("gpu-lost=b")
+        operator.start()
+        await operator.after(600)
+        assert 0 < len(shown.tainted()) <= 4
+        first = shown.tainted()
+        condition = shown.condition()
+        assert (condition["status"], condition["reason"]) == ("True", "IncidentOpen")
+        (incident,) = shown.incidents()
+        command = f"nodegauge.dev/close-incident={incident['id']} --overwrite"
+        assert command in condition["message"]
+        assert command in shown.events()[0]
+        rendered = operator.metrics.render().decode()
+        assert 'nodegauge_incidents_open{cause="gpu-lost",policy="default"} 1.0' in rendered
+        held = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
+        assert sum(f"held back by incident {incident['id']}" in text for text in held) == COUNT - len(first)
+        await operator.stop()
+        again = VirtualTimeOperator(operator.loop, settings=SETTINGS, cluster=operator.cluster)
+        again.start()
+        await again.after(3 * HOUR)
+        assert shown.tainted() == first, "the rate would have let more nodes in"
+        assert [i["id"] for i in shown.incidents()] == [incident["id"]]
+        assert len(shown.events()) == 1
+        shown.all("", but=1)
+        await again.after(1800)
+        assert shown.condition()["status"] == "False"
+        assert shown.incidents()[0]["closedAt"]
+        assert shown.tainted() == {"node-0"}, "still bad, and alone"
+        shown.all("")
+        await again.after(1800)
+        assert shown.tainted() == set()
+        assert len(shown.events()) == 1
+        assert shown.most <= 4
+        await again.stop()
+
+    with listening():
+        on_virtual_time(story)()
+
+
+@pytest.mark.slow
+def test_held_findings_are_not_replayed_when_the_incident_is_closed_by_hand() -> None:
+    """No run since: nothing is tainted.  A new bad run is tainted, at the rate."""
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        shown = Shown(operator)
+        operator.nodes(COUNT)
+        spec = SPEC | {"probes": {"health": {"interval": "6h"}}}
+        budget = {"concurrentProbes": "100%", "gatedNodes": "50%", "gatedNodesPerHour": "50%"}
+        operator.cluster.add_policy(**(spec | {"budget": budget}))
+        shown.all("gpu-lost=b")
+        operator.start()
+        await operator.after(600)
+        first = shown.tainted()
+        (incident,) = shown.incidents()
+        annotations = {names.CLOSE_INCIDENT: incident["id"]}
+        operator.cluster.change(POLICIES, "default", {"metadata": {"annotations": annotations}})
+        await operator.after(1800)
+        assert shown.condition()["status"] == "False"
+        assert shown.tainted() == first
+        await operator.after(7 * HOUR)
+        assert len(shown.tainted()) == COUNT // 2
+
+    with listening():
+        on_virtual_time(story)()
+
+
+@pytest.mark.slow
+def test_a_status_that_cannot_be_written_holds_taints_back_all_the_same() -> None:
+    """In memory; it is shown once the API server takes it."""
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        shown = Shown(operator)
+        operator.nodes(COUNT)
+        operator.cluster.add_policy(**SPEC)
+        shown.all("gpu-lost=b")
+        operator.client.refuse = refusing(Unavailable("not now"), "PATCH", POLICIES)
+        operator.start()
+        await operator.after(2 * HOUR)
+        assert "status" not in operator.cluster.objects[POLICIES]["default"]
+        assert 0 < len(shown.tainted()) <= 4
+        operator.client.refuse = lambda verb, path: None
+        await operator.after(600)
+        assert len(shown.incidents()) == 1
+        assert len(shown.events()) == 1
+
+    with listening():
+        on_virtual_time(story)()
