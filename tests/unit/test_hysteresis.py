@@ -342,3 +342,18 @@ def test_a_taint_has_its_bad_runs_and_no_good_row_behind_it(answers: str, gate: 
             # it entered; only a trial after further idle runs can have lifted it since
             assert gate is LOADED
             assert letter in "nu"
+
+
+def test_a_fault_is_as_old_as_its_first_entry_over_all_trials() -> None:
+    """Trials that end together on many nodes are no news; a fault that was gone for good is."""
+    life = Life().runs("bb")
+    first = life.field("fault_at")
+    assert first == stamp(life.now)
+    life.runs("n").wait(2 * HOUR)
+    assert life.state is TRIAL
+    life.runs("b")
+    assert (life.state, life.field("fault_at")) == (GATED, first)
+    life.wait(HOUR).runs("ggg")
+    assert (life.state, life.field("fault_at")) == (WATCHING, "")
+    life.runs("bb")
+    assert life.field("fault_at") == stamp(life.now)

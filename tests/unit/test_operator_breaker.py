@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from nodegauge_judge import Answer
 from nodegauge_operator import names
 from nodegauge_operator.api.incident import incidents_of
 from nodegauge_operator.api.policy import Breaker as BreakerSpec
 from nodegauge_operator.api.report import GateState, GateStatus, stamp
+from nodegauge_operator.core import gates, hysteresis
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reconcile.breaker import Breaker
@@ -238,6 +240,43 @@ def test_a_status_that_somebody_broke_keeps_nothing(text: Any) -> None:
     assert incidents_of({"incidents": text}) == []
     mixed = [*text, good] if isinstance(text, list) else [good]
     assert [incident.id for incident in incidents_of({"incidents": mixed})] == ["thermal-1"]
+
+
+def gate_after(*steps: tuple[str, str], before: GateStatus, **how: Any) -> GateStatus:
+    """A gate of `gpu-lost` after looks with this answer (or none) and this open incident."""
+    for answer, incident in steps:
+        if answer:
+            judged = hysteresis.answered(
+                before, code="gpu-lost", answer=Answer(answer), finding=None, now=NOW
+            )
+            assert judged is not None
+            before = judged
+        looked = {"policy": make_policy(), "now": NOW, "slot": True, "incidents": {"gpu-lost": incident}}
+        (before,) = gates.current([before], **(looked | how))
+    return before
+
+
+HELD = GateStatus(code="gpu-lost", state=GateState.HELD_BACK, since=stamp(NOW), entered_at=stamp(NOW), bad=1)
+
+
+def test_what_an_incident_held_back_needs_a_bad_run_after_it() -> None:
+    """Neither a look nor a run that could not tell is one; nor is one while another incident is open."""
+    held = gate_after(("", "a"), before=HELD)
+    assert (held.state, held.incident) == (GateState.HELD_BACK, "a")
+    assert gate_after(("", ""), (Answer.UNSURE, ""), before=held).state is GateState.HELD_BACK
+    assert gate_after((Answer.BAD, "b"), ("", ""), before=held).incident == "b"
+    free = gate_after((Answer.BAD, ""), before=held)
+    assert (free.state, free.incident) == (GateState.GATED, "")
+
+
+def test_an_incident_leaves_tainted_nodes_as_they_are() -> None:
+    """A bad run and a look change nothing there; a gate without a taint (mode Observe) takes none."""
+    tainted = replace(HELD, state=GateState.GATED)
+    after = gate_after(("", "a"), (Answer.BAD, "a"), before=tainted, reserved=True)
+    assert (after.state, after.incident) == (GateState.GATED, "")
+    assert gate_after(("", "a"), before=tainted).state is GateState.HELD_BACK
+    observing = gate_after(("", "a"), before=tainted, policy=make_policy().observing())
+    assert (observing.state, observing.incident) == (GateState.GATED, "")
 
 
 SPEC: dict[str, Any] = {
