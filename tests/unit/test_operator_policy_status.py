@@ -11,6 +11,7 @@ import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.report import DesiredTaint, GateState, GateStatus, stamp
 from nodegauge_operator.reconcile.concurrency import Concurrency
+from nodegauge_operator.reconcile.incident_status import IncidentStatus
 from nodegauge_operator.reconcile.node_counts import NodeCounters
 from nodegauge_operator.reconcile.policy_status import PolicyStatus
 from support.api_server import NODES, POLICIES, REPORTS
@@ -27,6 +28,18 @@ def concurrency_of(operator: SteppedOperator) -> Concurrency:
     return Concurrency(operator.cache, counters, limits={"health": 2, "nccl": 2})
 
 
+def incidents_of(operator: SteppedOperator) -> IncidentStatus:
+    """What shows the incidents of the operator's breaker."""
+    return IncidentStatus(
+        client=operator.client,
+        cache=operator.cache,
+        breaker=operator.reconciler.breaker,
+        metrics=operator.metrics,
+        instance="nodegauge",
+        clock=operator.cluster.clock,
+    )
+
+
 def status_writer(operator: SteppedOperator) -> PolicyStatus:
     """What writes the policies' statuses, on the operator's cache and client."""
     return PolicyStatus(
@@ -34,6 +47,7 @@ def status_writer(operator: SteppedOperator) -> PolicyStatus:
         cache=operator.cache,
         gate_budget=operator.reconciler.gate_budget,
         concurrency=concurrency_of(operator),
+        incidents=incidents_of(operator),
         metrics=operator.metrics,
         installation=SETTINGS.probe.installation,
         clock=operator.cluster.clock,
@@ -266,6 +280,7 @@ def test_a_policy_that_cannot_be_read_says_which_field(operator: PolicyOperator)
         cache=other.cache,
         gate_budget=other.reconciler.gate_budget,
         concurrency=concurrency_of(other),
+        incidents=incidents_of(other),
         metrics=other.metrics,
         installation=SETTINGS.probe.installation,
         clock=lambda: NOW + 500,

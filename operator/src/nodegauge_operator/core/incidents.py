@@ -37,7 +37,7 @@ class Sick(Struct, frozen=True, kw_only=True):
 
 
 def causes(status: ReportStatus) -> dict[str, float]:
-    """By cause of each gate that is entered or on trial: since when, the first of its gates, epoch seconds."""
+    """By cause of each gate that is entered or on trial: since when the first is, epoch seconds."""
     found: dict[str, float] = {}
     for gate in status.gates:
         if gate.code in GATES and (gate.state.entered or gate.state is GateState.PROBATION):

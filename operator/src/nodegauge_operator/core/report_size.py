@@ -167,5 +167,6 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _without_gpus,
     _findings(512),
     _briefly(120),
+    _briefly(60),
 )
 """What is cut, in this order.  Findings come late: they are what a reader opens the report for."""

@@ -252,7 +252,6 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
     health = status.probe(names.PROBE_HEALTH)
     gated = is_gated(report) or is_tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
-    queued = [g for g in held_back if not g.incident]
     taints = [t for t in status.desired.taints if t.key in names.TAINTS_OF_FAULTS]
     whole = [p for p in status.probes if p.image and p.name in KINDS and KINDS[p.name].holds_gpus]
     bad = {p.name for p in whole if p.failing_since or p.verdict is Verdict.FAIL}
@@ -265,8 +264,8 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         gates=tuple(sorted({(t.key.removeprefix(names.PREFIX), t.value) for t in taints})),
         gated=gated,
         waiting=bool(held_back),
-        held_back=tuple(sorted({_cause(gate) for gate in queued})),
-        since=min((unstamp(gate.since) for gate in queued), default=NEVER),
+        held_back=tuple(sorted({_cause(gate) for gate in held_back if not gate.incident})),
+        since=min((unstamp(gate.since) for gate in held_back if not gate.incident), default=NEVER),
         unread=frozenset(KINDS[p.name].pool.name for p in status.probes if p.unread and p.name in KINDS),
         well=tuple((p.name, p.image) for p in whole if p.read_at and p.name not in bad),
         badly=tuple((p.name, p.image) for p in whole if p.name in bad),
