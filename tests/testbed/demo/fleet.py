@@ -119,7 +119,7 @@ image: {registry: registry.example.com}
 operator:
   sweepInterval: 1s
   maxGatedNodes: "25%"
-  maxGatedNodesPerHour: "25%"
+  maxGatedNodesPerHour: "100%"
   nodeSelector: {kubernetes.io/hostname: system-1}
 crds: {keep: false}
 policy:
@@ -128,7 +128,7 @@ policy:
       health: {interval: 10m, deadline: 2m, window: 1s}
       nccl: {interval: 1h, deadline: 5m, recheck: 5s}   # defaults: 24h, 15m, 10m
       load: {enabled: false}    # default true; a step of its own shows it on one node
-    budget: {concurrentProbes: 6, concurrentNcclProbes: 0, gatedNodes: "25%", gatedNodesPerHour: "25%"}
+    budget: {concurrentProbes: 6, concurrentNcclProbes: 0, gatedNodes: "25%", gatedNodesPerHour: "100%"}
     hysteresis: {dwell: 5s}
     thresholds:
       intervalFloor: 1          # seconds between two runs whose counters are compared; default 120
