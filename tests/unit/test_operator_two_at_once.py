@@ -185,7 +185,7 @@ def test_two_that_do_not_hear_of_each_other_exceed_the_budget_by_what_each_enter
         assert [tainted(cluster, f"node-{n}") for n in range(3)] == [True, True, False]
         for operator in both:
             operator.list()
-            assert list(operator.reconciler.gate_budget.exceeded()) == [("default", 2, 1)]
+            assert list(operator.reconciler.gate_budget.exceeded()) == [("default", 2, 1, False)]
         both[0].reconcile("node-2")
         cluster.kubelets()
         both[0].deliver()
