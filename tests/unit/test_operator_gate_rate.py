@@ -178,8 +178,11 @@ def test_a_report_that_somebody_wrote_taints_no_node_beyond_the_rate() -> None:
         nodes.cache.put_report(replace(report, status=forged, resource_version="99"))
     assert nodes.gate_all() == 1
     report = nodes.cache.reports["node-0"]
-    edited = replace(report, status=replace(report.status, tainted_at=""), resource_version="9999")
-    nodes.cache.put_report(edited)
+    for version, time in (("9998", ""), ("9999", stamp(nodes.now() - HOUR + MINUTE))):
+        status = replace(report.status, tainted_at=time)
+        nodes.cache.put_report(replace(report, status=status, resource_version=version))
+        assert nodes.gate_all() == 1
+    nodes.time += 2 * MINUTE
     assert nodes.gate_all() == 1
 
 
