@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator.api.report import BandwidthStatus, ClockStatus, ReportStatus
 from nodegauge_operator.reconcile.cache import Cache
-from nodegauge_operator.reconcile.node_counts import MAX_VALUES, Peers, clock_of
+from nodegauge_operator.reconcile.peer_groups import MAX_VALUES, Peers, clock_of
 from support.objects import make_node, make_report
 
 

@@ -1,17 +1,12 @@
 """How many nodes follow each policy, by verdict, interconnect class and gate, updated node by node.
 
 Counting 5,000 nodes took 43 ms; the cache names the nodes that changed, and only those are counted again.
-
-Peer groups are nodes of the same hardware: the judge compares a node with their median bus bandwidth,
-clock and computing speed.  They are updated node by node, as the cache names those whose report changed:
-judging one node must not read the reports of thousands of peers.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 
 from msgspec import Struct, field
 
@@ -24,7 +19,6 @@ from nodegauge_operator.api.report import (
     GateState,
     GateStatus,
     Report,
-    ReportStatus,
     unstamp,
 )
 from nodegauge_operator.core.budget import is_gated, slow_start
@@ -286,73 +280,3 @@ _CAUSES = {str(code): entry.gate.cause.value for code, entry in CATALOGUE.items(
 def _cause(gate: GateStatus) -> str:
     """The taint value that the gate would set; its code if the catalogue does not know it (any more)."""
     return _CAUSES.get(gate.code, gate.code)
-
-
-MAX_VALUES = 64
-"""At most so many values are returned: the middle ones, which have the same median as all."""
-
-
-Value = Callable[[ReportStatus], tuple[str, float] | None]
-"""A report's fingerprint and the value to compare; None for a node without one."""
-
-
-def bandwidth_of(status: ReportStatus) -> tuple[str, float] | None:
-    """all_reduce bus bandwidth in GB/s."""
-    gbps = status.bandwidth.all_reduce
-    return None if gbps is None else (status.bandwidth.fingerprint, float(gbps))
-
-
-def clock_of(status: ReportStatus) -> tuple[str, float] | None:
-    """The SM clock at work in MHz."""
-    return (status.clock.fingerprint, float(status.clock.sm_mhz)) if status.clock.sm_mhz else None
-
-
-def load_of(status: ReportStatus) -> tuple[str, float] | None:
-    """Computing speed of the median GPU under load in TFLOPS."""
-    return (status.load.fingerprint, status.load.tflops) if status.load.tflops else None
-
-
-class Peers:
-    """By fingerprint of the hardware: a value of each of its nodes, sorted."""
-
-    def __init__(self, cache: Cache, value: Value = bandwidth_of) -> None:
-        self._cache = cache
-        self._value = value
-        self._changed = cache.subscribe()
-        self._changed.update(cache.reports)
-        self._measured: dict[str, tuple[str, float]] = {}
-        """Fingerprint and value of each node."""
-        self._ranks: dict[str, list[tuple[float, str]]] = {}
-
-    def of(self, fingerprint: str, *, but: str) -> Sequence[float]:
-        """Values of the other nodes with this fingerprint; of more than 64, the middle ones."""
-        if not fingerprint:
-            return ()
-        self._update()
-        ranks = self._ranks.get(fingerprint, [])
-        own, value = self._measured.get(but, ("", 0.0))
-        at = bisect_left(ranks, (value, but)) if own == fingerprint else len(ranks)
-        others = len(ranks) - (own == fingerprint)
-        size = min(others, MAX_VALUES - (others - MAX_VALUES) % 2)
-        first = (others - size) // 2
-        return [ranks[i + (i >= at)][0] for i in range(first, first + size)]
-
-    def _update(self) -> None:
-        while self._changed:
-            name = self._changed.pop()
-            before, after = self._measured.pop(name, None), self._of_report(name)
-            if before is not None:
-                ranks = self._ranks[before[0]]
-                del ranks[bisect_left(ranks, (before[1], name))]
-                if not ranks:
-                    del self._ranks[before[0]]
-            if after is not None:
-                self._measured[name] = after
-                insort(self._ranks.setdefault(after[0], []), (after[1], name))
-
-    def _of_report(self, name: str) -> tuple[str, float] | None:
-        node, report = self._cache.nodes.get(name), self._cache.reports.get(name)
-        if node is None or report is None or report.node_uid != node.uid:
-            return None
-        value = self._value(report.status)
-        return value if value is not None and value[0] else None

@@ -26,7 +26,7 @@ from nodegauge_operator.reconcile.breaker import Breaker
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
-from nodegauge_operator.reconcile.node_counts import Peers, clock_of, load_of
+from nodegauge_operator.reconcile.peer_groups import Peers, clock_of, load_of
 from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
 
