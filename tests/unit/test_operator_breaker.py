@@ -75,7 +75,7 @@ class Racks:
         """Groups of the open incidents."""
         return [incident.group for incident in self.breaker.open("default")]
 
-    def held(self) -> set[int]:
+    def blocked(self) -> set[int]:
         """Nodes on which new taints for heat are held back."""
         return {n for n in range(len(self.cache.nodes)) if "thermal" in self.breaker.holding(f"node-{n}")}
 
@@ -93,7 +93,7 @@ def test_a_rack_that_gets_hot_is_one_incident_of_that_rack() -> None:
     assert racks.groups() == []
     racks.fails(2)
     assert racks.groups() == [f"{RACK}=r0"]
-    assert racks.held() == set(range(8))
+    assert racks.blocked() == set(range(8))
     racks.fails(33)
     assert racks.groups() == [f"{RACK}=r0"], "one node elsewhere is chance"
 
@@ -115,7 +115,7 @@ def test_all_nodes_are_one_incident_in_any_order() -> None:
         racks.now += 1
     (incident,) = racks.breaker.shown("default")
     assert (incident.group, incident.nodes, incident.since) == ("", 40, stamp(NOW))
-    assert racks.held() == set(range(40))
+    assert racks.blocked() == set(range(40))
     assert 'nodegauge_incidents_total{cause="thermal"} 1.0' in racks.metrics.render().decode()
 
 
@@ -123,9 +123,9 @@ def test_two_of_four_hot_nodes_are_no_incident() -> None:
     """A small cluster works by its budget; three of four are more than chance."""
     racks = Racks(4)
     racks.fails(0, 1)
-    assert racks.held() == set()
+    assert racks.blocked() == set()
     racks.fails(2)
-    assert racks.held() == {0, 1, 2, 3}
+    assert racks.blocked() == {0, 1, 2, 3}
 
 
 def test_two_causes_do_not_add_up() -> None:
@@ -169,18 +169,18 @@ def test_it_closes_by_itself_and_two_that_are_left_are_tainted_alone() -> None:
     racks.now += HOUR
     for n in range(8):
         racks.fails(n, state=GateState.PROBATION)
-    assert racks.held()
+    assert racks.blocked()
     racks.heals(*range(5))
-    assert racks.held()
+    assert racks.blocked()
     racks.heals(5)
-    assert racks.held() == set()
+    assert racks.blocked() == set()
     (incident,) = racks.breaker.shown("default")
     assert incident.closed_at == stamp(racks.now)
     racks.now += 1
     racks.fails(0)
-    assert racks.held() == set()
+    assert racks.blocked() == set()
     racks.fails(1, 2)
-    assert racks.held() == set(range(8)), "three new ones are another incident"
+    assert racks.blocked() == set(range(8)), "three new ones are another incident"
     assert len({i.id for i in [incident, *racks.breaker.shown("default")]}) == 2
 
 
@@ -190,12 +190,12 @@ def test_an_annotation_closes_one_incident_and_no_later_one() -> None:
     racks.fails(*range(8))
     (incident,) = racks.breaker.open("default")
     racks.closing("another")
-    assert racks.held()
+    assert racks.blocked()
     racks.now += MINUTE
     racks.closing(incident.id)
-    assert racks.held() == set()
+    assert racks.blocked() == set()
     racks.restart()
-    assert racks.held() == set()
+    assert racks.blocked() == set()
     racks.now += MINUTE
     racks.fails(8, 9, 10)
     assert racks.groups() == [f"{RACK}=r1"]
@@ -221,11 +221,11 @@ def test_a_policy_made_anew_has_no_incident() -> None:
     """Nor has one whose nodes are gone."""
     racks = Racks()
     racks.fails(*range(8))
-    assert racks.held()
+    assert racks.blocked()
     racks.cache.policies["default"] = replace(racks.cache.policies["default"], uid="another")
     racks.now += HOUR
     racks.cache.policies_changed()
-    assert racks.held() == set()
+    assert racks.blocked() == set()
     racks = Racks()
     racks.fails(*range(8))
     for n in range(8):
@@ -256,22 +256,24 @@ def gate_after(*steps: tuple[str, str], before: GateStatus, **how: Any) -> GateS
     return before
 
 
-HELD = GateStatus(code="gpu-lost", state=GateState.HELD_BACK, since=stamp(NOW), entered_at=stamp(NOW), bad=1)
+BLOCKED = GateStatus(
+    code="gpu-lost", state=GateState.HELD_BACK, since=stamp(NOW), entered_at=stamp(NOW), bad=1
+)
 
 
 def test_what_an_incident_held_back_needs_a_bad_run_after_it() -> None:
     """Neither a look nor a run that could not tell is one; nor is one while another incident is open."""
-    held = gate_after(("", "a"), before=HELD)
-    assert (held.state, held.incident) == (GateState.HELD_BACK, "a")
-    assert gate_after(("", ""), (Answer.UNSURE, ""), before=held).state is GateState.HELD_BACK
-    assert gate_after((Answer.BAD, "b"), ("", ""), before=held).incident == "b"
-    free = gate_after((Answer.BAD, ""), before=held)
+    blocked = gate_after(("", "a"), before=BLOCKED)
+    assert (blocked.state, blocked.incident) == (GateState.HELD_BACK, "a")
+    assert gate_after(("", ""), (Answer.UNSURE, ""), before=blocked).state is GateState.HELD_BACK
+    assert gate_after((Answer.BAD, "b"), ("", ""), before=blocked).incident == "b"
+    free = gate_after((Answer.BAD, ""), before=blocked)
     assert (free.state, free.incident) == (GateState.GATED, "")
 
 
 def test_an_incident_leaves_tainted_nodes_as_they_are() -> None:
     """A bad run and a look change nothing there; a gate without a taint (mode Observe) takes none."""
-    tainted = replace(HELD, state=GateState.GATED)
+    tainted = replace(BLOCKED, state=GateState.GATED)
     after = gate_after(("", "a"), (Answer.BAD, "a"), before=tainted, reserved=True)
     assert (after.state, after.incident) == (GateState.GATED, "")
     assert gate_after(("", "a"), before=tainted).state is GateState.HELD_BACK
@@ -348,8 +350,10 @@ def test_a_whole_fleet_that_gets_hot_is_shown_once_and_heals_by_itself() -> None
         assert command in shown.events()[0]
         rendered = operator.metrics.render().decode()
         assert 'nodegauge_incidents_open{cause="gpu-lost",policy="default"} 1.0' in rendered
-        held = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
-        assert sum(f"held back by incident {incident['id']}" in text for text in held) == COUNT - len(first)
+        blocked = [r["status"]["desired"]["message"] for r in operator.cluster.objects[REPORTS].values()]
+        assert sum(f"held back by incident {incident['id']}" in text for text in blocked) == COUNT - len(
+            first
+        )
         await operator.stop()
         again = VirtualTimeOperator(operator.loop, settings=SETTINGS, cluster=operator.cluster)
         again.start()

@@ -29,7 +29,7 @@ SPEC: dict[str, Any] = {
 }
 BY_RATE = COUNT * 5 // 100
 DEFAULTS = {"NODEGAUGE_MAX_GATED_NODES": "20%", "NODEGAUGE_MAX_GATED_NODES_PER_HOUR": "5%"}
-PATIENCE = 240.0
+SLOWEST = 240.0
 
 
 class Fleet:
@@ -55,8 +55,8 @@ class Fleet:
 def state(rig: Any, policy: str) -> tuple[str, list[dict[str, Any]]]:
     """Status of the condition BreakerOpen, and the incidents."""
     status = rig.api.get(f"{GROUP}/gpuvalidationpolicies/{policy}").get("status", {})
-    found = [c["status"] for c in status.get("conditions", []) if c["type"] == "BreakerOpen"]
-    return (found[0] if found else ""), status.get("incidents", [])
+    statuses = [c["status"] for c in status.get("conditions", []) if c["type"] == "BreakerOpen"]
+    return (statuses[0] if statuses else ""), status.get("incidents", [])
 
 
 def tainted(rig: Any) -> set[str]:
@@ -83,33 +83,33 @@ def test_a_common_cause_taints_few_nodes_and_is_shown_once(rig: Any, control_pla
     with TaintHistory(control_plane.kubeconfig, prefix=f"node-{rig.mark}-") as witness, rig.kubelet(fleet):
         with rig.operator(**DEFAULTS):
             policy = rig.add_policy(**SPEC)
-            wait_for(lambda: rig.counts().get("validated") == COUNT, what="all validated", seconds=PATIENCE)
+            wait_for(lambda: rig.counts().get("validated") == COUNT, what="all validated", seconds=SLOWEST)
             assert state(rig, policy) == ("False", [])
             fleet.turn(*bad, driver=COOL.system if what == "heat" else UPGRADED)
 
             def complete() -> bool:
                 return any(i["nodes"] == len(bad) for i in state(rig, policy)[1])
 
-            wait_for(complete, what="an incident of all of them", seconds=PATIENCE)
+            wait_for(complete, what="an incident of all of them", seconds=SLOWEST)
             (incident,) = state(rig, policy)[1]
         with rig.operator(name="again", **DEFAULTS) as again:
             number = {name: rig.last_run(name)["number"] for name in bad}
             wait_for(
                 lambda: all(rig.last_run(name)["number"] > number[name] for name in bad),
                 what="another bad run each",
-                seconds=PATIENCE,
+                seconds=SLOWEST,
             )
             assert state(rig, policy) == ("True", [incident])
             assert incident["group"] == ("" if what == "heat" else f"driver={UPGRADED.driver}")
             assert 0 < len(tainted(rig)) <= BY_RATE
-            held = sorted(set(bad) - tainted(rig))[0]
-            assert f"held back by incident {incident['id']}" in rig.condition(held)["message"]
+            waiting = sorted(set(bad) - tainted(rig))[0]
+            assert f"held back by incident {incident['id']}" in rig.condition(waiting)["message"]
             assert again.metric("nodegauge_incidents_open") == 1
             assert len(announced(rig, policy)) == 1
             fleet.turn()
-            wait_for(lambda: state(rig, policy)[0] == "False", what="the incident closed", seconds=PATIENCE)
-            wait_for(lambda: not tainted(rig), what="no taint left", seconds=PATIENCE)
-            wait_for(lambda: rig.counts()["heldBack"] == 0, what="nobody held back", seconds=PATIENCE)
+            wait_for(lambda: state(rig, policy)[0] == "False", what="the incident closed", seconds=SLOWEST)
+            wait_for(lambda: not tainted(rig), what="no taint left", seconds=SLOWEST)
+            wait_for(lambda: rig.counts()["heldBack"] == 0, what="nobody held back", seconds=SLOWEST)
             (closed,) = state(rig, policy)[1]
             assert closed["id"] == incident["id"]
             assert closed["closedAt"]

@@ -29,11 +29,11 @@ class Incident(Struct, frozen=True, rename="camel", kw_only=True):
 
 def incidents_of(status: dict[str, Any]) -> list[Incident]:
     """The incidents in a policy's status; those that cannot be read count as absent."""
-    found = []
+    result = []
     items = status.get("incidents")
     for item in items if isinstance(items, list) else ():
         try:
-            found.append(msgspec.convert(item, Incident))
+            result.append(msgspec.convert(item, Incident))
         except msgspec.ValidationError:
             continue
-    return found[:MAX_INCIDENTS]
+    return result[:MAX_INCIDENTS]

@@ -38,12 +38,12 @@ class Sick(Struct, frozen=True, kw_only=True):
 
 def causes(status: ReportStatus) -> dict[str, float]:
     """By cause of each gate that is entered or on trial: since when the first is, epoch seconds."""
-    found: dict[str, float] = {}
+    since_by_cause: dict[str, float] = {}
     for gate in status.gates:
         if gate.code in GATES and (gate.state.entered or gate.state is GateState.PROBATION):
             cause, since = GATES[gate.code].cause.value, unstamp(gate.fault_at)
-            found[cause] = min(since, found.get(cause, since))
-    return found
+            since_by_cause[cause] = min(since, since_by_cause.get(cause, since))
+    return since_by_cause
 
 
 def groups(node: NodeView, status: ReportStatus | None, *, policy: Policy) -> frozenset[str]:
