@@ -54,7 +54,7 @@ BMC = {name: values for name, values in healthy().items() if "_bmc_" in name}
 OPERATOR = {name: values for name, values in healthy().items() if name not in BMC}
 PASSES = "nodegauge_last_pass_timestamp_seconds"
 FAULTS: dict[str, tuple[Series, int]] = {
-    "NodegaugeOperatorAbsent": (ending(OPERATOR), 4),  # a sample counts for five minutes
+    "NodegaugeOperatorAbsent": (ending(OPERATOR), 0),
     "NodegaugeOperatorStuck": (
         {PASSES: healthy()[PASSES][:BREAK] + [str(60 * (BREAK - 1))] * (LENGTH - BREAK)},
         10,
@@ -79,7 +79,7 @@ FAULTS: dict[str, tuple[Series, int]] = {
         since('nodegauge_nodes{policy="default",verdict="pass"}', "_", before="11")
         | since('nodegauge_nodes{policy="default",verdict="warn"}', "_", before="1")
         | since('nodegauge_nodes{policy="default",verdict="fail"}', "16", before="4"),
-        4,  # a series that ends counts for five minutes
+        0,
     ),
     "NodegaugePodsRefused": (counting("nodegauge_pods_refused_total"), 0),
     "NodegaugeWritesFail": (counting('nodegauge_reconcile_failures_total{kind="Forbidden"}'), 0),
@@ -88,7 +88,7 @@ FAULTS: dict[str, tuple[Series, int]] = {
         since('nodegauge_waiting_nodes{probe="nccl"}', "5"),
         305,
     ),  # runs of the demo count for six hours
-    "NodegaugeBmcReaderAbsent": (ending(BMC), 4),
+    "NodegaugeBmcReaderAbsent": (ending(BMC), 0),
     "NodegaugeBmcsUnread": (since('nodegauge_bmc_bmcs{state="timeout"}', "17"), 0),
     "NodegaugeBmcReadingOld": (since("nodegauge_bmc_oldest_reading_age_seconds", "86401"), 0),
     "NodegaugeBmcReadingsNotWritten": (counting("nodegauge_bmc_unwritten_total"), 0),

@@ -193,6 +193,7 @@ def test_every_template_renders_something(helm: Helm, values: Object) -> None:
         "policy-first.yaml": values.get("policy", {}).get("create"),
         "cleanup.yaml": values.get("cleanup", {}).get("enabled"),
         "test.yaml": values.get("test", {}).get("enabled"),
+        "dashboard.yaml": values.get("metrics", {}).get("dashboard", {}).get("enabled", False),
         "prometheusrule.yaml": values.get("metrics", {}).get("prometheusRule", {}).get("enabled", False),
         "metrics.yaml": values.get("metrics", {}).get("service", {}).get("enabled"),
         "priorityclass.yaml": values.get("nccl", {}).get("priorityClass", {}).get("create"),

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from support.chart import CHART
 from testbed.binaries import build_promtool
 
 RECORDED = Path(__file__).resolve().parents[1] / "chart" / "demo-series.yaml"
@@ -58,14 +59,21 @@ def healthy() -> Series:
 
 
 def scraped(series: Series, *, labels: dict[str, str] | None = None) -> list[dict[str, str]]:
-    """promtool's `input_series`, with the labels that a scrape adds."""
+    """promtool's `input_series`, with the labels that a scrape adds; series that end are marked as stale."""
     added = ",".join(f'{k}="{v}"' for k, v in (SCRAPED if labels is None else labels).items())
     result = []
     for name, values in series.items():
         metric, _, rest = name.rstrip("}").partition("{")
         joined = ",".join(part for part in (rest, added) if part)
-        result.append({"series": f"{metric}{{{joined}}}", "values": " ".join(values)})
+        result.append({"series": f"{metric}{{{joined}}}", "values": " ".join(_with_stale(values))})
     return result
+
+
+def _with_stale(values: list[str]) -> list[str]:
+    """As Prometheus stores them: the first scrape without the series says that it has ended."""
+    padded = [*values, *["_"] * (LENGTH - len(values))]
+    before = ["_", *padded]
+    return ["stale" if now == "_" != last else now for last, now in zip(before, padded, strict=False)]
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,21 @@ class Promtool:
             for minute, names in expected.items()
         }
         return self.query(input_series, wanted)
+
+
+def dashboard() -> dict[str, Any]:
+    """The chart's Grafana dashboard."""
+    body: dict[str, Any] = json.loads((CHART / "files" / "dashboard.json").read_text("utf-8"))
+    return body
+
+
+def panel_queries() -> dict[tuple[str, str], str]:
+    """The dashboard's queries by panel and letter."""
+    return {
+        (panel["title"], target["refId"]): target["expr"]
+        for panel in dashboard()["panels"]
+        for target in panel["targets"]
+    }
 
 
 def selectors(query: str) -> list[tuple[str, dict[str, str]]]:

@@ -16,7 +16,7 @@ from nodegauge_operator.metrics import Metrics
 from nodegauge_operator.reader.metrics import READ
 from nodegauge_operator.reader.metrics import Metrics as ReaderMetrics
 from support.chart import CHART
-from support.promtool import selectors
+from support.promtool import panel_queries, selectors
 
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
 KNOWN = {
@@ -50,6 +50,7 @@ BOUNDED = {
 """Labels whose values are few: none names a node, a pod or a GPU."""
 RULES = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text("utf-8"))
 QUERIES = {rule["alert"]: rule["expr"] for group in RULES["groups"] for rule in group["rules"]}
+QUERIES |= {f"{panel}-{ref}": query for (panel, ref), query in panel_queries().items()}
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
@@ -60,15 +61,17 @@ def test_a_query_asks_for_what_exists(query: str) -> None:
     for name, matchers in asked:
         assert matchers.keys() <= KNOWN[name]
         for label, pattern in matchers.items():
+            if pattern == "$policy":
+                continue
             assert set(pattern.split("|")) <= VALUES[label], (label, pattern)
 
 
 def test_labels_that_are_dropped_exist() -> None:
-    """`without` and `ignoring` name labels of our metrics or of a scrape."""
+    """`by`, `without` and `ignoring` name labels of our metrics or of a scrape."""
     scrape = {"instance", "pod", "namespace", "service", "job", "endpoint", "container"}
     ours = set[str]().union(*KNOWN.values())
     for query in QUERIES.values():
-        for dropped in re.findall(r"(?:without|ignoring) \(([^)]*)\)", query):
+        for dropped in re.findall(r"(?:without|ignoring|by) \(([^)]*)\)", query):
             assert set(dropped.split(", ")) <= ours | scrape
 
 
