@@ -153,6 +153,7 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Service": "/api/v1/namespaces/{}/services",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "Role": f"{RBAC}/namespaces/{{}}/roles",
