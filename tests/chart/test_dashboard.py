@@ -58,21 +58,21 @@ def test_two_pods_count_once(tmp_path: Path) -> None:
 
 
 def test_panels_have_what_grafana_needs() -> None:
-    """An id and a place of its own within 24 columns, a title, a text, a unit, and the chosen data source."""
-    body, places = dashboard(), {}
+    """An id and an area of its own within 24 columns, a title, a text, a unit, and the chosen data source."""
+    body, areas = dashboard(), {}
     assert len({panel["id"] for panel in body["panels"]}) == len(body["panels"]) <= 16
     for panel in body["panels"]:
         x, y, w, h = (panel["gridPos"][key] for key in "xywh")
         assert 0 <= x < x + w <= 24
-        places[panel["title"]] = {(column, row) for column in range(x, x + w) for row in range(y, y + h)}
+        areas[panel["title"]] = {(column, row) for column in range(x, x + w) for row in range(y, y + h)}
         assert panel["type"] in ("stat", "timeseries")
         assert panel["description"].endswith(".")
         assert panel["fieldConfig"]["defaults"]["unit"]
         assert [t["refId"] for t in panel["targets"]] == list("ABC"[: len(panel["targets"])])
         for asked in (panel, *panel["targets"]):
             assert asked["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-    assert not any(a & b for a, b in combinations(places.values(), 2))
-    assert len(places) == len(body["panels"])
+    assert not any(a & b for a, b in combinations(areas.values(), 2))
+    assert len(areas) == len(body["panels"])
 
 
 def test_every_variable_is_defined() -> None:
