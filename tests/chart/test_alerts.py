@@ -52,6 +52,7 @@ def ending(series: Series) -> Series:
 
 BMC = {name: values for name, values in healthy().items() if "_bmc_" in name}
 OPERATOR = {name: values for name, values in healthy().items() if name not in BMC}
+RUNS = 'nodegauge_runs_total{outcome="read",probe="nccl",reason="Read"}'
 PASSES = "nodegauge_last_pass_timestamp_seconds"
 FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeOperatorAbsent": (ending(OPERATOR), 0),
@@ -75,6 +76,7 @@ FAULTS: dict[str, tuple[Series, int]] = {
         0,
     ),
     "NodegaugeHeldBack": (since('nodegauge_held_back_nodes{policy="default"}', "1"), 0),
+    "NodegaugeIncidentOpen": (since('nodegauge_incidents_open{policy="default",cause="thermal"}', "1"), 0),
     "NodegaugeNothingPasses": (
         since('nodegauge_nodes{policy="default",verdict="pass"}', "_", before="11")
         | since('nodegauge_nodes{policy="default",verdict="warn"}', "_", before="1")
@@ -85,9 +87,10 @@ FAULTS: dict[str, tuple[Series, int]] = {
     "NodegaugeWritesFail": (counting('nodegauge_reconcile_failures_total{kind="Forbidden"}'), 0),
     "NodegaugeReportsUnreadable": (since('nodegauge_unreadable_reports{policy="default"}', "1"), 0),
     "NodegaugeBenchmarksStarve": (
-        since('nodegauge_waiting_nodes{probe="nccl"}', "5"),
-        305,
-    ),  # runs of the demo count for six hours
+        since('nodegauge_waiting_nodes{probe="nccl"}', "5")
+        | {RUNS: [str(min(n, BREAK)) for n in range(LENGTH)]},
+        359,  # the last run ended at BREAK and counts for six hours
+    ),
     "NodegaugeBmcReaderAbsent": (ending(BMC), 0),
     "NodegaugeBmcsUnread": (since('nodegauge_bmc_bmcs{state="timeout"}', "17"), 0),
     "NodegaugeBmcReadingOld": (since("nodegauge_bmc_oldest_reading_age_seconds", "86401"), 0),
