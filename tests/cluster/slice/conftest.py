@@ -30,7 +30,11 @@ GPU_NODES = {
 }
 VALUES = {
     "image": {"registry": "registry.example.com"},
-    "operator": {"sweepInterval": "1s", "nodeSelector": {"kubernetes.io/hostname": "system-1"}},
+    "operator": {
+        "sweepInterval": "1s",
+        "nodeSelector": {"kubernetes.io/hostname": "system-1"},
+        "maxGatedNodesPerHour": "100%",
+    },
     "nccl": {"enabled": False},
     "policy": {
         "spec": {
@@ -38,7 +42,7 @@ VALUES = {
                 "health": {"interval": "12h", "deadline": "20s", "window": "500ms"},
                 "load": {"enabled": False},
             },
-            "budget": {"concurrentProbes": "100%"},
+            "budget": {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"},
             "hysteresis": {"leaveRuns": 1, "dwell": "1s", "probationAfter": []},
         }
     },
