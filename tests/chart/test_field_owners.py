@@ -37,6 +37,7 @@ OPERATOR = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/ng-nodegauge"
 PATCH = ["kubectl", "patch", "nodereport"]
 APPLY = ["kubectl", "apply", "-f"]
 SCALE = ["kubectl", "scale", "deployment", "nodegauge"]
+RESTART = ["kubectl", "rollout", "restart"]
 UPGRADE = ["helm", "upgrade", "nodegauge", "charts/nodegauge", "--namespace", "nodegauge"]
 WRITES = re.compile(r"^ *(helm upgrade|kubectl (apply|annotate|edit|label|patch|replace|scale|set|rollout)) ")
 OTHER: Object = {
@@ -68,6 +69,10 @@ def perform(cluster: Helm, rest: Rest, command: list[str]) -> None:
     elif command[:4] == SCALE:
         replicas = int(command[command.index("--replicas") + 1])
         rest.patch(f"{OPERATOR}/scale?fieldManager=kubectl", {"spec": {"replicas": replicas}})
+    elif command[:3] == RESTART:
+        stamp = {"kubectl.kubernetes.io/restartedAt": "2026-11-23T00:00:00Z"}
+        template = {"metadata": {"annotations": stamp}}
+        rest.patch(f"{OPERATOR}?fieldManager=kubectl-rollout", {"spec": {"template": template}})
     elif command[:3] == APPLY:
         crd = yaml.safe_load((ROOT / command[3]).read_text("utf-8"))
         name = crd["metadata"]["name"]

@@ -18,6 +18,7 @@ from nodegauge_operator.api.report import ProbeStatus, unstamp
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.hysteresis import GateRule
+from nodegauge_operator.reconcile.breaker import Breaker
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.gate_rate import GateRate
 
@@ -56,8 +57,9 @@ def has_no_grace(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignores_the_budget(patch: pytest.MonkeyPatch) -> None:
-    """Every faulty node is tainted."""
+    """Every faulty node is tainted; no incident holds one back."""
     patch.setattr(GateBudget, "has_slot", lambda self, name: True)
+    patch.setattr(Breaker, "holding", lambda self, name: {})
 
 
 def ignores_the_rate(patch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ TARGETS = {
     "matrix",
     "loadtest",
     "life",
+    "fuzz",
     "testbed",
     "images",
     "reference",
