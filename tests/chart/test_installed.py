@@ -116,6 +116,51 @@ def test_the_api_server_accepts_every_object(helm: Helm, rest: Rest) -> None:
             assert made["metadata"]["name"] == o["metadata"]["name"], variant
 
 
+PEOPLE = [
+    ("view", "get", "nodereports", True),
+    ("view", "watch", "gpuvalidationpolicies", True),
+    ("view", "list", "nodeevidences", True),
+    ("view", "patch", "gpuvalidationpolicies", False),
+    ("view", "create", "gpuvalidationpolicies", False),
+    ("view", "patch", "nodereports", False),
+    ("edit", "patch", "gpuvalidationpolicies", True),
+    ("edit", "delete", "gpuvalidationpolicies", True),
+    ("edit", "get", "nodereports", True),
+    ("edit", "patch", "nodereports", True),
+    ("edit", "patch", "nodereports/status", False),
+    ("edit", "update", "nodereports/status", False),
+    ("edit", "patch", "gpuvalidationpolicies/status", False),
+    ("edit", "delete", "nodereports", False),
+    ("edit", "patch", "nodes", False),
+    ("admin", "patch", "gpuvalidationpolicies", True),
+    ("admin", "patch", "nodereports/status", False),
+]
+"""Role of the cluster, verb, resource, and whether who is bound to that role may do it."""
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_roles_of_the_cluster_take_in_ours(rest: Rest) -> None:
+    """view reads and writes nothing; edit changes policies; nobody writes a status."""
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    for role in ("view", "edit", "admin"):
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+        subject = {"kind": "ServiceAccount", "name": f"a-{role}", "namespace": NAMESPACE}
+        rest.create(
+            bindings, {"metadata": {"name": f"a-{role}"}, "roleRef": reference, "subjects": [subject]}
+        )
+    try:
+        for role, verb, resource, wanted in PEOPLE:
+            group = "" if resource == "nodes" else "nodegauge.dev"
+            question = (verb, group, resource, "")
+            wait_for(
+                lambda r=role, q=question, w=wanted: allowed(rest, f"a-{r}", q) is w,  # type: ignore[misc]
+                what=f"{role}: {verb} {resource} allowed: {wanted}",
+            )
+    finally:
+        for role in ("view", "edit", "admin"):
+            rest.delete(f"{bindings}/a-{role}")
+
+
 def test_pods_pass_pod_security(helm: Helm, rest: Rest) -> None:
     """Every pod of the chart is admitted to a namespace that enforces Pod Security level `restricted`."""
     for pod in pods(helm.objects()).values():

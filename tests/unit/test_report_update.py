@@ -11,7 +11,8 @@ import support.results as made
 from nodegauge_contract import Power
 from nodegauge_judge import History, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.report import Change, Outcome, ProbeStatus, stamp
+from nodegauge_operator.api.history import Change
+from nodegauge_operator.api.report import Outcome, ProbeStatus, stamp
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.names import Reason
 from support.objects import BUSY, INTERVAL, LOST, NOW, AReport, make_node, make_policy, make_report, read

@@ -127,6 +127,10 @@ TAINTS_OF_FAULTS = (TAINT_THROTTLED, TAINT_UNHEALTHY)
 
 CONDITION = "GPUValidated"
 
+REPORT_VALIDATED = "Validated"
+REPORT_TAINTED = "Tainted"
+"""Conditions of a NodeReport."""
+
 GPU_RESOURCE = "nvidia.com/gpu"
 GPU_LABEL = "nvidia.com/gpu"
 MIG_DEVICE_LABEL = "nvidia.com/mig-"

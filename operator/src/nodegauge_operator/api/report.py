@@ -17,6 +17,7 @@ from msgspec import Struct
 from nodegauge_judge import Finding, OpenEnum, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
+from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.tolerance import readable
 
@@ -211,16 +212,6 @@ class DesiredNode(Struct, frozen=True, rename="camel", kw_only=True):
     refusal: str = ""
 
 
-class Change(Struct, frozen=True, rename="camel", kw_only=True):
-    """The last change worth an event: written under a name made from it, so that it is written once."""
-
-    run: str = ""
-    type: str = "Normal"
-    reason: str = ""
-    message: str = ""
-    at: str = ""
-
-
 class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     """The whole of `status`.
 
@@ -250,6 +241,8 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     load: LoadStatus = LoadStatus()
     raw_verdict: Verdict = Verdict.UNKNOWN
     evidence: str = ""
+    transitions: list[Transition] = []
+    conditions: list[Condition] = []
     tainted_at: str = ""
 
     def probe(self, name: str) -> ProbeStatus:

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from nodegauge_operator.api.evidence import ProbeEvidence
-from nodegauge_operator.api.report import Change, Report, ReportStatus
+from nodegauge_operator.api.history import Change
+from nodegauge_operator.api.report import Report, ReportStatus
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, Taint
 
 

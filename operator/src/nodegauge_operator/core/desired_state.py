@@ -22,7 +22,7 @@ from nodegauge_judge import Probe, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits, Mode, Until, seconds
 from nodegauge_operator.api.report import DesiredNode, DesiredTaint, ReportStatus, unstamp, whole
-from nodegauge_operator.core import bandwidth, budget, events, gates, verdict
+from nodegauge_operator.core import bandwidth, budget, events, gates, transitions, verdict
 from nodegauge_operator.core.actions import (
     DeletePod,
     DeleteReport,
@@ -62,7 +62,13 @@ def next_status(context: Context) -> ReportStatus:
     after = replace(after, desired=desired_node(context, after))
     after = replace(after, tainted_at=budget.newly_tainted_at(context, after))
     change = events.of_status(context, after)
-    fits = fitted(replace(after, change=change or status.change))
+    after = replace(
+        after,
+        change=change or status.change,
+        transitions=transitions.with_history(context, after, change=change),
+        conditions=transitions.conditions(context, after),
+    )
+    fits = fitted(after)
     if fits.probes == after.probes:
         return fits
     # the condition only names findings that the report still holds, or it would change at the next look

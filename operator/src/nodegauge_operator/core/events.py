@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Probe, Severity, Verdict
 from nodegauge_operator import names
+from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import (
-    Change,
     DesiredNode,
     DesiredTaint,
     GateState,

@@ -22,8 +22,9 @@ from msgspec.structs import replace
 
 from nodegauge_judge import Probe
 from nodegauge_operator import names
+from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Limits, Mode, seconds
-from nodegauge_operator.api.report import NEVER, Change, DesiredNode, Outcome, Report, Run, stamp, unstamp
+from nodegauge_operator.api.report import NEVER, DesiredNode, Outcome, Report, Run, stamp, unstamp
 from nodegauge_operator.core import desired_state, events, evidence, gates, pod_outcome
 from nodegauge_operator.core.actions import (
     CreatePod,

@@ -23,6 +23,8 @@ MAX_SUBJECT = 60
 MAX_MESSAGES = 1200
 """Bytes for the messages of all gates together: a report stays under 8 KiB."""
 MAX_MESSAGE, MIN_MESSAGE = 300, 40
+MAX_TRANSITIONS = 20
+"""Of a node's history.  Chosen by this project: a taint's coming and going takes four."""
 LEAST_FIRST = list(Severity)
 NO_WORD = re.compile(r"[^A-Za-z0-9_.-]")
 """What a reason of Kubernetes has none of."""
@@ -105,6 +107,16 @@ def _findings(most: int) -> Callable[[ReportStatus], ReportStatus]:
     return step
 
 
+def _history(keep: int, why: int) -> Callable[[ReportStatus], ReportStatus]:
+    """Keep the last transitions, each with so many bytes of its reason, which events and evidence repeat."""
+
+    def step(status: ReportStatus) -> ReportStatus:
+        kept = status.transitions[max(0, len(status.transitions) - keep) :]
+        return replace(status, transitions=[replace(past, why=cut(past.why, why)) for past in kept])
+
+    return step
+
+
 def _named_once(status: ReportStatus) -> ReportStatus:
     """Drop a GPU's name if it is the name of all of them."""
     gpus = status.gpus
@@ -151,8 +163,18 @@ def _without_gpus(status: ReportStatus) -> ReportStatus:
     return replace(status, gpus=replace(status.gpus, items=[]))
 
 
+def _brief_event(status: ReportStatus) -> ReportStatus:
+    """The last event in brief: gates and findings say the same."""
+    change = status.change and replace(status.change, message=cut(status.change.message, 30))
+    return replace(status, change=change)
+
+
 STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
+    _history(MAX_TRANSITIONS, 40),
     _evidence(120),
+    _history(10, 40),
+    _history(4, 0),
+    _history(0, 0),
     _named_once,
     _without_bands,
     _named_by_subject,
@@ -168,5 +190,6 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _findings(512),
     _briefly(120),
     _briefly(60),
+    _brief_event,
 )
 """What is cut, in this order.  Findings come late: they are what a reader opens the report for."""
