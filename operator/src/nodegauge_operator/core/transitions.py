@@ -38,7 +38,7 @@ def with_history(context: Context, after: ReportStatus, *, change: Change | None
     probe, run = _run(context)
     changed = [what for what in new if old[what] != new[what] and not _repeats_verdict(what, old, new)]
     reasons = change.message if change is not None else after.summary
-    found = [
+    added = [
         Transition(
             at=stamp(context.now),
             what=what,
@@ -50,7 +50,7 @@ def with_history(context: Context, after: ReportStatus, *, change: Change | None
         )
         for what in changed
     ]
-    return [*before.transitions, *found][-MAX_TRANSITIONS:]
+    return [*before.transitions, *added][-MAX_TRANSITIONS:]
 
 
 def conditions(context: Context, after: ReportStatus) -> list[Condition]:
@@ -99,12 +99,12 @@ def _untainted(status: ReportStatus, kind: GateKind | None) -> str:
     if kind is None:
         return ""
     states = {GateState.HELD_BACK: "held back", GateState.PROBATION: "on probation"}
-    found = [
+    causes = [
         f"{states[gate.state]}: {gates.GATES[gate.code].cause.value}"
         for gate in status.gates
         if gate.code in gates.GATES and gates.GATES[gate.code].kind is kind and gate.state in states
     ]
-    return min(found, default="")
+    return min(causes, default="")
 
 
 def _repeats_verdict(what: str, old: dict[str, str], new: dict[str, str]) -> bool:
