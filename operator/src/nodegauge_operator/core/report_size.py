@@ -163,10 +163,14 @@ def _without_gpus(status: ReportStatus) -> ReportStatus:
     return replace(status, gpus=replace(status.gpus, items=[]))
 
 
-def _brief_event(status: ReportStatus) -> ReportStatus:
-    """The last event in brief: gates and findings say the same."""
-    change = status.change and replace(status.change, message=cut(status.change.message, 30))
-    return replace(status, change=change)
+def _event(most: int) -> Callable[[ReportStatus], ReportStatus]:
+    """The text of the last event in brief: gates and findings say the same."""
+
+    def step(status: ReportStatus) -> ReportStatus:
+        change = status.change and replace(status.change, message=cut(status.change.message, most))
+        return replace(status, change=change)
+
+    return step
 
 
 STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
@@ -186,10 +190,14 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _findings(1024),
     _evidence(0),
     _briefly(160),
+    _event(200),
+    _briefly(120),
+    _event(30),
+    _briefly(60),
+    _event(0),
+    _briefly(40),
     _without_gpus,
     _findings(512),
-    _briefly(120),
-    _briefly(60),
-    _brief_event,
+    _briefly(20),
 )
 """What is cut, in this order.  Findings come late: they are what a reader opens the report for."""
