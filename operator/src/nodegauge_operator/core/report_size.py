@@ -194,7 +194,6 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _briefly(120),
     _event(30),
     _briefly(60),
-    _event(0),
     _briefly(40),
     _without_gpus,
     _findings(512),
