@@ -37,6 +37,7 @@ OPERATOR = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/ng-nodegauge"
 PATCH = ["kubectl", "patch", "nodereport"]
 APPLY = ["kubectl", "apply", "-f"]
 SCALE = ["kubectl", "scale", "deployment", "nodegauge"]
+ANNOTATE = ["kubectl", "annotate", "node"]
 RESTART = ["kubectl", "rollout", "restart"]
 UPGRADE = ["helm", "upgrade", "nodegauge", "charts/nodegauge", "--namespace", "nodegauge"]
 WRITES = re.compile(r"^ *(helm upgrade|kubectl (apply|annotate|edit|label|patch|replace|scale|set|rollout)) ")
@@ -78,7 +79,7 @@ def perform(cluster: Helm, rest: Rest, command: list[str]) -> None:
         name = crd["metadata"]["name"]
         rest.patch(f"{CRDS}/{name}?fieldManager=kubectl-client-side-apply", {"spec": crd["spec"]})
     else:
-        assert command[:3] == PATCH or command[:3] == ["kubectl", "edit", "gvp"], (
+        assert command[:3] in (PATCH, ANNOTATE) or command[:3] == ["kubectl", "edit", "gvp"], (
             f"not known to this test: {command}"
         )
 

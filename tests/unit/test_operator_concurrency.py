@@ -22,11 +22,11 @@ HEALTH, NCCL = names.PROBE_HEALTH, names.PROBE_NCCL
 class Scene:
     """So many nodes under one policy with this budget."""
 
-    def __init__(self, nodes: int, *, most: int = 50, **budget: Any) -> None:
+    def __init__(self, nodes: int, *, most: int = 50, mode: str = "Enforce", **budget: Any) -> None:
         self.cache = Cache()
         for n in range(nodes):
             self.cache.put_node(make_node(f"node-{n}"))
-        self.cache.policies["default"] = make_policy().of({"budget": budget})
+        self.cache.policies["default"] = make_policy().of({"mode": mode, "budget": budget})
         self.cache.policies_changed()
         self.concurrency = Concurrency(
             self.cache, NodeCounters(self.cache), limits={HEALTH: most, NCCL: most}
@@ -66,11 +66,12 @@ def test_no_more_nccl_runs_than_the_budget_has_places(setting: int | str, most: 
     assert len(scene.granted()) == 12
 
 
-@pytest.mark.parametrize("setting", [0, "0%"])
-def test_a_paused_policy_makes_no_nccl_runs_either(setting: int | str) -> None:
-    """Whoever sets the probes' places to 0 wants no pods of ours."""
-    scene = Scene(4, concurrentNcclProbes=2, concurrentProbes=setting)
-    scene.wait({0: 0.0})
+@pytest.mark.parametrize("pool", [HEALTH, NCCL])
+@pytest.mark.parametrize(("probes", "mode"), [(0, "Enforce"), ("0%", "Enforce"), (2, "Paused")])
+def test_a_paused_policy_makes_no_runs_at_all(probes: int | str, mode: str, pool: str) -> None:
+    """Whoever pauses the policy, or sets its concurrent probes to 0, wants no pods of ours."""
+    scene = Scene(4, mode=mode, concurrentNcclProbes=2, concurrentProbes=probes)
+    scene.wait({0: 0.0}, pool=pool)
     assert scene.granted() == []
 
 

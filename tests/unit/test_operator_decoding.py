@@ -21,7 +21,13 @@ NODE: dict[str, Any] = {
         "resourceVersion": "17",
         "deletionTimestamp": "2026-11-21T10:00:00Z",
         "labels": {"interconnect": "nvlink", "other": "x"},
-        "annotations": {"other": "y"},
+        "annotations": {
+            "other": "y",
+            "nodegauge.dev/override": "healthy",
+            "nodegauge.dev/override-until": "2026-11-22T10:00:00Z",
+            "nodegauge.dev/override-by": "ann",
+            "nodegauge.dev/override-reason": "fan replaced",
+        },
         "managedFields": [
             {"manager": "kubelet", "fieldsV1": {"f:metadata": {"f:labels": {"f:other": {}}}}},
             {
@@ -94,10 +100,10 @@ def test_a_taint_is_written_as_it_was_read() -> None:
 
 
 def test_the_rest_of_a_node_is_not_decoded() -> None:
-    """Images and annotations, the bulk of a node, never become objects."""
+    """Images and annotations of others, the bulk of a node, never become objects."""
     answer = decoded(msgspec.json.encode(NODE), resource="nodes/status")
     assert "images" not in answer["status"]
-    assert "annotations" not in answer["metadata"]
+    assert "other" not in answer["metadata"]["annotations"]
 
 
 def test_a_list_of_nodes_keeps_its_pages() -> None:

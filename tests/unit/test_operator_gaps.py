@@ -9,6 +9,7 @@ import pytest
 import support.results as made
 from nodegauge_contract import Result
 from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES, REPORTS
@@ -97,6 +98,26 @@ def driver_upgrade(operator: SteppedOperator) -> None:
     away(operator, gone=states[0], back=states[1])
 
 
+def paused(operator: SteppedOperator) -> None:
+    """The policy is in mode Paused for a while."""
+    for mode in ("Paused", "Enforce"):
+        operator.cluster.change(POLICIES, "default", {"spec": {"mode": mode}})
+        operator.catch_up(granted=False)
+        operator.cluster.pass_time(LONG if mode == "Paused" else 0)
+
+
+def left_alone(operator: SteppedOperator) -> None:
+    """A person leaves the node alone, and the clock ends it, before somebody sets it back by an hour."""
+    texts = {
+        names.OVERRIDE: "leave-alone",
+        names.OVERRIDE_UNTIL: stamp(operator.cluster.now + LONG - 2 * 3600),
+    }
+    texts |= {names.OVERRIDE_BY: "ann", names.OVERRIDE_REASON: "fan replaced"}
+    operator.cluster.change(NODES, "node-1", {"metadata": {"annotations": texts}})
+    operator.catch_up(granted=False)
+    operator.cluster.pass_time(LONG)
+
+
 def clock_ahead(operator: SteppedOperator) -> None:
     """The cluster's clock is a month ahead."""
     operator.cluster.clock_error += 30 * DAY
@@ -111,7 +132,7 @@ def full_node(operator: SteppedOperator) -> None:
     assert operator.probe["lastRun"]["outcome"] == "skipped"
 
 
-GAPS = [restart, outage, pause, not_ready, driver_upgrade, clock_ahead]
+GAPS = [restart, outage, pause, paused, left_alone, not_ready, driver_upgrade, clock_ahead]
 
 
 @pytest.mark.parametrize("gap", GAPS)

@@ -20,8 +20,10 @@ import support.results as made
 from nodegauge_contract import NcclResult, Problem, ProblemKind, Result, Skip
 from nodegauge_judge import Verdict
 from nodegauge_operator import names
-from support.nccl_nodes import FAST, SLOW, STRICT, skipping
-from support.objects import APod, make_policy
+from nodegauge_operator.api.report import stamp
+from nodegauge_operator.core.override import Annotations
+from support.nccl_nodes import DAY, FAST, SLOW, STRICT, skipping
+from support.objects import NOW, APod, make_policy
 from support.planner_loop import PlannerLoop
 from support.properties import tried
 
@@ -50,6 +52,13 @@ BAD: dict[str, tuple[Result, ...]] = {
         load.loaded(skipped=Skip.BUSY, gpus=[]),
     ),
 }
+
+
+def overridden(kind: str) -> Annotations:
+    """An override until a day from the start."""
+    return Annotations(kind=kind, until=stamp(NOW + DAY), by="ann", reason="fan replaced")
+
+
 POLICIES: list[dict[str, Any]] = [
     {},
     STRICT,
@@ -57,6 +66,7 @@ POLICIES: list[dict[str, Any]] = [
     {"probes": {"load": {"enabled": False}}},
     {"podTemplate": {"ncclImage": "nccl:2"}},
     {"mode": "Observe"},
+    {"mode": "Paused"},
     {"hysteresis": {"leaveRuns": 1, "dwell": "0s"}},
     {"taints": {"effect": "None"}},
 ]
@@ -70,6 +80,9 @@ NODES = {
     "none": lambda n: n.offering(0, of=8),
     "divided": lambda n: n.bearing({"nvidia.com/gpu.replicas": "4"}),
     "whole": lambda n: n.bearing({"nvidia.com/gpu.replicas": "1"}),
+    "left alone": lambda n: replace(n, override=overridden("leave-alone")),
+    "taken as healthy": lambda n: replace(n, override=overridden("healthy")),
+    "not overridden": lambda n: replace(n, override=None),
 }
 KINDS: dict[str, tuple[int, tuple[st.SearchStrategy[Any], ...]]] = {
     "good": (10, ()),

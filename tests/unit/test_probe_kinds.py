@@ -21,15 +21,13 @@ def test_every_probe_has_a_kind_and_health_comes_first() -> None:
 
 
 def test_every_kind_counts_against_one_pool() -> None:
-    """Whatever holds GPUs shares slots, as a pull does; a paused policy pauses both pools."""
+    """Whatever holds GPUs shares slots, as a pull does."""
     assert [kinds_of(pool) for pool in POOLS] == [
         (names.PROBE_HEALTH,),
         (names.PROBE_PULL, names.PROBE_NCCL, names.PROBE_LOAD),
     ]
     budget = Budget(concurrent_probes=3, concurrent_nccl_probes=2)
     assert [pool.setting(budget) for pool in POOLS] == [3, 2]
-    paused = Budget(concurrent_probes=0, concurrent_nccl_probes=2)
-    assert [pool.setting(paused) for pool in POOLS] == [0, 0]
 
 
 def test_no_module_outside_of_the_kinds_branches_on_a_probe_s_name() -> None:

@@ -84,6 +84,11 @@ class Metrics:
             "Nodes whose report has a status that cannot be read whole, because somebody else wrote it.",
             ("policy",),
         )
+        self.overrides = gauge(
+            "nodegauge_overrides",
+            "Nodes with an override by kind; invalid: one that is not in force, such as an expired one.",
+            ("policy", "kind"),
+        )
         self.measured = gauge(
             "nodegauge_measured_nodes",
             "Nodes with measured NCCL bandwidth, by whether it confirms the interconnect that the driver "

@@ -156,6 +156,12 @@ MIRROR_POD = "kubernetes.io/config.mirror"
 """Annotation on the copies that kubelets make of their static pods (kubernetes, pkg/kubelet/types)."""
 CLOSE_INCIDENT = PREFIX + "close-incident"
 """Annotation on a policy: the id of an incident that somebody ends; the operator never writes it."""
+OVERRIDE = PREFIX + "override"
+OVERRIDE_UNTIL = PREFIX + "override-until"
+OVERRIDE_BY = PREFIX + "override-by"
+OVERRIDE_REASON = PREFIX + "override-reason"
+"""Annotations on a node by which a person leaves it alone or takes it as healthy; the operator never writes
+them (core.override)."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 NO_SIDECAR_ISTIO = "sidecar.istio.io/inject"
 NO_SIDECAR_LINKERD = "linkerd.io/inject"
@@ -243,6 +249,8 @@ class Reason(StrEnum):
     """The last readable run found a fault, in too few runs for its taint."""
     TAINT_DISABLED = "TaintDisabled"
     """A fault is confirmed for which the policy sets no taint (effect None)."""
+    TAKEN_AS_HEALTHY = "TakenAsHealthy"
+    """A fault is confirmed, and an override of the node takes it as healthy: no taint is set."""
     NOT_YET_VALIDATED = "NotYetValidated"
     """No run has been readable yet; the message says why."""
     STALE = "Stale"
@@ -264,6 +272,12 @@ class Reason(StrEnum):
     policy is in mode Observe."""
     TAINT_LIFTED = "TaintLifted"
     """A taint for a fault was removed: enough good runs, or the policy no longer wants it."""
+    OVERRIDE_SET = "OverrideSet"
+    """An override of the node is in force: a person leaves it alone, or takes it as healthy."""
+    OVERRIDE_ENDED = "OverrideEnded"
+    """An override of the node was removed, or its time is over."""
+    OVERRIDE_INVALID = "OverrideInvalid"
+    """An override of the node is not in force; the message names the annotation that is wrong."""
 
 
 class PolicyReason(StrEnum):
@@ -280,7 +294,8 @@ class PolicyReason(StrEnum):
     OTHER_INSTALLATION = "OtherInstallation"
     """Nodes of the policy belong to another installation and are left alone."""
     PAUSED = "Paused"
-    """`spec.budget.concurrentProbes` is 0: nothing is read, and nothing on its nodes changes with time."""
+    """The policy's mode is Paused: nothing is read, and nothing is written to its nodes.  Or
+    `spec.budget.concurrentProbes` is 0: nothing is read, and nothing on its nodes changes with time."""
 
 
 class BudgetReason(StrEnum):

@@ -47,10 +47,12 @@ def seconds(duration: str) -> float:
 
 
 class Mode(StrEnum):
-    """`Observe` writes reports, events and metrics, nothing on nodes; `Enforce` labels and conditions too."""
+    """`Observe` writes reports, events and metrics, nothing on nodes; `Enforce` labels and conditions too;
+    `Paused` starts no run, and leaves the nodes as they are."""
 
     OBSERVE = "Observe"
     ENFORCE = "Enforce"
+    PAUSED = "Paused"
 
 
 class Labels(Struct, frozen=True, rename="camel", kw_only=True):
@@ -221,8 +223,9 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     @property
     def paused(self) -> bool:
-        """`budget.concurrentProbes` is 0: no run starts, and nothing on the nodes changes with time."""
-        return self.spec.budget.concurrent_probes in (0, "0%")
+        """Mode `Paused`, or `budget.concurrentProbes` is 0: no run starts, and nothing on the nodes changes
+        with time."""
+        return self.spec.mode is Mode.PAUSED or self.spec.budget.concurrent_probes in (0, "0%")
 
     def interval_of(self, probe: str) -> float:
         """Seconds between two runs of a probe."""

@@ -19,6 +19,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.load_status import LoadStatus
+from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.tolerance import readable
 
 NEVER = float("inf")
@@ -220,7 +221,8 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     that showed, under load, that nothing throttles; `passedAt`: the first pass or warn; `installation`:
     namespace and release of the operator that writes it, empty for anybody's; `evidence`: the command that
     shows the NodeEvidence, once there is one; `taintedAt`: when the node last took a taint for a fault that
-    it had not, also if that was lifted since: the rate of new taints counts it for an hour.
+    it had not, also if that was lifted since: the rate of new taints counts it for an hour; `override`: what
+    a person says about the node, in annotations.
     """
 
     policy: str = ""
@@ -244,6 +246,7 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
     transitions: list[Transition] = []
     conditions: list[Condition] = []
     tainted_at: str = ""
+    override: Override | None = None
 
     def probe(self, name: str) -> ProbeStatus:
         """The status of one probe; an empty one when it never ran."""

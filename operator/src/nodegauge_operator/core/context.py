@@ -19,7 +19,8 @@ from nodegauge_judge import Probe, Verdict
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_operator import names
 from nodegauge_operator.api.clamped_times import without_future_times
-from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.override import Override
+from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import (
     NEVER,
     GateStatus,
@@ -29,6 +30,7 @@ from nodegauge_operator.api.report import (
     unstamp,
 )
 from nodegauge_operator.core import gates
+from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
 
@@ -105,13 +107,20 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
             return None
         own = self.report is not None and self.report.node_uid == self.node.uid
         report = self.report if self.report is not None and own else NO_REPORT
+        policy = overrides.applied(self.policy, self.override)
         return Context(
-            **asdict(self) | {"report": report}, status=without_future_times(report.status, now=self.now)
+            **asdict(self) | {"report": report, "policy": policy},
+            status=without_future_times(report.status, now=self.now),
         )
+
+    @cached_property
+    def override(self) -> Override | None:
+        """What a person says about the node, in force or not; None for nothing."""
+        return overrides.override_at(self.node.override, now=self.now) if self.node else None
 
 
 class Context(Snapshot, frozen=True, kw_only=True, dict=True):
-    """A node that a policy selects.
+    """A node that a policy selects.  `policy`: as it is in force there, by the node's override.
 
     `report`: this very node's; `NO_REPORT` while there is none.  `status`: the report's, without times in
     the future, or what it becomes after a run.
@@ -121,6 +130,11 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     policy: Policy
     report: Report
     status: ReportStatus
+
+    @property
+    def may_run(self) -> bool:
+        """A new run may be planned: the node allows it, and nobody has paused it."""
+        return self.node.may_run and self.policy.spec.mode is not Mode.PAUSED
 
     def after(self, status: ReportStatus) -> Context:
         """The same node with another status."""
@@ -176,7 +190,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             tried_at = unstamp(probe.last_run.finished_at) if probe.last_run else 0.0
             if tried_at > failed + MAX_GRACE:
                 return failed
-            return max(failed, renewable_until if self.node.may_run else waited)
+            return max(failed, renewable_until if self.may_run else waited)
         if not self._asked_for(probe.name):
             return read_at + age
         return waited

@@ -57,10 +57,12 @@ def next_status(context: Context) -> ReportStatus:
         throttle_judged_at=gates.throttle_judged_at(status.throttle_judged_at, context.gates),
         passed_at=status.passed_at or _passed_at(context),
         raw_verdict=context.raw_verdict,
+        override=context.override,
     )
     after = replace(after, verdict=verdict.overall(context, after), summary=verdict.summary(context, after))
     after = replace(after, desired=desired_node(context, after))
-    after = replace(after, tainted_at=budget.newly_tainted_at(context, after))
+    if context.policy.spec.mode is not Mode.PAUSED:
+        after = replace(after, tainted_at=budget.newly_tainted_at(context, after))
     change = events.of_status(context, after)
     after = replace(
         after,
@@ -76,8 +78,11 @@ def next_status(context: Context) -> ReportStatus:
 
 
 def desired_node(context: Context, status: ReportStatus) -> DesiredNode:
-    """What the node should carry by this status; nothing at all in mode Observe."""
+    """What the node should carry by this status; nothing at all in mode Observe, and in mode Paused what it
+    should carry before."""
     refusal = status.desired.refusal
+    if context.policy.spec.mode is Mode.PAUSED:
+        return status.desired
     if context.policy.spec.mode is Mode.OBSERVE:
         return DesiredNode(refusal=refusal)
     labels, conflicts = _topology_labels(context, status)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from nodegauge_judge import Probe, Severity, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
+from nodegauge_operator.api.override import Override
 from nodegauge_operator.api.policy import Mode, Policy
 from nodegauge_operator.api.report import (
     DesiredNode,
@@ -25,6 +26,7 @@ from nodegauge_operator.api.report import (
     stamp,
 )
 from nodegauge_operator.core import gates
+from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.hysteresis import GateRule
 from nodegauge_operator.core.probes.kind import Kind
@@ -79,6 +81,7 @@ def of_status(context: Context, after: ReportStatus) -> Change | None:
     """
     before, now = context.report.status, context.now
     candidates = [
+        overrides.event_of(before.override, after.override, now=now),
         _of_gates(before, after, policy=context.policy, now=now),
         context.status.change if context.status.change != before.change else None,
         _of_grading(before, after, now=now),
@@ -96,6 +99,7 @@ def of_status(context: Context, after: ReportStatus) -> Change | None:
 def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
     """The gates of a node for its condition; it stays the same for as long as they do; empty for none."""
     parts = []
+    override = status.override
     taints = {taint.key: taint for taint in gates.taints(status, policy=policy)}
     for kind, key in gates.TAINT_KEYS.items():
         gate = gates.tainting(status, kind, policy=policy)
@@ -103,12 +107,12 @@ def gates_sentence(status: ReportStatus, *, policy: Policy) -> str:
             good = f", good runs {gate.good} of {policy.spec.hysteresis.leave_runs}" if gate.good else ""
             parts.append(f"tainted {_short(taints[key])} since {gate.since}{good}: {_title(gate)}")
     known = [gate for gate in status.gates if gate.code in gates.GATES]
-    states = [(gate, _without_taint(gate, policy=policy)) for gate in known]
+    states = [(gate, _without_taint(gate, policy=policy, override=override)) for gate in known]
     parts += [f"{_would_be(gate)} {state}: {_title(gate)}" for gate, state in states if state]
     return "; ".join(parts)
 
 
-def _without_taint(gate: GateStatus, *, policy: Policy) -> str:
+def _without_taint(gate: GateStatus, *, policy: Policy, override: Override | None) -> str:
     """Why a gate sets no taint; empty if it sets one, or only remembers."""
     rule = GateRule(gate=gates.GATES[gate.code], policy=policy.spec.hysteresis)
     match gate.state:
@@ -120,7 +124,11 @@ def _without_taint(gate: GateStatus, *, policy: Policy) -> str:
             return f"not confirmed, {gate.bad} of {rule.enter_runs} bad runs" if gate.bad else ""
     if policy.spec.mode is Mode.OBSERVE:
         return "not set, the policy observes"
-    return "" if gates.confirmed([gate], policy=policy) else "not set, its effect is None"
+    if gates.confirmed([gate], policy=policy):
+        return ""
+    if override is not None and override.healthy:
+        return f"not set, taken as healthy by {override.by} until {override.until}"
+    return "not set, its effect is None"
 
 
 def postable(change: Change) -> Change:
@@ -181,7 +189,8 @@ def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> t
         reason, why = Reason.ON_PROBATION, "on trial: one bad run under load brings it back at once"
         return reason, f"{_short(taint)} lifted {why}"
     if GateState.GATED in states:
-        why = "the policy no longer asks for this taint"
+        healthy = after.override is not None and after.override.healthy
+        why = "the node is taken as healthy" if healthy else "the policy no longer asks for this taint"
     elif not codes:
         why = "this version does not know the finding"
     else:
@@ -289,6 +298,8 @@ def _would_be(gate: GateStatus) -> str:
 def _no_slot(gate: GateStatus, policy: Policy) -> str:
     if gate.incident:
         return f"held back by incident {gate.incident}, until a bad run after it is closed"
+    if policy.paused:
+        return "held back while paused"
     budget = policy.spec.budget
     rate = f"that of new ones ({budget.gated_nodes_per_hour} an hour)"
     return (

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.chassis import parse_chassis
 from nodegauge_operator.api.report import unstamp, whole
+from nodegauge_operator.core.override import Annotations, annotations_of
 
 
 class Taint(Struct, frozen=True, kw_only=True):
@@ -78,6 +79,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     gpu_allocatable: str = ""
     unschedulable: bool = False
     condition: ConditionView | None = None
+    override: Annotations | None = None
 
     @property
     def leaving(self) -> bool:
@@ -209,6 +211,7 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
         and ConditionView(
             status=ours.get("status", ""), reason=ours.get("reason", ""), message=ours.get("message", "")
         ),
+        override=annotations_of(metadata.get("annotations") or {}),
     )
 
 

@@ -26,6 +26,7 @@ from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Limits, Mode, seconds
 from nodegauge_operator.api.report import NEVER, DesiredNode, Outcome, Report, Run, stamp, unstamp
 from nodegauge_operator.core import desired_state, events, evidence, gates, pod_outcome
+from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import (
     CreatePod,
     CreateReport,
@@ -115,14 +116,15 @@ def _replace_report(context: Context, report: Report | None) -> Step | None:
     """
     if report is not None:
         return DeleteReport(report)
-    removal = remove_from_node(context, context.node)
+    paused = context.policy.spec.mode is Mode.PAUSED
+    removal = None if paused else remove_from_node(context, context.node)
     if removal:
         return removal
     of_earlier_node = tuple(p for p in context.pods if p.node_uid != context.node.uid and not p.gone)
     if of_earlier_node:
         return delete_next(of_earlier_node, now=context.now, limits=context.policy.spec.limits)
     # a slot for any kind: `granted` only ever holds pools of runs that are due
-    needed = any(not pod.gone for pod in context.pods) or context.granted
+    needed = any(not pod.gone for pod in context.pods) or context.granted or context.override is not None
     return CreateReport(context.node) if needed or gates.closes_new_nodes(context.policy) else None
 
 
@@ -186,10 +188,12 @@ def _update_report(context: Context) -> Step | None:
 
 
 def _nothing_to_decide(context: Context) -> bool:
-    """Nothing was measured yet, the report asks for nothing, and the node needs no taint before it is."""
+    """Nothing was measured yet, the report asks for nothing and knows what people say of the node, and that
+    needs no taint before it is measured."""
     return (
         context.status.probe(Probe.HEALTH.value).last_run is None
         and context.status.desired == DesiredNode()
+        and context.status.override == context.override
         and not gates.closes_new_nodes(context.policy)
     )
 
@@ -197,12 +201,15 @@ def _nothing_to_decide(context: Context) -> bool:
 def _bring_in_line(context: Context) -> Step | None:
     """Write to the node what the report says it should carry; a refusal goes to the report."""
     node, desired = context.node, context.status.desired
+    if context.policy.spec.mode is Mode.PAUSED:
+        return None
     if context.report.unreadable is not None and _nothing_to_decide(context):
         return None  # the next run replaces a report that cannot be read
     ours = names.NODE_LABELS.keys() | {context.policy.spec.labels.interconnect_key}
     labels = desired_state.label_patch(node, {k: v for k, v in desired.labels.items() if k in ours})
-    # `unvalidated` stays, whoever set it, until the first pass lifts it
-    open_now = context.status.passed_at or context.policy.spec.mode is not Mode.ENFORCE
+    # `unvalidated` stays, whoever set it, until the first pass, or a person takes the node as healthy
+    healthy = context.override is not None and context.override.healthy
+    open_now = context.status.passed_at or healthy or context.policy.spec.mode is not Mode.ENFORCE
     leave = NOTHING if open_now else UNVALIDATED
     taints = desired_state.taint_patch(node, desired.taints, leave=leave)
     patch = PatchNode(node, labels, taints) if labels or taints is not None else None
@@ -272,3 +279,4 @@ def _wake_times(context: Context, pods: list[PodView]) -> Iterable[float]:
         status = context.status.probe(probe.value)
         yield context.expires_at(status) + 1
     yield gates.due_at(context.status.gates, policy=context.policy)
+    yield overrides.changes_at(context.node.override, now=context.now)

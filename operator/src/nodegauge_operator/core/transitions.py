@@ -17,7 +17,7 @@ from nodegauge_operator.core.report_size import MAX_TRANSITIONS, cut
 
 MAX_WHY = 160
 """Bytes; the event and the NodeEvidence have the rest."""
-VERDICT = "verdict"
+VERDICT, OVERRIDE = "verdict", "override"
 LABELS = {
     names.LABEL_HEALTH: "label health",
     names.LABEL_INTERCONNECT: "interconnect",
@@ -37,14 +37,15 @@ def with_history(context: Context, after: ReportStatus, *, change: Change | None
     old, new = _facts(before), _facts(after)
     probe, run = _run(context)
     changed = [what for what in new if old[what] != new[what] and not _repeats_verdict(what, old, new)]
-    reasons = change.message if change is not None else after.summary
+    why = dict.fromkeys(TAINTS.values(), change.message if change is not None else after.summary)
+    why[OVERRIDE] = (after.override.problem or after.override.reason) if after.override else "removed"
     added = [
         Transition(
             at=stamp(context.now),
             what=what,
             before=old[what],
             to=new[what],
-            why=cut(reasons if what in TAINTS.values() else after.summary, MAX_WHY),
+            why=cut(why.get(what, after.summary), MAX_WHY),
             probe=probe,
             run=run,
         )
@@ -91,7 +92,10 @@ def _facts(status: ReportStatus) -> dict[str, str]:
     wanted = {taint.key: f"{taint.value}:{taint.effect}".lstrip(":") for taint in desired.taints}
     taints = {what: wanted.get(key) or _untainted(status, KINDS.get(key)) for key, what in TAINTS.items()}
     labels = {what: desired.labels.get(key, "") for key, what in LABELS.items()}
-    return {VERDICT: status.verdict.value} | taints | labels
+    override = status.override
+    stands = override is not None and not override.problem
+    decision = f"{override.kind} by {override.by}" if override is not None and stands else ""
+    return {VERDICT: status.verdict.value, OVERRIDE: decision} | taints | labels
 
 
 def _untainted(status: ReportStatus, kind: GateKind | None) -> str:

@@ -41,7 +41,7 @@ def after_failure(context: Context, end: RunEnd, findings: Sequence[Finding] = (
     status, policy = context.status, context.policy
     failed = _symptom(end, findings)
     asked = policy.spec.taints.effect_of(Cause.UNREADABLE) is not Effect.NONE
-    if not (failed and asked and context.node.may_run and _peers_were_read(context)):
+    if not (failed and asked and context.may_run and _peers_were_read(context)):
         return status.gates
     return gates.after_failure(
         status.gates, symptom=failed, message=end.message, policy=policy.spec.hysteresis, now=context.now

@@ -68,7 +68,8 @@ def _reason(status: ReportStatus, *, policy: Policy) -> Reason:
     if any(gate.state is GateState.HELD_BACK for gate in known):
         return Reason.HELD_BACK
     if any(gate.state is GateState.GATED for gate in known):
-        return Reason.TAINT_DISABLED
+        healthy = status.override is not None and status.override.healthy
+        return Reason.TAKEN_AS_HEALTHY if healthy else Reason.TAINT_DISABLED
     return Reason.UNCONFIRMED if any(gate.bad for gate in known) else Reason.WARNINGS
 
 

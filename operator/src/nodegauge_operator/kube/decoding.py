@@ -20,6 +20,16 @@ class _ManagedFields(TypedDict, total=False):
     fieldsV1: _OwnedFields
 
 
+_Annotations = TypedDict(
+    "_Annotations",
+    {
+        "nodegauge.dev/override": str,
+        "nodegauge.dev/override-until": str,
+        "nodegauge.dev/override-by": str,
+        "nodegauge.dev/override-reason": str,
+    },
+    total=False,
+)
 _Continue = TypedDict("_Continue", {"continue": str}, total=False)
 
 
@@ -29,6 +39,7 @@ class _Metadata(_Continue, total=False):
     resourceVersion: str
     deletionTimestamp: str
     labels: dict[str, str]
+    annotations: _Annotations
     managedFields: list[_ManagedFields]
 
 

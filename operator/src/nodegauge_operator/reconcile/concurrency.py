@@ -128,7 +128,8 @@ class Queue:
 
     def slots(self, policy_name: str) -> int:
         """How many slots the policy has; all policies together have `most`."""
-        setting = self._pool.setting(self._cache.policies[policy_name].spec.budget)
+        policy = self._cache.policies[policy_name]
+        setting = 0 if policy.paused else self._pool.setting(policy.spec.budget)
         return concurrent_probes(setting, self._counters.selected(policy_name), most=self.most)
 
     def retry_slots(self, policy_name: str, slots: int) -> int:

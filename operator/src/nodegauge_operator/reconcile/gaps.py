@@ -1,6 +1,7 @@
 """Since when this process can read its nodes: waiting out a gap is no reason to call a reading stale.
 
-A gap ends at the start of the process, when a policy is resumed, when a node may run probes again, when the
+A gap ends at the start of the process, when a policy is resumed, when a node may run probes again, also
+because an override that left it alone is over, when the
 API server answers again after a while, and when the clock is set.  After each of them a reading gets an
 interval in which it can be renewed (`Context.expires_at`).  This only keeps time; it decides nothing.
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import NEVER, SKEW_SECONDS
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.override import override_at
 from nodegauge_operator.kube.errors import KubeError, Unavailable
 
 UNANSWERED_SECONDS = 60.0
@@ -49,7 +51,9 @@ class Gaps:
         if policy is None or node is None:
             return self._since
         paused = self._over_at(("policy", policy.name), lasts=policy.paused)
-        return max(self._since, paused, self._over_at(("node", node.name), lasts=not node.may_run))
+        override = override_at(node.override, now=self._clock())
+        away = not node.may_run or (override is not None and override.leaves_alone)
+        return max(self._since, paused, self._over_at(("node", node.name), lasts=away))
 
     def _over_at(self, key: tuple[str, str], *, lasts: bool) -> float:
         """When a gap of one policy or node ended; 0.0 while it lasts, or if there was none."""

@@ -30,7 +30,7 @@ CLUSTER = ""
 """The scope of all policies together, where a policy's name would stand; no policy has this name."""
 RUNS_OF_MEAN = 50
 """The mean time of a run is taken over about so many: ten seconds of a large fleet."""
-NONE = "none"
+NONE, INVALID = "none", "invalid"
 """Counts nodes whose interconnect class is not known."""
 
 
@@ -43,7 +43,8 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     `agreement`: whether its bandwidth confirms its interconnect; empty if none was measured; `unread`: pools
     whose last run read nothing; `well` and `badly`: probe and image of the runs holding GPUs that ended so;
     `read_at`: when the health probe last read it, epoch seconds, 0.0 if it never did or no run can be made
-    there now; `last_run_read`: its last run was read; `unreadable`: not all of its report could be read.
+    there now; `last_run_read`: its last run was read; `unreadable`: not all of its report could be read;
+    `override`: the kind of its override, `invalid` for one that is not in force, empty for none.
     """
 
     policy: str
@@ -62,6 +63,7 @@ class NodeCounts(Struct, frozen=True, kw_only=True):
     read_at: float = 0.0
     last_run_read: bool = True
     unreadable: bool = False
+    override: str = ""
 
 
 class PolicyCounts(Struct, kw_only=True):
@@ -76,6 +78,7 @@ class PolicyCounts(Struct, kw_only=True):
     gated: set[str] = field(default_factory=set)
     waiting: dict[str, float] = field(default_factory=dict)
     unreadable: int = 0
+    overrides: Counter[str] = field(default_factory=Counter)
     unread: Counter[str] = field(default_factory=Counter)
     well: Counter[tuple[str, str]] = field(default_factory=Counter)
     badly: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -88,6 +91,8 @@ class PolicyCounts(Struct, kw_only=True):
             self.installations[counts.installation] += by
         self.classes[counts.klass] += by
         self.unreadable += by * counts.unreadable
+        if counts.override:
+            self.overrides[counts.override] += by
         if counts.agreement:
             self.agreements[counts.agreement] += by
         for gate in counts.gates:
@@ -167,6 +172,10 @@ class NodeCounters:
         """Nodes that follow the policy and whose report could not be read whole."""
         return self._of(policy).unreadable
 
+    def overrides(self, policy: str) -> Counter[str]:
+        """Nodes with an override by its kind; `invalid` for those that are not in force."""
+        return self._of(policy).overrides
+
     def unread(self, policy: str) -> Counter[str]:
         """Nodes that follow the policy and whose last run read nothing, by pool."""
         return self._of(policy).unread
@@ -242,7 +251,7 @@ class NodeCounters:
 
 
 def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
-    status = report.status
+    status, override = report.status, report.status.override
     health = status.probe(names.PROBE_HEALTH)
     gated = is_gated(report) or is_tainted(node)
     held_back = [] if gated else [g for g in status.gates if g.state is GateState.HELD_BACK]
@@ -263,9 +272,10 @@ def _counts_of(node: NodeView, report: Report, *, policy: str) -> NodeCounts:
         unread=frozenset(KINDS[p.name].pool.name for p in status.probes if p.unread and p.name in KINDS),
         well=tuple((p.name, p.image) for p in whole if p.read_at and p.name not in bad),
         badly=tuple((p.name, p.image) for p in whole if p.name in bad),
-        read_at=unstamp(health.read_at) if node.may_run else 0.0,
+        read_at=unstamp(health.read_at) if node.may_run and not (override and override.leaves_alone) else 0.0,
         last_run_read=not health.unread,
         unreadable=report.unreadable is not None,
+        override=(INVALID if override.problem else override.kind) if override else "",
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from nodegauge_judge import Verdict
 from nodegauge_judge.nccl.measurement import Agreement
 from nodegauge_operator.api.incident import incidents_of
-from nodegauge_operator.api.policy import seconds
+from nodegauge_operator.api.policy import Mode, seconds
 from nodegauge_operator.api.report import NEVER, stamp
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
@@ -137,7 +137,7 @@ class PolicyStatus:
     def _export(self) -> None:
         metrics = self._metrics
         by_kind = (metrics.nodes, metrics.interconnect, metrics.measured, metrics.gated)
-        of_gates = (metrics.held_back, metrics.newly_gated)
+        of_gates = (metrics.held_back, metrics.newly_gated, metrics.overrides)
         others = (metrics.oldest_reading, metrics.foreign, metrics.unreadable, metrics.health_interval)
         for gauge in (*by_kind, *of_gates, *others):
             gauge.clear()
@@ -150,6 +150,8 @@ class PolicyStatus:
             metrics.newly_gated.labels(name).set(self._budget.rate.count(name))
             for (taint, cause), count in self._counters.gates(name).items():
                 metrics.gated.labels(name, taint, cause).set(count)
+            for kind, count in self._counters.overrides(name).items():
+                metrics.overrides.labels(name, kind).set(count)
             for last_run, read in (("read", True), ("unread", False)):
                 if at := self._counters.oldest_reading(name, last_run_read=read):
                     age = metrics.oldest_reading.labels(name, last_run)
@@ -304,9 +306,9 @@ def _ready(
         )
         return "False", PolicyReason.OTHER_INSTALLATION, message
     if selected and policy and policy.paused:
-        message = (
-            f"spec.budget.concurrentProbes is 0: {selected} nodes keep what they carry, and none is read"
-        )
+        paused = policy.spec.mode is Mode.PAUSED
+        why = "spec.mode is Paused" if paused else "spec.budget.concurrentProbes is 0"
+        message = f"{why}: {selected} nodes keep what they carry, and none is read"
         return "True", PolicyReason.PAUSED, message
     if selected:
         return "True", PolicyReason.ACTIVE, f"in force on {selected} nodes"

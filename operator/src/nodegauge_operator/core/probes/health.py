@@ -68,7 +68,7 @@ class HealthKind(ProbeKind):
         twice that each time, up to the interval.  Soon after one that a gate counts.  But for the first, none
         while the node may be drained."""
         policy = context.policy
-        if not policy.spec.probes.health.enabled or not context.node.may_run:
+        if not policy.spec.probes.health.enabled or not context.may_run:
             return NEVER
         probe = context.status.probe(self.name)
         if wanted_now(context, probe):

@@ -13,7 +13,6 @@ from typing import Any
 
 from nodegauge_judge import Probe
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Budget
 from nodegauge_operator.api.report import GateState, GateStatus, Outcome
 from nodegauge_operator.core import gates
 from nodegauge_operator.core.context import Context
@@ -34,12 +33,7 @@ KUBERNETES_TAINTS = "node.kubernetes.io/"
 """Taints by which Kubernetes closes a node for now: cordoned, not ready, short of memory."""
 
 
-def _concurrent(budget: Budget) -> int | str:
-    """A policy that pauses health runs pauses these too: whoever asks for no pods means all of them."""
-    return 0 if budget.concurrent_probes in (0, "0%") else budget.concurrent_nccl_probes
-
-
-POOL = Pool(name="nccl", setting=_concurrent)
+POOL = Pool(name="nccl", setting=lambda budget: budget.concurrent_nccl_probes)
 """A pull, the NCCL run that follows it, and a load run share a slot: a node is held by one of them."""
 
 
@@ -61,7 +55,7 @@ class WholeNodeKind(ProbeKind):
 def may_hold(context: Context, probe: str) -> bool:
     """Whether a run of this probe may hold the node's GPUs: a health run has read them in this boot, and
     nothing hinders it."""
-    if not context.node.may_run or not allocatable(context.node):
+    if not context.may_run or not allocatable(context.node):
         return False
     status = context.status
     health = status.probe(names.PROBE_HEALTH)
