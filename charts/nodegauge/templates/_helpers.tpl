@@ -247,3 +247,41 @@ helm.sh/hook: post-install,post-upgrade,pre-rollback
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
+
+{{/*
+Not empty if the chart installs admission policies: wanted, and served by the API server. Without a cluster (helm
+template) Helm knows no kinds, and the version of Kubernetes decides: 1.30 serves them.
+*/}}
+{{- define "nodegauge.admission" -}}
+{{- $kinds := .Capabilities.APIVersions -}}
+{{- $served := $kinds.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" -}}
+{{- if not ($kinds.Has "apps/v1/Deployment") -}}
+{{- $served = semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version -}}
+{{- end -}}
+{{- if and .Values.admissionPolicies.enabled $served }}on{{ end -}}
+{{- end }}
+
+{{/* The user name of a service account in the chart's namespace. Call with (dict "root" $ "name" "a-name"). */}}
+{{- define "nodegauge.user" -}}
+system:serviceaccount:{{ include "nodegauge.namespace" .root }}:{{ .name }}
+{{- end }}
+
+{{/* The user names that may change nodes, as a CEL list. */}}
+{{- define "nodegauge.nodeWriters" -}}
+{{- $operator := include "nodegauge.user" (dict "root" . "name" (include "nodegauge.serviceAccountName" .)) -}}
+{{- $cleanup := include "nodegauge.user" (dict "root" . "name" (printf "%s-cleanup" (include "nodegauge.fullname" .))) -}}
+{{- toJson (list $operator $cleanup) -}}
+{{- end }}
+
+{{/* A binding of an admission policy to the whole cluster. Call with (dict "root" $ "name" "a-name"). */}}
+{{- define "nodegauge.admissionBinding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "nodegauge.labels" (dict "root" .root "component" "admission") | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny, Audit]
+{{- end }}

@@ -1,0 +1,118 @@
+"""What the admission policies let the release's accounts change on nodes, by field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nodegauge_operator import names
+from support.guarded import NODE, Guarded, node_patch, refusal, status_patch
+
+pytestmark = pytest.mark.cluster
+
+Object = dict[str, Any]
+
+
+def own_taint(value: str) -> Object:
+    """A taint of ours."""
+    return {"key": names.TAINT_UNHEALTHY, "value": value, "effect": "NoSchedule"}
+
+
+FOREIGN_CHANGES: dict[str, tuple[Object, str]] = {
+    "a foreign label": ({"metadata": {"labels": {"team": "other"}}}, "may set only its own labels"),
+    "a node role": (
+        {"metadata": {"labels": {"node-role.kubernetes.io/x": ""}}},
+        "may set only its own labels",
+    ),
+    "a role by a class": (
+        {"metadata": {"labels": {"node-role.kubernetes.io/x": "nvlink"}}},
+        "admissionPolicies.interconnectKeys",
+    ),
+    "a short key's value": ({"metadata": {"labels": {"interconnect": "x"}}}, "may set only its own labels"),
+    "a removed label": ({"metadata": {"labels": {"team": None}}}, "may remove only its own labels"),
+    "an annotation": ({"metadata": {"annotations": {"example.com/a": "2"}}}, "may not change annotations"),
+    "a removed annotation": ({"metadata": {"annotations": None}}, "may not change annotations"),
+    "a finalizer": ({"metadata": {"finalizers": ["example.com/keep"]}}, "may not change finalizers"),
+    "an owner": (
+        {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}]}},
+        "may not change owners",
+    ),
+    "a foreign taint": (
+        {"spec": {"taints": [{"key": "example.com/t", "effect": "NoExecute"}]}},
+        "may change only its own taints",
+    ),
+    "an unknown cause": ({"spec": {"taints": [own_taint("because")]}}, "may taint only for its own causes"),
+    "a cordon": ({"spec": {"unschedulable": True}}, "may not change a node's spec but its taints"),
+    "a provider": ({"spec": {"providerID": "x://y"}}, "may not change a node's spec but its taints"),
+    "pod addresses": (
+        {"spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}},
+        "may not change a node's spec but its taints",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN_CHANGES)
+@pytest.mark.parametrize("account", ["operator", "cleanup"])
+def test_on_nodes_only_our_fields_change(guarded: Guarded, account: str, what: str) -> None:
+    """Each foreign change is refused with what it is; the administrator may make it."""
+    body, message = FOREIGN_CHANGES[what]
+    assert message in refusal(node_patch, getattr(guarded, account), body)
+    node_patch(guarded.admin, body)
+
+
+FOREIGN_STATUS: dict[str, tuple[Object, str]] = {
+    "Ready": (
+        {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+        "may write only the condition GPUValidated",
+    ),
+    "a new condition": (
+        {"status": {"conditions": [{"type": "Other", "status": "True"}]}},
+        "may write only the condition GPUValidated",
+    ),
+    "allocatable": ({"status": {"allocatable": {"cpu": "1"}}}, "may not change a node's status"),
+    "capacity": ({"status": {"capacity": {"nvidia.com/gpu": "0"}}}, "may not change a node's status"),
+    "an address": (
+        {"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}},
+        "may not change a node's status",
+    ),
+    "the boot": ({"status": {"nodeInfo": {"bootID": "other"}}}, "may not change a node's status"),
+    "a label": ({"metadata": {"labels": {"team": "other"}}}, "may not change metadata by way of the status"),
+    "our label": (
+        {"metadata": {"labels": {names.LABEL_HEALTH: "pass"}}},
+        "may not change metadata by way of the status",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN_STATUS)
+@pytest.mark.parametrize("account", ["operator", "cleanup"])
+def test_in_a_nodes_status_only_our_condition_changes(guarded: Guarded, account: str, what: str) -> None:
+    """Each foreign change is refused with what it is."""
+    body, message = FOREIGN_STATUS[what]
+    assert message in refusal(status_patch, getattr(guarded, account), body)
+
+
+@pytest.mark.parametrize("account", ["operator", "cleanup"])
+def test_every_label_taint_and_cause_of_ours_can_be_written(guarded: Guarded, account: str) -> None:
+    """And the short keys: the chart's default, and that of its policy's values."""
+    rest = getattr(guarded, account)
+    labels = dict.fromkeys(names.NODE_LABELS, "1")
+    node_patch(
+        rest, {"metadata": {"labels": labels | {"interconnect": "pcie", "example.com/fabric": "nvlink"}}}
+    )
+    causes = {value for values, _ in names.NODE_TAINTS.values() for value in values.split(" | ")}
+    causes.discard("(no value)")
+    for cause in causes:
+        taints = [own_taint(cause), {"key": names.TAINT_UNVALIDATED, "effect": "NoSchedule"}]
+        node_patch(rest, {"spec": {"taints": taints}})
+    condition = {"type": names.CONDITION, "status": "True", "reason": "Validated", "message": "m"}
+    status_patch(rest, {"status": {"conditions": [condition]}})
+
+
+def test_a_short_key_that_no_value_names_any_more_can_be_removed(guarded: Guarded) -> None:
+    """Else no label and no taint of such a node would ever be lifted."""
+    path = f"/api/v1/nodes/{NODE}"
+    guarded.admin.patch(path, {"metadata": {"labels": {"old-key": "nvlink-pairs"}}})
+    guarded.cleanup.patch(path, {"metadata": {"labels": {"old-key": None}}})
+    assert "old-key" not in guarded.admin.get(path)["metadata"]["labels"]

@@ -1,0 +1,194 @@
+"""Which pods the admission policies let the operator make, and who may change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from nodegauge_operator import names
+from nodegauge_operator.core.probes.registry import KINDS
+from support.guarded import ACCOUNT, NAMESPACE, NODE, PODS, Guarded, refusal, without_label
+from testbed.errors import ApiError
+from testbed.rest import STRATEGIC
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+Object = dict[str, Any]
+
+
+def first(pod: Object) -> Object:
+    """The pod's container."""
+    container: Object = pod["spec"]["containers"][0]
+    return container
+
+
+WRONG_PODS: dict[str, tuple[Callable[[Object], Any], str]] = {
+    "no probe": (without_label, "makes only probe pods"),
+    "an unknown probe": (
+        lambda p: p["metadata"]["labels"].update({names.POD_PROBE: "shell"}),
+        "makes only probe pods",
+    ),
+    "an image": (lambda p: first(p).update(image="evil.example.com/x:1"), "admissionPolicies.images"),
+    "a longer image": (lambda p: first(p).update(image=first(p)["image"] + "0"), "admissionPolicies.images"),
+    "a token": (lambda p: p["spec"].update(automountServiceAccountToken=True), "and no token"),
+    "an account": (lambda p: p["spec"].update(serviceAccountName=ACCOUNT), "the probes' service account"),
+    "a node": (lambda p: p["spec"].update(nodeName=NODE), "placed by the scheduler"),
+    "a second container": (
+        lambda p: p["spec"]["containers"].append(first(p) | {"name": "two"}),
+        "has one container",
+    ),
+    "an init container": (
+        lambda p: p["spec"].update(initContainers=[first(p) | {"name": "two"}]),
+        "has one container",
+    ),
+    "a Secret as files": (
+        lambda p: p["spec"].update(volumes=[{"name": "s", "secret": {"secretName": "s"}}]),
+        "mount only empty directories",
+    ),
+    "a Secret as environment": (
+        lambda p: first(p).update(envFrom=[{"secretRef": {"name": "s"}}]),
+        "read no Secret",
+    ),
+    "a key of a Secret": (
+        lambda p: first(p)["env"].append(
+            {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+        ),
+        "read no Secret",
+    ),
+}
+"""Pods that Pod Security would take, with their refusal."""
+
+WEAK_PODS: dict[str, tuple[Callable[[Object], Any], str]] = {
+    "the host's network": (lambda p: p["spec"].update(hostNetwork=True), "of the host"),
+    "the host's processes": (lambda p: p["spec"].update(hostPID=True), "of the host"),
+    "the host's files": (
+        lambda p: p["spec"].update(volumes=[{"name": "h", "hostPath": {"path": "/"}}]),
+        "mount only empty directories",
+    ),
+    "root": (
+        lambda p: p["spec"]["securityContext"].update(runAsNonRoot=False),
+        "(security context of the pod)",
+    ),
+    "no seccomp": (
+        lambda p: p["spec"]["securityContext"].update(seccompProfile={"type": "Unconfined"}),
+        "(security context of the pod)",
+    ),
+    "privileged": (
+        lambda p: first(p).update(securityContext={"privileged": True}),
+        "(security context of the container)",
+    ),
+    "a capability": (
+        lambda p: first(p)["securityContext"]["capabilities"].update(add=["NET_BIND_SERVICE"]),
+        "(security context of the container)",
+    ),
+    "a user of its own": (
+        lambda p: first(p)["securityContext"].update(runAsUser=7),
+        "(security context of the container)",
+    ),
+}
+"""Pods that weaken the restricted level, or nearly do."""
+
+
+@pytest.fixture(scope="module")
+def lenient(guarded: Guarded) -> Iterator[None]:
+    """The namespace takes any pod for a while: Pod Security would refuse before our policies do."""
+    path, host = f"/api/v1/namespaces/{NAMESPACE}", without_label(guarded.pod())
+    host["spec"]["hostNetwork"] = True
+
+    def taken() -> bool:
+        try:
+            guarded.admin.create(f"{PODS}?dryRun=All", host)
+        except ApiError:
+            return False
+        return True
+
+    def set_level(level: str) -> None:
+        guarded.admin.patch(path, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}})
+        wait_for(lambda: taken() is (level == "privileged"), what=f"the level {level}")
+
+    set_level("privileged")
+    yield
+    set_level("restricted")
+
+
+def refused_with(guarded: Guarded, change: Callable[[Object], Any]) -> str:
+    """What the operator's account reads when it makes a health probe's pod with this change."""
+    pod = deepcopy(guarded.pod())
+    change(pod)
+    return refusal(guarded.operator.create, f"{PODS}?dryRun=All", pod)
+
+
+@pytest.mark.parametrize("what", WRONG_PODS)
+def test_the_operator_makes_only_probe_pods(guarded: Guarded, what: str) -> None:
+    """Each other pod is refused with what is wrong with it."""
+    change, message = WRONG_PODS[what]
+    assert message in refused_with(guarded, change)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_kind_of_probe_pod_passes(guarded: Guarded, kind: str) -> None:
+    """In a namespace that enforces the level restricted; nobody else may make it."""
+    pod = guarded.pod(kind)
+    guarded.operator.create(f"{PODS}?dryRun=All", pod)
+    first(pod)["image"] = "mirror.example.com/team/probe@sha256:0"
+    guarded.operator.create(f"{PODS}?dryRun=All", pod)
+    for other in (guarded.admin, guarded.cleanup):
+        assert "only nodegauge makes probe pods" in refusal(other.create, f"{PODS}?dryRun=All", pod)
+
+
+def test_a_probe_pod_stays_what_it_is(guarded: Guarded) -> None:
+    """Its label, what it is for and its image stay, also for its kubelet; any other annotation may come."""
+    name = guarded.operator.create(PODS, guarded.pod())["metadata"]["name"]
+    path = f"{PODS}/{name}"
+    for field, message in {
+        "labels": "none ceases to be one",
+        "annotations": "what a probe pod is for does not change",
+    }.items():
+        key = names.POD_PROBE if field == "labels" else names.POD_BOOT
+        for value in ("other", None):
+            body: Object = {"metadata": {field: {key: value}}}
+            assert message in refusal(guarded.admin.patch, path, body)
+            assert message in refusal(guarded.admin.patch, f"{path}/status", body)
+    body = {"spec": {"containers": [{"name": names.PROBE_CONTAINER, "image": "other"}]}}
+    said = refusal(guarded.admin.patch, path, body, content_type=STRATEGIC)
+    assert "the image of a probe pod does not change" in said
+    guarded.admin.patch(path, {"metadata": {"annotations": {"example.com/seen": "yes"}}})
+    guarded.operator.delete(path, {"gracePeriodSeconds": 0})
+
+
+def test_other_pods_of_the_namespace_are_left_alone(guarded: Guarded) -> None:
+    """People make, change and delete theirs; the release's accounts delete none, and none becomes a probe."""
+    pod = without_label(guarded.pod()) | {"metadata": {"name": "theirs"}}
+    guarded.admin.create(PODS, pod)
+    path = f"{PODS}/theirs"
+    guarded.admin.patch(path, {"metadata": {"annotations": {names.POD_RUN: "1"}}})
+    for rest in (guarded.operator, guarded.cleanup):
+        assert "deletes only probe pods" in refusal(rest.delete, path)
+    body = {"metadata": {"labels": {names.POD_PROBE: "health"}}}
+    assert "does not become a probe pod" in refusal(guarded.admin.patch, path, body)
+    guarded.admin.delete(path, {"gracePeriodSeconds": 0})
+
+
+def test_the_operators_own_pods_are_restricted(guarded: Guarded) -> None:
+    """The namespace enforces the level, and the ReplicaSets of operator and BMC reader got their pods."""
+    wanted = {f"{ACCOUNT}-bmc", ACCOUNT}
+
+    def made() -> set[str]:
+        pods = guarded.admin.get(PODS)["items"]
+        return {
+            o["metadata"]["generateName"].rsplit("-", 2)[0] for o in pods if "generateName" in o["metadata"]
+        }
+
+    wait_for(lambda: made() == wanted, what="pods of both Deployments")
+
+
+@pytest.mark.usefixtures("lenient")
+@pytest.mark.parametrize("what", WEAK_PODS)
+def test_its_pods_are_restricted_in_any_namespace(guarded: Guarded, what: str) -> None:
+    """Also where the namespace carries no level."""
+    change, message = WEAK_PODS[what]
+    assert message in refused_with(guarded, change)

@@ -1,0 +1,97 @@
+"""Who writes what was measured, and a whole cycle of the operator under the admission policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodegauge_contract import Result
+from nodegauge_operator import names
+from support.cluster_under_test import GROUP, ClusterUnderTest, answering, at_work
+from support.guarded import ACCOUNT, NAMESPACE, NODE, Guarded, of_kind, refusal
+from support.results import h100
+from testbed.audit import AuditTrail, service_account
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+Object = dict[str, Any]
+
+FAST = {
+    "NODEGAUGE_HTTP_PORT": "0",
+    "NODEGAUGE_RELEASE_GRACE": "1s",
+    "NODEGAUGE_MAX_GATED_NODES": "100%",
+    "NODEGAUGE_MAX_GATED_NODES_PER_HOUR": "100%",
+    "NODEGAUGE_NCCL_IMAGE": "",
+}
+"""The chart's environment for a cluster of one node."""
+
+
+def test_only_the_release_writes_what_was_measured(guarded: Guarded) -> None:
+    """Reports, evidence and chassis readings by their own account; people may ask for a run, and delete."""
+    guarded.operator.create(f"{GROUP}/nodereports", of_kind(names.REPORT_KIND))
+    report, evidence = f"{GROUP}/nodereports/{NODE}", f"{GROUP}/nodeevidences/{NODE}"
+    status = {"status": {"policy": "default"}}
+    for rest in (guarded.admin, guarded.cleanup):
+        assert "writes what it measured" in refusal(rest.patch, f"{report}/status", status)
+        made = of_kind(names.EVIDENCE_KIND)
+        assert "evidence" in refusal(rest.create, f"{GROUP}/nodeevidences", made)
+    guarded.operator.patch(f"{report}/status", status)
+    guarded.admin.patch(report, {"spec": {"requestedAt": "2026-01-01T00:00:00Z"}})
+    guarded.operator.create(f"{GROUP}/nodeevidences", of_kind(names.EVIDENCE_KIND))
+    guarded.admin.patch(evidence, {"metadata": {"finalizers": ["example.com/x"]}})
+    guarded.admin.patch(evidence, {"metadata": {"finalizers": None}})
+    entry = {"run": 1, "readAt": "2026-01-01T00:00:00Z", "verdict": "pass"}
+    forged = {"probes": {"health": entry}}
+    assert "evidence" in refusal(guarded.admin.patch, evidence, forged)
+    for path in (evidence, report):
+        guarded.admin.delete(path)
+
+
+def test_only_the_bmc_reader_writes_what_a_bmc_said(guarded: Guarded) -> None:
+    """Not the operator's account, and not the administrator."""
+    made = of_kind(names.CHASSIS_KIND)
+    collection = f"{GROUP}/chassisreadings"
+    assert "BMC reader" in refusal(guarded.admin.create, collection, made)
+    guarded.bmc.create(collection, made)
+    guarded.bmc.delete(f"{collection}/{NODE}")
+
+
+def test_a_whole_cycle_under_the_policies(guarded: Guarded, tmp_path: Path) -> None:
+    """Labels, taint, condition, evidence, lifting and release of a node: no write is refused."""
+    token = guarded.plane.service_account_token(NAMESPACE, ACCOUNT)
+    kubeconfig = guarded.plane.user_kubeconfig("operator", token=token)
+    audit = AuditTrail(guarded.plane.audit_log, guarded.admin)
+    rig = ClusterUnderTest(guarded.admin, namespace=NAMESPACE, directory=tmp_path, kubeconfig=kubeconfig)
+    node, state = rig.add_node(), {"result": h100()}
+
+    def answer(pod: Object) -> str | None:
+        result: Result = state["result"]
+        return answering(result)(pod) if names.POD_PROBE in pod["metadata"]["labels"] else None
+
+    rig.add_policy(
+        labels={"interconnectKey": "example.com/fabric"},
+        probes={
+            "health": {"interval": "5s", "deadline": "4s", "window": "500ms"},
+            "load": {"enabled": False},
+        },
+        hysteresis={"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []},
+        budget={"gatedNodes": "100%"},
+    )
+    environment: dict[str, Any] = guarded.environment() | FAST
+    with rig.kubelet(answer), rig.operator(**environment):
+        wait_for(lambda: rig.labels(node).get("example.com/fabric") == "nvlink", what="labels")
+        state["result"] = at_work(95)
+        wait_for(lambda: rig.taints(node), what="a taint")
+        state["result"] = at_work(60)
+        wait_for(lambda: not rig.taints(node), what="the taint's end")
+        guarded.admin.delete(f"{GROUP}/gpuvalidationpolicies/{rig.policies[0]}")
+        wait_for(lambda: not rig.ours(node) and not rig.condition(node), what="the release of the node")
+    user = service_account(NAMESPACE, ACCOUNT)
+    writes = audit.writes(user=user)
+    assert {"nodes", "nodes/status", "pods", "nodereports/status", "nodeevidences"} <= {
+        w.resource for w in writes
+    }
+    assert [w for w in writes if w.code in (401, 403, 422)] == []

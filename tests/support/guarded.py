@@ -1,0 +1,142 @@
+"""A release without its hooks on a control plane with its admission policies, and calls by its accounts.
+
+The operator's account has its rights from the chart, so RBAC allows what a policy refuses.  The clean-up's
+account and the administrator may do everything that no policy forbids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nodegauge_operator import names
+from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.registry import KINDS
+from nodegauge_operator.settings import parse
+from support.cluster_under_test import GROUP, ROOT
+from support.objects import make_context, make_report
+from testbed.controlplane import ControlPlane
+from testbed.errors import ApiError
+from testbed.rest import STRATEGIC, Rest
+from testbed.scripted import create_node
+from testbed.wait import wait_for
+
+Object = dict[str, Any]
+
+NAMESPACE, RELEASE, NODE = "gpu-tools", "ng", "gpu-1"
+ACCOUNT = "ng-nodegauge"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+VALUES = {
+    "image": {"registry": "registry.example.com"},
+    "bmc": {"enabled": True},
+    "policy": {"create": False, "spec": {"labels": {"interconnectKey": "example.com/fabric"}}},
+    "admissionPolicies": {"images": ["mirror.example.com/team/*"]},
+}
+
+
+class Guarded:
+    """The release's accounts on a cluster with its policies."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane, self.admin = plane, plane.rest()
+        self.operator = self.account(ACCOUNT)
+        self.cleanup = self.account(f"{ACCOUNT}-cleanup")
+        self.bmc = self.account(f"{ACCOUNT}-bmc")
+
+    def account(self, name: str) -> Rest:
+        """Calls with the token of one of the release's accounts."""
+        return self.plane.rest(self.plane.service_account_token(NAMESPACE, name))
+
+    def environment(self) -> dict[str, str]:
+        """The operator's, as the chart sets it."""
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{ACCOUNT}"
+        [container] = self.admin.get(path)["spec"]["template"]["spec"]["containers"]
+        return {e["name"]: e["value"] for e in container["env"] if e.get("value")}
+
+    def pod(self, kind: str = "health") -> Object:
+        """The manifest of a run, as the operator makes it."""
+        defaults = parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
+        return probe_pod(make_context(report=make_report(), defaults=defaults), KINDS[kind], number=1)
+
+
+@contextmanager
+def release(directory: Path) -> Iterator[Guarded]:
+    """An installed release without its hooks, in a namespace that takes only restricted pods."""
+    with ControlPlane(directory) as plane:
+        rest = plane.rest()
+        level = {"pod-security.kubernetes.io/enforce": "restricted"}
+        rest.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": level}})
+        values = plane.directory / "values.json"
+        values.write_text(json.dumps(VALUES))
+        chart = str(ROOT / "charts" / "nodegauge")
+        where = ["--namespace", NAMESPACE, "--values", str(values), "--no-hooks"]
+        plane.helm("install", RELEASE, chart, *where)
+        create_node(rest, NODE, labels={"team": "vision"})
+        rest.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"annotations": {"example.com/a": "1"}}})
+        cleanup = {"metadata": {"name": f"{ACCOUNT}-cleanup"}}
+        rest.create(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", cleanup)
+        mighty = {
+            "metadata": {"name": "cleanup-may-all"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "cluster-admin",
+            },
+            "subjects": [{"kind": "ServiceAccount", "namespace": NAMESPACE, "name": f"{ACCOUNT}-cleanup"}],
+        }
+        rest.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", mighty)
+        guarded = Guarded(plane)
+        wait_for(lambda: in_force(guarded), what="the policies in force")
+        yield guarded
+
+
+def in_force(guarded: Guarded) -> bool:
+    """Whether every policy is: the API server loads new ones some moments after their creation."""
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    policies = guarded.admin.get(path)["items"]
+    assert len(policies) == 8
+    seen = all(p.get("status", {}).get("observedGeneration") for p in policies)
+    tries = [
+        lambda: node_patch(guarded.operator, {"metadata": {"labels": {"team": "x"}}}),
+        lambda: status_patch(guarded.operator, {"status": {"nodeInfo": {"bootID": "x"}}}),
+        lambda: guarded.operator.create(f"{PODS}?dryRun=All", without_label(guarded.pod())),
+        lambda: guarded.admin.create(f"{PODS}?dryRun=All", guarded.pod()),
+        lambda: guarded.admin.create(f"{GROUP}/nodeevidences?dryRun=All", of_kind(names.EVIDENCE_KIND)),
+        lambda: guarded.admin.create(f"{GROUP}/chassisreadings?dryRun=All", of_kind(names.CHASSIS_KIND)),
+    ]
+    return seen and all(refusal(one) for one in tries)
+
+
+def refusal(call: Callable[..., Any], *arguments: Any, **named: Any) -> str:
+    """The message of an admission policy that refused the call; empty if it went through."""
+    try:
+        call(*arguments, **named)
+    except ApiError as error:
+        if error.status != 403 or "ValidatingAdmissionPolicy" not in str(error):
+            raise
+        return str(error)
+    return ""
+
+
+def node_patch(rest: Rest, body: Object) -> Object:
+    """What the patch would do to the node, without doing it."""
+    return rest.patch(f"/api/v1/nodes/{NODE}?dryRun=All", body)
+
+
+def status_patch(rest: Rest, body: Object) -> Object:
+    """What the patch would do to the node's status, without doing it."""
+    return rest.patch(f"/api/v1/nodes/{NODE}/status?dryRun=All", body, content_type=STRATEGIC)
+
+
+def of_kind(kind: str) -> Object:
+    """An object of one of our kinds, about the node."""
+    return {"apiVersion": names.API_VERSION, "kind": kind, "metadata": {"name": NODE}}
+
+
+def without_label(pod: Object) -> Object:
+    """The pod, no longer marked as a probe pod."""
+    del pod["metadata"]["labels"][names.POD_PROBE]
+    return pod
