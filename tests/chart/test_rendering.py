@@ -32,6 +32,8 @@ CLUSTER_WIDE = {
     "ClusterRoleBinding",
     "PriorityClass",
     "GPUValidationPolicy",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
 }
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?")
@@ -180,6 +182,19 @@ def test_namespace_override(helm: Helm) -> None:
     assert NAMESPACE not in text.replace(mark, "")
 
 
+@pytest.mark.parametrize(("options", "rendered"), [((), True), (("--kube-version", "1.29.0"), False)])
+def test_admission_policies_are_for_clusters_that_serve_them(
+    helm: Helm, options: tuple[str, ...], rendered: bool
+) -> None:
+    """Without a cluster the version of Kubernetes decides; with one, whether it serves the kind."""
+    kind = "ValidatingAdmissionPolicy"
+    assert bool(of_kind(helm.objects({}, *options), kind)) is rendered
+    others = ("--api-versions", "apps/v1/Deployment")
+    assert not of_kind(helm.objects({}, *options, *others), kind)
+    served = ("--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy")
+    assert of_kind(helm.objects({}, *options, *others, *served), kind)
+
+
 @variants
 def test_every_template_renders_something(helm: Helm, values: Object) -> None:
     """Every template renders an object, on new and existing clusters, unless the values switch it off."""
@@ -188,6 +203,10 @@ def test_every_template_renders_something(helm: Helm, values: Object) -> None:
     templates = {path.name for path in (CHART / "templates").glob("*.yaml")}
     switches = {
         "bmc.yaml": values.get("bmc", {}).get("enabled", False),
+        **dict.fromkeys(
+            ("admission-nodes.yaml", "admission-pods.yaml", "admission-reports.yaml"),
+            values.get("admissionPolicies", {}).get("enabled"),
+        ),
         "crds.yaml": values.get("crds", {}).get("enabled"),
         "policy.yaml": values.get("policy", {}).get("create"),
         "policy-first.yaml": values.get("policy", {}).get("create"),

@@ -150,6 +150,7 @@ POLICIES = "/apis/nodegauge.dev/v1alpha1/gpuvalidationpolicies"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Service": "/api/v1/namespaces/{}/services",
@@ -160,6 +161,8 @@ COLLECTIONS = {
     "RoleBinding": f"{RBAC}/namespaces/{{}}/rolebindings",
     "ClusterRole": f"{RBAC}/clusterroles",
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
     "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "Pod": "/api/v1/namespaces/{}/pods",
     "CustomResourceDefinition": CRDS,
