@@ -72,6 +72,8 @@ def values(**policy: Any) -> dict[str, Any]:
             # A core for each GPU is more than this machine may have.
             "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
         },
+        # pod_failures.py names images that are missing, cannot start or say too much.
+        "admissionPolicies": {"images": [f"{REGISTRY}/nodegauge/*"]},
         "crds": {"keep": False},
         "policy": {
             "spec": {
