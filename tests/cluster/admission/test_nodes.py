@@ -110,6 +110,15 @@ def test_every_label_taint_and_cause_of_ours_can_be_written(guarded: Guarded, ac
     status_patch(rest, {"status": {"conditions": [condition]}})
 
 
+def test_nobody_of_ours_lifts_a_cordon(guarded: Guarded) -> None:
+    """What people took out of service stays there."""
+    path = f"/api/v1/nodes/{NODE}"
+    guarded.admin.patch(path, {"spec": {"unschedulable": True}})
+    refused = refusal(node_patch, guarded.operator, {"spec": {"unschedulable": None}})
+    guarded.admin.patch(path, {"spec": {"unschedulable": None}})
+    assert "may not change a node's spec but its taints" in refused
+
+
 def test_a_short_key_that_no_value_names_any_more_can_be_removed(guarded: Guarded) -> None:
     """Else no label and no taint of such a node would ever be lifted."""
     path = f"/api/v1/nodes/{NODE}"

@@ -154,8 +154,8 @@ def test_a_probe_pod_stays_what_it_is(guarded: Guarded) -> None:
             assert message in refusal(guarded.admin.patch, path, body)
             assert message in refusal(guarded.admin.patch, f"{path}/status", body)
     body = {"spec": {"containers": [{"name": names.PROBE_CONTAINER, "image": "other"}]}}
-    said = refusal(guarded.admin.patch, path, body, content_type=STRATEGIC)
-    assert "the image of a probe pod does not change" in said
+    message = refusal(guarded.admin.patch, path, body, content_type=STRATEGIC)
+    assert "the image of a probe pod does not change" in message
     guarded.admin.patch(path, {"metadata": {"annotations": {"example.com/seen": "yes"}}})
     guarded.operator.delete(path, {"gracePeriodSeconds": 0})
 
