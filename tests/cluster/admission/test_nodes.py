@@ -125,3 +125,26 @@ def test_a_short_key_that_no_value_names_any_more_can_be_removed(guarded: Guarde
     guarded.admin.patch(path, {"metadata": {"labels": {"old-key": "nvlink-pairs"}}})
     guarded.cleanup.patch(path, {"metadata": {"labels": {"old-key": None}}})
     assert "old-key" not in guarded.admin.get(path)["metadata"]["labels"]
+
+
+def test_a_node_with_much_on_it_is_not_too_much_for_the_policies(guarded: Guarded) -> None:
+    """The API server bounds what one evaluation may cost; a refusal for that would hold every taint of the node."""
+    path = f"/api/v1/nodes/{NODE}"
+    labels = {f"example.com/label-{n}": "x" * 60 for n in range(300)}
+    annotations = {f"example.com/note-{n}": "x" * 3000 for n in range(60)}
+    taints = [{"key": f"example.com/taint-{n}", "value": "x", "effect": "NoExecute"} for n in range(40)]
+    images = [{"names": [f"example.com/{n}/{m}@sha256:{'0' * 64}" for m in range(3)]} for n in range(100)]
+    calm = guarded.admin.get(path)
+    guarded.admin.patch(
+        path, {"metadata": {"labels": labels, "annotations": annotations}, "spec": {"taints": taints}}
+    )
+    guarded.admin.patch(f"{path}/status", {"status": {"images": images}})
+    node_patch(guarded.operator, {"metadata": {"labels": {names.LABEL_HEALTH: "pass"}}})
+    node_patch(guarded.operator, {"spec": {"taints": [*taints, own_taint("thermal")]}})
+    condition = {"type": names.CONDITION, "status": "True", "reason": "Validated", "message": "m"}
+    status_patch(guarded.operator, {"status": {"conditions": [condition]}})
+    for body in (dict.fromkeys(labels), dict.fromkeys(annotations)):
+        kind = "labels" if body.keys() == labels.keys() else "annotations"
+        guarded.admin.patch(path, {"metadata": {kind: body}})
+    guarded.admin.patch(path, {"spec": {"taints": calm["spec"].get("taints")}})
+    guarded.admin.patch(f"{path}/status", {"status": {"images": None}})

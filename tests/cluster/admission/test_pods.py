@@ -73,6 +73,10 @@ WEAK_PODS: dict[str, tuple[Callable[[Object], Any], str]] = {
         lambda p: p["spec"]["securityContext"].update(runAsNonRoot=False),
         "(security context of the pod)",
     ),
+    "a type of SELinux": (
+        lambda p: p["spec"]["securityContext"].update(seLinuxOptions={"type": "spc_t"}),
+        "(security context of the pod)",
+    ),
     "no seccomp": (
         lambda p: p["spec"]["securityContext"].update(seccompProfile={"type": "Unconfined"}),
         "(security context of the pod)",
@@ -138,6 +142,16 @@ def test_every_kind_of_probe_pod_passes(guarded: Guarded, kind: str) -> None:
     guarded.operator.create(f"{PODS}?dryRun=All", pod)
     for other in (guarded.admin, guarded.cleanup):
         assert "only nodegauge makes probe pods" in refusal(other.create, f"{PODS}?dryRun=All", pod)
+
+
+def test_what_clusters_add_to_every_pod_passes(guarded: Guarded) -> None:
+    """OpenShift gives each namespace a level of SELinux; others add tolerations, secrets to pull with, variables."""
+    pod = guarded.pod()
+    pod["spec"]["securityContext"]["seLinuxOptions"] = {"level": "s0:c26,c5"}
+    pod["spec"]["imagePullSecrets"] = [{"name": "regcred"}]
+    pod["spec"]["tolerations"].append({"key": "example.com/t", "operator": "Exists"})
+    first(pod)["env"].append({"name": "KUBERNETES_SERVICE_HOST", "value": "example.com"})
+    guarded.operator.create(f"{PODS}?dryRun=All", pod)
 
 
 def test_a_probe_pod_stays_what_it_is(guarded: Guarded) -> None:
