@@ -100,10 +100,11 @@ def test_crds_are_those_of_the_project(helm: Helm, keep: bool) -> None:
 
 
 def test_what_is_off_is_not_rendered(helm: Helm) -> None:
-    """With everything switched off, only the operator's Deployment and roles remain."""
+    """With everything switched off, only the operator's Deployment and roles remain, and those for people."""
     kinds = sorted(o["kind"] for o in helm.objects(VARIANTS["off"]))
     roles = ["ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "Role", "RoleBinding", "RoleBinding"]
-    assert kinds == roles
+    for_people = ["ClusterRole", "ClusterRole"]
+    assert kinds == sorted(roles + for_people)
 
 
 def test_service_selects_operator_and_monitor_selects_service(helm: Helm) -> None:
@@ -207,6 +208,7 @@ def test_every_template_renders_something(helm: Helm, values: Object) -> None:
             ("admission-nodes.yaml", "admission-pods.yaml", "admission-reports.yaml"),
             values.get("admissionPolicies", {}).get("enabled"),
         ),
+        "networkpolicy.yaml": values.get("networkPolicy", {}).get("enabled", False),
         "crds.yaml": values.get("crds", {}).get("enabled"),
         "policy.yaml": values.get("policy", {}).get("create"),
         "policy-first.yaml": values.get("policy", {}).get("create"),

@@ -128,7 +128,7 @@ def test_a_short_key_that_no_value_names_any_more_can_be_removed(guarded: Guarde
 
 
 def test_a_node_with_much_on_it_is_not_too_much_for_the_policies(guarded: Guarded) -> None:
-    """The API server bounds what one evaluation may cost; a refusal for that would hold every taint of the node."""
+    """The API server bounds what one evaluation may cost; a refusal for that would hold every taint."""
     path = f"/api/v1/nodes/{NODE}"
     labels = {f"example.com/label-{n}": "x" * 60 for n in range(300)}
     annotations = {f"example.com/note-{n}": "x" * 3000 for n in range(60)}

@@ -145,7 +145,7 @@ def test_every_kind_of_probe_pod_passes(guarded: Guarded, kind: str) -> None:
 
 
 def test_what_clusters_add_to_every_pod_passes(guarded: Guarded) -> None:
-    """OpenShift gives each namespace a level of SELinux; others add tolerations, secrets to pull with, variables."""
+    """OpenShift gives each namespace a level of SELinux; others add tolerations, pull secrets, variables."""
     pod = guarded.pod()
     pod["spec"]["securityContext"]["seLinuxOptions"] = {"level": "s0:c26,c5"}
     pod["spec"]["imagePullSecrets"] = [{"name": "regcred"}]
@@ -206,3 +206,15 @@ def test_its_pods_are_restricted_in_any_namespace(guarded: Guarded, what: str) -
     """Also where the namespace carries no level."""
     change, message = WEAK_PODS[what]
     assert message in refused_with(guarded, change)
+
+
+@pytest.mark.parametrize("component", ["operator", "test"])
+def test_the_clean_up_ends_an_operator_whose_kubelet_is_gone(guarded: Guarded, component: str) -> None:
+    """And removes what a failed `helm test` left, or an uninstall would never end; the operator may not."""
+    marks = {"app.kubernetes.io/part-of": "nodegauge", "app.kubernetes.io/component": component}
+    guarded.admin.create(
+        PODS, without_label(guarded.pod()) | {"metadata": {"name": component, "labels": marks}}
+    )
+    now = {"gracePeriodSeconds": 0}
+    assert "deletes only probe pods" in refusal(guarded.operator.delete, f"{PODS}/{component}", now)
+    guarded.cleanup.delete(f"{PODS}/{component}", now)
