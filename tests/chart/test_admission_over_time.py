@@ -17,11 +17,11 @@ SECOND: Object = {"crds": {"enabled": False}, "policy": {"create": False}}
 
 def admission(rest: Rest) -> set[str]:
     """The names of the release's policies; each has its binding."""
-    found: dict[str, set[str]] = {}
+    by_kind: dict[str, set[str]] = {}
     for kind, name in left_behind(rest):
-        found.setdefault(kind, set()).add(name)
-    policies = found.get("ValidatingAdmissionPolicy", set())
-    assert found.get("ValidatingAdmissionPolicyBinding", set()) == policies
+        by_kind.setdefault(kind, set()).add(name)
+    policies = by_kind.get("ValidatingAdmissionPolicy", set())
+    assert by_kind.get("ValidatingAdmissionPolicyBinding", set()) == policies
     return policies
 
 

@@ -17,11 +17,11 @@ ON: Object = {"networkPolicy": {"enabled": True}, "bmc": {"enabled": True}}
 
 def policies(helm: Helm, values: Object) -> dict[str, Object]:
     """The specs by the end of their name, `probes` and `bmc`; that of the operator by `operator`."""
-    found = {
+    by_name = {
         o["metadata"]["name"].rpartition("-")[2]: o["spec"]
         for o in of_kind(helm.objects(values), "NetworkPolicy")
     }
-    return {name if name in ("probes", "bmc") else "operator": spec for name, spec in found.items()}
+    return {name if name in ("probes", "bmc") else "operator": spec for name, spec in by_name.items()}
 
 
 def selects(selector: Any, labels: dict[str, str]) -> bool:
@@ -43,10 +43,12 @@ def test_off_by_default(helm: Helm) -> None:
 @pytest.mark.parametrize("values", [ON, ALL | {"bmc": {"enabled": True}}], ids=["defaults", "all"])
 def test_each_pod_has_its_policy(helm: Helm, values: Object) -> None:
     """Pods of the operator's image the first, the BMC reader's the last; no other pod of theirs has two."""
-    found = policies(helm, values)
-    assert found.keys() == {"operator", "probes", "bmc"}
+    by_name = policies(helm, values)
+    assert by_name.keys() == {"operator", "probes", "bmc"}
     for name, pod in pods(helm.objects(values)).items():
-        mine = [key for key, spec in found.items() if selects(spec["podSelector"], pod["metadata"]["labels"])]
+        mine = [
+            key for key, spec in by_name.items() if selects(spec["podSelector"], pod["metadata"]["labels"])
+        ]
         assert mine == (["bmc"] if name.endswith("bmc") else ["operator"]), name
 
 
