@@ -1,0 +1,76 @@
+"""Least rights: what the chart's roles allow is what their accounts did, says the API server's audit log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.audit import service_account
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+Right = tuple[str, str, str, str]
+"""Account, group, resource and verb."""
+
+OPERATOR, CLEANUP, WRITER = "nodegauge", "nodegauge-cleanup", "nodegauge-policy"
+SELDOM: dict[Right, str] = {
+    (OPERATOR, "", "nodes", "get"): "read again after a conflict, and before a node that left is released",
+    (OPERATOR, "", "pods", "get"): "adopt the pod of a run whose creation nobody confirmed",
+    (OPERATOR, "nodegauge.dev", "nodereports", "get"): "read again after a conflict",
+    (CLEANUP, "", "nodes", "get"): "read again after a conflict",
+    (CLEANUP, "", "pods", "delete"): "only runs that are under way at the uninstall",
+    (WRITER, "nodegauge.dev", "gpuvalidationpolicies", "create"): "a server-side apply, logged as patch",
+}
+"""Rights that a calm cluster may never show in use, with what they are for."""
+
+
+def granted(cluster: Any) -> set[Right]:
+    """What the release allows to which of its accounts; only its first revision has the policy's hook."""
+    where = ("nodegauge", "--namespace", "nodegauge", "--revision", "1")
+    texts = [cluster.testbed.helm("get", part, *where) for part in ("manifest", "hooks")]
+    objects = [o for text in texts for o in yaml.safe_load_all(text) if o]
+    rules = {
+        (o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]): o["rules"]
+        for o in objects
+        if o["kind"] in ("ClusterRole", "Role")
+    }
+    return {
+        (subject["name"], group, resource, verb)
+        for o in objects
+        if o["kind"] in ("ClusterRoleBinding", "RoleBinding")
+        for subject in o["subjects"]
+        for rule in rules[(o["roleRef"]["kind"], o["metadata"].get("namespace"), o["roleRef"]["name"])]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def used(cluster: Any) -> set[Right]:
+    """What these accounts asked for since the tests of the slice began."""
+    accounts = {service_account("nodegauge", name): name for name in (OPERATOR, CLEANUP, WRITER)}
+    return {
+        (accounts[entry.user], entry.group, entry.resource, entry.verb)
+        for entry in cluster.audit.entries()
+        if entry.user in accounts
+    }
+
+
+def test_no_account_may_do_what_it_never_does(cluster: Any) -> None:
+    """Install, a fault and its end, an upgrade, a node that leaves, and an uninstall use every right."""
+    cluster.faulty("gpu-titan", "p2p-refused")
+    cluster.healed("gpu-titan")
+    cluster.upgrade("operator.releaseGrace=0s")
+    path, label = "/api/v1/nodes/gpu-phb", "nvidia.com/gpu.present"
+    cluster.api.patch(path, {"metadata": {"labels": {label: None}}})
+    wait_for(lambda: cluster.report("gpu-phb") == {}, what="the release of a node that left")
+    cluster.api.patch(path, {"metadata": {"labels": {label: "true"}}})
+    wait_for(lambda: cluster.last_run("gpu-phb"), what="its first run after it came back")
+    rights = granted(cluster)
+    cluster.uninstall()
+    assert {account for account, *_ in rights} == {OPERATOR, CLEANUP, WRITER}
+    assert rights - used(cluster) - SELDOM.keys() == set()
+    assert SELDOM.keys() - rights == set(), "a reason for a right that nobody has"
