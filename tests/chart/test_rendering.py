@@ -210,6 +210,7 @@ def test_every_template_renders_something(helm: Helm, values: Object) -> None:
         ),
         "networkpolicy.yaml": values.get("networkPolicy", {}).get("enabled", False),
         "crds.yaml": values.get("crds", {}).get("enabled"),
+        "rbac-people.yaml": values.get("peopleRoles", {}).get("create"),
         "policy.yaml": values.get("policy", {}).get("create"),
         "policy-first.yaml": values.get("policy", {}).get("create"),
         "cleanup.yaml": values.get("cleanup", {}).get("enabled"),

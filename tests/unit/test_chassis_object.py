@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
-from nodegauge_contract.chassis import ChassisReading, Supply
+from nodegauge_contract.chassis import BoardGpu, ChassisReading, Supply
+from nodegauge_judge import Verdict
+from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator.api.chassis import MAX_READING, parse_chassis
 
 
@@ -42,3 +45,23 @@ def test_what_is_no_reading_counts_as_none() -> None:
         assert why in parsed.left_out[0]
     for empty in ({}, {"status": None}, {"status": []}):
         assert parse_chassis({"metadata": {"name": "n"}} | empty).reading is None
+
+
+@pytest.mark.parametrize("absurd", [1.7e308, 2e6, 1e-300, 0.5, -800, -1.7e308])
+@pytest.mark.parametrize("where", ["capacity_watts", "output_watts", "watts", "gpus"])
+def test_watts_that_no_machine_has_were_not_read(absurd: float, where: str) -> None:
+    """Such a number in a reading ends in no error, no huge whole number, and no verdict about power."""
+    supply: dict[str, Any] = {"capacity_watts": 3000, "output_watts": 900}
+    machine: dict[str, Any] = {"watts": 1800} if where != "output_watts" else {}
+    gpus = [BoardGpu(name="GPU0", watts=300, limit_watts=absurd if where == "gpus" else 700)]
+    if where in supply:
+        supply[where] = absurd
+    elif where == "watts":
+        machine[where] = absurd
+    one = Supply(name="PSU", present=True, state="Enabled", health="OK", **supply)
+    judged = judge_chassis(ChassisReading(supplies=[one, one], gpus=gpus, **machine))
+    assert judged.verdict is Verdict.PASS
+    numbers = (judged.load_watts, judged.peak_watts, judged.capacity_watts, judged.needed)
+    assert all(number is None or 0 < number < 10_000 for number in numbers)
+    expected = {"capacity_watts": judged.capacity_watts, "gpus": judged.peak_watts}
+    assert expected.get(where) is None

@@ -17,6 +17,8 @@ from nodegauge_judge.case import number
 from nodegauge_judge.rule import Rule
 from nodegauge_judge.thresholds import Thresholds
 
+MAX_WATTS = 1e6
+"""More than any machine or rack draws.  Chosen by this project."""
 BROKEN_STATES = frozenset({"UnavailableOffline", "Disabled", "Deferring", "Starting"})
 """States of a supply that is there and carries nothing (Redfish `Resource.State`).  `StandbyOffline` and
 `StandbySpare` are spares at rest."""
@@ -58,17 +60,17 @@ class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def capacity_each(self) -> float | None:
         """Watts of the smallest working supply; None unless every one states its size."""
-        sizes = [number(one.capacity_watts) for one in self.working]
+        sizes = [_watts(one.capacity_watts) or None for one in self.working]
         known = [size for size in sizes if size is not None]
         return min(known) if known and len(known) == len(sizes) else None
 
     @cached_property
     def load(self) -> float | None:
         """Watts that the machine draws now: stated, or the sum of its supplies' outputs."""
-        stated = number(self.reading.watts)
+        stated = _watts(self.reading.watts)
         if stated is not None:
             return stated
-        outputs = [number(one.output_watts) for one in self.working]
+        outputs = [_watts(one.output_watts) for one in self.working]
         known = [watts for watts in outputs if watts is not None]
         return sum(known) if known and len(known) == len(outputs) else None
 
@@ -129,5 +131,12 @@ def _speaks(supply: Supply) -> bool:
 
 def _sum(gpus: list[BoardGpu], key: str) -> float | None:
     """The sum of one value over all GPUs; None unless every one has it."""
-    known = [watts for gpu in gpus if (watts := number(getattr(gpu, key))) is not None]
+    known = [watts for gpu in gpus if (watts := _watts(getattr(gpu, key))) is not None]
     return sum(known) if known and len(known) == len(gpus) else None
+
+
+def _watts(value: object) -> float | None:
+    """The power, if it is one that a machine can have: whole watts come of it, and nothing is divided by less
+    than one."""
+    watts = number(value)
+    return watts if watts is not None and (watts == 0 or 1 <= watts <= MAX_WATTS) else None

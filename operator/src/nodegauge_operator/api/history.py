@@ -31,7 +31,7 @@ class Transition(Struct, frozen=True, rename="camel", omit_defaults=True, kw_onl
     run: int = 0
 
 
-class Condition(Struct, frozen=True, rename="camel", kw_only=True):
+class Condition(Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """A condition in the form of metav1.Condition; without `observedGeneration`, because a report's spec only
     asks for runs."""
 

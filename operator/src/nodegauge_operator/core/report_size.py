@@ -69,8 +69,10 @@ def cut(text: str, most: int) -> str:
 
 
 def size(status: ReportStatus) -> int:
-    """Bytes of the status as JSON, without who writes it: like name and owner, that is no evidence."""
-    return len(msgspec.json.encode(status)) - len(f'"installation":"{status.installation}",')
+    """Bytes of the status as JSON, as it is written: without what is None, and without who writes it, which
+    like name and owner is no evidence."""
+    written = {key: value for key, value in msgspec.to_builtins(status).items() if value is not None}
+    return len(msgspec.json.encode(written)) - len(f'"installation":"{status.installation}",')
 
 
 def worst(findings: list[Finding], most: int) -> list[Finding]:
@@ -178,11 +180,11 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _evidence(120),
     _history(10, 40),
     _history(4, 0),
-    _history(0, 0),
     _named_once,
     _without_bands,
     _named_by_subject,
     _evidence(40),
+    _history(0, 0),
     _without_uuids,
     _findings(2048),
     _briefly(400),
@@ -191,12 +193,12 @@ STEPS: tuple[Callable[[ReportStatus], ReportStatus], ...] = (
     _evidence(0),
     _briefly(160),
     _event(200),
-    _briefly(120),
     _event(30),
-    _briefly(60),
-    _briefly(40),
     _without_gpus,
     _findings(512),
+    _briefly(120),
+    _briefly(60),
+    _briefly(40),
     _briefly(20),
 )
 """What is cut, in this order.  Findings come late: they are what a reader opens the report for."""
