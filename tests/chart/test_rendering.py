@@ -100,11 +100,10 @@ def test_crds_are_those_of_the_project(helm: Helm, keep: bool) -> None:
 
 
 def test_what_is_off_is_not_rendered(helm: Helm) -> None:
-    """With everything switched off, only the operator's Deployment and roles remain, and those for people."""
+    """With everything switched off, only the operator's Deployment and roles remain."""
     kinds = sorted(o["kind"] for o in helm.objects(VARIANTS["off"]))
     roles = ["ClusterRole", "ClusterRoleBinding", "Deployment", "Role", "Role", "RoleBinding", "RoleBinding"]
-    for_people = ["ClusterRole", "ClusterRole"]
-    assert kinds == sorted(roles + for_people)
+    assert kinds == roles
 
 
 def test_service_selects_operator_and_monitor_selects_service(helm: Helm) -> None:
