@@ -168,11 +168,14 @@ def test_jobs_run_where_their_interconnect_is(finished: str) -> None:
 
 
 def test_the_hot_node_is_tainted_after_two_runs_and_untainted_after_three_good_ones(finished: str) -> None:
-    """The first bad run sets no taint, idle runs keep it, the third good run under load removes it."""
+    """The first bad run sets no taint, idle runs keep it, the third good run under load removes it.
+
+    On a slow machine there may be a third bad run before the load ends."""
     counted = re.findall(rf"{HOT}: run \d+: .* is (\S+), (\d) bad and (\d) good", finished)
     assert counted[:2] == [("watching", "1", "0"), ("gated", "2", "0")], finished
     assert f"{HOT} is still tainted" in finished
-    assert counted[2:4] == [("gated", "0", "1"), ("gated", "0", "2")], finished
+    good = [count for count in counted if count[2] != "0"]
+    assert good[:2] == [("gated", "0", "1"), ("gated", "0", "2")], finished
     assert f"{HOT}: the taint is gone, label throttled=none" in finished
     assert f"job zero-only-here ran on {HOT} and succeeded" in finished
 
