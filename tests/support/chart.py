@@ -163,6 +163,7 @@ COLLECTIONS = {
     "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
     "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "Pod": "/api/v1/namespaces/{}/pods",
     "CustomResourceDefinition": CRDS,

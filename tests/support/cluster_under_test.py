@@ -37,6 +37,7 @@ VOLATILE = {
     "startedAt",
     "finishedAt",
     "readAt",
+    "lastTransitionTime",
     "since",
     "run",
     "at",
