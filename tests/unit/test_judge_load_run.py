@@ -171,3 +171,13 @@ def test_no_document_makes_the_judge_raise(values: dict[str, Any], of: int) -> N
     judgement = judge_load(everywhere(of=of, **known))
     assert judgement.summary.endswith(".")
     assert len(judgement.summary) < 1_000
+
+
+@pytest.mark.parametrize("absurd", [837512642974, 1.7e308, 1e-300, -1e9])
+@pytest.mark.parametrize("key", ["max_c", "steady_c", "steady_mw", "limit_mw", "tflops"])
+def test_a_number_that_no_gpu_has_reaches_no_report(key: str, absurd: float) -> None:
+    """It ends in no error, and what the report keeps fits its schema."""
+    judged = judge_load(everywhere(**{key: absurd}))
+    assert judged.hottest is None or 0 <= judged.hottest <= 200
+    assert judged.power_percent is None or 0 <= judged.power_percent <= 999
+    assert judged.tflops is None or 0 <= judged.tflops <= 1e5

@@ -19,6 +19,8 @@ from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Observation, Rule
 from nodegauge_judge.thresholds import Thresholds
 
+MAX_TFLOPS = 1e5
+"""More than any GPU computes.  Chosen by this project."""
 UNFINISHED = (LoadEnd.FAILED, LoadEnd.HUNG)
 """Ends of a GPU's load after which its numbers say little."""
 
@@ -133,7 +135,8 @@ class LoadCase(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def tflops(self) -> float | None:
         """Of the median GPU; None where the GPUs are not alike or one is unread."""
-        speeds = [speed for one in self.gpus if (speed := positive(one.load.tflops)) is not None]
+        read = [positive(one.load.tflops) for one in self.gpus]
+        speeds = [speed for speed in read if speed is not None and speed <= MAX_TFLOPS]
         alike = len({one.make for one in self.gpus}) == 1
         return median(speeds) if alike and speeds and len(speeds) == len(self.gpus) else None
 

@@ -64,7 +64,7 @@ def hotter_than_siblings(case: LoadCase) -> Iterator[Observation]:
 
 def celsius(one: Loaded) -> float | None:
     """Temperature at the end of the load, °C."""
-    return _plausible(one.load.steady_c) or _plausible(one.load.max_c)
+    return plausible(one.load.steady_c) or plausible(one.load.max_c)
 
 
 def distance(one: Loaded) -> float | None:
@@ -73,7 +73,7 @@ def distance(one: Loaded) -> float | None:
     pairs = ((one.load.max_c, limits.gpu_max), (one.load.memory_max_c, limits.memory_max))
     known: list[float] = []
     for value, bound in pairs:
-        reading, limit = _plausible(value), number(bound)
+        reading, limit = plausible(value), number(bound)
         if reading is not None and limit is not None and limit in PLAUSIBLE_LIMIT:
             known.append(limit - reading)
     margin = number(one.load.margin_c)
@@ -82,14 +82,15 @@ def distance(one: Loaded) -> float | None:
     return min(known, default=None)
 
 
-def _plausible(value: object) -> float | None:
+def plausible(value: object) -> float | None:
+    """The temperature in °C, if a GPU can have it."""
     read = number(value)
     return read if read is not None and PLAUSIBLE_READING.start <= read < PLAUSIBLE_READING.stop else None
 
 
 def _is_near(case: LoadCase, one: Loaded) -> bool:
     """The GPU came close to a limit, or to where the probe stops."""
-    left, hottest = distance(one), _plausible(one.load.max_c)
+    left, hottest = distance(one), plausible(one.load.max_c)
     if left is None and hottest is not None and hottest >= case.thresholds.hot_warn:
         return True
     stop, stop_margin = number(one.load.stop_c), number(one.load.stop_margin_c)
@@ -117,7 +118,7 @@ def _weight(left: float | None) -> float:
 
 
 def _sentence(one: Loaded, left: float | None) -> str:
-    core, memory = _plausible(one.load.max_c), _plausible(one.load.memory_max_c)
+    core, memory = plausible(one.load.max_c), plausible(one.load.memory_max_c)
     parts = [f"{core:g} °C"] if core is not None else []
     parts += [f"memory {memory:g} °C"] if memory is not None else []
     parts += [f"{left:g} °C below the nearest limit"] if left is not None else []
@@ -126,8 +127,8 @@ def _sentence(one: Loaded, left: float | None) -> str:
 
 def _evidence(one: Loaded, left: float | None) -> dict[str, Scalar]:
     known = {
-        "celsius": _plausible(one.load.max_c),
-        "memory_celsius": _plausible(one.load.memory_max_c),
+        "celsius": plausible(one.load.max_c),
+        "memory_celsius": plausible(one.load.memory_max_c),
         "celsius_left": left,
     }
     return {name: value for name, value in known.items() if value is not None}

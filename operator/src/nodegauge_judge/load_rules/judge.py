@@ -8,10 +8,11 @@ from msgspec import Struct
 
 from nodegauge_contract import Result
 from nodegauge_contract.load import LoadEnd, LoadResult, LoadSkip
-from nodegauge_judge.case import clip, identity, number, text
+from nodegauge_judge.case import clip, identity, text
 from nodegauge_judge.identity import identified, subject
 from nodegauge_judge.load_rules import heat, links, reading, results, slowdown
 from nodegauge_judge.load_rules.case import LoadCase, LoadRule
+from nodegauge_judge.load_rules.heat import plausible
 from nodegauge_judge.model import Answer, Finding, GpuIdentity, Severity, Verdict
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Effect
@@ -84,7 +85,7 @@ def judge_load(
     readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     gated = [(rule.code, rule.answer) for rule in LOAD_RULES if rule.answer is not None]
     shares = [share for one in case.gpus if (share := one.power_share) is not None]
-    heats = [celsius for one in case.gpus if (celsius := number(one.load.max_c)) is not None]
+    heats = [celsius for one in case.gpus if (celsius := plausible(one.load.max_c)) is not None]
     return LoadJudgement(
         verdict=verdict,
         readable=readable,
@@ -92,7 +93,7 @@ def judge_load(
         findings=findings,
         answers={code: answer(case) for code, answer in gated} if readable else {},
         tflops=None if case.tflops is None else float(f"{case.tflops:.4g}"),
-        power_percent=min(999, round(100 * min(shares))) if shares else None,
+        power_percent=round(min(999.0, 100 * min(shares))) if shares else None,
         hottest=round(max(heats)) if heats else None,
         gpus=len(case.gpus),
         fingerprint=case.fingerprint,
@@ -152,7 +153,7 @@ def _summary(case: LoadCase, verdict: Verdict, findings: list[Finding]) -> str:
         return f"{machine}: {_RULES[first.code].title}{location} [{first.code}]{more}."
     shares = [share for one in case.gpus if (share := one.power_share) is not None]
     parts = [f"{min(shares):.0%} or more of the power limit"] if shares else []
-    heats = [celsius for one in case.gpus if (celsius := number(one.load.max_c)) is not None]
+    heats = [celsius for one in case.gpus if (celsius := plausible(one.load.max_c)) is not None]
     parts += [f"at most {max(heats):g} °C"] if heats else []
     parts += [f"{case.tflops:.4g} TFLOPS each"] if case.tflops is not None else []
     return f"{machine}: no fault under load; {', '.join(parts) or 'nothing more was read'}."

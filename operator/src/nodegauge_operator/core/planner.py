@@ -231,11 +231,13 @@ def _bring_in_line(context: Context) -> Step | None:
 
 def _post_event(context: Context, change: Change | None) -> Step | None:
     """The event of a change, unless this process posted it or it is too old."""
-    if change is None or (change.run, change.reason) == context.posted or PostEvent in context.declined:
+    if change is None or PostEvent in context.declined:
         return None
-    if context.now - unstamp(change.at) >= EVENT_REPEAT_SECONDS:
+    change = events.postable(change)
+    too_old = context.now - unstamp(change.at) >= EVENT_REPEAT_SECONDS
+    if too_old or (change.run, change.reason) == context.posted:
         return None
-    return PostEvent(context.node, events.postable(change))
+    return PostEvent(context.node, change)
 
 
 def _delete_old_pods(context: Context) -> Step | None:
