@@ -15,9 +15,10 @@ import csv
 import io
 import os
 import secrets
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -116,10 +117,21 @@ class ControlPlane(Running):
             for name in list(self._processes):  # the last started ends first
                 stack.callback(self._processes.pop(name).stop, grace=grace)
 
-    def restart_apiserver(self) -> None:
+    @contextlib.contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """One of the programs, such as `etcd`, is stopped by SIGSTOP meanwhile: it holds its connections and
+        answers nobody."""
+        process = self._processes[name]
+        process.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.signal(signal.SIGCONT)
+
+    def restart_apiserver(self, *, grace: float = STOP_SECONDS) -> None:
         """Stop and start kube-apiserver, on the same port and data: every watch breaks, every client has to
-        come back."""
-        self._processes.pop(APISERVER).stop(grace=STOP_SECONDS)
+        come back.  `grace`: seconds until SIGKILL."""
+        self._processes.pop(APISERVER).stop(grace=grace)
         until = time.monotonic() + READY_SECONDS
         while True:
             self._start_apiserver(self.binaries)

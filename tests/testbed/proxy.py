@@ -41,12 +41,22 @@ CALL_SECONDS = 60.0
 BODY_LIMIT = 64 * 1024 * 1024
 HANGUP_LOOK_SECONDS = 0.5
 """How often a silent watch is checked for a client that has gone."""
+CUT_SECONDS = 0.1
+"""After how long a watch is cut, if all are; and how often a silent one looks whether it may go on."""
 HOP_BY_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding"})
 """Headers that belong to one connection (RFC 9110, 7.6.1); lengths are set anew."""
 OF_THE_BODY = frozenset({"Content-Encoding", "Etag"})
 """Headers of an answer that do not hold for another body, as the API server spells them."""
 NOT_ADDED = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Headers that aiohttp adds to a request without them."""
+
+
+class Watches(StrEnum):
+    """What becomes of every watch: passed on, open without a byte, or closed again and again."""
+
+    PASS = "pass"
+    SILENT = "silent"
+    CUT = "cut"
 
 
 class When(StrEnum):
@@ -81,11 +91,12 @@ class ResponseInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Refuse:
-    """Answer with an error and a Status object."""
+    """Answer with an error and a Status object, and with these headers besides."""
 
     status: int
     reason: str
     message: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,7 @@ class FaultProxy(Running):
     """A proxy before one control plane; `start()` it, or use it as a context manager."""
 
     def __init__(self, upstream: ControlPlane) -> None:
+        self.watches = Watches.PASS
         self._upstream = upstream
         self._rules: list[Rule] = []
         self._failures: list[BaseException] = []
@@ -264,7 +276,7 @@ class FaultProxy(Running):
             if early := await self._act(request, info, answer):
                 return early
             if streamed:
-                return await _stream(request, answer, upstream)
+                return await self._stream(request, answer, upstream)
         return web.Response(status=answer.status, headers=answer.headers, body=body)
 
     async def _act(
@@ -289,27 +301,35 @@ class FaultProxy(Running):
         # A client killed meanwhile must not have its request passed on; the event loop may not know yet.
         return _dropped(request) if acted and _hung_up(request) else None
 
+    async def _stream(
+        self, request: web.Request, begun: ResponseInfo, upstream: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        """Pass a watch on as it comes, until either side ends it or it is cut."""
+        answer = web.StreamResponse(status=begun.status, headers=begun.headers)
+        cut_at = self._loop.time() + CUT_SECONDS
+        try:
+            await answer.prepare(request)
+            while request.transport is not None and not request.transport.is_closing():
+                if self.watches is Watches.CUT and self._loop.time() >= cut_at:
+                    return _dropped(request)
+                if self.watches is Watches.SILENT:
+                    await asyncio.sleep(CUT_SECONDS)
+                    continue
+                try:
+                    async with asyncio.timeout(
+                        CUT_SECONDS if self.watches is Watches.CUT else HANGUP_LOOK_SECONDS
+                    ):
+                        chunk = await upstream.content.readany()
+                except TimeoutError:
+                    continue
+                if not chunk:
+                    await answer.write_eof()
+                    break
+                await answer.write(chunk)
+        except (aiohttp.ClientError, ConnectionError):
+            return _dropped(request)
+        return answer
 
-async def _stream(
-    request: web.Request, begun: ResponseInfo, upstream: aiohttp.ClientResponse
-) -> web.StreamResponse:
-    """Pass a watch on as it comes, until either side ends it or it is cut."""
-    answer = web.StreamResponse(status=begun.status, headers=begun.headers)
-    try:
-        await answer.prepare(request)
-        while request.transport is not None and not request.transport.is_closing():
-            try:
-                async with asyncio.timeout(HANGUP_LOOK_SECONDS):
-                    chunk = await upstream.content.readany()
-            except TimeoutError:
-                continue
-            if not chunk:
-                await answer.write_eof()
-                break
-            await answer.write(chunk)
-    except (aiohttp.ClientError, ConnectionError):
-        return _dropped(request)
-    return answer
 
 
 def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
@@ -328,7 +348,7 @@ def _refusal(refuse: Refuse) -> web.Response:
         "reason": refuse.reason,
         "code": refuse.status,
     }
-    return web.json_response(status, status=refuse.status)
+    return web.json_response(status, status=refuse.status, headers=dict(refuse.headers))
 
 
 def _dropped(request: web.Request) -> web.StreamResponse:
