@@ -35,11 +35,12 @@ FOREIGN_TAINT = {"key": "example.com/reserved", "value": "b", "effect": "PreferN
 FOREIGN_ANNOTATION = {"example.com/note": "theirs"}
 GOOD: dict[int, Result] = {n: at_work(60) for n in range(NODES)}
 P2P = made.with_pair(at_work(60), 0, 1, nvlink=4, read=4, write=4)
-BAD: dict[int, Result] = GOOD | {0: at_work(96), 1: at_work(96), 2: P2P, 3: made.phb()}
-"""By node: three machines that are tainted if there is room, and one whose interconnect is another."""
+BAD: dict[int, Result] = GOOD | dict.fromkeys(range(3), P2P)
+"""By node: three machines lose their interconnect, and are tainted if there is room.  No heat: what a load
+shows is judged over minutes."""
 STATES = {"good": GOOD, "bad": BAD}
 FAST = {
-    "probes": {"health": {"interval": "20s", "deadline": "10s", "window": "1s", "recheck": "2s"}, "load": {"enabled": False}},
+    "probes": {"health": {"interval": "10s", "deadline": "5s", "window": "1s", "recheck": "2s"}, "load": {"enabled": False}},
     "hysteresis": {"leaveRuns": 1, "dwell": "1s", "enterRuns": 1},
     "budget": {"concurrentProbes": "100%", "gatedNodes": BUDGET, "gatedNodesPerHour": "100%"},
     "limits": {"notScheduled": "10s", "notStarted": "15s", "notGone": "10s", "overtime": "5s"},
@@ -203,9 +204,10 @@ def living(folder: Path, *, seed: int) -> Iterator[World]:
 def learn(world: World, state: str) -> None:
     """What a calm change to this state ends in."""
     wanted = 0 if state == "good" else BUDGET
-    for name in world.rig.nodes:
-        world.rig.wait_run(name, world.rig.last_run(name).get("number", 0) + 1)
+    before = {name: world.rig.last_run(name).get("number", 0) for name in world.rig.nodes}
     world.ask()
+    for name, number in before.items():
+        world.rig.wait_run(name, number + 1)
     wait_for(
         lambda: (now := world.summary())["pods"] == 0 and now["tainted"] == wanted,
         seconds=CALM_SECONDS,
