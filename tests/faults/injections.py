@@ -239,7 +239,7 @@ def pods_evicted(world: World) -> Iterator[None]:
 def pods_stuck(world: World) -> Iterator[None]:
     """A stranger's finalizer keeps every probe pod for ten seconds."""
     yield
-    held: set[str] = set()
+    kept: set[str] = set()
     end = time.monotonic() + 10.0
     while time.monotonic() < end:
         time.sleep(0.2)
@@ -247,8 +247,8 @@ def pods_stuck(world: World) -> Iterator[None]:
             if FINALIZER not in pod["metadata"].get("finalizers", []):
                 patch = {"metadata": {"finalizers": [FINALIZER]}}
                 _tolerant(world.rig.api.patch, _path(pod), patch)
-                held.add(_path(pod))
-    for path in held:
+                kept.add(_path(pod))
+    for path in kept:
         _tolerant(world.rig.api.patch, path, {"metadata": {"finalizers": None}})
 
 

@@ -40,7 +40,10 @@ BAD: dict[int, Result] = GOOD | dict.fromkeys(range(3), P2P)
 shows is judged over minutes."""
 STATES = {"good": GOOD, "bad": BAD}
 FAST = {
-    "probes": {"health": {"interval": "10s", "deadline": "5s", "window": "1s", "recheck": "2s"}, "load": {"enabled": False}},
+    "probes": {
+        "health": {"interval": "10s", "deadline": "5s", "window": "1s", "recheck": "2s"},
+        "load": {"enabled": False},
+    },
     "hysteresis": {"leaveRuns": 1, "dwell": "1s", "enterRuns": 1},
     "budget": {"concurrentProbes": "100%", "gatedNodes": BUDGET, "gatedNodesPerHour": "100%"},
     "limits": {"notScheduled": "10s", "notStarted": "15s", "notGone": "10s", "overtime": "5s"},

@@ -122,11 +122,11 @@ class ControlPlane(Running):
         """One of the programs, such as `etcd`, is stopped by SIGSTOP meanwhile: it holds its connections and
         answers nobody."""
         process = self._processes[name]
-        process.signal(signal.SIGSTOP)
+        process.send(signal.SIGSTOP)
         try:
             yield
         finally:
-            process.signal(signal.SIGCONT)
+            process.send(signal.SIGCONT)
 
     def restart_apiserver(self, *, grace: float = STOP_SECONDS) -> None:
         """Stop and start kube-apiserver, on the same port and data: every watch breaks, every client has to

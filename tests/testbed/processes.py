@@ -76,6 +76,10 @@ class Process:
         if not self.wait(KILL_SECONDS):
             raise ProcessError(f"{self.name} (pid {self.pid}) still runs {KILL_SECONDS:.0f} s after SIGKILL")
 
+    def send(self, number: int) -> None:
+        """Send a signal, such as SIGSTOP; harmless once it has ended."""
+        self._child.send_signal(number)
+
     def stop_group(self, *, grace: float) -> None:
         """SIGINT to it and its children, then SIGKILL: for a program that starts others."""
         if self._child.returncode is not None:

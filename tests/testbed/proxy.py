@@ -331,7 +331,6 @@ class FaultProxy(Running):
         return answer
 
 
-
 def _passed_on(headers: Mapping[str, str]) -> CIMultiDict[str]:
     """All headers but those of the connection itself, repeated ones too."""
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in HOP_BY_HOP)

@@ -25,6 +25,7 @@ TARGETS = {
     "loadtest",
     "life",
     "fuzz",
+    "faults",
     "testbed",
     "images",
     "reference",
