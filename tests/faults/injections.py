@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from faults.world import FAST, World
+from faults.world import FAST, World, Wrong
 from support.cluster_under_test import ROOT, install_crds, served
 from testbed.errors import ApiError
 from testbed.loopback import LOOPBACK
-from testbed.proxy import Refuse, RequestInfo, ResponseInfo, Rule, Watches, When
+from testbed.proxy import Refuse, RequestInfo, ResponseInfo, Watches, When
 from testbed.wait import wait_for
 
 Injection = Callable[[World], contextlib.AbstractContextManager[None]]
@@ -86,18 +86,24 @@ def _storm(refuse: Refuse, *, methods: tuple[str, ...] = (), seconds: float = 8.
 @contextlib.contextmanager
 def _acting(
     world: World, act: Callable[[RequestInfo], Refuse | None], *, share: float = STORM
-) -> Iterator[Rule]:
+) -> Iterator[None]:
+    """So large a share of the calls is acted on until the end."""
     over = threading.Event()
 
+    hits = 0
+
     def do(info: RequestInfo, _: ResponseInfo | None) -> Refuse | None:
+        nonlocal hits
         hit = not over.is_set() and world.random.random() < share
+        hits += hit
         return act(info) if hit else None
 
-    rule = world.proxy.on(times=None, do=do)
+    world.proxy.on(times=None, do=do)
     try:
-        yield rule
+        yield
     finally:
         over.set()
+    _bit(hits)
 
 
 @contextlib.contextmanager
@@ -217,22 +223,25 @@ def crds_deleted(world: World) -> Iterator[None]:
 def pods_deleted(world: World) -> Iterator[None]:
     """Probe pods are deleted while they run."""
     yield
-    for _ in range(10):
-        time.sleep(0.3)
-        for pod in world.rig.pods():
-            _tolerant(world.rig.api.delete, _path(pod))
+    hits = 0
+    for _ in range(30):
+        time.sleep(0.1)
+        hits += sum(_tolerant(world.rig.api.delete, _path(pod)) for pod in world.rig.pods())
+    _bit(hits)
 
 
 @contextlib.contextmanager
 def pods_evicted(world: World) -> Iterator[None]:
     """Probe pods are evicted, as `kubectl drain` does."""
     yield
-    for _ in range(10):
-        time.sleep(0.3)
+    hits = 0
+    for _ in range(30):
+        time.sleep(0.1)
         for pod in world.rig.pods():
             name = pod["metadata"]["name"]
             body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-            _tolerant(world.rig.api.create, f"{_path(pod)}/eviction", body)
+            hits += _tolerant(world.rig.api.create, f"{_path(pod)}/eviction", body)
+    _bit(hits)
 
 
 @contextlib.contextmanager
@@ -248,8 +257,8 @@ def pods_stuck(world: World) -> Iterator[None]:
                 patch = {"metadata": {"finalizers": [FINALIZER]}}
                 _tolerant(world.rig.api.patch, _path(pod), patch)
                 kept.add(_path(pod))
-    for path in kept:
-        _tolerant(world.rig.api.patch, path, {"metadata": {"finalizers": None}})
+    hits = [_tolerant(world.rig.api.patch, path, {"metadata": {"finalizers": None}}) for path in kept]
+    _bit(sum(hits))
 
 
 @contextlib.contextmanager
@@ -303,10 +312,19 @@ def _path(pod: dict[str, Any]) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
-def _tolerant(call: Callable[..., Any], *arguments: Any) -> None:
-    """The pod may be gone, or changed, since it was listed."""
-    with contextlib.suppress(ApiError):
+def _tolerant(call: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether it could be done: the pod may be gone, or changed, since it was listed."""
+    try:
         call(*arguments)
+    except ApiError:
+        return False
+    return True
+
+
+def _bit(hits: int) -> None:
+    """A fault that met nothing shows nothing."""
+    if not hits:
+        raise Wrong("the fault met no call and no pod")
 
 
 def _refusal(status: int, reason: str, **headers: str) -> Refuse:
