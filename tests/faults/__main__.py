@@ -13,6 +13,7 @@ from pathlib import Path
 
 from faults.injections import INJECTIONS, Injection, killed
 from faults.world import World, Wrong, living, watched
+from testbed.errors import TestbedError
 
 KILLS, FEW = 100, 5
 """How often the operator is killed while machines break, and again while they are repaired."""
@@ -46,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"[{time.monotonic() - began:6.1f} s] {name}: {end}", flush=True)
     except KeyboardInterrupt:
         return 130
+    except (TestbedError, Wrong) as error:
+        print(f"no calm day: {error}; the logs are in {folder}", flush=True)
+        return 1
     _table(outcomes)
     return 1 if any(outcome.wrong for outcome in outcomes) else 0
 

@@ -49,13 +49,15 @@ def etcd_frozen(world: World) -> Iterator[None]:
         time.sleep(8.0)
 
 
-def _watches(mode: Watches, seconds: float) -> Injection:
+def _watches(mode: Watches) -> Injection:
+    """Watches that say nothing, or end all the time: the end of a calm run comes while they still do."""
+
     @contextlib.contextmanager
     def inject(world: World) -> Iterator[None]:
         world.proxy.watches = mode
         try:
             yield
-            time.sleep(seconds)
+            world.settle()
         finally:
             world.proxy.watches = Watches.PASS
 
@@ -336,8 +338,8 @@ INJECTIONS: dict[str, Injection] = {
     "API server killed": apiserver_killed,
     "etcd frozen": etcd_frozen,
     "connections cut": connections_cut,
-    "watches silent": _watches(Watches.SILENT, 12.0),
-    "watches cut every 100 ms": _watches(Watches.CUT, 8.0),
+    "watches silent": _watches(Watches.SILENT),
+    "watches cut every 100 ms": _watches(Watches.CUT),
     "409 storm": _storm(_refusal(409, "Conflict"), methods=WRITES),
     "410 storm": _storm(_refusal(410, "Expired"), methods=("GET",)),
     "429 storm, Retry-After": _storm(_refusal(429, "TooManyRequests", **{"Retry-After": "1"})),

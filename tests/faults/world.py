@@ -189,7 +189,7 @@ def living(folder: Path, *, seed: int) -> Iterator[World]:
         api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
         plane.await_objects(namespace=namespace)
         rig = ClusterUnderTest(api, namespace=namespace, directory=folder, kubeconfig=proxy.kubeconfig())
-        operator = rig.operator(NODEGAUGE_RELIST_INTERVAL="20s")
+        operator = rig.operator(NODEGAUGE_RELIST_INTERVAL="10s")
         world = World(plane=plane, proxy=proxy, rig=rig, operator=operator, random=random.Random(seed))
         for _ in range(NODES):
             world.add_node()
@@ -212,9 +212,9 @@ def learn(world: World, state: str) -> None:
     for name, number in before.items():
         world.rig.wait_run(name, number + 1)
     wait_for(
-        lambda: (now := world.summary())["pods"] == 0 and now["tainted"] == wanted,
+        lambda: (now := world.summary())["pods"] == 0 and now["tainted"] == wanted and not world.foreign(),
         seconds=CALM_SECONDS,
-        what=f"the calm end of {state}",
+        what=f"{state} machines: {wanted} nodes tainted, no pod left, strangers' marks as they were",
     )
     world.expected[state] = world.summary()
 
