@@ -16,7 +16,7 @@ from typing import Any
 
 import support.results as made
 from nodegauge_contract import Result
-from support.cluster_under_test import GROUP, OURS, ClusterUnderTest, answering, at_work, install_crds, run_of
+from support.cluster_under_test import OURS, ClusterUnderTest, answering, at_work, install_crds, run_of
 from support.taint_history import TaintHistory
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
@@ -67,8 +67,6 @@ class World:
     random: random.Random
     state: str = "good"
     results: dict[str, Result] = field(default_factory=dict)
-    delay: float = 0.0
-    """Seconds that each probe takes."""
     expected: dict[str, Object] = field(default_factory=dict)
     """By state: what a calm change ends in."""
 
@@ -228,6 +226,3 @@ def watched(world: World) -> Iterator[None]:
     worst = max((len(nodes) for nodes, _ in history.moments()), default=0)
     if worst > BUDGET:
         raise Wrong(f"{worst} nodes were tainted at a time, the budget allows {BUDGET}")
-
-
-REPORTS = f"{GROUP}/nodereports"
