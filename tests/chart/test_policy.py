@@ -80,9 +80,10 @@ def test_an_uninstall_without_clean_up_deletes_it(helm: Helm, options: tuple[str
     assert parse(hook).spec.node_selector.match_expressions[0].operator == "DoesNotExist"
 
 
-def test_default_selects_gpu_nodes(helm: Helm) -> None:
+@pytest.mark.parametrize("given", [{}, None])
+def test_default_selects_gpu_nodes(helm: Helm, given: Object | None) -> None:
     """By default the policy selects nodes labelled as GPU nodes and has the CRD's defaults."""
-    spec = parse(first(helm)).spec
+    spec = parse(first(helm, {"policy": {"spec": given}})).spec
     assert spec == PolicySpec(node_selector=spec.node_selector)
     assert spec.node_selector.match_labels == {"nvidia.com/gpu.present": "true"}
 

@@ -23,11 +23,14 @@ END_SECONDS = 10.0
 
 
 class TaintHistory:
-    """Every revision of nodes and reports whose names begin with `prefix`, from entering to leaving."""
+    """Every revision of nodes and reports whose names begin with `prefix`, from entering to leaving.
 
-    def __init__(self, kubeconfig: Path, *, prefix: str) -> None:
+    `kinds`: without reports where their CRD changes meanwhile, which ends their watch."""
+
+    def __init__(self, kubeconfig: Path, *, prefix: str, kinds: tuple[str, ...] = (NODES, REPORTS)) -> None:
         self._kubeconfig = kubeconfig
         self._prefix = prefix
+        self._kinds = kinds
         self._seen: list[tuple[int, str, str, bool]] = []
         """Revision, kind, name, whether it has a taint for a fault."""
         self._watching = threading.Event()
@@ -64,7 +67,7 @@ class TaintHistory:
 
     async def _watch(self) -> None:
         async with await Api.connect(self._kubeconfig, agent="taint-history") as api:
-            tasks = [asyncio.create_task(self._follow(api, kind)) for kind in (NODES, REPORTS)]
+            tasks = [asyncio.create_task(self._follow(api, kind)) for kind in self._kinds]
             self._watching.set()
             left = asyncio.create_task(asyncio.to_thread(self._leave.wait))
             await asyncio.wait({left, *tasks}, return_when=asyncio.FIRST_COMPLETED)

@@ -26,6 +26,7 @@ TARGETS = {
     "life",
     "fuzz",
     "faults",
+    "upgrade",
     "testbed",
     "images",
     "reference",

@@ -55,6 +55,14 @@ class Scene:
         return [int(name.removeprefix("node-")) for name in self.concurrency.grant()]
 
 
+def test_nobody_waits_for_slots_that_a_policy_does_not_have() -> None:
+    """A budget of 0 is meant: no alert may say that benchmarks starve."""
+    for budget, waiting in ((0, 0), (1, 2)):
+        scene = Scene(3, concurrentNcclProbes=budget)
+        scene.wait({0: 1.0, 1: 2.0})
+        assert scene.concurrency.waiting() == {"health": 0, "nccl": waiting}
+
+
 @pytest.mark.parametrize(("setting", "most"), [(2, 2), ("20%", 2), ("1%", 1), (0, 0), ("0%", 0), (70, 12)])
 def test_no_more_nccl_runs_than_the_budget_has_places(setting: int | str, most: int) -> None:
     """A count, or per cent of the nodes; 0 pauses NCCL runs and nothing else."""

@@ -214,3 +214,14 @@ def test_a_node_that_moves_to_a_policy_in_mode_observe_says_so(operator: Stepped
     catch_up(operator)
     (message,) = [message for reason, message in operator.events if reason == "Released"]
     assert "policy watching is in mode Observe" in message
+
+
+def test_an_edited_reason_is_posted_once(operator: SteppedOperator) -> None:
+    """No event has a reason with a space: the one that is posted has none, and is known to be posted."""
+    run(operator)
+    edited = operator.status["change"] | {"run": "edited", "reason": "two words"}
+    operator.cluster.change(REPORTS, "node-1", {"status": {"change": edited}}, sub="status")
+    operator.restart()
+    for _ in range(3):
+        catch_up(operator)
+    assert [reason for reason, _ in operator.events].count("twowords") == 1

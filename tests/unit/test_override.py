@@ -297,16 +297,3 @@ def test_every_change_of_an_override_is_one_event(days: list[tuple[str | None, i
         )
         story.until_woken()
         story.go()
-
-
-def test_an_edited_reason_is_posted_once() -> None:
-    """No event has a reason with a space: the one that is posted has none, and is known to be posted."""
-    story = Story()
-    story.run()
-    assert story.report is not None
-    assert story.status.change is not None
-    change = replace(story.status.change, run="edited", reason="two words", at=stamp(story.now))
-    story.report = replace(story.report, status=replace(story.status, change=change))
-    story.restart()
-    story.go()
-    assert story.events.count(("edited", "twowords")) == 1

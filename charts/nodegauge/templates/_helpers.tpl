@@ -191,7 +191,7 @@ affinity:
 
 {{/* The default policy's spec: that of the values, plus a node selector if they have none. */}}
 {{- define "nodegauge.policySpec" -}}
-{{- if not (hasKey .Values.policy.spec "nodeSelector") }}
+{{- if not (hasKey (.Values.policy.spec | default dict) "nodeSelector") }}
 nodeSelector:
   matchLabels:
     nvidia.com/gpu.present: "true"

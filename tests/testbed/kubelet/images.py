@@ -19,6 +19,8 @@ from testbed.kubelet.errors import ImageMissing, StartFailed
 
 PROBES = "nodegauge_probes"
 PYTHON_NAMES = frozenset({"python", "python3"})
+OTHER_IMAGES = "NODEGAUGE_TESTBED_OTHER_IMAGES"
+"""Variable of the kubelets: `PATH_IN_REGISTRY=CHECKOUT` for images of another checkout."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -85,12 +87,16 @@ def host_image(*names: str) -> Image:
 
 
 def default_images(checkout: Path | None = None) -> dict[str, Image]:
-    """Operator, probe and NCCL probe of a checkout (default: this file's own), `python` and `busybox`."""
+    """Operator, probe and NCCL probe of a checkout, `python` and `busybox`; by default of this file's own,
+    and under a path in the registry those of the one that `OTHER_IMAGES` names."""
     root = checkout or Path(__file__).resolve().parents[3]
     sources = (root / "operator" / "src", root / "probes" / "src")
     probes = python_image(*sources, module=PROBES)
     nccl = replace(probes, env={**probes.env, **simulated_nccl_environment(root)})
+    prefix, _, other = os.environ.get(OTHER_IMAGES, "").partition("=") if checkout is None else ("", "", "")
+    others = default_images(Path(other)) if other else {}
     return {
+        **{f"{prefix}/{name}": image for name, image in others.items()},
         "nodegauge/operator": python_image(*sources, module="nodegauge_operator"),
         "nodegauge/probes": probes,
         "nodegauge/probe": probes,

@@ -66,6 +66,14 @@ class Queue:
         if wait is not None:
             self.waiting[name] = wait
 
+    def count(self) -> int:
+        """Nodes that wait; where a policy has no slots at all, nobody waits for one."""
+        if all(map(self.slots, self._cache.policies)):
+            return len(self.waiting)
+        return sum(
+            1 for node in self.waiting if (policy := self._policy_name(node)) and self.slots(policy) > 0
+        )
+
     def running(self) -> Set[str]:
         """Nodes that have a pod of the pool."""
         return self._cache.nodes_with_pods(*kinds_of(self._pool))
@@ -193,5 +201,5 @@ class Concurrency:
         return self._queues[pool].pace(policy)
 
     def waiting(self) -> dict[str, int]:
-        """How many nodes wait, by pool."""
-        return {pool: len(queue.waiting) for pool, queue in self._queues.items()}
+        """How many nodes wait, by pool, for a slot that there is."""
+        return {pool: queue.count() for pool, queue in self._queues.items()}

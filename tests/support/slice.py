@@ -1,0 +1,172 @@
+"""The whole slice as a user has it: the chart, installed by helm, on four simulated GPU nodes.
+
+Everything is real but the GPUs and the containers: helm, the API server, the operator under its own service
+account, probe processes, pynvml.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from support.cluster_under_test import OURS, ROOT, ClusterUnderTest
+from testbed.audit import AuditTrail, Entry, service_account
+from testbed.cluster import PodProcess, Testbed
+from testbed.wait import wait_for
+
+Object = dict[str, Any]
+
+NAMESPACE = RELEASE = "nodegauge"
+GPU_NODES = {
+    "gpu-h100": "h100-sxm-8",
+    "gpu-dgx1": "dgx1-v100-8",
+    "gpu-titan": "titan-rtx-nv2",
+    "gpu-phb": "pcie-phb-2",
+}
+VALUES = {
+    "image": {"registry": "registry.example.com"},
+    "operator": {
+        "sweepInterval": "1s",
+        "nodeSelector": {"kubernetes.io/hostname": "system-1"},
+        "maxGatedNodesPerHour": "100%",
+    },
+    "nccl": {"enabled": False},
+    "policy": {
+        "spec": {
+            "probes": {
+                "health": {"interval": "12h", "deadline": "20s", "window": "500ms"},
+                "load": {"enabled": False},
+            },
+            "budget": {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"},
+            "hysteresis": {"leaveRuns": 1, "dwell": "1s", "probationAfter": []},
+        }
+    },
+}
+"""Runs start when a test asks for one, and one good run lifts a taint; test_nccl.py turns the NCCL probe
+on.  A request would ask for a load run too.  The rest is the chart's default."""
+
+
+class Slice(ClusterUnderTest):
+    """The installed slice: faults on nodes, runs asked for, and what came of them."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        directory, plane = testbed.directory, testbed.control_plane
+        super().__init__(plane.rest(), namespace=NAMESPACE, directory=directory, kubeconfig=plane.kubeconfig)
+        self.chart: Path = ROOT / "charts" / "nodegauge"
+        self.testbed = testbed
+        self.nodes = list(GPU_NODES)
+        self.audit = AuditTrail(plane.audit_log, plane.rest())
+        self.calm: dict[str, Object] = {}
+        self.values = directory / "values.yaml"
+        self.values.write_text(json.dumps(VALUES))
+
+    # -- the release -----------------------------------------------------------------------------------------
+
+    def installed(self) -> bool:
+        """Whether helm knows the release, in whatever state."""
+        known = f"/api/v1/namespaces/{NAMESPACE}/secrets?labelSelector=owner=helm,name={RELEASE}"
+        return bool(self.api.get(known)["items"])
+
+    def install(self) -> None:
+        """`helm install` as the README says, and wait until it is ready."""
+        where = ["--namespace", NAMESPACE, "--create-namespace", "--values", str(self.values)]
+        self.testbed.helm("install", RELEASE, str(self.chart), *where, "--wait", "--timeout", "120s")
+
+    def upgrade(self, *settings: str) -> None:
+        """`helm upgrade` to `chart` with these values changed, waiting for the new operator."""
+        changed = [word for setting in settings for word in ("--set", setting)]
+        where = ["--namespace", NAMESPACE, "--values", str(self.values)]
+        command = ["upgrade", RELEASE, str(self.chart), *where, *changed]
+        self.testbed.helm(*command, "--wait", "--timeout", "120s")
+
+    def uninstall(self) -> None:
+        """`helm uninstall`, hooks included."""
+        self.testbed.helm("uninstall", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "180s")
+
+    # -- its parts -------------------------------------------------------------------------------------------
+
+    def pods(self) -> list[Object]:
+        """Every probe pod."""
+        return [pod for pod in super().pods() if OURS + "probe" in pod["metadata"]["labels"]]
+
+    def operator_pod(self) -> Object:
+        """The operator's only pod."""
+        [pod] = [pod for pod in super().pods() if _component(pod) == "operator"]
+        return pod
+
+    def operator_process(self) -> PodProcess:
+        """The process that runs in it."""
+        [process] = self.testbed.processes(NAMESPACE, self.operator_pod()["metadata"]["name"])
+        return process
+
+    def probing(self) -> list[PodProcess]:
+        """The probes that run just now."""
+        return self.testbed.processes(NAMESPACE, "nodegauge-health")
+
+    def account_writes(self, **match: Any) -> list[Entry]:
+        """What the operator's service account wrote since the beginning."""
+        return self.audit.writes(user=service_account(NAMESPACE, RELEASE), **match)
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def measure(self, node: str) -> Object:
+        """Ask for a run, and wait until it is judged and the node says what its report says; the run."""
+        number = self.last_run(node)["number"] + 1
+        self.ask_for_run(node)
+        self.wait_up_to_date(node, number)
+        return self.last_run(node)
+
+    def faulty(self, node: str, fault: str, **parameters: str | int) -> Object:
+        """Break the node's hardware and measure it; the run."""
+        self.testbed.hardware(node).fault(fault, **parameters)
+        return self.measure(node)
+
+    def healed(self, node: str) -> Object:
+        """Repair the node's hardware and measure it; the state of the node once its taints are gone."""
+        self.testbed.hardware(node).heal()
+        number = self.measure(node)["number"]
+        wait_for(lambda: not self.desired(node).get("taints"), what="the report without taints")
+        self.wait_up_to_date(node, number)
+        return self.seen(node)
+
+    def desired(self, node: str) -> Object:
+        """What the node should carry, as its report says."""
+        result: Object = self.report(node)["status"]["desired"]
+        return result
+
+    def seen(self, node: str) -> Object:
+        """What people and schedulers see: labels, taints, condition, and what the report says of the node."""
+        status = self.report(node).get("status", {})
+        result = {key: status.get(key) for key in ("verdict", "interconnect")}
+        on_node = {"labels": self.ours(node), "taints": self.taints(node), "condition": self.condition(node)}
+        return on_node | {"report": result}
+
+    def findings(self, node: str) -> dict[str, Object]:
+        """The findings of the last readable run, by their code."""
+        probe = self.report(node)["status"]["probes"][0]
+        return {finding["code"]: finding for finding in probe.get("findings", [])}
+
+    def reasons(self, node: str) -> list[str]:
+        """The reasons of the events regarding the node."""
+        return [event["reason"] for event in self.events(node)]
+
+    def make_healthy(self) -> None:
+        """Undo what tests before did, by the means of a user: install, heal, measure."""
+        if not self.installed():
+            self.install()
+        for node in self.nodes:
+            if self.testbed.hardware(node).faults():
+                self.testbed.hardware(node).heal()
+        wait_for(lambda: all(self.last_run(node) for node in self.nodes), what="a first run on every node")
+        for node in self.nodes:
+            if node not in self.calm:
+                self.wait_up_to_date(node)
+                self.calm[node] = self.seen(node)
+            elif self.seen(node) != self.calm[node]:
+                self.measure(node)
+            assert self.seen(node) == self.calm[node], f"{node} did not become as it was at first"
+
+
+def _component(pod: Object) -> str:
+    return str(pod["metadata"]["labels"].get("app.kubernetes.io/component", ""))
