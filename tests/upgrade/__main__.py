@@ -137,8 +137,8 @@ class Story:
         self._check(bool(self._slice.taints(node)), f"{node} breaks ({fault}): it is tainted")
 
     def _tainted(self, nodes: set[str], when: str) -> None:
-        found = {node: self._slice.taints(node) for node in self._slice.nodes if self._slice.taints(node)}
-        self._check(found.keys() == nodes, f"{when}: {found}")
+        tainted = {node: self._slice.taints(node) for node in self._slice.nodes if self._slice.taints(node)}
+        self._check(tainted.keys() == nodes, f"{when}: {tainted}")
 
     def _check(self, holds: bool, what: str) -> None:
         if not holds:
