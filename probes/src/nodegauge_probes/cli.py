@@ -22,6 +22,7 @@ from nodegauge_probes.page import page
 from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.runner import CallWatch, Run
 from nodegauge_probes.settings import BadSettings, Format, Settings, parse
+from nodegauge_probes.watch import probe as watching
 
 STDOUT, STDERR = 1, 2
 
@@ -100,10 +101,18 @@ BAD_ARGUMENTS = 2
 
 
 def _health(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    own = health.Settings(
+    health.measure(result, watch=watch, settings=_health_settings(settings))
+
+
+def _health_settings(settings: Settings) -> health.Settings:
+    return health.Settings(
         sysfs=settings.sysfs, procfs=settings.procfs, window=settings.window, hz=settings.hz
     )
-    health.measure(result, watch=watch, settings=own)
+
+
+def _watch(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
+    own = watching.Settings(reading=_health_settings(settings), options=settings.watch)
+    watching.measure(result, watch=watch, settings=own)
 
 
 def _nccl(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
@@ -147,7 +156,15 @@ def _load(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> Non
     load.measure(result, watch=watch, settings=own)
 
 
-PROBES = {health.NAME: _health, nccl.NAME: _nccl, pull.NAME: _pull, load.NAME: _load}
+PROBES = {
+    health.NAME: _health,
+    nccl.NAME: _nccl,
+    pull.NAME: _pull,
+    load.NAME: _load,
+    watching.NAME: _watch,
+}
+REPORTS = {watching.NAME: health.NAME}
+"""Whose document a probe writes, if not its own."""
 
 
 def main() -> int:
@@ -157,7 +174,8 @@ def main() -> int:
     except BadSettings as error:
         print(error, file=sys.stderr)
         return BAD_ARGUMENTS
-    result = ResultBuilder(probe=settings.probe, run=settings.run, node=settings.node)
+    probe = REPORTS.get(settings.probe, settings.probe)
+    result = ResultBuilder(probe=probe, run=settings.run, node=settings.node)
     write = partial(cli.write, form=settings.format, termination_log=settings.termination_log)
     run = Run(result=result, deadline=settings.deadline, write=write)
     return run.run(partial(PROBES[settings.probe], settings=settings))

@@ -52,11 +52,16 @@ class CallWatch:
     """The current call into the driver, and the last one."""
 
     def __init__(self, *, deadline: float) -> None:
+        self.began = time.monotonic()
         self.now: Call | None = None
         self.last = ""
         self.before_exit: list[Callable[[], None]] = []
         """Called before the process exits at once, for example to kill children; must not wait."""
         self._limits = min(CALL_LIMIT_S, deadline / 3), min(OPENING_LIMIT_S, deadline * 2 / 3)
+
+    def begin(self) -> None:
+        """The deadline and the duration count from now on: for a probe that stays."""
+        self.began = time.monotonic()
 
     def enter(self, call: str, subject: str) -> None:
         self.last = call
@@ -87,7 +92,6 @@ class Run:
         self._deadline = deadline
         self._write = write
         self._watch = CallWatch(deadline=deadline)
-        self._began = time.monotonic()
         self._done = threading.Event()
         self._problem: Problem | None = None
 
@@ -113,7 +117,7 @@ class Run:
             self._done.set()
 
     def _deadline_exceeded(self) -> Problem | None:
-        if time.monotonic() - self._began < self._deadline:
+        if time.monotonic() - self._watch.began < self._deadline:
             return None
         message = f"not done after {self._deadline:g} s; the result contains the readings until then"
         return Problem(kind=ProblemKind.DEADLINE, call=self._watch.last, message=message)
@@ -121,7 +125,7 @@ class Run:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._done.is_set():  # everything was read and is about to be written
             self._exit(self._problem)
-        after = time.monotonic() - self._began
+        after = time.monotonic() - self._watch.began
         message = (
             f"{signal.Signals(number).name} after {after:.1f} s; the result contains the readings until then"
         )
@@ -142,7 +146,7 @@ class Run:
     def _finish(self, problem: Problem | None) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        duration = round((time.monotonic() - self._began) * 1000)
+        duration = round((time.monotonic() - self._watch.began) * 1000)
         try:
             result = self._result.build(duration_ms=duration, problem=problem)
         except Exception as error:

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from nodegauge_probes import watch_options
 from nodegauge_probes.nccl.plan import BUDGET_S, ENGINES_PER_GPU, Processes
 from nodegauge_probes.nccl.protocol import CHILD_VARIABLE
 
 DEFAULT_TERMINATION_LOG = Path("/dev/termination-log")
-DEADLINES = {"health": "45", "nccl": "810", "pull": "150", "load": "150"}
+DEADLINES = {"health": "45", "watch": "60", "nccl": "810", "pull": "150", "load": "150"}
 """Seconds by probe: the NCCL probe's pod has 15 minutes; the load probe's grows with --seconds."""
 LOAD_S = 30.0
 LEAST_LOAD_HZ = 2.0
@@ -71,6 +72,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     budget: float
     seconds: float
     stop_below: int
+    watch: watch_options.Options
 
 
 def parse(
@@ -93,13 +95,14 @@ def parse(
         if hz < LEAST_LOAD_HZ:
             bad.append(f"--hz: {hz:g} is too slow under load; choose at least {LEAST_LOAD_HZ:g}")
     deadline = _number(options.deadline or f"{usual:g}", "--deadline", bad, low=1, high=3600)
-    if not bad and options.probe == "health" and deadline <= window:
+    if not bad and options.probe in ("health", "watch") and deadline <= window:
         bad.append(f"--deadline: {deadline:g} s must be longer than --window, {window:g} s")
     limits = _limits(options.limits or environment.get("NODEGAUGE_NCCL_LIMITS") or LIMITS, bad)
     budget = _number(options.budget, "--budget", bad, low=1, high=600)
     variables = _variables(options.environment, bad)
     expected = _number(environment.get("NODEGAUGE_GPUS") or "0", "NODEGAUGE_GPUS", bad, low=0, high=1024)
     _check_environment(environment, bad)
+    watch = watch_options.options_of(options, number=_number, bad=bad)
     if options.processes == Processes.PER_GPU and options.engine not in ENGINES_PER_GPU:
         bad.append(f"--processes: {options.engine} drives all GPUs with one process; choose auto or one")
     if bad:
@@ -125,6 +128,7 @@ def parse(
         budget=budget,
         seconds=seconds,
         stop_below=int(stop_below),
+        watch=watch,
     )
 
 
@@ -147,6 +151,7 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
         metavar="SECONDS",
         help=f"stop with the readings so far, default {', '.join(f'{n} {s}' for n, s in DEADLINES.items())}",
     )
+    watch_options.add_to(parser)
     load = parser.add_argument_group("load")
     load.add_argument(
         "--seconds", metavar="SECONDS", default=f"{LOAD_S:g}", help=f"of load, default {LOAD_S:g}"

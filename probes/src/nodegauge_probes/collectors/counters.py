@@ -270,10 +270,11 @@ def collect_xids(nvml: Nvml, gpus: list[tuple[Device, GpuBuilder]]) -> None:
         if kind & XID_CRITICAL_ERROR:
             for known, gpu in gpus:
                 if known is device:
-                    _add_xid(gpu, code)
+                    add_xid(gpu, code)
 
 
-def _add_xid(gpu: GpuBuilder, code: int) -> None:
+def add_xid(gpu: GpuBuilder, code: int) -> None:
+    """Record an Xid once, up to the document's limit."""
     seen = gpu.xids.value.seen
     if code not in seen and len(seen) < MAX_XIDS:
         gpu.xids.set(seen=[*seen, code])

@@ -58,7 +58,7 @@ def pairs(nvml: Nvml, devices: list[Device], result: ResultBuilder) -> None:
 def links(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
     """Every NVLink of one GPU, until the driver answers that there is no such link."""
     gpu.identity.switch_links = nvml.whole_field(device, FI_SWITCH_LINKS)
-    state_by_field = _at_least(gpu.identity.compute_capability, STATE_BY_FIELD_FROM)
+    state_by_field = has_state_field(gpu)
     for number in range(library.MAX_LINKS):
         link = _link(nvml, device, number, state_by_field=state_by_field)
         if library.NO_SUCH_LINK in (link.p2p, link.state):
@@ -66,6 +66,11 @@ def links(nvml: Nvml, device: Device, gpu: GpuBuilder) -> None:
         gpu.links.append(link)
         if link.p2p == link.state == library.NO_SUCH_CALL or device.lost is not None:
             return
+
+
+def has_state_field(gpu: GpuBuilder) -> bool:
+    """Whether the state of this GPU's links is a field; its identity must have been read."""
+    return _at_least(gpu.identity.compute_capability, STATE_BY_FIELD_FROM)
 
 
 def add_remote_types(gpu: GpuBuilder, root: Path) -> None:

@@ -90,17 +90,24 @@ class Nvml:
 
     def devices(self) -> list[Device]:
         """Every GPU that NVML counts, including those whose handle is refused; raises `NvmlUnusable`."""
-        count: int = self._require("nvmlDeviceGetCount")
-        return [self._device(index) for index in range(count)]
+        devices = [Device(index, None) for index in range(self.count())]
+        for device in devices:
+            self.renew(device)
+        return devices
 
-    def _device(self, index: int) -> Device:
-        device = Device(index, None)
+    def count(self) -> int:
+        """How many GPUs NVML counts; raises `NvmlUnusable`."""
+        return int(self._require("nvmlDeviceGetCount"))
+
+    def renew(self, device: Device) -> None:
+        """Get the handle again, and forget what was wrong with it."""
+        device.handle = device.fault = device.lost = None
         try:
-            device.handle = self._invoke("nvmlDeviceGetHandleByIndex", (index,), subject=f"GPU {index}")
+            subject = f"GPU {device.index}"
+            device.handle = self._invoke("nvmlDeviceGetHandleByIndex", (device.index,), subject=subject)
         except Refused as refused:
             device.fault = results.without_handle(refused)
             device.lost = Unavailable(refused.reason)
-        return device
 
     def value(
         self,
@@ -247,12 +254,12 @@ class Nvml:
         self._registered[results.address(device.handle)] = device
         return True
 
-    def next_event(self) -> tuple[Device | None, int, int] | Unavailable | None:
-        """The next queued event as its GPU, kind and data; None if there is none.  It does not wait."""
+    def next_event(self, *, wait_ms: int = 0) -> tuple[Device | None, int, int] | Unavailable | None:
+        """The next event as its GPU, kind and data; None if there is none within so many ms, or earlier."""
         if not self._registered:
             return None
         try:
-            data = self._invoke(EVENT_WAIT, (self._events, 0), subject="")
+            data = self._invoke(EVENT_WAIT, (self._events, wait_ms), subject="")
         except Refused as refused:
             final = refused.code in results.TOO_OLD | results.FATAL
             return Unavailable(refused.reason) if final else None

@@ -1,0 +1,156 @@
+"""The watch probe: looks at the node every second, waits for Xids, and ends with a full reading on a change.
+
+It ends in order to report: the kubelet puts its result into the pod's status and starts it again.  What was
+reported is in the state file, so a restart alone is no news.  It holds no GPU, but an open NVML session,
+which blocks driver unload and GPU reset; SIGTERM ends it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Protocol
+
+from msgspec import Struct
+
+from nodegauge_probes import health
+from nodegauge_probes.collectors import counters
+from nodegauge_probes.host import kernel
+from nodegauge_probes.nvml import library
+from nodegauge_probes.result_builder import ResultBuilder
+from nodegauge_probes.watch import schedule, state
+from nodegauge_probes.watch.reader import Reader, Value, Xid
+from nodegauge_probes.watch.state import SeenXid, State
+from nodegauge_probes.watch_options import Options
+
+NAME = "watch"
+STDERR = 2
+SHORTEST_PAUSE = 0.5
+"""Share of `--poll` that is waited even if a look took longer."""
+
+
+class Watch(library.Watch, Protocol):
+    """Also allows a new deadline: this probe stays for an hour, and each look and reading has its own."""
+
+    def begin(self) -> None: ...
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How to read in full, and when."""
+
+    reading: health.Settings
+    options: Options
+
+
+def measure(result: ResultBuilder, *, watch: Watch, settings: Settings) -> None:
+    """Watch until there is something to report, then read everything into `result`.
+
+    Raises `NvmlUnusable` if NVML cannot be used, which is a report like any other."""
+    Watcher(watch=watch, settings=settings).run(result)
+
+
+class Watcher:
+    """One life of the container."""
+
+    def __init__(self, *, watch: Watch, settings: Settings) -> None:
+        self._watch = watch
+        self._reading = settings.reading
+        self._options = settings.options
+        boot_id = kernel.boot_id(settings.reading.procfs)
+        known = state.load(self._options.state, boot_id=boot_id)
+        self._state = known or State(boot_id=boot_id if isinstance(boot_id, str) else "")
+        self._reader = Reader(
+            watch=watch,
+            options=self._options,
+            sysfs=settings.reading.sysfs,
+            procfs=settings.reading.procfs,
+            values={name: Value(*pair) for name, pair in self._state.values.items()},
+        )
+
+    def run(self, result: ResultBuilder) -> None:
+        """Until a report."""
+        decision = self._wait()
+        say(decision.why)
+        values = dict(self._reader.values)
+        self._watch.begin()
+        try:
+            health.measure(result, watch=self._watch, settings=self._reading)
+        finally:
+            self._reader.wait(0)
+            self._take_xids()
+            for one in self._state.xids:
+                _add(result, one)
+            self._state.reports = 1 if decision.fresh else self._state.reports + 1
+            self._state.confirmed = decision.confirmed
+            self._state.reported = kernel.boottime_ms() / 1000
+            self._state.values = {name: (v.level, v.shown) for name, v in values.items()}
+            self._state.xids = []
+            self._save()
+            self._reader.close()
+
+    def _wait(self) -> schedule.Decision:
+        """Until there is a reason to report."""
+        options, before = self._options, dict(self._reader.values)
+        next_look = 0.0
+        while True:
+            self._watch.begin()
+            now, values = kernel.boottime_ms() / 1000, self._reader.values
+            if time.monotonic() >= next_look:
+                began = time.monotonic()
+                self._reader.look()
+                ended = time.monotonic()
+                next_look = max(began + options.poll, ended + options.poll * SHORTEST_PAUSE)
+                flips = [n for n, v in values.items() if n in before and before[n].level != v.level]
+                before = dict(values)
+                self._note(flips, now=now)
+            decision = schedule.decide(
+                values, self._state, now=now, confirm=options.confirm, interval=options.interval
+            )
+            if decision is not None:
+                return decision
+            self._reader.wait(max(0.0, next_look - time.monotonic()))
+            self._take_xids()
+
+    def _take_xids(self) -> None:
+        """New Xids into the state and its file, so that they outlive a killed container."""
+        taken, now = self._reader.take_xids(), kernel.boottime_ms() / 1000
+        for xid in taken:
+            _count(self._state.xids, xid, now=now)
+        if taken:
+            self._note(sorted({schedule.xid_name(one.gpu, one.code) for one in taken}), now=now)
+            self._save()
+
+    def _note(self, names: list[str], *, now: float) -> None:
+        for name in schedule.note(self._state, names, now=now):
+            say(
+                f"braked: {name} changed more than {schedule.BRAKE_CHANGES} times within"
+                f" {schedule.BRAKE_WITHIN_S:g} s and is reported at most every {schedule.BRAKE_S:g} s"
+            )
+
+    def _save(self) -> None:
+        if self._state.boot_id and (failure := state.save(self._options.state, self._state)):
+            say(failure)
+
+
+MOST_XIDS = 256
+
+
+def _count(xids: list[SeenXid], new: Xid, *, now: float) -> None:
+    for one in xids:
+        if (one.gpu, one.code) == (new.gpu, new.code):
+            one.count += 1
+            one.last = now
+            return
+    if len(xids) < MOST_XIDS:
+        xids.append(SeenXid(gpu=new.gpu, code=new.code, count=1, first=now, last=now))
+
+
+def _add(result: ResultBuilder, xid: SeenXid) -> None:
+    for gpu in result.gpus:
+        if gpu.index == xid.gpu:
+            counters.add_xid(gpu, xid.code)
+
+
+def say(text: str) -> None:
+    """One line on standard error."""
+    os.write(STDERR, f"{text}\n".encode())

@@ -1,0 +1,263 @@
+"""The watch probe: silent while nothing changes, and a result with the reason when something does."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nodegauge_contract import MESSAGE_LIMIT, Result
+from nodegauge_judge import judge_health
+from support.probing import Probe
+from support.watch_probe import Watch, terminated
+from testbed.profiles import Profile
+
+On = Callable[[str | Profile], Watch]
+
+
+@pytest.fixture
+def watch(probe: Callable[[str | Profile], Probe]) -> On:
+    """`watch("h100-sxm-8")`: that machine, plugged in, and the watch probe on it."""
+    return lambda profile: Watch(probe(profile))
+
+
+def codes(result: Result | None) -> set[str]:
+    """What the judge finds."""
+    assert result is not None
+    return {finding.code for finding in judge_health(result).findings}
+
+
+def test_the_first_report_is_a_health_document(watch: On) -> None:
+    """At once, under the run's id, and small enough for a kubelet."""
+    on = watch("h100-sxm-8")
+    first = on.life()
+    assert (first.code, first.stderr) == (0, "first\n")
+    assert first.result is not None
+    assert (first.result.probe, first.result.run, len(first.result.gpus)) == ("health", "run-1", 8)
+    assert first.result.problem is None
+    assert len(on.probe.termination_log.read_bytes()) <= MESSAGE_LIMIT
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        "h100-sxm-8",
+        "h100-sxm-8-drv580",
+        "b200-sxm-8",
+        "v100-vm-8",
+        "dgx2-v100-16",
+        "rtx3060-1",
+        "vgpu-2",
+        "a100-mig-4",
+        "gb200-4",
+        "titan-rtx-vfio-4",
+    ],
+)
+def test_a_calm_node_is_left_alone(watch: On, profile: str) -> None:
+    """Every signal is read again and again, with and without load, and nothing is said."""
+    on = watch(profile)
+    assert on.life().stderr == "first\n"
+    with on.started("--poll", "0.1") as process:
+        on.calm(process, seconds=3.5)
+        on.probe.hardware.load(60)
+        on.calm(process, seconds=1)
+
+
+CHANGES: list[tuple[str, str, dict[str, Any], str, str]] = [
+    ("h100-sxm-8", "gpu-lost", {"gpu": 3}, "error GPU-3", "gpu-lost"),
+    ("h100-sxm-8", "gpu-lost", {"gpu": 3, "nvml": "absent"}, "GPUs 8 -> 7", "gpus-not-visible"),
+    ("h100-sxm-8", "hot", {"gpu": 3}, "temperature GPU-3 33 °C -> 95 °C", ""),
+    ("b200-sxm-8", "hot", {"gpu": 3}, "GPU-3", ""),
+    ("h100-sxm-8", "hot-memory", {"gpu": 2}, "memory temperature GPU-2", ""),
+    ("h100-sxm-8", "ecc-uncorrectable", {"gpu": 1}, "uncorrectable ECC GPU-1 0 -> 1", "ecc"),
+    ("h100-sxm-8", "row-remap", {"gpu": 1}, "remapped rows GPU-1", "row-remap"),
+    ("v100-vm-8", "page-pending", {"gpu": 1}, "pages pending GPU-1", "row-remap"),
+    ("h100-sxm-8", "link-down", {"gpu": 1}, "links GPU-", "nvlink-degraded"),
+    ("v100-vm-8", "p2p-refused", {"gpu": 1}, "P2P GPU-", "p2p-refused"),
+    ("h100-sxm-8", "fabric-failed", {}, "fabric GPU-", "p2p-refused"),
+    ("h100-sxm-8-drv580", "recovery-action", {"gpu": 5}, "recovery action GPU-5 0 -> 1", "recovery-action"),
+    ("h100-sxm-8-drv580", "sram-threshold", {"gpu": 5}, "SRAM threshold GPU-5", "row-remap"),
+    ("h100-sxm-8-drv580", "power-brake", {"gpu": 5}, "GPU-5", ""),
+    ("h100-sxm-8", "hw-slowdown", {"gpu": 5}, "throttle reasons GPU-5", ""),
+    ("h100-sxm-8", "undersized-power-source", {"gpu": 5}, "power source GPU-5", ""),
+    ("h100-sxm-8", "nic-down", {"nic": 0}, "port ", ""),
+    ("rtx3090-nv4-2", "pcie-width-halved", {"gpu": 1}, "PCIe width GPU-1", ""),
+]
+
+
+@pytest.mark.parametrize(("profile", "fault", "parameters", "why", "code"), CHANGES)
+def test_a_change_is_reported(
+    watch: On, profile: str, fault: str, parameters: dict[str, Any], why: str, code: str
+) -> None:
+    """With its reason, and as a document in which the judge finds it where one run is enough."""
+    on = watch(profile)
+    on.life()
+    ended = on.after(lambda: on.probe.hardware.fault(fault, **parameters))
+    assert ended.why.startswith("changed: ")
+    assert why in ended.why
+    assert ended.code == 0
+    assert not code or code in codes(ended.result)
+
+
+def test_the_end_of_a_fault_is_reported(watch: On) -> None:
+    """Also of one that ended the GPU's session: its handle is asked for again."""
+    on = watch("h100-sxm-8")
+    on.life()
+    for fault in ("hot", "gpu-lost"):
+        on.probe.hardware.fault(fault, gpu=3)
+        assert "GPU-3" in on.life().why
+        ended = on.after(on.probe.hardware.heal)
+        assert "GPU-3" in ended.why
+        assert ended.result is not None
+        assert ended.result.gpus[3].error is None
+
+
+def test_a_temperature_at_the_edge_is_reported_once(watch: On) -> None:
+    """Up at the threshold, and down only below the hysteresis."""
+    on = watch("h100-sxm-8")
+    on.life()
+    on.probe.hardware.fault("hot", gpu=3, celsius=84)
+    assert "temperature GPU-3" in on.life().why
+    with on.started() as process:
+        for celsius in (83, 84, 80):
+            on.probe.hardware.heal()
+            on.probe.hardware.fault("hot", gpu=3, celsius=celsius)
+            on.calm(process, seconds=0.7)
+        on.probe.hardware.heal()
+        assert "temperature GPU-3" in on.ended(process).why
+
+
+def test_an_xid_is_seen_at_once(watch: On) -> None:
+    """It ends the wait for the next look, and the document and the judge have it."""
+    on = watch("h100-sxm-8")
+    on.life()
+    with on.started("--poll", "30") as process:
+        on.calm(process)
+        began = time.monotonic()
+        on.probe.hardware.fault("xid", gpu=3, number=79)
+        ended = on.ended(process)
+    assert time.monotonic() - began < 10
+    assert "Xid 79 GPU-3" in ended.why
+    assert ended.result is not None
+    assert [gpu.xids.seen for gpu in ended.result.gpus] == [[]] * 3 + [[79]] + [[]] * 4
+    assert "xid" in codes(ended.result)
+
+
+def test_an_xid_that_was_not_reported_survives_a_restart(watch: On) -> None:
+    """The next life reports it, once."""
+    on = watch("h100-sxm-8")
+    on.life()
+    stored = on.stored()
+    stored["xids"] = [{"gpu": 2, "code": 48, "count": 3, "first": 1.0, "last": 2.0}]
+    on.state.write_text(json.dumps(stored))
+    ended = on.life()
+    assert ended.why == "changed: Xid 48 GPU-2, 3 times"
+    assert ended.result is not None
+    assert ended.result.gpus[2].xids.seen == [48]
+    assert on.stored()["xids"] == []
+
+
+def test_a_standing_fault_is_confirmed_and_then_left(watch: On) -> None:
+    """Two more reports, and silence."""
+    on = watch("titan-rtx-nv2")
+    often = ("--confirm", "0.1,0.2")
+    reasons = [on.life(*often).why for _ in range(3)]
+    on.probe.hardware.fault("hot", gpu=1)
+    reasons += [on.life(*often).why.partition(":")[0] for _ in range(3)]
+    assert reasons[:3] == ["first", "confirmed: 1 of 2", "confirmed: 2 of 2"]
+    assert reasons[3:] == ["changed", "confirmed", "confirmed"]
+    assert on.stored()["reports"] == 3
+    with on.started(*often) as process:
+        on.calm(process)
+
+
+def test_a_report_is_due_after_the_interval(watch: On) -> None:
+    """Though nothing has changed."""
+    on = watch("rtx3060-1")
+    on.life()
+    stored = on.stored()
+    stored["reported"] -= 3599
+    on.state.write_text(json.dumps(stored))
+    assert on.life().why == "due"
+
+
+def test_sigterm_ends_it_at_once(watch: On) -> None:
+    """Without a reading: its node is about to be drained, or its driver to be unloaded."""
+    on = watch("h100-sxm-8")
+    on.life()
+    with on.started("--poll", "30") as process:
+        on.calm(process)
+        assert terminated(process) < 1
+        assert process.returncode == 0
+
+
+def test_a_driver_that_goes_away_is_reported(watch: On) -> None:
+    """Once, as the health probe does; then it waits for the driver to come back."""
+    on = watch("titan-rtx-nv2")
+    on.life()
+    machine = on.probe.hardware.directory
+    state = machine / "driver.state"
+    ended = on.after(lambda: state.rename(machine / "away"))
+    assert "NVML" in ended.why
+    assert ended.result is not None
+    assert ended.result.problem is not None
+    assert ended.result.problem.kind == "driver-not-loaded"
+    back = on.after(lambda: (machine / "away").rename(state))
+    assert "driver-not-loaded" in back.why
+    assert back.result is not None
+    assert back.result.problem is None
+
+
+def test_a_call_that_never_returns_is_reported(watch: On) -> None:
+    """By its name, though the wait itself may last for hours."""
+    on = watch("titan-rtx-nv2")
+    on.life()
+    call = "nvmlDeviceGetTotalEccErrors"
+    ended = on.after(lambda: on.probe.hardware.fault("hung-call", call=call), "--deadline", "6")
+    assert ended.result is not None
+    assert ended.result.problem is not None
+    assert (ended.result.problem.kind, ended.result.problem.call) == ("call-hung", call)
+
+
+def test_a_wait_longer_than_the_deadline_is_none(watch: On) -> None:
+    """The deadline is that of a look and of a reading."""
+    on = watch("rtx3060-1")
+    on.life()
+    with on.started("--deadline", "1") as process:
+        on.calm(process, seconds=3)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 2}', '{"version": 1, "boot_id": "other"}'])
+def test_a_state_that_cannot_be_used_is_none(watch: On, content: str) -> None:
+    """Broken, of another version, or of another boot."""
+    on = watch("rtx3060-1")
+    on.state.write_text(content)
+    assert on.life().stderr == "first\n"
+    assert on.stored()["reports"] == 1
+
+
+def test_a_reboot_is_reported(watch: On) -> None:
+    on = watch("rtx3060-1")
+    on.life()
+    on.probe.hardware.reboot()
+    assert on.life().why == "first"
+
+
+def test_a_state_that_cannot_be_written_is_said(watch: On) -> None:
+    """The report is there all the same."""
+    on = watch("rtx3060-1")
+    ended = on.life("--state", "/proc/watch.json")
+    assert ended.code == 0
+    assert ended.stderr.startswith("first\nstate /proc/watch.json: ")
+    assert ended.result is not None
+    assert ended.result.problem is None
+
+
+def test_every_option_is_refused_by_its_name(watch: On) -> None:
+    on = watch("rtx3060-1")
+    ended = on.life("--interval", "0", "--confirm", "1,x", "--margin", "-1")
+    assert ended.code == 2
+    assert all(name in ended.stderr for name in ("--interval", "--confirm", "--margin"))
