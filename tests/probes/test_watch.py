@@ -123,7 +123,6 @@ def test_a_temperature_at_the_edge_is_reported_once(watch: On) -> None:
     assert "temperature GPU-3" in on.life().why
     with on.started() as process:
         for celsius in (83, 84, 80):
-            on.probe.hardware.heal()
             on.probe.hardware.fault("hot", gpu=3, celsius=celsius)
             on.calm(process, seconds=0.7)
         on.probe.hardware.heal()
