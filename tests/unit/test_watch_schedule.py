@@ -87,8 +87,8 @@ def test_a_flapping_quantity_is_braked() -> None:
 
 def test_the_brake_is_said_once_and_let_go_of() -> None:
     state = State(boot_id="boot")
-    said = [note(state, [HOT], now=second) for second in range(2 * BRAKE_CHANGES)]
-    assert sum(map(len, said)) == 1
+    messages = [note(state, [HOT], now=second) for second in range(2 * BRAKE_CHANGES)]
+    assert sum(map(len, messages)) == 1
     assert not is_braked(state, HOT, now=1000)
 
 

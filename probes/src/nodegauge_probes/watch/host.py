@@ -50,8 +50,8 @@ def read(sysfs: Path, *, procfs: Path) -> dict[str, int | str]:
     rdma.ports(sysfs, list(nics.names), ports.append)
     for port in ports:
         parts = (port.state, port.physical, port.rate_gbps)
-        words = ["-" if isinstance(part, Unavailable) else str(part) for part in parts]
-        values[f"port {nics.names[port.nic]}/{port.port}"] = " ".join(words)
+        texts = ["-" if isinstance(part, Unavailable) else str(part) for part in parts]
+        values[f"port {nics.names[port.nic]}/{port.port}"] = " ".join(texts)
     sensors: list[Sensor] = []
     hwmon.sensors(sysfs, sensors.append)
     for number, sensor in enumerate(sensors):

@@ -63,17 +63,17 @@ def decide(
     names = [*changed, *xids]
     free = [name for name in names if not is_braked(state, name, now=now)]
     if free or (names and since >= BRAKE_S):
-        told = [
+        reasons = [
             f"{n} {state.values[n][1]} -> {values[n][1]}" if n in values else f"{n}, {xids[n].count} times"
             for n in (free or names)
         ]
-        more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
+        more = f" and {len(reasons) - MOST_NAMED} more" if len(reasons) > MOST_NAMED else ""
         confirmed = state.confirmed
         if changed:
             # A braked change is confirmed no faster than the brake allows.
             quick = [distance for distance in confirm if distance < BRAKE_S]
             confirmed = 0 if set(free) & set(changed) else len(quick)
-        why = f"changed: {'; '.join(told[:MOST_NAMED])}{more}"
+        why = f"changed: {'; '.join(reasons[:MOST_NAMED])}{more}"
         return Decision(why=why, confirmed=confirmed, fresh=bool(changed))
     if state.confirmed < len(confirm) and since >= confirm[state.confirmed]:
         number = state.confirmed + 1

@@ -79,13 +79,13 @@ def bits(samples: Sequence[Sample], before: Level, gpu: Watched, options: Option
     for mask in recent:
         in_a_row |= last & mask
         last = mask
-    held = before if isinstance(before, int) else 0
+    kept = before if isinstance(before, int) else 0
     if now - samples[0].at >= BIT_HOLD_S:
         seen = 0
         for mask in recent:
             seen |= mask
-        held &= seen
-    return (in_a_row | held) & sum(CARED_FOR)
+        kept &= seen
+    return (in_a_row | kept) & sum(CARED_FOR)
 
 
 def grows(
