@@ -239,6 +239,7 @@ def test_a_state_that_cannot_be_used_is_none(watch: On, content: str) -> None:
 
 
 def test_a_reboot_is_reported(watch: On) -> None:
+    """A state of another boot is none."""
     on = watch("rtx3060-1")
     on.life()
     on.probe.hardware.reboot()
@@ -256,6 +257,7 @@ def test_a_state_that_cannot_be_written_is_said(watch: On) -> None:
 
 
 def test_every_option_is_refused_by_its_name(watch: On) -> None:
+    """All of them in one error."""
     on = watch("rtx3060-1")
     ended = on.life("--interval", "0", "--confirm", "1,x", "--margin", "-1")
     assert ended.code == 2

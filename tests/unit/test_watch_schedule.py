@@ -51,6 +51,7 @@ def test_a_calm_hour() -> None:
 
 
 def test_a_fault_and_its_end_are_confirmed_alike() -> None:
+    """The end matters as much: a taint leaves after several good runs."""
     lives = Lives()
     lives.run(start=0, end=1000)
     lives.set(1, now=1000)
@@ -86,6 +87,7 @@ def test_a_flapping_quantity_is_braked() -> None:
 
 
 def test_the_brake_is_said_once_and_let_go_of() -> None:
+    """Not again with every change; ten minutes without one end it."""
     state = State(boot_id="boot")
     messages = [note(state, [HOT], now=second) for second in range(2 * BRAKE_CHANGES)]
     assert sum(map(len, messages)) == 1
