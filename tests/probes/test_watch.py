@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,11 +224,23 @@ def test_a_call_that_never_returns_is_reported(watch: On) -> None:
 
 
 def test_a_wait_longer_than_the_deadline_is_none(watch: On) -> None:
-    """The deadline is that of a look and of a reading."""
+    """The deadline is that of a look and of a reading, and waiting for an event is no call that hangs."""
     on = watch("rtx3060-1")
     on.life()
-    with on.started("--deadline", "1") as process:
-        on.calm(process, seconds=3)
+    with on.started("--deadline", "3", "--poll", "10") as process:
+        on.calm(process, seconds=4.5)
+
+
+def test_it_is_small(watch: On) -> None:
+    """Under 40 MiB while it waits."""
+    on = watch("h100-sxm-8")
+    on.life()
+    with on.started() as process:
+        on.calm(process)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert peak is not None
+    assert int(peak[1]) < 40 * 1024
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 2}', '{"version": 1, "boot_id": "other"}'])

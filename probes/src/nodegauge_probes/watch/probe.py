@@ -25,6 +25,8 @@ from nodegauge_probes.watch_options import Options
 
 NAME = "watch"
 STDERR = 2
+LONGEST_WAIT_S = 0.25
+"""Of one call that waits for events: far less than after which a call counts as hung."""
 SHORTEST_PAUSE = 0.5
 """Share of `--poll` that is waited even if a look took longer."""
 
@@ -108,7 +110,7 @@ class Watcher:
             )
             if decision is not None:
                 return decision
-            self._reader.wait(max(0.0, next_look - time.monotonic()))
+            self._reader.wait(max(0.0, min(next_look - time.monotonic(), LONGEST_WAIT_S)))
             self._take_xids()
 
     def _take_xids(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,8 +55,16 @@ class Reader:
     """`values` by name (`temperature GPU-3`); `xids` that came since the last `take_xids`."""
 
     def __init__(
-        self, *, watch: Watch, options: Options, sysfs: Path, procfs: Path, values: dict[str, Value]
+        self,
+        *,
+        watch: Watch,
+        options: Options,
+        sysfs: Path,
+        procfs: Path,
+        values: dict[str, Value],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self.values = dict(values)
         self._options = options
         self._host = Host(sysfs=sysfs, procfs=procfs, every=SELDOM * options.poll)
@@ -134,7 +143,7 @@ class Reader:
             self._read_fields(gpu, due)
             for signal in due:
                 if signal.read is not None:
-                    self._add(signal, gpu, signal.read(gpu))
+                    self.add(signal, gpu, signal.read(gpu))
 
     def _pace(self, signal: Signal, gpu: Watched) -> int:
         value = self.values.get(_name(signal, gpu))
@@ -146,19 +155,19 @@ class Reader:
             return
         answers = self._nvml.fields(gpu.device, *(number for _, number in wanted))
         for (signal, _), answer in zip(wanted, answers, strict=True):
-            self._add(signal, gpu, int(answer) if isinstance(answer, float) else answer)
+            self.add(signal, gpu, int(answer) if isinstance(answer, float) else answer)
 
-    def _add(self, signal: Signal, gpu: Watched, raw: int | str | Unavailable) -> None:
+    def add(self, signal: Signal, gpu: Watched, raw: int | str | Unavailable) -> None:
         """One reading; a lost GPU's other readings are skipped, for its error says it all."""
         if gpu.device.lost is not None and signal is not SIGNALS[-1]:
             return
-        name, now = _name(signal, gpu), time.monotonic()
+        name, now = _name(signal, gpu), self._clock()
         samples = self._samples.setdefault(name, deque())
         samples.append(None if isinstance(raw, Unavailable) else Sample(now, raw))
         keep = COUNTER_WINDOW_S * (1 if signal.every == 1 else 10)
         while len(samples) > UNREADABLE_AFTER and ((second := samples[1]) is None or now - second.at > keep):
             samples.popleft()
-        shown = raw.unavailable if isinstance(raw, Unavailable) else f"{raw}{signal.unit}"
+        shown = raw.unavailable if isinstance(raw, Unavailable) else signal.show(raw)
         self.values[name] = Value(self._level(signal, gpu, samples), shown)
 
     def _level(self, signal: Signal, gpu: Watched, samples: deque[Sample | None]) -> Level:
@@ -183,20 +192,23 @@ class Reader:
     def wait(self, seconds: float) -> None:
         """Until an Xid comes, or so many seconds have passed."""
         until = time.monotonic() + seconds
-        for _ in range(counters.MAX_EVENTS):
-            left = 0.0 if self._xids else until - time.monotonic()
-            event = self._nvml.next_event(wait_ms=max(0, round(left * 1000)))
+        self._take_events(wait_ms=round(seconds * 1000))
+        if not self._xids:  # a driver without events does not wait
+            time.sleep(max(0.0, until - time.monotonic()))
+
+    def _take_events(self, *, wait_ms: int) -> None:
+        """Those that are queued, and the first one that comes within so many ms."""
+        for number in range(counters.MAX_EVENTS):
+            event = self._nvml.next_event(wait_ms=0 if number else wait_ms)
             if event is None:
-                break
+                return
             if isinstance(event, Unavailable):
                 # One lost GPU makes a set answer this for all its GPUs: the others get a new set.
                 self._register()
-                break
+                return
             device, kind, code = event
             if device is not None and kind & counters.XID_CRITICAL_ERROR:
                 self._xids.append(Xid(device.index, code))
-        if not self._xids:
-            time.sleep(max(0.0, until - time.monotonic()))
 
     def take_xids(self) -> list[Xid]:
         """The Xids since the last time."""

@@ -125,17 +125,17 @@ def _heat(left_to_hot: float, left_to_warm: float, *, before: Level, hysteresis:
 
 def core_heat(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
     """By the vendor's limit in °C if there is one; by the policy's numbers."""
-    celsius, limit = int(samples[-1].raw), _limit(gpu.limits.temperature.value.gpu_max)
+    degrees, limit = int(samples[-1].raw), _limit(gpu.limits.temperature.value.gpu_max)
     warm = min(options.temperature, limit - options.margin if limit else options.temperature)
     hot = limit or options.temperature_fail
-    return _heat(hot - celsius, warm - celsius, before=before, hysteresis=options.hysteresis)
+    return _heat(hot - degrees, warm - degrees, before=before, hysteresis=options.hysteresis)
 
 
 def memory_heat(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
-    celsius, limit = int(samples[-1].raw), _limit(gpu.limits.temperature.value.memory_max)
+    degrees, limit = int(samples[-1].raw), _limit(gpu.limits.temperature.value.memory_max)
     warm = limit - options.margin if limit else options.memory_temperature
     hot = limit or options.memory_temperature_fail
-    return _heat(hot - celsius, warm - celsius, before=before, hysteresis=options.hysteresis)
+    return _heat(hot - degrees, warm - degrees, before=before, hysteresis=options.hysteresis)
 
 
 def margin_heat(samples: Sequence[Sample], before: Level, gpu: Watched, options: Options) -> Level:
@@ -161,6 +161,19 @@ def call(name: str, *arguments: Any, pick: Callable[[Any], Any] = lambda answer:
 
 def _plain(answer: Any) -> int | str:
     return "/".join(map(str, answer)) if isinstance(answer, tuple | list) else int(answer)
+
+
+def celsius(raw: int | str) -> str:
+    return f"{raw} °C"
+
+
+def seconds(raw: int | str) -> str:
+    """Of a counter in nanoseconds."""
+    return f"{int(raw) / 1e9:.1f} s"
+
+
+def names_of_bits(raw: int | str) -> str:
+    return " and ".join(name for bit, name in CARED_FOR.items() if int(raw) & bit) or "none"
 
 
 def reasons(gpu: Watched) -> Int:
@@ -249,33 +262,49 @@ class Signal(Struct, frozen=True, kw_only=True):
     read: Reading | None = None
     fields: Callable[[Watched], Field | None] = field(default=lambda gpu: None)
     level: Leveller = latest
-    unit: str = ""
+    show: Callable[[int | str], str] = field(default=lambda raw: str(raw) or "none")
 
 
 OFTEN, SELDOM = 5, 30
 
 SIGNALS = (
-    Signal(name="throttle reasons", read=reasons, level=bits),
+    Signal(name="throttle reasons", read=reasons, level=bits, show=names_of_bits),
     Signal(
         name="temperature",
         read=lambda gpu: telemetry.gpu_temperature(gpu.nvml, gpu.device),
         level=core_heat,
-        unit=" °C",
+        show=celsius,
     ),
-    Signal(name="margin", read=margin, level=margin_heat, unit=" °C"),
+    Signal(name="margin", read=margin, level=margin_heat, show=celsius),
     Signal(
         name="memory temperature",
         fields=lambda gpu: telemetry.FI_MEMORY_TEMPERATURE,
         level=memory_heat,
-        unit=" °C",
+        show=celsius,
     ),
-    Signal(name="SW thermal", fields=throttle_field(0), level=slowed(lambda o: o.sw_thermal_seconds)),
-    Signal(name="HW thermal", fields=throttle_field(1), level=slowed(lambda o: o.hw_thermal_seconds)),
-    Signal(name="power brake", fields=throttle_field(2), level=slowed(lambda o: o.power_brake_seconds)),
+    Signal(
+        name="SW thermal",
+        fields=throttle_field(0),
+        level=slowed(lambda o: o.sw_thermal_seconds),
+        show=seconds,
+    ),
+    Signal(
+        name="HW thermal",
+        fields=throttle_field(1),
+        level=slowed(lambda o: o.hw_thermal_seconds),
+        show=seconds,
+    ),
+    Signal(
+        name="power brake",
+        fields=throttle_field(2),
+        level=slowed(lambda o: o.power_brake_seconds),
+        show=seconds,
+    ),
     Signal(
         name="thermal violation",
         fields=lambda gpu: None if gpu.trio else counters.FI_THERMAL,
         level=slowed(lambda o: o.sw_thermal_seconds),
+        show=seconds,
     ),
     Signal(name="recovery action", fields=lambda gpu: counters.FI_RECOVERY_ACTION),
     Signal(

@@ -14,7 +14,7 @@
 
 #define XID_CRITICAL_ERROR 0x8ull
 #define LARGEST_XID 1024
-#define POLL_NS 2000000
+#define POLL_NS 20000000
 
 typedef struct {
     unsigned long long types; /* 0: this GPU is not registered */
