@@ -30,7 +30,8 @@ POLICIES = f"/apis/{names.API_VERSION}/{names.POLICY_PLURAL}"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 EVIDENCE = f"/apis/{names.API_VERSION}/{names.EVIDENCE_PLURAL}"
 CHASSIS = f"/apis/{names.API_VERSION}/{names.CHASSIS_PLURAL}"
-COLLECTIONS = (NODES, PODS, EVENTS, POLICIES, REPORTS, EVIDENCE, CHASSIS, LEASES)
+DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+COLLECTIONS = (DAEMONSETS, NODES, PODS, EVENTS, POLICIES, REPORTS, EVIDENCE, CHASSIS, LEASES)
 EFFECTS = {"NoSchedule", "PreferNoSchedule", "NoExecute"}
 CUSTOM = {POLICIES: names.POLICY_PLURAL, REPORTS: names.REPORT_PLURAL, EVIDENCE: names.EVIDENCE_PLURAL}
 
@@ -80,12 +81,14 @@ class FakeApiServer:
 
     def list(self, path: str, *, selector: str = "", only: str = "", limit: int = 0, start: str = "") -> Body:
         """A page of a list; `only` is a name, `start` the token of the page before."""
-        terms = [term.partition("=") for term in selector.split(",") if term]
+        unwanted = [term.partition("!=") for term in selector.split(",") if "!=" in term]
+        terms = [term.partition("=") for term in selector.split(",") if term and "!=" not in term]
         matching = sorted(
             name
             for name, body in self.objects[path].items()
             if (not only or name == only)
             and all(k in _labels(body) and (not v or _labels(body)[k] == v) for k, _, v in terms)
+            and all(_labels(body).get(k) != v for k, _, v in unwanted)
         )
         rest = [name for name in matching if name > start]
         page = rest[:limit] if limit else rest

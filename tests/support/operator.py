@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from nodegauge_operator import names
 from nodegauge_operator.core.model import ProbeDefaults
+from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.handlers import watches
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.metrics import Metrics
@@ -102,11 +103,20 @@ class SteppedOperator:
                 cache=self.cache,
                 wake=lambda *names: self.woken.extend(names),
                 pod_seen=lambda pod: self.woken.append(pod.node),
+                watch_pod_seen=self._watch_pod_seen,
                 listed_by_watch=lambda uid: None,
                 policies_seen=lambda changed: self.policies_changed.append(changed),
             )
         )
         self.cluster.subscribers.append(self._receive)
+
+    def _watch_pod_seen(self, pod: WatchView) -> None:
+        if self.reconciler.watch_sets.pods.put(pod):
+            self.woken.append(pod.node)
+
+    def keep_watch_sets(self) -> None:
+        """Apply and delete the DaemonSets of mode Watch."""
+        drive(self.reconciler.watch_sets.keep(on_change=lambda: None))
 
     def _receive(self, path: str, kind: str, body: Body) -> None:
         self.inbox.append((path, kind, copied(body)))
@@ -125,7 +135,12 @@ class SteppedOperator:
         """A full list."""
         bmc = bool(self.cluster.objects[CHASSIS])
         listing = resync.list_all(
-            self.client, self.cache, namespace=NAMESPACE, node_selector=self._selector, bmc=bmc
+            self.client,
+            self.cache,
+            namespace=NAMESPACE,
+            node_selector=self._selector,
+            bmc=bmc,
+            watch_pods=self.reconciler.watch_sets.pods,
         )
         drive(listing)
 

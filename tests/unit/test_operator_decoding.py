@@ -54,7 +54,12 @@ NODE: dict[str, Any] = {
         "capacity": {"cpu": "8", "nvidia.com/gpu": "8"},
         "allocatable": {"cpu": "7", "nvidia.com/gpu": "7"},
         "conditions": [
-            {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+            {
+                "type": "Ready",
+                "status": "True",
+                "reason": "KubeletReady",
+                "lastTransitionTime": "2026-11-21T03:00:00Z",
+            },
             {"type": "GPUValidated", "status": "True", "reason": "Validated", "message": "all well"},
         ],
         "nodeInfo": {"bootID": "boot-1", "kernelVersion": "6.8"},

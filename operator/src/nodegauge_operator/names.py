@@ -138,6 +138,8 @@ MIG_DEVICE_LABEL = "nvidia.com/mig-"
 
 POD_PROBE = PREFIX + "probe"
 """Label on probe pods: which probe; the operator watches the pods with this label."""
+WATCH_SET = PREFIX + "watch-set"
+"""Label on watch pods and their DaemonSet: the DaemonSet's name."""
 POD_NODE = PREFIX + "node"
 """Annotation on probe pods: the node's name (label values are too short for some).  A kubelet can change it;
 the pod's owner and its node it cannot."""
@@ -177,6 +179,8 @@ PROBE_LOAD = "load"
 """Takes all GPUs of the node, and works them at full power."""
 PROBE_BMC = "bmc"
 """Makes no pods: what the BMC reader writes is its run."""
+PROBE_WATCH = "watch"
+"""The resident container of mode Watch; its results are readings of the health probe."""
 PROBES = (PROBE_HEALTH, PROBE_PULL, PROBE_NCCL, PROBE_LOAD)
 PROBE_TITLES = {PROBE_NCCL: "NCCL probe", PROBE_LOAD: "Load probe", PROBE_BMC: "BMC"}
 """What begins a sentence about a reading that counts beside the health probe's."""
@@ -226,6 +230,12 @@ def run_id(*, report_uid: str, probe: str, number: int, nonce: str = "") -> str:
 def pod_name(*, probe: str, run: str) -> str:
     """The name of the run's pod; a second create of the same run gets AlreadyExists and adopts the pod."""
     return f"nodegauge-{probe}-{run}"
+
+
+def watch_set_name(*, instance: str, policy: str) -> str:
+    """The name of a policy's DaemonSet, short enough to be a label's value."""
+    name = f"{instance}-watch-{policy}"
+    return name if len(name) <= 63 and "." not in name else f"{instance[:30]}-watch-{digest(name)[:20]}"
 
 
 def run_of_pod(name: str) -> str:

@@ -21,7 +21,8 @@ from nodegauge_operator.api.report import Report
 from nodegauge_operator.core.desired_state import label_patch, taint_patch
 from nodegauge_operator.core.model import NodeView, PodView
 from nodegauge_operator.core.probes.pod import GRACE_SECONDS
-from nodegauge_operator.kube import evidence, leases, nodes, pods, reports, workloads
+from nodegauge_operator.core.watch_pod import WatchView
+from nodegauge_operator.kube import daemonsets, evidence, leases, nodes, pods, reports, workloads
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Conflict, KubeError, NotFound
 
@@ -76,7 +77,7 @@ class CleanUp:
         self._dry_run = dry_run
         self._retry = retry
         self._in_flight = asyncio.Semaphore(IN_FLIGHT)
-        self._deleted: list[PodView] = []
+        self._deleted: list[PodView | WatchView] = []
         self.remaining = Remaining()
 
     async def run(self) -> None:
@@ -87,6 +88,7 @@ class CleanUp:
         if self._installation:
             await self._find_others()
         await self._step("nodes", self._clean_nodes)
+        await self._step("watch DaemonSets", self._delete_watch_sets)
         await self._step("probe pods", self._end_pods)
         await self._step("reports", self._delete_reports)
         await self._step("probe pods", self._await_pods)
@@ -206,6 +208,16 @@ class CleanUp:
         await self._retry.call(lambda: evidence.delete(self._client, report.name))
         await self._retry.call(lambda: reports.delete(self._client, report))
 
+    async def _delete_watch_sets(self) -> None:
+        """Before their pods, which would come again; usually there are none, so nothing is printed then."""
+        listed = partial(daemonsets.each, self._client, namespace=self._namespace)
+        every = await self._retry.list(listed)
+        for made in every if not self._dry_run else ():
+            delete = partial(daemonsets.delete, self._client, namespace=self._namespace)
+            await self._retry.call(partial(delete, name=made["name"], uid=made["uid"]))
+        if every:
+            click.echo(f"watch DaemonSets: {len(every)}{self._done('removed')}")
+
     async def _end_pods(self) -> None:
         self._deleted = await self._pods()
         if not self._dry_run:
@@ -229,7 +241,7 @@ class CleanUp:
         count = len(self._deleted)
         click.echo(f"probe pods: {max(0, count - len(remaining))} of {count}{self._done('removed')}")
 
-    def _record(self, remaining: list[PodView]) -> None:
+    def _record(self, remaining: list[PodView | WatchView]) -> None:
         still = {pod.uid for pod in remaining}
         for pod in self._deleted:
             if pod.uid not in still:
@@ -237,20 +249,22 @@ class CleanUp:
         for pod in remaining:
             self.remaining.add(self._pod_name(pod), "deleted, but still present (check its finalizers)")
 
-    async def _pods(self) -> list[PodView]:
-        return await self._retry.list(lambda: pods.each(self._client, namespace=self._namespace))
+    async def _pods(self) -> list[PodView | WatchView]:
+        of_runs = await self._retry.list(lambda: pods.each(self._client, namespace=self._namespace))
+        resident = await self._retry.list(lambda: pods.each_watch(self._client, namespace=self._namespace))
+        return [*of_runs, *resident]
 
-    async def _end(self, pod: PodView) -> None:
-        await self._delete_pod(pod, grace=0 if pod.finished else None)
+    async def _end(self, pod: PodView | WatchView) -> None:
+        await self._delete_pod(pod, grace=0 if isinstance(pod, PodView) and pod.finished else None)
 
-    async def _force(self, pod: PodView) -> None:
+    async def _force(self, pod: PodView | WatchView) -> None:
         await self._delete_pod(pod, grace=0)
 
-    async def _delete_pod(self, pod: PodView, *, grace: int | None) -> None:
+    async def _delete_pod(self, pod: PodView | WatchView, *, grace: int | None) -> None:
         delete = partial(pods.delete, self._client, pod, namespace=self._namespace, grace=grace)
         await self._retry.call(delete)
 
-    def _pod_name(self, pod: PodView) -> str:
+    def _pod_name(self, pod: PodView | WatchView) -> str:
         return f"probe pod {self._namespace}/{pod.name}"
 
     async def _delete_tests(self) -> None:

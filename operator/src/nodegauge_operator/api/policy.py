@@ -19,7 +19,7 @@ from nodegauge_judge import Cause, Thresholds
 from nodegauge_judge.nccl.expectations import Expectation
 from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_operator import names
-from nodegauge_operator.api.probe_settings import DURATION, Duration, Probes
+from nodegauge_operator.api.probe_settings import DURATION, Duration, HealthMode, Probes
 from nodegauge_operator.api.selector import Selector, key_problem
 
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
@@ -227,9 +227,17 @@ class Policy(Struct, frozen=True, kw_only=True):
         with time."""
         return self.spec.mode is Mode.PAUSED or self.spec.budget.concurrent_probes in (0, "0%")
 
+    @property
+    def watches(self) -> bool:
+        """A resident container on each node brings the health readings."""
+        health = self.spec.probes.health
+        return health.enabled and health.mode is HealthMode.WATCH and not self.paused
+
     def interval_of(self, probe: str) -> float:
         """Seconds between two runs of a probe."""
-        return seconds(getattr(self.spec.probes, probe).interval)
+        settings = getattr(self.spec.probes, probe)
+        watched = probe == names.PROBE_HEALTH and settings.mode is HealthMode.WATCH
+        return seconds(settings.watch.interval if watched else settings.interval)
 
     def stale_seconds_of(self, probe: str) -> float:
         """Seconds after which a probe's reading no longer counts (three intervals by default)."""

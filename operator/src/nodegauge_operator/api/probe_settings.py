@@ -11,13 +11,30 @@ DURATION = r"^([0-9]+(ms|s|m|h))+$"
 Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
 
 
+class HealthMode(StrEnum):
+    """What brings health readings: a pod per run, or a resident container on each node that reports by
+    ending when something has changed (ADR 0036)."""
+
+    PERIODIC = "Periodic"
+    WATCH = "Watch"
+
+
+class WatchSettings(Struct, frozen=True, rename="camel", kw_only=True):
+    """The resident container: `interval` between two readings of a node where nothing changes."""
+
+    interval: Duration = "1h"
+
+
 class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """The health probe: `interval` between runs, `deadline` of one run, `window` of sampling within it.
 
     `recheck`: time to the next run while a gate counts runs to be entered or left; at most `interval`.
+    In mode Watch, `watch.interval` takes the place of `interval`.
     """
 
     enabled: bool = True
+    mode: HealthMode = HealthMode.PERIODIC
+    watch: WatchSettings = WatchSettings()
     interval: Duration = "15m"
     recheck: Duration = "1m"
     deadline: Duration = "60s"

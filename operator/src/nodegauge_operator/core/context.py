@@ -33,6 +33,7 @@ from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
+from nodegauge_operator.core.watch_pod import WatchView
 
 NO_REPORT = Report(name="", uid="", resource_version="", node_uid="")
 MAX_WAIT = 7 * 86_400.0
@@ -68,7 +69,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes
     that the API server has just refused, with its message; they are tried later and do not block others.
     `nonce`: a random text for the run after one that ends now.  `cordoned_since`: epoch seconds, 0.0 for a
-    node that is not cordoned.  `chassis`: what the BMC reader last wrote of it.
+    node that is not cordoned.  `chassis`: what the BMC reader last wrote of it.  `watch`: its pod of the
+    policy's watch DaemonSet; `watch_since`: when that was made, epoch seconds, 0.0 for not yet.
     """
 
     node: NodeView | None
@@ -92,6 +94,8 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     nonce: str = ""
     cordoned_since: float = 0.0
     chassis: ChassisView | None = None
+    watch: WatchView | None = None
+    watch_since: float = 0.0
     defaults: ProbeDefaults
 
     @property

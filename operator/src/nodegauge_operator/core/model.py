@@ -64,7 +64,8 @@ def chassis_view(body: Mapping[str, Any]) -> ChassisView:
 
 
 class NodeView(Struct, frozen=True, kw_only=True):
-    """A node, trimmed.  `managed_labels`: label keys that managedFields gives to us."""
+    """A node, trimmed.  `managed_labels`: label keys that managedFields gives to us; `ready_since`: epoch
+    seconds."""
 
     name: str
     uid: str
@@ -73,6 +74,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
     taints: tuple[Taint, ...] = ()
     managed_labels: frozenset[str] = frozenset()
     ready: bool = True
+    ready_since: float = 0.0
     deleting: bool = False
     boot_id: str = ""
     gpu_capacity: str = ""
@@ -193,7 +195,7 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
     """The view of a v1.Node."""
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
-    ours = conditions.get(names.CONDITION)
+    ours, ready = conditions.get(names.CONDITION), conditions.get("Ready") or {}
     return NodeView(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -201,7 +203,8 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
         labels={_shared(k): _shared(v) for k, v in (metadata.get("labels") or {}).items()},
         taints=tuple(_taint(t) for t in spec.get("taints") or ()),
         managed_labels=_managed_labels(metadata.get("managedFields") or ()),
-        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        ready=ready.get("status") == "True",
+        ready_since=unstamp(ready.get("lastTransitionTime") or ""),
         deleting=bool(metadata.get("deletionTimestamp")),
         boot_id=(status.get("nodeInfo") or {}).get("bootID", ""),
         gpu_capacity=(status.get("capacity") or {}).get(names.GPU_RESOURCE, ""),
@@ -286,7 +289,7 @@ def pod_view(body: Mapping[str, Any], *, gone: bool = False) -> PodView | None:
         pending_reason=waiting.get("reason", "") if scheduled else placed.get("reason", ""),
         pending_message=waiting.get("message", "") if scheduled else placed.get("message", ""),
         started_at=unstamp((state.get("running") or {}).get("startedAt", "")),
-        terminated=_terminated(state.get("terminated")),
+        terminated=terminated_view(state.get("terminated")),
         reason=status.get("reason", ""),
         message=status.get("message", ""),
         disrupted=disrupted.get("reason", "") if disrupted.get("status") == "True" else "",
@@ -295,7 +298,8 @@ def pod_view(body: Mapping[str, Any], *, gone: bool = False) -> PodView | None:
     )
 
 
-def _terminated(state: Mapping[str, Any] | None) -> Terminated | None:
+def terminated_view(state: Mapping[str, Any] | None) -> Terminated | None:
+    """A container's `terminated` state; None if it has none."""
     if not state:
         return None
     return Terminated(

@@ -43,6 +43,7 @@ from nodegauge_operator.core.context import NO_REPORT, Context, Snapshot
 from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, delete_next, release, remove_from_node
 from nodegauge_operator.core.model import ConditionView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
+from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind, Wait
 from nodegauge_operator.core.probes.pod import of_next_run, probe_pod
 from nodegauge_operator.core.probes.registry import KINDS, READINGS
@@ -68,6 +69,7 @@ def next_step(snapshot: Snapshot) -> Step | None:
         return _replace_report(context, snapshot.report)
     return (
         _judge_ended_run(context)
+        or _judge_watch(context)
         or _judge_reading(context)
         or _update_report(context)
         or _bring_in_line(context)
@@ -125,6 +127,7 @@ def _replace_report(context: Context, report: Report | None) -> Step | None:
         return delete_next(of_earlier_node, now=context.now, limits=context.policy.spec.limits)
     # a slot for any kind: `granted` only ever holds pools of runs that are due
     needed = any(not pod.gone for pod in context.pods) or context.granted or context.override is not None
+    needed = needed or watch.reading(context) is not None
     return CreateReport(context.node) if needed or gates.closes_new_nodes(context.policy) else None
 
 
@@ -149,8 +152,17 @@ def _judge_ended_run(context: Context) -> Step | None:
         ended = EndedRun(run=run, end=end, request=pod.request, image=pod.image[:MAX_IMAGE])
         # judged on the node as it was when the run was planned
         node_then = replace(context.node, boot_id=pod.boot_id or context.node.boot_id)
-        return _record(context, pod, after_run(replace(context, node=node_then), kind, ended))
+        return _record(context, pod.probe, pod.uid, after_run(replace(context, node=node_then), kind, ended))
     return None
+
+
+def _judge_watch(context: Context) -> Step | None:
+    """Patch the report with how the node's watch container ended, once."""
+    ended = watch.reading(context)
+    if ended is None or PatchReport in context.declined:
+        return None
+    kind = KINDS[Probe.HEALTH.value]
+    return _record(context, kind.name, ended.run.pod_uid, after_run(context, kind, ended))
 
 
 def _judge_reading(context: Context) -> Step | None:
@@ -162,16 +174,16 @@ def _judge_reading(context: Context) -> Step | None:
     return PatchReport(context.report, desired_state.next_status(context.after(status)))
 
 
-def _record(context: Context, pod: PodView, after: AfterRun) -> Step:
-    """The run's evidence while its pod still holds the result, then the report.
+def _record(context: Context, probe: str, run: str, after: AfterRun) -> Step:
+    """The run's evidence while its pod still holds the result, then the report.  `run`: its `pod_uid`.
 
     Evidence that cannot be written now does not hold up the report: the next run writes it.
     """
     status, gathered = after.status, after.evidence
-    if gathered is not None and pod.uid == context.evidenced:
-        status = evidence.noted(status, pod.probe, gathered, node=context.node.name, now=context.now)
-    elif gathered is not None and evidence.is_due(context, pod.probe, gathered):
-        return WriteEvidence(context.report, pod.uid, evidence.key(pod.probe, gathered), gathered)
+    if gathered is not None and run == context.evidenced:
+        status = evidence.noted(status, probe, gathered, node=context.node.name, now=context.now)
+    elif gathered is not None and evidence.is_due(context, probe, gathered):
+        return WriteEvidence(context.report, run, evidence.key(probe, gathered), gathered)
     return PatchReport(context.report, desired_state.next_status(context.after(status)))
 
 

@@ -9,6 +9,7 @@ import kopf
 from nodegauge_operator import names
 from nodegauge_operator.api.report import parse_report
 from nodegauge_operator.core.model import chassis_view, node_view, pod_view
+from nodegauge_operator.core.watch_pod import watch_view
 from nodegauge_operator.reconcile.cache import version_of
 from nodegauge_operator.reconcile.sweep import Sweep
 
@@ -36,6 +37,9 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False
     async def pod(event: kopf.RawEvent, **_: Any) -> None:
         """A deleted pod is kept until its run has been judged: a preempted pod is soon gone."""
         deleted = is_deletion(event)
+        if (resident := watch_view(event["object"], gone=deleted)) is not None:
+            sweep.watch_pod_seen(resident)
+            return
         view = pod_view(event["object"], gone=deleted)
         if view is None or (deleted and not sweep.cache.knows_pod(view)):
             return

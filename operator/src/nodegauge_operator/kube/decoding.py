@@ -60,6 +60,7 @@ class _Condition(TypedDict, total=False):
     status: str
     reason: str
     message: str
+    lastTransitionTime: str
 
 
 class _NodeInfo(TypedDict, total=False):

@@ -7,6 +7,7 @@ from typing import Any
 
 from nodegauge_operator import names
 from nodegauge_operator.core.model import PodView, pod_view
+from nodegauge_operator.core.watch_pod import WatchView, watch_view
 from nodegauge_operator.kube.client import Client, manager
 from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Unavailable
 
@@ -19,10 +20,20 @@ def _path(namespace: str, name: str = "") -> str:
 
 
 async def each(client: Client, *, namespace: str) -> AsyncIterator[PodView]:
-    """Every probe pod of ours."""
-    async for page in client.pages(_path(namespace), label_selector=names.POD_PROBE):
+    """Every probe pod of ours that makes one run."""
+    of_runs = f"{names.POD_PROBE},{names.POD_PROBE}!={names.PROBE_WATCH}"
+    async for page in client.pages(_path(namespace), label_selector=of_runs):
         for item in page.get("items") or ():
             view = pod_view(item)
+            if view is not None:
+                yield view
+
+
+async def each_watch(client: Client, *, namespace: str) -> AsyncIterator[WatchView]:
+    """Every pod of a watch DaemonSet that is bound to a node."""
+    async for page in client.pages(_path(namespace), label_selector=names.WATCH_SET):
+        for item in page.get("items") or ():
+            view = watch_view(item)
             if view is not None:
                 yield view
 
@@ -52,7 +63,9 @@ def _identity(pod: PodView) -> tuple[object, ...]:
     return pod.owner_uid, pod.node, pod.node_uid, pod.probe, pod.number
 
 
-async def delete(client: Client, pod: PodView, *, namespace: str, grace: int | None) -> PodView | None:
+async def delete(
+    client: Client, pod: PodView | WatchView, *, namespace: str, grace: int | None
+) -> PodView | None:
     """Delete exactly this pod (UID precondition); the pod while it terminates, None once it is gone."""
     answer = await delete_exactly(client, _path(namespace, pod.name), uid=pod.uid, grace=grace)
     grace_left = (answer.get("metadata") or {}).get("deletionGracePeriodSeconds")

@@ -17,6 +17,7 @@ as many nodes as they gated meanwhile; `exceeded` reports that, and no node is a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Set
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ from nodegauge_operator.core.budget import gated_slots
 from nodegauge_operator.reconcile.cache import Cache, version_of
 from nodegauge_operator.reconcile.gate_rate import GateRate
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters, is_tainted
+
+log = logging.getLogger("nodegauge.sweep")
 
 DOUBT_SECONDS = 90.0
 """An API server gives up a request after 60 s (its --request-timeout): a write that is unanswered after 90 s
@@ -160,6 +163,13 @@ class GateBudget:
             count, limit = self.rate.count(scope), self.rate.limit(scope)
             if count > limit:
                 yield Excess(scope, count, limit, hourly=True)
+
+    def warn_exceeded(self) -> None:
+        """Log where more nodes are gated than may be."""
+        for excess in self.exceeded():
+            where = f"policy {excess.scope}" if excess.scope else "all policies"
+            what = "nodes newly gated within an hour" if excess.hourly else "nodes gated"
+            log.warning("%s: %d %s, budget %d: no node is added", where, excess.used, what, excess.slots)
 
     def _needs(self, name: str, policy: str) -> list[tuple[Callable[[str], int], str]]:
         """What must be free for a node that is not gated: how to count it, and where."""

@@ -17,7 +17,7 @@ from typing import Any
 from nodegauge_judge import Verdict
 from nodegauge_judge.nccl.measurement import Agreement
 from nodegauge_operator.api.incident import incidents_of
-from nodegauge_operator.api.policy import Mode, seconds
+from nodegauge_operator.api.policy import Mode
 from nodegauge_operator.api.report import NEVER, stamp
 from nodegauge_operator.kube import policies
 from nodegauge_operator.kube.client import Client
@@ -143,7 +143,7 @@ class PolicyStatus:
             gauge.clear()
         metrics.gate_slots.set(self._budget.slots(CLUSTER))
         for name, policy in self._cache.policies.items():
-            metrics.health_interval.labels(name).set(seconds(policy.spec.probes.health.interval))
+            metrics.health_interval.labels(name).set(policy.interval_of(PROBE_HEALTH))
             metrics.unreadable.labels(name).set(self._counters.unreadable(name))
             metrics.foreign.labels(name).set(sum(self._foreign(name).values()))
             metrics.held_back.labels(name).set(len(self._counters.waiting(name)))

@@ -27,6 +27,7 @@ from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.gaps import Gaps
 from nodegauge_operator.reconcile.gate_budget import GateBudget
 from nodegauge_operator.reconcile.peer_groups import Peers, clock_of, load_of
+from nodegauge_operator.reconcile.watch_sets import WatchSets
 from nodegauge_operator.reconcile.writer import Writer
 from nodegauge_operator.settings import Settings
 
@@ -85,6 +86,7 @@ class Reconciler:
             per_hour=settings.max_gated_nodes_per_hour,
         )
         """Which nodes are gated, and which may be."""
+        self.watch_sets = WatchSets(client=client, cache=cache, defaults=settings.probe, clock=clock)
         self.breaker = Breaker(cache, now=clock, metrics=metrics)
         self._peers = Peers(cache)
         self._clock_peers = Peers(cache, clock_of)
@@ -166,6 +168,7 @@ class Reconciler:
     ) -> Snapshot:
         node = self._cache.nodes.get(name)
         policy = self._cache.policy_of(node) if node and not self._is_foreign(name) else None
+        watch_set = self.watch_sets.known.get(policy.name) if policy else None
         return Snapshot(
             node=node,
             policy=policy,
@@ -189,6 +192,8 @@ class Reconciler:
             nonce=secrets.token_hex(8),
             cordoned_since=self._cordoned_since(name, node),
             chassis=self._cache.chassis.get(name),
+            watch=self.watch_sets.pods.of(name, watch_set),
+            watch_since=watch_set.since if watch_set else 0.0,
         )
 
     def _last_read(self, policy: Policy | None, *, but: str) -> float:

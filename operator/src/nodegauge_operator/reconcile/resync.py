@@ -14,6 +14,7 @@ from nodegauge_operator.kube import chassis, nodes, pods, policies, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, NotFound
 from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.reconcile.watch_sets import WatchPods
 
 log = logging.getLogger("nodegauge.bmc")
 
@@ -108,6 +109,7 @@ async def list_all(
     namespace: str,
     node_selector: str,
     bmc: bool = False,
+    watch_pods: WatchPods,
     beat: Callable[[], None] = lambda: None,
     wake: Callable[[str], None] = lambda name: None,
 ) -> None:
@@ -115,7 +117,7 @@ async def list_all(
 
     `beat` is called as objects arrive: a slow list of a large cluster is still progress.  `wake` is called at
     once with each node about which something changed, because no watch reports that again.  `bmc`: list what
-    the BMC reader wrote, too.  Watches and
+    the BMC reader wrote, too.  `watch_pods`: takes the pods of mode Watch.  Watches and
     reconcilers continue meanwhile, and every page shows the cluster as it was when the list began.
     """
     cache.dropped_while_listing = set()
@@ -142,6 +144,7 @@ async def list_all(
             if cache.put_selected_node(node):
                 wake(node.name)
             listed_nodes.add(node.name)
+        await _watch_pods(client, watch_pods, namespace=namespace, beat=beat, wake=wake)
         affected = cache.drop_unlisted(
             nodes=listed_nodes, reports=listed_reports, pods=listed_pods, since=since
         )
@@ -198,6 +201,24 @@ async def _chassis(
         return
     for name in cache.chassis.keys() - listed:
         cache.drop_chassis(name, version=since)
+
+
+async def _watch_pods(
+    client: Client,
+    watch_pods: WatchPods,
+    *,
+    namespace: str,
+    beat: Callable[[], None],
+    wake: Callable[[str], None],
+) -> None:
+    """List the pods of mode Watch, and forget those that are gone."""
+    listed = set()
+    async for pod in pods.each_watch(client, namespace=namespace):
+        if watch_pods.put(pod):
+            wake(pod.node)
+        listed.add(pod.uid)
+        beat()
+    watch_pods.keep_only(listed)
 
 
 async def _current_version(client: Client) -> int:

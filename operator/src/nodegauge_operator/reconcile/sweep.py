@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from nodegauge_operator import names
 from nodegauge_operator.core.model import PodView
+from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube.client import LIST_TIMEOUT, Client
 from nodegauge_operator.kube.errors import KubeError, NotFound, Unreachable
 from nodegauge_operator.kube.workloads import missing
@@ -69,7 +70,7 @@ class Sweep:
         self._reconciler = Reconciler(
             client=client, cache=cache, metrics=metrics, settings=settings, clock=clock
         )
-        self._budget = self._reconciler.gate_budget
+        self._budget, self._watch_sets = self._reconciler.gate_budget, self._reconciler.watch_sets
         self._queue = WorkQueue()
         self._concurrency = Concurrency(
             cache,
@@ -137,6 +138,13 @@ class Sweep:
         self._queue.wake(pod.node, priority=Priority.HIGH)
         self._wakeup.set()
 
+    def watch_pod_seen(self, pod: WatchView) -> None:
+        """A pod of a watch DaemonSet changed: its node goes first if its container has ended."""
+        if self._watch_sets.pods.put(pod):
+            self._run_ended_at.setdefault(pod.node, time.monotonic())
+            self._queue.wake(pod.node, priority=Priority.HIGH)
+            self._wakeup.set()
+
     def policies_seen(self, *, changed: bool) -> None:
         """A policy was created, changed or deleted: count again, and wake every node if `changed`."""
         self._policy_status.dirty = True
@@ -182,6 +190,7 @@ class Sweep:
                 self._list_task.stop(within=0),
                 self._lease_task.stop(within=0),
                 self._status_task.stop(within=LAST_WRITES_SECONDS),
+                self._watch_sets.task.stop(within=LAST_WRITES_SECONDS),
                 self._finish_writes(),
             )
 
@@ -205,6 +214,7 @@ class Sweep:
             for name in self._budget.offer(busy=self._in_flight.keys()):
                 self._queue.wake(name, priority=Priority.HIGH)
             self._start_reconciles()
+            self._watch_sets.start_if_due(on_change=lambda: self.wake(*self.cache.known_names()))
             self._status_task.check()
             if not self._status_task.busy and self._clock() >= self._policy_status.due_at():
                 self._status_task.start(self._policy_status.write())
@@ -244,6 +254,7 @@ class Sweep:
                 namespace=settings.probe.namespace,
                 node_selector=settings.node_label_selector,
                 bmc=settings.bmc,
+                watch_pods=self._watch_sets.pods,
                 beat=self._beat,
                 wake=self.wake,
             )
@@ -260,10 +271,7 @@ class Sweep:
             self._list_schedule.done(time.monotonic())
             self._reconciler.gaps.answered()
             self._policy_status.dirty = True
-            for excess in self._budget.exceeded():
-                where = f"policy {excess.scope}" if excess.scope else "all policies"
-                what = "nodes newly gated within an hour" if excess.hourly else "nodes gated"
-                log.warning("%s: %d %s, budget %d: no node is added", where, excess.used, what, excess.slots)
+            self._budget.warn_exceeded()
             if not self.listed:
                 self.listed, self._first_listed_at = True, time.monotonic()
                 self.wake(*self.cache.known_names())
@@ -298,6 +306,8 @@ class Sweep:
             waits.append(self.installation.due_in())
         if not self._list_task.busy:
             waits.append(self._list_schedule.due_at() - time.monotonic())
+        if self.may_write:
+            waits.append(self._watch_sets.due_in())
         if self.may_write and not self._status_task.busy:
             waits.append(self._policy_status.due_at() - self._clock())
         try:

@@ -25,7 +25,7 @@ from nodegauge_operator.core import evidence, gates, report_update, unreadable
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes import bmc
+from nodegauge_operator.core.probes import bmc, watch
 from nodegauge_operator.core.probes.kind import (
     AT_ONCE,
     AfterRun,
@@ -34,6 +34,7 @@ from nodegauge_operator.core.probes.kind import (
     ProbeKind,
     backed_off,
     finished_at,
+    requested,
     shown_change,
     wanted_now,
 )
@@ -66,14 +67,16 @@ class HealthKind(ProbeKind):
     def due_at(self, context: Context) -> float:
         """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
         twice that each time, up to the interval.  Soon after one that a gate counts.  But for the first, none
-        while the node may be drained."""
+        while the node may be drained.  In mode Watch a first or regular reading is left to the container on
+        the node for as long as that may take."""
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.may_run:
             return NEVER
         probe = context.status.probe(self.name)
         if wanted_now(context, probe):
-            return AT_ONCE
-        interval = policy.interval_of(self.name)
+            left_to_watch = policy.watches and not requested(context, probe)
+            return watch.expected_by(context) if left_to_watch else AT_ONCE
+        interval = policy.interval_of(self.name) + (watch.patience(policy) if policy.watches else 0.0)
         if probe.unread:
             wait = backed_off(probe, first=RETRY_SECONDS, most=interval)
         else:

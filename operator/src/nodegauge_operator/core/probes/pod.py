@@ -13,8 +13,9 @@ from typing import Any
 from msgspec import to_builtins
 
 from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.model import PodView
+from nodegauge_operator.core.model import PodView, ProbeDefaults
 from nodegauge_operator.core.probes.kind import ProbeKind
 
 GRACE_SECONDS = 5
@@ -24,7 +25,7 @@ USER = 65532
 def probe_pod(context: Context, kind: ProbeKind, *, number: int) -> dict[str, Any]:
     """The manifest of one run, with the same name for every try of the same run."""
     run = context.run_id(kind.name, number)
-    spec = _skeleton(context, deadline=kind.deadline(context.policy)) | kind.pod_spec(context, run)
+    spec = skeleton(context.policy, context.defaults) | _once(context, kind) | kind.pod_spec(context, run)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -50,14 +51,16 @@ def of_next_run(pod: PodView, context: Context) -> bool:
 
 
 def container(context: Context, run: str) -> dict[str, Any]:
-    """The one container of a pod: its name and environment, and what it may never do."""
-    pull = context.policy.spec.pod_template.image_pull_policy or context.defaults.image_pull_policy
+    """The one container of a run's pod."""
+    env = [{"name": "NODEGAUGE_RUN", "value": run}, {"name": "NODEGAUGE_NODE", "value": context.node.name}]
+    return probe_container(context.policy, context.defaults) | {"env": env}
+
+
+def probe_container(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
+    """What every container of a probe has: its name, and what it may never do."""
+    pull = policy.spec.pod_template.image_pull_policy or defaults.image_pull_policy
     body: dict[str, Any] = {
         "name": names.PROBE_CONTAINER,
-        "env": [
-            {"name": "NODEGAUGE_RUN", "value": run},
-            {"name": "NODEGAUGE_NODE", "value": context.node.name},
-        ],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -67,25 +70,32 @@ def container(context: Context, run: str) -> dict[str, Any]:
     return body | ({"imagePullPolicy": pull} if pull else {})
 
 
-def configured_tolerations(context: Context) -> list[dict[str, Any]]:
+def configured_tolerations(policy: Policy, defaults: ProbeDefaults) -> list[dict[str, Any]]:
     """The tolerations of probe pods that the policy, or else the installation, configures."""
-    tolerations = context.policy.spec.pod_template.tolerations or context.defaults.tolerations
+    tolerations = policy.spec.pod_template.tolerations or defaults.tolerations
     configured: list[dict[str, Any]] = to_builtins(tolerations)
     return configured
 
 
-def _skeleton(context: Context, *, deadline: float) -> dict[str, Any]:
-    template, defaults = context.policy.spec.pod_template, context.defaults
+def _once(context: Context, kind: ProbeKind) -> dict[str, Any]:
+    """The pod runs once, for so long at most, and on this node."""
     field = {"key": "metadata.name", "operator": "In", "values": [context.node.name]}
     required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
-    spec: dict[str, Any] = {
+    return {
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": max(1, round(deadline)),
+        "activeDeadlineSeconds": max(1, round(kind.deadline(context.policy))),
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+    }
+
+
+def skeleton(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
+    """What the spec of every pod of a probe has."""
+    template = policy.spec.pod_template
+    spec: dict[str, Any] = {
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
-        "tolerations": _tolerations(context),
+        "tolerations": _tolerations(policy, defaults),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,
@@ -102,38 +112,28 @@ def _skeleton(context: Context, *, deadline: float) -> dict[str, Any]:
     return spec | {key: value for key, value in optional.items() if value}
 
 
-def _tolerations(context: Context) -> list[dict[str, Any]]:
+def _tolerations(policy: Policy, defaults: ProbeDefaults) -> list[dict[str, Any]]:
     """Everything, unless policy or installation say what; our own taints always, whatever their effect.
 
     A node that we gate has to be measured, or it would never leave its gates.
     """
-    configured = configured_tolerations(context)
+    configured = configured_tolerations(policy, defaults)
     if not configured:
         return [{"operator": "Exists"}]
     return configured + [{"key": key, "operator": "Exists"} for key in names.NODE_TAINTS]
 
 
 def _metadata(context: Context, kind: ProbeKind, *, number: int, run: str) -> dict[str, Any]:
-    node, template, defaults = context.node, context.policy.spec.pod_template, context.defaults
+    node, defaults = context.node, context.defaults
+    labels, annotations = pod_labels(context.policy, defaults, probe=kind.name)
     request = {names.POD_REQUEST: context.report.requested_at} if context.report.requested_at else {}
     return {
         "name": names.pod_name(probe=kind.name, run=run),
         "namespace": defaults.namespace,
         "ownerReferences": [_owner(context)],
-        "labels": {
-            names.NO_SIDECAR_ISTIO: "false",
-            **defaults.labels,
-            **template.labels,
-            "app.kubernetes.io/name": "nodegauge-probe",
-            "app.kubernetes.io/instance": defaults.instance,
-            "app.kubernetes.io/managed-by": "nodegauge",
-            names.POD_PROBE: kind.name,
-        },
+        "labels": labels,
         "annotations": {
-            names.NO_SIDECAR_LINKERD: "disabled",
-            names.SAFE_TO_EVICT: "true",
-            **defaults.annotations,
-            **template.annotations,
+            **annotations,
             names.POD_NODE: node.name,
             names.POD_NODE_UID: node.uid,
             names.POD_RUN: str(number),
@@ -143,6 +143,29 @@ def _metadata(context: Context, kind: ProbeKind, *, number: int, run: str) -> di
             **request,
         },
     }
+
+
+def pod_labels(
+    policy: Policy, defaults: ProbeDefaults, *, probe: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Labels and annotations of every pod of a probe: the installation's, the policy's, and ours."""
+    template = policy.spec.pod_template
+    labels = {
+        names.NO_SIDECAR_ISTIO: "false",
+        **defaults.labels,
+        **template.labels,
+        "app.kubernetes.io/name": "nodegauge-probe",
+        "app.kubernetes.io/instance": defaults.instance,
+        "app.kubernetes.io/managed-by": "nodegauge",
+        names.POD_PROBE: probe,
+    }
+    annotations = {
+        names.NO_SIDECAR_LINKERD: "disabled",
+        names.SAFE_TO_EVICT: "true",
+        **defaults.annotations,
+        **template.annotations,
+    }
+    return labels, annotations
 
 
 def _owner(context: Context) -> dict[str, Any]:

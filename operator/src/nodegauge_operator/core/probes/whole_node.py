@@ -154,7 +154,7 @@ def tolerations(context: Context) -> list[dict[str, Any]]:
 
     Our own taints always: a node that we gate has to be measured, or it would never leave its gates.
     """
-    configured = configured_tolerations(context)
+    configured = configured_tolerations(context.policy, context.defaults)
     foreign = [toleration for toleration in configured if toleration.get("key")]
     if not configured or foreign != configured:  # a toleration without a key tolerates everything
         foreign += [

@@ -1,0 +1,203 @@
+"""Mode Watch: a resident container on every node of a policy, from a DaemonSet that the operator keeps.
+
+The container reads what the health probe reads, and ends when something has changed or a reading is due.  Its
+last message is a health result like any other (ADR 0036).  Where the container brings nothing for too long, a
+health pod reads the node instead, and its run says what is wrong there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodegauge_contract import ContractError, ProblemKind, decode
+from nodegauge_judge import History
+from nodegauge_operator import names
+from nodegauge_operator.api.policy import Policy, seconds
+from nodegauge_operator.api.report import NEVER, Outcome, Run, stamp, unstamp
+from nodegauge_operator.api.selector import Selector
+from nodegauge_operator.core.context import Context
+from nodegauge_operator.core.model import ProbeDefaults, Terminated
+from nodegauge_operator.core.pod_outcome import OF_THE_PROBE, RunEnd
+from nodegauge_operator.core.probes.kind import EndedRun, finished_at
+from nodegauge_operator.core.probes.pod import pod_labels, probe_container, skeleton
+from nodegauge_operator.core.watch_pod import WatchView
+
+STATE_FOLDER, STATE_FILE = "/run/nodegauge", "watch.json"
+STATE_BYTES = "1Mi"
+REQUESTS = {"cpu": "10m", "memory": "40Mi"}
+LIMITS = {"cpu": "1", "memory": "256Mi"}
+WINDOW = "1s"
+"""Sampling of one reading.  Chosen by this project: the container has looked every second before it."""
+ROLLED_AT_ONCE = "10%"
+"""Pods that a roll-out replaces at a time: the others go on watching."""
+
+
+def reading(context: Context) -> EndedRun | None:
+    """How the node's watch container ended last, as a run of the health probe, if that is news.
+
+    It is none if it was judged, ended before the last reading, before the node was booted or longer ago
+    than an interval, or brought no result: then the kubelet starts it again.  A health pod that runs on the
+    node comes first, and will bring the same.
+    """
+    seen, before = context.watch, context.status.probe(names.PROBE_HEALTH)
+    if seen is None or seen.ended is None or not context.policy.watches or not seen.ended.message:
+        return None
+    last, ended_at = before.last_run, _ended_at(seen, seen.ended, context.now)
+    if last is not None and (last.pod_uid == seen.identity or ended_at <= unstamp(before.read_at)):
+        return None
+    if seen.ended.reason not in OF_THE_PROBE or context.now - ended_at > context.interval_of(before.name):
+        return None
+    if any(pod.probe == before.name and pod.started_at and not pod.gone for pod in context.pods):
+        return None
+    end = _ending(seen, seen.ended, node=context.node.name, at=ended_at)
+    if end is None or (last and end.outcome is Outcome.UNKNOWN and ended_at <= finished_at(before)):
+        return None
+    history = History.decode(before.history) or History()
+    if context.rebooted_since(before) and _boot(end) in ("", history.boot):
+        return None
+    return EndedRun(
+        run=Run(
+            number=context.status.next_number(before.name),
+            pod_name=seen.name,
+            pod_uid=seen.identity,
+            started_at=stamp(ended_at),
+        ),
+        end=end,
+        request=before.request,
+        image=image(context.policy, context.defaults),
+    )
+
+
+def _boot(end: RunEnd) -> str:
+    """The boot that the result is of, in the words of its kernel."""
+    boot = end.result.host.boot_id if end.result is not None else ""
+    return boot if isinstance(boot, str) else ""
+
+
+def expected_by(context: Context) -> float:
+    """When a health pod brings a first reading of this boot, as the container has not, epoch seconds."""
+    if not context.watch_since:
+        return NEVER
+    return max(context.watch_since, context.node.ready_since) + patience(context.policy)
+
+
+def patience(policy: Policy) -> float:
+    """Seconds that a reading may be late before a health pod brings it: a pod may take as long to start."""
+    return seconds(policy.spec.limits.not_started)
+
+
+def image(policy: Policy, defaults: ProbeDefaults) -> str:
+    """The probe image, as the policy or the installation names it."""
+    return policy.spec.pod_template.image or defaults.image
+
+
+def _ended_at(seen: WatchView, ended: Terminated, now: float) -> float:
+    """When the container ended, epoch seconds: by the kubelet's clock where that can be true by ours."""
+    return max(min(ended.finished_at or now, now), min(seen.created_at, now))
+
+
+def _ending(seen: WatchView, ended: Terminated, *, node: str, at: float) -> RunEnd | None:
+    """None if the container was only asked to end."""
+    try:
+        result = decode(ended.message)
+    except ContractError as error:
+        message = f"{error} (exit code {ended.exit_code})"[:400]
+        return RunEnd(outcome=Outcome.UNKNOWN, reason="ResultUnreadable", message=message, finished_at=at)
+    if (result.run, result.node, result.probe) != (seen.uid, node, names.PROBE_HEALTH):
+        received = f"probe {result.probe[:40]!r} run {result.run[:40]!r} node {result.node[:80]!r}"
+        message = f"the result is of {received}; expected a health reading of pod {seen.uid} on {node!r}"
+        return RunEnd(outcome=Outcome.UNKNOWN, reason="WrongRun", message=message, finished_at=at)
+    if result.problem is not None and result.problem.kind == ProblemKind.TERMINATED:
+        return None
+    return RunEnd(outcome=Outcome.READ, reason="Read", result=result, finished_at=at)
+
+
+def daemon_set(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
+    """The DaemonSet that keeps a watch container on each node of the policy.
+
+    It leaves nodes where the GPU Operator changes the driver or the MIG layout: an open NVML client would be
+    in its way.
+    """
+    name = names.watch_set_name(instance=defaults.instance, policy=policy.name)
+    marks = {
+        "app.kubernetes.io/name": "nodegauge-probe",
+        "app.kubernetes.io/instance": defaults.instance,
+        names.WATCH_SET: name,
+    }
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.POLICY_KIND,
+        "name": policy.name,
+        "uid": policy.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    labels, annotations = pod_labels(policy, defaults, probe=names.PROBE_WATCH)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {
+            "name": name,
+            "namespace": defaults.namespace,
+            "labels": labels | marks,
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "selector": {"matchLabels": marks},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": ROLLED_AT_ONCE}},
+            "template": {
+                "metadata": {"labels": labels | marks, "annotations": annotations},
+                "spec": _pod_spec(policy, defaults),
+            },
+        },
+    }
+
+
+def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
+    template, health = policy.spec.pod_template, policy.spec.probes.health
+    body = probe_container(policy, defaults)
+    body |= {
+        "image": image(policy, defaults),
+        "command": ["python", "-m", "nodegauge_probes", names.PROBE_WATCH],
+        "args": [
+            f"--interval={policy.interval_of(names.PROBE_HEALTH):g}",
+            f"--window={min(seconds(WINDOW), seconds(health.window)):g}",
+            f"--deadline={seconds(health.deadline):g}",
+            f"--state={STATE_FOLDER}/{STATE_FILE}",
+        ],
+        "env": [
+            {"name": "NODEGAUGE_RUN", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            {"name": "NODEGAUGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+        ],
+        "resources": {
+            kind: own | defaults.resources.get(kind, {}) | template.resources.get(kind, {})
+            for kind, own in (("requests", REQUESTS), ("limits", LIMITS))
+        },
+        "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],
+    }
+    required = {"nodeSelectorTerms": _terms(policy.spec.node_selector)}
+    return skeleton(policy, defaults) | {
+        "restartPolicy": "Always",
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+        "containers": [body],
+        "volumes": [{"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": STATE_BYTES}}],
+    }
+
+
+def _terms(selector: Selector) -> list[dict[str, Any]]:
+    """The policy's selector as node affinity, where no driver is under change.  Terms are alternatives: no
+    label of an upgrade, or one that is done."""
+    own = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(selector.match_labels.items())]
+    for wanted in selector.match_expressions:
+        one = {"key": wanted.key, "operator": wanted.operator.value}
+        own.append(one | ({"values": list(wanted.values)} if wanted.values else {}))
+    mig_is_still = {
+        "key": names.MIG_CONFIG_STATE,
+        "operator": "NotIn",
+        "values": list(names.MIG_CONFIG_UNDER_WAY),
+    }
+    no_upgrade = {"key": names.GPU_UPGRADE_STATE, "operator": "DoesNotExist"}
+    upgraded = {"key": names.GPU_UPGRADE_STATE, "operator": "In", "values": [names.GPU_UPGRADE_DONE]}
+    return [{"matchExpressions": [*own, mig_is_still, state]} for state in (no_upgrade, upgraded)]

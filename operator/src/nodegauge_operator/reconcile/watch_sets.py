@@ -1,0 +1,138 @@
+"""Mode Watch: the DaemonSet of each policy, and what its pods reported last.
+
+The DaemonSets are applied when policies change and at an interval, so that a foreign change does not last.
+Only a pod that such a DaemonSet controls speaks for its node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from nodegauge_operator.api.policy import Policy
+from nodegauge_operator.api.report import unstamp
+from nodegauge_operator.core.model import ProbeDefaults
+from nodegauge_operator.core.probes import watch
+from nodegauge_operator.core.watch_pod import WatchView
+from nodegauge_operator.kube import daemonsets
+from nodegauge_operator.kube.client import Client
+from nodegauge_operator.kube.errors import KubeError
+from nodegauge_operator.reconcile.cache import Cache, version_of
+from nodegauge_operator.reconcile.workqueue import BackgroundTask
+
+log = logging.getLogger("nodegauge.watch")
+
+APPLY_SECONDS = 300.0
+"""Each DaemonSet is applied anew at this interval.  Chosen by this project: one write, in which the API
+server changes nothing unless somebody else did."""
+RETRY_SECONDS = 10.0
+
+
+class WatchSet(Struct, frozen=True, kw_only=True):
+    """A policy's DaemonSet.  `uid`: empty if there is none; `since`: when it was made, or was first missed,
+    epoch seconds."""
+
+    uid: str
+    since: float
+
+
+class WatchPods:
+    """The last that was seen of each watch pod, by node."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[str, WatchView]] = {}
+
+    def put(self, pod: WatchView) -> bool:
+        """Keep a pod unless a newer state is known; whether its container ended since."""
+        pods = self._pods.setdefault(pod.node, {})
+        before = pods.pop(pod.uid, None)
+        if pod.gone:
+            return False
+        if before is not None and version_of(pod.resource_version) <= version_of(before.resource_version):
+            pod = before
+        pods[pod.uid] = pod
+        return before is None or before.ended_id != pod.ended_id
+
+    def of(self, node: str, watch_set: WatchSet | None) -> WatchView | None:
+        """The newest pod of this DaemonSet on the node."""
+        owned = [
+            pod for pod in self._pods.get(node, {}).values() if watch_set and pod.owner_uid == watch_set.uid
+        ]
+        return max(owned, key=lambda pod: pod.created_at, default=None)
+
+    def keep_only(self, uids: set[str]) -> None:
+        """After a full list: forget the pods that it lacks."""
+        for node, pods in list(self._pods.items()):
+            self._pods[node] = {uid: pod for uid, pod in pods.items() if uid in uids}
+            if not self._pods[node]:
+                del self._pods[node]
+
+
+class WatchSets:
+    """Keeps one DaemonSet for each policy in mode Watch, and none for any other."""
+
+    def __init__(
+        self, *, client: Client, cache: Cache, defaults: ProbeDefaults, clock: Callable[[], float]
+    ) -> None:
+        self.known: dict[str, WatchSet] = {}
+        """By policy."""
+        self.pods = WatchPods()
+        self.task = BackgroundTask("watch DaemonSets", on_end=lambda: None)
+        self._client = client
+        self._cache = cache
+        self._defaults = defaults
+        self._clock = clock
+        self._policies: dict[str, Policy] = {}
+        self._due_at = 0.0
+
+    def due_in(self) -> float:
+        """Seconds until something is to be done: none after a change of the policies."""
+        if self.task.busy:
+            return RETRY_SECONDS
+        return self._due_at - self._clock() if self._cache.policies == self._policies else 0.0
+
+    def start_if_due(self, *, on_change: Callable[[], None]) -> None:
+        """Apply the DaemonSets in the background; `on_change` if one is new."""
+        self.task.check()
+        if self.due_in() <= 0:
+            self.task.start(self.keep(on_change=on_change))
+
+    async def keep(self, *, on_change: Callable[[], None]) -> None:
+        """Apply the DaemonSets of policies in mode Watch, and delete those of others."""
+        self._policies, self._due_at = dict(self._cache.policies), self._clock() + APPLY_SECONDS
+        before = {name: known.uid for name, known in self.known.items()}
+        wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
+        try:
+            await self._delete_others(wanted)
+        except KubeError as error:
+            self._failed("DaemonSets of other modes may still be there", error)
+        for name, policy in wanted.items():
+            try:
+                made = await daemonsets.apply(self._client, watch.daemon_set(policy, self._defaults))
+            except KubeError as error:
+                self.known.setdefault(name, WatchSet(uid="", since=self._clock()))
+                self._failed(f"policy {name} has no DaemonSet, and health pods read its nodes", error)
+            else:
+                since = unstamp(made.get("creationTimestamp", "")) or self._clock()
+                self.known[name] = WatchSet(uid=made["uid"], since=since)
+        if before != {name: known.uid for name, known in self.known.items()}:
+            on_change()
+
+    async def _delete_others(self, wanted: dict[str, Policy]) -> None:
+        defaults = self._defaults
+        keep = {watch.daemon_set(policy, defaults)["metadata"]["name"] for policy in wanted.values()}
+        for name in self.known.keys() - wanted.keys():
+            del self.known[name]
+        async for made in daemonsets.each(
+            self._client, namespace=defaults.namespace, instance=defaults.instance
+        ):
+            if made["name"] not in keep:
+                await daemonsets.delete(
+                    self._client, namespace=defaults.namespace, name=made["name"], uid=made["uid"]
+                )
+
+    def _failed(self, what: str, error: KubeError) -> None:
+        log.log(error.log_level, "%s: %s; will try again", what, error)
+        self._due_at = self._clock() + RETRY_SECONDS

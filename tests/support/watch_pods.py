@@ -1,0 +1,57 @@
+"""A watch pod on a cluster in memory: its container ends when a test says so, and is started again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from nodegauge_contract import Result, encode_message
+from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
+from support.api_server import DAEMONSETS, PODS, Body
+from support.cluster import FakeCluster
+
+
+class WatchPod:
+    """A pod of the policy's DaemonSet, bound to a node; `owner`: another UID than the DaemonSet's."""
+
+    def __init__(self, cluster: FakeCluster, node: str = "node-1", *, owner: str = "") -> None:
+        self._cluster, self.node = cluster, node
+        ((name, made),) = cluster.objects[DAEMONSETS].items()
+        uid = owner or made["metadata"]["uid"]
+        self._restarts = 0
+        body: Body = {
+            "metadata": {
+                "name": f"{name}-{node}-{len(cluster.objects[PODS])}",
+                "labels": made["spec"]["template"]["metadata"]["labels"],
+                "ownerReferences": [{"kind": "DaemonSet", "name": name, "uid": uid, "controller": True}],
+            },
+            "spec": {"nodeName": node},
+        }
+        self.uid = cluster.create(PODS, body)["metadata"]["uid"]
+        self.name = body["metadata"]["name"]
+
+    def reports(self, result: Result, *, later: float = 20.0, **other: Any) -> None:
+        """The container ends with this reading, `later` seconds after what was before."""
+        given = {"run": self.uid, "node": self.node, "probe": "health"} | other
+        self.ends(encode_message(replace(result, **given)), later=later)
+
+    def ends(self, message: str, *, later: float = 20.0, code: int = 0, reason: str = "Completed") -> None:
+        """The container ends so, and runs again."""
+        self._cluster.pass_time(later)
+        self._restarts += 1
+        ended = {
+            "exitCode": code,
+            "reason": reason,
+            "message": message,
+            "finishedAt": stamp(self._cluster.clock()),
+            "containerID": f"containerd://{self._restarts:064x}",
+        }
+        for state in ({"state": {"terminated": ended}}, self._running(ended)):
+            statuses = [{"name": names.PROBE_CONTAINER} | state]
+            self._cluster.pod_status(self.name, {"phase": "Running", "containerStatuses": statuses})
+
+    def _running(self, ended: Body) -> Body:
+        running = {"running": {"startedAt": stamp(self._cluster.clock())}}
+        return {"state": running, "lastState": {"terminated": ended}, "restartCount": self._restarts}

@@ -1,0 +1,261 @@
+"""Mode Watch: the DaemonSet, and what its containers report by ending."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from nodegauge_contract import Problem, ProblemKind
+from nodegauge_operator import names
+from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
+from support.cluster import FakeCluster
+from support.judging import listening, saying
+from support.operator import SteppedOperator
+from support.watch_pods import WatchPod
+
+HOUR, PATIENCE = 3600.0, 300.0
+"""`health.watch.interval` and `limits.notStarted`."""
+WATCH = {"probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}}}
+BAD = "p2p-refused=b"
+
+
+@pytest.fixture(autouse=True)
+def stated_answers() -> Iterator[None]:
+    """Results say what the judge answers."""
+    with listening():
+        yield
+
+
+class Watched(SteppedOperator):
+    """One node under a policy in mode Watch, with its DaemonSet."""
+
+    def __init__(self, **spec: object) -> None:
+        super().__init__(FakeCluster())
+        self.cluster.add_node(gpus="yes")
+        self.cluster.add_policy(**WATCH | spec)
+        self.list()
+        self.keep_watch_sets()
+
+    def after(self, pod: WatchPod, answer: str = "", *, later: float = 20.0) -> list[str]:
+        """The container reports; the taints that follow."""
+        pod.reports(saying(answer), later=later)
+        self.catch_up()
+        return self.taints
+
+    @property
+    def taints(self) -> list[str]:
+        """Values of our taints for faults."""
+        taints = self.cluster.objects[NODES]["node-1"]["spec"].get("taints") or []
+        return [taint["value"] for taint in taints if taint["key"] in names.TAINTS_OF_FAULTS]
+
+    @property
+    def runs(self) -> int:
+        """How many health runs the report knows."""
+        reports = self.cluster.objects[REPORTS]
+        return int(self.probe["lastRun"]["number"]) if reports and self.status else 0
+
+    @property
+    def run_pods(self) -> list[Body]:
+        """Pods of single runs."""
+        return [pod for pod in self.cluster.pods() if "annotations" in pod["metadata"]]
+
+    def wait(self) -> float:
+        """Let time pass until a health pod is wanted; the seconds."""
+        began = self.cluster.now
+        while not (reconciled := self.reconcile(granted=False)).waits:
+            self.cluster.pass_time(max(1.0, reconciled.wake_at - self.cluster.now))
+        return self.cluster.now - began
+
+
+def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> None:
+    """Restricted, without a token; it leaves nodes where the GPU Operator changes driver or MIG layout."""
+    selector = {
+        "matchLabels": {"gpus": "yes"},
+        "matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["dev"]}],
+    }
+    operator = Watched(nodeSelector=selector)
+    (made,) = operator.cluster.objects[DAEMONSETS].values()
+    spec = made["spec"]["template"]["spec"]
+    (box,) = spec["containers"]
+    assert made["metadata"]["ownerReferences"][0]["kind"] == "GPUValidationPolicy"
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert box["securityContext"]["readOnlyRootFilesystem"] is True
+    assert box["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert spec["volumes"] == [{"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
+    assert "activeDeadlineSeconds" not in spec
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    terms = [
+        [(e["key"], e["operator"], e.get("values")) for e in term["matchExpressions"]]
+        for term in required["nodeSelectorTerms"]
+    ]
+    own = [("gpus", "In", ["yes"]), ("pool", "NotIn", ["dev"])]
+    still = ("nvidia.com/mig.config.state", "NotIn", ["pending", "rebooting"])
+    state = "nvidia.com/gpu-driver-upgrade-state"
+    assert terms == [
+        [*own, still, (state, "DoesNotExist", None)],
+        [*own, still, (state, "In", ["upgrade-done"])],
+    ]
+    assert box["args"][0] == "--interval=3600"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"probes": {"health": {"mode": "Periodic"}}},
+        {"mode": "Paused"},
+        {"probes": {"health": {"enabled": False}}},
+    ],
+)
+def test_no_daemonset_stays_that_its_policy_does_not_want(change: Body) -> None:
+    """And none is touched that is another release's, or nobody's of ours."""
+    operator = Watched()
+    labels = {names.WATCH_SET: "x", "app.kubernetes.io/instance": "other"}
+    operator.cluster.create(DAEMONSETS, {"metadata": {"name": "x", "labels": labels}, "spec": {}})
+    operator.cluster.create(DAEMONSETS, {"metadata": {"name": "nodegauge-watch-mine"}, "spec": {}})
+    operator.cluster.change(POLICIES, "default", {"spec": change})
+    operator.deliver()
+    operator.keep_watch_sets()
+    assert sorted(operator.cluster.objects[DAEMONSETS]) == ["nodegauge-watch-mine", "x"]
+
+
+def test_each_end_of_the_container_is_judged_once_and_makes_no_pod() -> None:
+    """Not again after a restart of the operator, and not when the pod's status changes otherwise."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    assert operator.after(pod) == []
+    assert (operator.runs, operator.status["verdict"]) == (1, "pass")
+    assert operator.labels[names.LABEL_HEALTH] == "pass"
+    operator.restart()
+    operator.keep_watch_sets()
+    operator.catch_up()
+    operator.cluster.change(PODS, pod.name, {"metadata": {"labels": {"a": "b"}}})
+    operator.catch_up()
+    assert operator.runs == 1
+    operator.after(pod)
+    assert (operator.runs, operator.run_pods) == (2, [])
+
+
+def test_two_bad_reports_taint_and_three_good_ones_lift_it() -> None:
+    """The hysteresis is that of pods of single runs."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    seen = [operator.after(pod, answer) for answer in ("", BAD, BAD, "", "")]
+    assert seen == [[], [], ["p2p"], ["p2p"], ["p2p"]]
+    assert operator.after(pod, later=HOUR / 2) == []
+
+
+def test_only_a_pod_of_the_daemonset_speaks_for_its_node() -> None:
+    """A pod of another owner says nothing; a result of another pod, node or probe is a failed run."""
+    operator = Watched()
+    operator.after(WatchPod(operator.cluster))
+    operator.after(WatchPod(operator.cluster, owner="uid-other"), BAD)
+    assert operator.runs == 1
+    pod = WatchPod(operator.cluster)
+    for number, other in enumerate(({"run": "uid-other"}, {"node": "node-2"}, {"probe": "load"}), start=2):
+        pod.reports(saying(BAD), **other)
+        operator.catch_up()
+        assert (operator.runs, operator.probe["lastRun"]["reason"]) == (number, "WrongRun")
+    assert operator.status["verdict"] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "reason"),
+    [("", 0, "Completed"), ("", 137, "OOMKilled"), ("no such file", 128, "StartError")],
+)
+def test_an_end_without_a_result_is_no_run(message: str, code: int, reason: str) -> None:
+    """The kubelet starts the container again; where none comes for long, a health pod reads the node."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    pod.ends(message, code=code, reason=reason)
+    operator.catch_up()
+    assert (operator.runs, operator.run_pods) == (1, [])
+
+
+def test_a_container_that_was_asked_to_end_reports_nothing() -> None:
+    """A roll-out ends every container: labels stay as they are."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    asked = Problem(kind=ProblemKind.TERMINATED, call="", message="SIGTERM")
+    pod.reports(replace(saying(""), problem=asked))
+    operator.catch_up()
+    assert operator.runs == 1
+
+
+def test_a_message_that_cannot_be_read_is_a_failed_run_once() -> None:
+    """Say, of an image of another major version."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    pod.ends("{}")
+    operator.catch_up()
+    operator.catch_up(granted=False)
+    assert (operator.runs, operator.probe["lastRun"]["reason"]) == (2, "ResultUnreadable")
+
+
+def test_a_health_pod_reads_the_node_if_the_container_brings_nothing() -> None:
+    """First as long as a pod may take to start, later an interval more."""
+    operator = Watched()
+    assert operator.wait() == PATIENCE
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    assert operator.wait() == HOUR + PATIENCE
+    operator.catch_up()
+    assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in operator.run_pods] == ["health"]
+
+
+def test_a_requested_run_is_a_pod_at_once() -> None:
+    """`spec.requestedAt` asks for a run now, and the container answers no request."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    operator.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": "2026-01-01T00:00:00Z"}})
+    operator.after(pod, later=0.0)
+    assert len(operator.run_pods) == 1
+
+
+def test_a_running_health_pod_comes_first() -> None:
+    """What the container reports meanwhile is older than the pod's reading, and says nothing new."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    operator.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": "2026-01-01T00:00:00Z"}})
+    operator.catch_up()
+    (health,) = operator.run_pods
+    operator.cluster.schedule(health)
+    operator.after(pod, BAD)
+    assert operator.runs == 1
+    operator.cluster.end(health, operator.cluster.result(health))
+    operator.catch_up()
+    operator.catch_up(granted=False)
+    assert operator.runs == 2
+
+
+def test_a_reading_of_an_earlier_boot_is_not_one_of_this_boot() -> None:
+    """The pod outlives a reboot, and shows the container's end from before until the next."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    operator.cluster.change(NODES, "node-1", {"status": {"nodeInfo": {"bootID": "boot-2"}}})
+    operator.after(pod)
+    assert operator.runs == 1
+    well = saying("")
+    pod.reports(replace(well, host=replace(well.host, boot_id="another")))
+    operator.catch_up()
+    assert operator.runs == 2
+
+
+def test_an_old_report_says_nothing() -> None:
+    """An operator that was away for longer than an interval leaves it to the next."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    pod.reports(saying(BAD))
+    operator.cluster.pass_time(HOUR + 1)
+    operator.restart()
+    operator.keep_watch_sets()
+    operator.catch_up(granted=False)
+    assert operator.runs == 0
