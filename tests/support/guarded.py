@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from nodegauge_operator import names
+from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.probes.pod import probe_pod
 from nodegauge_operator.core.probes.registry import KINDS
 from nodegauge_operator.settings import parse
 from support.cluster_under_test import GROUP, ROOT
-from support.objects import make_context, make_report
+from support.objects import make_context, make_policy, make_report
 from testbed.controlplane import ControlPlane
 from testbed.errors import ApiError
 from testbed.rest import STRATEGIC, Rest
@@ -29,6 +30,7 @@ Object = dict[str, Any]
 NAMESPACE, RELEASE, NODE = "gpu-tools", "ng", "gpu-1"
 ACCOUNT = "ng-nodegauge"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+DAEMONSETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
 VALUES = {
     "image": {"registry": "registry.example.com"},
     "bmc": {"enabled": True},
@@ -60,6 +62,13 @@ class Guarded:
         """The manifest of a run, as the operator makes it."""
         defaults = parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
         return probe_pod(make_context(report=make_report(), defaults=defaults), KINDS[kind], number=1)
+
+    def daemon_set(self) -> Object:
+        """The DaemonSet of a policy in mode Watch, as the operator makes it."""
+        defaults = parse({**self.environment(), "POD_NAMESPACE": NAMESPACE}).probe
+        made = watch.daemon_set(make_policy(), defaults)
+        del made["metadata"]["ownerReferences"]  # the policy is not on this cluster
+        return made
 
 
 @contextmanager
@@ -97,13 +106,14 @@ def in_force(guarded: Guarded) -> bool:
     """Whether every policy is: the API server loads new ones some moments after their creation."""
     path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     policies = guarded.admin.get(path)["items"]
-    assert len(policies) == 8
+    assert len(policies) == 9
     seen = all(p.get("status", {}).get("observedGeneration") for p in policies)
     tries = [
         lambda: node_patch(guarded.operator, {"metadata": {"labels": {"team": "x"}}}),
         lambda: status_patch(guarded.operator, {"status": {"nodeInfo": {"bootID": "x"}}}),
         lambda: guarded.operator.create(f"{PODS}?dryRun=All", without_label(guarded.pod())),
         lambda: guarded.admin.create(f"{PODS}?dryRun=All", guarded.pod()),
+        lambda: guarded.admin.create(f"{DAEMONSETS}?dryRun=All", guarded.daemon_set()),
         lambda: guarded.admin.create(f"{GROUP}/nodeevidences?dryRun=All", of_kind(names.EVIDENCE_KIND)),
         lambda: guarded.admin.create(f"{GROUP}/chassisreadings?dryRun=All", of_kind(names.CHASSIS_KIND)),
     ]

@@ -1,0 +1,112 @@
+"""Who makes the DaemonSets of mode Watch and their pods, and what these may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nodegauge_operator import names
+from support.guarded import DAEMONSETS, NODE, PODS, Guarded, refusal
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+Object = dict[str, Any]
+WRONG_TEMPLATES: dict[str, tuple[Object, str]] = {
+    "another probe": ({"metadata": {"labels": {names.POD_PROBE: "health"}}}, "makes only probe pods"),
+    "a token": ({"spec": {"automountServiceAccountToken": True}}, "and no token"),
+    "the host's network": ({"spec": {"hostNetwork": True}}, "of the host"),
+    "a node": ({"spec": {"nodeName": NODE}}, "placed by the scheduler"),
+    "the host's files": (
+        {"spec": {"volumes": [{"name": "state", "hostPath": {"path": "/run"}}]}},
+        "mount only empty directories",
+    ),
+    "root": ({"spec": {"securityContext": {"runAsNonRoot": False}}}, "(security context of the pod)"),
+}
+"""Changes of the template that the operator's own DaemonSet may not have, with their refusal."""
+
+
+def merged(body: Object, change: Object) -> Object:
+    """The body with a change; lists are replaced."""
+    pairs = {
+        key: merged(body.get(key, {}), value) if isinstance(value, dict) else value
+        for key, value in change.items()
+    }
+    return body | pairs
+
+
+def templated(guarded: Guarded, change: Object) -> Object:
+    """The operator's DaemonSet with a change of its template."""
+    return merged(guarded.daemon_set(), {"spec": {"template": change}})
+
+
+@pytest.fixture
+def made(guarded: Guarded) -> Iterator[Object]:
+    """The DaemonSet on the cluster, with its pod."""
+    body = guarded.operator.create(DAEMONSETS, guarded.daemon_set())
+    path = f"{DAEMONSETS}/{body['metadata']['name']}"
+    wait_for(lambda: watch_pods(guarded), what="the pod that the controller makes")
+    yield body
+    guarded.operator.delete(path)
+    wait_for(lambda: not watch_pods(guarded), what="its pods gone")
+
+
+def watch_pods(guarded: Guarded) -> list[Object]:
+    """Pods of mode Watch."""
+    items: list[Object] = guarded.admin.get(f"{PODS}?labelSelector={names.WATCH_SET}")["items"]
+    for pod in items:
+        if pod["metadata"].get("deletionTimestamp"):  # no kubelet confirms
+            guarded.admin.delete(f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+    return items
+
+
+@pytest.mark.parametrize("what", WRONG_TEMPLATES)
+def test_the_operator_makes_only_daemonsets_of_probe_pods(guarded: Guarded, what: str) -> None:
+    """Each other one is refused with what is wrong with it."""
+    change, message = WRONG_TEMPLATES[what]
+    body = templated(guarded, change)
+    if what == "another probe":
+        body["spec"]["selector"]["matchLabels"].pop(names.POD_PROBE, None)
+    assert message in refusal(guarded.operator.create, f"{DAEMONSETS}?dryRun=All", body)
+
+
+def test_the_controller_makes_its_pods_and_nobody_else_does(guarded: Guarded, made: Object) -> None:
+    """In a namespace that enforces the level restricted; not even with the DaemonSet as owner."""
+    (pod,) = watch_pods(guarded)
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "controller": True} | {
+        key: made["metadata"][key] for key in ("name", "uid")
+    }
+    forged = {
+        "metadata": {"name": "forged", "labels": pod["metadata"]["labels"], "ownerReferences": [owner]},
+        "spec": made["spec"]["template"]["spec"],
+    }
+    for other in (guarded.admin, guarded.cleanup):
+        assert "only nodegauge makes probe pods" in refusal(other.create, f"{PODS}?dryRun=All", forged)
+
+
+def test_only_the_operator_changes_its_daemonset(guarded: Guarded, made: Object) -> None:
+    """Others may write labels and annotations on it."""
+    path = f"{DAEMONSETS}/{made['metadata']['name']}"
+    change = {"spec": {"template": {"metadata": {"annotations": {"a": "b"}}}}}
+    bare = {"spec": {"template": {"metadata": {"labels": {names.POD_PROBE: None}}}}}
+    for body in (change, bare):
+        assert "only nodegauge makes DaemonSets" in refusal(guarded.admin.patch, path, body)
+    guarded.admin.patch(path, {"metadata": {"annotations": {"a": "b"}}})
+    guarded.operator.patch(f"{path}?dryRun=All", change)
+
+
+def test_the_operator_deletes_no_other_daemonset(guarded: Guarded) -> None:
+    """Its rights cover all of the namespace; the policy does not."""
+    marks = {"app": "theirs"}
+    container = {"name": "c", "image": "c:1"}
+    template = {"metadata": {"labels": marks}, "spec": {"containers": [container], "nodeSelector": marks}}
+    body = {
+        "metadata": {"name": "theirs"},
+        "spec": {"selector": {"matchLabels": marks}, "template": template},
+    }
+    guarded.admin.create(DAEMONSETS, body)
+    for rest in (guarded.operator, guarded.cleanup):
+        assert "deletes only probe pods" in refusal(rest.delete, f"{DAEMONSETS}/theirs")
+    guarded.admin.delete(f"{DAEMONSETS}/theirs")
