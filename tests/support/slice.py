@@ -87,8 +87,20 @@ class Slice(ClusterUnderTest):
     # -- its parts -------------------------------------------------------------------------------------------
 
     def pods(self) -> list[Object]:
-        """Every probe pod."""
-        return [pod for pod in super().pods() if OURS + "probe" in pod["metadata"]["labels"]]
+        """Every pod of a single run."""
+        return [pod for pod in super().pods() if OURS + "run" in pod["metadata"].get("annotations", {})]
+
+    def watch_sets(self) -> list[Object]:
+        """The DaemonSets of mode Watch."""
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+        items: list[Object] = self.api.get(path)["items"]
+        return items
+
+    def watch_pods(self) -> dict[str, Object]:
+        """The pods of mode Watch by node, once their container has run."""
+        marked = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={OURS}watch-set"
+        pods = self.api.get(marked)["items"]
+        return {p["spec"]["nodeName"]: p for p in pods if p["status"].get("phase") == "Running"}
 
     def operator_pod(self) -> Object:
         """The operator's only pod."""

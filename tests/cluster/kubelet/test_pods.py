@@ -94,6 +94,34 @@ async def test_readiness_and_liveness_follow_their_answers(runner: PodRunner) ->
     await runner.until(name, lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] >= 1)
 
 
+async def test_an_empty_directory_outlives_the_container(runner: PodRunner) -> None:
+    """What one life of a container wrote there, the next one reads; another pod does not."""
+    script = (
+        "import os, pathlib, sys, time\n"
+        "file = pathlib.Path(sys.argv[1].partition('=')[2])\n"
+        "if file.exists(): time.sleep(60)\n"
+        f"file.touch(); {SAY}(str(file))"
+    )
+    name = await runner.run(
+        script,
+        container={
+            "args": ["--state=/run/scratch/seen"],
+            "volumeMounts": [{"name": "state", "mountPath": "/run/scratch"}],
+        },
+        volumes=[{"name": "state", "emptyDir": {}}],
+        restartPolicy="Always",
+        terminationGracePeriodSeconds=1,
+    )
+
+    def ended(pod: Any) -> Any:
+        return (pod["status"].get("containerStatuses") or [{}])[0].get("lastState")
+
+    (container,) = (await runner.until(name, ended))["status"]["containerStatuses"]
+    where = container["lastState"]["terminated"]["message"]
+    assert where.startswith(str(runner.files(name)))
+    assert container["restartCount"] == 1
+
+
 async def test_an_unsupported_volume_is_refused_aloud(runner: PodRunner) -> None:
     """A hostPath that would silently not be mounted keeps the container from starting, with the reason."""
     name = await runner.run(

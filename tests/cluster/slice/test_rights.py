@@ -21,6 +21,7 @@ SELDOM: dict[Right, str] = {
     (OPERATOR, "", "nodes", "get"): "read again after a conflict, and before a node that left is released",
     (OPERATOR, "", "pods", "get"): "adopt the pod of a run whose creation nobody confirmed",
     (OPERATOR, "nodegauge.dev", "nodereports", "get"): "read again after a conflict",
+    (OPERATOR, "apps", "daemonsets", "create"): "a server-side apply, logged as patch",
     (CLEANUP, "", "nodes", "get"): "read again after a conflict",
     (CLEANUP, "", "pods", "delete"): "only runs that are under way at the uninstall",
     (WRITER, "nodegauge.dev", "gpuvalidationpolicies", "create"): "a server-side apply, logged as patch",
@@ -80,7 +81,12 @@ def test_no_account_may_do_what_it_never_does(cluster: Any) -> None:
     install_anew(cluster)
     cluster.faulty("gpu-titan", "p2p-refused")
     cluster.healed("gpu-titan")
+    cluster.upgrade("policy.spec.probes.health.mode=Watch")
+    wait_for(cluster.watch_sets, what="a DaemonSet in mode Watch")
     cluster.upgrade("operator.releaseGrace=0s")
+    wait_for(lambda: not cluster.watch_sets(), what="none in mode Periodic")
+    cluster.upgrade("policy.spec.probes.health.mode=Watch")
+    wait_for(cluster.watch_sets, what="a DaemonSet for the uninstall")
     path, label = "/api/v1/nodes/gpu-phb", "nvidia.com/gpu.present"
     cluster.api.patch(path, {"metadata": {"labels": {label: None}}})
     wait_for(lambda: cluster.report("gpu-phb") == {}, what="the release of a node that left")

@@ -12,13 +12,14 @@ import json
 import logging
 import os
 import signal
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from testbed.errors import ApiError
-from testbed.kubelet import environment, images, memory_limit, secrets, status
+from testbed.kubelet import environment, images, memory_limit, scratch, secrets, status
 from testbed.kubelet.checks import Check, move_port, refuse_unknown
 from testbed.kubelet.context import NodeContext
 from testbed.kubelet.errors import ConfigMissing, ContainerWaits, EndedBeforeStart, NotSimulated, StartFailed
@@ -38,6 +39,8 @@ MESSAGE_BYTES = 4096
 LOG_BYTES, LOG_LINES = 2048, 80
 """Limits of a termination message, and of the log that stands for it (FallbackToLogsOnError), as Kubernetes
 has them (MaxContainerTerminationMessageLength and beside it)."""
+CALM_SECONDS = 20.0
+"""After so long a container is started again at once: twice the longest back-off, as with a kubelet."""
 UNREADY_SECONDS = 1.0
 """Longest period of a readiness or startup check while it has not succeeded yet."""
 
@@ -90,7 +93,9 @@ class Runner:
             except StartFailed as error:
                 self._rest(code=128, reason="StartError", message=str(error))
             else:
+                began = time.monotonic()
                 await self._live(process)
+                attempt = 0 if time.monotonic() - began >= CALM_SECONDS else attempt
             self._changed()
             if self._ending.is_set() or not self._restarts():
                 return
@@ -158,8 +163,9 @@ class Runner:
             key: [environment.expand(word, env) for word in self.spec.get(key, [])]
             for key in ("command", "args")
         }
-        argv = image.argv(expanded["command"], expanded["args"])
         self._directory.mkdir(parents=True, exist_ok=True)
+        argv = image.argv(expanded["command"], expanded["args"])
+        argv = scratch.relocated(argv, scratch.folders(self._pod, self.spec, below=self._directory.parent))
         self._message_file.write_bytes(b"")
         process = await ContainerProcess.launch(
             ProcessSpec(argv=argv, env=env, cwd=self._directory.parent, log=self._log_file)

@@ -33,6 +33,7 @@ class WatchView(Struct, frozen=True, kw_only=True):
     created_at: float
     ended: Terminated | None = None
     ended_id: str = ""
+    deleting: bool = False
     gone: bool = False
 
     @property
@@ -61,5 +62,6 @@ def watch_view(body: Mapping[str, Any], *, gone: bool = False) -> WatchView | No
         created_at=unstamp(metadata.get("creationTimestamp", "")),
         ended=terminated_view(ended or None),
         ended_id=str(ended.get("containerID") or ended.get("finishedAt") or "")[-SHORT_ID:],
+        deleting=bool(metadata.get("deletionTimestamp")),
         gone=gone,
     )

@@ -56,11 +56,14 @@ class WatchPods:
         return before is None or before.ended_id != pod.ended_id
 
     def of(self, node: str, watch_set: WatchSet | None) -> WatchView | None:
-        """The newest pod of this DaemonSet on the node."""
+        """The oldest pod of this DaemonSet on the node that is not being deleted: its controller makes one
+        there, and takes away what somebody else made."""
         owned = [
-            pod for pod in self._pods.get(node, {}).values() if watch_set and pod.owner_uid == watch_set.uid
+            pod
+            for pod in self._pods.get(node, {}).values()
+            if watch_set and pod.owner_uid == watch_set.uid and not pod.deleting
         ]
-        return max(owned, key=lambda pod: pod.created_at, default=None)
+        return min(owned, key=lambda pod: pod.created_at, default=None)
 
     def keep_only(self, uids: set[str]) -> None:
         """After a full list: forget the pods that it lacks."""
