@@ -82,6 +82,7 @@ WRITES = {
     ("operator", "nodegauge.dev", "nodereports"): {"create", "delete"},
     ("operator", "nodegauge.dev", "nodereports/status"): {"patch"},
     ("operator", "nodegauge.dev", "nodeevidences"): {"create", "patch"},
+    ("operator", "apps", "daemonsets"): {"create", "patch", "delete"},
     ("operator", "", "events"): {"create"},
     ("operator", "coordination.k8s.io", "leases"): {"create", "patch"},
     ("policy-writer", "nodegauge.dev", "gpuvalidationpolicies"): {"create", "patch"},
@@ -91,6 +92,7 @@ WRITES = {
     ("cleanup", "", "nodes/status"): {"patch"},
     ("cleanup", "", "pods"): {"delete"},
     ("cleanup", "apps", "deployments/scale"): {"patch"},
+    ("cleanup", "apps", "daemonsets"): {"delete"},
     ("cleanup", "coordination.k8s.io", "leases"): {"delete"},
     ("cleanup", "nodegauge.dev", "nodereports"): {"delete"},
     ("cleanup", "nodegauge.dev", "nodeevidences"): {"delete"},
@@ -120,7 +122,15 @@ def test_rights_on_pods_are_namespaced(helm: Helm) -> None:
     for (kind, namespace, _), rules in roles(helm.objects()).items():
         resources = {r for rule in rules for r in rule["resources"]}
         if kind == "ClusterRole":
-            assert not resources & {"pods", "events", "leases", "deployments/scale", "secrets", "configmaps"}
+            assert not resources & {
+                "pods",
+                "events",
+                "leases",
+                "deployments/scale",
+                "daemonsets",
+                "secrets",
+                "configmaps",
+            }
         else:
             in_default = {"events", "leases"} >= resources
             assert namespace == ("default" if in_default else NAMESPACE)

@@ -74,7 +74,7 @@ def test_the_operator_makes_only_daemonsets_of_probe_pods(guarded: Guarded, what
 
 def test_the_controller_makes_its_pods_and_nobody_else_does(guarded: Guarded, made: Object) -> None:
     """In a namespace that enforces the level restricted; not even with the DaemonSet as owner."""
-    (pod,) = watch_pods(guarded)
+    pod, *_ = watch_pods(guarded)
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "controller": True} | {
         key: made["metadata"][key] for key in ("name", "uid")
     }
