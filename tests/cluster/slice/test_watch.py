@@ -1,0 +1,97 @@
+"""Mode Watch on the whole slice: from a fault on the hardware to the taint, without a pod or anybody asking.
+
+The containers are the real probe on simulated hardware; DaemonSet controller and scheduler are real.  The
+simulated kubelet starts a container again after 1, 2, 4 to 10 s, a real one after 10 to 300 s.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+WATCH = ("policy.spec.probes.health.mode=Watch", "policy.spec.probes.health.recheck=10m")
+"""No health pod confirms anything here: the containers do."""
+
+
+@pytest.fixture
+def watched(cluster: Any) -> Iterator[Any]:
+    """The slice in mode Watch, every node read by its container."""
+    numbers = {node: cluster.last_run(node)["number"] for node in cluster.nodes}
+    cluster.upgrade(*WATCH)
+    wait_for(lambda: len(cluster.watch_pods()) == len(cluster.nodes), what="a watch pod on every node")
+    for node in cluster.nodes:
+        wait_for(lambda n=node: cluster.last_run(n)["number"] > numbers[n], what=f"a reading of {node}")
+    yield cluster
+    for node in cluster.nodes:
+        cluster.testbed.hardware(node).heal()
+    wait_for(lambda: all(well(cluster, node) for node in cluster.nodes), what="all nodes healthy")
+    cluster.upgrade()
+    wait_for(lambda: not cluster.watch_pods(), what="no watch pod in mode Periodic")
+
+
+def well(cluster: Any, node: str) -> bool:
+    """Whether the node is as on a calm day."""
+    return bool(cluster.seen(node) == cluster.calm[node])
+
+
+def created(cluster: Any) -> int:
+    """Pods that the operator has made so far."""
+    return len([w for w in cluster.account_writes(resource="pods", verb="create") if w.code == 201])
+
+
+@pytest.mark.parametrize(
+    ("node", "fault", "taint"),
+    [
+        pytest.param("gpu-phb", "gpu-lost", "unhealthy=gpu-lost:NoSchedule", id="one run suffices"),
+        pytest.param("gpu-titan", "p2p-refused", "unhealthy=p2p:NoSchedule", id="two runs are needed"),
+    ],
+)
+def test_a_fault_is_tainted_and_lifted_without_a_pod(watched: Any, node: str, fault: str, taint: str) -> None:
+    """The containers report and confirm it, and its end."""
+    pods, began = created(watched), time.monotonic()
+    watched.testbed.hardware(node).fault(fault)
+    wait_for(lambda: watched.taints(node), what="the taint")
+    print(f"{fault}: tainted after {time.monotonic() - began:.1f} s")
+    assert watched.taints(node) == [taint]
+    watched.testbed.hardware(node).heal()
+    began = time.monotonic()
+    wait_for(lambda: well(watched, node), what="the node as before")
+    print(f"repaired: as before after {time.monotonic() - began:.1f} s")
+    assert created(watched) == pods
+
+
+def test_a_roll_out_of_the_daemonset_keeps_what_nodes_carry(watched: Any) -> None:
+    """Every container ends by SIGTERM and a new one reads its node: labels stay, and no run fails."""
+    before = {node: pod["metadata"]["uid"] for node, pod in watched.watch_pods().items()}
+    writes = len(watched.account_writes(resource="nodes"))
+    numbers = {node: watched.last_run(node)["number"] for node in watched.nodes}
+    watched.upgrade(*WATCH, "policy.spec.podTemplate.labels.rolled=yes")
+    wait_for(
+        lambda: (
+            watched.watch_pods().keys() == before.keys()
+            and all(pod["metadata"]["uid"] != before[n] for n, pod in watched.watch_pods().items())
+        ),
+        what="new watch pods",
+    )
+    for node in watched.nodes:
+        wait_for(lambda n=node: watched.last_run(n)["number"] > numbers[n], what=f"a reading of {node}")
+        assert watched.last_run(node)["outcome"] == "read"
+        assert well(watched, node)
+    assert len(watched.account_writes(resource="nodes")) == writes
+
+
+def test_what_happens_while_the_operator_is_away_is_judged_after_it(watched: Any) -> None:
+    """The pod's status keeps the container's last end."""
+    os.kill(watched.operator_process().pid, signal.SIGKILL)
+    watched.testbed.hardware("gpu-phb").fault("gpu-lost")
+    wait_for(lambda: watched.taints("gpu-phb"), what="the taint of gpu-phb")
+    assert watched.taints("gpu-phb") == ["unhealthy=gpu-lost:NoSchedule"]
