@@ -16,7 +16,18 @@ from pathlib import Path
 
 import msgspec
 
-from e2e import drain, join_gate, kubelet_comparison, load, mounts, nccl, pod_failures, scenario, steps
+from e2e import (
+    drain,
+    join_gate,
+    kubelet_comparison,
+    load,
+    mounts,
+    nccl,
+    pod_failures,
+    scenario,
+    steps,
+    watch,
+)
 from e2e.cluster import Cluster
 from e2e.debian import Runtime
 from e2e.node import Node
@@ -72,6 +83,7 @@ STAGES: tuple[Stage, ...] = (
     ((kubelet_comparison.the_common_pods,), scenario.BEFORE),
     ((nccl.measures, nccl.gives_way, nccl.hangs, load.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, drain.drains),),
+    ((watch.watches,),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""

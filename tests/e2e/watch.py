@@ -1,0 +1,91 @@
+"""Mode Watch on a real kubelet: seconds from a fault to its taint, with nobody asking for a run.
+
+Each time begins with a fresh pod, whose container has reported once and runs again: that is how a fault meets
+a node on which nothing has happened for ten minutes, when the kubelet's restart back-off starts anew.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from typing import Any
+
+from e2e.cluster import NAMESPACE, Cluster
+from e2e.node_marks import FINDINGS_WITHIN, POLICY, PREFIX, last_run, measure, taints
+from e2e.scenario import LEAVE_RUNS, RECHECK
+
+TIMES = int(os.environ.get("NODEGAUGE_E2E_WATCH_TIMES", "2"))
+FAULTS = {
+    "gpu-lost": (f"{PREFIX}unhealthy=gpu-lost:NoSchedule", 5),
+    "thermal-slowdown": (f"{PREFIX}throttled=thermal:NoSchedule", 30),
+}
+"""Fault to its taint, and the goal in seconds: one run suffices for the first, the second needs two under load."""
+WATCH_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={PREFIX}watch-set"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+def watches(cluster: Cluster) -> None:
+    """Faults are tainted by what the resident container reports, and no pod is made for them."""
+    _mode(cluster, "Watch", recheck="10m")
+    cluster.hardware.load(100)
+    for fault, (taint, goal) in FAULTS.items():
+        times = [_from_fault_to_taint(cluster, fault, taint) for _ in range(TIMES)]
+        each = ", ".join(f"{seconds:.1f}" for seconds in times)
+        cluster.say(
+            f"{fault}: from fault to taint {each} s; median {statistics.median(times):.1f}, "
+            f"worst {max(times):.1f}, goal {goal}"
+        )
+    cluster.hardware.load(0)
+    _mode(cluster, "Periodic", recheck=RECHECK)
+    cluster.until(lambda: not _pods(cluster), seconds=60, what="the end of the watch pods")
+    cluster.must_be(measure(cluster)["outcome"], "read", what="the outcome of a run in mode Periodic")
+
+
+def _from_fault_to_taint(cluster: Cluster, fault: str, taint: str) -> float:
+    _fresh_pod(cluster)
+    run, began = last_run(cluster)["number"], time.monotonic()
+    cluster.hardware.fault(fault)
+    cluster.until(lambda: taint in taints(cluster), seconds=FINDINGS_WITHIN, what=f"the taint {taint}")
+    took = time.monotonic() - began
+    name = last_run(cluster)["podName"]
+    cluster.must_be(name, _pods(cluster)[0]["metadata"]["name"], what="the pod of the run that tainted")
+    cluster.hardware.heal(fault)
+    cluster.say(f"{fault}: {taint} after {took:.1f} s and run {run + 1} to {last_run(cluster)['number']}")
+    for _ in range(2 * LEAVE_RUNS):
+        if taints(cluster):
+            measure(cluster)
+    cluster.until(lambda: not taints(cluster), seconds=FINDINGS_WITHIN, what="no taint after the repair")
+    return took
+
+
+def _fresh_pod(cluster: Cluster) -> None:
+    """Another pod, once its container has reported for the first time and runs again."""
+    old = {pod["metadata"]["name"] for pod in _pods(cluster)}
+    for name in old:
+        cluster.api.delete(f"{PODS}/{name}")
+    before = last_run(cluster)["number"]
+    cluster.until(
+        lambda: any(_runs_again(pod) for pod in _pods(cluster) if pod["metadata"]["name"] not in old),
+        seconds=FINDINGS_WITHIN,
+        what="a watch container that runs again after its first report",
+    )
+    cluster.until(
+        lambda: last_run(cluster)["number"] > before, seconds=60, what="the judgement of the first report"
+    )
+
+
+def _runs_again(pod: dict[str, Any]) -> bool:
+    [container] = pod["status"].get("containerStatuses") or [{}]
+    return bool(container.get("restartCount")) and "running" in container.get("state", {})
+
+
+def _pods(cluster: Cluster) -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = cluster.api.get(WATCH_PODS)["items"]
+    return result
+
+
+def _mode(cluster: Cluster, mode: str, *, recheck: str) -> None:
+    health = {"mode": mode, "recheck": recheck}
+    cluster.api.patch(POLICY, {"spec": {"probes": {"health": health}}})
+    cluster.say(f"mode {mode}")
