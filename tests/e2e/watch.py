@@ -20,7 +20,7 @@ FAULTS = {
     "gpu-lost": (f"{PREFIX}unhealthy=gpu-lost:NoSchedule", 5),
     "thermal-slowdown": (f"{PREFIX}throttled=thermal:NoSchedule", 30),
 }
-"""Fault to its taint, and the goal in seconds: one run suffices for the first, the second needs two under load."""
+"""Fault to its taint, and the goal in seconds: the first needs one run, the second two under load."""
 WATCH_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={PREFIX}watch-set"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 

@@ -83,9 +83,9 @@ def test_no_account_may_do_what_it_never_does(cluster: Any) -> None:
     cluster.healed("gpu-titan")
     cluster.upgrade("policy.spec.probes.health.mode=Watch")
     wait_for(cluster.watch_sets, what="a DaemonSet in mode Watch")
-    cluster.upgrade("operator.releaseGrace=0s")
+    cluster.upgrade()
     wait_for(lambda: not cluster.watch_sets(), what="none in mode Periodic")
-    cluster.upgrade("policy.spec.probes.health.mode=Watch")
+    cluster.upgrade("policy.spec.probes.health.mode=Watch", "operator.releaseGrace=0s")
     wait_for(cluster.watch_sets, what="a DaemonSet for the uninstall")
     path, label = "/api/v1/nodes/gpu-phb", "nvidia.com/gpu.present"
     cluster.api.patch(path, {"metadata": {"labels": {label: None}}})
