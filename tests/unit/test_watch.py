@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator import names
+from nodegauge_probes.settings import parse
 from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
 from support.cluster import FakeCluster
 from support.judging import listening, saying
@@ -99,6 +100,22 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         [*own, still, (state, "In", ["upgrade-done"])],
     ]
     assert box["args"][0] == "--interval=3600"
+
+
+def test_the_container_takes_every_policys_options() -> None:
+    """The probe itself parses them, with thresholds at their bounds; they are the judge's by default."""
+    odd = {"hotFail": 150, "hotWarn": 20, "hwThermalWarnSeconds": 86_400, "swThermalWarnSeconds": 0}
+    parsed = {}
+    for thresholds in ({}, odd):
+        operator = Watched(thresholds=thresholds)
+        (made,) = operator.cluster.objects[DAEMONSETS].values()
+        (box,) = made["spec"]["template"]["spec"]["containers"]
+        assert box["command"] == ["python", "-m", "nodegauge_probes", "watch"]
+        settings = parse(["watch", *box["args"]], {}, probes=["watch"], engines=["nccl4py"])
+        parsed[bool(thresholds)] = settings.watch
+    usual = parse(["watch"], {}, probes=["watch"], engines=["nccl4py"])
+    assert parsed[False] == usual.watch
+    assert (parsed[True].temperature_fail, parsed[True].hw_thermal_seconds) == (150, 60)
 
 
 @pytest.mark.parametrize(

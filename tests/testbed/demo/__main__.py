@@ -2,7 +2,7 @@
 
 It prints each step, checks its result, and exits with 0 only if every check passed: the labels and taints
 that the hardware calls for, jobs placed by them, a node tainted while it throttles under load and untainted
-once it is cool, power supplies seen through a BMC, a load run, and an empty cluster after `helm uninstall`.
+once it is cool, then by a resident container within seconds, power supplies seen through a BMC, a load run, and an empty cluster after `helm uninstall`.
 Everything it starts ends with it, also after Ctrl-C; its files stay only after a failure.
 """
 
@@ -21,7 +21,7 @@ from types import FrameType
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
-from testbed.demo import bandwidth, heat, inventory, jobs, power, steps
+from testbed.demo import bandwidth, heat, inventory, jobs, power, resident, steps
 from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
@@ -39,6 +39,7 @@ STEPS = (
     heat.avoid,
     heat.idle,
     heat.cool,
+    resident.watch,
     power.supplies,
     power.load,
     steps.uninstall,

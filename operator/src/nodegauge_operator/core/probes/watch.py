@@ -28,6 +28,21 @@ REQUESTS = {"cpu": "10m", "memory": "40Mi"}
 LIMITS = {"cpu": "1", "memory": "256Mi"}
 WINDOW = "1s"
 """Sampling of one reading.  Chosen by this project: the container has looked every second before it."""
+LIKELY_CHANGES = {
+    "temperature": "throttling_likely",
+    "temperature-fail": "hot_fail",
+    "memory-temperature": "memory_hot_warn",
+    "memory-temperature-fail": "memory_hot_fail",
+    "margin": "hot_margin",
+    "hysteresis": "hot_leave_margin",
+    "sw-thermal-seconds": "sw_thermal_warn_seconds",
+    "hw-thermal-seconds": "hw_thermal_warn_seconds",
+    "power-brake-seconds": "power_brake_warn_seconds",
+    "throttle-share": "window_warn_share",
+}
+"""Option of the container to the threshold of the policy beyond which a change is worth a report."""
+MOST_THROTTLED = 60.0
+"""Seconds of slowdown that the container looks for: it counts them within a minute."""
 ROLLED_AT_ONCE = "10%"
 """Pods that a roll-out replaces at a time: the others go on watching."""
 
@@ -164,6 +179,7 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
             f"--window={min(seconds(WINDOW), seconds(health.window)):g}",
             f"--deadline={seconds(health.deadline):g}",
             f"--state={STATE_FOLDER}/{STATE_FILE}",
+            *_thresholds(policy),
         ],
         "env": [
             {"name": "NODEGAUGE_RUN", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
@@ -184,6 +200,15 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "containers": [body],
         "volumes": [{"name": "state", "emptyDir": {"medium": "Memory", "sizeLimit": STATE_BYTES}}],
     }
+
+
+def _thresholds(policy: Policy) -> list[str]:
+    """What the policy's thresholds make of the container's options."""
+    values = {option: getattr(policy.spec.thresholds, name) for option, name in LIKELY_CHANGES.items()}
+    return [
+        f"--{option}={min(value, MOST_THROTTLED) if option.endswith('-seconds') else value:g}"
+        for option, value in values.items()
+    ]
 
 
 def _terms(selector: Selector) -> list[dict[str, Any]]:
