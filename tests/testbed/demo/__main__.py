@@ -2,7 +2,8 @@
 
 It prints each step, checks its result, and exits with 0 only if every check passed: the labels and taints
 that the hardware calls for, jobs placed by them, a node tainted while it throttles under load and untainted
-once it is cool, then by a resident container within seconds, power supplies seen through a BMC, a load run, and an empty cluster after `helm uninstall`.
+once it is cool, then again within seconds by what a resident container reports, power supplies seen through
+a BMC, a load run, and an empty cluster after `helm uninstall`.
 Everything it starts ends with it, also after Ctrl-C; its files stay only after a failure.
 """
 

@@ -164,8 +164,8 @@ class Runner:
             for key in ("command", "args")
         }
         self._directory.mkdir(parents=True, exist_ok=True)
-        argv = image.argv(expanded["command"], expanded["args"])
-        argv = scratch.relocated(argv, scratch.folders(self._pod, self.spec, below=self._directory.parent))
+        behind = scratch.folders(self._pod, self.spec, below=self._directory.parent)
+        argv = image.argv(expanded["command"], scratch.relocated(expanded["args"], behind))
         self._message_file.write_bytes(b"")
         process = await ContainerProcess.launch(
             ProcessSpec(argv=argv, env=env, cwd=self._directory.parent, log=self._log_file)

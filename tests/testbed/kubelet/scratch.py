@@ -25,9 +25,9 @@ def folders(pod: Object, container: Object, *, below: Path) -> dict[str, Path]:
     return result
 
 
-def relocated(argv: list[str], behind: dict[str, Path]) -> list[str]:
+def relocated(arguments: list[str], behind: dict[str, Path]) -> list[str]:
     """The arguments, `PATH` and `--option=PATH`, with the folder in place of the mount's path."""
-    return [_moved(word, behind) for word in argv]
+    return [_moved(word, behind) for word in arguments]
 
 
 def _moved(word: str, behind: dict[str, Path]) -> str:
