@@ -16,7 +16,7 @@ from support.judging import listening, saying
 from support.operator import SteppedOperator
 from support.watch_pods import WatchPod
 
-HOUR, PATIENCE = 3600.0, 300.0
+HOUR, START_GRACE = 3600.0, 300.0
 """`health.watch.interval` and `limits.notStarted`."""
 WATCH = {"probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}}}
 BAD = "p2p-refused=b"
@@ -219,10 +219,10 @@ def test_a_message_that_cannot_be_read_is_a_failed_run_once() -> None:
 def test_a_health_pod_reads_the_node_if_the_container_brings_nothing() -> None:
     """First as long as a pod may take to start, later an interval more."""
     operator = Watched()
-    assert operator.wait() == PATIENCE
+    assert operator.wait() == START_GRACE
     pod = WatchPod(operator.cluster)
     operator.after(pod)
-    assert operator.wait() == HOUR + PATIENCE
+    assert operator.wait() == HOUR + START_GRACE
     operator.catch_up()
     assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in operator.run_pods] == ["health"]
 

@@ -98,3 +98,11 @@ def test_a_quantity_that_is_new_is_no_change() -> None:
     """The host's values may come after the first report."""
     state = State(boot_id="boot", values={"GPUs": (8, "8")})
     assert different({"GPUs": (8, "8"), "port a/1": ("ACTIVE", "ACTIVE")}, state) == []
+
+
+def test_a_fleet_that_starts_at_once_is_not_due_at_once() -> None:
+    """Each node up to a tenth earlier, always by as much, and no moment has many of them."""
+    due = [schedule.due_after(3600, node=f"gpu-{n}") for n in range(1000)]
+    assert due == [schedule.due_after(3600, node=f"gpu-{n}") for n in range(1000)]
+    assert 3240 <= min(due) < 3250 < 3590 < max(due) <= 3600
+    assert max(sum(1 for at in due if start <= at < start + 36) for start in range(3240, 3600, 36)) < 150

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, encode_message
 from nodegauge_probes import cli, health, pull
 from nodegauge_probes.load import probe as load
@@ -23,6 +25,7 @@ from nodegauge_probes.result_builder import ResultBuilder
 from nodegauge_probes.runner import CallWatch, Run
 from nodegauge_probes.settings import BadSettings, Format, Settings, parse
 from nodegauge_probes.watch import probe as watching
+from nodegauge_probes.watch import schedule
 
 STDOUT, STDERR = 1, 2
 
@@ -111,7 +114,9 @@ def _health_settings(settings: Settings) -> health.Settings:
 
 
 def _watch(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> None:
-    own = watching.Settings(reading=_health_settings(settings), options=settings.watch)
+    interval = schedule.due_after(settings.watch.interval, node=settings.node)
+    options = replace(settings.watch, interval=interval)
+    own = watching.Settings(reading=_health_settings(settings), options=options)
     watching.measure(result, watch=watch, settings=own)
 
 

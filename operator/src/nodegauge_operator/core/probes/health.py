@@ -76,7 +76,7 @@ class HealthKind(ProbeKind):
         if wanted_now(context, probe):
             left_to_watch = policy.watches and not requested(context, probe)
             return watch.expected_by(context) if left_to_watch else AT_ONCE
-        interval = policy.interval_of(self.name) + (watch.patience(policy) if policy.watches else 0.0)
+        interval = policy.interval_of(self.name) + (watch.start_grace(policy) if policy.watches else 0.0)
         if probe.unread:
             wait = backed_off(probe, first=RETRY_SECONDS, most=interval)
         else:

@@ -93,10 +93,10 @@ def expected_by(context: Context) -> float:
     """When a health pod brings a first reading of this boot, as the container has not, epoch seconds."""
     if not context.watch_since:
         return NEVER
-    return max(context.watch_since, context.node.ready_since) + patience(context.policy)
+    return max(context.watch_since, context.node.ready_since) + start_grace(context.policy)
 
 
-def patience(policy: Policy) -> float:
+def start_grace(policy: Policy) -> float:
     """Seconds that a reading may be late before a health pod brings it: a pod may take as long to start."""
     return seconds(policy.spec.limits.not_started)
 
