@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from nodegauge_probes.watch.schedule import BRAKE_CHANGES, BRAKE_S, decide, different, is_braked, note
+from nodegauge_probes.watch.schedule import (
+    BRAKE_CHANGES,
+    BRAKE_S,
+    decide,
+    different,
+    due_after,
+    is_braked,
+    note,
+)
 from nodegauge_probes.watch.state import Pair, SeenXid, State
 
 CONFIRM = (10.0, 60.0, 300.0)
@@ -102,7 +110,7 @@ def test_a_quantity_that_is_new_is_no_change() -> None:
 
 def test_a_fleet_that_starts_at_once_is_not_due_at_once() -> None:
     """Each node up to a tenth earlier, always by as much, and no moment has many of them."""
-    due = [schedule.due_after(3600, node=f"gpu-{n}") for n in range(1000)]
-    assert due == [schedule.due_after(3600, node=f"gpu-{n}") for n in range(1000)]
+    due = [due_after(3600, node=f"gpu-{n}") for n in range(1000)]
+    assert due == [due_after(3600, node=f"gpu-{n}") for n in range(1000)]
     assert 3240 <= min(due) < 3250 < 3590 < max(due) <= 3600
     assert max(sum(1 for at in due if start <= at < start + 36) for start in range(3240, 3600, 36)) < 150
