@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Problem, ProblemKind
 from nodegauge_operator import names
+from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
 from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
 from support.cluster import FakeCluster
@@ -278,3 +279,29 @@ def test_an_old_report_says_nothing() -> None:
     operator.keep_watch_sets()
     operator.catch_up(granted=False)
     assert operator.runs == 0
+
+
+def test_a_new_operator_makes_no_pod_before_it_knows_what_containers_reported() -> None:
+    """After a long absence every last reading is old, and the containers have newer ones."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    pod.reports(saying(""), later=2 * HOUR)
+    operator.restart()
+    operator.catch_up()
+    assert operator.run_pods == []
+    operator.keep_watch_sets()
+    operator.catch_up()
+    assert (operator.runs, operator.run_pods) == (2, [])
+
+
+def test_without_a_daemonset_health_pods_read_the_nodes() -> None:
+    """Quota, webhook or rights refuse it: the policy's nodes are read all the same."""
+    operator = Watched()
+    operator.cluster.objects[DAEMONSETS].clear()
+    operator.restart()
+    operator.client.refuse = lambda verb, path: (
+        Forbidden("no", status=403) if (verb, "daemonsets" in path) == ("PATCH", True) else None
+    )
+    operator.keep_watch_sets()
+    assert operator.wait() == START_GRACE

@@ -227,7 +227,7 @@ class PolicyStatus:
         policy, nodes = self._cache.policies[name], self._counters.selected(name)
         each = self._counters.held_seconds(name, PROBE_HEALTH)
         health = policy.spec.probes.health
-        if not nodes or policy.paused or not health.enabled:
+        if not nodes or policy.paused or policy.watches or not health.enabled:
             return None
         if each is None:
             return (before["status"], before["reason"], before["message"]) if before else None

@@ -76,6 +76,8 @@ class HealthKind(ProbeKind):
         if wanted_now(context, probe):
             left_to_watch = policy.watches and not requested(context, probe)
             return watch.expected_by(context) if left_to_watch else AT_ONCE
+        if policy.watches and not context.watch_since:
+            return NEVER  # what its container reported is not known yet
         interval = policy.interval_of(self.name) + (watch.start_grace(policy) if policy.watches else 0.0)
         if probe.unread:
             wait = backed_off(probe, first=RETRY_SECONDS, most=interval)
