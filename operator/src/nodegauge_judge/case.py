@@ -11,6 +11,7 @@ from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.nvlink import Lanes, lanes
 from nodegauge_judge.history import growth
 from nodegauge_judge.history.model import GpuHistory, History, keys
+from nodegauge_judge.interconnect.p2p import PairP2p, examine
 from nodegauge_judge.model import GpuIdentity, NodeFacts, Scalar, Severity
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Observation, Rule
@@ -29,11 +30,12 @@ class Case(Struct, frozen=True, kw_only=True):
     A `gpu_index` here and in the rules is a position in `result.gpus` (NVML's own index is `Gpu.index`).
     `growth`: how much each counter grew since the last run.  `keys`: the key of each GPU in `history.gpus`;
     None for one without a UUID.  `peers`: SM clocks of comparable nodes.  `chassis`: what the node's BMC
-    says, if it was read lately.  `busy` caches what `load` has computed.
+    says, if it was read lately.  `p2p`: the pairs with NVLinks.  `busy` caches what `load` has computed.
     """
 
     result: Result
     lanes: Lanes
+    p2p: tuple[PairP2p, ...]
     thresholds: Thresholds
     history: History
     node: NodeFacts
@@ -59,7 +61,8 @@ class Case(Struct, frozen=True, kw_only=True):
         key = keys(gpu.uuid for gpu in result.gpus if isinstance(gpu.uuid, str))
         return cls(
             result=result,
-            lanes=lanes(result),
+            lanes=(joined := lanes(result)),
+            p2p=tuple(examine(result, joined)),
             thresholds=thresholds,
             history=history,
             node=node,
@@ -152,7 +155,9 @@ def of_pair(
 
 def clip(text: str) -> str:
     """Foreign text on one line, of bounded length, and with nothing a terminal would obey."""
-    line = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else "?" for char in line)
     return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 3] + "..."
 
 

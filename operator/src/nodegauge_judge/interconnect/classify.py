@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, clip, short_name
-from nodegauge_judge.interconnect import board, fabric, nvlink_state
+from nodegauge_judge.interconnect import board, fabric, nvlink_state, p2p
 from nodegauge_judge.model import Evidence, Interconnect, InterconnectClass
 
 RATES = (14.0625, 20.0, 25.0, 50.0)
@@ -91,7 +91,7 @@ def _class(case: Case) -> Interconnect:
         message = f"no GPU of {size} has an active NVLink: they talk over PCIe"
         return _classified(InterconnectClass.PCIE, Reason.NO_NVLINK, message)
     joined = [[False] * size for _ in range(size)]
-    for pair in nvlink_state.examine(case.result, case.lanes):
+    for pair in case.p2p:
         joined[pair.i][pair.j] = joined[pair.j][pair.i] = True
     if ring(joined) is Ring.YES:
         gbps = nvlink_gbps(case)
@@ -191,7 +191,7 @@ def _cliques(case: Case) -> Objection:
 
 
 def _refused(case: Case) -> Objection:
-    refused = [pair for pair in nvlink_state.examine(case.result, case.lanes) if pair.refused]
+    refused = [pair for pair in case.p2p if pair.refused]
     if not refused:
         return None
     gpus, first = case.result.gpus, refused[0]
@@ -205,7 +205,7 @@ def _unresolved(case: Case) -> Objection:
             Reason.LINKS_UNRESOLVED,
             f"NVLinks of {short_name(case.result.gpus[doubt.gpu])}: {clip(doubt.reason)}",
         )
-    for i, j in nvlink_state.silently_joined(case.result, case.lanes):
+    for i, j in p2p.silently_joined(case.result, case.lanes):
         pair = f"{short_name(case.result.gpus[i])} and {short_name(case.result.gpus[j])}"
         return (
             Reason.LINKS_UNRESOLVED,
@@ -236,7 +236,7 @@ def _down(case: Case) -> Objection:
 
 
 def _p2p_unreadable(case: Case) -> Objection:
-    for pair in nvlink_state.examine(case.result, case.lanes):
+    for pair in case.p2p:
         if pair.unknown:
             names = f"{short_name(case.result.gpus[pair.i])} and {short_name(case.result.gpus[pair.j])}"
             return Reason.P2P_UNREADABLE, f"P2P between {names}: {pair.unknown[0]}"

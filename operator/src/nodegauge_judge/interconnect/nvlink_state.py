@@ -10,9 +10,6 @@ does not move: the model's count or the GPU's own history.  The siblings' count 
 too, and a label that it took away would come back with a lower bandwidth although the node got worse.  So a
 GPU that is short of its siblings alone fails, and the label states what this weakest GPU has, unless it has
 no link left.
-
-NCCL checks P2P READ and WRITE for every hop and fails to initialise if a pair with NVLinks is not OK
-(src/graph/paths.cc), so links without P2P are worthless.  An unreadable status is unknown.
 """
 
 from __future__ import annotations
@@ -21,9 +18,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from nodegauge_contract import NOT_READ, Gpu, Result, Unavailable
-from nodegauge_contract.model import PASTED, Grid
-from nodegauge_contract.nvlink import Doubt, Lanes
+from nodegauge_contract import NOT_READ, Gpu, Result
+from nodegauge_contract.model import PASTED
+from nodegauge_contract.nvlink import Doubt
 from nodegauge_judge.case import Case
 from nodegauge_judge.interconnect import board
 from nodegauge_judge.interconnect.fabric import fabric_problem
@@ -154,38 +151,6 @@ def _in_history(case: Case, gpu_index: int) -> int:
     return past.links.sum
 
 
-OK, UNKNOWN = 0, 6
-_REFUSALS = {
-    1: "CNS: chipset not supported",
-    2: "GNS: GPU not supported",
-    3: "TNS: topology not supported",
-    4: "DR: disabled by a registry key",
-    5: "NS: not supported",
-}
-"""NVML_P2P_STATUS_*, with the letters of `nvidia-smi topo -p2p`."""
-
-
-class PairP2p(Struct, frozen=True, kw_only=True):
-    """A pair (positions i < j) with `links` NVLinks: what is refused and what is unknown, as text."""
-
-    i: int
-    j: int
-    links: int
-    refused: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-
-
-def examine(result: Result, lanes: Lanes) -> list[PairP2p]:
-    """Every pair that has NVLinks, with its P2P status in both directions."""
-    size = len(lanes.sums)
-    return [
-        _pair(result, i, j, links=max(lanes.pair[i][j], lanes.pair[j][i]))
-        for i in range(size)
-        for j in range(i + 1, size)
-        if lanes.pair[i][j] or lanes.pair[j][i]
-    ]
-
-
 def without_table(result: Result) -> bool:
     """Whether this is a paste without `topo -m`, which says nothing about NVLinks."""
     return result.probe == PASTED and not result.pairs.ancestor
@@ -202,41 +167,3 @@ def pasted_evidence(result: Result) -> str:
     """What a class and findings from a paste rest on."""
     unknown = " and ".join(not_pasted(result))
     return f"from a pasted table: {unknown} not known" if unknown else "from pasted tables"
-
-
-def silently_joined(result: Result, lanes: Lanes) -> list[tuple[int, int]]:
-    """Pairs that claim P2P over NVLink while no link between them is reported: one of the two is wrong."""
-    size = len(lanes.sums)
-    return [
-        (i, j)
-        for i in range(size)
-        for j in range(i + 1, size)
-        if not lanes.pair[i][j] and _at(result.pairs.nvlink, i, j) == _at(result.pairs.nvlink, j, i) == OK
-    ]
-
-
-def _pair(result: Result, i: int, j: int, *, links: int) -> PairP2p:
-    refused: dict[str, None] = {}
-    unknown: dict[str, None] = {}
-    grids = (("READ", result.pairs.read), ("WRITE", result.pairs.write), ("NVLINK", result.pairs.nvlink))
-    for name, grid in grids:
-        for status in (_at(grid, i, j), _at(grid, j, i)):
-            if isinstance(status, int) and status in _REFUSALS:
-                refused[f"{name} ({_REFUSALS[status]})"] = None
-            elif status is None and result.probe == PASTED:
-                continue  # nobody pasted that table; `pasted_evidence` says so with the class
-            elif status != OK:
-                unknown[f"{name} ({_unknown_status(status)})"] = None
-    return PairP2p(i=i, j=j, links=links, refused=tuple(refused), unknown=tuple(unknown))
-
-
-def _unknown_status(status: int | Unavailable | None) -> str:
-    if isinstance(status, Unavailable):
-        return f"not readable: {status.unavailable[:80]}"
-    if status is None:
-        return "not in the document"
-    return "U: unknown to the driver" if status == UNKNOWN else f"status {status}, not known here"
-
-
-def _at(grid: Grid, i: int, j: int) -> int | Unavailable | None:
-    return grid[i][j] if i < len(grid) and j < len(grid[i]) else None

@@ -14,8 +14,9 @@ from nodegauge_contract.nvlink import Doubt, Unresolved
 from nodegauge_judge import visibility
 from nodegauge_judge.case import Case, HealthRule, clip, links_in_words, of_gpu, of_pair, short_name
 from nodegauge_judge.history.growth import GpuGrowth
-from nodegauge_judge.interconnect import board, fabric, nvlink_state
-from nodegauge_judge.interconnect.nvlink_state import Against, PairP2p, Shortfall
+from nodegauge_judge.interconnect import board, fabric, nvlink_state, p2p
+from nodegauge_judge.interconnect.nvlink_state import Against, Shortfall
+from nodegauge_judge.interconnect.p2p import PairP2p
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRIVER_LOG, RESET, Observation
 
@@ -33,7 +34,7 @@ def p2p_refused(case: Case) -> Iterator[Observation]:
     """Pairs with NVLinks that refuse P2P, and GPUs whose fabric is not ready."""
     if board.hides_links(case):
         return
-    refused = [pair for pair in nvlink_state.examine(case.result, case.lanes) if pair.refused]
+    refused = [pair for pair in case.p2p if pair.refused]
     for pair in refused:
         a, b = case.result.gpus[pair.i], case.result.gpus[pair.j]
         yield of_pair(
@@ -69,7 +70,7 @@ def links_read(case: Case) -> bool:
 
 def p2p_read(case: Case) -> bool:
     """Whether the P2P status of every pair with links is known."""
-    unknown = any(pair.unknown for pair in nvlink_state.examine(case.result, case.lanes))
+    unknown = any(pair.unknown for pair in case.p2p)
     return links_read(case) and not unknown
 
 
@@ -92,12 +93,12 @@ def nvlink_unresolved(case: Case) -> Iterable[Observation]:
     ]
     claims = [
         _pair(gpus, (i, j), "They claim P2P over NVLink, but no link between them is reported.", links=0)
-        for i, j in nvlink_state.silently_joined(case.result, case.lanes)
+        for i, j in p2p.silently_joined(case.result, case.lanes)
         if not case.lanes.unresolved and not {i, j} & explained
     ]
     unknown = [
         _pair(gpus, (pair.i, pair.j), _unknown_p2p(pair), links=pair.links)
-        for pair in nvlink_state.examine(case.result, case.lanes)
+        for pair in case.p2p
         if pair.unknown and not pair.refused
     ]
     return links + claims + unknown
