@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -39,6 +40,7 @@ def names_registry(image: str) -> bool:
     return re.match(IMAGE, image) is not None
 
 
+@lru_cache(maxsize=1024)
 def seconds(duration: str) -> float:
     """Seconds in a Go-style duration such as `15m` or `1h30m`; `ValueError` names a text that is none."""
     if not re.fullmatch(DURATION, duration):
