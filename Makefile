@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo quick test e2e check collection matrix loadtest life fuzz faults upgrade testbed images reference constraints clean need-cc
+.PHONY: help demo quick test e2e check collection matrix loadtest life fuzz faults upgrade day testbed images reference constraints clean need-cc
 
 help: ## list the targets
 	@echo "Start with make demo: nodegauge on a real control plane with sixteen simulated GPU nodes."
@@ -74,6 +74,9 @@ faults: $(READY) need-cc ## break API server, etcd, watches, clocks and the oper
 
 upgrade: $(READY) need-cc ## install an earlier commit, upgrade to this checkout, roll back and upgrade again (ARGS="--from COMMIT")
 	@cd tests && ../$(RUN) -m upgrade $(ARGS)
+
+day: $(READY) ## live a day of a fleet in virtual time, by pods and by resident containers, and compare (ARGS="--nodes 200")
+	@cd tests && ../$(RUN) -m day $(ARGS)
 
 testbed: $(READY) need-cc ## start a control plane with simulated GPU nodes that stays up, and print how to use it
 	@$(RUN) -m testbed up $(ARGS)

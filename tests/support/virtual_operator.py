@@ -77,7 +77,7 @@ class VirtualTimeOperator:
             self.most_pods = max(self.most_pods, len(pods))
             self.most |= Counter(pod["metadata"]["labels"][names.POD_PROBE] for pod in pods.values())
             name = body["metadata"]["name"]
-            if kind == "ADDED":
+            if kind == "ADDED" and names.POD_NODE in body["metadata"].get("annotations", {}):
                 self.order.append(body["metadata"]["annotations"][names.POD_NODE])
                 self.begun.append((body["metadata"]["labels"][names.POD_PROBE], self.order[-1]))
                 self.loop.call_later(RUN_SECONDS, self._end, name)

@@ -27,6 +27,7 @@ TARGETS = {
     "fuzz",
     "faults",
     "upgrade",
+    "day",
     "testbed",
     "images",
     "reference",

@@ -1,0 +1,209 @@
+"""`make day`: one day of a fleet in virtual time, by pods and by resident containers, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from day.kubelet import WatchContainer
+from life.hardware import FAULTS, KINDS, NO_FAULT, Machine
+from nodegauge_operator import names
+from nodegauge_operator.core.model import pod_view
+from support.api_server import DAEMONSETS, NODES, Body
+from support.cluster import FakeCluster
+from support.objects import NOW, addressed
+from support.virtual_operator import VirtualTimeOperator, play
+
+HOUR = 3600.0
+REPAIRED_AFTER = 2 * HOUR
+FLEET = 5000
+WRITES_OF_A_RUN, WRITES_OF_A_REPORT = 5, 2
+"""Writes of others: the scheduler's binding, three statuses of the kubelet and its last delete for the pod
+of a run; two statuses for a container that ends and runs again, and one more where the kubelet backs off."""
+MODES = ("Periodic", "Watch")
+
+
+@dataclass(kw_only=True)
+class Day:
+    """What happened: seconds from each fault to its taint, and what it cost."""
+
+    taints: dict[str, list[float]] = field(default_factory=dict)
+    missed: int = 0
+    pods: int = 0
+    reports: int = 0
+    writes: Counter[str] = field(default_factory=Counter)
+    others: int = 0
+    seconds: float = 0.0
+
+
+class Fleet(FakeCluster):
+    """Nodes with machines behind them."""
+
+    machines: dict[str, Machine]
+
+    def result(self, pod: Body) -> str:
+        """What a health probe reads there now."""
+        view = pod_view(pod)
+        assert view is not None
+        return addressed(self.machines[view.node].document(self.clock()), view)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A fault of one node, from when on."""
+
+    at: float
+    node: int
+    fault: str
+
+
+def plans(nodes: int, hours: float, faults: int, *, seed: int) -> list[Plan]:
+    """Faults at random times on machines that can have them, one a node."""
+    chance, kinds = random.Random(seed), list(KINDS)
+    result = []
+    for number, node in enumerate(chance.sample(range(nodes), faults)):
+        possible = [f for f in FAULTS if f not in KINDS[kinds[node % len(kinds)]].immune]
+        at = chance.uniform(HOUR, hours * HOUR - REPAIRED_AFTER - HOUR)
+        result.append(Plan(at=at, node=node, fault=possible[number % len(possible)]))
+    return sorted(result, key=lambda plan: plan.at)
+
+
+def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int) -> Day:
+    """The day in this mode."""
+    day, kinds = Day(), list(KINDS)
+    machines = {
+        f"node-{n}": Machine(name=f"node-{n}", kind=kinds[n % len(kinds)], pool="") for n in range(nodes)
+    }
+    began = time.monotonic()
+
+    async def story(operator: VirtualTimeOperator) -> None:
+        cluster, loop, chance = operator.cluster, operator.loop, random.Random(seed)
+        assert isinstance(cluster, Fleet)
+        cluster.machines = machines
+        waiting: dict[str, tuple[float, str]] = {}
+        containers: dict[str, WatchContainer] = {}
+
+        def seen(path: str, kind: str, body: Body) -> None:
+            name = body["metadata"]["name"]
+            if path != NODES or name not in waiting:
+                return
+            since, fault = waiting[name]
+            taints = [t for t in body["spec"].get("taints") or () if t["key"] in names.TAINTS_OF_FAULTS]
+            if any(taint["value"] == FAULTS[fault].cause for taint in taints):
+                day.taints.setdefault(fault, []).append(loop.time() - since)
+                del waiting[name]
+
+        cluster.subscribers.append(seen)
+        for name, machine in machines.items():
+            cluster.add_node(name, boot=machine.boot_id)
+        cluster.add_policy(
+            probes={"health": {"mode": mode}, "load": {"enabled": False}, "nccl": {"enabled": False}},
+            budget={"gatedNodes": "100%"},
+        )
+        operator.start()
+        tasks = []
+        if mode == "Watch":
+            await operator.after(5.0)
+            assert cluster.objects[DAEMONSETS], "the operator makes it at once"
+            containers |= {
+                name: WatchContainer(cluster, machine, chance=chance) for name, machine in machines.items()
+            }
+            tasks = [asyncio.create_task(container.live()) for container in containers.values()]
+        for at, node, fault in _moments(wanted):
+            await asyncio.sleep(max(0.0, at - loop.time()))
+            name = f"node-{node}"
+            machines[name].fault = fault
+            if fault:
+                waiting[name] = (loop.time(), fault)
+            if name in containers:
+                containers[name].changed()
+        await asyncio.sleep(max(0.0, hours * HOUR - loop.time()))
+        await operator.after(0.0)
+        for task in tasks:
+            task.cancel()
+        day.missed = len(waiting)
+        day.reports = sum(container.reports for container in containers.values())
+        backed_off = sum(container.backed_off for container in containers.values())
+        runs = [name for name in cluster.created if not name.startswith("nodegauge-watch")]
+        day.pods, day.writes = len(runs), Counter(operator.client.log)
+        day.others = len(runs) * WRITES_OF_A_RUN + day.reports * WRITES_OF_A_REPORT + backed_off
+
+    play(story, cluster=_cluster())
+    day.seconds = time.monotonic() - began
+    return day
+
+
+def _cluster() -> Fleet:
+    """Its clock is that of the loop that runs it."""
+    return Fleet(lambda: NOW + asyncio.get_running_loop().time())
+
+
+def _moments(wanted: list[Plan]) -> list[tuple[float, int, str]]:
+    begin = [(plan.at, plan.node, plan.fault) for plan in wanted]
+    return sorted([*begin, *((plan.at + REPAIRED_AFTER, plan.node, NO_FAULT) for plan in wanted)])
+
+
+def table(days: dict[str, Day], *, nodes: int, hours: float) -> str:
+    """Both days, as Markdown."""
+    scale, seconds = FLEET / nodes, hours * HOUR
+    rows: list[tuple[str, list[str]]] = [
+        ("pods of health runs", [f"{day.pods:,}" for day in days.values()]),
+        (
+            f"the same a day on {FLEET:,} nodes",
+            [f"{day.pods * scale * 24 / hours:,.0f}" for day in days.values()],
+        ),
+        ("reports of containers", [f"{day.reports:,}" for day in days.values()]),
+        ("writes of the operator", [f"{sum(day.writes.values()):,}" for day in days.values()]),
+        ("writes of scheduler and kubelets", [f"{day.others:,}" for day in days.values()]),
+        (
+            f"all writes a second on {FLEET:,} nodes",
+            [f"{(sum(d.writes.values()) + d.others) * scale / seconds:.1f}" for d in days.values()],
+        ),
+    ]
+    for fault, kind in FAULTS.items():
+        times = [day.taints.get(fault, []) for day in days.values()]
+        needs = "1 bad run" if kind.runs == 1 else f"{kind.runs} bad runs"
+        if any(times):
+            rows.append((f"{fault} ({needs}): median, worst", [_times(each) for each in times]))
+    rows.append(("faults without a taint before their repair", [str(day.missed) for day in days.values()]))
+    lines = [f"| | {' | '.join(days)} |", f"|---|{'---|' * len(days)}"]
+    return "\n".join([*lines, *(f"| {what} | {' | '.join(cells)} |" for what, cells in rows)])
+
+
+def _times(times: list[float]) -> str:
+    return f"{statistics.median(times):,.0f} s, {max(times):,.0f} s (of {len(times)})" if times else "-"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when every fault was tainted in both modes, 1 if not, 130 on Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="make day", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=100, metavar="N", help="default: 100")
+    parser.add_argument("--hours", type=float, default=24.0, metavar="N", help="default: 24")
+    parser.add_argument("--faults", type=int, default=28, metavar="N", help="default: 28")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="repeats a day; default: 1")
+    options = parser.parse_args(arguments)
+    wanted = plans(options.nodes, options.hours, options.faults, seed=options.seed)
+    print(
+        f"{options.nodes} nodes, {options.hours:g} hours, {len(wanted)} faults, --seed {options.seed}",
+        flush=True,
+    )
+    days = {}
+    try:
+        for mode in MODES:
+            days[mode] = lived(mode, options.nodes, options.hours, wanted, seed=options.seed)
+            print(f"mode {mode}: {days[mode].seconds:.0f} s", flush=True)
+    except KeyboardInterrupt:
+        return 130
+    print(f"\n{table(days, nodes=options.nodes, hours=options.hours)}")
+    return 1 if any(day.missed for day in days.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""A node's watch container in virtual time: the probe's own schedule, and a kubelet that starts it again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from msgspec.structs import replace
+
+from life.hardware import Machine
+from nodegauge_contract import encode_message
+from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
+from nodegauge_probes.watch import schedule
+from nodegauge_probes.watch.state import State
+from nodegauge_probes.watch_options import CONFIRM
+from support.api_server import DAEMONSETS, PODS, Body
+from support.cluster import FakeCluster
+
+INTERVAL = 3600.0
+CONFIRMATIONS = tuple(map(float, CONFIRM.split(",")))
+LOOK_SECONDS = {"p2p": 30.0, "psu": 30.0, "nvlink": 5.0, "memory": 5.0}
+"""How often the probe looks at what each fault changes, seconds; 1 for others (probes' watch.signals)."""
+READING_SECONDS = 1.6
+START_SECONDS = 1.3
+"""From the end of a container to the next one's first look, without a back-off: a stock kubelet's, 1.36."""
+FIRST_BACKOFF, LONGEST_BACKOFF, CALM_SECONDS = 10.0, 300.0, 600.0
+"""A kubelet's (pkg/kubelet, MaxContainerBackOff and backOffPeriod)."""
+
+
+class WatchContainer:
+    """The pod of the DaemonSet on one machine.  `reports` and `backed_off` count its ends and its waits."""
+
+    def __init__(self, cluster: FakeCluster, machine: Machine, *, chance: random.Random) -> None:
+        self.reports = self.backed_off = 0
+        self._cluster, self._machine, self._chance = cluster, machine, chance
+        self._changed = asyncio.Event()
+        ((self._set, made),) = cluster.objects[DAEMONSETS].items()
+        owner = {"kind": "DaemonSet", "name": self._set, "uid": made["metadata"]["uid"], "controller": True}
+        labels = made["spec"]["template"]["metadata"]["labels"]
+        self._name = f"{self._set}-{machine.name}"
+        body: Body = {
+            "metadata": {"name": self._name, "labels": labels, "ownerReferences": [owner]},
+            "spec": {"nodeName": machine.name},
+        }
+        self._uid = cluster.create(PODS, body)["metadata"]["uid"]
+
+    def changed(self) -> None:
+        """Something on the machine has changed."""
+        self._changed.set()
+
+    async def live(self) -> None:
+        """Until cancelled: watch, report by ending, be started again."""
+        loop = asyncio.get_running_loop()
+        state, backoff = State(boot_id=self._machine.boot_id), 0.0
+        await asyncio.sleep(self._chance.uniform(1, 10))
+        while True:
+            began = loop.time()
+            decision = await self._decided(state, loop)
+            await asyncio.sleep(READING_SECONDS)
+            fault = self._machine.visible_fault
+            state.reports = 1 if decision.fresh else state.reports + 1
+            state.confirmed, state.reported = decision.confirmed, loop.time()
+            state.values = {"machine": (fault, fault)}
+            self._end()
+            if loop.time() - began >= CALM_SECONDS:
+                backoff = 0.0
+            self.backed_off += bool(backoff)
+            await asyncio.sleep(backoff + START_SECONDS)
+            self._run()
+            backoff = min(LONGEST_BACKOFF, backoff * 2) if backoff else FIRST_BACKOFF
+
+    async def _decided(self, state: State, loop: asyncio.AbstractEventLoop) -> schedule.Decision:
+        due = schedule.due_after(INTERVAL, node=self._machine.name)
+        while True:
+            self._changed.clear()
+            fault = self._machine.visible_fault
+            decision = schedule.decide(
+                {"machine": (fault, fault)}, state, now=loop.time(), confirm=CONFIRMATIONS, interval=due
+            )
+            if decision is not None:
+                return decision
+            waits = [state.reported + due - loop.time()]
+            if state.confirmed < len(CONFIRMATIONS):
+                waits.append(state.reported + CONFIRMATIONS[state.confirmed] - loop.time())
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(0.05, min(waits)))
+                known = state.values["machine"][0]
+                look = LOOK_SECONDS.get(str(self._machine.fault or known), 1.0)
+                await asyncio.sleep(self._chance.uniform(0, look))
+            except TimeoutError:
+                continue
+
+    def _end(self) -> None:
+        self.reports += 1
+        document = self._machine.document(self._cluster.clock())
+        result = replace(document, run=self._uid, node=self._machine.name, probe="health")
+        ended = {
+            "exitCode": 0,
+            "reason": "Completed",
+            "message": encode_message(result),
+            "finishedAt": stamp(self._cluster.clock()),
+            "containerID": f"containerd://{self.reports:064x}",
+        }
+        self._ended = {"terminated": ended}
+        self._status({"state": self._ended})
+
+    def _run(self) -> None:
+        running = {"running": {"startedAt": stamp(self._cluster.clock())}}
+        self._status({"state": running, "lastState": self._ended, "restartCount": self.reports})
+
+    def _status(self, container: Body) -> None:
+        statuses = [{"name": names.PROBE_CONTAINER} | container]
+        self._cluster.pod_status(self._name, {"phase": "Running", "containerStatuses": statuses})
