@@ -110,13 +110,13 @@ class WatchSets:
         try:
             await self._delete_others(wanted)
         except KubeError as error:
-            self._failed("DaemonSets of other modes may still be there", error)
+            self._failed("watch DaemonSets that no policy wants may be there", error, again=bool(wanted))
         for name, policy in wanted.items():
             try:
                 made = await daemonsets.apply(self._client, watch.daemon_set(policy, self._defaults))
             except KubeError as error:
                 self.known.setdefault(name, WatchSet(uid="", since=self._clock()))
-                self._failed(f"policy {name} has no DaemonSet, and health pods read its nodes", error)
+                self._failed(f"no watch DaemonSet for policy {name}: health pods read its nodes", error)
             else:
                 since = unstamp(made.get("creationTimestamp", "")) or self._clock()
                 self.known[name] = WatchSet(uid=made["uid"], since=since)
@@ -136,6 +136,8 @@ class WatchSets:
                     self._client, namespace=defaults.namespace, name=made["name"], uid=made["uid"]
                 )
 
-    def _failed(self, what: str, error: KubeError) -> None:
+    def _failed(self, what: str, error: KubeError, *, again: bool = True) -> None:
+        """Try again soon, if anything waits for it."""
         log.log(error.log_level, "%s: %s; will try again", what, error)
-        self._due_at = self._clock() + RETRY_SECONDS
+        if again:
+            self._due_at = self._clock() + RETRY_SECONDS
