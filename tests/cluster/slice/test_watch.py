@@ -95,3 +95,51 @@ def test_what_happens_while_the_operator_is_away_is_judged_after_it(watched: Any
     watched.testbed.hardware("gpu-phb").fault("gpu-lost")
     wait_for(lambda: watched.taints("gpu-phb"), what="the taint of gpu-phb")
     assert watched.taints("gpu-phb") == ["unhealthy=gpu-lost:NoSchedule"]
+
+
+def test_a_rebooted_node_is_read_by_its_container(watched: Any) -> None:
+    """The state of the boot before counts no more; labels come back, and no pod is made for it."""
+    node, pods = "gpu-titan", created(watched)
+    before = watched.last_run(node)
+    watched.testbed.nodes.restart(node)
+    wait_for(lambda: watched.last_run(node)["bootID"] != before["bootID"], what="a reading of the new boot")
+    wait_for(lambda: well(watched, node), what="the node as before")
+    assert watched.last_run(node)["podName"] == watched.watch_pods()[node]["metadata"]["name"]
+    assert created(watched) == pods
+
+
+def test_a_killed_container_reports_nothing_and_watches_on(watched: Any) -> None:
+    """As after an out-of-memory kill: no run, no finding; a fault after it is seen by the next life."""
+    node, number = "gpu-phb", watched.last_run("gpu-phb")["number"]
+    name = watched.watch_pods()[node]["metadata"]["name"]
+    kill(watched, name)
+    wait_for(lambda: ended_by_kill(watched, node), what="the kubelet's word on it")
+    assert well(watched, node)
+    watched.testbed.hardware(node).fault("gpu-lost")
+    wait_for(lambda: watched.taints(node), what="the taint")
+    assert watched.last_run(node)["number"] > number
+
+
+def kill(cluster: Any, pod: str) -> None:
+    """SIGKILL to the container of this pod, once it runs."""
+    [process] = wait_for(lambda: cluster.testbed.processes("nodegauge", pod), what="the container running")
+    os.kill(process.pid, signal.SIGKILL)
+
+
+def ended_by_kill(cluster: Any, node: str) -> bool:
+    """Whether the last end of the node's container was a SIGKILL."""
+    [container] = cluster.watch_pods()[node]["status"]["containerStatuses"]
+    ends = [container[state].get("terminated", {}) for state in ("state", "lastState")]
+    return any(end.get("exitCode") == 137 for end in ends)
+
+
+def test_a_driver_that_is_changed_under_it_ends_right(watched: Any) -> None:
+    """The next life of the container cannot read the node and says so, and no taint for a fault comes of it."""
+    node = "gpu-titan"
+    watched.testbed.hardware(node).fault("driver-mismatch")
+    kill(watched, watched.watch_pods()[node]["metadata"]["name"])
+    wait_for(lambda: watched.last_run(node)["outcome"] == "unknown", what="a run that cannot read the node")
+    assert watched.taints(node) == []
+    watched.testbed.hardware(node).heal()
+    wait_for(lambda: watched.last_run(node)["outcome"] == "read", what="a run after the driver is back")
+    wait_for(lambda: well(watched, node), what="the node as before")
