@@ -134,7 +134,7 @@ def ended_by_kill(cluster: Any, node: str) -> bool:
 
 
 def test_a_driver_that_is_changed_under_it_ends_right(watched: Any) -> None:
-    """The next life of the container cannot read the node and says so, and no taint for a fault comes of it."""
+    """The next life of the container cannot read the node and says so; no taint for a fault comes of it."""
     node = "gpu-titan"
     watched.testbed.hardware(node).fault("driver-mismatch")
     kill(watched, watched.watch_pods()[node]["metadata"]["name"])
