@@ -18,9 +18,10 @@ from e2e.scenario import LEAVE_RUNS, RECHECK
 TIMES = int(os.environ.get("NODEGAUGE_E2E_WATCH_TIMES", "2"))
 FAULTS = {
     "gpu-lost": (f"{PREFIX}unhealthy=gpu-lost:NoSchedule", 5),
+    "xid": (f"{PREFIX}unhealthy=xid:NoSchedule", 5),
     "thermal-slowdown": (f"{PREFIX}throttled=thermal:NoSchedule", 30),
 }
-"""Fault to its taint, and the goal in seconds: the first needs one run, the second two under load."""
+"""Fault to its taint, and the goal in seconds: the last needs two runs under load, the others one."""
 QUICK = {"busyFloor": 1, "swThermalWarnSeconds": 0.5, "swThermalFailSeconds": 0.8}
 """As in the demo: heat is judged after a second under load; by default after a minute of it."""
 WATCH_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={PREFIX}watch-set"

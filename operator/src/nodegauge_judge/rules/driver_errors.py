@@ -132,8 +132,9 @@ RULES = (
         code="xid",
         title="the driver reported an error (Xid)",
         meaning=(
-            "An Xid event came while the probe watched. Health probes watch for seconds every few minutes, "
-            "so they miss most Xids. The kernel log has them all, and other findings show their lasting "
+            "An Xid event came while the probe watched. In mode Watch only the pauses after reports are "
+            "missed; health pods watch for seconds every few minutes and miss most Xids. The kernel log has "
+            "them all, and other findings show their lasting "
             "marks (gpu-lost, reset-required, recovery-action, ecc, row-remap). NVIDIA's catalogue puts each "
             "Xid into a resolution bucket. An Xid fails if its bucket takes the GPU out of service "
             "(RESET_GPU, RESTART_BM, WORKFLOW_XID_48 and the like). Xids that a program alone can cause "
