@@ -78,7 +78,7 @@ class HealthKind(ProbeKind):
             return watch.expected_by(context) if left_to_watch else AT_ONCE
         if policy.watches and not context.watch_since:
             return NEVER  # what its container reported is not known yet
-        interval = policy.interval_of(self.name) + (watch.start_grace(policy) if policy.watches else 0.0)
+        interval = watch.overdue_after(policy) if policy.watches else policy.interval_of(self.name)
         if probe.unread:
             wait = backed_off(probe, first=RETRY_SECONDS, most=interval)
         else:

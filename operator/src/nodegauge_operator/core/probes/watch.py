@@ -96,6 +96,16 @@ def expected_by(context: Context) -> float:
     return max(context.watch_since, context.node.ready_since) + start_grace(context.policy)
 
 
+LATE_SHARE = 0.1
+"""Part of the interval by which a regular reading may be late: nodes are due at times of their own within a
+twentieth of it (the probe's watch.schedule), and the kubelet may be waiting with a restart."""
+
+
+def overdue_after(policy: Policy) -> float:
+    """Seconds from one reading until a health pod brings the next, as the container has not."""
+    return policy.interval_of(names.PROBE_HEALTH) * (1 + LATE_SHARE) + start_grace(policy)
+
+
 def start_grace(policy: Policy) -> float:
     """Seconds that a reading may be late before a health pod brings it: a pod may take as long to start."""
     return seconds(policy.spec.limits.not_started)
