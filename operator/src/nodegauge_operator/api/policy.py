@@ -238,8 +238,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     def interval_of(self, probe: str) -> float:
         """Seconds between two runs of a probe."""
         settings = getattr(self.spec.probes, probe)
-        watched = probe == names.PROBE_HEALTH and settings.mode is HealthMode.WATCH
-        return seconds(settings.watch.interval if watched else settings.interval)
+        return seconds(getattr(settings, "period", settings.interval))
 
     def stale_seconds_of(self, probe: str) -> float:
         """Seconds after which a probe's reading no longer counts (three intervals by default)."""

@@ -40,6 +40,11 @@ class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
     deadline: Duration = "60s"
     window: Duration = "3s"
 
+    @property
+    def period(self) -> str:
+        """Time between two readings in this mode."""
+        return self.watch.interval if self.mode is HealthMode.WATCH else self.interval
+
 
 class Engine(StrEnum):
     """What makes the collectives: the nccl image's `nccl4py`, or an `all_reduce_perf` binary (`nccl-tests`)
