@@ -76,7 +76,7 @@ class DirtyCluster(FakeClient):
     async def call(self, method: str, path: str, **options: Any) -> Body:
         """Deployments and the operator's pods are answered here, the rest by the cluster."""
         self.order.append(f"{method} {path}")
-        if path.startswith("/apis/apps/") or self._about_operators(path, options.get("query") or {}):
+        if path.startswith(DEPLOYMENTS) or self._about_operators(path, options.get("query") or {}):
             refusal = self.refuse(method, path)
             if refusal is not None:
                 raise refusal

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from nodegauge_cli.cleanup import command
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Conflict, Forbidden, KubeError, NotFound, Refused, Unavailable
-from support.api_server import NAMESPACE, NODES, PODS, POLICIES, REPORTS
+from support.api_server import DAEMONSETS, NAMESPACE, NODES, PODS, POLICIES, REPORTS
 from support.cleaning import CLEAN, DEPLOYMENTS, FOREIGN, MARKS, TAINTS, DirtyCluster, failing
 from support.virtual_time import run
 
@@ -304,6 +304,20 @@ def test_only_the_named_policy_is_deleted(dirty: DirtyCluster) -> None:
     """The chart names its own."""
     dirty.clean(policy="default")
     assert sorted(dirty.cluster.objects[POLICIES]) == ["mine"]
+
+
+@pytest.mark.parametrize(("release", "left"), [("ng", ["other", "theirs"]), ("", ["theirs"])])
+def test_watch_daemonsets_of_the_release_are_removed(
+    dirty: DirtyCluster, release: str, left: list[str]
+) -> None:
+    """With their pods; those of another release in the namespace stay, and any that is not nodegauge's."""
+    instance = "app.kubernetes.io/instance"
+    marks = {"own": {instance: "ng"}, "other": {instance: "other"}}
+    for name in ("own", "other", "theirs"):
+        labels = marks[name] | {names.WATCH_SET: name} if name in marks else {}
+        dirty.cluster.create(DAEMONSETS, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+    dirty.clean(release=release)
+    assert sorted(dirty.cluster.objects[DAEMONSETS]) == left
 
 
 def test_a_dry_run_lists_everything(dirty: DirtyCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,7 +210,8 @@ class CleanUp:
 
     async def _delete_watch_sets(self) -> None:
         """Before their pods, which would come again; usually there are none, so nothing is printed then."""
-        listed = partial(daemonsets.each, self._client, namespace=self._namespace)
+        release = self._installation.partition("/")[2]
+        listed = partial(daemonsets.each, self._client, namespace=self._namespace, instance=release)
         every = await self._retry.list(listed)
         for made in every if not self._dry_run else ():
             delete = partial(daemonsets.delete, self._client, namespace=self._namespace)
