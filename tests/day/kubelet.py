@@ -34,6 +34,8 @@ class WatchContainer:
     def __init__(self, cluster: FakeCluster, machine: Machine, *, chance: random.Random) -> None:
         self.reports = self.backed_off = 0
         self._cluster, self._machine, self._chance = cluster, machine, chance
+        self._cut_off = False
+        self._unsent: Body = {}
         self._changed = asyncio.Event()
         ((self._set, made),) = cluster.objects[DAEMONSETS].items()
         owner = {"kind": "DaemonSet", "name": self._set, "uid": made["metadata"]["uid"], "controller": True}
@@ -48,6 +50,16 @@ class WatchContainer:
     def changed(self) -> None:
         """Something on the machine has changed."""
         self._changed.set()
+
+    def cut_off(self) -> None:
+        """The API server is away: the container goes on, and its kubelet keeps the newest status alone."""
+        self._cut_off = True
+
+    def reconnect(self) -> None:
+        """The kubelet sends what it kept."""
+        self._cut_off = False
+        if self._unsent:
+            self._status(self._unsent)
 
     async def live(self) -> None:
         """Until cancelled: watch, report by ending, be started again."""
@@ -110,5 +122,8 @@ class WatchContainer:
         self._status({"state": running, "lastState": self._ended, "restartCount": self.reports})
 
     def _status(self, container: Body) -> None:
+        self._unsent = container if self._cut_off else {}
+        if self._cut_off:
+            return
         statuses = [{"name": names.PROBE_CONTAINER} | container]
         self._cluster.pod_status(self._name, {"phase": "Running", "containerStatuses": statuses})

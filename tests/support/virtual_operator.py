@@ -22,8 +22,8 @@ from nodegauge_operator.reconcile import sweep as sweep_module
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.sweep import Sweep
 from nodegauge_operator.settings import Settings
-from support.api_server import NODES, PODS, Body
-from support.client import FakeClient
+from support.api_server import NODES, PODS, POLICIES, REPORTS, Body
+from support.client import FakeClient, unreachable
 from support.cluster import FakeCluster
 from support.objects import NOW
 from support.operator import MEASURING, SETTINGS, Watches
@@ -141,6 +141,19 @@ class VirtualTimeOperator:
         assert self.task is not None
         if self.task.done():
             self.task.result()
+
+    def cut_off(self) -> None:
+        """The API server is away: no call is answered, and no watch event arrives."""
+        self.client.refuse = lambda _verb, _path: unreachable()
+        self.cluster.subscribers.remove(self._watch)
+
+    def reconnect(self) -> None:
+        """It is back, and the watches list what is there."""
+        self.client.refuse = lambda _verb, _path: None
+        self.cluster.subscribers.append(self._watch)
+        for path in (POLICIES, NODES, REPORTS, PODS):
+            for body in list(self.cluster.objects[path].values()):
+                self.watches.give(path, None, body)
 
     def lists(self) -> int:
         """How often nodes have been listed."""

@@ -1,9 +1,9 @@
 """Since when this process can read its nodes: waiting out a gap is no reason to call a reading stale.
 
 A gap ends at the start of the process, when a policy is resumed, when a node may run probes again, also
-because an override that left it alone is over, when the
-API server answers again after a while, and when the clock is set.  After each of them a reading gets an
-interval in which it can be renewed (`Context.expires_at`).  This only keeps time; it decides nothing.
+because an override that left it alone is over, when the API server answers again after a while or this
+installation may write again, and when the clock is set.  After each of them a reading gets an interval in
+which it can be renewed (`Context.expires_at`).  This only keeps time; it decides nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class Gaps:
         """A write or a full list was answered."""
         self._note_silence()
         self._unanswered_at = None
+
+    def idle(self) -> None:
+        """Nothing is written now, so nothing can fail: the Lease is not ours, or was not renewed in time."""
+        self._since = self._clock()
 
     def over_at(self, policy: Policy | None, node: NodeView | None) -> float:
         """When the last gap ended for this node, epoch seconds."""

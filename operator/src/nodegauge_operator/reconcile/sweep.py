@@ -218,6 +218,8 @@ class Sweep:
             self._status_task.check()
             if not self._status_task.busy and self._clock() >= self._policy_status.due_at():
                 self._status_task.start(self._policy_status.write())
+        else:
+            self._reconciler.gaps.idle()
         self._last_pass = time.monotonic()
         self._metrics.last_pass.set(self._clock())
 
@@ -301,13 +303,11 @@ class Sweep:
     async def _sleep(self) -> None:
         waits = [self._settings.sweep_interval]
         if self.may_write:
-            waits.append(self._queue.next_timer() - self._clock())
+            waits += [self._queue.next_timer() - self._clock(), self._watch_sets.due_in()]
         if self.listed and not self._lease_task.busy:
             waits.append(self.installation.due_in())
         if not self._list_task.busy:
             waits.append(self._list_schedule.due_at() - time.monotonic())
-        if self.may_write:
-            waits.append(self._watch_sets.due_in())
         if self.may_write and not self._status_task.busy:
             waits.append(self._policy_status.due_at() - self._clock())
         try:

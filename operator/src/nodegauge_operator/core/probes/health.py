@@ -68,7 +68,7 @@ class HealthKind(ProbeKind):
         """At once: never run, requested, rebooted.  A run that read nothing is repeated after 30 s, then
         twice that each time, up to the interval.  Soon after one that a gate counts.  But for the first, none
         while the node may be drained.  In mode Watch a first or regular reading is left to the container on
-        the node for as long as that may take."""
+        the node for as long as that may take, also after an outage, in which all become overdue."""
         policy = context.policy
         if not policy.spec.probes.health.enabled or not context.may_run:
             return NEVER
@@ -84,7 +84,9 @@ class HealthKind(ProbeKind):
         else:
             wait = gates.recheck_after(context.status.gates, policy=policy, read_at=probe.read_at)
         drained_at = context.cordoned_since + DRAIN_SECONDS if context.cordoned_since else 0.0
-        return max(finished_at(probe) + min(wait, interval), drained_at)
+        regular = policy.watches and wait >= interval
+        brought_by = context.since + watch.start_grace(policy) if regular else 0.0
+        return max(finished_at(probe) + min(wait, interval), drained_at, brought_by)
 
     def ending(self, pod: PodView, context: Context) -> RunEnd | None:
         """A result that waited for longer than an interval, for an operator that was away, is not news."""
