@@ -6,7 +6,9 @@ account, probe processes, pynvml.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,10 @@ VALUES = {
 }
 """Runs start when a test asks for one, and one good run lifts a taint; test_nccl.py turns the NCCL probe
 on.  A request would ask for a load run too.  The rest is the chart's default."""
+
+
+WATCH = ("policy.spec.probes.health.mode=Watch", "policy.spec.probes.health.recheck=10m")
+"""No health pod confirms anything here: the containers do."""
 
 
 class Slice(ClusterUnderTest):
@@ -102,6 +108,22 @@ class Slice(ClusterUnderTest):
         pods = self.api.get(marked)["items"]
         return {p["spec"]["nodeName"]: p for p in pods if p["status"].get("phase") == "Running"}
 
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Mode Watch meanwhile, from the moment at which each node was read by its container."""
+        numbers = {node: self.last_run(node)["number"] for node in self.nodes}
+        self.upgrade(*WATCH)
+        wait_for(lambda: len(self.watch_pods()) == len(self.nodes), what="a watch pod on every node")
+        for node in self.nodes:
+            wait_for(lambda n=node: self.last_run(n)["number"] > numbers[n], what=f"a reading of {node}")
+        yield
+        self.upgrade()
+        wait_for(lambda: not self.watch_pods(), what="no watch pod in mode Periodic")
+
+    def is_well(self, node: str) -> bool:
+        """Whether the node is as on a calm day."""
+        return self.seen(node) == self.calm[node]
+
     def operator_pod(self) -> Object:
         """The operator's only pod."""
         [pod] = [pod for pod in super().pods() if _component(pod) == "operator"]
@@ -119,6 +141,10 @@ class Slice(ClusterUnderTest):
     def account_writes(self, **match: Any) -> list[Entry]:
         """What the operator's service account wrote since the beginning."""
         return self.audit.writes(user=service_account(NAMESPACE, RELEASE), **match)
+
+    def created(self) -> int:
+        """Pods that the operator has made so far."""
+        return len([w for w in self.account_writes(resource="pods", verb="create") if w.code == 201])
 
     # -- runs ------------------------------------------------------------------------------------------------
 

@@ -131,7 +131,20 @@ class ControlPlane(Running):
     def restart_apiserver(self, *, grace: float = STOP_SECONDS) -> None:
         """Stop and start kube-apiserver, on the same port and data: every watch breaks, every client has to
         come back.  `grace`: seconds until SIGKILL."""
+        with self.without_apiserver(grace=grace):
+            pass
+
+    @contextlib.contextmanager
+    def without_apiserver(self, *, grace: float = STOP_SECONDS) -> Iterator[None]:
+        """Nothing listens on kube-apiserver's port meanwhile; see `restart_apiserver`."""
         self._processes.pop(APISERVER).stop(grace=grace)
+        try:
+            yield
+        finally:
+            self._come_back()
+
+    def _come_back(self) -> None:
+        """Start kube-apiserver again."""
         until = time.monotonic() + READY_SECONDS
         while True:
             self._start_apiserver(self.binaries)

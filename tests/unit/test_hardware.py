@@ -10,10 +10,10 @@ import pytest
 from support.machines import link_ends, sysfs
 from testbed import profiles
 from testbed.driver.client import GPU, NvmlClient
-from testbed.hardware import plug
+from testbed.hardware import HardwareError, plug
 from testbed.profiles.pcitree import functions
 
-NOT_SUPPORTED = 3
+NOT_SUPPORTED, DRIVER_NOT_LOADED = 3, 9
 
 
 @pytest.mark.parametrize("name", profiles.names())
@@ -114,3 +114,23 @@ def test_two_machines_of_a_kind_are_two_machines(tmp_path: Path) -> None:
     assert len(boots) == 3
     assert not set(one.uuids) & set(two.uuids)
     assert one.uuids == again.uuids
+
+
+def test_a_driver_is_reloaded_once_nobody_uses_it(tmp_path: Path) -> None:
+    """As on a machine: no unload under an open session; another version afterwards, and counters anew."""
+    hardware = plug("h100-sxm-8", tmp_path / "machine")
+    boot_id = hardware.condition().boot_id
+    with NvmlClient(hardware.env()) as nvml:
+        assert nvml.ask("nvmlDeviceGetCount") == 8
+        with pytest.raises(HardwareError, match="in use"):
+            hardware.unload_driver()
+    hardware.unload_driver()
+    with NvmlClient(hardware.env(), initialise=False) as nvml:
+        assert nvml.refusal("nvmlInit") == DRIVER_NOT_LOADED
+    with pytest.raises(HardwareError, match="same release"):
+        hardware.load_driver("580.65.06")
+    hardware.load_driver("550.90.07")
+    with NvmlClient(hardware.env()) as nvml:
+        assert nvml.ask("nvmlSystemGetDriverVersion") == "550.90.07"
+        assert nvml.ask("nvmlSystemGetNVMLVersion") == "12.550.90.07"
+    assert hardware.condition().boot_id == boot_id

@@ -9,43 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from support.slice import WATCH
 from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
-
-WATCH = ("policy.spec.probes.health.mode=Watch", "policy.spec.probes.health.recheck=10m")
-"""No health pod confirms anything here: the containers do."""
-
-
-@pytest.fixture
-def watched(cluster: Any) -> Iterator[Any]:
-    """The slice in mode Watch, every node read by its container."""
-    numbers = {node: cluster.last_run(node)["number"] for node in cluster.nodes}
-    cluster.upgrade(*WATCH)
-    wait_for(lambda: len(cluster.watch_pods()) == len(cluster.nodes), what="a watch pod on every node")
-    for node in cluster.nodes:
-        wait_for(lambda n=node: cluster.last_run(n)["number"] > numbers[n], what=f"a reading of {node}")
-    yield cluster
-    for node in cluster.nodes:
-        cluster.testbed.hardware(node).heal()
-    wait_for(lambda: all(well(cluster, node) for node in cluster.nodes), what="all nodes healthy")
-    cluster.upgrade()
-    wait_for(lambda: not cluster.watch_pods(), what="no watch pod in mode Periodic")
-
-
-def well(cluster: Any, node: str) -> bool:
-    """Whether the node is as on a calm day."""
-    return bool(cluster.seen(node) == cluster.calm[node])
-
-
-def created(cluster: Any) -> int:
-    """Pods that the operator has made so far."""
-    return len([w for w in cluster.account_writes(resource="pods", verb="create") if w.code == 201])
 
 
 @pytest.mark.parametrize(
@@ -57,16 +28,16 @@ def created(cluster: Any) -> int:
 )
 def test_a_fault_is_tainted_and_lifted_without_a_pod(watched: Any, node: str, fault: str, taint: str) -> None:
     """The containers report and confirm it, and its end."""
-    pods, began = created(watched), time.monotonic()
+    pods, began = watched.created(), time.monotonic()
     watched.testbed.hardware(node).fault(fault)
     wait_for(lambda: watched.taints(node), what="the taint")
     print(f"{fault}: tainted after {time.monotonic() - began:.1f} s")
     assert watched.taints(node) == [taint]
     watched.testbed.hardware(node).heal()
     began = time.monotonic()
-    wait_for(lambda: well(watched, node), what="the node as before")
+    wait_for(lambda: watched.is_well(node), what="the node as before")
     print(f"repaired: as before after {time.monotonic() - began:.1f} s")
-    assert created(watched) == pods
+    assert watched.created() == pods
 
 
 def test_a_roll_out_of_the_daemonset_keeps_what_nodes_carry(watched: Any) -> None:
@@ -85,7 +56,7 @@ def test_a_roll_out_of_the_daemonset_keeps_what_nodes_carry(watched: Any) -> Non
     for node in watched.nodes:
         wait_for(lambda n=node: watched.last_run(n)["number"] > numbers[n], what=f"a reading of {node}")
         assert watched.last_run(node)["outcome"] == "read"
-        assert well(watched, node)
+        assert watched.is_well(node)
     assert len(watched.account_writes(resource="nodes")) == writes
 
 
@@ -99,13 +70,13 @@ def test_what_happens_while_the_operator_is_away_is_judged_after_it(watched: Any
 
 def test_a_rebooted_node_is_read_by_its_container(watched: Any) -> None:
     """The state of the boot before counts no more; labels come back, and no pod is made for it."""
-    node, pods = "gpu-titan", created(watched)
+    node, pods = "gpu-titan", watched.created()
     before = watched.last_run(node)
     watched.testbed.nodes.restart(node)
     wait_for(lambda: watched.last_run(node)["bootID"] != before["bootID"], what="a reading of the new boot")
-    wait_for(lambda: well(watched, node), what="the node as before")
+    wait_for(lambda: watched.is_well(node), what="the node as before")
     assert watched.last_run(node)["podName"] == watched.watch_pods()[node]["metadata"]["name"]
-    assert created(watched) == pods
+    assert watched.created() == pods
 
 
 def test_a_killed_container_reports_nothing_and_watches_on(watched: Any) -> None:
@@ -114,7 +85,7 @@ def test_a_killed_container_reports_nothing_and_watches_on(watched: Any) -> None
     name = watched.watch_pods()[node]["metadata"]["name"]
     kill(watched, name)
     wait_for(lambda: ended_by_kill(watched, node), what="the kubelet's word on it")
-    assert well(watched, node)
+    assert watched.is_well(node)
     watched.testbed.hardware(node).fault("gpu-lost")
     wait_for(lambda: watched.taints(node), what="the taint")
     assert watched.last_run(node)["number"] > number
@@ -142,4 +113,4 @@ def test_a_driver_that_is_changed_under_it_ends_right(watched: Any) -> None:
     assert watched.taints(node) == []
     watched.testbed.hardware(node).heal()
     wait_for(lambda: watched.last_run(node)["outcome"] == "read", what="a run after the driver is back")
-    wait_for(lambda: well(watched, node), what="the node as before")
+    wait_for(lambda: watched.is_well(node), what="the node as before")

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from testbed import profiles
 from testbed.driver.build import library_folder
@@ -181,6 +182,33 @@ class Hardware:
             condition.boot_id = str(uuid.uuid4())
             condition.restart(condition.chosen(None), now=self._clock())
             condition.loads = [[] for _ in condition.loads]
+
+    def unload_driver(self) -> None:
+        """Unload the driver: NVML answers DRIVER_NOT_LOADED until `load_driver`.  HardwareError while a
+        process has NVML open, as `rmmod` refuses a module in use."""
+        with self._locked(), (self.directory / CLIENTS).open("ab") as clients:
+            try:
+                fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HardwareError(
+                    f"the driver in {self.directory} is in use: a process has NVML open"
+                ) from None
+            (self.directory / STATE).unlink()
+
+    def load_driver(self, version: str) -> None:
+        """Load the driver in this version: counters begin again.  HardwareError for a version that offers
+        other functions, because containers keep the library that they started with."""
+        with self._changing() as condition:
+            driver = condition.profile.driver
+            if library_folder(version) != library_folder(driver.version):
+                raise HardwareError(
+                    f"driver {version} offers other functions than {driver.version}: name a version of the"
+                    " same release"
+                )
+            nvml = f"{driver.nvml.partition('.')[0]}.{version}"
+            driver = replace(driver, version=version, nvml=nvml)
+            condition.profile = replace(condition.profile, driver=driver)
+            condition.restart(condition.chosen(None), now=self._clock())
 
     def unplug(self) -> None:
         """Unload the driver: NVML answers DRIVER_NOT_LOADED, and the folder is free for other hardware."""

@@ -1,0 +1,188 @@
+"""What happens to nodes in mode Watch: cordons and drains, a driver that is reloaded or goes, no API server.
+
+kubectl, DaemonSet controller, scheduler and eviction are real; so is the time without an API server.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from support.slice import NAMESPACE
+from testbed.binaries import build_kubectl
+from testbed.cluster import PodProcess
+from testbed.wait import wait_for
+
+pytestmark = pytest.mark.cluster
+
+GPU_LOST = ["unhealthy=gpu-lost:NoSchedule"]
+UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
+AWAY_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def kubectl(watched_slice: Any) -> Callable[..., str]:
+    """kubectl on the slice's cluster; its output and its warnings."""
+    program = str(build_kubectl())
+
+    def run(*arguments: str) -> str:
+        command = [program, f"--kubeconfig={watched_slice.kubeconfig}", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_a_drained_node_is_watched_on(watched: Any, kubectl: Callable[..., str]) -> None:
+    """`kubectl drain --ignore-daemonsets` leaves the watch pod and does not wait for it; a fault that begins
+    on the drained node is tainted, its end lifts the taint, and neither makes a pod."""
+    node = "gpu-titan"
+    before, made = watched.watch_pods()[node]["metadata"], watched.created()
+    work(watched, node)
+    began = time.monotonic()
+    output = kubectl("drain", node, "--ignore-daemonsets", "--force", "--timeout=60s")
+    print(f"drained after {time.monotonic() - began:.1f} s: {output}")
+    assert f"ignoring DaemonSet-managed Pods: {NAMESPACE}/{before['name']}" in output
+    assert "pod/work evicted" in output
+    assert f"node/{node} drained" in output
+    watched.testbed.hardware(node).fault("p2p-refused")
+    wait_for(lambda: watched.taints(node), what="the taint of a drained node")
+    assert watched.taints(node) == ["unhealthy=p2p:NoSchedule"]
+    watched.testbed.hardware(node).heal()
+    kubectl("uncordon", node)
+    wait_for(lambda: watched.is_well(node), what="the node as before")
+    assert watched.watch_pods()[node]["metadata"]["uid"] == before["uid"]
+    assert watched.created() == made
+
+
+def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
+    """As some tools do: the DaemonSet makes another pod, also on a cordoned node, which keeps its marks."""
+    node = "gpu-phb"
+    old, number = watched.watch_pods()[node]["metadata"], watched.last_run(node)["number"]
+    unschedulable(watched, node, True)
+    with unchanged(watched, node):
+        evict(watched, old["name"])
+        wait_for(
+            lambda: (
+                node in watched.watch_pods() and watched.watch_pods()[node]["metadata"]["uid"] != old["uid"]
+            ),
+            what="another watch pod",
+        )
+        wait_for(lambda: watched.last_run(node)["number"] > number, what="its first reading")
+        assert watched.last_run(node)["outcome"] == "read"
+    watched.testbed.hardware(node).fault("gpu-lost")
+    wait_for(lambda: watched.taints(node) == GPU_LOST, what="the taint of a cordoned node")
+    unschedulable(watched, node, None)
+
+
+def test_a_driver_upgrade_meets_no_open_session(watched: Any) -> None:
+    """The GPU Operator labels the node: the container ends at once and the driver can be unloaded; the node
+    keeps its marks while no driver is there, and is read by a new pod under the new one."""
+    node = "gpu-h100"
+    hardware, number = watched.testbed.hardware(node), watched.last_run(node)["number"]
+    wait_for(lambda: running(watched, node), what="the container running")
+    with unchanged(watched, node):
+        label(watched, node, "upgrade-required")
+        wait_for(lambda: node not in watched.watch_pods(), what="no watch pod on the node", every=0.02)
+        assert not running(watched, node)
+        hardware.unload_driver()  # refused while a session is open
+        label(watched, node, "pod-restart-required")
+        time.sleep(2)  # a DaemonSet that came back would be there by now
+        assert node not in watched.watch_pods()
+        assert watched.last_run(node)["number"] == number
+        hardware.load_driver("550.90.07")
+        label(watched, node, "upgrade-done")
+        wait_for(lambda: watched.last_run(node)["number"] > number, what="a reading under the new driver")
+        assert watched.last_run(node)["outcome"] == "read"
+    assert watched.report(node)["status"]["gpus"]["driver"] == "550.90.07"
+    label(watched, node, None)
+
+
+def test_a_driver_that_goes_without_a_word_is_reported(watched: Any) -> None:
+    """NVML fails under the container: a run that says so, and no verdict; once it is back all is well."""
+    node = "gpu-h100"
+    state = watched.testbed.hardware(node).directory / "driver.state"
+    wait_for(lambda: running(watched, node), what="the container running")
+    with unchanged(watched, node):
+        state.rename(state.with_name("away"))
+        began = time.monotonic()
+        wait_for(
+            lambda: watched.last_run(node)["outcome"] == "unknown", what="a run that cannot read the node"
+        )
+        print(f"driver gone: reported after {time.monotonic() - began:.1f} s")
+        assert "driver-not-loaded" in watched.last_run(node)["message"]
+        state.with_name("away").rename(state)
+        wait_for(lambda: watched.last_run(node)["outcome"] == "read", what="a run after the driver is back")
+
+
+def test_a_minute_without_the_api_server_ends_as_the_hardware_says(watched: Any) -> None:
+    """Faults come, go and stay meanwhile: afterwards those that stand are tainted and no others, a calm node
+    is not even written to, and the operator is the same process."""
+    hardware = watched.testbed.hardware
+    hardware("gpu-phb").fault("gpu-lost")
+    wait_for(lambda: watched.taints("gpu-phb") == GPU_LOST, what="a taint before the outage")
+    operator = watched.operator_process()
+    numbers = {node: watched.last_run(node)["number"] for node in watched.nodes}
+    with unchanged(watched, "gpu-dgx1"):
+        with watched.testbed.control_plane.without_apiserver():
+            back_at = time.monotonic() + AWAY_SECONDS
+            hardware("gpu-titan").fault("p2p-refused")
+            hardware("gpu-h100").fault("gpu-lost")
+            time.sleep(AWAY_SECONDS / 3)
+            hardware("gpu-phb").heal()
+            hardware("gpu-h100").heal()
+            time.sleep(back_at - time.monotonic())
+        began = time.monotonic()
+        wait_for(lambda: watched.taints("gpu-titan"), what="the taint of a fault that stands")
+        print(f"tainted {time.monotonic() - began:.1f} s after the API server was back")
+        assert watched.taints("gpu-titan") == ["unhealthy=p2p:NoSchedule"]
+        for node in ("gpu-phb", "gpu-h100"):
+            wait_for(lambda n=node: watched.last_run(n)["number"] > numbers[n], what=f"a reading of {node}")
+            wait_for(lambda n=node: watched.is_well(n), what=f"{node} as before its fault")
+    assert watched.operator_process() == operator
+
+
+def running(cluster: Any, node: str) -> list[PodProcess]:
+    """The process of the node's watch container, while it runs."""
+    return [one for one in cluster.testbed.processes(NAMESPACE, "nodegauge-watch") if one.node == node]
+
+
+@contextmanager
+def unchanged(cluster: Any, node: str) -> Iterator[None]:
+    """The operator writes nothing to the node meanwhile, and its marks are right in the end."""
+    before = len(cluster.account_writes(resource="nodes", name=node))
+    yield
+    assert cluster.is_well(node)
+    assert len(cluster.account_writes(resource="nodes", name=node)) == before
+
+
+def work(cluster: Any, node: str) -> None:
+    """Somebody's pod runs on the node."""
+    box = {"name": "main", "image": "busybox", "command": ["sleep", "600"]}
+    spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [box]}
+    pods = "/api/v1/namespaces/default/pods"
+    cluster.api.create(pods, {"metadata": {"name": "work"}, "spec": spec})
+    wait_for(lambda: cluster.api.get(f"{pods}/work")["status"].get("phase") == "Running", what="work")
+
+
+def unschedulable(cluster: Any, node: str, value: bool | None) -> None:
+    """Cordon the node, or uncordon it."""
+    cluster.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": value}})
+
+
+def label(cluster: Any, node: str, state: str | None) -> None:
+    """The GPU Operator's driver upgrade goes on."""
+    cluster.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {UPGRADE_STATE: state}}})
+
+
+def evict(cluster: Any, pod: str) -> None:
+    """As a drain does."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}"
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+    cluster.api.create(f"{path}/eviction", body)
