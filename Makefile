@@ -60,7 +60,7 @@ matrix: $(READY) need-cc ## judge every simulated machine with every fault and c
 collection: $(READY) need-cc ## build the Ansible collection into dist/collection, install it, and run every check of Galaxy's on it
 	@$(RUN) -m galaxy $(ARGS)
 
-loadtest: $(READY) need-cc ## measure the operator's throughput, latency, writes and memory at 100, 1,000 and 5,000 nodes
+loadtest: $(READY) need-cc ## measure the operator's latency, writes, CPU time and memory at 100, 1,000 and 5,000 nodes in mode Watch
 	@$(RUN) -m loadtest $(ARGS)
 
 life: $(READY) ## live 60 simulated days with 500 disturbed nodes; every change on a node needs a cause (ARGS="--nodes 50 --days 10")

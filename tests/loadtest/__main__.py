@@ -15,8 +15,9 @@ from pathlib import Path
 from types import FrameType
 
 from loadtest import stage, validation
+from loadtest.cores import split
 from loadtest.figures import Figures, summary
-from loadtest.measured import BURST, RATE, Defaults, chart_defaults
+from loadtest.measured import Defaults, Options, chart_defaults
 from nodegauge_operator.kube.client import connect
 from nodegauge_operator.kube.errors import KubeError
 from testbed.binaries import find_or_build
@@ -50,39 +51,33 @@ def sizes(text: str) -> list[int]:
     return result
 
 
-def run(wanted: Sequence[int], directory: Path) -> None:
+def run(wanted: Sequence[int], directory: Path, options: Options) -> None:
     """All sizes, each on a control plane of its own below `directory`."""
     clock, defaults = Clock(), chart_defaults()
     print("nodegauge load test: a real control plane, and nodes without kubelets.")
     print(
-        f"This machine: {os.cpu_count()} cores, shared by the API server, etcd and the operator; "
-        f"load average before the start: {os.getloadavg()[0]:.1f}."
+        f"This machine: {os.cpu_count()} cores, {os.getloadavg()[0]:.1f} load average before the start.\n"
+        f"{options.cores}"
     )
-    print(
-        f"The operator has the chart's settings ({defaults.workers} nodes at a time), but for the limit of "
-        f"its API calls:\n{RATE:,}/s and {BURST:,} at once here; the chart sets {defaults.rate:g}/s and "
-        f"{defaults.burst}.\n",
-        flush=True,
-    )
+    limits = f"{defaults.rate:g}/s and {defaults.burst} at once"
+    if options.limited:
+        print(f"The operator has the chart's settings, also the limit of its API calls: {limits}.\n")
+    else:
+        print(f"The operator has the chart's settings, but for the limit of its API calls, {limits}.\n")
     find_or_build(progress=clock.say)
     result = [
-        one_size(count, directory / f"{count}-nodes", defaults=defaults, clock=clock) for count in wanted
+        one_size(count, directory / f"{count}-nodes", defaults=defaults, options=options, clock=clock)
+        for count in wanted
     ]
     print(f"\n{summary(result)}\n")
     for figures in result:
-        print(
-            f"{figures.nodes:,} nodes: {figures.node_kilobytes:.1f} KB each; "
-            f"{figures.operator.writes_per_node:.2f} writes a node, {figures.conflicts} conflicts; "
-            f"latency of {figures.calm.samples} and {figures.busy.samples} results"
-        )
-    print(f"Writes of a first run: {result[-1].first}")
-    print(f"Of a run that found the same: {result[-1].unchanged}")
-    print(
-        "The ratios are the message. Absolute numbers are of this machine, and of what else it did meanwhile."
-    )
+        print(f"{figures.nodes:,} nodes of {figures.node_kilobytes:.1f} KB. Steady state, writes a second:")
+        print(f"  {figures.steady}")
+        print(f"  a full list: {figures.relist}")
+    print("Absolute numbers are of this machine, and of what else it did meanwhile.")
 
 
-def one_size(count: int, directory: Path, *, defaults: Defaults, clock: Clock) -> Figures:
+def one_size(count: int, directory: Path, *, defaults: Defaults, options: Options, clock: Clock) -> Figures:
     """One size on a fresh control plane; its data is removed afterwards."""
 
     def say(text: str) -> None:
@@ -90,15 +85,17 @@ def one_size(count: int, directory: Path, *, defaults: Defaults, clock: Clock) -
 
     say("starting a control plane")
     with ControlPlane(directory) as plane:
-        result = asyncio.run(_measure(plane, count, defaults=defaults, say=say))
+        result = asyncio.run(_measure(plane, count, defaults=defaults, options=options, say=say))
     shutil.rmtree(directory, ignore_errors=True)
     return result
 
 
-async def _measure(plane: ControlPlane, count: int, *, defaults: Defaults, say: stage.Say) -> Figures:
+async def _measure(
+    plane: ControlPlane, count: int, *, defaults: Defaults, options: Options, say: stage.Say
+) -> Figures:
     client = await connect(environ={"KUBECONFIG": str(plane.kubelet_kubeconfig)})
     try:
-        scene = stage.Stage(plane, client, count=count, defaults=defaults, say=say)
+        scene = stage.Stage(plane, client, count=count, defaults=defaults, options=options, say=say)
         return await scene.run(stage.crds(CHECKOUT / "crds"))
     finally:
         await client.close()
@@ -119,15 +116,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--nccl", action="store_true", help="measure only the cost of a validation next to NCCL"
     )
-    parser.add_argument("--quick", action="store_true", help="100 nodes only, about half a minute")
+    parser.add_argument(
+        "--profile", action="store_true", help="show where the operator's CPU time goes, phase by phase"
+    )
+    parser.add_argument(
+        "--limited", action="store_true", help="leave the operator the chart's limit of its API calls"
+    )
+    parser.add_argument("--quick", action="store_true", help="100 nodes only, about four minutes")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGINT, _interrupted)  # a shell's background job inherits it as ignored
     directory = Path(tempfile.mkdtemp(prefix="nodegauge-loadtest-"))
     try:
-        if not options.nccl:
-            run([100] if options.quick else options.nodes, directory)
-        print(f"\n{validation.summary(validation.measure(directory))}")
+        if options.nccl:
+            print(f"\n{validation.summary(validation.measure(directory))}")
+        else:
+            own = Options(
+                cores=split(os.sched_getaffinity(0)), limited=options.limited, profile=options.profile
+            )
+            run([100] if options.quick else options.nodes, directory, own)
     except (TestbedError, KubeError) as error:
         print(f"\nloadtest failed: {error}\nLogs are in {directory}", file=sys.stderr)
         return 1

@@ -1,126 +1,126 @@
-"""The bare loops that the operator is compared with: the same client, as many writes, in flight as many.
+"""The bare loop that the operator is compared with: the same client, the same writes, in flight as many.
 
-They decide nothing, remember nothing, watch nothing, and do not even decode the answers.
-
-`patches`: the naive yardstick, a merge patch of the node's labels for every write.  `same_writes`: the kinds
-of writes that the operator makes when a node's first run has ended, in its order: patch the report's status,
-patch the node's labels and its condition, post the event, delete the pod.
+It decides nothing, remembers nothing and watches nothing.  Its writes are those of a result that shows
+another machine: patch the evidence, the report's status, the node's labels and its condition, post the event;
+and those of a result that shows the same: patch the report's status.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from loadtest import objects
-from loadtest.figures import Rate
-from loadtest.population import in_flight, pods_path
-from nodegauge_contract import Result
+from msgspec import to_builtins
+
+from loadtest import documents, objects
+from loadtest.figures import CHANGED, SAME, Cost
+from loadtest.population import in_flight
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import Report
+from nodegauge_operator.api.report import ReportStatus
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.core.probes.kind import AfterRun
 from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client
+from nodegauge_operator.kube.reports import difference, without_nulls
 
 Object = dict[str, Any]
+Call = tuple[str, str, Object, str]
+"""Method, path, body and content type."""
 
 NODES = "/api/v1/nodes"
 REPORTS = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
+EVIDENCE = f"/apis/{names.API_VERSION}/{names.EVIDENCE_PLURAL}"
 EVENTS = "/api/v1/namespaces/default/events"
+JSON = "application/json"
 MANAGER = {"fieldManager": "loadtest"}
 LONG_SECONDS = 120.0
 """For deleting all reports in one call."""
 AT = "2026-11-01T08:00:00Z"
 
 
-async def patches(client: Client, nodes: Sequence[NodeView], *, each: int, at_a_time: int, mark: str) -> Rate:
-    """`each` patches of every node's labels, every one of them a change."""
-
-    async def work(node: NodeView) -> None:
-        for number in range(each):
-            labels = {f"load.example/label-{key}": f"{mark}-{number}" for key in range(5)}
-            await client.call(
-                "PATCH",
-                f"{NODES}/{node.name}",
-                query=MANAGER,
-                body={"metadata": {"labels": labels}},
-                content_type=MERGE,
-            )
-
-    seconds, cpu = await _timed(in_flight(nodes, work, at_a_time=at_a_time))
-    return Rate(nodes=len(nodes), writes=len(nodes) * each, seconds=seconds, cpu=cpu)
-
-
-class SameWrites:
+class BareLoop:
     """The operator's kinds of writes on nodes that it will not see: under other names and keys."""
 
-    def __init__(
-        self, client: Client, *, policy: Policy, result: Result, namespace: str, at_a_time: int
-    ) -> None:
+    def __init__(self, client: Client, *, policy: Policy, at_a_time: int) -> None:
         self._client = client
         self._policy = policy
-        self._result = result
-        self._namespace = namespace
         self._at_a_time = at_a_time
 
-    async def run(self, nodes: Sequence[NodeView], *, mark: str) -> Rate:
-        """The writes of a first run on every node; the reports are removed before and after, untimed."""
+    async def run(self, nodes: Sequence[NodeView], *, mark: str) -> dict[str, Cost]:
+        """Both kinds on every node.  The reports are made before and deleted after, untimed."""
         await self._client.call("DELETE", REPORTS, within=LONG_SECONDS)
-        pods = {node.name: await self._pod(node, mark) for node in nodes}
+        machines = [documents.h100(), documents.other_boards(), documents.other_boards()]
+        first, changed, same = objects.statuses(nodes[0], machines, policy=self._policy, now=time.time())
+        before = [_plain(first.status), _plain(changed.status)]
         for node in nodes:
             await self._client.call("POST", REPORTS, query=MANAGER, body=_report(node))
-        status = objects.report_status(nodes[0], self._result, policy=self._policy, now=time.time())
-        writes = 0
+            path = f"{REPORTS}/{quote(node.name)}/status"
+            await self._call("PATCH", path, {"status": before[0]}, MERGE)
+        of_changed = difference(before[0], before[1])
+        of_same = difference(before[1], _plain(same.status))
+        result = {
+            CHANGED: await self._timed(nodes, lambda node: self._changed(node, changed, of_changed, mark)),
+            SAME: await self._timed(nodes, lambda node: [_patched_report(node, of_same)]),
+        }
+        for path in (REPORTS, EVIDENCE):
+            await self._client.call("DELETE", path, within=LONG_SECONDS)
+        return result
 
-        async def work(node: NodeView) -> None:
-            nonlocal writes
-            for method, path, body, content_type in self._writes(node, status, pods[node.name], mark):
-                query = MANAGER if method != "DELETE" else None
-                await self._client.call(method, path, query=query, body=body, content_type=content_type)
-                writes += 1
-
-        seconds, cpu = await _timed(in_flight(nodes, work, at_a_time=self._at_a_time))
-        await self._client.call("DELETE", REPORTS, within=LONG_SECONDS)
-        return Rate(nodes=len(nodes), writes=writes, seconds=seconds, cpu=cpu)
-
-    async def _pod(self, node: NodeView, mark: str) -> str:
-        report = Report(name=node.name, uid="", resource_version="", node_uid=node.uid)
-        pod = objects.pod_body(node, policy=self._policy, report=report, namespace=self._namespace)
-        del pod["metadata"]["labels"][names.POD_PROBE], pod["metadata"]["ownerReferences"]
-        pod["metadata"]["name"] += f"-{mark}"
-        await self._client.call("POST", pods_path(self._namespace), body=pod)
-        return str(pod["metadata"]["name"])
-
-    def _writes(
-        self, node: NodeView, status: Object, pod: str, mark: str
-    ) -> list[tuple[str, str, Object, str]]:
-        report = quote(node.name)
-        taken = status["desired"]["labels"]
-        labels = {f"load.example/{key.rpartition('/')[2]}": f"{value}-{mark}" for key, value in taken.items()}
+    def _changed(self, node: NodeView, after: AfterRun, patch: Object, mark: str) -> list[Call]:
+        status = after.status
+        labels = {
+            f"load.example/{k.rpartition('/')[2]}": f"{v}-{mark}" for k, v in status.desired.labels.items()
+        }
         condition = {
             "type": "BenchValidated",
             "status": "True",
             "reason": "Validated",
-            "message": f"{status['summary']} {mark}",
+            "message": f"{status.summary} {mark}",
             "lastHeartbeatTime": AT,
             "lastTransitionTime": AT,
         }
+        evidence = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.EVIDENCE_KIND,
+            "metadata": {"name": f"{node.name}-{mark}"},
+            "probes": {names.PROBE_HEALTH: without_nulls(to_builtins(after.evidence))},
+        }
         return [
-            ("PATCH", f"{REPORTS}/{report}/status", {"status": status}, MERGE),
+            ("POST", EVIDENCE, evidence, JSON),
+            _patched_report(node, patch),
             ("PATCH", f"{NODES}/{node.name}", {"metadata": {"labels": labels}}, MERGE),
             ("PATCH", f"{NODES}/{node.name}/status", {"status": {"conditions": [condition]}}, STRATEGIC),
-            ("POST", EVENTS, _event(node, status["summary"], mark), "application/json"),
-            ("DELETE", pods_path(self._namespace, pod), {"gracePeriodSeconds": 0}, "application/json"),
+            ("POST", EVENTS, _event(node, status.summary, mark), JSON),
         ]
 
+    async def _timed(self, nodes: Sequence[NodeView], calls: Callable[[NodeView], list[Call]]) -> Cost:
+        """Seconds by the clock, and of CPU time of this process."""
+        writes = 0
 
-async def _timed(work: Awaitable[None]) -> tuple[float, float]:
-    """Seconds by the clock, and of CPU time of this process."""
-    started, cpu = time.monotonic(), time.process_time()
-    await work
-    return time.monotonic() - started, time.process_time() - cpu
+        async def work(node: NodeView) -> None:
+            nonlocal writes
+            for call in calls(node):
+                await self._call(*call)
+                writes += 1
+
+        started, cpu = time.monotonic(), time.process_time()
+        await in_flight(nodes, work, at_a_time=self._at_a_time)
+        seconds, cpu = time.monotonic() - started, time.process_time() - cpu
+        return Cost(results=len(nodes), writes=writes, seconds=seconds, cpu=cpu)
+
+    async def _call(self, method: str, path: str, body: Object, content_type: str) -> None:
+        await self._client.call(method, path, query=MANAGER, body=body, content_type=content_type)
+
+
+def _plain(status: ReportStatus) -> Object:
+    plain: Object = without_nulls(to_builtins(status))
+    return plain
+
+
+def _patched_report(node: NodeView, patch: Object) -> Call:
+    return "PATCH", f"{REPORTS}/{quote(node.name)}/status", {"status": patch}, MERGE
 
 
 def _report(node: NodeView) -> Object:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
+import signal
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from loadtest.cores import Cores, pin
 from testbed.errors import TestbedError
 from testbed.operatorprocess import CHECKOUT, OperatorProcess
 
@@ -20,6 +24,21 @@ RATE, BURST = 10_000, 100_000
 """Calls a second, and at once, that are as good as no limit: what limits must be the operator itself."""
 
 LOOK_SECONDS = 0.02
+
+
+PROFILE_SECONDS = 5.0
+SAMPLED = Path(__file__).with_name("sampled.py")
+TOP = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to run the operator.  `limited`: with the chart's limit of API calls; `profile`: sample where its
+    CPU time goes."""
+
+    cores: Cores
+    limited: bool = False
+    profile: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +71,28 @@ def chart_defaults(chart: Path = CHECKOUT / "charts" / "nodegauge") -> Defaults:
 class Measured:
     """One operator process, and what can be seen of it from outside."""
 
-    def __init__(self, *, kubeconfig: Path, namespace: str, directory: Path, defaults: Defaults) -> None:
-        raised = {"NODEGAUGE_API_RATE": str(RATE), "NODEGAUGE_API_BURST": str(BURST)}
+    def __init__(
+        self, *, kubeconfig: Path, namespace: str, directory: Path, defaults: Defaults, options: Options
+    ) -> None:
+        calls = {"NODEGAUGE_API_RATE": str(RATE), "NODEGAUGE_API_BURST": str(BURST)}
+        if options.limited:
+            calls = {"NODEGAUGE_API_RATE": f"{defaults.rate:g}", "NODEGAUGE_API_BURST": f"{defaults.burst}"}
+        self._profile = directory / "profile.json" if options.profile else None
+        program = [] if self._profile is None else [sys.executable, "-P", str(SAMPLED), str(self._profile)]
         self._process = OperatorProcess(
             kubeconfig=kubeconfig,
             namespace=namespace,
             directory=directory,
-            environment={**defaults.environment, **raised},
+            environment={**defaults.environment, **calls},
+            program=program,
         )
+        self._cores = options.cores
 
     async def start(self, *, within: float) -> tuple[float, float]:
         """Start it and wait for its first full list: the seconds that took, and when it was (epoch)."""
         started = time.monotonic()
         self._process.start()
+        pin(self._process.pid, self._cores.operator)
         while '"listed ' not in self._process.output():
             self.alive()
             if time.monotonic() - started > within:
@@ -84,6 +112,21 @@ class Measured:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    async def profile(self) -> Mapping[str, Mapping[str, int]] | None:
+        """Samples by function since the last call, `own` and `cumulative`; None without `--profile`."""
+        if self._profile is None:
+            return None
+        self._profile.unlink(missing_ok=True)
+        os.kill(self._process.pid, signal.SIGUSR1)
+        until = time.monotonic() + PROFILE_SECONDS
+        while not self._profile.exists():
+            self.alive()
+            if time.monotonic() > until:
+                raise TestbedError(f"no profile of the operator after {PROFILE_SECONDS:.0f} s")
+            await asyncio.sleep(LOOK_SECONDS)
+        samples: dict[str, dict[str, int]] = json.loads(self._profile.read_text())
+        return samples
+
     def memory(self) -> tuple[float, float]:
         """Resident MiB, now and at its highest (VmRSS and VmHWM of /proc/PID/status)."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
@@ -99,3 +142,13 @@ class Measured:
     def kill(self) -> None:
         """At once, if it still runs."""
         self._process.kill()
+
+
+def top(samples: Mapping[str, Mapping[str, int]]) -> str:
+    """The functions with most samples: a table of shares in per cent, own and with what they call."""
+    count = sum(samples["own"].values()) or 1
+    lines = [f"{count} samples of the operator's CPU time, 5 ms each"]
+    for kind, what in (("own", "in the function itself"), ("cumulative", "with what it calls")):
+        ranked = sorted(samples[kind].items(), key=lambda item: -item[1])[:TOP]
+        lines += ["", f"  {what}:", *(f"  {100 * n / count:5.1f} %  {name}" for name, n in ranked)]
+    return "\n".join(lines)

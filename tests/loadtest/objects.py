@@ -1,4 +1,4 @@
-"""The objects that fill the cluster: GPU nodes as large as real ones, probe pods as the operator makes them.
+"""The objects that fill the cluster: GPU nodes as large as real ones, and what kubelets write of pods.
 
 The size is spent as on a real GPU node with node-feature-discovery and GPU feature discovery: some 60 labels,
 the kubelet's list of 50 images (its own limit, nodeStatusMaxImages), five conditions; managedFields come from
@@ -8,34 +8,32 @@ the API server.  Pure: nothing here talks to anybody.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import to_builtins
 from msgspec.structs import replace
 
-from nodegauge_contract import Result, encode_message
+from loadtest import documents
+from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Outcome, Report, Run, stamp
-from nodegauge_operator.core.context import Context, Snapshot
+from nodegauge_operator.core.context import Snapshot
 from nodegauge_operator.core.desired_state import next_status
 from nodegauge_operator.core.model import NodeView, ProbeDefaults
 from nodegauge_operator.core.pod_outcome import RunEnd
-from nodegauge_operator.core.probes.kind import EndedRun
-from nodegauge_operator.core.probes.pod import probe_pod
+from nodegauge_operator.core.probes.kind import AfterRun, EndedRun
 from nodegauge_operator.core.probes.registry import KINDS
-from nodegauge_operator.core.report_update import status_after
-from nodegauge_operator.kube.reports import without_nulls
-from support.results import dgx1
+from nodegauge_operator.core.report_update import after_run
 from testbed.kubelet.node import HEALTHY
-from testbed.scripted import ended
 
 Object = dict[str, Any]
 
 SELECTED = {"load.example/fleet": "gpu"}
-"""Label of the nodes that the policy of the NCCL run selects."""
+"""Label of the nodes that the policy selects."""
 POLICY = "loadtest"
+INTERVAL = "1h"
+IMAGE = "nodegauge/probe:loadtest"
 IMAGES = 50
 CPU_FLAGS = [f"AVX512F{number:02d}" for number in range(32)]
 """As many, and as long, as node-feature-discovery finds; their names do not matter."""
@@ -129,7 +127,7 @@ def _node_info(name: str) -> Object:
     return {
         "machineID": _hex(name, 32),
         "systemUUID": _hex(name + "-system", 32),
-        "bootID": _hex(name + "-boot", 32),
+        "bootID": str(documents.h100().host.boot_id),
         "kernelVersion": "6.8.0-52-generic",
         "osImage": "Ubuntu 24.04.2 LTS",
         "containerRuntimeVersion": "containerd://1.7.27",
@@ -151,79 +149,82 @@ def _hex(seed: str, length: int) -> str:
 
 
 def policy_body() -> Object:
-    """A policy whose next run never comes by itself while the NCCL run lasts."""
+    """A policy in mode Watch; its containers and its pods run when the load test says so."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.POLICY_KIND,
         "metadata": {"name": POLICY},
         "spec": {
             "nodeSelector": {"matchLabels": SELECTED},
-            "probes": {"health": {"interval": "24h"}, "load": {"enabled": False}},
+            "probes": {
+                "health": {"mode": "Watch", "watch": {"interval": INTERVAL}},
+                "load": {"enabled": False},
+            },
             "budget": {"concurrentProbes": "100%"},
+            "limits": {"notStarted": "12h"},
         },
     }
 
 
-def pod_body(node: NodeView, *, policy: Policy, report: Report, namespace: str) -> Object:
-    """The operator's own pod of the report's next health run, as if the scheduler had placed it already."""
-    context = _context(node, policy=policy, report=report, namespace=namespace)
-    number = report.status.next_number(names.PROBE_HEALTH)
-    pod = probe_pod(context, KINDS[names.PROBE_HEALTH], number=number)
-    pod["spec"]["nodeName"] = node.name
-    return pod
+def running(at: str, *, restarts: int = 0, before: Object | None = None) -> Object:
+    """The status when the container runs; `before`: how it ended last."""
+    last = {"lastState": {"terminated": before}} if before else {}
+    state = {"state": {"running": {"startedAt": at}}, **last, "restartCount": restarts}
+    return _status("Running", at, state | {"ready": True, "started": True})
 
 
-def running_status(at: str) -> Object:
-    """The status a kubelet writes when the one container has started."""
-    container = {
-        "name": names.PROBE_CONTAINER,
-        "image": "nodegauge/probe:loadtest",
-        "imageID": "sha256:0",
-        "ready": True,
-        "restartCount": 0,
-        "state": {"running": {"startedAt": at}},
+def ended(end: Object, *, restarts: int, phase: str = "Running") -> Object:
+    """The status when the container has ended; in a watch pod the phase stays Running."""
+    state = {"state": {"terminated": end}, "restartCount": restarts, "ready": False, "started": False}
+    return _status(phase, end["startedAt"], state)
+
+
+def end_of(message: str, *, pod: str, restarts: int, started: str, at: str) -> Object:
+    """How a container ended that left this message."""
+    return {
+        "exitCode": 0,
+        "reason": "Completed",
+        "message": message,
+        "startedAt": started,
+        "finishedAt": at,
+        "containerID": f"containerd://{_hex(f'{pod}/{restarts}', 64)}",
     }
-    return {"phase": "Running", "startTime": at, "containerStatuses": [container]}
 
 
-def finished_status(node: NodeView, result: Result, *, pod: str) -> Object:
-    """The status a kubelet writes when the probe in the pod of that name has measured `result` and ended."""
-    return ended("Succeeded", message(result, run=names.run_of_pod(pod), node=node.name), 0, "Completed")
-
-
-def message(result: Result, *, run: str, node: str) -> str:
-    """The termination message of a probe that measured `result` in this run."""
-    return encode_message(replace(result, run=run, node=node))
-
-
-def other_boards() -> Result:
-    """A DGX-1 whose GPUs have never been seen: other labels than an H100's, and no fault.
-
-    Under an H100's UUIDs it would have lost two thirds of its links, and be tainted for that.
-    """
-    match = dgx1()
-    gpus = [
-        replace(gpu, uuid=f"GPU-{location:08x}-2222-3333-4444-555555555555")
-        for location, gpu in enumerate(match.gpus, 64)
+def _status(phase: str, at: str, container: Object) -> Object:
+    whether = "True" if container["ready"] else "False"
+    conditions = [
+        {"type": kind, "status": whether, "lastTransitionTime": at} for kind in ("Ready", "ContainersReady")
     ]
-    return replace(match, gpus=gpus)
+    own = {"name": names.PROBE_CONTAINER, "image": IMAGE, "imageID": f"{IMAGE}@sha256:{_hex(IMAGE, 64)}"}
+    conditions += [
+        {"type": kind, "status": "True", "lastTransitionTime": at}
+        for kind in ("PodReadyToStartContainers", "Initialized")
+    ]
+    return {
+        "phase": phase,
+        "startTime": at,
+        "hostIP": "10.9.8.7",
+        "podIP": "10.0.3.4",
+        "podIPs": [{"ip": "10.0.3.4"}],
+        "conditions": conditions,
+        "containerStatuses": [own | container],
+    }
 
 
-def report_status(node: NodeView, result: Result, *, policy: Policy, now: float) -> Object:
-    """The report's status after a first run: what a write of it carries."""
-    end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
-    run = Run(number=1, pod_name="pod", pod_uid=_hex(node.name, 36), started_at=stamp(now))
+def statuses(node: NodeView, results: Sequence[Result], *, policy: Policy, now: float) -> list[AfterRun]:
+    """What the operator would write after each of these results of one node, in their order."""
     report = Report(name=node.name, uid="", resource_version="", node_uid=node.uid)
-    context = _context(node, policy=policy, report=report, now=now)
-    status = status_after(context, KINDS[names.PROBE_HEALTH], EndedRun(run=run, end=end))
-    plain: Object = without_nulls(to_builtins(next_status(context.after(status))))
-    return plain
-
-
-def _context(
-    node: NodeView, *, policy: Policy, namespace: str = "", report: Report | None = None, now: float = 0.0
-) -> Context:
-    defaults = ProbeDefaults(namespace=namespace, image="nodegauge/probe:loadtest")
-    context = Snapshot(node=node, policy=policy, report=report, now=now, defaults=defaults).context
-    assert context is not None
-    return context
+    made = []
+    for number, result in enumerate(results, 1):
+        end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
+        run = Run(number=number, pod_name="pod", pod_uid=f"{number}", started_at=stamp(now))
+        defaults = ProbeDefaults(namespace="", image=IMAGE)
+        context = Snapshot(node=node, policy=policy, report=report, now=now, defaults=defaults).context
+        assert context is not None
+        after = after_run(context, KINDS[names.PROBE_HEALTH], EndedRun(run=run, end=end))
+        status = next_status(context.after(after.status))
+        made.append(replace(after, status=status))
+        report = replace(report, status=status)
+        now += 900
+    return made

@@ -1,4 +1,4 @@
-"""Fills a cluster with nodes and with finished or running probe pods, and waits until it is quiet.
+"""Fills a cluster with nodes, makes calls as kubelets do, and waits until it is quiet.
 
 Writes as the simulated kubelets, so that the audit log tells them from the operator's.
 """
@@ -16,10 +16,10 @@ from loadtest import objects
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, parse
 from nodegauge_operator.core.model import NodeView, node_view
-from nodegauge_operator.kube import reports
 from nodegauge_operator.kube.client import STRATEGIC, Client
 from nodegauge_operator.kube.errors import NotFound, Unavailable
 from testbed.errors import TestbedError
+from testbed.scripted import stamp
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -71,7 +71,7 @@ class Population:
         return await self._client.call(method, path, **how)
 
     async def install(self, crds: Sequence[str]) -> Policy:
-        """The CRDs (YAML texts), once they are served, and the policy of the NCCL run."""
+        """The CRDs (YAML texts), once they are served, and the policy."""
         for text in crds:
             await self.call("POST", CRDS_PATH, body=yaml.safe_load(text))
         until = time.monotonic() + SERVED_SECONDS
@@ -108,40 +108,20 @@ class Population:
         await in_flight(wanted, create, at_a_time=AT_A_TIME)
         return sorted(made, key=lambda node: node.name)
 
-    async def pods(
-        self,
-        nodes: Iterable[NodeView],
-        *,
-        policy: Policy,
-        namespace: str,
-        status: Callable[[NodeView, str], Object] | None,
-    ) -> dict[str, NodeView]:
-        """The probe pods of the next run, with a status where one is given (of a node and its pod's name);
-        from pod to node.  A node without a report gets one: it owns the pod."""
-        made: dict[str, NodeView] = {}
-
-        async def create(node: NodeView) -> None:
-            report = await reports.get(self._client, node.name) or await reports.create(self._client, node)
-            assert report is not None, "nobody deletes reports"
-            pod = objects.pod_body(node, policy=policy, report=report, namespace=namespace)
-            name = str(pod["metadata"]["name"])
-            await self.call("POST", pods_path(namespace), body=pod)
-            made[name] = node
-            if status is not None:
-                await self.set_status(name, namespace=namespace, status=status(node, name))
-
-        await in_flight(nodes, create, at_a_time=AT_A_TIME)
-        return made
+    async def pages(self, path: str, *, label_selector: str) -> list[Object]:
+        """The pages of a list."""
+        return [page async for page in self._client.pages(path, label_selector=label_selector)]
 
     async def set_status(self, pod: str, *, namespace: str, status: Object) -> None:
         """Write a pod's status as a kubelet does."""
         path = f"{pods_path(namespace, pod)}/status"
         await self.call("PATCH", path, body={"status": status}, content_type=STRATEGIC)
 
-    async def pods_left(self, namespace: str) -> bool:
-        """Whether any pod is left: one small call, that hardly disturbs who is measured."""
-        page = await self.call("GET", pods_path(namespace), query={"limit": 1})
-        return bool(page.get("items"))
+    async def heartbeat(self, node: str) -> None:
+        """Write a node's status as a kubelet does to which nothing happens."""
+        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": stamp()}
+        body = {"status": {"conditions": [ready]}}
+        await self.call("PATCH", f"/api/v1/nodes/{node}/status", body=body, content_type=STRATEGIC)
 
     async def quiet(self) -> None:
         """Wait until the controllers have done with what was made, `QUIET_SECONDS` at the longest."""
@@ -158,13 +138,3 @@ class Population:
         """How many writes the whole cluster has seen."""
         page = await self.call("GET", "/api/v1/nodes", query={"limit": 1})
         return int(page["metadata"]["resourceVersion"])
-
-
-async def gone(population: Population, namespace: str, *, within: float, alive: Callable[[], None]) -> None:
-    """Wait until the namespace has no pod; `alive` is asked meanwhile and raises when waiting is in vain."""
-    until = time.monotonic() + within
-    while await population.pods_left(namespace):
-        alive()
-        if time.monotonic() > until:
-            raise TestbedError(f"pods are left in namespace {namespace} after {within:.0f} s")
-        await asyncio.sleep(0.2)

@@ -3,104 +3,143 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from loadtest import loops, objects
-from loadtest.figures import Figures, Latency, Rate, Writes
-from loadtest.measured import Defaults, Measured
-from loadtest.pace import Pace
-from loadtest.population import Population, gone, in_flight
-from loadtest.writes import Record, Write, kinds
+from loadtest import documents, loops, objects, pace, relist
+from loadtest.cores import pin
+from loadtest.figures import CHANGED, SAME, SAME_16, Cost, Figures, Latency, Steady, latency_of
+from loadtest.kubelets import Kubelets
+from loadtest.measured import Defaults, Measured, Options, top
+from loadtest.population import Population, in_flight
+from loadtest.writes import Record, Write, kinds, latencies
 from nodegauge_contract import Result
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.kube import nodes as kube_nodes
 from nodegauge_operator.kube.client import Client
-from support.results import h100
-from testbed.controlplane import ControlPlane
-from testbed.controlplane_config import ADMIN
+from testbed.controlplane import APISERVER, ControlPlane
+from testbed.controlplane_config import ADMIN, KUBELET
 from testbed.errors import TestbedError
-from testbed.scripted import ScriptedKubelet
 
 Say = Callable[[str], None]
 
 NAMESPACE = "nodegauge"
-BARE_NODES = 500
-"""Of the bare loops at most, before and after the operator: longer would not be truer."""
-PACES = ((10, 100), (50, 500))
-"""Results a second, and how many at most: 5,000 nodes every 15 minutes are 5.6 a second, 50 a roll-out."""
-COUNTED_NODES = 20
+CONTROLLERS = "kube-controller-manager"
+BARE_NODES = 100
+"""Of the bare loop at most, before and after the operator: longer would not be truer."""
+BATCH = 500
+"""Results of a phase at most."""
+RATE, ROLL_OUT_RATE = 50.0, 100.0
+"""Results a second: as many as a fleet of 5,000 brings in an incident; and of a roll-out, whose pods come as
+fast as the scheduler places them."""
+RACK = 72
+RUNS = 100
+"""Pods of single runs."""
+STEADY_SECONDS = 120.0
+INTERVAL_SECONDS = 3600.0
+HEARTBEAT_SECONDS = 300.0
+"""A kubelet's nodeStatusReportFrequency: it writes the node's status as seldom as that if nothing changes."""
 IDLE_SECONDS = 10.0
-START_SECONDS = 180.0
+START_SECONDS = 300.0
 SETTLE_SECONDS = 120.0
 SETTLE_SECONDS_PER_NODE = 0.2
 """The longest that a phase may take: ten times what an idle machine of two cores needs."""
-WRITES_PER_FIRST_RUN = 5
-"""Of the operator on a node whose report and finished pod are there: what the bare loops have to write."""
+QUIET_SECONDS = 1.0
+"""Without a write of the operator for so long, it has done with the results."""
+REPORT_STATUS = f"patch {names.REPORT_PLURAL}/status"
 
 
 class Stage:
     """One control plane filled with `count` nodes."""
 
     def __init__(
-        self, plane: ControlPlane, client: Client, *, count: int, defaults: Defaults, say: Say
+        self,
+        plane: ControlPlane,
+        client: Client,
+        *,
+        count: int,
+        defaults: Defaults,
+        options: Options,
+        say: Say,
     ) -> None:
         self._plane = plane
         self._client = client
         self._count = count
         self._defaults = defaults
+        self._cores = options.cores
         self._say = say
         self._population = Population(client)
+        self._kubelets = Kubelets(self._population, NAMESPACE)
         self._record = Record(plane.audit_log)
+        self._machines: dict[str, Result] = {}
+        """What each node's container reported last."""
         self._operator = Measured(
             kubeconfig=plane.kubeconfig,
             namespace=NAMESPACE,
             directory=plane.directory / "operator",
             defaults=defaults,
+            options=options,
         )
 
     async def run(self, crds: Sequence[str]) -> Figures:
         """All phases.  Raises `TestbedError` for the first thing that did not happen in its time."""
+        for program in (APISERVER, "etcd"):
+            pin(self._plane.pid(program), self._cores.server)
         policy = await self._population.install(crds)
-        for namespace in (NAMESPACE, "bare"):
-            await self._population.namespace(namespace)
+        await self._population.namespace(NAMESPACE)
         nodes, size = await self._fill()
-        before = await self._bare(policy, nodes[:BARE_NODES], mark="before")
-        await self._finish_first_runs(policy, nodes)
+        every, few = [node.name for node in nodes], [node.name for node in nodes[:BATCH]]
+        bare = await self._bare(policy, nodes, mark="before")
         try:
-            start, rate, conflicts = await self._throughput(nodes)
-            calm, busy = await self._latencies(nodes, policy)
-            first, changed, unchanged = await self._writes()
+            roll_out = await self._roll_out(every)
+            start = await self._restart()
+            watch, pods = {}, {}
+            with self._alone():
+                watch[CHANGED], paced = await self._batch(few, documents.other_boards(), rate=RATE)
+                watch[SAME], _ = await self._batch(few, documents.other_boards(), rate=RATE)
+                rack = await self._rack(every[-RACK:])
+            assert paced is not None, "another machine than in the roll-out"
+            pods[SAME] = await self._runs(every[-RUNS:])
+            with self._alone():
+                await self._batch(few, documents.dgx2(), rate=RATE)
+                watch[SAME_16], _ = await self._batch(few, documents.dgx2(), rate=RATE)
+            pods[SAME_16] = await self._runs(few[:RUNS], request="2")
+            steady = await self._steady(every)
             self._say(f"leaving the operator alone for {IDLE_SECONDS:.0f} s, then reading its memory")
             await asyncio.sleep(IDLE_SECONDS)
-            steady, peak = self._operator.memory()
+            memory, peak = self._operator.memory()
             self._operator.stop()
         finally:
             self._operator.kill()
-        after = await self._bare(policy, nodes[:BARE_NODES], mark="after")
+        listed = await relist.measure(self._plane, namespace=NAMESPACE)
+        self._say(f"a full list: {listed}")
+        after = await self._bare(policy, nodes, mark="after")
         return Figures(
             nodes=self._count,
             node_kilobytes=size / 1000,
-            patches=before[0] + after[0],
-            same_writes=before[1] + after[1],
-            operator=rate,
-            conflicts=conflicts,
-            calm=calm,
-            busy=busy,
-            first=first,
-            changed=changed,
-            unchanged=unchanged,
+            bare={what: bare[what] + after[what] for what in bare},
+            roll_out=roll_out,
+            watch=watch,
+            pods=pods,
+            paced=paced,
+            rack=rack,
+            steady=steady,
+            relist=listed,
             start=start,
-            rss_steady_mib=steady,
+            rss_steady_mib=memory,
             rss_peak_mib=peak,
         )
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Without kube-controller-manager where it has no core: it looks at each watch pod at each change."""
+        return contextlib.nullcontext() if self._cores.enough else self._plane.frozen(CONTROLLERS)
 
     async def _fill(self) -> tuple[list[NodeView], float]:
         self._say(f"creating {self._count:,} nodes")
@@ -112,134 +151,191 @@ class Stage:
         self._say(f"nodes are {size / 1000:.1f} KB each")
         return nodes, size
 
-    async def _finish_first_runs(self, policy: Policy, nodes: Sequence[NodeView]) -> None:
-        self._say("creating a report and a finished probe pod for each node")
-        result = h100()
-        await self._population.pods(
-            nodes,
-            policy=policy,
-            namespace=NAMESPACE,
-            status=lambda node, pod: objects.finished_status(node, result, pod=pod),
+    async def _bare(self, policy: Policy, nodes: Sequence[NodeView], *, mark: str) -> dict[str, Cost]:
+        loop = loops.BareLoop(self._client, policy=policy, at_a_time=self._defaults.workers)
+        result = await loop.run(nodes[:BARE_NODES], mark=mark)
+        self._say(
+            f"bare loop ({mark} the operator): "
+            + "; ".join(
+                f"{what}: {cost.writes_per_second:.0f} writes/s, {cost.milliseconds:.1f} ms CPU a result"
+                for what, cost in result.items()
+            )
         )
-        self._say("waiting until the controllers have done with them")
+        return result
+
+    async def _roll_out(self, every: Sequence[str]) -> Cost:
+        """The operator makes its DaemonSet, the cluster its pods, and each container reports for the first
+        time."""
+        self._say("starting the operator, and waiting for the pods of its DaemonSet")
+        await self._operator.start(within=START_SECONDS)
+        await self._kubelets.run_containers(
+            count=self._count, within=self._within(), alive=self._operator.alive
+        )
         await self._population.quiet()
-
-    async def _bare(self, policy: Policy, nodes: Sequence[NodeView], *, mark: str) -> tuple[Rate, Rate]:
-        """Both bare loops: patches alone, and the operator's kinds of writes."""
-        workers = self._defaults.workers
-        patches = await loops.patches(
-            self._client, nodes, each=WRITES_PER_FIRST_RUN, at_a_time=workers, mark=mark
-        )
-        same = await loops.SameWrites(
-            self._client, policy=policy, result=h100(), namespace="bare", at_a_time=workers
-        ).run(nodes, mark=mark)
-        self._say(
-            f"bare loops ({mark} the operator) on {len(nodes):,} nodes: "
-            f"{patches.writes_per_second:.0f} patches/s, {same.writes_per_second:.0f} same writes/s"
-        )
-        return patches, same
-
-    async def _throughput(self, nodes: Sequence[NodeView]) -> tuple[float, Rate, int]:
-        """Seconds to the first list; the rate from there; conflicts."""
-        self._say(f"starting the operator: {self._count:,} results wait for it")
-        self._record.mark()
-        start, listed = await self._operator.start(within=START_SECONDS)
-        cpu = self._operator.cpu()
-        await self._wait_idle()
-        cpu = self._operator.cpu() - cpu
-        mine = [one for one in self._record.since_mark(ADMIN) if _of_validations(one)]
-        labelled = {one.name for one in mine if one.kind == "patch nodes" and one.done}
-        if labelled != {node.name for node in nodes}:
-            raise TestbedError(f"the operator labelled {len(labelled)} of {len(nodes)} nodes")
-        await self._check_labels(nodes[-1].name)
-        rate = Rate(
-            nodes=len(nodes),
-            writes=sum(one.done for one in mine),
-            seconds=max(one.at for one in mine) - listed,
-            cpu=cpu,
-        )
-        self._say(
-            f"listed after {start:.1f} s; {rate.nodes_per_second:.0f} nodes/s, "
-            f"{rate.writes_per_second:.0f} writes/s, {rate.writes_per_node:.2f} writes a node"
-        )
-        return start, rate, sum(one.code == 409 for one in mine)
-
-    async def _check_labels(self, name: str) -> None:
-        node = await kube_nodes.get(self._client, name)
+        self._say(f"{self._count:,} watch containers run; each reports for the first time")
+        with self._alone():
+            cost, _ = await self._batch(every, documents.h100(), rate=ROLL_OUT_RATE)
+        node = await kube_nodes.get(self._client, every[-1])
         if node.labels.get(names.LABEL_NVLINK_GBPS) != "450":
-            raise TestbedError(f"node {name} carries other labels than its hardware demands: {node.labels}")
+            raise TestbedError(f"node {every[-1]} has other labels than its hardware demands: {node.labels}")
+        return cost
 
-    async def _wait_idle(self) -> None:
-        """Until the operator has dealt with all pods."""
-        within = SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * self._count
-        await gone(self._population, NAMESPACE, within=within, alive=self._operator.alive)
-        await asyncio.sleep(0.5)  # the last lines of the audit log
+    async def _restart(self) -> float:
+        """Seconds from a new start of the operator to its first full list."""
+        await self._population.quiet()
+        self._operator.stop()
+        start, _ = await self._operator.start(within=START_SECONDS)
+        self._say(f"restarted: listed after {start:.1f} s")
+        await self._population.quiet()
+        await self._operator.profile()
+        return start
 
-    async def _latencies(self, nodes: Sequence[NodeView], policy: Policy) -> list[Latency]:
-        pace = Pace(
-            self._population,
-            self._record,
-            policy=policy,
-            namespace=NAMESPACE,
-            wait_idle=self._wait_idle,
+    async def _batch(
+        self, nodes: Sequence[str], machine: Result, *, rate: float
+    ) -> tuple[Cost, Latency | None]:
+        """End the containers of these nodes with a result of this machine; latency if it is another one."""
+        changed = {node for node in nodes if self._machines.get(node) is not machine}
+        messages = self._kubelets.messages(nodes, machine)
+        what = "another machine" if changed else "the same machine"
+        self._say(f"ending {len(nodes):,} containers, {rate:.0f} a second, with {what} each")
+        self._record.mark()
+        began, cpu = time.monotonic(), self._operator.cpu()
+        offered = await pace.at_rate(self._kubelets, messages, rate=rate)
+        await self._judged(nodes, changed)
+        seconds, cpu = time.monotonic() - began - QUIET_SECONDS, self._operator.cpu() - cpu
+        self._machines.update(dict.fromkeys(nodes, machine))
+        writes = sum(one.done for one in self._of(ADMIN))
+        cost = Cost(results=len(nodes), writes=writes, seconds=seconds, cpu=cpu)
+        latency = self._latency() if changed else None
+        self._say(
+            f"{offered:.0f} results/s offered; {cost.milliseconds:.1f} ms CPU and "
+            f"{cost.writes_per_result:.2f} writes a result{f'; {latency}' if latency else ''}"
         )
-        match = []
-        for rate, most in PACES:
-            pods = await pace.prepare(nodes[:most])
-            self._say(f"ending {len(pods)} probe pods, {rate} a second, with another machine each")
-            latency = await pace.run(pods, rate=rate)
-            self._say(f"p50 {latency.p50:.0f} ms, p99 {latency.p99:.0f} ms, worst {latency.worst:.0f} ms")
-            match.append(latency)
-        return match
+        await self._show_profile(what)
+        return cost, latency
 
-    async def _writes(self) -> tuple[Writes, Writes, Writes]:
-        """Whole validations on a few more nodes: the operator makes the pods, the scheduler places them."""
-        self._say(f"counting writes on {COUNTED_NODES} nodes more: first, changed and unchanged run")
-        wanted = [f"new-{location:02d}" for location in range(COUNTED_NODES)]
-        user = yaml.safe_load(self._plane.kubelet_kubeconfig.read_text(encoding="utf-8"))["users"][0]["user"]
-        api = self._plane.rest(user["token"])
-        with ScriptedKubelet(api, namespace=NAMESPACE, answer=_answering(h100())) as kubelet:
-            self._record.mark()
-            await self._population.nodes(wanted, labels=objects.SELECTED)
-            first = await self._counted(wanted, kubelet, run=1)
-            kubelet.answer = _answering(objects.other_boards())
-            changed = await self._counted(wanted, kubelet, run=2)
-            unchanged = await self._counted(wanted, kubelet, run=3)
-        return first, changed, unchanged
+    async def _rack(self, nodes: Sequence[str]) -> Latency:
+        """All containers of a rack end at once, with another machine each."""
+        last = self._machines[nodes[0]]
+        machine = documents.h100() if last is not documents.h100() else documents.other_boards()
+        messages = self._kubelets.messages(nodes, machine)
+        self._record.mark()
+        await pace.at_once(self._kubelets, messages)
+        await self._judged(nodes, set(nodes))
+        self._machines.update(dict.fromkeys(nodes, machine))
+        latency = self._latency()
+        self._say(f"a rack of {len(nodes)} nodes at once: {latency}")
+        return latency
 
-    async def _counted(self, wanted: Sequence[str], kubelet: ScriptedKubelet, *, run: int) -> Writes:
-        if run > 1:
-            self._record.mark()
-            await in_flight(wanted, lambda name: self._ask(name, run), at_a_time=4)
-        until = time.monotonic() + SETTLE_SECONDS
-        while len(kubelet.ended) < run * len(wanted):
-            self._operator.alive()
-            if time.monotonic() > until:
-                raise TestbedError(f"{len(kubelet.ended)} of {run * len(wanted)} runs ended")
-            await asyncio.sleep(0.1)
-        await self._wait_idle()
-        mine = [one for one in self._record.since_mark(ADMIN) if _of_validations(one)]
-        match = Writes(kinds=kinds(mine, per=len(wanted)))
-        self._say(f"run {run}: {match.total:g} writes a node: {match}")
-        return match
+    def _latency(self) -> Latency:
+        ended = [one for one in self._of(KUBELET) if one.kind == "patch pods/status"]
+        labelled = [one for one in self._of(ADMIN) if one.kind == "patch nodes"]
+        return latency_of(list(latencies(ended, labelled, node_of=self._kubelets.pods_of()).values()))
 
-    async def _ask(self, name: str, run: int) -> None:
+    async def _runs(self, nodes: Sequence[str], *, request: str = "1") -> Cost:
+        """A pod for each of these nodes, as in mode Periodic, that finds the machine that is known."""
+        self._say(f"asking for a run on {len(nodes)} nodes: a pod each")
+        await self._population.quiet()
+        self._record.mark()
+        began, cpu = time.monotonic(), self._operator.cpu()
+        machines = {node: self._machines[node] for node in nodes}
+        serving = asyncio.create_task(self._kubelets.serve_runs(machines))
+        try:
+            await in_flight(nodes, lambda name: self._ask(name, request), at_a_time=4)
+            await self._judged(nodes, set())
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+        seconds, cpu = time.monotonic() - began - QUIET_SECONDS, self._operator.cpu() - cpu
+        writes = sum(one.done for one in self._of(ADMIN))
+        cost = Cost(results=len(nodes), writes=writes, seconds=seconds, cpu=cpu)
+        self._say(f"{cost.milliseconds:.1f} ms CPU and {cost.writes_per_result:.2f} writes a result")
+        await self._show_profile("pods")
+        return cost
+
+    async def _ask(self, name: str, request: str) -> None:
+        body = {"spec": {"requestedAt": f"2026-11-01T00:00:0{request}Z"}}
         path = f"{loops.REPORTS}/{name}"
-        body = {"spec": {"requestedAt": f"2026-11-01T00:00:{run:02d}Z"}}
         await self._population.call("PATCH", path, body=body, content_type="application/merge-patch+json")
 
+    async def _steady(self, every: Sequence[str]) -> Steady:
+        """Each node reports once an interval, nothing changes, and kubelets write their heartbeats."""
+        times = pace.arrivals(rate=self._count / INTERVAL_SECONDS, seconds=STEADY_SECONDS)
+        chosen = random.Random(1).choices(every, k=len(times))
+        messages = [self._kubelets.messages([node], self._machines[node])[node] for node in chosen]
+        await self._population.quiet()
+        self._say(f"steady state for {STEADY_SECONDS:.0f} s: {len(times)} reports, one per node and hour")
+        self._record.mark()
+        began, cpu = time.monotonic(), self._operator.cpu()
+        async with asyncio.TaskGroup() as group:
+            beating = group.create_task(self._heartbeats(every))
+            for at, node, message in zip(times, chosen, messages, strict=True):
+                await asyncio.sleep(began + at - time.monotonic())
+                group.create_task(self._kubelets.end(node, message))
+            await asyncio.sleep(began + STEADY_SECONDS - time.monotonic())
+            beating.cancel()
+        seconds, cpu = time.monotonic() - began, self._operator.cpu() - cpu
+        writes = [
+            one for one in self._record.since_mark() if one.kind != "patch nodes/status" or one.user == ADMIN
+        ]
+        steady = Steady(
+            seconds=seconds,
+            reports=len(times) / seconds,
+            writes={who: kinds(of, per=seconds) for who, of in _by_whom(writes).items()},
+            cpu=cpu / seconds,
+        )
+        self._say(f"{steady.total:.2f} writes a second; {100 * steady.cpu:.1f} % of a core")
+        await self._show_profile("steady state")
+        return steady
 
-def _of_validations(write: Write) -> bool:
-    """The status of the policy is counted once a second for all nodes together."""
-    return not write.resource.startswith(names.POLICY_PLURAL)
+    async def _heartbeats(self, every: Sequence[str]) -> None:
+        """Until cancelled, as kubelets do."""
+        began = time.monotonic()
+        for beat in range(1_000_000):
+            await asyncio.sleep(began + beat * HEARTBEAT_SECONDS / self._count - time.monotonic())
+            await self._population.heartbeat(every[beat % self._count])
+
+    async def _judged(self, nodes: Sequence[str], changed: set[str]) -> None:
+        """Until the operator has judged a result of each of these nodes, and has nothing left to write."""
+        until, wanted, last, seen = time.monotonic() + self._within(), set(nodes), time.monotonic(), -1
+        while True:
+            mine = self._of(ADMIN)
+            judged = {one.name for one in mine if one.kind == REPORT_STATUS and one.done}
+            labelled = {one.name for one in mine if one.kind == "patch nodes" and one.done}
+            if len(mine) != seen:
+                last, seen = time.monotonic(), len(mine)
+            if wanted <= judged and changed <= labelled and time.monotonic() - last >= QUIET_SECONDS:
+                return
+            self._operator.alive()
+            if time.monotonic() > until:
+                raise TestbedError(
+                    f"{len(wanted & judged)} of {len(wanted)} results were judged, "
+                    f"{len(changed & labelled)} of {len(changed)} nodes labelled"
+                )
+            await asyncio.sleep(0.1)
+
+    def _of(self, user: str) -> list[Write]:
+        """Its writes since the mark, without those of the policy's status: one a second for all nodes."""
+        policies = names.POLICY_PLURAL
+        writes = self._record.since_mark()
+        return [one for one in writes if one.user == user and not one.resource.startswith(policies)]
+
+    def _within(self) -> float:
+        return SETTLE_SECONDS + SETTLE_SECONDS_PER_NODE * self._count
+
+    async def _show_profile(self, what: str) -> None:
+        samples = await self._operator.profile()
+        if samples is not None:
+            self._say(f"profile ({what}): {top(samples)}")
 
 
-def _answering(result: Result) -> Callable[[dict[str, Any]], str]:
-    def answer(pod: dict[str, Any]) -> str:
-        env = {one["name"]: one.get("value", "") for one in pod["spec"]["containers"][0]["env"]}
-        return objects.message(result, run=env["NODEGAUGE_RUN"], node=env["NODEGAUGE_NODE"])
-
-    return answer
+def _by_whom(writes: Sequence[Write]) -> Mapping[str, list[Write]]:
+    """Kubelets, the operator, and the controllers of the cluster."""
+    result: dict[str, list[Write]] = {"kubelets": [], "operator": [], "controllers": []}
+    whose = {KUBELET: "kubelets", ADMIN: "operator"}
+    for write in writes:
+        result[whose.get(write.user, "controllers")].append(write)
+    return result
 
 
 def crds(folder: Path) -> list[str]:

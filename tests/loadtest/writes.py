@@ -1,14 +1,13 @@
 """The API server's own record of writes: which, by whom, when they were done.
 
 Both ends of a latency are read from the API server's clock, so that nobody's watch, and nobody's load, is
-part of it.  It begins when the write that starts it was received, and ends when the other was answered: a
-watch may tell of a write before its writer has the answer.
+part of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -71,21 +70,27 @@ class Write(Struct, frozen=True, kw_only=True):
 
 
 class Record:
-    """The writes of one user in an audit log from `mark()` on."""
+    """The writes in an audit log from `mark()` on; each line is read once."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        self._from = 0
+        self._read_to = 0
+        self._writes: list[Write] = []
 
     def mark(self) -> None:
         """Forget what was written until now."""
-        self._from = self._log.stat().st_size
+        self._read_to = self._log.stat().st_size
+        self._writes = []
 
-    def since_mark(self, *users: str) -> list[Write]:
-        """What these users have written since."""
-        with self._log.open("rb") as lines:
-            lines.seek(self._from)
-            return [write for write in parse(lines) if write.user in users]
+    def since_mark(self) -> Sequence[Write]:
+        """What was written since, by anybody."""
+        with self._log.open("rb") as log:
+            log.seek(self._read_to)
+            lines = log.read()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._read_to += len(whole)
+        self._writes += parse(whole.splitlines(keepends=True))
+        return self._writes
 
 
 def parse(lines: Iterable[bytes]) -> Iterator[Write]:
@@ -109,16 +114,20 @@ def parse(lines: Iterable[bytes]) -> Iterator[Write]:
 
 
 def latencies(
-    finished: Iterable[Write], labelled: Iterable[Write], *, node_of: Mapping[str, str]
+    ended: Iterable[Write], labelled: Iterable[Write], *, node_of: Mapping[str, str]
 ) -> dict[str, float]:
-    """Node to milliseconds from its pod's end to the first patch of its labels that was answered after that.
+    """Node to milliseconds from the first write that shows its container's end, once that was answered, to
+    the next patch of its labels, once that was.
 
     `node_of`: from pod to node.  A node whose labels were not patched is left out.
     """
-    ended = {node_of[write.name]: write.received for write in finished if write.done}
+    starts: dict[str, float] = {}
+    for write in sorted(ended, key=lambda one: one.at):
+        if write.done and write.name in node_of:
+            starts.setdefault(node_of[write.name], write.at)
     result: dict[str, float] = {}
     for write in sorted(labelled, key=lambda one: one.at):
-        start = ended.get(write.name)
+        start = starts.get(write.name)
         if write.done and start is not None and write.name not in result and write.at >= start:
             result[write.name] = (write.at - start) * 1000
     return result
@@ -128,7 +137,7 @@ def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 
 
-def kinds(writes: Iterable[Write], *, per: int) -> dict[str, float]:
-    """How many accepted writes of each kind, divided by `per`."""
+def kinds(writes: Iterable[Write], *, per: float) -> dict[str, float]:
+    """How many accepted writes of each kind, divided by `per`, most first."""
     counted = Counter(write.kind for write in writes if write.done)
-    return {kind: count / per for kind, count in counted.items()}
+    return {kind: count / per for kind, count in counted.most_common()}

@@ -95,6 +95,10 @@ class ControlPlane(Running):
         """One JSON event per line; `testbed.audit` reads it."""
         return self.layout.audit_log
 
+    def pid(self, name: str) -> int:
+        """Of one of the programs, such as `etcd`, while it runs."""
+        return self._processes[name].pid
+
     # Its life.
 
     def start(self) -> None:

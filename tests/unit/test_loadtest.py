@@ -1,23 +1,29 @@
-"""The benchmark's pure parts: what it counts, what it computes from that, what it puts into the cluster."""
+"""The load test's pure parts: what it counts, what it computes from that, what it puts into the cluster."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtest import objects
-from loadtest.figures import Rate
-from loadtest.writes import Write, latencies
+from loadtest import cores, documents, objects, pace
+from loadtest.figures import Cost, Relist, Steady
+from loadtest.measured import top
+from loadtest.writes import Record, Write, latencies
 from loadtest.writes import parse as parse_writes
+from nodegauge_contract import Result, decode
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import parse
 from nodegauge_operator.api.report import Outcome
 from nodegauge_operator.core.model import NodeView, node_view, pod_view
 from nodegauge_operator.core.pod_outcome import RunEnd, ending
+from nodegauge_operator.core.watch_pod import watch_view
 from support.objects import make_report
-from support.results import h100
+
+NOW = 1_800_000_000.0
 
 
 def line(**changes: Any) -> bytes:
@@ -43,9 +49,6 @@ def write(name: str, at: float, *, kind: str = "patch nodes", code: int = 200) -
     )
 
 
-BUSBW = (names.LABEL_BUSBW_ALLREDUCE, names.LABEL_BUSBW_ALLGATHER, names.LABEL_BUSBW_REDUCESCATTER)
-
-
 def a_node() -> NodeView:
     """A node of the benchmark as the API server would answer."""
     body = objects.node_body("gpu-1", labels=objects.SELECTED)
@@ -53,14 +56,21 @@ def a_node() -> NodeView:
     return node_view(body)
 
 
-def test_a_ratio_is_the_time_that_a_write_takes() -> None:
-    """Half the writes a second is twice as slow; two bare rounds count as one."""
-    bare = Rate(nodes=10, writes=60, seconds=1, cpu=0) + Rate(nodes=10, writes=60, seconds=2, cpu=0)
-    assert (bare.nodes, bare.writes_per_second) == (20, 40)
-    operator = Rate(nodes=30, writes=180, seconds=9, cpu=0.3)
-    assert operator.times_slower_than(bare) == pytest.approx(2.0)
-    assert operator.cpu_per_thousand_nodes == pytest.approx(10.0)
-    assert operator.writes_per_node == 6
+def test_a_cost_is_of_one_result() -> None:
+    """CPU in milliseconds and writes a result; two rounds count as one."""
+    both = Cost(results=10, writes=50, seconds=1, cpu=0.1) + Cost(results=30, writes=150, seconds=3, cpu=0.1)
+    assert (both.results, both.milliseconds) == (40, pytest.approx(5.0))
+    assert (both.writes_per_result, both.writes_per_second, both.results_per_second) == (5, 50, 10)
+
+
+def test_the_steady_state_counts_everybodys_writes() -> None:
+    """The sum of all kinds of all who write."""
+    writes = {"kubelets": {"patch pods/status": 2.8}, "operator": {"a": 1.4, "b": 0.1}, "controllers": {}}
+    steady = Steady(seconds=60, reports=1.4, writes=writes, cpu=0.05)
+    assert steady.total == pytest.approx(4.3)
+    assert [steady.of(who) for who in writes] == pytest.approx([2.8, 1.5, 0])
+    assert steady.of("nobody") == 0
+    assert Relist(bytes={"nodes": 1_500_000, "pods": 500_000}, seconds=1, cpu=1).megabytes == 2
 
 
 def test_only_answered_writes_are_read_from_the_audit_log() -> None:
@@ -79,11 +89,29 @@ def test_only_answered_writes_are_read_from_the_audit_log() -> None:
     assert (match[1].received, match[1].at) == pytest.approx((1795255200.125, 1795255200.25))
 
 
-def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
-    """Patches before it, refused ones and later ones do not count; a node without one is missing."""
-    finished = [
-        write("pod-a", 10.5, kind="patch pods/status"),
+def test_the_record_reads_each_line_once_and_waits_for_the_end_of_the_last(tmp_path: Path) -> None:
+    """A line that is still being written counts when it is whole; what was before the mark does not."""
+    log = tmp_path / "audit.log"
+    log.write_bytes(line())
+    record = Record(log)
+    record.mark()
+    with log.open("ab") as audit:
+        audit.write(line() + line()[:-20])
+        audit.flush()
+        assert len(record.since_mark()) == 1
+        audit.write(line()[-20:])
+    assert len(record.since_mark()) == 2
+    assert len(record.since_mark()) == 2
+
+
+def test_latency_lasts_from_the_answer_to_the_first_write_of_the_end() -> None:
+    """The second write of a kubelet shows the same end; patches before the end, refused ones and later ones
+    do not count; a node without one is missing."""
+    ended = [
+        write("pod-a", 11.8, kind="patch pods/status"),
+        write("pod-a", 10.0, kind="patch pods/status"),
         write("pod-b", 20.5, kind="patch pods/status"),
+        write("another", 9.0, kind="patch pods/status"),
     ]
     labelled = [
         write("a", 10.9),
@@ -92,46 +120,110 @@ def test_latency_ends_at_the_first_patch_after_the_end_of_the_pod() -> None:
         write("a", 10.2),
         write("foreign", 10.3),
     ]
-    match = latencies(finished, labelled, node_of={"pod-a": "a", "pod-b": "b"})
+    match = latencies(ended, labelled, node_of={"pod-a": "a", "pod-b": "b"})
     assert match == {"a": pytest.approx(200.0)}
 
 
-def test_the_operator_reads_the_results_of_the_benchmark() -> None:
-    """A finished pod of the benchmark ends its run with a reading, a running one does not end."""
+def test_the_operator_reads_what_a_watch_container_leaves() -> None:
+    """Its end is seen in both writes of the kubelet, and is the same one; the next end is another."""
+    owner = {"kind": "DaemonSet", "name": "watch", "uid": "set-1", "controller": True}
+    metadata = {"name": "watch-1", "uid": "pod-1", "labels": {names.POD_PROBE: names.PROBE_WATCH}}
+    body = {"metadata": metadata | {"ownerReferences": [owner]}, "spec": {"nodeName": "gpu-1"}}
+    message = documents.message(documents.h100(), run="pod-1", node="gpu-1")
+
+    def seen(status: dict[str, Any]) -> tuple[str, str]:
+        view = watch_view(body | {"status": status})
+        assert view is not None
+        assert view.ended is not None
+        return view.ended.message, view.ended_id
+
+    def end(restarts: int) -> dict[str, Any]:
+        at = "2026-11-21T10:00:00Z"
+        return objects.end_of(message, pod="pod-1", restarts=restarts, started=at, at=at)
+
+    dead = seen(objects.ended(end(0), restarts=0))
+    again = seen(objects.running("2026-11-21T10:00:01Z", restarts=1, before=end(0)))
+    assert dead == again
+    assert dead[0] == message
+    assert seen(objects.ended(end(1), restarts=1))[1] != dead[1]
+
+
+def test_the_operator_reads_a_pod_of_a_single_run() -> None:
+    """A running pod does not end its run, a finished one ends it with a reading."""
     node, policy = a_node(), parse(objects.policy_body())
-    pod = objects.pod_body(node, policy=policy, report=make_report(node), namespace="nodegauge")
-    limits = policy.spec.limits
-    running = pod_view(pod | {"status": objects.running_status("2026-11-21T10:00:00Z")})
-    assert running is not None
-    assert ending(running, node=node.name, limits=limits, deadline=60, now=0) is None
-    finished = pod_view(pod | {"status": objects.finished_status(node, h100(), pod=pod["metadata"]["name"])})
-    assert finished is not None
-    end = ending(finished, node=node.name, limits=limits, deadline=60, now=0)
-    assert end is not None
-    assert end.result is not None
-    assert end.result.gpus == h100().gpus
+    report = make_report(node)
+    metadata = {
+        "name": "probe-1",
+        "labels": {names.POD_PROBE: names.PROBE_HEALTH},
+        "annotations": {names.POD_RUN: "1", names.POD_NODE: node.name, names.POD_NODE_UID: node.uid},
+        "ownerReferences": [
+            {"kind": names.REPORT_KIND, "name": node.name, "uid": report.uid, "controller": True}
+        ],
+    }
+    at = "2026-11-21T10:00:00Z"
+    text = documents.message(documents.h100(), run=names.run_of_pod("probe-1"), node=node.name)
+    done = objects.end_of(text, pod="probe-1", restarts=0, started=at, at=at)
 
+    def end(status: dict[str, Any]) -> RunEnd | None:
+        view = pod_view({"metadata": metadata, "spec": {"nodeName": node.name}, "status": status})
+        assert view is not None
+        return ending(view, node=node.name, limits=policy.spec.limits, deadline=60, now=0)
 
-def test_the_bare_loop_writes_what_the_operator_would() -> None:
-    """Its report holds the labels that an H100 gets which is idle and has no sensors: nothing is said of
-    throttling, supplies or bandwidth, and there is no taint."""
-    policy = parse(objects.policy_body())
-    status = objects.report_status(a_node(), h100(), policy=policy, now=1_800_000_000.0)
-    assert status["desired"]["labels"][names.LABEL_NVLINK_GBPS] == "450"
-    silent = {names.LABEL_THROTTLED, names.LABEL_PSU, *BUSBW}
-    assert status["desired"]["labels"].keys() == {"interconnect", *names.NODE_LABELS} - silent
-    assert status["desired"]["taints"] == []
-    assert status["change"]["reason"] == "Validated"
-    assert status["summary"]
+    assert end(objects.running(at)) is None
+    read = end(objects.ended(done, restarts=0, phase="Succeeded"))
+    assert read is not None
+    assert (read.outcome, read.result is not None) == (Outcome.READ, True)
 
 
 def test_machines_that_take_turns_change_labels_and_set_no_taint() -> None:
-    """Whichever comes after whichever, however often: a taint would be a write that the same loop lacks."""
-    policy, node, report = parse(objects.policy_body()), a_node(), make_report(a_node())
-    seen = []
-    for result in [h100(), *(objects.other_boards(),) * 3, *(h100(),) * 3]:
-        end = RunEnd(outcome=Outcome.READ, reason="Read", result=result)
-        report = report.after(end, node=node, policy=policy)
-        status = report.status
-        seen.append((status.interconnect.nvlink_gbps, status.verdict, status.gates))
+    """Whichever comes after whichever, however often: a taint would be a write that the bare loop lacks."""
+    one, other = documents.h100(), documents.other_boards()
+    results = [one, *(other,) * 3, *(one,) * 3]
+    made = objects.statuses(a_node(), results, policy=parse(objects.policy_body()), now=NOW)
+    seen = [(a.status.interconnect.nvlink_gbps, a.status.verdict, a.status.gates) for a in made]
     assert seen == [(450, "pass", []), *[(150, "pass", [])] * 3, *[(450, "pass", [])] * 3]
+
+
+@pytest.mark.parametrize(("machine", "gpus"), [(documents.h100(), 8), (documents.dgx2(), 16)])
+def test_documents_are_of_busy_machines_that_fit_a_message(machine: Result, gpus: int) -> None:
+    """All GPUs at work, each read in a window; nothing of it is left out of the message."""
+    text = documents.message(machine, run="run", node="node", round_=2)
+    assert len(text) <= 4096
+    read = decode(text)
+    assert len(read.gpus) == gpus
+    busy = [gpu.window.utilization.median for gpu in read.gpus if gpu.window and gpu.window.utilization]
+    assert len(busy) == gpus
+    assert min(busy) > 0
+    assert read.omitted == []
+    before = machine.host.boottime_ms
+    assert isinstance(before, int)
+    assert read.host.boottime_ms == before + 1_800_000
+
+
+def test_results_of_a_steady_fleet_come_at_its_rate() -> None:
+    """As many as the rate says, give or take, and at no rhythm."""
+    times = pace.arrivals(rate=2, seconds=500)
+    assert 900 < len(times) < 1100
+    assert times == sorted(times)
+    assert times[-1] < 500
+    gaps = [later - before for before, later in pairwise(times)]
+    assert max(gaps) > 4 * sum(gaps) / len(gaps)
+
+
+@pytest.mark.parametrize(
+    ("available", "server", "operator", "rest"),
+    [({3}, set(), set(), set()), ({0, 1}, {0}, {1}, set()), ({0, 1, 2, 3}, {0, 1}, {3}, {2})],
+)
+def test_server_and_operator_share_no_core(
+    available: set[int], server: set[int], operator: set[int], rest: set[int]
+) -> None:
+    """One core is shared; of two each has one; from four on others have some, too."""
+    made = cores.split(available)
+    assert (made.server, made.operator, made.rest) == (server, operator, rest)
+    assert made.enough is bool(rest)
+
+
+def test_a_profile_lists_the_functions_with_most_samples() -> None:
+    """By share of all samples, own and with what they call."""
+    text = top({"own": {"a": 1, "b": 3}, "cumulative": {"main": 4, "a": 1, "b": 3}})
+    assert text.index("75.0 %  b") < text.index("25.0 %  a") < text.index("100.0 %  main")
