@@ -22,7 +22,6 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
-from nodegauge_judge.health import MATRIX_LIMIT
 from nodegauge_judge.rule import filled
 from support.judge_results import LOST, codes, only
 
@@ -85,13 +84,12 @@ def test_the_summary_counts_other_findings_without_info() -> None:
     assert judge_health(three).summary.endswith("[p2p-refused]; 2 more findings.")
 
 
-def test_the_judgement_has_the_matrix_unless_it_is_too_large() -> None:
-    """With its legend for real machines, without for large ones, not at all for absurd ones; never cut."""
-    assert "Legend:" in judge_health(made.h100(16)).matrix
-    assert len(judge_health(made.h100(16)).matrix.encode()) <= MATRIX_LIMIT
-    large = judge_health(made.h100(31)).matrix
-    assert large.splitlines()[-1].startswith("GPU30")
-    assert judge_health(made.h100(64)).matrix == ""
+def test_the_judgement_has_the_whole_matrix() -> None:
+    """With its legend; empty without a GPU."""
+    for gpus in (8, 64):
+        matrix = judge_health(made.h100(gpus)).matrix
+        assert "Legend:" in matrix
+        assert f"\nGPU{gpus - 1} " in matrix
     assert judge_health(Result(probe="health")).matrix == ""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec import Struct
 
@@ -20,6 +22,7 @@ from nodegauge_judge.thresholds import Thresholds
 _NO_SUCH_VALUE = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT")
 """How NVML says that a GPU or its driver has no such value (the last one for unknown field
 ids).  Source: nvml.h, nvmlReturn_t."""
+_NUMBER = (int, float)
 TEXT_LIMIT = 200
 """Characters of foreign text (an NVML error, a GPU's name) that a message quotes."""
 
@@ -30,7 +33,8 @@ class Case(Struct, frozen=True, kw_only=True):
     A `gpu_index` here and in the rules is a position in `result.gpus` (NVML's own index is `Gpu.index`).
     `growth`: how much each counter grew since the last run.  `keys`: the key of each GPU in `history.gpus`;
     None for one without a UUID.  `peers`: SM clocks of comparable nodes.  `chassis`: what the node's BMC
-    says, if it was read lately.  `p2p`: the pairs with NVLinks.  `busy` caches what `load` has computed.
+    says, if it was read lately.  `p2p`: the pairs with NVLinks.  `computed`: answers of functions that are
+    marked `once`.
     """
 
     result: Result
@@ -43,7 +47,7 @@ class Case(Struct, frozen=True, kw_only=True):
     keys: tuple[str | None, ...]
     peers: Peers = no_peers
     chassis: ChassisReading | None = None
-    busy: dict[int, float | None] = {}
+    computed: dict[Hashable, Any] = {}
 
     @classmethod
     def of(
@@ -76,6 +80,27 @@ class Case(Struct, frozen=True, kw_only=True):
         """The history of one GPU; None for a GPU that is new or has no UUID."""
         key = self.keys[gpu_index]
         return self.history.gpus.get(key) if key is not None else None
+
+
+Arguments = ParamSpec("Arguments")
+T = TypeVar("T")
+
+
+def once(
+    function: Callable[Concatenate[Case, Arguments], T],
+) -> Callable[Concatenate[Case, Arguments], T]:
+    """Compute a function's answer once for each case and arguments: several rules ask for the same, and for
+    each GPU what all others are like.  Its callers must leave the answer as it is."""
+
+    @wraps(function)
+    def answer(case: Case, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> T:
+        key = (function, *arguments, *named.values())
+        if key not in case.computed:
+            case.computed[key] = function(case, *arguments, **named)
+        known: T = case.computed[key]
+        return known
+
+    return answer
 
 
 HealthRule = Rule[Case]
@@ -163,7 +188,7 @@ def clip(text: str) -> str:
 
 def number(value: object) -> float | None:
     """The value if it is a number, else None."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if isinstance(value, _NUMBER) and not isinstance(value, bool) else None
 
 
 def text(value: object) -> str:

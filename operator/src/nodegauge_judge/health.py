@@ -39,8 +39,6 @@ from nodegauge_judge.rule import Effect, measured
 from nodegauge_judge.rules import HEALTH_RULES, clocks, sensors, thermal
 from nodegauge_judge.thresholds import Thresholds
 
-MATRIX_LIMIT = 8192
-"""Bytes of the matrix in a judgement: 16 GPUs and 10 NICs need 5 KiB, and a report narrows it to half."""
 INTERVAL = 900.0
 """Seconds between two runs by default."""
 _RULES: dict[str, HealthRule] = {rule.code: rule for rule in HEALTH_RULES}
@@ -106,7 +104,7 @@ def judge_health(
         product=product,
         driver=text(result.system.driver),
         history=history,
-        matrix=_matrix(result),
+        matrix="" if without_table(result) else render(result, joined=case.lanes),
         answers=answers,
         load=load.of_node(case),
         psu=_power_supply(case, findings) if readable else None,
@@ -196,15 +194,6 @@ def _interconnect_text(interconnect: Interconnect) -> str:
     gbps = interconnect.nvlink_gbps
     speed = f", {gbps} GB/s per GPU one way" if gbps is not None else ""
     return f"; {_INTERCONNECT[interconnect.klass]}{speed}"
-
-
-def _matrix(result: Result) -> str:
-    """The topology matrix with its legend; without it, or empty, if that is too large."""
-    if without_table(result):
-        return ""
-    complete = render(result)
-    table = complete.partition("\n\n")[0]
-    return next((text for text in (complete, table) if len(text.encode()) <= MATRIX_LIMIT), "")
 
 
 def _product(result: Result) -> str:

@@ -7,13 +7,14 @@ time, from counters) and over the sampling window of a few seconds (utilisation)
 
 from __future__ import annotations
 
-from nodegauge_judge.case import Case, number
+from nodegauge_judge.case import Case, number, once
 from nodegauge_judge.model import Load
 
 GPU_IDLE = 0x1
 """nvmlClocksEventReasonGpuIdle."""
 
 
+@once
 def busy_seconds(case: Case, gpu_index: int) -> float | None:
     """Seconds of the interval in which the GPU was busy; None without an interval or if unknown.
 
@@ -21,12 +22,6 @@ def busy_seconds(case: Case, gpu_index: int) -> float | None:
     power: nothing at idle watts, all of it from `busyPowerShare` of the way to the power limit on.  A GPU
     that was never seen idle counts as busy at that share of the limit itself, and is unknown below it.
     """
-    if gpu_index not in case.busy:
-        case.busy[gpu_index] = _busy(case, gpu_index)
-    return case.busy[gpu_index]
-
-
-def _busy(case: Case, gpu_index: int) -> float | None:
     seconds, grown = case.growth.interval.seconds, case.growth.gpus[gpu_index]
     if grown.reason or seconds is None:
         return None
@@ -36,6 +31,7 @@ def _busy(case: Case, gpu_index: int) -> float | None:
     return None if share is None else seconds * share
 
 
+@once
 def of_interval(case: Case, gpu_index: int) -> Load:
     """Load for rules that judge counters: over the interval, else in the window alone."""
     busy = busy_seconds(case, gpu_index)
@@ -44,6 +40,7 @@ def of_interval(case: Case, gpu_index: int) -> Load:
     return _window(case, gpu_index)
 
 
+@once
 def of_window(case: Case, gpu_index: int) -> Load:
     """Load for rules that judge the window.
 
@@ -68,6 +65,7 @@ def of_node(case: Case) -> Load:
     return Load.IDLE if loads == {Load.IDLE} else Load.UNKNOWN
 
 
+@once
 def idle_watts(case: Case, gpu_index: int) -> float | None:
     """The lowest mean power over any window, this one included, in which the GPU was idle all the time."""
     past, now = case.past(gpu_index), _idle_now(case, gpu_index)
@@ -119,6 +117,7 @@ def _power_share(case: Case, gpu_index: int, *, seconds: float) -> float | None:
     return None if limit <= idle else min(1.0, max(0.0, (watts - idle) / (share * (limit - idle))))
 
 
+@once
 def _is_idle(case: Case, gpu_index: int) -> bool:
     """The driver called the GPU idle in every sample."""
     events = case.result.gpus[gpu_index].events

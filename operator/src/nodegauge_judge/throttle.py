@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Gpu, ReasonSeen
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import load
-from nodegauge_judge.case import Case, number
+from nodegauge_judge.case import Case, number, once
 from nodegauge_judge.model import Load, Severity
 from nodegauge_judge.thresholds import Thresholds
 
@@ -63,6 +63,7 @@ class Slowdown(Struct, frozen=True, kw_only=True):
         return self.amount / whole if whole else 0.0
 
 
+@once
 def sw_thermal(case: Case, gpu_index: int) -> Slowdown | None:
     """Software thermal slowdown; None if unknown.  It is meaningful only under load.
 
@@ -92,6 +93,7 @@ def sw_thermal(case: Case, gpu_index: int) -> Slowdown | None:
     return replace(slowdown, severity=Severity.WARN) if warns else slowdown
 
 
+@once
 def hw_thermal(case: Case, gpu_index: int) -> Slowdown | None:
     """Hardware thermal slowdown (clocks halved or worse); None if unknown."""
     limits = case.thresholds
@@ -106,6 +108,7 @@ def hw_thermal(case: Case, gpu_index: int) -> Slowdown | None:
     )
 
 
+@once
 def power_brake(case: Case, gpu_index: int) -> Slowdown | None:
     """The external power brake, under load or idle; None if unknown.
 
@@ -181,7 +184,8 @@ def software_heat_grew(case: Case, gpu_index: int) -> bool:
 
 def seen(gpu: Gpu, bit: int) -> ReasonSeen:
     """In how many samples of the window a bit was set."""
-    return next((s for s in gpu.events.seen if s.bit == bit), ReasonSeen(bit=bit, samples=0, longest=0))
+    known = next((s for s in gpu.events.seen if s.bit == bit), None)
+    return known or ReasonSeen(bit=bit, samples=0, longest=0)
 
 
 def _graded(slowdown: Slowdown, *, fails: bool, warns: bool) -> Slowdown:

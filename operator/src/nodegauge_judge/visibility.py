@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from nodegauge_contract import ProblemKind
 from nodegauge_contract.nvlink import Doubt
-from nodegauge_judge.case import Case, clip
+from nodegauge_judge.case import Case, clip, once
 from nodegauge_judge.history.model import uuid_start
 from nodegauge_judge.model import Sharing
 
@@ -24,6 +24,7 @@ DRIVER = "nvidia"
 """The kernel driver through which NVML works, as sysfs names it."""
 
 
+@once
 def missing(case: Case) -> list[str]:
     """The reasons why GPUs must be missing from the document; empty for none.
 
@@ -44,6 +45,7 @@ def missing(case: Case) -> list[str]:
     return [reason for reason in reasons if reason]
 
 
+@once
 def is_complete(case: Case) -> bool:
     """Whether every GPU of the node is in the document and was read."""
     unread = any(gpu.error is not None for gpu in case.result.gpus)
@@ -55,6 +57,7 @@ def gone_uuids(case: Case) -> list[str]:
     return sorted(uuid_start(key) for key in set(case.history.gpus) - set(case.keys))
 
 
+@once
 def lost(case: Case) -> int:
     """How many GPUs have fallen off the bus since the last run of the same boot and driver.
 
@@ -72,6 +75,7 @@ def lost(case: Case) -> int:
     return max(0, len(case.history.gpus) - len(case.result.gpus) - answering - _given_away(case))
 
 
+@once
 def foreign(case: Case) -> dict[str, str]:
     """GPUs on the bus that are not for this node's jobs: address to what serves them, sorted by address.
 
@@ -120,6 +124,7 @@ def same_boot_and_driver(case: Case) -> bool:
     return bool(past.boot) and (host.boot_id, system.driver) == (past.boot, past.driver)
 
 
+@once
 def _unclaimed(case: Case) -> set[str] | None:
     """PCI addresses of GPUs on the bus that the document lacks, less foreign ones; None if the bus was not
     read, is empty, or lacks GPUs that work."""
@@ -130,14 +135,17 @@ def _unclaimed(case: Case) -> set[str] | None:
     return None if _working(case) - listed else listed - _named(case) - foreign(case).keys()
 
 
+@once
 def _named(case: Case) -> set[str]:
     return {gpu.pci.lower() for gpu in case.result.gpus if isinstance(gpu.pci, str)}
 
 
+@once
 def _working(case: Case) -> set[str]:
     return {gpu.pci.lower() for gpu in case.result.gpus if isinstance(gpu.pci, str) and gpu.error is None}
 
 
+@once
 def _silent(case: Case) -> set[str]:
     """Addresses that read as all ones; none is believed if one of them belongs to a GPU that works."""
     silent = {address.lower() for address in case.result.bus.silent}

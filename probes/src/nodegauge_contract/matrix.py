@@ -14,7 +14,7 @@ from enum import IntEnum
 
 from nodegauge_contract.gpu import Gpu
 from nodegauge_contract.model import Result
-from nodegauge_contract.nvlink import lanes
+from nodegauge_contract.nvlink import Lanes, lanes
 from nodegauge_contract.values import Int, Text, Unavailable
 
 LETTERS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -71,15 +71,16 @@ def style(driver: Text) -> Style:
     return max(look for look in Style if look <= int(head))
 
 
-def render(result: Result, *, width: int | None = None) -> str:
+def render(result: Result, *, width: int | None = None, joined: Lanes | None = None) -> str:
     """The matrix with its legends; empty without a GPU in the document.  Ends without a newline.
 
-    `width` is that of a terminal: columns that do not fit follow below, with their headers.
+    `width` is that of a terminal: columns that do not fit follow below, with their headers.  `joined`: the
+    document's NVLinks, where they are counted already.
     """
     if not result.gpus:
         return ""
     look = style(result.system.driver)
-    rows = _rows(result, look)
+    rows = _rows(result, look, joined or lanes(result))
     gpus, nics = len(result.gpus), len(result.nics.names)
     blocks = [list(range(len(rows[0])))]
     if width is not None and _width(rows, blocks[0]) > width:
@@ -117,13 +118,13 @@ def _block(rows: list[list[str]], columns: list[int]) -> str:
     return "\n".join(lines)
 
 
-def _rows(result: Result, look: Style) -> list[list[str]]:
+def _rows(result: Result, look: Style, joined: Lanes) -> list[list[str]]:
     """Header and body as cells, every row of the same length."""
     affinity = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"][: _affinity_columns(look)]
     gpus = [f"GPU{gpu.index}" for gpu in result.gpus]
     nics = _nic_names(result, look)
     to_gpu, to_nic = result.nics.to_gpu, result.nics.to_nic
-    pairs = _pairs(result)
+    pairs = _pairs(result, joined)
     rows = [["", *gpus, *nics, *affinity]]
     for i, gpu in enumerate(result.gpus):
         nic_cells = [_text(_cell(to_gpu, n, i)) for n in range(len(nics))]
@@ -135,8 +136,8 @@ def _rows(result: Result, look: Style) -> list[list[str]]:
     return rows
 
 
-def _pairs(result: Result) -> list[list[str]]:
-    links = lanes(result).pair
+def _pairs(result: Result, joined: Lanes) -> list[list[str]]:
+    links = joined.pair
     indices = range(len(result.gpus))
     return [
         [

@@ -208,7 +208,8 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def encode(self) -> str:
         """JSON of at most `LIMIT` bytes."""
-        return self.trimmed()._written().decode()
+        written = self._written()
+        return (written if len(written) <= LIMIT else self.trimmed()._written()).decode()
 
     @classmethod
     def decode(cls, text: str) -> History | None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
-from nodegauge_judge.case import Case, HealthRule, identity, number, of_gpu, text
+from nodegauge_judge.case import Case, HealthRule, identity, number, of_gpu, once, text
 from nodegauge_judge.history.model import ClockHistory
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, NodeClock, Severity
 from nodegauge_judge.peers import usual
@@ -91,15 +91,17 @@ def slow_clock(case: Case) -> Iterator[Observation]:
     )
 
 
+@once
 def of_node(case: Case) -> NodeClock | None:
     """The node's clock: the median over GPUs at work whose clock nothing explains, the power cap included
     (without a reason, the clock does not depend on the kernel).  None without such a GPU, or for several
     models or settings."""
     gpus = case.result.gpus
     seen = [
-        (_make(gpus[n]), clock)
+        (make, clock)
         for n in range(len(gpus))
-        if (clock := _clock(case, n)) is not None and not is_capped(gpus[n])
+        for make, capped in (_kind(case, n),)
+        if (clock := _clock(case, n)) is not None and not capped
     ]
     makes = {make for make, _ in seen}
     if len(makes) != 1 or not text(gpus[0].name):
@@ -117,6 +119,7 @@ def remembered(case: Case) -> ClockHistory | None:
     return ClockHistory(settings, max(best, now.mhz))
 
 
+@once
 def _usual(case: Case) -> Usual | None:
     """Comparable nodes; without them, the node's own past."""
     node, past = of_node(case), case.history.clock
@@ -170,6 +173,7 @@ def _answer_of_siblings(case: Case, gpu_index: int) -> Answer | None:
     return Answer.UNSURE if pace.pinned else Answer.BAD
 
 
+@once
 def _answer_of_peers(case: Case) -> Answer | None:
     """The node's own past clears nothing: it may have been slow then."""
     node, among = of_node(case), _usual(case)
@@ -180,16 +184,19 @@ def _answer_of_peers(case: Case) -> Answer | None:
     return Answer.BAD if among.nodes else Answer.UNSURE
 
 
+@once
 def _pace(case: Case, gpu_index: int) -> Pace | None:
     """None without a clock to compare, or without a sibling."""
     gpus = case.result.gpus
-    gpu, own = gpus[gpu_index], _clock(case, gpu_index)
-    if own is None:
+    gpu, own, kind = gpus[gpu_index], _clock(case, gpu_index), _kind(case, gpu_index)
+    if own is None or not isinstance(gpu.name, str):
         return None
     others = {
         other: clock
         for other, clock in ((n, _clock(case, n)) for n in range(len(gpus)) if n != gpu_index)
-        if clock is not None and _alike(gpu, gpus[other]) and _same_work(gpu, gpus[other], own / clock)
+        if clock is not None
+        and _kind(case, other) == kind
+        and _same_work(_work(case, gpu_index), _work(case, other), own / clock)
     }
     if not others:
         return None
@@ -199,6 +206,7 @@ def _pace(case: Case, gpu_index: int) -> Pace | None:
     return Pace(own=own, siblings=siblings, count=len(others), pinned=pinned)
 
 
+@once
 def _clock(case: Case, gpu_index: int) -> float | None:
     """The median SM clock of a window in which the GPU worked and nothing explains its clock; else None."""
     gpu = case.result.gpus[gpu_index]
@@ -213,33 +221,37 @@ def _is_explained(gpu: Gpu) -> bool:
     return not number(gpu.events.read) or _is_set(gpu, (*SET_BY_USER, *EXPLAINED)) or is_at_limit(gpu)
 
 
-def _alike(one: Gpu, other: Gpu) -> bool:
-    same = isinstance(one.name, str) and _make(one) == _make(other)
-    return same and is_capped(one) == is_capped(other)
-
-
-def _make(gpu: Gpu) -> str:
-    """What the model and its settings say of the clock; readings that are missing are equal."""
+@once
+def _kind(case: Case, gpu_index: int) -> tuple[str, bool]:
+    """What the model and its settings say of the clock, and whether power caps it; readings that are missing
+    are equal."""
+    gpu = case.result.gpus[gpu_index]
     clocks = gpu.clocks
     settings = (clocks.max_sm_mhz, clocks.app_sm_mhz, clocks.app_memory_mhz, gpu.power.enforced_limit_mw)
     known = (number(setting) for setting in settings)
-    return "|".join((text(gpu.name), *("" if value is None else f"{value:.0f}" for value in known)))
+    make = "|".join((text(gpu.name), *("" if value is None else f"{value:.0f}" for value in known)))
+    return make, is_capped(gpu)
 
 
-def _same_work(gpu: Gpu, other: Gpu, ratio: float) -> bool:
+@once
+def _work(case: Case, gpu_index: int) -> tuple[float | None, float | None]:
+    """Median utilisation of the window in percent, and power as a share of its limit."""
+    gpu = case.result.gpus[gpu_index]
+    window = gpu.window
+    busy = number(window.utilization.median) if window is not None and window.utilization else None
+    return busy, share_of_limit(gpu)
+
+
+def _same_work(
+    one: tuple[float | None, float | None], other: tuple[float | None, float | None], ratio: float
+) -> bool:
     """Whether two GPUs did like work, as far as known; `ratio`: the first one's clock to the other's."""
-    own, its = _utilization(gpu), _utilization(other)
+    (own, drawn), (its, reference) = one, other
     if own is not None and its is not None and abs(own - its) > LIKE_UTILIZATION:
         return False
-    drawn, reference = share_of_limit(gpu), share_of_limit(other)
     if drawn is None or reference is None:
         return True
     return reference * min(1, ratio) ** VOLTAGE_EXPONENT <= drawn <= reference + LIKE_POWER
-
-
-def _utilization(gpu: Gpu) -> float | None:
-    window = gpu.window
-    return number(window.utilization.median) if window is not None and window.utilization else None
 
 
 def _moves(gpu: Gpu) -> bool:

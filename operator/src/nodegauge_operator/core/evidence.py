@@ -49,9 +49,10 @@ def of_run(
     verdict: Verdict,
     summary: str,
     findings: Sequence[Finding],
+    matrix: str | None = None,
     missing: Sequence[GpuIdentity] = (),
 ) -> ProbeEvidence:
-    """The evidence of one run that left a result."""
+    """The evidence of one run that left a result.  `matrix`: its topology, where it is rendered already."""
     full = ProbeEvidence(
         run=run.number,
         pod=run.pod_name,
@@ -65,7 +66,7 @@ def of_run(
         findings=list(findings),
         gpus=[_gpu(gpu) for gpu in result.gpus],
         missing=list(missing),
-        matrix=_matrix(result),
+        matrix=_trimmed(render(result) if matrix is None else matrix),
         nics=_nics(result),
         sensors=[_sensor(sensor) for sensor in result.sensors],
     )
@@ -135,11 +136,9 @@ def _gpu(gpu: Gpu) -> GpuEvidence:
     )
 
 
-def _matrix(result: Result) -> str:
-    """The whole matrix with its legend, without blanks at the ends of lines: YAML then shows it as it is."""
-    if not result.gpus:
-        return ""
-    lines = [line.rstrip() for line in render(result).expandtabs().splitlines()]
+def _trimmed(matrix: str) -> str:
+    """The matrix without blanks at the ends of lines: YAML then shows it as it is."""
+    lines = [line.rstrip() for line in matrix.expandtabs().splitlines()]
     return "\n".join(lines)[:MAX_MATRIX]
 
 

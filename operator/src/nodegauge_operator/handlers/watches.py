@@ -60,8 +60,12 @@ def register(registry: kopf.OperatorRegistry, sweep: Sweep, *, bmc: bool = False
 
     @kopf.on.event(names.GROUP, names.VERSION, names.REPORT_PLURAL, registry=registry, id="report")
     async def report(event: kopf.RawEvent, **_: Any) -> None:
-        """Somebody asked for a run, or removed a report."""
+        """Somebody asked for a run, or removed a report; most often it is the echo of our own write."""
         deleted = is_deletion(event)
+        metadata = event["object"]["metadata"]
+        known, version = sweep.cache.reports.get(metadata["name"]), metadata.get("resourceVersion", "")
+        if not deleted and known is not None and version_of(version) <= version_of(known.resource_version):
+            return
         view = parse_report(event["object"])
         changed = sweep.cache.drop_report(view.name, view.uid) if deleted else sweep.cache.put_report(view)
         if changed:

@@ -151,6 +151,7 @@ class HealthKind(ProbeKind):
             verdict=judgement.verdict,
             summary=judgement.summary,
             findings=judgement.locations,
+            matrix=judgement.matrix,
             missing=after.gpus.missing if judgement.readable else (),
         )
         return AfterRun(status=after, evidence=gathered)

@@ -67,9 +67,10 @@ def reading(context: Context) -> EndedRun | None:
     end = _ending(seen, seen.ended, node=context.node.name, at=ended_at)
     if end is None or (last and end.outcome is Outcome.UNKNOWN and ended_at <= finished_at(before)):
         return None
-    history = History.decode(before.history) or History()
-    if context.rebooted_since(before) and _boot(end) in ("", history.boot):
-        return None
+    if context.rebooted_since(before):
+        history = History.decode(before.history) or History()
+        if _boot(end) in ("", history.boot):
+            return None
     return EndedRun(
         run=Run(
             number=context.status.next_number(before.name),
