@@ -31,7 +31,9 @@ from nodegauge_contract import Problem, ProblemKind, Result
 from nodegauge_probes.nvml.results import NvmlUnusable
 from nodegauge_probes.result_builder import ResultBuilder
 
-TICK_S = 0.05
+TICK_SHARE, LONGEST_TICK_S = 0.05, 0.5
+"""Between two looks at the current call: this share of what a call may take.  A probe that ends wakes the
+watchdog at once; one that stays for an hour is looked at 120 times a minute, not 1,200 times."""
 CALL_LIMIT_S, OPENING_LIMIT_S = 10.0, 30.0
 OPENING_CALLS = frozenset({"nvmlInit", "nvmlDeviceGetHandleByIndex"})
 """Without persistence mode these initialise every GPU, which takes seconds each."""
@@ -70,6 +72,11 @@ class CallWatch:
     def leave(self) -> None:
         self.now = None
 
+    @property
+    def tick(self) -> float:
+        """Seconds between two looks at the current call."""
+        return min(LONGEST_TICK_S, TICK_SHARE * min(self._limits))
+
     def hung(self) -> Problem | None:
         """A problem if the current call takes longer than with any healthy driver."""
         call = self.now
@@ -100,7 +107,7 @@ class Run:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         threading.Thread(target=self._work, args=(measure,), daemon=True, name="measure").start()
-        while not self._done.wait(TICK_S):
+        while not self._done.wait(self._watch.tick):
             problem = self._watch.hung() or self._deadline_exceeded()
             if problem is not None:
                 self._exit(problem)

@@ -25,7 +25,7 @@ from nodegauge_probes.watch_options import Options
 
 NAME = "watch"
 STDERR = 2
-LONGEST_WAIT_S = 0.25
+LONGEST_WAIT_S = 1.0
 """Of one call that waits for events: far less than after which a call counts as hung."""
 SHORTEST_PAUSE = 0.5
 """Share of `--poll` that is waited even if a look took longer."""
