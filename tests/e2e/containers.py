@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from e2e.cluster import Object
+from e2e.hoststate import CGROUPS
 from testbed.errors import TestbedError
 from testbed.kubelet_comparison.perform import process_field, processes_of
 
@@ -19,13 +22,13 @@ def speaks(pod: Object) -> bool:
     status = (pod["status"].get("containerStatuses") or [{}])[0]
     if "running" not in status.get("state", {}):
         return False
-    result = _find(pod)
+    result = find(pod)
     return result is not None and process_field(result, "Threads", base=10) > 1
 
 
 def process(pod: Object) -> int:
     """The container's first process.  Raises TestbedError where there is none."""
-    result = _find(pod)
+    result = find(pod)
     if result is None:
         raise TestbedError(f"no process of pod {pod['metadata']['name']} is to be found")
     return result
@@ -49,7 +52,34 @@ def with_argument(argument: str) -> list[int]:
     return result
 
 
-def _find(pod: Object) -> int | None:
-    """The process of this pod that is process 1 in its own namespace."""
+def use_up_memory(pod: Object) -> None:
+    """Have the kernel kill the container's first process because its memory is used up: a process of this
+    program enters the container's memory cgroup and takes what is left of its limit."""
+    number = process(pod)
+    # Killed first, as a pod that requests less than it may use is on any node.
+    Path(f"/proc/{number}/oom_score_adj").write_text("1000")
+    command = [sys.executable, "-c", HOG, str(_memory_cgroup(number) / "cgroup.procs"), f"/proc/{number}"]
+    subprocess.run(command, timeout=60, check=False)  # the kernel may kill it, too
+
+
+HOG = """\
+import os, sys
+procs, victim = sys.argv[1:]
+open(procs, "w").write(str(os.getpid()))
+taken = []
+while os.path.exists(victim):
+    taken.append(b"x" * (4 << 20))
+"""
+
+
+def _memory_cgroup(number: int) -> Path:
+    """The folder of a process's memory cgroup, of either version."""
+    lines = Path(f"/proc/{number}/cgroup").read_text().splitlines()
+    paths = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
+    return CGROUPS / "memory" / paths["memory"][1:] if "memory" in paths else CGROUPS / paths[""][1:]
+
+
+def find(pod: Object) -> int | None:
+    """The process of this pod that is process 1 in its own namespace; None while there is none."""
     first = (n for n in processes_of(pod["metadata"]["name"]) if process_field(n, "NSpid", at=-1) == 1)
     return next(first, None)

@@ -27,6 +27,7 @@ from e2e import (
     scenario,
     steps,
     watch,
+    watch_disturbed,
 )
 from e2e.cluster import Cluster
 from e2e.debian import Runtime
@@ -83,7 +84,7 @@ STAGES: tuple[Stage, ...] = (
     ((kubelet_comparison.the_common_pods,), scenario.BEFORE),
     ((nccl.measures, nccl.gives_way, nccl.hangs, load.loads), (scenario.helm_test,)),
     ((pod_failures.what_a_kubelet_does, drain.drains),),
-    ((watch.watches,),),
+    ((watch.watches, watch_disturbed.survives),),
     (scenario.AFTER,),
 )
 """A new step goes where what it needs is there, in a lane of its own if it disturbs nobody."""

@@ -255,6 +255,7 @@ def driver_settings(hardware: Hardware, *, runc: Path) -> dict[str, Any]:
         "mounts": mounts,
         "env": env,
         "uuids": hardware.uuids,
+        "driver": outside["NODEGAUGE_SIM_HARDWARE"],
         "api": "/run/e2e/api/access.json",
     }
 

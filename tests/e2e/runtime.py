@@ -5,11 +5,13 @@
 On `create` it reads the bundle's config.json.  Where the process's environment has NVIDIA_VISIBLE_DEVICES
 other than void, none and empty, it adds the driver's library, the machine's state and its /sys and /proc as
 read-only bind mounts, and the variables that name them; then it becomes runc.  So no pod needs hostPath.
+While no driver is loaded it refuses such a container, as nvidia-container-cli does.
 
 Where the environment does not name that variable, a device plugin would set it for a container that holds
 GPUs.  There is none here, and a bundle does not say what its container holds: the API server is asked, as the
 node's own user.  SETTINGS is a JSON file: `runc`, `mounts` (inside to outside), `env`, `uuids` of the GPUs,
-`api` (the file with the API server's `server`, `ca` and `token`).  Standard library only.
+`driver` (a file that is there while one is loaded), `api` (the file with the API server's `server`, `ca` and
+`token`).  Standard library only.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ def main(settings_file: str, arguments: list[str]) -> None:
         config = Path(_bundle(arguments)) / "config.json"
         spec = handed_out(json.loads(config.read_text()), settings)
         if wanted(spec):
+            if not Path(settings["driver"]).exists():
+                sys.exit("nvidia-container-cli: initialization error: nvml error: driver not loaded")
             config.write_text(json.dumps(added(spec, settings)))
     os.execv(settings["runc"], [settings["runc"], *arguments])
 

@@ -30,7 +30,7 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 def watches(cluster: Cluster) -> None:
     """Faults are tainted by what the resident container reports, and no pod is made for them."""
-    _mode(cluster, "Watch", recheck="10m")
+    set_mode(cluster, "Watch", recheck="10m")
     cluster.hardware.load(100)
     for fault, (taint, goal) in FAULTS.items():
         times = [_from_fault_to_taint(cluster, fault, taint) for _ in range(TIMES)]
@@ -40,19 +40,19 @@ def watches(cluster: Cluster) -> None:
             f"worst {max(times):.1f}, goal {goal}"
         )
     cluster.hardware.load(0)
-    _mode(cluster, "Periodic", recheck=RECHECK)
-    cluster.until(lambda: not _pods(cluster), seconds=60, what="the end of the watch pods")
+    set_mode(cluster, "Periodic", recheck=RECHECK)
+    cluster.until(lambda: not pods(cluster), seconds=60, what="the end of the watch pods")
     cluster.must_be(measure(cluster)["outcome"], "read", what="the outcome of a run in mode Periodic")
 
 
 def _from_fault_to_taint(cluster: Cluster, fault: str, taint: str) -> float:
-    _fresh_pod(cluster)
+    fresh_pod(cluster)
     run, began = last_run(cluster)["number"], time.monotonic()
     cluster.hardware.fault(fault)
     cluster.until(lambda: taint in taints(cluster), seconds=FINDINGS_WITHIN, what=f"the taint {taint}")
     took = time.monotonic() - began
     name = last_run(cluster)["podName"]
-    cluster.must_be(name, _pods(cluster)[0]["metadata"]["name"], what="the pod of the run that tainted")
+    cluster.must_be(name, pods(cluster)[0]["metadata"]["name"], what="the pod of the run that tainted")
     cluster.hardware.heal(fault)
     cluster.say(f"{fault}: {taint} after {took:.1f} s and run {run + 1} to {last_run(cluster)['number']}")
     for _ in range(2 * LEAVE_RUNS):
@@ -62,14 +62,14 @@ def _from_fault_to_taint(cluster: Cluster, fault: str, taint: str) -> float:
     return took
 
 
-def _fresh_pod(cluster: Cluster) -> None:
+def fresh_pod(cluster: Cluster) -> None:
     """Another pod, once its container has reported for the first time and runs again."""
-    old = {pod["metadata"]["name"] for pod in _pods(cluster)}
+    old = {pod["metadata"]["name"] for pod in pods(cluster)}
     for name in old:
         cluster.api.delete(f"{PODS}/{name}")
     before = last_run(cluster)["number"]
     cluster.until(
-        lambda: any(_runs_again(pod) for pod in _pods(cluster) if pod["metadata"]["name"] not in old),
+        lambda: any(runs_again(pod) for pod in pods(cluster) if pod["metadata"]["name"] not in old),
         seconds=FINDINGS_WITHIN,
         what="a watch container that runs again after its first report",
     )
@@ -78,17 +78,17 @@ def _fresh_pod(cluster: Cluster) -> None:
     )
 
 
-def _runs_again(pod: dict[str, Any]) -> bool:
+def runs_again(pod: dict[str, Any]) -> bool:
     [container] = pod["status"].get("containerStatuses") or [{}]
     return bool(container.get("restartCount")) and "running" in container.get("state", {})
 
 
-def _pods(cluster: Cluster) -> list[dict[str, Any]]:
+def pods(cluster: Cluster) -> list[dict[str, Any]]:
     result: list[dict[str, Any]] = cluster.api.get(WATCH_PODS)["items"]
     return result
 
 
-def _mode(cluster: Cluster, mode: str, *, recheck: str) -> None:
+def set_mode(cluster: Cluster, mode: str, *, recheck: str) -> None:
     health = {"mode": mode, "recheck": recheck}
     thresholds = dict.fromkeys(QUICK) if mode == "Periodic" else QUICK
     cluster.api.patch(POLICY, {"spec": {"probes": {"health": health}, "thresholds": thresholds}})
