@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodegauge_operator.kube.client import APPLY, CALL_TIMEOUT, STRATEGIC, Client
+from nodegauge_operator.kube.client import APPLY, CALL_TIMEOUT, METADATA_ONLY, STRATEGIC, Client
 from nodegauge_operator.kube.errors import KubeError, Unavailable, Unreachable, error_of
 from support.api_server import COLLECTIONS, NODES, ApiError, Body, FakeApiServer
 
@@ -27,6 +27,7 @@ class Call:
     query: Mapping[str, Any]
     body: Any
     content_type: str
+    accept: str = "application/json"
 
 
 class LocalClient(Client, ABC):
@@ -55,9 +56,8 @@ class LocalClient(Client, ABC):
         within: float = CALL_TIMEOUT,
     ) -> Object:
         """One call, answered here."""
-        return await self.take(
-            Call(method=method, path=path, query=query or {}, body=body, content_type=content_type)
-        )
+        how = {"content_type": content_type, "accept": accept}
+        return await self.take(Call(method=method, path=path, query=query or {}, body=body, **how))
 
 
 class AnsweringClient(LocalClient):
@@ -130,13 +130,16 @@ class FakeClient(LocalClient):
             case "GET" if name:
                 return self.cluster.get(collection, name)
             case "GET":
-                return self.cluster.list(
+                page = self.cluster.list(
                     collection,
                     selector=query.get("labelSelector", ""),
                     only=query.get("fieldSelector", "").removeprefix("metadata.name="),
                     limit=query.get("limit", 0),
                     start=query.get("continue", ""),
                 )
+                if call.accept == METADATA_ONLY:
+                    page["items"] = [{"metadata": item["metadata"]} for item in page["items"]]
+                return page
             case "POST":
                 return self.cluster.create(collection, body)
             case "PATCH" if collection == NODES and sub and call.content_type == STRATEGIC:

@@ -129,3 +129,13 @@ def test_other_resources_are_decoded_in_full() -> None:
     """Only what is large is trimmed."""
     pod = {"kind": "Pod", "metadata": {"name": "p", "annotations": {"a": "b"}}}
     assert decoded(msgspec.json.encode(pod), resource="pods") == pod
+
+
+def test_of_metadata_alone_only_the_identity_is_decoded() -> None:
+    """Labels and managedFields, the bulk of it, never become objects; pages follow each other."""
+    page = {"metadata": {"continue": "next"}, "items": [{"metadata": NODE["metadata"]}]}
+    answer = decoded(msgspec.json.encode(page), resource="metadata")
+    assert answer["metadata"]["continue"] == "next"
+    (item,) = answer["items"]
+    assert item["metadata"].keys() <= {"name", "uid", "resourceVersion"}
+    assert item["metadata"]["name"] == NODE["metadata"]["name"]

@@ -29,6 +29,8 @@ CALL_TIMEOUT = 10.0
 LIST_TIMEOUT = 60.0
 PAGE = 100
 """Objects in a page of a list: 5,000 nodes took 40 MB more in pages of 500, and just as long."""
+METADATA_PAGE = 500
+"""The same where only metadata is listed: of nodes that is 4 MB, of which little is decoded."""
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -170,15 +172,19 @@ class Client:
                     seconds=time.monotonic() - started,
                 )
         if 200 <= status < 300:
-            return _decoded(data, resource=resource, what=f"{method} {path}")
+            shape = "metadata" if kinds["Accept"] == METADATA_ONLY else resource
+            return _decoded(data, resource=shape, what=f"{method} {path}")
         raise _refusal(status, data, f"{method} {path}")
 
     async def pages(
         self, path: str, *, label_selector: str = "", metadata_only: bool = False
     ) -> AsyncIterator[dict[str, Any]]:
-        """The pages of a list, `PAGE` objects each; each is the list object with its `items`."""
+        """The pages of a list; each is the list object with its `items`.
+
+        `metadata_only`: items have their metadata alone, and of that what `kube.decoding` lists.
+        """
         accept = METADATA_ONLY if metadata_only else "application/json"
-        query: dict[str, Any] = {"limit": PAGE}
+        query: dict[str, Any] = {"limit": METADATA_PAGE if metadata_only else PAGE}
         if label_selector:
             query["labelSelector"] = label_selector
         while True:

@@ -85,13 +85,31 @@ class _NodeOrList(_Node, total=False):
     items: list[_Node]
 
 
+class _Name(TypedDict, total=False):
+    name: str
+    uid: str
+    resourceVersion: str
+
+
+class _Named(TypedDict, total=False):
+    metadata: _Name
+
+
+class _Names(TypedDict, total=False):
+    kind: str
+    metadata: _Continue
+    items: list[_Named]
+
+
 _whole = msgspec.json.Decoder(dict[str, Any])
 _node = msgspec.json.Decoder(_NodeOrList)
-_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {"nodes": _node, "nodes/status": _node}
+_names = msgspec.json.Decoder(_Names)
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {"nodes": _node, "nodes/status": _node, "metadata": _names}
 
 
 def decoded(data: bytes, *, resource: str) -> dict[str, Any]:
-    """The object or list in an answer about a resource; of nodes only the fields that are read.
+    """The object or list in an answer about a resource; only the fields that are read of nodes, and of a list
+    of `metadata` alone.
 
     Raises `msgspec.MsgspecError` if it is no JSON object.  An answer of an unexpected shape is decoded
     in full, for the caller to judge.

@@ -13,16 +13,19 @@ from urllib.parse import quote
 
 from nodegauge_operator import names
 from nodegauge_operator.core.model import ConditionView, NodeView, Taint, node_view
+from nodegauge_operator.kube import listing
 from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client, manager
+from nodegauge_operator.kube.listing import Unknown
 
 PATH = "/api/v1/nodes"
 
 
-async def each(client: Client, *, label_selector: str = "") -> AsyncIterator[NodeView]:
-    """Every node, page by page, trimmed as it comes."""
-    async for page in client.pages(PATH, label_selector=label_selector):
-        for item in page.get("items") or ():
-            yield node_view(item)
+async def each(
+    client: Client, *, label_selector: str = "", unknown: Unknown | None = None
+) -> AsyncIterator[NodeView]:
+    """Every node, or those that `unknown` asks for (`listing.each`), trimmed as it comes."""
+    async for body in listing.each(client, PATH, label_selector=label_selector, unknown=unknown):
+        yield node_view(body)
 
 
 async def get(client: Client, name: str) -> NodeView:

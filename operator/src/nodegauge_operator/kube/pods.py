@@ -8,8 +8,10 @@ from typing import Any
 from nodegauge_operator import names
 from nodegauge_operator.core.model import PodView, pod_view
 from nodegauge_operator.core.watch_pod import WatchView, watch_view
+from nodegauge_operator.kube import listing
 from nodegauge_operator.kube.client import Client, manager
 from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound, Refused, Unavailable
+from nodegauge_operator.kube.listing import Unknown
 
 CREATE_SECONDS = 8
 """The API server gives up a create by then: before our own time is up, so that it can name a hung webhook."""
@@ -19,23 +21,24 @@ def _path(namespace: str, name: str = "") -> str:
     return f"/api/v1/namespaces/{namespace}/pods" + (f"/{name}" if name else "")
 
 
-async def each(client: Client, *, namespace: str) -> AsyncIterator[PodView]:
-    """Every probe pod of ours that makes one run."""
+async def each(client: Client, *, namespace: str, unknown: Unknown | None = None) -> AsyncIterator[PodView]:
+    """Every probe pod of ours that makes one run, or those that `unknown` asks for (`listing.each`)."""
     of_runs = f"{names.POD_PROBE},{names.POD_PROBE}!={names.PROBE_WATCH}"
-    async for page in client.pages(_path(namespace), label_selector=of_runs):
-        for item in page.get("items") or ():
-            view = pod_view(item)
-            if view is not None:
-                yield view
+    async for body in listing.each(client, _path(namespace), label_selector=of_runs, unknown=unknown):
+        view = pod_view(body)
+        if view is not None:
+            yield view
 
 
-async def each_watch(client: Client, *, namespace: str) -> AsyncIterator[WatchView]:
-    """Every pod of a watch DaemonSet that is bound to a node."""
-    async for page in client.pages(_path(namespace), label_selector=names.WATCH_SET):
-        for item in page.get("items") or ():
-            view = watch_view(item)
-            if view is not None:
-                yield view
+async def each_watch(
+    client: Client, *, namespace: str, unknown: Unknown | None = None
+) -> AsyncIterator[WatchView]:
+    """Every pod of a watch DaemonSet that is bound to a node, or those that `unknown` asks for."""
+    path = _path(namespace)
+    async for body in listing.each(client, path, label_selector=names.WATCH_SET, unknown=unknown):
+        view = watch_view(body)
+        if view is not None:
+            yield view
 
 
 async def create(client: Client, manifest: dict[str, Any]) -> PodView:

@@ -14,17 +14,18 @@ from msgspec import to_builtins
 from nodegauge_operator import names
 from nodegauge_operator.api.report import Report, ReportStatus, parse_report
 from nodegauge_operator.core.model import NodeView
+from nodegauge_operator.kube import listing
 from nodegauge_operator.kube.client import MERGE, Client, manager
 from nodegauge_operator.kube.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from nodegauge_operator.kube.listing import Unknown
 
 PATH = f"/apis/{names.API_VERSION}/{names.REPORT_PLURAL}"
 
 
-async def each(client: Client) -> AsyncIterator[Report]:
-    """Every report."""
-    async for page in client.pages(PATH):
-        for item in page.get("items") or ():
-            yield parse_report(item)
+async def each(client: Client, *, unknown: Unknown | None = None) -> AsyncIterator[Report]:
+    """Every report, or those that `unknown` asks for (`listing.each`)."""
+    async for body in listing.each(client, PATH, unknown=unknown):
+        yield parse_report(body)
 
 
 async def get(client: Client, name: str) -> Report | None:

@@ -26,6 +26,7 @@ from nodegauge_operator.api.policy import (
 )
 from nodegauge_operator.api.report import Report, whole
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView
+from nodegauge_operator.core.watch_pod import WatchView
 
 log = logging.getLogger("nodegauge.report")
 
@@ -320,7 +321,7 @@ class Cache:
             self.dropped_while_listing.add(uid)
 
 
-Versioned = NodeView | Report | PodView | ChassisView
+Versioned = NodeView | Report | PodView | ChassisView | WatchView
 
 
 def _newer(new: Versioned, old: Versioned) -> bool:

@@ -8,12 +8,13 @@ busiest: each list after an interruption, and each that fails, makes the next on
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from nodegauge_operator.kube import chassis, nodes, pods, policies, reports
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import Forbidden, NotFound
-from nodegauge_operator.reconcile.cache import Cache
+from nodegauge_operator.kube.listing import Unknown
+from nodegauge_operator.reconcile.cache import Cache, Versioned, version_of
 from nodegauge_operator.reconcile.watch_sets import WatchPods
 
 log = logging.getLogger("nodegauge.bmc")
@@ -102,6 +103,31 @@ class ListSchedule:
         self._gap, self._repairing = self._repairing or self._gap, None
 
 
+class _Comparison:
+    """What a list shows, and which of it is newer than what was known when the list began."""
+
+    def __init__(self, known: Iterable[Versioned], beat: Callable[[], None]) -> None:
+        self.listed: dict[str, str] = {}
+        """UIDs by name."""
+        self._versions = {one.name: version_of(one.resource_version) for one in known}
+        self._beat = beat
+
+    @property
+    def unknown(self) -> Unknown | None:
+        """What `kube.listing` asks; None while nothing is known, because then everything is new."""
+        return self._is_unknown if self._versions else None
+
+    def saw(self, *, name: str, uid: str) -> None:
+        """A whole object arrived."""
+        self._beat()
+        self.listed[name] = uid
+
+    def _is_unknown(self, metadata: Mapping[str, str]) -> bool:
+        name = metadata["name"]
+        self.saw(name=name, uid=metadata.get("uid", ""))
+        return version_of(metadata.get("resourceVersion", "")) > self._versions.get(name, -1)
+
+
 async def list_all(
     client: Client,
     cache: Cache,
@@ -118,7 +144,8 @@ async def list_all(
     `beat` is called as objects arrive: a slow list of a large cluster is still progress.  `wake` is called at
     once with each node about which something changed, because no watch reports that again.  `bmc`: list what
     the BMC reader wrote, too.  `watch_pods`: takes the pods of mode Watch.  Watches and
-    reconcilers continue meanwhile, and every page shows the cluster as it was when the list began.
+    reconcilers continue meanwhile, and every page shows the cluster as it was when the list began.  Only
+    objects that are newer than the cache are fetched whole (`kube.listing`).
     """
     cache.dropped_while_listing = set()
     try:
@@ -130,23 +157,24 @@ async def list_all(
         beat()
         if bmc:
             await _chassis(client, cache, since=since, beat=beat, wake=wake)
-        listed_nodes, listed_pods = set(), set()
-        async for pod in pods.each(client, namespace=namespace):
+        of_pods = _Comparison((p for name in cache.known_names() for p in cache.pods_of(name)), beat)
+        async for pod in pods.each(client, namespace=namespace, unknown=of_pods.unknown):
             if not cache.was_dropped(pod.uid) and cache.put_pod(pod):
                 wake(pod.node)
-            listed_pods.add(pod.uid)
-            beat()
+            of_pods.saw(name=pod.name, uid=pod.uid)
         beat()
-        async for node in nodes.each(client, label_selector=node_selector):
-            beat()
-            if cache.was_dropped(node.uid):
-                continue  # a newer node of this name is a suspect, like any that no list shows
-            if cache.put_selected_node(node):
+        # one outside of the server-side selection that is listed has returned to it
+        inside = (node for name, node in cache.nodes.items() if name not in cache.outside_selector)
+        of_nodes = _Comparison(inside, beat)
+        async for node in nodes.each(client, label_selector=node_selector, unknown=of_nodes.unknown):
+            of_nodes.saw(name=node.name, uid=node.uid)
+            if not cache.was_dropped(node.uid) and cache.put_selected_node(node):
                 wake(node.name)
-            listed_nodes.add(node.name)
+        # a newer node of a name that was dropped is a suspect, like any that no list shows
+        listed_nodes = {name for name, uid in of_nodes.listed.items() if not cache.was_dropped(uid)}
         await _watch_pods(client, watch_pods, namespace=namespace, beat=beat, wake=wake)
         affected = cache.drop_unlisted(
-            nodes=listed_nodes, reports=listed_reports, pods=listed_pods, since=since
+            nodes=listed_nodes, reports=listed_reports, pods=of_pods.listed.values(), since=since
         )
     finally:
         cache.dropped_while_listing = None
@@ -175,13 +203,12 @@ async def _reports(
     client: Client, cache: Cache, *, beat: Callable[[], None], wake: Callable[[str], None]
 ) -> set[str]:
     """List the reports; the names on all pages."""
-    listed = set()
-    async for report in reports.each(client):
+    comparison = _Comparison(cache.reports.values(), beat)
+    async for report in reports.each(client, unknown=comparison.unknown):
         if not cache.was_dropped(report.uid) and cache.put_report(report):
             wake(report.name)
-        listed.add(report.name)
-        beat()
-    return listed
+        comparison.saw(name=report.name, uid=report.uid)
+    return set(comparison.listed)
 
 
 async def _chassis(
@@ -212,13 +239,12 @@ async def _watch_pods(
     wake: Callable[[str], None],
 ) -> None:
     """List the pods of mode Watch, and forget those that are gone."""
-    listed = set()
-    async for pod in pods.each_watch(client, namespace=namespace):
+    comparison = _Comparison(watch_pods.each(), beat)
+    async for pod in pods.each_watch(client, namespace=namespace, unknown=comparison.unknown):
         if watch_pods.put(pod):
             wake(pod.node)
-        listed.add(pod.uid)
-        beat()
-    watch_pods.keep_only(listed)
+        comparison.saw(name=pod.name, uid=pod.uid)
+    watch_pods.keep_only(set(comparison.listed.values()))
 
 
 async def _current_version(client: Client) -> int:

@@ -7,7 +7,7 @@ Only a pod that such a DaemonSet controls speaks for its node.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
@@ -64,6 +64,10 @@ class WatchPods:
             if watch_set and pod.owner_uid == watch_set.uid and not pod.deleting
         ]
         return min(owned, key=lambda pod: pod.created_at, default=None)
+
+    def each(self) -> Iterator[WatchView]:
+        """Every pod."""
+        return (pod for pods in self._pods.values() for pod in pods.values())
 
     def keep_only(self, uids: set[str]) -> None:
         """After a full list: forget the pods that it lacks."""

@@ -1,0 +1,50 @@
+"""Lists that fetch whole only what is new: metadata first, then the objects whose resourceVersion differs.
+
+Two objects of one name and one resourceVersion are the same object (Kubernetes API concepts, "Resource
+versions"), so such a list shows as much as a whole one: what is there, what is gone, and every change that no
+watch reported.  Of a node of 20 KB the metadata is 8 KB, of a watch pod a third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import quote
+
+from nodegauge_operator.kube.client import PAGE, Client
+from nodegauge_operator.kube.errors import NotFound
+
+Object = dict[str, Any]
+
+Unknown = Callable[[Object], bool]
+"""Called with the metadata of every object on the list; whether the whole object is needed."""
+
+
+async def each(
+    client: Client, path: str, *, label_selector: str = "", unknown: Unknown | None = None
+) -> AsyncIterator[Object]:
+    """The whole objects that are needed; all of them without `unknown`.
+
+    More than a page of them is listed whole: that is one call for each page instead of one for each object.
+    An object that is deleted meanwhile is left out.  Raises `KubeError`.
+    """
+    wanted = None if unknown is None else await _wanted(client, path, label_selector, unknown)
+    if wanted is None or len(wanted) > PAGE:
+        async for page in client.pages(path, label_selector=label_selector):
+            for item in page.get("items") or ():
+                yield item
+        return
+    for name in wanted:
+        try:
+            yield await client.call("GET", f"{path}/{quote(name)}")
+        except NotFound:
+            continue
+
+
+async def _wanted(client: Client, path: str, label_selector: str, unknown: Unknown) -> list[str]:
+    """Names of the objects whose metadata is not known."""
+    wanted = []
+    async for page in client.pages(path, label_selector=label_selector, metadata_only=True):
+        items = [item["metadata"] for item in page.get("items") or ()]
+        wanted += [str(metadata["name"]) for metadata in items if unknown(metadata)]
+    return wanted

@@ -1,0 +1,158 @@
+"""A full list on a cache that is filled: it fetches whole only what is new, and misses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from nodegauge_operator.kube import listing
+from nodegauge_operator.kube.client import METADATA_ONLY
+from nodegauge_operator.reconcile.resync import list_all
+from support.api_server import CHASSIS, NAMESPACE, NODES, PODS, POLICIES, REPORTS, Body
+from support.client import Call
+from support.cluster import FakeCluster
+from support.operator import SteppedOperator
+from support.results import titan
+from support.virtual_time import drive
+from support.watch_pods import WatchPod
+
+WATCH = {"health": {"mode": "Watch"}}
+LISTED_WHOLE = {POLICIES, CHASSIS, PODS}
+"""Collections without a cached object: few policies, no BMC, and no pod of a single run."""
+
+
+def listed(operator: SteppedOperator, *, selector: str = "") -> list[str]:
+    """Take a full list; the nodes that it wakes."""
+    woken: list[str] = []
+    pods = operator.reconciler.watch_sets.pods
+    how = {"namespace": NAMESPACE, "node_selector": selector, "watch_pods": pods, "wake": woken.append}
+    drive(list_all(operator.client, operator.cache, **how))  # type: ignore[arg-type]
+    return woken
+
+
+class Fleet:
+    """Three nodes with watch pods and reports, and an operator that knows all of it."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.cluster.add_policy(probes=WATCH)
+        self.nodes = [f"node-{number}" for number in (1, 2, 3)]
+        for name in self.nodes:
+            self.cluster.add_node(name)
+        self.operator = SteppedOperator(self.cluster)
+        self.operator.list()
+        self.operator.keep_watch_sets()
+        self.pods = {name: WatchPod(self.cluster, name) for name in self.nodes}
+        for name, pod in self.pods.items():
+            pod.reports(titan())
+            self.operator.catch_up(name, granted=False)
+        self.operator.list()
+        self.operator.deliver()
+        self.calls: list[Call] = []
+        self.woken: list[str] = []
+        take = self.operator.client.take
+
+        async def kept(call: Call) -> Body:
+            self.calls.append(call)
+            return await take(call)
+
+        self.operator.client.take = kept  # type: ignore[method-assign]
+
+    def list_again(self) -> list[str]:
+        """A full list, after watches that reported nothing of what happened; what it fetched whole."""
+        self.operator.inbox.clear()
+        self.calls.clear()
+        self.woken = listed(self.operator)
+        whole = [call.path for call in self.calls if call.accept != METADATA_ONLY]
+        return [path for path in whole if path not in LISTED_WHOLE]
+
+    def health(self, name: str) -> str:
+        """What the last message of the node's container is known to say."""
+        (pod,) = self.operator.reconciler.watch_sets.pods._pods[name].values()
+        assert pod.ended is not None
+        return pod.ended.message
+
+
+def test_nothing_that_is_known_is_fetched_again() -> None:
+    """The metadata of nodes, reports and watch pods is compared."""
+    fleet = Fleet()
+    assert fleet.list_again() == []
+    compared = [call.path for call in fleet.calls if call.accept == METADATA_ONLY]
+    assert compared == [REPORTS, NODES, PODS]
+    assert fleet.operator.cache.nodes.keys() == set(fleet.nodes)
+    assert fleet.woken == []
+
+
+def _label(fleet: Fleet) -> None:
+    fleet.cluster.change(NODES, "node-2", {"metadata": {"labels": {"a": "b"}}})
+
+
+def _ask(fleet: Fleet) -> None:
+    fleet.cluster.change(REPORTS, "node-2", {"spec": {"requestedAt": "2026-11-21T03:00:00Z"}})
+
+
+def _report(fleet: Fleet) -> None:
+    fleet.pods["node-2"].ends("another message")
+
+
+@pytest.mark.parametrize(("happens", "collection"), [(_label, NODES), (_ask, REPORTS), (_report, PODS)])
+def test_a_change_that_no_watch_reported_is_found(happens: Callable[[Fleet], None], collection: str) -> None:
+    """Only that object is fetched, and its node is woken."""
+    fleet = Fleet()
+    happens(fleet)
+    name = fleet.pods["node-2"].name if collection == PODS else "node-2"
+    assert fleet.list_again() == [f"{collection}/{name}"]
+    assert fleet.woken == ["node-2"]
+    known = fleet.operator.cache
+    assert known.nodes["node-2"].labels.get("a") == ("b" if happens is _label else None)
+    assert bool(known.reports["node-2"].requested_at) is (happens is _ask)
+    assert (fleet.health("node-2") == "another message") is (happens is _report)
+
+
+def test_what_is_gone_without_a_watch_event_is_dropped() -> None:
+    """A watch pod that is not on the list is forgotten; a node that is not there is asked for, as ever."""
+    fleet = Fleet()
+    fleet.cluster.remove(PODS, fleet.pods["node-1"].name)
+    fleet.cluster.remove(NODES, "node-3")
+    fleet.list_again()
+    assert "node-1" not in fleet.operator.reconciler.watch_sets.pods._pods
+    assert fleet.operator.cache.suspects == {"node-3"}
+    assert fleet.woken == ["node-3"]
+
+
+def test_much_that_is_new_is_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for each page, and not one for each object."""
+    monkeypatch.setattr(listing, "PAGE", 1)
+    fleet = Fleet()
+    for name in fleet.nodes:
+        fleet.cluster.change(NODES, name, {"metadata": {"labels": {"a": "b"}}})
+    assert set(fleet.list_again()) == {NODES}
+    assert fleet.woken == fleet.nodes
+
+
+def test_an_object_that_goes_during_the_list_is_left_out() -> None:
+    """It was listed, and is gone when it is fetched: the list goes on."""
+    fleet = Fleet()
+    fleet.cluster.change(NODES, "node-1", {"metadata": {"labels": {"a": "b"}}})
+    fleet.cluster.change(NODES, "node-2", {"metadata": {"labels": {"a": "b"}}})
+
+    def answered(verb: str, path: str) -> None:
+        if path == NODES and "node-1" in fleet.cluster.objects[NODES]:
+            fleet.cluster.remove(NODES, "node-1")
+
+    fleet.operator.client.answered = answered
+    fleet.list_again()
+    assert fleet.operator.cache.nodes["node-2"].labels["a"] == "b"
+    assert "a" not in fleet.operator.cache.nodes["node-1"].labels
+
+
+def test_a_node_that_returned_to_the_selection_is_fetched() -> None:
+    """Its object may be known already, from when it was asked for by name."""
+    cluster = FakeCluster()
+    cluster.add_node(gpu="true")
+    operator = SteppedOperator(cluster, selector="gpu=true")
+    operator.list()
+    operator.cache.outside_selector.add("node-1")
+    assert listed(operator, selector="gpu=true") == ["node-1"]
+    assert operator.cache.outside_selector == set()
