@@ -178,8 +178,8 @@ def _marks(cluster: Cluster) -> Object:
 
 
 def _uid(cluster: Cluster) -> str:
-    found = pods(cluster)
-    return str(found[0]["metadata"]["uid"]) if len(found) == 1 else ""
+    uids = [str(pod["metadata"]["uid"]) for pod in pods(cluster)]
+    return uids[0] if len(uids) == 1 else ""
 
 
 def _node(cluster: Cluster) -> str:

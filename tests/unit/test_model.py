@@ -252,6 +252,8 @@ GPU_DRIVER_UPGRADE, MIG_CONFIG = "nvidia.com/gpu-driver-upgrade-state", "nvidia.
             (make_node().bearing({GPU_DRIVER_UPGRADE: state}), may)
             for state, may in [
                 ("upgrade-done", True),
+                ("upgrade-required", True),
+                ("cordon-required", False),
                 ("drain-required", False),
                 ("pod-restart-required", False),
             ]

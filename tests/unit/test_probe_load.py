@@ -97,7 +97,9 @@ def test_first_runs_are_spread_over_an_interval() -> None:
 
 MIG = {"nvidia.com/mig-1g.10gb.count": "7"}
 SLICED = {"nvidia.com/gpu.replicas": "4"}
-UPGRADE = {"nvidia.com/gpu-driver-upgrade-state": "drain-required"}
+UPGRADE, AHEAD = (
+    {"nvidia.com/gpu-driver-upgrade-state": state} for state in ("drain-required", "upgrade-required")
+)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,7 @@ UPGRADE = {"nvidia.com/gpu-driver-upgrade-state": "drain-required"}
         pytest.param(NODE.bearing(MIG), NEVER, id="mig"),
         pytest.param(NODE.bearing(SLICED), NEVER, id="time-sliced"),
         pytest.param(NODE.bearing(UPGRADE), NEVER, id="driver-upgrade"),
+        pytest.param(NODE.bearing(AHEAD), NEVER, id="driver-upgrade-ahead"),
         pytest.param(NODE.booted("boot-2"), NEVER, id="not-read-since-boot"),
     ],
 )

@@ -278,6 +278,7 @@ def test_gpus_that_are_back_are_measured_soon() -> None:
         (NODE.cordoned(), "Cordoned"),
         (NODE.tainted("ToBeDeletedByClusterAutoscaler"), "NodeLeaving"),
         (NODE.bearing({names.GPU_UPGRADE_STATE: "drain-required"}), "DriverChanges"),
+        (NODE.bearing({names.GPU_UPGRADE_STATE: "upgrade-required"}), "DriverChanges"),
     ],
 )
 def test_an_nccl_run_gives_way_to_whoever_empties_the_node(node: ANode, reason: str, probe: str) -> None:

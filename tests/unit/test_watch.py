@@ -98,7 +98,7 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
     state = "nvidia.com/gpu-driver-upgrade-state"
     assert terms == [
         [*own, still, (state, "DoesNotExist", None)],
-        [*own, still, (state, "In", ["upgrade-done"])],
+        [*own, still, (state, "In", ["upgrade-done", "upgrade-required"])],
     ]
     assert box["args"][0] == "--interval=3600"
 

@@ -201,6 +201,9 @@ TAINT_OF_CORDON = "node.kubernetes.io/unschedulable"
 
 GPU_UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
 GPU_UPGRADE_DONE = "upgrade-done"
+GPU_UPGRADE_AHEAD = "upgrade-required"
+"""Nothing is done to such a node yet, and a whole fleet waits so for its turn (NVIDIA/k8s-operator-libs,
+pkg/upgrade/consts.go); the next state is cordon-required."""
 MIG_CONFIG_STATE = "nvidia.com/mig.config.state"
 MIG_CONFIG_UNDER_WAY = ("pending", "rebooting")
 """Labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset."""

@@ -177,7 +177,7 @@ def test_a_node_that_leaves_the_server_side_selection_loses_its_taint(rig: Any, 
 
 @pytest.mark.parametrize(
     ("label", "state", "over"),
-    [(UPGRADE, "upgrade-required", "upgrade-done"), (MIG, "pending", "success")],
+    [(UPGRADE, "cordon-required", "upgrade-done"), (MIG, "pending", "success")],
     ids=["upgrade", "mig"],
 )
 def test_a_gated_node_under_maintenance_keeps_its_taint_and_gets_no_probe(

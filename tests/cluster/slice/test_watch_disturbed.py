@@ -82,13 +82,16 @@ def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
 
 
 def test_a_driver_upgrade_meets_no_open_session(watched: Any) -> None:
-    """The GPU Operator labels the node: the container ends at once and the driver can be unloaded; the node
-    keeps its marks while no driver is there, and is read by a new pod under the new one."""
+    """A node that waits for its turn is watched on.  Then the container ends at once and the driver can be
+    unloaded; the node keeps its marks without a driver, and a new pod reads it under the new one."""
     node = "gpu-h100"
-    hardware, number = watched.testbed.hardware(node), watched.last_run(node)["number"]
-    wait_for(lambda: running(watched, node), what="the container running")
+    hardware = watched.testbed.hardware(node)
+    pod = watched.watch_pods()[node]["metadata"]["uid"]
     with unchanged(watched, node):
-        label(watched, node, "upgrade-required")
+        label(watched, node, "upgrade-required")  # the node waits for its turn
+        number = watched.measure(node)["number"]
+        assert watched.watch_pods()[node]["metadata"]["uid"] == pod
+        label(watched, node, "cordon-required")
         wait_for(lambda: node not in watched.watch_pods(), what="no watch pod on the node", every=0.02)
         assert not running(watched, node)
         hardware.unload_driver()  # refused while a session is open

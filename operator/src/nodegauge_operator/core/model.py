@@ -93,7 +93,13 @@ class NodeView(Struct, frozen=True, kw_only=True):
         """The GPU Operator is changing the driver or the MIG layout: a probe would be in its way."""
         upgrade = self.labels.get(names.GPU_UPGRADE_STATE, "")
         mig = self.labels.get(names.MIG_CONFIG_STATE, "")
-        return upgrade not in ("", names.GPU_UPGRADE_DONE) or mig in names.MIG_CONFIG_UNDER_WAY
+        still = ("", names.GPU_UPGRADE_DONE, names.GPU_UPGRADE_AHEAD)
+        return upgrade not in still or mig in names.MIG_CONFIG_UNDER_WAY
+
+    @property
+    def upgrade_ahead(self) -> bool:
+        """The node waits for its turn in an upgrade of the driver: a run that holds GPUs might delay it."""
+        return self.labels.get(names.GPU_UPGRADE_STATE, "") == names.GPU_UPGRADE_AHEAD
 
     @property
     def cordon_stamp(self) -> float:

@@ -224,7 +224,7 @@ def _thresholds(policy: Policy) -> list[str]:
 
 def _terms(selector: Selector) -> list[dict[str, Any]]:
     """The policy's selector as node affinity, where no driver is under change.  Terms are alternatives: no
-    label of an upgrade, or one that is done."""
+    label of an upgrade, or one that is done or has not begun."""
     own = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(selector.match_labels.items())]
     for wanted in selector.match_expressions:
         one = {"key": wanted.key, "operator": wanted.operator.value}
@@ -235,5 +235,6 @@ def _terms(selector: Selector) -> list[dict[str, Any]]:
         "values": list(names.MIG_CONFIG_UNDER_WAY),
     }
     no_upgrade = {"key": names.GPU_UPGRADE_STATE, "operator": "DoesNotExist"}
-    upgraded = {"key": names.GPU_UPGRADE_STATE, "operator": "In", "values": [names.GPU_UPGRADE_DONE]}
-    return [{"matchExpressions": [*own, mig_is_still, state]} for state in (no_upgrade, upgraded)]
+    still = [names.GPU_UPGRADE_DONE, names.GPU_UPGRADE_AHEAD]
+    driver_is_still = {"key": names.GPU_UPGRADE_STATE, "operator": "In", "values": still}
+    return [{"matchExpressions": [*own, mig_is_still, state]} for state in (no_upgrade, driver_is_still)]

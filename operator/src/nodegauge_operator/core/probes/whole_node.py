@@ -55,7 +55,7 @@ class WholeNodeKind(ProbeKind):
 def may_hold(context: Context, probe: str) -> bool:
     """Whether a run of this probe may hold the node's GPUs: a health run has read them in this boot, and
     nothing hinders it."""
-    if not context.may_run or not allocatable(context.node):
+    if not context.may_run or context.node.upgrade_ahead or not allocatable(context.node):
         return False
     status = context.status
     health = status.probe(names.PROBE_HEALTH)
@@ -74,8 +74,8 @@ def yielding(node: NodeView) -> RunEnd | None:
         reason, text = Why.CORDONED.value, "the node was cordoned meanwhile"
     elif node.leaving:
         reason, text = "NodeLeaving", "the node is being removed"
-    elif node.driver_changing:
-        reason, text = "DriverChanges", "the driver or the MIG layout is being changed"
+    elif node.driver_changing or node.upgrade_ahead:
+        reason, text = "DriverChanges", "the driver or the MIG layout is being changed, or is about to be"
     else:
         return None
     return RunEnd(outcome=Outcome.SKIPPED, reason=reason, message=text)
