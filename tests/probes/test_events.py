@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from nodegauge_contract import Unavailable, Xids
+from nodegauge_contract import Unavailable, XidCount, Xids
 from nodegauge_probes.collectors import counters
 from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.result_builder import GpuBuilder
@@ -53,17 +53,27 @@ def with_events(library: Library, *events: Event, supported: int = XID | CLOCK) 
 
 
 def test_xids_are_told_of_their_gpu(
-    nvml: Nvml, library: Library, gpus: list[tuple[Device, GpuBuilder]], pauses: list[float]
+    nvml: Nvml,
+    library: Library,
+    gpus: list[tuple[Device, GpuBuilder]],
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Distinct and in order; other kinds of events are none; an empty queue is no reason to ask again."""
+    """Distinct, in order and counted; other kinds of events are none; an empty queue is no reason to ask
+    again."""
+    monkeypatch.setattr(counters, "boottime_ms", iter(range(7_000, 11_000, 1_000)).__next__)
     one, two = gpus[1][0], gpus[2][0]
     with_events(library, (one, XID, 79), (two, XID, 31), (one, XID, 79), (one, XID, 48), (two, CLOCK, 99))
     counters.register_xids(nvml, gpus)
     counters.collect_xids(nvml, gpus)
     assert [gpu.xids.value for _, gpu in gpus] == [
         Xids(registered=True),
-        Xids(registered=True, seen=[79, 48]),
-        Xids(registered=True, seen=[31]),
+        Xids(
+            registered=True,
+            seen=[79, 48],
+            counts=[XidCount(count=2, first=7, last=9), XidCount(count=1, first=10, last=10)],
+        ),
+        Xids(registered=True, seen=[31], counts=[XidCount(count=1, first=8, last=8)]),
     ]
     assert pauses == []
     assert library.calls.count("nvmlEventSetCreate") == 1

@@ -25,6 +25,7 @@ from nodegauge_contract import (
     Sensor,
     Temperature,
     Unavailable,
+    XidCount,
     Xids,
     decode,
     render_matrix,
@@ -36,6 +37,7 @@ from testbed.profiles import Profile
 
 On = Callable[[str | Profile], Probe]
 Healthy = Callable[[str], Result]
+ONCE, THRICE = (XidCount(count=count, first=5, last=9) for count in (1, 3))
 
 
 def test_a_table_is_for_people_and_the_message_stays_the_document(probe: On) -> None:
@@ -141,6 +143,7 @@ def test_the_page_stays_narrow(healthy: Healthy) -> None:
         ({"ecc": Ecc(mode=1, sram_threshold=1)}, "on, SRAM above its limit"),
         ({"ecc": Ecc(mode=0)}, "off"),
         ({"xids": Xids(registered=True, seen=[79, 31])}, "79, 31"),
+        ({"xids": Xids(registered=True, seen=[79, 31], counts=[ONCE, THRICE])}, "79, 31 (3x)"),
         ({"link_errors": LinkErrors(recovery_failed=2, replay=0)}, "2 recovery failed"),
         ({"pcie": Pcie(replays=3, correctable=5)}, "3 replay, 5 correctable"),
         ({"fans": [Fan(rpm=0, target=70), Fan(percent=30)]}, "0 rpm at 70 %, 30 %"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nodegauge_contract import MESSAGE_LIMIT, Result
+from nodegauge_contract import MESSAGE_LIMIT, Result, XidCount
 from nodegauge_judge import judge_health
 from support.probing import Probe
 from support.watch_probe import Watch, terminated
@@ -152,13 +152,31 @@ def test_an_xid_that_was_not_reported_survives_a_restart(watch: On) -> None:
     on = watch("h100-sxm-8")
     on.life()
     stored = on.stored()
-    stored["xids"] = [{"gpu": 2, "code": 48, "count": 3, "first": 1.0, "last": 2.0}]
+    stored["xids"] = [{"gpu": 2, "code": 48, "count": 3, "first": 1.0, "last": 2.5}]
     on.state.write_text(json.dumps(stored))
     ended = on.life()
     assert ended.why == "changed: Xid 48 GPU-2, 3 times"
     assert ended.result is not None
     assert ended.result.gpus[2].xids.seen == [48]
+    assert ended.result.gpus[2].xids.counts == [XidCount(count=3, first=1, last=2)]
     assert on.stored()["xids"] == []
+
+
+def test_xids_are_counted_once_and_with_their_times(watch: On) -> None:
+    """Twenty a second, also while the reading at the end listens for itself for a second; none is of the
+    future, by the document's own clock."""
+    on = watch("titan-rtx-nv2")
+    on.life()
+    with on.started("--window", "1") as process:
+        on.calm(process)
+        on.probe.hardware.fault("xid", gpu=1, number=13, per_second=20)
+        began, since_boot = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        ended = on.ended(process)
+        passed = time.monotonic() - began
+    assert ended.result is not None
+    [xid] = ended.result.gpus[1].xids.counts
+    assert 20 <= xid.count <= 20 * passed + 2
+    assert int(since_boot) <= xid.first < xid.last <= ended.result.host.boottime_ms // 1000 + 1
 
 
 def test_a_standing_fault_is_confirmed_and_then_left(watch: On) -> None:

@@ -105,6 +105,10 @@ def busy(result: Result, *, supplies: int = 4) -> Result:
             {"bit": bit, "samples": noise(1, SAMPLES), "longest": noise(1, 9)} for bit in (4, 32)
         ]
         gpu["xids"]["seen"] = [noise(13, 145)] if noise(0, 3) == 0 else []
+        gpu["xids"]["counts"] = [
+            {"count": noise(1, 9), "first": noise(10**6, 10**6 + 60), "last": noise(10**6 + 60, 10**6 + 600)}
+            for _ in gpu["xids"]["seen"]
+        ]
         gpu["events"]["read"] = gpu["window"]["samples"] = SAMPLES
         for name, (low, high) in SPANS.items():
             gpu["window"][name] = dict(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from msgspec.structs import replace
 
 from nodegauge_contract import (
+    MESSAGE_LIMIT,
     Arm,
     Gpu,
     Growth,
@@ -18,6 +22,8 @@ from nodegauge_contract import (
     Sensor,
     Unavailable,
     Window,
+    XidCount,
+    Xids,
     decode,
     encode,
     encode_message,
@@ -26,6 +32,7 @@ from nodegauge_contract.wire.codec import DROP_ORDER
 from support.busy import busy
 from support.results import h100
 
+GOLDEN = Path(__file__).parent.parent / "golden"
 NAMES = [name for name, _ in DROP_ORDER]
 TEXT = "signal 11: " + " ".join(f"frame {n * 7919 % 1000}" for n in range(20))
 LOAD_TEXT = "error 719: " + " ".join(f"{n * 104_729 % 100_003}" for n in range(20))
@@ -92,7 +99,10 @@ def test_what_verdicts_and_labels_rest_on_stays() -> None:
     )
     assert replace(less.nics, to_nic=whole.nics.to_nic) == whole.nics
     gone = ("serial", "minor", "module_id", "cpus", "memory_nodes")
+    assert any(gpu.xids.counts for gpu in whole.gpus)
     for before, after in zip(whole.gpus, less.gpus, strict=True):
+        assert (after.xids.seen, after.xids.counts) == (before.xids.seen, [])
+        after = replace(after, xids=before.xids)
         assert replace(after, **{name: getattr(before, name) for name in gone}) == before
         assert all(getattr(after, name) == Unavailable("not read") for name in gone)
 
@@ -126,6 +136,27 @@ def test_sensors_that_tell_of_a_supply_stay() -> None:
     without = dict(DROP_ORDER)["sensors.others"]
     kept = without(Result(probe="health", sensors=sensors)).sensors
     assert kept == [*sensors[:4], sensors[6]]
+
+
+@pytest.mark.parametrize(("codes", "omitted"), [(8, []), (32, ["gpus.xids.counts"])])
+def test_many_xids_of_sixteen_busy_gpus_fit(codes: int, omitted: list[str]) -> None:
+    """Eight kinds on every GPU whole; of as many as a document may hold, the codes at least."""
+    dgx2 = decode((GOLDEN / "result-1.1-dgx2-busy.json").read_text())
+    gpus = [replace(gpu, xids=xids(gpu.index, codes)) for gpu in dgx2.gpus]
+    message = encode_message(replace(dgx2, gpus=gpus))
+    arrived = decode(message)
+    assert len(message) <= MESSAGE_LIMIT
+    assert arrived.omitted[-1:] == omitted
+    assert [gpu.xids.seen for gpu in arrived.gpus] == [gpu.xids.seen for gpu in gpus]
+    assert omitted or arrived.gpus == gpus
+
+
+def xids(gpu: int, codes: int) -> Xids:
+    """So many kinds of Xids within an hour after five weeks, no two numbers alike."""
+    seen = [(gpu * 37 + n * 61) % 163 + 8 for n in range(codes)]
+    first = [3_000_000 + gpu * 401 % 3600 + n * 977 % 3600 for n in range(codes)]
+    counts = [XidCount(count=at % 41 + 1, first=at, last=at + at % 601) for at in first]
+    return Xids(registered=True, seen=seen, counts=counts)
 
 
 def test_half_a_document_is_never_sent() -> None:

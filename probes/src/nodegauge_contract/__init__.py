@@ -29,6 +29,7 @@ from nodegauge_contract.gpu import (
     Span,
     Temperature,
     Window,
+    XidCount,
     Xids,
 )
 from nodegauge_contract.load import LoadEnd, LoadGpu, LoadReason, LoadResult, LoadSensor, LoadSkip
@@ -104,6 +105,7 @@ __all__ = [
     "Unavailable",
     "UnknownVersion",
     "Window",
+    "XidCount",
     "Xids",
     "decode",
     "encode",

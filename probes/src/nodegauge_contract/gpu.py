@@ -208,11 +208,25 @@ class Repair(Struct, frozen=True, kw_only=True):
     action: Int = NOT_READ
 
 
+class XidCount(Struct, frozen=True, kw_only=True):
+    """How often one Xid came; `first` and `last` are seconds since boot (CLOCK_BOOTTIME, the clock of
+    `Host.boottime_ms`), as the probe received them."""
+
+    count: Int64
+    first: Int64
+    last: Int64
+
+
 class Xids(Struct, frozen=True, kw_only=True):
-    """Xid events in the window: `registered`: the driver reports them; `seen`: distinct codes."""
+    """Xids that the driver reported to this probe and that it had not reported before.
+
+    `registered`: the driver reports them; `seen`: distinct codes; `counts`: one for each of `seen`, in its
+    order (empty from probes before version 1.5, and if `omitted` names it).
+    """
 
     registered: Flag = NOT_READ
     seen: Annotated[list[Int64], Meta(max_length=MAX_XIDS)] = []
+    counts: Annotated[list[XidCount], Meta(max_length=MAX_XIDS)] = []
 
 
 class Fan(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,9 @@ A document that is too large even when packed loses members, in the order of `DR
 network cards and affinities (for the printed matrix only), numbers by which people look a device up, sensors
 that are neither a supply's volts and watts nor raise an alarm; of an NCCL run, pairs that do not touch the
 slowest one, and the ends of messages.  No verdict and no label depends on any of them: if you base a verdict
-on one, remove it from the list.  A dropped member reads as "not read" and is listed in `omitted`.
+on one, remove it from the list.  Only the last one is judged: how often and when Xids came, of which there
+are more than a hundred then; each code counts once without it.  A dropped member reads as "not read" and is
+listed in `omitted`.
 
 No I/O here.
 """
@@ -260,6 +262,11 @@ def _with_short_load_messages(result: Result) -> Result:
     return replace(result, load=replace(result.load, gpus=gpus))
 
 
+def _without_xid_counts(result: Result) -> Result:
+    gpus = [replace(gpu, xids=replace(gpu.xids, counts=[])) for gpu in result.gpus]
+    return replace(result, gpus=gpus)
+
+
 DROP_ORDER: tuple[tuple[str, Callable[[Result], Result]], ...] = (
     ("nics.to_nic", _without_nic_distances),
     ("gpus.affinities", _without_affinities),
@@ -268,5 +275,6 @@ DROP_ORDER: tuple[tuple[str, Callable[[Result], Result]], ...] = (
     ("bench.pairs", _with_slowest_pairs),
     ("bench.messages", _with_short_messages),
     ("load.messages", _with_short_load_messages),
+    ("gpus.xids.counts", _without_xid_counts),
 )
 """Names in `omitted`, and the function that drops the member; each is dropped after those before it."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nodegauge_contract import Counters, Growth, Int, LinkErrors, Text, Unavailable
+from nodegauge_contract import Counters, Growth, Int, LinkErrors, Text, Unavailable, XidCount
 from nodegauge_contract.gpu import MAX_XIDS
 from nodegauge_probes.collectors.telemetry import energy
 from nodegauge_probes.host.kernel import boottime_ms
@@ -270,11 +270,18 @@ def collect_xids(nvml: Nvml, gpus: list[tuple[Device, GpuBuilder]]) -> None:
         if kind & XID_CRITICAL_ERROR:
             for known, gpu in gpus:
                 if known is device:
-                    add_xid(gpu, code)
+                    _count_xid(gpu, code, now=boottime_ms() // 1000)
 
 
-def add_xid(gpu: GpuBuilder, code: int) -> None:
-    """Record an Xid once, up to the document's limit."""
-    seen = gpu.xids.value.seen
-    if code not in seen and len(seen) < MAX_XIDS:
-        gpu.xids.set(seen=[*seen, code])
+def _count_xid(gpu: GpuBuilder, code: int, *, now: int) -> None:
+    xids = gpu.xids.value
+    before = dict(zip(xids.seen, xids.counts, strict=True)).get(code, XidCount(count=0, first=now, last=now))
+    set_xid(gpu, code, XidCount(count=before.count + 1, first=before.first, last=now))
+
+
+def set_xid(gpu: GpuBuilder, code: int, count: XidCount) -> None:
+    """Record how often an Xid came, up to the document's limit of codes."""
+    counts = dict(zip(gpu.xids.value.seen, gpu.xids.value.counts, strict=True))
+    if code in counts or len(counts) < MAX_XIDS:
+        counts[code] = count
+        gpu.xids.set(seen=list(counts), counts=list(counts.values()))

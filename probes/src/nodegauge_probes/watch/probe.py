@@ -13,6 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from nodegauge_contract import XidCount
 from nodegauge_probes import health
 from nodegauge_probes.collectors import counters
 from nodegauge_probes.host import kernel
@@ -148,9 +149,11 @@ def _count(xids: list[SeenXid], new: Xid, *, now: float) -> None:
 
 
 def _add(result: ResultBuilder, xid: SeenXid) -> None:
+    """Into the document, in place of what the reading's own window counted: this probe listens longer."""
+    count = XidCount(count=xid.count, first=int(xid.first), last=int(xid.last))
     for gpu in result.gpus:
         if gpu.index == xid.gpu:
-            counters.add_xid(gpu, xid.code)
+            counters.set_xid(gpu, xid.code, count)
 
 
 def say(text: str) -> None:
