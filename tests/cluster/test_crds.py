@@ -57,6 +57,7 @@ async def test_defaults_are_those_of_the_operator(api: Api) -> None:
     assert parse(stored).spec == msgspec.convert(spec, PolicySpec)
 
 
+XID_RULE = {"codes": [63, 94], "severity": "Fail"}
 EXPECTATION = {"gpu": "*H100*", "count": 8, "collective": "all_reduce", "bytes": 1 << 30, "busbw": 400}
 
 
@@ -169,6 +170,18 @@ MALFORMED: list[tuple[Any, ...]] = [
     ("expectations", [EXPECTATION | {"collective": "broadcast"}], "all_gather", "[0].collective"),
     ("expectations", [EXPECTATION | {"kind": "hearsay"}], "accept-floor", "expectations[0].kind"),
     ("expectations", [EXPECTATION] * 65, "must have at most 64"),
+    ("xids", [{"codes": [94]}], "Required value", "xids[0].severity"),
+    ("xids", [{"severity": "Fail"}], "Required value", "xids[0].codes"),
+    ("xids", [XID_RULE | {"codes": []}], "at least 1 items", "xids[0].codes"),
+    ("xids", [XID_RULE | {"codes": [0]}], "greater than or equal to 1", "xids[0].codes[0]"),
+    ("xids", [XID_RULE | {"codes": list(range(1, 34))}], "must have at most 32", "xids[0].codes"),
+    ("xids", [XID_RULE | {"severity": "Ignore"}], '"None"', "xids[0].severity"),
+    ("xids", [XID_RULE | {"count": 0}], "greater than or equal to 1", "xids[0].count"),
+    ("xids", [XID_RULE | {"count": 1001}], "less than or equal to 1000", "xids[0].count"),
+    ("xids", [XID_RULE | {"window": "30s"}], "write for example 24h", "xids[0].window"),
+    ("xids", [XID_RULE | {"window": "721h"}], "write for example 24h", "xids[0].window"),
+    ("xids", [XID_RULE | {"window": "30d"}], "should match", "xids[0].window"),
+    ("xids", [XID_RULE] * 17, "must have at most 16"),
     ("powerInventory.gpus", [{"sockets": []}], "Required value", "gpus[0].gpu"),
     ("powerInventory.gpus", [{"gpu": 0}], "must be of type string", "gpus[0].gpu"),
     ("powerInventory.gpus", [{"gpu": "0000:01:00"}], "write one such as", "gpus[0].gpu"),

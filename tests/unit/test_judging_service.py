@@ -12,7 +12,7 @@ import pytest
 import support.results as made
 from nodegauge_cli.documents import Unusable
 from nodegauge_cli.judging_service import judgements
-from nodegauge_contract import Ecc, Result, Temperature, encode, encode_message
+from nodegauge_contract import Ecc, Result, Temperature, XidCount, Xids, encode, encode_message
 from nodegauge_contract.chassis import ChassisReading, Fan, Supply
 from nodegauge_judge import judge_health
 from support.judge_results import later, node
@@ -53,6 +53,19 @@ def test_each_document_has_its_own_answer() -> None:
     assert [answer.get("probe", "") for answer in answers] == ["nccl", "bmc", "bmc", "pasted", ""]
     assert answers[1] == answers[2]
     assert answers[4]["error"].startswith("documents[4]: not a probe result")
+
+
+def test_the_policys_rules_about_xids_apply() -> None:
+    """To the judgement, and to the labels that the operator would set."""
+    came = XidCount(count=2, first=5, last=9)
+    xids = Xids(registered=True, seen=[94], counts=[came])
+    document = text(made.with_gpu(made.h100(), 3, xids=xids))
+    plain, ruled = (
+        ask(document, policy={"xids": rules})[0]
+        for rules in ([], [{"codes": [94], "severity": "Warn", "count": 3}])
+    )
+    assert (plain["verdict"], ruled["verdict"]) == ("fail", "pass")
+    assert plain["labels"] != ruled["labels"]
 
 
 def test_labels_are_those_of_a_first_result() -> None:
@@ -103,6 +116,7 @@ def test_earlier_results_give_a_history() -> None:
         ({"policy": {"kind": "Node"}}, "policy: kind 'Node', expected GPUValidationPolicy"),
         ({"policy": {"expectedGpus": "x"}}, "policy: spec.expectedGpus: Expected `int`"),
         ({"policy": {"probes": {"health": {"interval": "soon"}}}}, "policy: spec.probes.health.interval"),
+        ({"policy": {"xids": [{"codes": [94]}]}}, "spec.xids: Object missing required field `severity`"),
         ({"policy": {"spec": ["x"]}}, "policy: spec must be a mapping"),
         ({"node": {"gpus": 8}}, "contains unknown field `gpus`"),
         ({"node": {"powerInventory": {"gpus": 3}}}, "node.powerInventory: "),

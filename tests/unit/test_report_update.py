@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Power
+from nodegauge_contract import Power, XidCount, Xids
 from nodegauge_judge import History, Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
@@ -129,6 +129,40 @@ def test_thresholds_of_the_policy_and_capacity_of_the_node_are_used() -> None:
         intends = make_policy().of({"expectedGpus": expected})
         after = make_report().after(read(made.titan()), node=eight, policy=intends)
         assert after.status.verdict is verdict
+
+
+def with_xids(up: int, *times: int) -> RunEnd:
+    """The end of a run, so many seconds after boot, whose result has Xids 94 of GPU 1 at these times."""
+    count = XidCount(count=len(times), first=times[0], last=times[-1])
+    result = made.with_gpu(made.titan(), 1, xids=Xids(registered=True, seen=[94], counts=[count]))
+    return read(replace(result, host=replace(result.host, boottime_ms=up * 1000)))
+
+
+def test_xids_are_counted_over_runs_and_never_twice() -> None:
+    """By the policy's rule; an operator that ends before it has written judges again and comes to the same,
+    and a result that comes again adds nothing."""
+    policy = make_policy().of({"xids": [{"codes": [94], "count": 3, "severity": "Fail"}]})
+    report = make_report().after(with_xids(1000, 900, 950), node=NODE, policy=policy)
+    assert report.status.verdict is Verdict.PASS
+    again = report.after(with_xids(1000, 900, 950), node=NODE, policy=policy, at=NOW)
+    assert again.status.verdict is Verdict.PASS
+    assert History.decode(health(again).history).xids == History.decode(health(report).history).xids
+    third, at = with_xids(1100, 1050), NOW + 100
+    after = report.after(third, node=NODE, policy=policy, at=at)
+    assert after == report.after(third, node=NODE, policy=policy, at=at)
+    assert after.status.verdict is Verdict.FAIL
+    (finding,) = health(after).findings
+    assert finding.message.startswith("Xid 94 came 3 times within 24 h on GPU 1 (the policy's limit is 3).")
+
+
+def test_xids_of_a_result_that_could_not_be_judged_are_counted() -> None:
+    """It shows fewer GPUs than the node has; nothing else of it is kept."""
+    policy = make_policy().of({"xids": [{"codes": [94], "count": 3, "severity": "Warn"}]})
+    eight = replace(NODE, gpu_capacity="8")
+    report = make_report().after(with_xids(1000, 900, 950), node=eight, policy=policy)
+    assert (report.status.verdict, health(report).read_at) == (Verdict.UNKNOWN, "")
+    after = report.after(with_xids(1100, 1050), node=NODE, policy=policy, at=NOW + 100)
+    assert [finding.code for finding in health(after).findings] == ["xid"]
 
 
 def test_the_first_verdict_is_worth_an_event_and_the_same_again_is_not() -> None:

@@ -31,7 +31,7 @@ from nodegauge_judge.nccl.judge import judge_nccl, regrade
 from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import ExpectedGpus, seconds
+from nodegauge_operator.api.policy import ExpectedGpus, XidRuleSpec, seconds
 from nodegauge_operator.api.probe_settings import Duration, Probes
 from nodegauge_operator.api.report import Report
 
@@ -46,17 +46,20 @@ class NoHistory(Exception):
 
 
 class Criteria(NamedTuple):
-    """What results are judged by.  `interval`: seconds between two health runs."""
+    """What results are judged by.  `interval`: seconds between two health runs; `xids`: rules as the policy
+    has them, which `node` has as the judge takes them."""
 
     thresholds: Thresholds
     expectations: Expectations
     node: NodeFacts
     interval: float
+    xids: tuple[XidRuleSpec, ...] = ()
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Criteria:
         """Those of a policy's `spec`; the defaults where it says nothing.  Raises `Unusable`."""
-        return cls(_thresholds(spec), _expectations(spec), _node(spec), _interval(spec))
+        xids = _xids(spec)
+        return cls(_thresholds(spec), _expectations(spec), _node(spec, xids), _interval(spec), xids)
 
     def without_interval(self) -> dict[str, Any]:
         """What NCCL runs are judged by."""
@@ -146,7 +149,14 @@ def _thresholds(spec: Mapping[str, Any]) -> Thresholds:
         raise Unusable(str(error)) from None
 
 
-def _node(spec: Mapping[str, Any]) -> NodeFacts:
+def _xids(spec: Mapping[str, Any]) -> tuple[XidRuleSpec, ...]:
+    try:
+        return msgspec.convert(spec.get("xids") or [], tuple[XidRuleSpec, ...])
+    except msgspec.ValidationError as error:
+        raise Unusable(f"spec.xids: {error}") from None
+
+
+def _node(spec: Mapping[str, Any], xids: Sequence[XidRuleSpec]) -> NodeFacts:
     """What the policy says about the node."""
     try:
         expected = msgspec.convert(spec.get("expectedGpus") or 0, ExpectedGpus) or None
@@ -156,7 +166,7 @@ def _node(spec: Mapping[str, Any]) -> NodeFacts:
         power = power_inventory(spec.get("powerInventory") or {})
     except Unusable as error:
         raise Unusable(f"spec.powerInventory: {error}") from None
-    return NodeFacts(expected_gpus=expected, power=power)
+    return NodeFacts(expected_gpus=expected, power=power, xids=tuple(one.rule() for one in xids))
 
 
 def _expectations(spec: Mapping[str, Any]) -> Expectations:

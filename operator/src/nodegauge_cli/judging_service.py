@@ -132,6 +132,7 @@ def _criteria(spec: dict[str, Any], facts: Facts) -> Criteria:
         sharing=facts.sharing,
         expected_gpus=facts.expected_gpus or criteria.node.expected_gpus,
         power=power,
+        xids=criteria.node.xids,
     )
     return criteria._replace(node=node)
 
@@ -197,6 +198,7 @@ def _labels(result: Result, criteria: Criteria) -> dict[str, str]:
         thresholds=criteria.thresholds,
         expected_gpus=facts.expected_gpus or 0,
         power_inventory=facts.power or PolicySpec(node_selector=Selector()).power_inventory,
+        xids=criteria.xids,
     )
     capacity = "" if facts.gpu_capacity is None else str(facts.gpu_capacity)
     shared = {"nvidia.com/gpu.replicas": "2"} if facts.sharing is Sharing.SHARED else {}

@@ -29,6 +29,7 @@ from nodegauge_judge.model import (
     Severity,
     Sharing,
     Verdict,
+    XidRule,
 )
 from nodegauge_judge.rule import Effect, Probe, Rule
 from nodegauge_judge.thresholds import Thresholds, ThresholdsInvalid
@@ -60,5 +61,6 @@ __all__ = [
     "Thresholds",
     "ThresholdsInvalid",
     "Verdict",
+    "XidRule",
     "judge_health",
 ]

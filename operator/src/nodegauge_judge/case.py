@@ -11,7 +11,7 @@ from msgspec import Struct
 from nodegauge_contract import Gpu, Result, Unavailable
 from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.nvlink import Lanes, lanes
-from nodegauge_judge.history import growth
+from nodegauge_judge.history import growth, xids
 from nodegauge_judge.history.model import GpuHistory, History, keys
 from nodegauge_judge.interconnect.p2p import PairP2p, examine
 from nodegauge_judge.model import GpuIdentity, NodeFacts, Scalar, Severity
@@ -33,8 +33,8 @@ class Case(Struct, frozen=True, kw_only=True):
     A `gpu_index` here and in the rules is a position in `result.gpus` (NVML's own index is `Gpu.index`).
     `growth`: how much each counter grew since the last run.  `keys`: the key of each GPU in `history.gpus`;
     None for one without a UUID.  `peers`: SM clocks of comparable nodes.  `chassis`: what the node's BMC
-    says, if it was read lately.  `p2p`: the pairs with NVLinks.  `computed`: answers of functions that are
-    marked `once`.
+    says, if it was read lately.  `p2p`: the pairs with NVLinks.  `xids`: those that the policy counts.
+    `computed`: answers of functions that are marked `once`.
     """
 
     result: Result
@@ -47,6 +47,7 @@ class Case(Struct, frozen=True, kw_only=True):
     keys: tuple[str | None, ...]
     peers: Peers = no_peers
     chassis: ChassisReading | None = None
+    xids: xids.XidCounts = xids.XidCounts()
     computed: dict[Hashable, Any] = {}
 
     @classmethod
@@ -60,9 +61,11 @@ class Case(Struct, frozen=True, kw_only=True):
         interval: float,
         peers: Peers = no_peers,
         chassis: ChassisReading | None = None,
+        read_at: float = 0.0,
     ) -> Case:
         """The case of one result; `interval` is the policy's, in seconds."""
         key = keys(gpu.uuid for gpu in result.gpus if isinstance(gpu.uuid, str))
+        own = tuple(key[gpu.uuid] if isinstance(gpu.uuid, str) else None for gpu in result.gpus)
         return cls(
             result=result,
             lanes=(joined := lanes(result)),
@@ -73,7 +76,8 @@ class Case(Struct, frozen=True, kw_only=True):
             peers=peers,
             chassis=chassis,
             growth=growth.of(result, history=history, thresholds=thresholds, interval=interval),
-            keys=tuple(key[gpu.uuid] if isinstance(gpu.uuid, str) else None for gpu in result.gpus),
+            keys=own,
+            xids=xids.count(result, keys=own, history=history, windows=node.xid_windows, read_at=read_at),
         )
 
     def past(self, gpu_index: int) -> GpuHistory | None:

@@ -63,6 +63,7 @@ def judge_health(
     peers: Peers = no_peers,
     known: Sequence[GpuIdentity] = (),
     chassis: ChassisReading | None = None,
+    read_at: float = 0.0,
 ) -> Judgement:
     """What `result` says about its node, given the policy's `thresholds`, the node's history and its facts.
 
@@ -70,6 +71,7 @@ def judge_health(
     that the node had before, for the name of one that is lost; `chassis`: what its BMC said lately.
 
     `interval`: the policy's seconds between two runs; counters are not judged over more than two intervals.
+    `read_at`: when the result was read, seconds since the epoch; 0 if unknown.
     """
     case = Case.of(
         result,
@@ -79,6 +81,7 @@ def judge_health(
         interval=interval,
         peers=peers,
         chassis=chassis,
+        read_at=read_at,
     )
     observed = [
         (rule, [witness.seconded(case, rule.code, one) for one in rule.check(case)]) for rule in HEALTH_RULES
@@ -93,7 +96,10 @@ def judge_health(
     interconnect = classify.decide(case)
     product = _product(result)
     remembered = readable and result.probe != PASTED  # a paste neither sets nor clears a taint
-    answers, history = _outcome(case, findings) if remembered else ({}, case.history)
+    counted = case.history
+    if result.probe != PASTED:
+        counted = replace(case.history, booted=case.xids.booted, xids=case.xids.kept)
+    answers, history = _outcome(case, findings) if remembered else ({}, counted)
     return Judgement(
         verdict=verdict,
         readable=readable,

@@ -205,14 +205,34 @@ class Sharing(StrEnum):
     SHARED = "shared"
 
 
+class XidRule(Struct, frozen=True, kw_only=True):
+    """A rule of the policy about Xids: a finding of this severity (None for none) while `count` of these
+    codes, all together, came within `window` seconds on one GPU.  It takes the place of the catalogue."""
+
+    codes: tuple[int, ...]
+    severity: Severity | None
+    count: int = 1
+    window: float = 86_400.0
+
+
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """What the cluster knows about the node: `gpu_capacity` is that of `nvidia.com/gpu`, `expected_gpus` the
-    policy's `expectedGpus`, `power` its `powerInventory`; None without one."""
+    policy's `expectedGpus`, `power` its `powerInventory` (None without one), `xids` its rules about Xids."""
 
     gpu_capacity: int | None = None
     sharing: Sharing = Sharing.SHARED
     expected_gpus: int | None = None
     power: PowerInventory | None = None
+    xids: tuple[XidRule, ...] = ()
+
+    @property
+    def xid_windows(self) -> dict[int, float]:
+        """Seconds for which Xids are counted, by code: the longest window of its rules."""
+        windows: dict[int, float] = {}
+        for rule in self.xids:
+            for code in rule.codes:
+                windows[code] = max(rule.window, windows.get(code, 0.0))
+        return windows
 
     @classmethod
     def of(
@@ -222,6 +242,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
         capacity: Mapping[str, str],
         expected_gpus: int | None = None,
         power: PowerInventory | None = None,
+        xids: tuple[XidRule, ...] = (),
     ) -> NodeFacts:
         """Facts out of a Node's labels and `status.capacity`, and what the policy says about its GPUs.
 
@@ -239,6 +260,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
             sharing=Sharing.SHARED if shared else Sharing.EXCLUSIVE,
             expected_gpus=expected_gpus,
             power=power,
+            xids=xids,
         )
 
 

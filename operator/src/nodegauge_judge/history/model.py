@@ -17,6 +17,9 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, astuple, replace
 
+from nodegauge_contract import XidCount
+from nodegauge_judge.history.packing import countable, from_digits, joined, pairs, to_digits
+
 LIMIT = 2048
 """Bytes of JSON that a report keeps for this.  Chosen by this project, for a report below 8 KiB; 16 GPUs need
 about 1.8 KB."""
@@ -29,9 +32,14 @@ GIVE_UP_AFTER = 3
 one slow start."""
 WARM_LIMIT = 8
 """Runs under load that `warm` holds."""
-
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
-_MOST = 2**63 - 1
+MOST_TIMES = 12
+"""Times of one Xid on one GPU.  Beyond it, near ones are merged as if at the earlier time, so a count over a
+long window is rather too low than too high.  Chosen by this project."""
+FEW_XIDS = 16
+"""Times of all Xids together that are kept where there is little room; half of them where there is less.
+Chosen by this project."""
+SAME_TIME = 1
+"""Seconds by which two probes' times of one Xid may differ: each looks several times a second."""
 
 
 class LinkHistory(Struct, frozen=True, array_like=True):
@@ -78,7 +86,7 @@ class PortHistory(Struct, frozen=True):
 
     def packed(self) -> str:
         """As `GpuHistory.packed`."""
-        return f"{_digits(self.errors)}.{_digits(self.rate)}.{_digits(self.downs)}".rstrip(".")
+        return f"{to_digits(self.errors)}.{to_digits(self.rate)}.{to_digits(self.downs)}".rstrip(".")
 
     @classmethod
     def unpacked(cls, text: str) -> PortHistory:
@@ -86,7 +94,7 @@ class PortHistory(Struct, frozen=True):
         errors, rate, *downs = text.split(".")  # what an earlier version wrote ends there
         if len(downs) > 1:
             raise ValueError(f"more than a port has: {text[:20]}")
-        return cls(_number(errors), _number(rate) or 0, _number("".join(downs)))
+        return cls(from_digits(errors), from_digits(rate) or 0, from_digits("".join(downs)))
 
 
 class Counts(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -135,23 +143,23 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Without numbers that no counter can have: a document may hold any."""
         return replace(
             self,
-            counts=Counts(**{name: _countable(count) for name, count in asdict(self.counts).items()}),
-            idle_dw=_countable(self.idle_dw),
-            pages=_countable(self.pages),
+            counts=Counts(**{name: countable(count) for name, count in asdict(self.counts).items()}),
+            idle_dw=countable(self.idle_dw),
+            pages=countable(self.pages),
         )
 
     def packed(self) -> str:
-        """Numbers in base 64 (`_DIGITS`) with dots between them, nothing for None; new ones at the end."""
+        """Numbers in base 64 (`packing`) with dots between them, nothing for None; new ones at the end."""
         links = (self.links.sum, int(self.links.confirmed), self.links.rival, self.links.times)
         head = (*(number or None for number in links), self.idle_dw, self.bad or None)
         warm = int("1" + self.warm, 2) if self.warm else None
         tail = (self.braked or None, self.pages, self.pages_minutes or None)
-        return ".".join(map(_digits, (*head, warm, *astuple(self.counts), *tail))).rstrip(".")
+        return ".".join(map(to_digits, (*head, warm, *astuple(self.counts), *tail))).rstrip(".")
 
     @classmethod
     def unpacked(cls, text: str) -> GpuHistory:
         """The history that `packed` wrote; ValueError for anything else."""
-        numbers: list[int | None] = [_number(part) for part in text.split(".")]
+        numbers: list[int | None] = [from_digits(part) for part in text.split(".")]
         end = 7 + len(Counts.__struct_fields__)
         numbers += [None] * (end + 3 - len(numbers))
         total, confirmed, rival, times, idle, bad, warm = numbers[:7]
@@ -167,6 +175,46 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
             pages=pages,
             pages_minutes=minutes or 0,
         )
+
+
+class XidHistory(Struct, frozen=True):
+    """When one Xid came on one GPU: pairs of a time in seconds and how many came then, oldest first."""
+
+    times: tuple[tuple[int, int], ...] = ()
+
+    def plus(self, new: XidCount) -> XidHistory:
+        """With those of `new`, less what is known of the same time: a document that comes twice, or two
+        probes that received the same Xid, count it once."""
+        known = sum(n for at, n in self.times if new.first - SAME_TIME <= at <= new.last + SAME_TIME)
+        at_time = dict(self.times)
+        if (came := new.count - known) > 0:
+            at_time[new.last] = at_time.get(new.last, 0) + 1
+        if came > 1:
+            at_time[new.first] = at_time.get(new.first, 0) + came - 1
+        times = sorted(at_time.items())
+        while len(times) > MOST_TIMES:  # the two that are nearest to each other, as if at the earlier time
+            at = min(range(len(times) - 2), key=lambda n: times[n + 1][0] - times[n][0])
+            times[at : at + 2] = [(times[at][0], times[at][1] + times[at + 1][1])]
+        return XidHistory(tuple(times))
+
+    def after(self, time: float) -> XidHistory:
+        """Those after this time alone."""
+        return XidHistory(tuple(one for one in self.times if one[0] > time))
+
+    @property
+    def total(self) -> int:
+        """How many came."""
+        return sum(count for _, count in self.times)
+
+    def packed(self) -> str:
+        """As `GpuHistory.packed`."""
+        return ".".join(to_digits(number) for one in self.times for number in one)
+
+    @classmethod
+    def unpacked(cls, text: str) -> XidHistory:
+        """The history that `packed` wrote; ValueError for anything else."""
+        numbers = [from_digits(part) or 0 for part in text.split(".")]
+        return cls(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
 
 
 class ClockHistory(Struct, frozen=True):
@@ -187,6 +235,8 @@ class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
     ports: str = ""
     clock: str = ""
     foreign: Annotated[int, Meta(ge=0, le=4096)] = 0
+    booted: _Whole = 0
+    xids: str = ""
 
 
 class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -195,7 +245,8 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
     `boot` and `driver`: of the last clean reading; `boottime_ms`: its CLOCK_BOOTTIME, at which the counters
     of `gpus` and `ports` were read.  The keys of `gpus` (see `keys`) are also the GPUs that the node is known
     to have.  `ports`: NIC ports that have been up, by `device/port`.  `clock`: None until the GPUs worked.
-    `foreign`: how many GPUs of the bus another driver served.
+    `foreign`: how many GPUs of the bus another driver served.  `xids`: those that the policy counts, by GPU
+    and code (`6f1c0de2 94`); `booted`: when the boot of the newest began, in the seconds of their times.
     """
 
     boot: str = ""
@@ -205,6 +256,8 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
     ports: dict[str, PortHistory] = {}
     clock: ClockHistory | None = None
     foreign: int = 0
+    booted: int = 0
+    xids: dict[str, XidHistory] = {}
 
     def encode(self) -> str:
         """JSON of at most `LIMIT` bytes."""
@@ -216,12 +269,14 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The history in `text`; None for no text or an unreadable one."""
         try:
             written = msgspec.json.decode(text, type=_Written) if text else None
-            packed = _pairs(written.gpus) if written else {}
+            packed = pairs(written.gpus) if written else {}
             gpus = {key: GpuHistory.unpacked(text) for key, text in packed.items()}
-            packed = _pairs(written.ports) if written else {}
+            packed = pairs(written.ports) if written else {}
             ports = {key: PortHistory.unpacked(text) for key, text in packed.items()}
-            seen = _pairs(written.clock) if written else {}
-            clock = next((ClockHistory(key, _number(text) or 0) for key, text in seen.items()), None)
+            seen = pairs(written.clock) if written else {}
+            packed = pairs(written.xids) if written else {}
+            xids = {key: XidHistory.unpacked(text) for key, text in packed.items()}
+            clock = next((ClockHistory(key, from_digits(text) or 0) for key, text in seen.items()), None)
         except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
             return None
         if written is None:
@@ -234,18 +289,23 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
             ports=ports,
             clock=clock,
             foreign=written.foreign,
+            booted=written.booted,
+            xids=xids,
         )
 
     def trimmed(self) -> History:
-        """As much of it as fits into a report.  Dropped first are ports, then counters, then bad and warm,
-        last the links."""
+        """As much of it as fits into a report.  Dropped first are all but the newest Xids, then ports, then
+        counters, then bad and warm, last Xids and links."""
         return next((history for history in self._less() if len(history._written()) <= LIMIT), History())
 
     def _less(self) -> Iterator[History]:
         whole = replace(self, gpus={key: gpu.countable() for key, gpu in self.gpus.items()})
         yield whole
+        whole = replace(whole, xids=newest(self.xids, FEW_XIDS))
+        yield whole
         without = replace(whole, ports={})
         yield without
+        yield replace(without, xids=newest(self.xids, FEW_XIDS // 2))
         counts = {key: replace(gpu, counts=Counts(), idle_dw=None) for key, gpu in whole.gpus.items()}
         yield replace(without, boottime_ms=None, gpus=counts)
         links = {key: GpuHistory(links=gpu.links) for key, gpu in self.gpus.items()}
@@ -258,27 +318,22 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
                 boot=self.boot,
                 driver=self.driver,
                 at=self.boottime_ms,
-                gpus=_joined(self.gpus),
-                ports=_joined(self.ports),
-                clock=f"{self.clock.settings} {_digits(self.clock.mhz)}" if self.clock else "",
+                gpus=joined(self.gpus),
+                ports=joined(self.ports),
+                clock=f"{self.clock.settings} {to_digits(self.clock.mhz)}" if self.clock else "",
                 foreign=self.foreign,
+                booted=self.booted,
+                xids=joined(self.xids),
             )
         )
 
 
-def _joined(histories: Mapping[str, GpuHistory] | Mapping[str, PortHistory]) -> str:
-    """As one text, `mlx5_0/1 bp0.-0,mlx5_1/1 bp0.-0`: shorter than a mapping in JSON."""
-    return ",".join(f"{key} {one.packed()}" for key, one in histories.items() if "," not in key)
-
-
-def _pairs(text: str | Mapping[str, str]) -> dict[str, str]:
-    """By key, what `_joined` wrote; ValueError for anything else."""
-    if not isinstance(text, str):
-        return dict(text)
-    parts = [part.rpartition(" ") for part in text.split(",")] if text else []
-    if not all(space for _, space, _ in parts):
-        raise ValueError(f"no key and history: {text[:20]}")
-    return {key: packed for key, _, packed in parts}
+def newest(xids: Mapping[str, XidHistory], most: int) -> dict[str, XidHistory]:
+    """So many times at most, of all GPUs and Xids together; the oldest go first."""
+    ranked = sorted(((at, key) for key, one in xids.items() for at, _ in one.times), reverse=True)
+    few = set(ranked[:most])
+    kept = {key: tuple(one for one in xids[key].times if (one[0], key) in few) for key in xids}
+    return {key: XidHistory(times) for key, times in kept.items() if times}
 
 
 def keys(uuids: Iterable[str]) -> Mapping[str, str]:
@@ -291,30 +346,3 @@ def keys(uuids: Iterable[str]) -> Mapping[str, str]:
 def uuid_start(key: str) -> str:
     """The UUID of a key, or its start."""
     return key if key.startswith(_PREFIX) else _PREFIX + key
-
-
-def _countable(number: int | None) -> int | None:
-    return number if number is not None and 0 <= number <= _MOST else None
-
-
-def _digits(number: int | None) -> str:
-    """The number in base 64; nothing for None, and for one that no counter can have."""
-    if (number := _countable(number)) is None:
-        return ""
-    digits = ""
-    while number or not digits:
-        number, rest = divmod(number, len(_DIGITS))
-        digits = _DIGITS[rest] + digits
-    return digits
-
-
-def _number(text: str) -> int | None:
-    """The number that `_digits` wrote; ValueError for one that no counter can have."""
-    if not text:
-        return None
-    number = 0
-    for digit in text:
-        number = number * len(_DIGITS) + _DIGITS.index(digit)
-        if number > _MOST:
-            raise ValueError(f"more than any counter says: {text[:20]}...")
-    return number

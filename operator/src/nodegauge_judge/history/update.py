@@ -33,7 +33,8 @@ def remember(case: Case, answers: GpuAnswers) -> History:
     known = case.history
     if not whole and (boot, driver) != (known.boot, known.driver):
         gone = {key: replace(gpu, counts=Counts()) for key, gpu in known.gpus.items()}
-        return replace(known, boottime_ms=None, gpus=gone).trimmed()
+        kept = replace(known, boottime_ms=None, gpus=gone)
+        return replace(kept, booted=case.xids.booted, xids=case.xids.kept).trimmed()
     gpus = dict(_gpus(case, answers, early=early))
     if not whole:
         unread = {
@@ -49,6 +50,8 @@ def remember(case: Case, answers: GpuAnswers) -> History:
         ports=known.ports if early else _ports(case),
         clock=clocks.remembered(case),
         foreign=len(visibility.foreign(case)) if whole and visibility.bus_read(case) else known.foreign,
+        booted=case.xids.booted,
+        xids=case.xids.kept,
     ).trimmed()
 
 

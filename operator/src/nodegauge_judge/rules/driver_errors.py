@@ -1,6 +1,6 @@
 """Rules about what the driver itself reports: the recovery action that it asks for, and Xid errors.
 
-The recovery action is NVML field 230.  NVML counts Xids only from registration on, and a probe watches for
+The recovery action is NVML field 230.  NVML reports Xids only to those who listen, and a health pod does for
 seconds every few minutes, so it catches few of them; other rules judge the marks that an Xid leaves behind
 (memory, recovery action, lost GPUs).
 """
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from nodegauge_contract import Gpu
-from nodegauge_judge.case import Case, HealthRule, all_answered, of_gpu
-from nodegauge_judge.model import Cause, Gate, GateKind, Severity
+from nodegauge_judge.case import Case, HealthRule, all_answered, of_gpu, short_name
+from nodegauge_judge.model import Cause, Gate, GateKind, Severity, XidRule
 from nodegauge_judge.rule import DRAIN, DRIVER_LOG, REBOOT, RESET, VENDOR, Observation
 from nodegauge_judge.rules.xid_catalogue import bucket_of, numbers
 
@@ -30,6 +32,9 @@ PASSING = (3, 5)
 nvml.h, NVML_GPU_RECOVERY_ACTION_*."""
 MOST_NAMED = 8
 """Xids of one GPU that a message names."""
+
+
+_OWN = "or as a rule of `spec.xids` says"
 
 
 def recovery_action(case: Case) -> Iterator[Observation]:
@@ -56,14 +61,21 @@ def action_read(case: Case) -> bool:
 
 
 def xid(case: Case) -> Iterator[Observation]:
-    """GPUs that reported an Xid in the window, by severity."""
-    for gpu in case.result.gpus:
+    """GPUs with Xids, by severity: by the policy's rules, and for codes without a rule by the catalogue."""
+    ruled = case.node.xid_windows
+    for gpu_index, gpu in enumerate(case.result.gpus):
+        unruled = sorted(set(gpu.xids.seen) - ruled.keys())
         for severity in (Severity.FAIL, Severity.WARN):
-            yield from _xids(
-                gpu,
-                severity,
-                [xid for xid in sorted(set(gpu.xids.seen)) if bucket_of(xid).severity is severity],
-            )
+            own = [_own(case, gpu_index, rule) for rule in case.node.xids if rule.severity is severity]
+            listed = _xids(gpu, severity, [xid for xid in unruled if bucket_of(xid).severity is severity])
+            parts = [one for one in (*own, listed) if one is not None]
+            if parts:
+                yield replace(
+                    parts[0],
+                    message=" ".join(one.message for one in parts),
+                    evidence={name: value for one in reversed(parts) for name, value in one.evidence.items()},
+                    weight=max(one.weight for one in parts),
+                )
 
 
 def xids_watched(case: Case) -> bool:
@@ -72,14 +84,43 @@ def xids_watched(case: Case) -> bool:
     return all_answered(registered) and False not in registered
 
 
-def _xids(gpu: Gpu, severity: Severity, xids: list[int]) -> Iterator[Observation]:
+def _own(case: Case, gpu_index: int, rule: XidRule) -> Observation | None:
+    """What this rule of the policy says of one GPU.  Its window ends now, or with the last of its Xids in
+    this document, so that a report that came late is not judged as if nothing had happened."""
+    gpu, counts = case.result.gpus[gpu_index], case.xids
+    keys = {f"{counts.gpus[gpu_index]} {code}": code for code in sorted(set(rule.codes))}
+    end = min(counts.now, max((counts.fresh[key] for key in keys if key in counts.fresh), default=counts.now))
+    recent = {
+        code: counts.kept[key].after(end - rule.window) for key, code in keys.items() if key in counts.kept
+    }
+    came = [str(code) for code, one in recent.items() if one.total]
+    total = sum(one.total for one in recent.values())
+    if total < rule.count:
+        return None
+    times = "once" if total == 1 else f"{total} times" + (" together" if len(came) > 1 else "")
+    codes = " and ".join([", ".join(came[:-1]), came[-1]] if len(came) > 1 else came)
+    return of_gpu(
+        gpu,
+        rule.severity or Severity.INFO,
+        f"Xid {codes} came {times} within {_in_words(rule.window)} on {short_name(gpu)} "
+        f"(the policy's limit is {rule.count}).",
+        evidence={"xids": ", ".join(came), "count": total, "within_seconds": rule.window},
+        weight=total,
+    )
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds / 60:g} min"
+
+
+def _xids(gpu: Gpu, severity: Severity, xids: list[int]) -> Observation | None:
     if not xids:
-        return
+        return None
     names = ", ".join(_with_meaning(xid) for xid in xids[:MOST_NAMED])
     more = f" and {len(xids) - MOST_NAMED} more" if len(xids) > MOST_NAMED else ""
     buckets = dict.fromkeys(bucket_of(xid).name for xid in xids)
     advice = dict.fromkeys(bucket_of(xid).advice for xid in xids)
-    yield of_gpu(
+    return of_gpu(
         gpu,
         severity,
         f"Xid {names}{more}, seen while the probe watched. NVIDIA's advice: {'; '.join(advice)}.",
@@ -138,11 +179,13 @@ RULES = (
             "marks (gpu-lost, reset-required, recovery-action, ecc, row-remap). NVIDIA's catalogue puts each "
             "Xid into a resolution bucket. An Xid fails if its bucket takes the GPU out of service "
             "(RESET_GPU, RESTART_BM, WORKFLOW_XID_48 and the like). Xids that a program alone can cause "
-            "(13, 31, 43) only warn."
+            "(13, 31, 43) only warn. For the codes that `spec.xids` of the policy names, its rules decide "
+            "instead: how many within which time on one GPU, and how bad that is. Such a finding stands "
+            "until fewer are left in that time."
         ),
         when={
-            Severity.WARN: f"one of {_listed(Severity.WARN)}; or an Xid that is on neither list",
-            Severity.FAIL: f"one of {_listed(Severity.FAIL)}",
+            Severity.WARN: f"one of {_listed(Severity.WARN)}; or an Xid that is on neither list; {_OWN}",
+            Severity.FAIL: f"one of {_listed(Severity.FAIL)}; {_OWN}",
         },
         next_step="look it up in the kernel log: `dmesg | grep -iE 'xid.*SLOT'` on the node.",
         way_out=(

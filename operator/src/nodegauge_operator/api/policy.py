@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from nodegauge_judge import Cause, Thresholds
+from nodegauge_judge import Cause, Severity, Thresholds, XidRule
 from nodegauge_judge.nccl.expectations import Expectation
 from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_operator import names
@@ -28,7 +28,6 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 ExpectedGpus = Annotated[int, Meta(ge=0, le=64)]
 CountOrPercent = Annotated[int, Meta(ge=0, le=100_000)] | Annotated[str, Meta(pattern=r"^(100|[0-9]{1,2})%$")]
-
 
 IMAGE = r"^(localhost|[^/]*[.:][^/]*)/"
 """Begins with a registry's host, as container runtimes tell one from the first part of a name."""
@@ -55,6 +54,28 @@ class Mode(StrEnum):
     OBSERVE = "Observe"
     ENFORCE = "Enforce"
     PAUSED = "Paused"
+
+
+class XidSeverity(StrEnum):
+    """How bad a finding of a rule about Xids is; `None`: its codes raise none."""
+
+    FAIL = "Fail"
+    WARN = "Warn"
+    NONE = "None"
+
+
+class XidRuleSpec(Struct, frozen=True, rename="camel", kw_only=True):
+    """From `count` of these codes on, together, within `window` on one GPU.  Not judged by the catalogue."""
+
+    codes: Annotated[tuple[Annotated[int, Meta(ge=1, le=65_535)], ...], Meta(min_length=1, max_length=32)]
+    severity: XidSeverity
+    count: Annotated[int, Meta(ge=1, le=1000)] = 1
+    window: Duration = "24h"
+
+    def rule(self) -> XidRule:
+        """As the judge takes it."""
+        severity = None if self.severity is XidSeverity.NONE else Severity(self.severity.lower())
+        return XidRule(codes=self.codes, severity=severity, count=self.count, window=seconds(self.window))
 
 
 class Labels(Struct, frozen=True, rename="camel", kw_only=True):
@@ -205,6 +226,7 @@ class PolicySpec(Struct, frozen=True, rename="camel", kw_only=True):
     thresholds: Thresholds = field(default_factory=Thresholds)
     expectations: Annotated[list[Expectation], Meta(max_length=64)] = []
     power_inventory: PowerInventory = PowerInventory()
+    xids: Annotated[tuple[XidRuleSpec, ...], Meta(max_length=16)] = ()
     labels: Labels = Labels()
     taints: Taints = Taints()
     hysteresis: Hysteresis = Hysteresis()

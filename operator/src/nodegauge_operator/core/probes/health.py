@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nodegauge_judge import Finding, GpuIdentity, History, Judgement, NodeFacts, Verdict, judge_health
+from nodegauge_judge import GpuIdentity, History, Judgement, NodeFacts, Verdict, judge_health
 from nodegauge_judge.history.model import uuid_start
 from nodegauge_operator import names
 from nodegauge_operator.api.gpus_status import GpusStatus
@@ -133,17 +133,19 @@ class HealthKind(ProbeKind):
                 capacity={names.GPU_RESOURCE: node.gpu_capacity},
                 expected_gpus=context.policy.spec.expected_gpus or None,
                 power=context.policy.spec.power_inventory,
+                xids=tuple(one.rule() for one in context.policy.spec.xids),
             ),
             interval=context.policy.interval_of(self.name),
             peers=context.clock_peers,
             known=status.gpus.known(),
             chassis=bmc.lately(context),
+            read_at=ended.end.finished_at or context.now,
         )
         if judgement.readable:
             after = _after_reading(context, ended, judgement)
         else:
             end = RunEnd(outcome=Outcome.UNKNOWN, reason="NotReadable", message=judgement.summary)
-            after = _after_failure(context, replace(ended, end=end), findings=judgement.findings)
+            after = _after_failure(context, replace(ended, end=end), judgement)
         gathered = evidence.of_run(
             result,
             run=report_update.finished(context, ended),
@@ -163,11 +165,12 @@ class HealthKind(ProbeKind):
         return f" {change}." if change else ""
 
 
-def _after_failure(
-    context: Context, ended: EndedRun, *, findings: list[Finding] | None = None
-) -> ReportStatus:
-    """After a run that read nothing; `findings`: why its result could not be judged."""
+def _after_failure(context: Context, ended: EndedRun, judgement: Judgement | None = None) -> ReportStatus:
+    """After a run that read nothing; `judgement`: why its result could not be judged."""
+    findings = judgement.findings if judgement is not None else None
     probe = report_update.unread(context, names.PROBE_HEALTH, ended, findings=findings)
+    if judgement is not None and judgement.history.xids:
+        probe = replace(probe, history=judgement.history.encode())
     gates_after = unreadable.after_failure(context, ended.end, findings or ())
     return replace(context.status, probes=context.status.with_probe(probe), gates=gates_after)
 

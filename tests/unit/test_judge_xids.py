@@ -1,0 +1,249 @@
+"""Rules of the policy about Xids: how many of which, within which time, on one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec.structs import replace
+
+import support.results as made
+from nodegauge_contract import Host, Problem, Result, Unavailable, XidCount, Xids
+from nodegauge_judge import Answer, History, Judgement, NodeFacts, Severity, Verdict, judge_health
+from nodegauge_judge.history.model import FEW_XIDS, LIMIT, MOST_TIMES, XidHistory
+from nodegauge_judge.history.xids import MOST_XIDS
+from nodegauge_judge.model import XidRule
+from support.histories import full
+from support.judge_results import codes, only
+
+HOUR, DAY = 3600, 86_400
+BOOT = 1_800_000_000
+"""When the node was booted, seconds since the epoch."""
+THRICE = XidRule(codes=(63, 94), severity=Severity.FAIL, count=3)
+Came = Mapping[tuple[int, int], XidCount]
+"""By GPU and code."""
+
+
+def at(*times: int) -> XidCount:
+    """As many as there are times, seconds since boot."""
+    return XidCount(count=len(times), first=times[0], last=times[-1])
+
+
+def document(came: Came, *, up: int, boot: str = "boot-1", gpus: int = 8) -> Result:
+    """A node that is up for so many seconds, with these Xids."""
+    result = replace(made.h100(gpus), host=Host(boot_id=boot, boottime_ms=up * 1000))
+    for index in range(gpus):
+        own = {code: count for (gpu, code), count in came.items() if gpu == index}
+        xids = Xids(registered=True, seen=list(own), counts=list(own.values()))
+        result = made.with_gpu(result, index, xids=xids)
+    return result
+
+
+class Node:
+    """A node whose documents are judged one after the other, its history kept as a report keeps it."""
+
+    def __init__(self, *rules: XidRule) -> None:
+        self.rules, self.history, self.booted = rules, "", BOOT
+
+    def judged(self, result: Result, *, late: float = 0.0) -> Judgement:
+        """The judgement of a document, read as it was made; its clock may be late."""
+        up = result.host.boottime_ms
+        judgement = judge_health(
+            result,
+            history=History.decode(self.history),
+            node=NodeFacts(xids=self.rules),
+            read_at=self.booted + up / 1000 + late if isinstance(up, int) else 0.0,
+        )
+        self.history = judgement.history.encode()
+        return judgement
+
+    def came(self, came: Came, *, up: int, boot: str = "boot-1") -> Judgement:
+        """The judgement of a document with these."""
+        return self.judged(document(came, up=up, boot=boot))
+
+
+def test_the_sentence_names_code_gpu_count_and_window() -> None:
+    """And the node is bad, as by an Xid of the catalogue."""
+    judgement = Node(THRICE).came({(3, 94): at(50, 60, 70)}, up=100)
+    finding = only(judgement)
+    assert finding.message.startswith("Xid 94 came 3 times within 24 h on GPU 3 (the policy's limit is 3). ")
+    assert (finding.code, finding.severity, finding.gpus[0].index) == ("xid", Severity.FAIL, 3)
+    assert finding.evidence == {"xids": "94", "count": 3, "within_seconds": DAY}
+    assert judgement.answers["xid"] is Answer.BAD
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (XidRule(codes=(94,), severity=Severity.FAIL, count=3), []),
+        (XidRule(codes=(94,), severity=Severity.WARN, count=2), ["xid/warn"]),
+        (XidRule(codes=(94,), severity=None), []),
+        (XidRule(codes=(13,), severity=None), ["xid/fail"]),
+    ],
+    ids=["too few", "a warning", "ignored", "another code"],
+)
+def test_a_rule_takes_the_place_of_the_catalogue(rule: XidRule, expected: list[str]) -> None:
+    """For its codes, and for no other."""
+    judgement = Node(rule).came({(0, 94): at(50, 60)}, up=100)
+    assert codes(judgement) == expected
+    assert (judgement.answers["xid"] is Answer.BAD) is ("xid/fail" in expected)
+
+
+def test_codes_of_a_rule_are_counted_together_and_gpus_are_not() -> None:
+    """Two and one on one GPU are three; on two GPUs they are not."""
+    together = {(1, 94): at(50, 60), (1, 63): at(70)}
+    assert "Xid 63 and 94 came 3 times together within" in only(Node(THRICE).came(together, up=100)).message
+    apart = {(1, 94): at(50, 60), (2, 63): at(70)}
+    assert codes(Node(THRICE).came(apart, up=100)) == []
+
+
+def test_two_rules_about_a_code_both_count() -> None:
+    """A warning for the first, a failure from the third on; the catalogue's Xid of the same GPU stays."""
+    node = Node(THRICE, XidRule(codes=(94,), severity=Severity.WARN, window=HOUR))
+    assert codes(node.came({(0, 94): at(50)}, up=100)) == ["xid/warn"]
+    judgement = node.came({(0, 94): at(150, 160), (0, 79): at(170)}, up=200)
+    assert codes(judgement) == ["xid/fail", "xid/warn"]
+    assert "came 3 times within 24 h" in judgement.findings[0].message
+    assert "Xid 79 (GPU has fallen off the bus)" in judgement.findings[0].message
+    assert "came 3 times within 1 h" in judgement.findings[1].message
+
+
+def test_a_count_lasts_over_documents_until_its_window_is_over() -> None:
+    """One each; the finding stands while three are within 24 hours, though nothing new comes."""
+    node = Node(THRICE)
+    verdicts = [codes(node.came({(0, 94): at(up - 5)}, up=up)) for up in (HOUR, 2 * HOUR, 3 * HOUR)]
+    assert verdicts == [[], [], ["xid/fail"]]
+    assert codes(node.came({}, up=HOUR + DAY - 10)) == ["xid/fail"]
+    assert codes(node.came({}, up=HOUR + DAY)) == []
+    assert node.came({}, up=3 * DAY).history.xids == {}
+
+
+def test_a_reboot_does_not_forget() -> None:
+    """Times are those of the clock: what came before counts for as long as it would have."""
+    node = Node(THRICE)
+    node.came({(0, 94): at(DAY - 100, DAY - 50)}, up=DAY)
+    node.booted += DAY + 2 * HOUR
+    assert codes(node.came({(0, 94): at(20)}, up=30, boot="boot-2")) == ["xid/fail"]
+    assert codes(node.came({}, up=21 * HOUR, boot="boot-2")) == ["xid/fail"]
+    assert codes(node.came({}, up=22 * HOUR, boot="boot-2")) == []
+
+
+@pytest.mark.parametrize("late", [0.0, 1.4, -1.4, 40.0])
+def test_the_same_document_is_counted_once(late: float) -> None:
+    """Whatever the clock of whoever brings it again; so is an Xid that two probes received."""
+    node, twice = Node(THRICE), document({(0, 94): at(50, 90)}, up=100)
+    for each in (0.0, late, late):
+        assert codes(node.judged(twice, late=each)) == []
+    heard_too = document({(0, 94): at(51, 90)}, up=101)
+    assert codes(node.judged(heard_too, late=late)) == []
+    assert codes(node.came({(0, 94): at(92)}, up=110)) == ["xid/fail"]
+
+
+def test_a_document_of_an_earlier_version_counts_each_code_once() -> None:
+    """It has no counts, and no times: they came just before it."""
+    node, old = Node(THRICE), Xids(registered=True, seen=[94, 63])
+    for up, expected in ((100, []), (200, ["xid/fail"])):
+        result = made.with_gpu(document({}, up=up), 0, xids=old)
+        for _ in range(2):
+            assert codes(node.judged(result)) == expected
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        at(-50),
+        at(90, 50),
+        at(2**62),
+        XidCount(count=-3, first=9, last=9),
+        XidCount(count=2**62, first=9, last=9),
+    ],
+)
+def test_impossible_counts_and_times_are_one_xid_now(odd: XidCount) -> None:
+    """A document may hold any number."""
+    judgement = Node(THRICE).came({(0, 94): odd}, up=100)
+    assert judgement.history.xids == {"00000000 94": XidHistory(((BOOT + 100, 1),))}
+
+
+def test_a_lost_gpu_is_counted_as_the_one_that_is_missing() -> None:
+    """It tells no UUID any more; after the reboot its Xids are its own."""
+    node = Node(XidRule(codes=(79,), severity=Severity.FAIL, count=2))
+    node.came({}, up=50)
+    lost = made.with_gpu(
+        document({(5, 79): at(90)}, up=100), 5, uuid=Unavailable("x"), error=Problem(kind="gpu-lost")
+    )
+    assert "xid/fail" not in codes(node.judged(lost))
+    node.booted += HOUR
+    judgement = node.came({(5, 79): at(20)}, up=30, boot="boot-2")
+    assert "Xid 79 came 2 times within 24 h on GPU 5" in only(judgement).message
+
+
+def test_a_node_that_cannot_be_judged_is_counted() -> None:
+    """Its findings decide nothing; the Xids of its document are in the next count."""
+    node = Node(THRICE)
+    node.came({}, up=50)
+    hidden = document({(0, 94): at(90, 95)}, up=100, gpus=4)
+    assert node.judged(hidden).verdict is Verdict.UNKNOWN
+    assert codes(node.came({(0, 94): at(150)}, up=200)) == ["xid/fail"]
+
+
+def test_a_report_that_came_late_is_judged_by_its_own_time() -> None:
+    """The window ends with the last of its Xids, and is none of a later document."""
+    node = Node(XidRule(codes=(94,), severity=Severity.FAIL, count=2, window=60))
+    assert codes(node.came({(0, 94): at(1000, 1050)}, up=1300)) == ["xid/fail"]
+    assert codes(node.came({}, up=1360)) == []
+    assert codes(node.came({(0, 94): at(2000, 2070)}, up=2080)) == []
+
+
+def test_a_long_row_is_counted_rather_low_than_high() -> None:
+    """One every ten minutes for three days: about 144 are within a day, and few times are kept."""
+    node = Node(XidRule(codes=(13,), severity=Severity.WARN, count=1))
+    for up in range(600, 3 * DAY, 600):
+        judgement = node.came({(0, 13): at(up - 1)}, up=up)
+        count = judgement.findings[0].evidence["count"]
+        assert isinstance(count, int)
+        assert 0.8 * min(144, up // 600) <= count <= min(144, up // 600)
+    assert len(judgement.history.xids["00000000 13"].times) <= MOST_TIMES
+
+
+def test_the_newest_are_kept_and_the_history_stays_small() -> None:
+    """Sixteen GPUs with four kinds each: the oldest go first, and where there is no room more of them."""
+    node = Node(XidRule(codes=(13, 31, 63, 94), severity=None))
+    came = {(gpu, code): at(100 + gpu) for gpu in range(16) for code in node.rules[0].codes}
+    xids = node.judged(document(came, up=200, gpus=16)).history.xids
+    assert len(xids) == MOST_XIDS
+    assert min(one.times for one in xids.values()) == ((BOOT + 104, 1),)
+    large = replace(full(16, ports=10), xids=xids, booted=BOOT)
+    assert len(large.encode()) <= LIMIT
+    kept = History.decode(large.encode())
+    assert kept is not None
+    assert (len(kept.xids), kept.gpus) == (FEW_XIDS // 2, large.gpus)
+    assert min(one.times for one in kept.xids.values()) == ((BOOT + 114, 1),)
+    some = replace(full(8, ports=10), xids=xids, booted=BOOT)
+    assert len(some.trimmed().xids) == FEW_XIDS
+    assert some.trimmed().ports
+
+
+def test_without_rules_nothing_is_kept() -> None:
+    """Nor once a policy has none any more."""
+    node = Node(THRICE)
+    assert node.came({(0, 94): at(50)}, up=100).history.xids
+    node.rules = ()
+    assert node.came({(0, 94): at(150)}, up=200).history.xids == {}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"xids": "a 94 1"}', '{"xids": "a 94 "}', '{"xids": "a"}', '{"booted": -1}']
+)
+def test_an_edited_history_is_none(text: str) -> None:
+    """As with every other part of it."""
+    assert History.decode(text) is None
+
+
+def test_without_the_time_of_reading_a_boot_is_counted_for_itself() -> None:
+    """`nodegauge judge --before` knows none: documents of one boot add up, another boot begins anew."""
+    facts = NodeFacts(xids=(THRICE,))
+    history = judge_health(document({(0, 94): at(50, 60)}, up=100), node=facts).history
+    later = document({(0, 94): at(150)}, up=200)
+    assert codes(judge_health(later, node=facts, history=history)) == ["xid/fail"]
+    other = document({(0, 94): at(150)}, up=200, boot="boot-2")
+    assert codes(judge_health(other, node=facts, history=history)) == []
