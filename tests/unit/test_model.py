@@ -236,6 +236,7 @@ def test_a_status_that_cannot_be_read_counts_as_empty(status: Body) -> None:
     assert report.node_uid == ""
 
 
+DEPLOY = "nvidia.com/gpu.deploy."
 GPU_DRIVER_UPGRADE, MIG_CONFIG = "nvidia.com/gpu-driver-upgrade-state", "nvidia.com/mig.config.state"
 
 
@@ -256,6 +257,16 @@ GPU_DRIVER_UPGRADE, MIG_CONFIG = "nvidia.com/gpu-driver-upgrade-state", "nvidia.
                 ("cordon-required", False),
                 ("drain-required", False),
                 ("pod-restart-required", False),
+            ]
+        ],
+        *[
+            (make_node().bearing({DEPLOY + what: state}), may)
+            for what, state, may in [
+                ("client", "true", True),
+                ("client", "paused-for-driver-upgrade", False),
+                ("device-plugin", "paused-for-driver-upgrade", False),
+                ("device-plugin", "paused-for-mig-change", False),
+                ("device-plugin", "false", True),
             ]
         ],
         *[

@@ -94,11 +94,16 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         for term in required["nodeSelectorTerms"]
     ]
     own = [("gpus", "In", ["yes"]), ("pool", "NotIn", ["dev"])]
-    still = ("nvidia.com/mig.config.state", "NotIn", ["pending", "rebooting"])
+    paused = ["paused-for-driver-upgrade", "paused-for-mig-change"]
+    still = [
+        ("nvidia.com/mig.config.state", "NotIn", ["pending", "rebooting"]),
+        ("nvidia.com/gpu.deploy.client", "NotIn", paused),
+        ("nvidia.com/gpu.deploy.device-plugin", "NotIn", paused),
+    ]
     state = "nvidia.com/gpu-driver-upgrade-state"
     assert terms == [
-        [*own, still, (state, "DoesNotExist", None)],
-        [*own, still, (state, "In", ["upgrade-done", "upgrade-required"])],
+        [*own, *still, (state, "DoesNotExist", None)],
+        [*own, *still, (state, "In", ["upgrade-done", "upgrade-required"])],
     ]
     assert box["args"][0] == "--interval=3600"
 

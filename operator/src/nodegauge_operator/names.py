@@ -206,7 +206,13 @@ GPU_UPGRADE_AHEAD = "upgrade-required"
 pkg/upgrade/consts.go); the next state is cordon-required."""
 MIG_CONFIG_STATE = "nvidia.com/mig.config.state"
 MIG_CONFIG_UNDER_WAY = ("pending", "rebooting")
-"""Labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset."""
+GPU_DEPLOY = ("nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.device-plugin")
+GPU_PAUSED = ("paused-for-driver-upgrade", "paused-for-mig-change")
+"""Whenever a driver pod starts, with or without the upgrade's controller, it sends the clients of the driver
+away by these (NVIDIA/k8s-driver-manager, cmd/driver-manager/main.go), and so does the MIG manager
+(NVIDIA/mig-parted).  GPU Operator 26.7 has the first; earlier ones the second, for their own pods.
+
+All are labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset."""
 
 
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")

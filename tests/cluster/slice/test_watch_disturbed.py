@@ -22,6 +22,7 @@ pytestmark = pytest.mark.cluster
 
 GPU_LOST = ["unhealthy=gpu-lost:NoSchedule"]
 UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
+DEPLOY = "nvidia.com/gpu.deploy.device-plugin"
 AWAY_SECONDS = 60.0
 
 
@@ -81,30 +82,49 @@ def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
     unschedulable(watched, node, None)
 
 
-def test_a_driver_upgrade_meets_no_open_session(watched: Any) -> None:
-    """A node that waits for its turn is watched on.  Then the container ends at once and the driver can be
-    unloaded; the node keeps its marks without a driver, and a new pod reads it under the new one."""
+def test_a_node_that_waits_for_its_driver_upgrade_is_watched_on(watched: Any) -> None:
+    """A fleet waits so for as long as the upgrade takes, and nothing is done to its nodes."""
+    node = "gpu-h100"
+    pod = watched.watch_pods()[node]["metadata"]["uid"]
+    label(watched, node, **{UPGRADE_STATE: "upgrade-required"})
+    watched.measure(node)
+    assert watched.watch_pods()[node]["metadata"]["uid"] == pod
+    watched.testbed.hardware(node).fault("gpu-lost")
+    wait_for(lambda: watched.taints(node) == GPU_LOST, what="the taint")
+    label(watched, node, **{UPGRADE_STATE: None})
+
+
+@pytest.mark.parametrize(
+    ("key", "begins", "goes_on", "over", "version"),
+    [
+        (UPGRADE_STATE, "cordon-required", "pod-restart-required", "upgrade-done", "550.90.07"),
+        (DEPLOY, "paused-for-driver-upgrade", "paused-for-driver-upgrade", "true", "550.163.01"),
+    ],
+    ids=["upgrade controller", "driver pod alone"],
+)
+def test_a_driver_upgrade_meets_no_open_session(
+    watched: Any, key: str, begins: str, goes_on: str, over: str, version: str
+) -> None:
+    """The container ends at once and the driver can be unloaded; the node keeps its marks without a driver,
+    and a new pod reads it under the new one."""
     node = "gpu-h100"
     hardware = watched.testbed.hardware(node)
-    pod = watched.watch_pods()[node]["metadata"]["uid"]
     with unchanged(watched, node):
-        label(watched, node, "upgrade-required")  # the node waits for its turn
-        number = watched.measure(node)["number"]
-        assert watched.watch_pods()[node]["metadata"]["uid"] == pod
-        label(watched, node, "cordon-required")
+        label(watched, node, **{key: begins})
         wait_for(lambda: node not in watched.watch_pods(), what="no watch pod on the node", every=0.02)
-        assert not running(watched, node)
+        wait_for(lambda: not running(watched, node), what="the container's end", seconds=2, every=0.02)
         hardware.unload_driver()  # refused while a session is open
-        label(watched, node, "pod-restart-required")
+        number = watched.last_run(node)["number"]
+        label(watched, node, **{key: goes_on})
         time.sleep(2)  # a DaemonSet that came back would be there by now
         assert node not in watched.watch_pods()
         assert watched.last_run(node)["number"] == number
-        hardware.load_driver("550.90.07")
-        label(watched, node, "upgrade-done")
+        hardware.load_driver(version)
+        label(watched, node, **{key: over})
         wait_for(lambda: watched.last_run(node)["number"] > number, what="a reading under the new driver")
         assert watched.last_run(node)["outcome"] == "read"
-    assert watched.report(node)["status"]["gpus"]["driver"] == "550.90.07"
-    label(watched, node, None)
+    assert watched.report(node)["status"]["gpus"]["driver"] == version
+    label(watched, node, **{key: None})
 
 
 def test_a_driver_that_goes_without_a_word_is_reported(watched: Any) -> None:
@@ -179,9 +199,9 @@ def unschedulable(cluster: Any, node: str, value: bool | None) -> None:
     cluster.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": value}})
 
 
-def label(cluster: Any, node: str, state: str | None) -> None:
-    """The GPU Operator's driver upgrade goes on."""
-    cluster.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {UPGRADE_STATE: state}}})
+def label(cluster: Any, node: str, **labels: str | None) -> None:
+    """The GPU Operator labels the node."""
+    cluster.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}})
 
 
 def evict(cluster: Any, pod: str) -> None:

@@ -94,7 +94,8 @@ class NodeView(Struct, frozen=True, kw_only=True):
         upgrade = self.labels.get(names.GPU_UPGRADE_STATE, "")
         mig = self.labels.get(names.MIG_CONFIG_STATE, "")
         still = ("", names.GPU_UPGRADE_DONE, names.GPU_UPGRADE_AHEAD)
-        return upgrade not in still or mig in names.MIG_CONFIG_UNDER_WAY
+        paused = any(self.labels.get(key) in names.GPU_PAUSED for key in names.GPU_DEPLOY)
+        return upgrade not in still or mig in names.MIG_CONFIG_UNDER_WAY or paused
 
     @property
     def upgrade_ahead(self) -> bool:

@@ -229,12 +229,10 @@ def _terms(selector: Selector) -> list[dict[str, Any]]:
     for wanted in selector.match_expressions:
         one = {"key": wanted.key, "operator": wanted.operator.value}
         own.append(one | ({"values": list(wanted.values)} if wanted.values else {}))
-    mig_is_still = {
-        "key": names.MIG_CONFIG_STATE,
-        "operator": "NotIn",
-        "values": list(names.MIG_CONFIG_UNDER_WAY),
-    }
+    busy = {names.MIG_CONFIG_STATE: names.MIG_CONFIG_UNDER_WAY}
+    busy |= dict.fromkeys(names.GPU_DEPLOY, names.GPU_PAUSED)
+    own += [{"key": key, "operator": "NotIn", "values": list(values)} for key, values in busy.items()]
     no_upgrade = {"key": names.GPU_UPGRADE_STATE, "operator": "DoesNotExist"}
     still = [names.GPU_UPGRADE_DONE, names.GPU_UPGRADE_AHEAD]
     driver_is_still = {"key": names.GPU_UPGRADE_STATE, "operator": "In", "values": still}
-    return [{"matchExpressions": [*own, mig_is_still, state]} for state in (no_upgrade, driver_is_still)]
+    return [{"matchExpressions": [*own, state]} for state in (no_upgrade, driver_is_still)]
