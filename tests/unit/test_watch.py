@@ -310,3 +310,60 @@ def test_without_a_daemonset_health_pods_read_the_nodes() -> None:
     )
     operator.keep_watch_sets()
     assert operator.wait() == START_GRACE
+
+
+def test_a_message_that_was_judged_is_not_kept() -> None:
+    """The kubelet shows it again at each change of the pod; a new end brings a new one."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+
+    def kept() -> str:
+        (view,) = operator.reconciler.watch_sets.pods.each()
+        assert view.ended is not None
+        return view.ended.message
+
+    assert (operator.runs, kept()) == (1, "")
+    operator.cluster.pod_status(pod.name, {"podIP": "10.0.0.7"})
+    operator.deliver()
+    assert kept() == ""
+    operator.cluster.pod_status(pod.name, {"podIP": "10.0.0.8"})
+    operator.inbox.clear()
+    operator.list()
+    assert kept() == ""
+    pod.reports(saying(BAD))
+    operator.deliver()
+    assert kept() != ""
+    operator.catch_up()
+    assert (operator.runs, kept()) == (2, "")
+    operator.restart()
+    operator.keep_watch_sets()
+    assert kept() != ""
+    operator.catch_up()
+    assert (operator.runs, kept()) == (2, "")
+
+
+def test_a_deleted_report_is_made_anew_from_the_pods_message() -> None:
+    """Whoever deletes it resets the node's history, and waits for no reading."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    operator.after(pod)
+    operator.cluster.remove(REPORTS, "node-1")
+    operator.catch_up()
+    assert operator.runs == 1
+    assert not operator.run_pods
+
+
+def test_a_pod_that_went_with_the_report_is_missed_by_nobody() -> None:
+    """Its message can no longer be read: the next pod reports."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.after(pod)
+    operator.cluster.remove(REPORTS, "node-1")
+    operator.cluster.remove(PODS, pod.name)
+    operator.inbox = [event for event in operator.inbox if event[0] != PODS]
+    operator.catch_up(granted=False)
+    assert operator.runs == 0
+    operator.after(WatchPod(operator.cluster))
+    assert operator.runs == 1

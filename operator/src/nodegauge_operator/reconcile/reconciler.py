@@ -121,6 +121,7 @@ class Reconciler:
         for _ in range(MAX_STEPS):
             if name in self._cache.suspects:
                 await self._confirm(name)
+            await self.watch_sets.keep_message(name)
             snapshot = self._snapshot(name, granted=granted, fresh=fresh, declined=declined)
             step = planner.next_step(snapshot)
             if step is None or (self.stopping and isinstance(step, actions.CreatePod)):

@@ -10,13 +10,15 @@ import logging
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
-from nodegauge_operator.api.report import unstamp
-from nodegauge_operator.core.model import ProbeDefaults
+from nodegauge_operator.api.report import Report, unstamp
+from nodegauge_operator.core.model import ProbeDefaults, Terminated
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.watch_pod import WatchView
-from nodegauge_operator.kube import daemonsets
+from nodegauge_operator.kube import daemonsets, pods
 from nodegauge_operator.kube.client import Client
 from nodegauge_operator.kube.errors import KubeError
 from nodegauge_operator.reconcile.cache import Cache, version_of
@@ -39,21 +41,45 @@ class WatchSet(Struct, frozen=True, kw_only=True):
 
 
 class WatchPods:
-    """The last that was seen of each watch pod, by node."""
+    """The last that was seen of each watch pod, by node.
+
+    A message that was judged is not kept: up to 4 KB a node, most of what this would take.
+    """
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, WatchView]] = {}
+        self._judged: dict[str, str] = {}
+        """By UID of the pod: the end of its container whose message was judged."""
 
     def put(self, pod: WatchView) -> bool:
         """Keep a pod unless a newer state is known; whether its container ended since."""
         pods = self._pods.setdefault(pod.node, {})
         before = pods.pop(pod.uid, None)
         if pod.gone:
+            self._judged.pop(pod.uid, None)
             return False
         if before is not None and version_of(pod.resource_version) <= version_of(before.resource_version):
             pod = before
-        pods[pod.uid] = pod
+        pods[pod.uid] = self._without_message(pod) if self.lacks_message(pod) else pod
         return before is None or before.ended_id != pod.ended_id
+
+    def judged(self, pod: WatchView) -> None:
+        """A report holds what the last end of this pod's container brought."""
+        self._judged[pod.uid] = pod.ended_id
+        self._pods[pod.node][pod.uid] = self._without_message(pod)
+
+    def lacks_message(self, pod: WatchView) -> bool:
+        """Whether the message of this end is not kept because it was judged."""
+        return self._judged.get(pod.uid) == pod.ended_id
+
+    def read_again(self, pod: WatchView) -> None:
+        """The pod as it is now, with its message: no report holds what it brought any more."""
+        self._judged.pop(pod.uid, None)
+        self._pods.setdefault(pod.node, {})[pod.uid] = pod
+
+    @staticmethod
+    def _without_message(pod: WatchView) -> WatchView:
+        return replace(pod, ended=pod.ended and replace(pod.ended, message=""))
 
     def of(self, node: str, watch_set: WatchSet | None) -> WatchView | None:
         """The oldest pod of this DaemonSet on the node that is not being deleted: its controller makes one
@@ -71,10 +97,11 @@ class WatchPods:
 
     def keep_only(self, uids: set[str]) -> None:
         """After a full list: forget the pods that it lacks."""
-        for node, pods in list(self._pods.items()):
-            self._pods[node] = {uid: pod for uid, pod in pods.items() if uid in uids}
+        for node, known in list(self._pods.items()):
+            self._pods[node] = {uid: pod for uid, pod in known.items() if uid in uids}
             if not self._pods[node]:
                 del self._pods[node]
+        self._judged = {uid: end for uid, end in self._judged.items() if uid in uids}
 
 
 class WatchSets:
@@ -127,6 +154,26 @@ class WatchSets:
         if before != {name: known.uid for name, known in self.known.items()}:
             on_change()
 
+    async def keep_message(self, name: str) -> None:
+        """Keep the message of the node's watch pod until its report holds what it brought.
+
+        Read it again if no report does any more, because somebody deleted it.  Raises `KubeError`.
+        """
+        node, report = self._cache.nodes.get(name), self._cache.reports.get(name)
+        policy = self._cache.policy_of(node) if node else None
+        pod = self.pods.of(name, self.known.get(policy.name)) if policy else None
+        if pod is None or pod.ended is None:
+            return
+        if _holds(report, pod, pod.ended):
+            if pod.ended.message:
+                self.pods.judged(pod)
+        elif self.pods.lacks_message(pod):
+            fresh = await pods.get_watch(self._client, pod.name, namespace=self._defaults.namespace)
+            if fresh is not None and fresh.uid == pod.uid:
+                self.pods.read_again(fresh)
+            else:
+                self.pods.put(replace(pod, gone=True))
+
     async def _delete_others(self, wanted: dict[str, Policy]) -> None:
         defaults = self._defaults
         keep = {watch.daemon_set(policy, defaults)["metadata"]["name"] for policy in wanted.values()}
@@ -145,3 +192,11 @@ class WatchSets:
         log.log(error.log_level, "%s: %s; will try again", what, error)
         if again:
             self._due_at = self._clock() + RETRY_SECONDS
+
+
+def _holds(report: Report | None, pod: WatchView, ended: Terminated) -> bool:
+    """Whether the report knows this end of the container, or a later reading."""
+    health = report.status.probe(names.PROBE_HEALTH) if report is not None else None
+    if health is None or health.last_run is None:
+        return False
+    return health.last_run.pod_uid == pod.identity or unstamp(health.read_at) >= ended.finished_at > 0
