@@ -158,6 +158,7 @@ ROWS: Sequence[Row] = (
     ("  p99, ms", lambda f: _round(f.rack.p99), "<= 200"),
     ("  worst, ms", lambda f: _round(f.rack.worst), ""),
     ("Steady state, writes/s of everybody", lambda f: f"{f.steady.total:.2f}", "< 5"),
+    ("  reports/s", lambda f: f"{f.steady.reports:.2f}", ""),
     *((f"  {who}", lambda f, who=who: f"{f.steady.of(who):.2f}", "") for who in ("kubelets", "operator")),
     ("  controllers", lambda f: f"{f.steady.of('controllers'):.2f}", ""),
     ("  CPU of the operator, % of a core", lambda f: f"{100 * f.steady.cpu:.1f}", ""),

@@ -7,6 +7,7 @@ and those of a result that shows the same: patch the report's status.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from nodegauge_operator.api.report import ReportStatus
 from nodegauge_operator.core.model import NodeView
 from nodegauge_operator.core.probes.kind import AfterRun
 from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client
+from nodegauge_operator.kube.errors import NotFound
 from nodegauge_operator.kube.reports import difference, without_nulls
 
 Object = dict[str, Any]
@@ -35,8 +37,6 @@ EVIDENCE = f"/apis/{names.API_VERSION}/{names.EVIDENCE_PLURAL}"
 EVENTS = "/api/v1/namespaces/default/events"
 JSON = "application/json"
 MANAGER = {"fieldManager": "loadtest"}
-LONG_SECONDS = 120.0
-"""For deleting all reports in one call."""
 AT = "2026-11-01T08:00:00Z"
 
 
@@ -50,7 +50,7 @@ class BareLoop:
 
     async def run(self, nodes: Sequence[NodeView], *, mark: str) -> dict[str, Cost]:
         """Both kinds on every node.  The reports are made before and deleted after, untimed."""
-        await self._client.call("DELETE", REPORTS, within=LONG_SECONDS)
+        await self._delete(nodes, mark)
         machines = [documents.h100(), documents.other_boards(), documents.other_boards()]
         first, changed, same = objects.statuses(nodes[0], machines, policy=self._policy, now=time.time())
         before = [_plain(first.status), _plain(changed.status)]
@@ -64,9 +64,15 @@ class BareLoop:
             CHANGED: await self._timed(nodes, lambda node: self._changed(node, changed, of_changed, mark)),
             SAME: await self._timed(nodes, lambda node: [_patched_report(node, of_same)]),
         }
-        for path in (REPORTS, EVIDENCE):
-            await self._client.call("DELETE", path, within=LONG_SECONDS)
+        await self._delete(nodes, mark)
         return result
+
+    async def _delete(self, nodes: Sequence[NodeView], mark: str) -> None:
+        """The reports of these nodes, also the operator's, and the evidence beside them."""
+        for node in nodes:
+            for path in (f"{REPORTS}/{node.name}", f"{EVIDENCE}/{node.name}-{mark}"):
+                with contextlib.suppress(NotFound):
+                    await self._client.call("DELETE", path)
 
     def _changed(self, node: NodeView, after: AfterRun, patch: Object, mark: str) -> list[Call]:
         status = after.status

@@ -115,6 +115,7 @@ class Stage:
             self._say(f"leaving the operator alone for {IDLE_SECONDS:.0f} s, then reading its memory")
             await asyncio.sleep(IDLE_SECONDS)
             memory, peak = self._operator.memory()
+            self._say(f"{memory:.0f} MiB, at most {peak:.0f} MiB since the restart")
             self._operator.stop()
         finally:
             self._operator.kill()
@@ -284,7 +285,7 @@ class Stage:
             writes={who: kinds(of, per=seconds) for who, of in _by_whom(writes).items()},
             cpu=cpu / seconds,
         )
-        self._say(f"{steady.total:.2f} writes a second; {100 * steady.cpu:.1f} % of a core")
+        self._say(f"{steady.total:.2f} writes a second, {100 * steady.cpu:.1f} % of a core: {steady}")
         await self._show_profile("steady state")
         return steady
 
