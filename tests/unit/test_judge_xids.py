@@ -164,16 +164,17 @@ def test_impossible_counts_and_times_are_one_xid_now(odd: XidCount) -> None:
     assert judgement.history.xids == {"00000000 94": XidHistory(((BOOT + 100, 1),))}
 
 
-def test_a_lost_gpu_is_counted_as_the_one_that_is_missing() -> None:
-    """It tells no UUID any more; after the reboot its Xids are its own."""
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+def test_a_lost_gpu_is_counted_as_the_one_that_is_missing(boot: str) -> None:
+    """It tells no UUID any more, in the same boot or from its start; after a reboot its Xids are its own."""
     node = Node(XidRule(codes=(79,), severity=Severity.FAIL, count=2))
     node.came({}, up=50)
-    lost = made.with_gpu(
-        document({(5, 79): at(90)}, up=100), 5, uuid=Unavailable("x"), error=Problem(kind="gpu-lost")
-    )
+    node.booted += HOUR * (boot == "boot-2")
+    document_lost = document({(5, 79): at(90)}, up=100, boot=boot)
+    lost = made.with_gpu(document_lost, 5, uuid=Unavailable("x"), error=Problem(kind="gpu-lost"))
     assert "xid/fail" not in codes(node.judged(lost))
     node.booted += HOUR
-    judgement = node.came({(5, 79): at(20)}, up=30, boot="boot-2")
+    judgement = node.came({(5, 79): at(20)}, up=30, boot="boot-3")
     assert "Xid 79 came 2 times within 24 h on GPU 5" in only(judgement).message
 
 
@@ -203,6 +204,15 @@ def test_a_long_row_is_counted_rather_low_than_high() -> None:
         assert isinstance(count, int)
         assert 0.8 * min(144, up // 600) <= count <= min(144, up // 600)
     assert len(judgement.history.xids["00000000 13"].times) <= MOST_TIMES
+
+
+def test_the_newest_keeps_its_time_in_a_long_row() -> None:
+    """Even if it is near the one before it: its document may come twice."""
+    node = Node(XidRule(codes=(13,), severity=Severity.WARN, count=1))
+    ups = [*range(1000, 1000 * MOST_TIMES + 1, 1000), 1000 * MOST_TIMES + 5]
+    for up in (*ups, ups[-1]):
+        judgement = node.came({(0, 13): at(up)}, up=up)
+    assert judgement.findings[0].evidence["count"] == len(ups)
 
 
 def test_the_newest_are_kept_and_the_history_stays_small() -> None:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from nodegauge_contract import Problem, ProblemKind
+import support.results as made
+from nodegauge_contract import Problem, ProblemKind, XidCount, Xids
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
 from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
 from support.cluster import FakeCluster
 from support.judging import listening, saying
+from support.objects import NOW
 from support.operator import SteppedOperator
 from support.watch_pods import WatchPod
 
@@ -21,6 +23,12 @@ HOUR, START_GRACE = 3600.0, 300.0
 """`health.watch.interval` and `limits.notStarted`."""
 WATCH = {"probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}}}
 BAD = "p2p-refused=b"
+BOOTED = int(NOW) - 100
+
+
+def at(*times: int) -> XidCount:
+    """As many Xids as there are times, seconds since boot."""
+    return XidCount(count=len(times), first=times[0], last=times[-1])
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +51,16 @@ class Watched(SteppedOperator):
     def after(self, pod: WatchPod, answer: str = "", *, later: float = 20.0) -> list[str]:
         """The container reports; the taints that follow."""
         pod.reports(saying(answer), later=later)
+        self.catch_up()
+        return self.taints
+
+    def reported(self, pod: WatchPod, *counts: XidCount, later: float = 20.0) -> list[str]:
+        """The container reports so many Xids 94 of GPU 1; the taints that follow."""
+        up = int(self.cluster.now + later) - BOOTED
+        xids = Xids(registered=True, seen=[94] * len(counts), counts=list(counts))
+        listened = made.every_gpu(made.h100(), xids=Xids(registered=True))
+        result = made.with_gpu(listened, 1, xids=xids)
+        pod.reports(replace(result, host=replace(result.host, boottime_ms=up * 1000)), later=later)
         self.catch_up()
         return self.taints
 
@@ -168,6 +186,23 @@ def test_two_bad_reports_taint_and_three_good_ones_lift_it() -> None:
     seen = [operator.after(pod, answer) for answer in ("", BAD, BAD, "", "")]
     assert seen == [[], [], ["p2p"], ["p2p"], ["p2p"]]
     assert operator.after(pod, later=HOUR / 2) == []
+
+
+def test_xids_of_several_reports_taint_by_the_policys_rule() -> None:
+    """Two and one within a day; an operator that is restarted in between counts none of them again, and the
+    taint goes once fewer are left."""
+    operator = Watched(xids=[{"codes": [94], "count": 3, "severity": "Fail"}])
+    pod = WatchPod(operator.cluster)
+    assert operator.reported(pod, at(50, 60)) == []
+    operator.restart()
+    operator.keep_watch_sets()
+    operator.catch_up()
+    assert operator.reported(pod, at(3600), later=HOUR) == ["xid"]
+    (finding,) = operator.probe["findings"]
+    assert finding["message"].startswith("Xid 94 came 3 times within 24 h on GPU 1")
+    assert operator.reported(pod, later=22.5 * HOUR) == ["xid"]
+    seen = [operator.reported(pod, later=HOUR) for _ in range(3)]
+    assert (seen[-1], operator.status["verdict"]) == ([], "pass")
 
 
 def test_only_a_pod_of_the_daemonset_speaks_for_its_node() -> None:
