@@ -18,16 +18,24 @@ from support.virtual_time import drive
 from support.watch_pods import WatchPod
 
 WATCH = {"health": {"mode": "Watch"}}
-LISTED_WHOLE = {POLICIES, CHASSIS, PODS}
-"""Collections without a cached object: few policies, no BMC, and no pod of a single run."""
+LISTED_WHOLE = {POLICIES, PODS}
+"""The few policies; and pods of single runs, of which none is known."""
 
 
 def listed(operator: SteppedOperator, *, selector: str = "") -> list[str]:
     """Take a full list; the nodes that it wakes."""
     woken: list[str] = []
     pods = operator.reconciler.watch_sets.pods
-    how = {"namespace": NAMESPACE, "node_selector": selector, "watch_pods": pods, "wake": woken.append}
-    drive(list_all(operator.client, operator.cache, **how))  # type: ignore[arg-type]
+    listing_ = list_all(
+        operator.client,
+        operator.cache,
+        namespace=NAMESPACE,
+        node_selector=selector,
+        bmc=True,
+        watch_pods=pods,
+        wake=woken.append,
+    )
+    drive(listing_)
     return woken
 
 
@@ -40,6 +48,7 @@ class Fleet:
         self.nodes = [f"node-{number}" for number in (1, 2, 3)]
         for name in self.nodes:
             self.cluster.add_node(name)
+            self.cluster.create(CHASSIS, {"metadata": {"name": name}, "status": {"number": 1}})
         self.operator = SteppedOperator(self.cluster)
         self.operator.list()
         self.operator.keep_watch_sets()
@@ -64,8 +73,11 @@ class Fleet:
         self.operator.inbox.clear()
         self.calls.clear()
         self.woken = listed(self.operator)
-        whole = [call.path for call in self.calls if call.accept != METADATA_ONLY]
-        return [path for path in whole if path not in LISTED_WHOLE]
+        whole = [call for call in self.calls if call.accept != METADATA_ONLY]
+        named = [
+            call.path + call.query.get("fieldSelector", "").replace("metadata.name=", "/") for call in whole
+        ]
+        return [path for path in named if path not in LISTED_WHOLE]
 
     def health(self, name: str) -> str:
         """What the last message of the node's container is known to say."""
@@ -75,11 +87,11 @@ class Fleet:
 
 
 def test_nothing_that_is_known_is_fetched_again() -> None:
-    """The metadata of nodes, reports and watch pods is compared."""
+    """The metadata of nodes, reports, readings of BMCs and watch pods is compared."""
     fleet = Fleet()
     assert fleet.list_again() == []
     compared = [call.path for call in fleet.calls if call.accept == METADATA_ONLY]
-    assert compared == [REPORTS, NODES, PODS]
+    assert compared == [REPORTS, CHASSIS, NODES, PODS]
     assert fleet.operator.cache.nodes.keys() == set(fleet.nodes)
     assert fleet.woken == []
 
@@ -96,7 +108,13 @@ def _report(fleet: Fleet) -> None:
     fleet.pods["node-2"].ends("another message")
 
 
-@pytest.mark.parametrize(("happens", "collection"), [(_label, NODES), (_ask, REPORTS), (_report, PODS)])
+def _read_bmc(fleet: Fleet) -> None:
+    fleet.cluster.change(CHASSIS, "node-2", {"status": {"number": 2}})
+
+
+@pytest.mark.parametrize(
+    ("happens", "collection"), [(_label, NODES), (_ask, REPORTS), (_report, PODS), (_read_bmc, CHASSIS)]
+)
 def test_a_change_that_no_watch_reported_is_found(happens: Callable[[Fleet], None], collection: str) -> None:
     """Only that object is fetched, and its node is woken."""
     fleet = Fleet()
@@ -108,6 +126,7 @@ def test_a_change_that_no_watch_reported_is_found(happens: Callable[[Fleet], Non
     assert known.nodes["node-2"].labels.get("a") == ("b" if happens is _label else None)
     assert bool(known.reports["node-2"].requested_at) is (happens is _ask)
     assert (fleet.health("node-2") == "another message") is (happens is _report)
+    assert known.chassis["node-2"].number == (2 if happens is _read_bmc else 1)
 
 
 def test_what_is_gone_without_a_watch_event_is_dropped() -> None:
@@ -156,3 +175,21 @@ def test_a_node_that_returned_to_the_selection_is_fetched() -> None:
     operator.cache.outside_selector.add("node-1")
     assert listed(operator, selector="gpu=true") == ["node-1"]
     assert operator.cache.outside_selector == set()
+
+
+def test_a_node_that_leaves_the_selection_during_the_list_is_no_news() -> None:
+    """It was listed, and the selector no longer matches it when it is fetched: its watch says so."""
+    cluster = FakeCluster()
+    for name in ("node-1", "node-2"):
+        cluster.add_node(name, gpu="true")
+    operator = SteppedOperator(cluster, selector="gpu=true")
+    operator.list()
+    cluster.change(NODES, "node-1", {"metadata": {"labels": {"a": "b"}}})
+
+    def answered(verb: str, path: str) -> None:
+        if path == NODES and "gpu" in cluster.objects[NODES]["node-1"]["metadata"]["labels"]:
+            cluster.change(NODES, "node-1", {"metadata": {"labels": {"gpu": None}}})
+
+    operator.client.answered = answered
+    assert listed(operator, selector="gpu=true") == []
+    assert "gpu" in operator.cache.nodes["node-1"].labels

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
-from urllib.parse import quote
 
 from nodegauge_operator.kube.client import PAGE, Client
-from nodegauge_operator.kube.errors import NotFound
 
 Object = dict[str, Any]
 
@@ -26,7 +24,7 @@ async def each(
     """The whole objects that are needed; all of them without `unknown`.
 
     More than a page of them is listed whole: that is one call for each page instead of one for each object.
-    An object that is deleted meanwhile is left out.  Raises `KubeError`.
+    An object that is deleted, or that the selector no longer matches, is left out.  Raises `KubeError`.
     """
     wanted = None if unknown is None else await _wanted(client, path, label_selector, unknown)
     if wanted is None or len(wanted) > PAGE:
@@ -35,10 +33,11 @@ async def each(
                 yield item
         return
     for name in wanted:
-        try:
-            yield await client.call("GET", f"{path}/{quote(name)}")
-        except NotFound:
-            continue
+        query = {"fieldSelector": f"metadata.name={name}", "limit": 1}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        for item in (await client.call("GET", path, query=query)).get("items") or ():
+            yield item
 
 
 async def _wanted(client: Client, path: str, label_selector: str, unknown: Unknown) -> list[str]:

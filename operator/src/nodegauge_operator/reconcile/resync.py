@@ -216,17 +216,16 @@ async def _chassis(
 ) -> None:
     """List what the BMC reader wrote, and drop what is not there unless it is newer than the list; without
     the CRD there is nothing."""
-    listed = set()
+    comparison = _Comparison(cache.chassis.values(), beat)
     try:
-        async for view in chassis.each(client):
+        async for view in chassis.each(client, unknown=comparison.unknown):
             if cache.put_chassis(view):
                 wake(view.name)
-            listed.add(view.name)
-            beat()
+            comparison.saw(name=view.name, uid=view.uid)
     except (NotFound, Forbidden) as error:
         log.warning("no readings of BMCs: %s", error)
         return
-    for name in cache.chassis.keys() - listed:
+    for name in cache.chassis.keys() - comparison.listed.keys():
         cache.drop_chassis(name, version=since)
 
 
