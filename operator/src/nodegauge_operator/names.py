@@ -200,20 +200,15 @@ TAINT_OF_CORDON = "node.kubernetes.io/unschedulable"
 """The node controller sets it on cordoned nodes, with the time (kubernetes, pkg/controller/nodelifecycle)."""
 
 GPU_UPGRADE_STATE = "nvidia.com/gpu-driver-upgrade-state"
-GPU_UPGRADE_DONE = "upgrade-done"
-GPU_UPGRADE_AHEAD = "upgrade-required"
-"""Nothing is done to such a node yet, and a whole fleet waits so for its turn (NVIDIA/k8s-operator-libs,
-pkg/upgrade/consts.go); the next state is cordon-required."""
+GPU_UPGRADE_DONE, GPU_UPGRADE_AHEAD = "upgrade-done", "upgrade-required"
+"""Ahead: nothing is done yet, and whole fleets wait so (NVIDIA/k8s-operator-libs, pkg/upgrade/consts.go)."""
 MIG_CONFIG_STATE = "nvidia.com/mig.config.state"
 MIG_CONFIG_UNDER_WAY = ("pending", "rebooting")
 GPU_DEPLOY = ("nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.device-plugin")
 GPU_PAUSED = ("paused-for-driver-upgrade", "paused-for-mig-change")
-"""Whenever a driver pod starts, with or without the upgrade's controller, it sends the clients of the driver
-away by these (NVIDIA/k8s-driver-manager, cmd/driver-manager/main.go), and so does the MIG manager
-(NVIDIA/mig-parted).  GPU Operator 26.7 has the first; earlier ones the second, for their own pods.
-
-All are labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset."""
-
+"""Labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset.  Paused:
+by a driver pod that starts, whoever wants it (NVIDIA/k8s-driver-manager, cmd/driver-manager/main.go), or by
+the MIG manager (NVIDIA/mig-parted); `client` from GPU Operator 26.7 on."""
 
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 

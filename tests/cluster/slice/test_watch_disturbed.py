@@ -110,9 +110,12 @@ def test_a_driver_upgrade_meets_no_open_session(
     node = "gpu-h100"
     hardware = watched.testbed.hardware(node)
     with unchanged(watched, node):
+        wait_for(lambda: running(watched, node), what="the container running")
         label(watched, node, **{key: begins})
-        wait_for(lambda: node not in watched.watch_pods(), what="no watch pod on the node", every=0.02)
-        wait_for(lambda: not running(watched, node), what="the container's end", seconds=2, every=0.02)
+        began = time.monotonic()
+        wait_for(lambda: not running(watched, node), what="the container's end", every=0.02)
+        print(f"{key}={begins}: the container has ended after {time.monotonic() - began:.1f} s")
+        wait_for(lambda: node not in watched.watch_pods(), what="no watch pod on the node")
         hardware.unload_driver()  # refused while a session is open
         number = watched.last_run(node)["number"]
         label(watched, node, **{key: goes_on})
