@@ -207,8 +207,7 @@ MIG_CONFIG_UNDER_WAY = ("pending", "rebooting")
 GPU_DEPLOY = ("nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.device-plugin")
 GPU_PAUSED = ("paused-for-driver-upgrade", "paused-for-mig-change")
 """Labels of NVIDIA's GPU Operator: an open NVML client blocks the driver's unload and a GPU's reset.  Paused:
-by a driver pod that starts, whoever wants it (NVIDIA/k8s-driver-manager, cmd/driver-manager/main.go), or by
-the MIG manager (NVIDIA/mig-parted); `client` from GPU Operator 26.7 on."""
+by any driver pod that starts (NVIDIA/k8s-driver-manager) or by the MIG manager (NVIDIA/mig-parted)."""
 
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
