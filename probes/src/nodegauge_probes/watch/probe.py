@@ -26,7 +26,7 @@ from nodegauge_probes.watch_options import Options
 
 NAME = "watch"
 STDERR = 2
-LONGEST_WAIT_S = 1.0
+LONGEST_WAIT_S = 0.5
 """Of one call that waits for events: far less than after which a call counts as hung."""
 SHORTEST_PAUSE = 0.5
 """Share of `--poll` that is waited even if a look took longer."""
