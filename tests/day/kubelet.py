@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from life.hardware import Machine
 from nodegauge_contract import encode_message
 from nodegauge_operator import names
+from nodegauge_operator.api.policy import seconds
+from nodegauge_operator.api.probe_settings import WatchSettings
 from nodegauge_operator.api.report import stamp
 from nodegauge_probes.watch import schedule
 from nodegauge_probes.watch.state import State
@@ -17,7 +19,7 @@ from nodegauge_probes.watch_options import CONFIRM
 from support.api_server import DAEMONSETS, PODS, Body
 from support.cluster import FakeCluster
 
-INTERVAL = 3600.0
+INTERVAL = seconds(WatchSettings().interval)
 CONFIRMATIONS = tuple(map(float, CONFIRM.split(",")))
 LOOK_SECONDS = {"p2p": 30.0, "psu": 30.0, "nvlink": 5.0, "memory": 5.0}
 """How often the probe looks at what each fault changes, seconds; 1 for others (probes' watch.signals)."""

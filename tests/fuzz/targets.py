@@ -109,8 +109,8 @@ class Watched:
                     self.known["node"] = node.saying(condition)
                 case actions.PostEvent(_, change):
                     self.known["posted"] = (change.run, change.reason)
-                case actions.WriteEvidence(_, run):
-                    self.known["evidenced"] = run
+                case actions.WriteEvidence():
+                    self.known["evidenced"] = step
                 case actions.RefreshReport():
                     self.known["fresh"] = True
                 case _:

@@ -13,10 +13,12 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, encode_message
 from nodegauge_operator import names
+from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
-from nodegauge_operator.api.report import DesiredNode, Outcome, Report, Run, stamp
+from nodegauge_operator.api.report import DesiredNode, Outcome, Report, ReportStatus, Run, stamp
 from nodegauge_operator.api.selector import Operator, Requirement, Selector
 from nodegauge_operator.core import desired_state
+from nodegauge_operator.core.actions import WriteEvidence
 from nodegauge_operator.core.context import Context, Snapshot
 from nodegauge_operator.core.model import ConditionView, NodeView, PodView, ProbeDefaults, Taint, Terminated
 from nodegauge_operator.core.pod_outcome import RunEnd
@@ -255,9 +257,14 @@ def make_snapshot(**known: Any) -> Snapshot:
         "now": NOW,
         "granted": frozenset({names.PROBE_HEALTH}),
         "defaults": DEFAULTS,
-        "evidenced": next((pod.uid for pod in known.get("pods", ()) if pod.terminated), ""),
+        "evidenced": next((written(pod.uid) for pod in known.get("pods", ()) if pod.terminated), None),
     }
     return Snapshot(**start | known)
+
+
+def written(run: str) -> WriteEvidence:
+    """The write of a run's evidence by a process that knew another state of the report: it judges again."""
+    return WriteEvidence(Report(name="node-1"), run, "", ProbeEvidence(), ReportStatus())
 
 
 def make_context(**known: Any) -> Context:

@@ -55,7 +55,7 @@ class PlannerLoop:
         """Writes by kind."""
         self._since = NOW
         self._posted = ("", "")
-        self._evidenced = ""
+        self._evidenced: actions.WriteEvidence | None = None
         self._made = 0
 
     def snapshot(self, *, fresh: bool = False) -> Snapshot:
@@ -88,7 +88,7 @@ class PlannerLoop:
 
     def restart(self) -> None:
         """Another process: it knows what stands in the API server, and nothing else."""
-        self._since, self._posted, self._evidenced = self.now, ("", ""), ""
+        self._since, self._posted, self._evidenced = self.now, ("", ""), None
 
     def wait(self, seconds: float) -> None:
         """Time passes, and what a kubelet deletes is gone."""
@@ -130,8 +130,8 @@ class PlannerLoop:
             case actions.PostEvent(_, change):
                 self._posted = (change.run, change.reason)
                 self.events.append(self._posted)
-            case actions.WriteEvidence(_, run):
-                self._evidenced = run
+            case actions.WriteEvidence():
+                self._evidenced = step
             case actions.CreatePod():
                 self._create(step)
             case actions.DeletePod(pod, grace):

@@ -72,12 +72,12 @@ class VirtualTimeOperator:
 
     def _watch(self, path: str, kind: str, body: Body) -> None:
         self.loop.call_later(LAG, self.watches.give, path, kind, body)
-        if path == PODS:
+        if path == PODS and kind == "ADDED":
             pods = self.cluster.objects[PODS]
             self.most_pods = max(self.most_pods, len(pods))
             self.most |= Counter(pod["metadata"]["labels"][names.POD_PROBE] for pod in pods.values())
             name = body["metadata"]["name"]
-            if kind == "ADDED" and names.POD_NODE in body["metadata"].get("annotations", {}):
+            if names.POD_NODE in body["metadata"].get("annotations", {}):
                 self.order.append(body["metadata"]["annotations"][names.POD_NODE])
                 self.begun.append((body["metadata"]["labels"][names.POD_PROBE], self.order[-1]))
                 self.loop.call_later(RUN_SECONDS, self._end, name)

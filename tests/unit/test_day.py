@@ -19,4 +19,4 @@ def test_watched_nodes_are_tainted_sooner_and_without_pods() -> None:
     assert periodic.pods > 3 * 4 * HOUR / 900
     assert watch.pods <= 2 * len(wanted)
     assert watch.reports >= 3 * 4
-    assert "faults without a taint before their repair | 0 | 0" in table(days, nodes=3, hours=4)
+    assert "faults without a taint before their repair | 0 | 0" in table(days, nodes=3)

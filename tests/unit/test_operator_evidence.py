@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from nodegauge_operator import names
 from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.report import Run
 from nodegauge_operator.core import evidence
+from nodegauge_operator.core.probes import health
 from nodegauge_operator.kube.errors import Forbidden, KubeError, NotFound, Refused, Unavailable
 from support import schema
 from support.api_server import EVIDENCE, REPORTS, Body
@@ -143,6 +145,14 @@ def test_a_change_that_a_person_would_look_at_is_written(operator: SteppedOperat
     sick = change(made.later(h100(), seconds=900))  # type: ignore[operator]
     assert run(operator, sick).count("PATCH nodeevidences") == 1
     assert run(operator, made.later(h100(), seconds=1800)).count("PATCH nodeevidences") == 1
+
+
+def test_a_run_with_news_is_judged_once(operator: SteppedOperator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report that follows the evidence is that of the same judgement."""
+    judge = Mock(wraps=health.judge_health)
+    monkeypatch.setattr(health, "judge_health", judge)
+    assert "POST nodeevidences" in run(operator, h100())
+    assert judge.call_count == 1
 
 
 def test_it_is_written_again_after_a_day(operator: SteppedOperator) -> None:

@@ -19,7 +19,7 @@ from support.objects import NOW
 from support.operator import SteppedOperator
 from support.watch_pods import WatchPod
 
-HOUR, START_GRACE = 3600.0, 300.0
+INTERVAL, START_GRACE = 5400.0, 300.0
 """`health.watch.interval` and `limits.notStarted`."""
 WATCH = {"probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}}}
 BAD = "p2p-refused=b"
@@ -123,7 +123,7 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         [*own, *still, (state, "DoesNotExist", None)],
         [*own, *still, (state, "In", ["upgrade-done", "upgrade-required"])],
     ]
-    assert box["args"][0] == "--interval=3600"
+    assert box["args"][0] == "--interval=5400"
 
 
 def test_the_container_takes_every_policys_options() -> None:
@@ -185,7 +185,7 @@ def test_two_bad_reports_taint_and_three_good_ones_lift_it() -> None:
     pod = WatchPod(operator.cluster)
     seen = [operator.after(pod, answer) for answer in ("", BAD, BAD, "", "")]
     assert seen == [[], [], ["p2p"], ["p2p"], ["p2p"]]
-    assert operator.after(pod, later=HOUR / 2) == []
+    assert operator.after(pod, later=INTERVAL / 2) == []
 
 
 def test_xids_of_several_reports_taint_by_the_policys_rule() -> None:
@@ -263,7 +263,7 @@ def test_a_health_pod_reads_the_node_if_the_container_brings_nothing() -> None:
     assert operator.wait() == START_GRACE
     pod = WatchPod(operator.cluster)
     operator.after(pod)
-    assert operator.wait() == pytest.approx(1.1 * HOUR + START_GRACE)
+    assert operator.wait() == pytest.approx(1.1 * INTERVAL + START_GRACE)
     operator.catch_up()
     assert [pod["metadata"]["labels"][names.POD_PROBE] for pod in operator.run_pods] == ["health"]
 
@@ -314,7 +314,7 @@ def test_an_old_report_says_nothing() -> None:
     operator = Watched()
     pod = WatchPod(operator.cluster)
     pod.reports(saying(BAD))
-    operator.cluster.pass_time(HOUR + 1)
+    operator.cluster.pass_time(INTERVAL + 1)
     operator.restart()
     operator.keep_watch_sets()
     operator.catch_up(granted=False)
@@ -326,7 +326,7 @@ def test_a_new_operator_makes_no_pod_before_it_knows_what_containers_reported() 
     operator = Watched()
     pod = WatchPod(operator.cluster)
     operator.after(pod)
-    pod.reports(saying(""), later=2 * HOUR)
+    pod.reports(saying(""), later=2 * INTERVAL)
     operator.restart()
     operator.catch_up()
     assert operator.run_pods == []

@@ -22,7 +22,7 @@ class HealthMode(StrEnum):
 class WatchSettings(Struct, frozen=True, rename="camel", kw_only=True):
     """The resident container: `interval` between two readings of a node where nothing changes."""
 
-    interval: Duration = "1h"
+    interval: Duration = "90m"
 
 
 class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):

@@ -32,12 +32,14 @@ class PatchReport(Struct, frozen=True):
 
 
 class WriteEvidence(Struct, frozen=True):
-    """Write the evidence of one run, under `key`; `run` is the UID of its pod."""
+    """Write the evidence of one run, under `key`; `run` is the UID of its pod, `after` the report's status
+    once that is done."""
 
     report: Report
     run: str
     key: str
     evidence: ProbeEvidence
+    after: ReportStatus
 
 
 class PatchNode(Struct, frozen=True):

@@ -31,6 +31,7 @@ from nodegauge_operator.api.report import (
 )
 from nodegauge_operator.core import gates
 from nodegauge_operator.core import override as overrides
+from nodegauge_operator.core.actions import WriteEvidence
 from nodegauge_operator.core.gpu_eligibility import PASSING, Hindrance, divided, hindrance, same_hardware
 from nodegauge_operator.core.model import ChassisView, NodeView, PodView, ProbeDefaults
 from nodegauge_operator.core.watch_pod import WatchView
@@ -64,8 +65,9 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     gated already.  `incidents`: by cause, the incident that holds new taints back there.  `peers`: what nodes
     like it reach in NCCL runs; `clock_peers`: the SM clocks at which they work; `load_peers`: what their GPUs
     reach in load runs.  `last_peer_read`: when another node of the policy was last read, epoch seconds, 0.0
-    for never.  `posted`: run and reason of the last event that this process posted; `evidenced`: the pod UID
-    of the last run whose evidence it wrote.  `fresh`: the report was read again for this very question.
+    for never.  `posted`: run and reason of the last event that this process posted; `evidenced`: the last
+    evidence that it wrote, with the report that follows: a run is not judged twice.  `fresh`: the report was
+    read again for this very question.
     `since`: since when nodes can be read without a gap (`reconcile.gaps`), epoch seconds.  `declined`: writes
     that the API server has just refused, with its message; they are tried later and do not block others.
     `nonce`: a random text for the run after one that ends now.  `cordoned_since`: epoch seconds, 0.0 for a
@@ -86,7 +88,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     gate_slot: bool = False
     incidents: Mapping[str, str] = gates.NO_INCIDENTS
     posted: tuple[str, str] = ("", "")
-    evidenced: str = ""
+    evidenced: WriteEvidence | None = None
     fresh: bool = False
     since: float = 0.0
     declined: dict[type, str] = {}

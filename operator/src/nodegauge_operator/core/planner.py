@@ -41,10 +41,10 @@ from nodegauge_operator.core.actions import (
 )
 from nodegauge_operator.core.context import NO_REPORT, Context, Snapshot
 from nodegauge_operator.core.desired_state import NOTHING, UNVALIDATED, delete_next, release, remove_from_node
-from nodegauge_operator.core.model import ConditionView, PodView
+from nodegauge_operator.core.model import ConditionView, NodeView, PodView
 from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import watch
-from nodegauge_operator.core.probes.kind import AfterRun, EndedRun, ProbeKind, Wait
+from nodegauge_operator.core.probes.kind import EndedRun, ProbeKind, Wait
 from nodegauge_operator.core.probes.pod import of_next_run, probe_pod
 from nodegauge_operator.core.probes.registry import KINDS, READINGS
 from nodegauge_operator.core.report_update import after_run, status_after
@@ -152,7 +152,7 @@ def _judge_ended_run(context: Context) -> Step | None:
         ended = EndedRun(run=run, end=end, request=pod.request, image=pod.image[:MAX_IMAGE])
         # judged on the node as it was when the run was planned
         node_then = replace(context.node, boot_id=pod.boot_id or context.node.boot_id)
-        return _record(context, pod.probe, pod.uid, after_run(replace(context, node=node_then), kind, ended))
+        return _record(context, kind, ended, judged_on=node_then)
     return None
 
 
@@ -162,7 +162,7 @@ def _judge_watch(context: Context) -> Step | None:
     if ended is None or PatchReport in context.declined:
         return None
     kind = KINDS[Probe.HEALTH.value]
-    return _record(context, kind.name, ended.run.pod_uid, after_run(context, kind, ended))
+    return _record(context, kind, ended, judged_on=context.node)
 
 
 def _judge_reading(context: Context) -> Step | None:
@@ -174,16 +174,25 @@ def _judge_reading(context: Context) -> Step | None:
     return PatchReport(context.report, desired_state.next_status(context.after(status)))
 
 
-def _record(context: Context, probe: str, run: str, after: AfterRun) -> Step:
-    """The run's evidence while its pod still holds the result, then the report.  `run`: its `pod_uid`.
+def _record(context: Context, kind: ProbeKind, ended: EndedRun, *, judged_on: NodeView) -> Step:
+    """The run's evidence while its pod still holds the result, then the report.
 
     Evidence that cannot be written now does not hold up the report: the next run writes it.
     """
+    written = context.evidenced
+    written = written if written is not None and written.run == ended.run.pod_uid else None
+    is_judged = written is not None and written.report.resource_version == context.report.resource_version
+    if written is not None and is_judged and PatchReport not in context.declined:
+        return PatchReport(context.report, desired_state.next_status(context.after(written.after)))
+    after = after_run(replace(context, node=judged_on), kind, ended)
     status, gathered = after.status, after.evidence
-    if gathered is not None and run == context.evidenced:
-        status = evidence.noted(status, probe, gathered, node=context.node.name, now=context.now)
-    elif gathered is not None and evidence.is_due(context, probe, gathered):
-        return WriteEvidence(context.report, run, evidence.key(probe, gathered), gathered)
+    if gathered is not None:
+        noted = evidence.noted(status, kind.name, gathered, node=context.node.name, now=context.now)
+        if written is not None:
+            status = noted
+        elif evidence.is_due(context, kind.name, gathered):
+            key = evidence.key(kind.name, gathered)
+            return WriteEvidence(context.report, ended.run.pod_uid, key, gathered, noted)
     return PatchReport(context.report, desired_state.next_status(context.after(status)))
 
 

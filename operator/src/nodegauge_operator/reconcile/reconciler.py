@@ -92,7 +92,7 @@ class Reconciler:
         self._clock_peers = Peers(cache, clock_of)
         self._load_peers = Peers(cache, load_of)
         self._posted: dict[str, tuple[str, str]] = {}
-        self._evidenced: dict[str, str] = {}
+        self._evidenced: dict[str, actions.WriteEvidence] = {}
         self._evidence_from = 0.0
         self._evidence_missing = False
         self._left_at: dict[str, float] = {}
@@ -184,7 +184,7 @@ class Reconciler:
             gate_slot=self.gate_budget.has_slot(name),
             incidents=self.breaker.holding(name),
             posted=self._posted.get(name, ("", "")),
-            evidenced=self._evidenced.get(name, ""),
+            evidenced=self._evidenced.get(name),
             fresh=fresh,
             since=self.gaps.over_at(policy, node),
             declined=declined,
@@ -275,9 +275,10 @@ class Reconciler:
         match step:
             case actions.PostEvent(_, change):
                 self._posted[name] = (change.run, change.reason)
-            case actions.WriteEvidence(_, run):
-                self._evidenced[name], self._evidence_missing = run, False
+            case actions.WriteEvidence():
+                self._evidenced[name], self._evidence_missing = step, False
             case actions.PatchReport(report, status):
+                self._evidenced.pop(name, None)
                 return self._note_runs(name, report, status)
             case actions.PatchNode() as patch:
                 log.info("node %s: %s", name, _changes(patch), extra=extra)

@@ -65,7 +65,7 @@ class Writer(Struct, kw_only=True):
             case actions.DeleteReport(report):
                 await reports.delete(self.client, report)
                 self.cache.drop_report(report.name, report.uid)
-            case actions.WriteEvidence(report, _, key, gathered):
+            case actions.WriteEvidence(report, _, key, gathered, _):
                 await evidence.write(self.client, report, key, gathered)
             case actions.PatchReport(report, status):
                 await self._patch_report(report, status)
