@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from nodegauge_contract import Result, encode_message
+from nodegauge_judge import Verdict
 from nodegauge_operator import names
 from nodegauge_operator.api.evidence import ProbeEvidence
 from nodegauge_operator.api.policy import Labels, Mode, Policy, PolicySpec
@@ -264,7 +265,9 @@ def make_snapshot(**known: Any) -> Snapshot:
 
 def written(run: str) -> WriteEvidence:
     """The write of a run's evidence by a process that knew another state of the report: it judges again."""
-    return WriteEvidence(Report(name="node-1"), run, "", ProbeEvidence(), ReportStatus())
+    other = Report(name="node-1", uid="report", resource_version="other", node_uid="")
+    evidence = ProbeEvidence(run=1, read_at="", verdict=Verdict.PASS)
+    return WriteEvidence(other, run, "", evidence, ReportStatus())
 
 
 def make_context(**known: Any) -> Context:
