@@ -125,6 +125,7 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
                 name: WatchContainer(cluster, machine, chance=chance) for name, machine in machines.items()
             }
             tasks = [asyncio.create_task(container.live()) for container in containers.values()]
+        shown = asyncio.create_task(_show(mode, hours, began))
         for at, node, fault in _moments(wanted):
             await asyncio.sleep(max(0.0, at - loop.time()))
             name = f"node-{node}"
@@ -135,7 +136,7 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
                 containers[name].changed()
         await asyncio.sleep(max(0.0, hours * HOUR - loop.time()))
         await operator.after(0.0)
-        for task in tasks:
+        for task in (*tasks, shown):
             task.cancel()
         day.missed = len(waiting)
         day.reports = sum(container.reports for container in containers.values())
@@ -147,6 +148,16 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
     play(story, cluster=_cluster())
     day.seconds = time.monotonic() - began
     return day
+
+
+async def _show(mode: str, hours: float, began: float) -> None:
+    """A line for each twelfth of the time."""
+    for part in range(1, 12):
+        await asyncio.sleep(max(0.0, part * hours * HOUR / 12 - asyncio.get_running_loop().time()))
+        print(
+            f"mode {mode}: {part * hours / 12:g} of {hours:g} hours, {time.monotonic() - began:.0f} s",
+            flush=True,
+        )
 
 
 def _cluster() -> Fleet:

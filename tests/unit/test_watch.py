@@ -19,7 +19,7 @@ from support.objects import NOW
 from support.operator import SteppedOperator
 from support.watch_pods import WatchPod
 
-INTERVAL, START_GRACE = 5400.0, 300.0
+HOUR, INTERVAL, START_GRACE = 3600.0, 5400.0, 300.0
 """`health.watch.interval` and `limits.notStarted`."""
 WATCH = {"probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}}}
 BAD = "p2p-refused=b"
