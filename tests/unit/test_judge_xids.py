@@ -217,7 +217,7 @@ def test_the_newest_keeps_its_time_in_a_long_row() -> None:
 
 def test_the_newest_are_kept_and_the_history_stays_small() -> None:
     """Sixteen GPUs with four kinds each: the oldest go first, and where there is no room more of them."""
-    node = Node(XidRule(codes=(13, 31, 63, 94), severity=None))
+    node = Node(XidRule(codes=(13, 31, 63, 94), severity=Severity.WARN))
     came = {(gpu, code): at(100 + gpu) for gpu in range(16) for code in node.rules[0].codes}
     xids = node.judged(document(came, up=200, gpus=16)).history.xids
     assert len(xids) == MOST_XIDS
@@ -234,8 +234,9 @@ def test_the_newest_are_kept_and_the_history_stays_small() -> None:
 
 
 def test_without_rules_nothing_is_kept() -> None:
-    """Nor once a policy has none any more."""
-    node = Node(THRICE)
+    """Nor once a policy has none any more, nor for codes that raise nothing: they would push out others."""
+    node = Node(THRICE, XidRule(codes=(31,), severity=None))
+    assert node.came({(0, 31): at(20)}, up=30).history.xids == {}
     assert node.came({(0, 94): at(50)}, up=100).history.xids
     node.rules = ()
     assert node.came({(0, 94): at(150)}, up=200).history.xids == {}

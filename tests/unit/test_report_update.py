@@ -155,6 +155,15 @@ def test_xids_are_counted_over_runs_and_never_twice() -> None:
     assert finding.message.startswith("Xid 94 came 3 times within 24 h on GPU 1 (the policy's limit is 3).")
 
 
+def test_a_kubelet_of_the_future_dates_no_xids() -> None:
+    """They would be the newest for years, and never leave the window."""
+    policy = make_policy().of({"xids": [{"codes": [94], "severity": "Warn"}]})
+    future = replace(with_xids(1000, 900), finished_at=NOW + 1e8)
+    report = make_report().after(future, node=NODE, policy=policy)
+    (came,) = History.decode(health(report).history).xids.values()
+    assert came.times == ((int(NOW) - 100, 1),)
+
+
 def test_xids_of_a_result_that_could_not_be_judged_are_counted() -> None:
     """It shows fewer GPUs than the node has; nothing else of it is kept."""
     policy = make_policy().of({"xids": [{"codes": [94], "count": 3, "severity": "Warn"}]})

@@ -227,10 +227,10 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def xid_windows(self) -> dict[int, float]:
-        """Seconds for which Xids are counted, by code: the longest window of its rules."""
+        """Seconds for which Xids are counted, by code: the longest window of the rules that count it."""
         windows: dict[int, float] = {}
         for rule in self.xids:
-            for code in rule.codes:
+            for code in rule.codes if rule.severity is not None else ():
                 windows[code] = max(rule.window, windows.get(code, 0.0))
         return windows
 

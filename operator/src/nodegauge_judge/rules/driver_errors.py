@@ -33,7 +33,6 @@ nvml.h, NVML_GPU_RECOVERY_ACTION_*."""
 MOST_NAMED = 8
 """Xids of one GPU that a message names."""
 
-
 _OWN = "or as a rule of `spec.xids` says"
 
 
@@ -62,9 +61,9 @@ def action_read(case: Case) -> bool:
 
 def xid(case: Case) -> Iterator[Observation]:
     """GPUs with Xids, by severity: by the policy's rules, and for codes without a rule by the catalogue."""
-    ruled = case.node.xid_windows
+    ruled = {code for rule in case.node.xids for code in rule.codes}
     for gpu_index, gpu in enumerate(case.result.gpus):
-        unruled = sorted(set(gpu.xids.seen) - ruled.keys())
+        unruled = sorted(set(gpu.xids.seen) - ruled)
         for severity in (Severity.FAIL, Severity.WARN):
             own = [_own(case, gpu_index, rule) for rule in case.node.xids if rule.severity is severity]
             listed = _xids(gpu, severity, [xid for xid in unruled if bucket_of(xid).severity is severity])

@@ -139,7 +139,7 @@ class HealthKind(ProbeKind):
             peers=context.clock_peers,
             known=status.gpus.known(),
             chassis=bmc.lately(context),
-            read_at=ended.end.finished_at or context.now,
+            read_at=min(ended.end.finished_at or context.now, context.now),
         )
         if judgement.readable:
             after = _after_reading(context, ended, judgement)
