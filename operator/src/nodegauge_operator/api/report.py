@@ -20,6 +20,7 @@ from nodegauge_operator.api.gpus_status import GpusStatus
 from nodegauge_operator.api.history import Change, Condition, Transition
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.override import Override
+from nodegauge_operator.api.sharing import shared
 from nodegauge_operator.api.tolerance import readable
 
 NEVER = float("inf")
@@ -293,7 +294,7 @@ def parse_report(body: Mapping[str, Any]) -> Report:
     """The typed report in a Kubernetes object.  What cannot be read of its status counts as absent."""
     metadata = body.get("metadata", {})
     owners = [o for o in metadata.get("ownerReferences") or () if o.get("kind") == "Node"]
-    status, left_out = readable(body.get("status") or {}, ReportStatus)
+    status, left_out = readable(shared(body.get("status") or {}), ReportStatus)
     return Report(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
