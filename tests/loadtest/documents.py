@@ -5,6 +5,7 @@ Documents of idle GPUs are smaller, and cheaper to judge.  Pure.
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 
@@ -54,12 +55,20 @@ def other_boards() -> Result:
 
 
 def message(result: Result, *, run: str, node: str, round_: int = 0) -> str:
-    """The termination message of a probe that measured `result` in this run, a quarter of an hour later in
-    each round."""
+    """The termination message of a probe that measured `result` in this run, on boards of this node's own, a
+    quarter of an hour later in each round."""
     boottime = result.host.boottime_ms
     assert isinstance(boottime, int)
     host = replace(result.host, boottime_ms=boottime + round_ * 900_000)
-    return encode_message(replace(result, run=run, node=node, host=host))
+    gpus = [_board(gpu, node) for gpu in result.gpus]
+    return encode_message(replace(result, run=run, node=node, host=host, gpus=gpus))
+
+
+def _board(gpu: Gpu, node: str) -> Gpu:
+    """The GPU under a UUID and a serial number that no other node has."""
+    drawn = hashlib.sha256(f"{node} {gpu.uuid}".encode()).hexdigest()
+    uuid = f"GPU-{drawn[:8]}-{drawn[8:12]}-{drawn[12:16]}-{drawn[16:20]}-{drawn[20:32]}"
+    return replace(gpu, uuid=uuid, serial=str(10**12 + int(drawn[32:48], 16) % 10**12))
 
 
 def _recorded(name: str) -> Result:

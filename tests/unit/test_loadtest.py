@@ -200,6 +200,18 @@ def test_documents_are_of_busy_machines_that_fit_a_message(machine: Result, gpus
     assert read.host.boottime_ms == before + 1_800_000
 
 
+def test_no_two_nodes_have_the_same_boards() -> None:
+    """A node has its own in every round: texts that two reports share would make the operator look small."""
+
+    def boards(node: str, round_: int) -> set[tuple[object, object]]:
+        text = documents.message(documents.h100(), run="run", node=node, round_=round_)
+        return {(gpu.uuid, gpu.serial) for gpu in decode(text).gpus}
+
+    assert len(boards("a", 1)) == 8
+    assert boards("a", 1) == boards("a", 2)
+    assert not boards("a", 1) & boards("b", 1)
+
+
 def test_results_of_a_steady_fleet_come_at_its_rate() -> None:
     """As many as the rate says, give or take, and at no rhythm."""
     times = pace.arrivals(rate=2, seconds=500)
