@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -247,6 +249,17 @@ def test_a_wait_longer_than_the_deadline_is_none(watch: On) -> None:
     on.life()
     with on.started("--deadline", "3", "--poll", "10") as process:
         on.calm(process, seconds=4.5)
+
+
+def test_its_cost_is_measured() -> None:
+    """`python -m loadtest.watch_probe` says what it costs, and what of that is spent in the driver."""
+    command = [sys.executable, "-m", "loadtest.watch_probe", "--seconds", "2", "--profile", "titan-rtx-nv2"]
+    folder = Path(__file__).parents[1]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True)
+    *_, last = run.stdout.splitlines()
+    calls = re.search(r"m in (\d+) NVML calls a second", last)
+    assert calls is not None
+    assert int(calls[1]) > 5
 
 
 def test_it_is_small(watch: On) -> None:
