@@ -32,7 +32,6 @@ Object = dict[str, Any]
 SELECTED = {"load.example/fleet": "gpu"}
 """Label of the nodes that the policy selects."""
 POLICY = "loadtest"
-INTERVAL = "1h"
 IMAGE = "nodegauge/probe:loadtest"
 IMAGES = 50
 CPU_FLAGS = [f"AVX512F{number:02d}" for number in range(32)]
@@ -157,7 +156,7 @@ def policy_body() -> Object:
         "spec": {
             "nodeSelector": {"matchLabels": SELECTED},
             "probes": {
-                "health": {"mode": "Watch", "watch": {"interval": INTERVAL}},
+                "health": {"mode": "Watch"},
                 "load": {"enabled": False},
             },
             "budget": {"concurrentProbes": "100%"},

@@ -43,7 +43,6 @@ RACK = 72
 RUNS = 100
 """Pods of single runs."""
 STEADY_SECONDS = 120.0
-INTERVAL_SECONDS = 3600.0
 HEARTBEAT_SECONDS = 300.0
 """A kubelet's nodeStatusReportFrequency: it writes the node's status as seldom as that if nothing changes."""
 IDLE_SECONDS = 10.0
@@ -111,7 +110,7 @@ class Stage:
                 await self._batch(few, documents.dgx2(), rate=RATE)
                 watch[SAME_16], _ = await self._batch(few, documents.dgx2(), rate=RATE)
             pods[SAME_16] = await self._runs(few[:RUNS], request="2")
-            steady = await self._steady(every)
+            steady = await self._steady(every, interval=policy.interval_of(names.PROBE_HEALTH))
             self._say(f"leaving the operator alone for {IDLE_SECONDS:.0f} s, then reading its memory")
             await asyncio.sleep(IDLE_SECONDS)
             memory, peak = self._operator.memory()
@@ -259,13 +258,15 @@ class Stage:
         path = f"{loops.REPORTS}/{name}"
         await self._population.call("PATCH", path, body=body, content_type="application/merge-patch+json")
 
-    async def _steady(self, every: Sequence[str]) -> Steady:
+    async def _steady(self, every: Sequence[str], *, interval: float) -> Steady:
         """Each node reports once an interval, nothing changes, and kubelets write their heartbeats."""
-        times = pace.arrivals(rate=self._count / INTERVAL_SECONDS, seconds=STEADY_SECONDS)
+        times = pace.arrivals(rate=self._count / interval, seconds=STEADY_SECONDS)
         chosen = random.Random(1).choices(every, k=len(times))
         messages = [self._kubelets.messages([node], self._machines[node])[node] for node in chosen]
         await self._population.quiet()
-        self._say(f"steady state for {STEADY_SECONDS:.0f} s: {len(times)} reports, one per node and hour")
+        self._say(
+            f"steady state for {STEADY_SECONDS:.0f} s: {len(times)} reports, one per node in {interval:g} s"
+        )
         self._record.mark()
         began, cpu = time.monotonic(), self._operator.cpu()
         async with asyncio.TaskGroup() as group:
