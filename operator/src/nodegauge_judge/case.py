@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from msgspec import Struct
 
@@ -90,17 +90,18 @@ Arguments = ParamSpec("Arguments")
 T = TypeVar("T")
 
 
-def once(
-    function: Callable[Concatenate[Case, Arguments], T],
-) -> Callable[Concatenate[Case, Arguments], T]:
+def once(function: Callable[Arguments, T]) -> Callable[Arguments, T]:
     """Compute a function's answer once for each case and arguments: several rules ask for the same, and for
-    each GPU what all others are like.  Its callers must leave the answer as it is."""
+    each GPU what all others are like.  The case is its first argument.  Its callers must leave the answer as
+    it is."""
 
     @wraps(function)
-    def answer(case: Case, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> T:
-        key = (function, *arguments, *named.values())
+    def answer(*arguments: Arguments.args, **named: Arguments.kwargs) -> T:
+        case, *others = arguments
+        assert isinstance(case, Case)
+        key = (function, *others, *named.values())
         if key not in case.computed:
-            case.computed[key] = function(case, *arguments, **named)
+            case.computed[key] = function(*arguments, **named)
         known: T = case.computed[key]
         return known
 
