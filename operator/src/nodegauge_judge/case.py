@@ -97,9 +97,8 @@ def once(function: Callable[Arguments, T]) -> Callable[Arguments, T]:
 
     @wraps(function)
     def answer(*arguments: Arguments.args, **named: Arguments.kwargs) -> T:
-        case, *others = arguments
+        case, key = arguments[0], (function, arguments[1:], *named.values())
         assert isinstance(case, Case)
-        key = (function, *others, *named.values())
         if key not in case.computed:
             case.computed[key] = function(*arguments, **named)
         known: T = case.computed[key]

@@ -21,7 +21,7 @@ from msgspec import Struct
 from nodegauge_contract import NOT_READ, Gpu, Result
 from nodegauge_contract.model import PASTED
 from nodegauge_contract.nvlink import Doubt
-from nodegauge_judge.case import Case
+from nodegauge_judge.case import Case, once
 from nodegauge_judge.interconnect import board
 from nodegauge_judge.interconnect.fabric import fabric_problem
 from nodegauge_judge.visibility import is_complete
@@ -55,6 +55,7 @@ class Shortfall(Struct, frozen=True, kw_only=True):
         return not self.have or (self.fixed > 0 and self.have / self.fixed < limit)
 
 
+@once
 def shortfalls(case: Case) -> list[Shortfall]:
     """Every GPU with fewer links than expected; none while NVML hides them or they are unclear."""
     if board.hides_links(case):
@@ -109,6 +110,7 @@ def _could_have_links(gpu: Gpu) -> bool:
     return known and not fabric_problem(gpu)
 
 
+@once
 def uncertain(case: Case) -> frozenset[int]:
     """GPUs whose link sum is uncertain, because some of their links could not be resolved.
 

@@ -187,23 +187,44 @@ def _answer_of_peers(case: Case) -> Answer | None:
 @once
 def _pace(case: Case, gpu_index: int) -> Pace | None:
     """None without a clock to compare, or without a sibling."""
-    gpus = case.result.gpus
-    gpu, own, kind = gpus[gpu_index], _clock(case, gpu_index), _kind(case, gpu_index)
+    gpu = case.result.gpus[gpu_index]
+    own = next((one for one in _at_work(case) if one.gpu_index == gpu_index), None)
     if own is None or not isinstance(gpu.name, str):
         return None
-    others = {
-        other: clock
-        for other, clock in ((n, _clock(case, n)) for n in range(len(gpus)) if n != gpu_index)
-        if clock is not None
-        and _kind(case, other) == kind
-        and _same_work(_work(case, gpu_index), _work(case, other), own / clock)
-    }
+    others = [
+        one for one in _at_work(case) if one is not own and one.kind == own.kind and _same_work(own, one)
+    ]
     if not others:
         return None
-    siblings = median(others.values())
-    still = not _moves(gpu) and not gpu.events.seen and all(_moves(gpus[other]) for other in others)
-    pinned = still and own >= LEAST_LOCKED * siblings
-    return Pace(own=own, siblings=siblings, count=len(others), pinned=pinned)
+    siblings = median(one.mhz for one in others)
+    still = not _moves(gpu) and not gpu.events.seen
+    still = still and all(_moves(case.result.gpus[one.gpu_index]) for one in others)
+    pinned = still and own.mhz >= LEAST_LOCKED * siblings
+    return Pace(own=own.mhz, siblings=siblings, count=len(others), pinned=pinned)
+
+
+class AtWork(Struct, frozen=True, kw_only=True):
+    """A GPU whose clock can be compared: its SM clock in MHz, its kind (`_kind`), the median utilisation of
+    the window in percent, and its power as a share of the limit."""
+
+    gpu_index: int
+    mhz: float
+    kind: tuple[str, bool]
+    busy: float | None
+    power: float | None
+
+
+@once
+def _at_work(case: Case) -> list[AtWork]:
+    """Every GPU that worked and whose clock nothing explains."""
+    workers = []
+    for gpu_index, gpu in enumerate(case.result.gpus):
+        mhz, window = _clock(case, gpu_index), gpu.window
+        if mhz is not None and window is not None:
+            busy = number(window.utilization.median) if window.utilization else None
+            kind, power = _kind(case, gpu_index), share_of_limit(gpu)
+            workers.append(AtWork(gpu_index=gpu_index, mhz=mhz, kind=kind, busy=busy, power=power))
+    return workers
 
 
 @once
@@ -233,25 +254,14 @@ def _kind(case: Case, gpu_index: int) -> tuple[str, bool]:
     return make, is_capped(gpu)
 
 
-@once
-def _work(case: Case, gpu_index: int) -> tuple[float | None, float | None]:
-    """Median utilisation of the window in percent, and power as a share of its limit."""
-    gpu = case.result.gpus[gpu_index]
-    window = gpu.window
-    busy = number(window.utilization.median) if window is not None and window.utilization else None
-    return busy, share_of_limit(gpu)
-
-
-def _same_work(
-    one: tuple[float | None, float | None], other: tuple[float | None, float | None], ratio: float
-) -> bool:
-    """Whether two GPUs did like work, as far as known; `ratio`: the first one's clock to the other's."""
-    (own, drawn), (its, reference) = one, other
-    if own is not None and its is not None and abs(own - its) > LIKE_UTILIZATION:
+def _same_work(one: AtWork, other: AtWork) -> bool:
+    """Whether two GPUs did like work, as far as known."""
+    if one.busy is not None and other.busy is not None and abs(one.busy - other.busy) > LIKE_UTILIZATION:
         return False
-    if drawn is None or reference is None:
+    if one.power is None or other.power is None:
         return True
-    return reference * min(1, ratio) ** VOLTAGE_EXPONENT <= drawn <= reference + LIKE_POWER
+    least = other.power * min(1, one.mhz / other.mhz) ** VOLTAGE_EXPONENT
+    return least <= one.power <= other.power + LIKE_POWER
 
 
 def _moves(gpu: Gpu) -> bool:
