@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from kopf._core.reactor.inventory import ResourceMemories
 
 from nodegauge_operator import names
 from nodegauge_operator.handlers import app as app_module
@@ -376,3 +378,12 @@ def test_one_line_a_minute_says_what_is_waited_for(caplog: pytest.LogCaptureFixt
     assert "/0: 503" in lines[9]
     assert "answers again after 600 s" in lines[10]
     assert noted.seconds == 0.0
+
+
+async def test_kopf_keeps_nothing_of_the_objects_that_it_saw(operator: Operator) -> None:
+    """It would keep a kilobyte for each, of 5,000 nodes with their pods and reports 15 MB."""
+    await operator.sees_nodes()
+    await operator.sees_nodes()
+    every = [one for one in gc.get_objects() if isinstance(one, ResourceMemories)]
+    assert every
+    assert not [memory for memories in every for memory in memories.iter_all_memories()]

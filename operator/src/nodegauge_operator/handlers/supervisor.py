@@ -26,6 +26,7 @@ from typing import Any
 
 import kopf
 from kopf._cogs.structs.references import Insights
+from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from nodegauge_operator import names
 from nodegauge_operator.handlers import watches
@@ -132,6 +133,7 @@ class Supervisor:
             namespaces=[self._settings.probe.namespace],
             stop_flag=self._kopf_stop,
             memo=_NoMemo(),
+            memories=NoMemories(),
         )
         self._signals()
         running = asyncio.create_task(kopf.run_tasks(tasks, ignored=_EveryTask()), name="kopf")
@@ -246,6 +248,23 @@ class _NoMemo:
 
     def __copy__(self) -> _NoMemo:
         return self
+
+
+class NoMemories(ResourceMemories):
+    """kopf would keep a kilobyte for each object that it ever saw, for kinds of handlers that we lack."""
+
+    async def recall(
+        self,
+        raw_body: kopf.RawBody,
+        *,
+        memobase: Any = None,
+        noticed_by_listing: bool = False,
+        ephemeral: bool = False,
+    ) -> ResourceMemory:
+        """A new memory for each event, which nobody keeps."""
+        return await super().recall(
+            raw_body, memobase=memobase, noticed_by_listing=noticed_by_listing, ephemeral=True
+        )
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
