@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import nan
 
 from day.kubelet import WatchContainer
 from life.hardware import FAULTS, KINDS, NO_FAULT, Machine
@@ -43,13 +44,25 @@ class Day:
     reports: int = 0
     writes: Counter[str] = field(default_factory=Counter)
     others: int = 0
+    at_first: Counter[str] = field(default_factory=Counter)
+    others_at_first: int = 0
+    """Of these writes, those of the first hour: a container that is new reports four times."""
     hours: float
     seconds: float = 0.0
 
     def writes_a_second(self, scale: float) -> float:
         """Everybody's, with `scale` times as many nodes."""
-        fixed = sum(count for what, count in self.writes.items() if what.endswith(WHATEVER_THE_FLEET))
-        return ((sum(self.writes.values()) - fixed + self.others) * scale + fixed) / (self.hours * HOUR)
+        return _writes(self.writes, self.others, scale) / (self.hours * HOUR)
+
+    def later_writes_a_second(self, scale: float) -> float:
+        """The same without the first hour."""
+        writes, others = self.writes - self.at_first, self.others - self.others_at_first
+        return _writes(writes, others, scale) / ((self.hours - 1) * HOUR) if self.hours > 1 else nan
+
+
+def _writes(writes: Counter[str], others: int, scale: float) -> float:
+    fixed = sum(count for what, count in writes.items() if what.endswith(WHATEVER_THE_FLEET))
+    return (sum(writes.values()) - fixed + others) * scale + fixed
 
 
 class Fleet(FakeCluster):
@@ -125,6 +138,19 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
                 name: WatchContainer(cluster, machine, chance=chance) for name, machine in machines.items()
             }
             tasks = [asyncio.create_task(container.live()) for container in containers.values()]
+
+        def count() -> tuple[int, Counter[str], int]:
+            """Pods of runs, the operator's writes, those of others."""
+            day.reports = sum(container.reports for container in containers.values())
+            backed_off = sum(container.backed_off for container in containers.values())
+            runs = [name for name in cluster.created if not name.startswith("nodegauge-watch")]
+            others = len(runs) * WRITES_OF_A_RUN + day.reports * WRITES_OF_A_REPORT + backed_off
+            return len(runs), Counter(operator.client.log), others
+
+        def count_first() -> None:
+            _, day.at_first, day.others_at_first = count()
+
+        loop.call_at(HOUR, count_first)
         shown = asyncio.create_task(_show(mode, hours, began))
         for at, node, fault in _moments(wanted):
             await asyncio.sleep(max(0.0, at - loop.time()))
@@ -139,11 +165,7 @@ def lived(mode: str, nodes: int, hours: float, wanted: list[Plan], *, seed: int)
         for task in (*tasks, shown):
             task.cancel()
         day.missed = len(waiting)
-        day.reports = sum(container.reports for container in containers.values())
-        backed_off = sum(container.backed_off for container in containers.values())
-        runs = [name for name in cluster.created if not name.startswith("nodegauge-watch")]
-        day.pods, day.writes = len(runs), Counter(operator.client.log)
-        day.others = len(runs) * WRITES_OF_A_RUN + day.reports * WRITES_OF_A_REPORT + backed_off
+        day.pods, day.writes, day.others = count()
 
     play(story, cluster=_cluster())
     day.seconds = time.monotonic() - began
@@ -187,6 +209,7 @@ def table(days: dict[str, Day], *, nodes: int) -> str:
             f"all writes a second on {FLEET:,} nodes",
             [f"{day.writes_a_second(scale):.1f}" for day in days.values()],
         ),
+        ("after the first hour", [f"{day.later_writes_a_second(scale):.1f}" for day in days.values()]),
     ]
     for fault, kind in FAULTS.items():
         times = [day.taints.get(fault, []) for day in days.values()]
