@@ -202,7 +202,7 @@ def test_a_report_is_due_after_the_interval(watch: On) -> None:
     stored = on.stored()
     stored["reported"] -= 3599
     on.state.write_text(json.dumps(stored))
-    assert on.life().why == "due"
+    assert on.life("--interval", "3600").why == "due"
 
 
 def test_sigterm_ends_it_at_once(watch: On) -> None:
