@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import nan
 
 from day.kubelet import WatchContainer
 from life.hardware import FAULTS, KINDS, NO_FAULT, Machine
@@ -54,10 +53,12 @@ class Day:
         """Everybody's, with `scale` times as many nodes."""
         return _writes(self.writes, self.others, scale) / (self.hours * HOUR)
 
-    def later_writes_a_second(self, scale: float) -> float:
-        """The same without the first hour."""
+    def later_writes_a_second(self, scale: float) -> str:
+        """The same without the first hour, in words; `-` if that is all."""
+        if self.hours <= 1:
+            return "-"
         writes, others = self.writes - self.at_first, self.others - self.others_at_first
-        return _writes(writes, others, scale) / ((self.hours - 1) * HOUR) if self.hours > 1 else nan
+        return f"{_writes(writes, others, scale) / ((self.hours - 1) * HOUR):.1f}"
 
 
 def _writes(writes: Counter[str], others: int, scale: float) -> float:
@@ -209,7 +210,7 @@ def table(days: dict[str, Day], *, nodes: int) -> str:
             f"all writes a second on {FLEET:,} nodes",
             [f"{day.writes_a_second(scale):.1f}" for day in days.values()],
         ),
-        ("after the first hour", [f"{day.later_writes_a_second(scale):.1f}" for day in days.values()]),
+        ("after the first hour", [day.later_writes_a_second(scale) for day in days.values()]),
     ]
     for fault, kind in FAULTS.items():
         times = [day.taints.get(fault, []) for day in days.values()]
