@@ -243,11 +243,12 @@ def test_a_call_that_never_returns_is_reported(watch: On) -> None:
     assert (ended.result.problem.kind, ended.result.problem.call) == ("call-hung", call)
 
 
-def test_a_wait_longer_than_the_deadline_is_none(watch: On) -> None:
+@pytest.mark.parametrize("deadline", ["1", "3"])
+def test_a_wait_longer_than_the_deadline_is_none(watch: On, deadline: str) -> None:
     """The deadline is that of a look and of a reading, and waiting for an event is no call that hangs."""
     on = watch("rtx3060-1")
     on.life()
-    with on.started("--deadline", "3", "--poll", "10") as process:
+    with on.started("--deadline", deadline, "--poll", "10") as process:
         on.calm(process, seconds=4.5)
 
 

@@ -73,9 +73,14 @@ class CallWatch:
         self.now = None
 
     @property
+    def call_limit(self) -> float:
+        """Seconds after which a call counts as hung."""
+        return min(self._limits)
+
+    @property
     def tick(self) -> float:
         """Seconds between two looks at the current call."""
-        return min(LONGEST_TICK_S, TICK_SHARE * min(self._limits))
+        return min(LONGEST_TICK_S, TICK_SHARE * self.call_limit)
 
     def hung(self) -> Problem | None:
         """A problem if the current call takes longer than with any healthy driver."""

@@ -27,7 +27,7 @@ from nodegauge_probes.watch_options import Options
 NAME = "watch"
 STDERR = 2
 LONGEST_WAIT_S = 0.5
-"""Of one call that waits for events: far less than after which a call counts as hung."""
+"""Of one call that waits for events, and at most half of the time after which a call counts as hung."""
 SHORTEST_PAUSE = 0.5
 """Share of `--poll` that is waited even if a look took longer."""
 
@@ -36,6 +36,9 @@ class Watch(library.Watch, Protocol):
     """Also allows a new deadline: this probe stays for an hour, and each look and reading has its own."""
 
     def begin(self) -> None: ...
+
+    @property
+    def call_limit(self) -> float: ...
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -111,7 +114,8 @@ class Watcher:
             )
             if decision is not None:
                 return decision
-            self._reader.wait(max(0.0, min(next_look - time.monotonic(), LONGEST_WAIT_S)))
+            longest = min(LONGEST_WAIT_S, self._watch.call_limit / 2)
+            self._reader.wait(max(0.0, min(next_look - time.monotonic(), longest)))
             self._take_xids()
 
     def _take_xids(self) -> None:
