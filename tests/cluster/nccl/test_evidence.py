@@ -94,7 +94,7 @@ def test_wrong_data_taints_at_once(rig: Any) -> None:
     assert good.nccl is not None
     cells = [replace(cell, wrong=12) for cell in good.nccl.arms[0].cells]
     rig.machine.nccl = nccl.swapped(good, ArmName.DEFAULT, cells=cells)
-    rig.add_policy(probes=PROBES)
+    rig.add_policy(probes=PROBES | {"nccl": PROBES["nccl"] | {"recheck": "1h"}})
     with rig.kubelet(), rig.operator():
         wait_for(lambda: rig.taints(node) == ["unhealthy=nccl:NoSchedule"], what="the taint")
         assert rig.nccl_run(node)["number"] == 1
