@@ -19,7 +19,7 @@ from support.objects import NOW
 from support.operator import SteppedOperator
 from support.watch_pods import WatchPod
 
-HOUR, INTERVAL, START_GRACE = 3600.0, 5400.0, 300.0
+HOUR, INTERVAL, START_GRACE = 3600.0, 7200.0, 300.0
 """`health.watch.interval` and `limits.notStarted`."""
 WATCH = {"probes": {"health": {"mode": "Watch"}, "load": {"enabled": False}}}
 BAD = "p2p-refused=b"
@@ -123,7 +123,7 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         [*own, *still, (state, "DoesNotExist", None)],
         [*own, *still, (state, "In", ["upgrade-done", "upgrade-required"])],
     ]
-    assert box["args"][0] == "--interval=5400"
+    assert box["args"][0] == "--interval=7200"
 
 
 def test_the_container_takes_every_policys_options() -> None:

@@ -38,7 +38,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 NUMBERS = (
-    ("interval", 5400, 10, 86_400, "seconds after the last report in which it reports again"),
+    ("interval", 7200, 10, 86_400, "seconds after the last report in which it reports again"),
     ("poll", 1, 0.1, 60, "seconds between two looks"),
     ("temperature", 84, 20, 150, "°C from which a GPU is warm (throttlingLikely)"),
     ("temperature-fail", 90, 20, 150, "°C from which it is hot, without a vendor's limit (hotFail)"),

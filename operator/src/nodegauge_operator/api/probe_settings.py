@@ -22,7 +22,7 @@ class HealthMode(StrEnum):
 class WatchSettings(Struct, frozen=True, rename="camel", kw_only=True):
     """The resident container: `interval` between two readings of a node where nothing changes."""
 
-    interval: Duration = "90m"
+    interval: Duration = "2h"
 
 
 class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
