@@ -179,6 +179,20 @@ def test_each_end_of_the_container_is_judged_once_and_makes_no_pod() -> None:
     assert (operator.runs, operator.run_pods) == (2, [])
 
 
+def test_every_second_report_of_a_calm_node_renews_its_time() -> None:
+    """Also where each is as late as the probe may be: the label is never older than two such intervals."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    times = []
+    for _ in range(5):
+        operator.after(pod, later=1.05 * INTERVAL)
+        times.append(int(operator.labels[names.LABEL_VALIDATED_AT]))
+    first, third = times[0], int(times[0] + 2 * 1.05 * INTERVAL)
+    assert times[:4] == [first, first, third, third]
+    assert times[4] > third
+    assert operator.labels[names.LABEL_HEALTH] == "pass"
+
+
 def test_two_bad_reports_taint_and_three_good_ones_lift_it() -> None:
     """The hysteresis is that of pods of single runs."""
     operator = Watched()
