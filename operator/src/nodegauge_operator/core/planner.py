@@ -141,6 +141,8 @@ def _judge_ended_run(context: Context) -> Step | None:
         last = context.status.probe(pod.probe).last_run
         if not of_next_run(pod, context) or (last and pod.uid == last.pod_uid):
             continue
+        if step := _judged(context, pod.uid):
+            return step
         kind = KINDS[pod.probe]
         end = kind.ending(pod, context)
         if end is None:
@@ -158,11 +160,14 @@ def _judge_ended_run(context: Context) -> Step | None:
 
 def _judge_watch(context: Context) -> Step | None:
     """Patch the report with how the node's watch container ended, once."""
-    ended = watch.reading(context)
-    if ended is None or PatchReport in context.declined:
+    seen = watch.unjudged(context)
+    if seen is None or PatchReport in context.declined:
         return None
+    if step := _judged(context, seen.identity):
+        return step
+    ended = watch.reading(context)
     kind = KINDS[Probe.HEALTH.value]
-    return _record(context, kind, ended, judged_on=context.node)
+    return _record(context, kind, ended, judged_on=context.node) if ended is not None else None
 
 
 def _judge_reading(context: Context) -> Step | None:
@@ -180,20 +185,29 @@ def _record(context: Context, kind: ProbeKind, ended: EndedRun, *, judged_on: No
     Evidence that cannot be written now does not hold up the report: the next run writes it.
     """
     written = context.evidenced
-    written = written if written is not None and written.run == ended.run.pod_uid else None
-    is_judged = written is not None and written.report.resource_version == context.report.resource_version
-    if written is not None and is_judged and PatchReport not in context.declined:
-        return PatchReport(context.report, desired_state.next_status(context.after(written.after)))
     after = after_run(replace(context, node=judged_on), kind, ended)
     status, gathered = after.status, after.evidence
     if gathered is not None:
         noted = evidence.noted(status, kind.name, gathered, node=context.node.name, now=context.now)
-        if written is not None:
+        if written is not None and written.run == ended.run.pod_uid:
             status = noted
         elif evidence.is_due(context, kind.name, gathered):
             key = evidence.key(kind.name, gathered)
             return WriteEvidence(context.report, ended.run.pod_uid, key, gathered, noted)
     return PatchReport(context.report, desired_state.next_status(context.after(status)))
+
+
+def _judged(context: Context, run: str) -> Step | None:
+    """The report of a run that was judged when its evidence was written; None if it has to be judged now.
+
+    `run`: the UID of its pod.
+    """
+    written = context.evidenced
+    if written is None or written.run != run or PatchReport in context.declined:
+        return None
+    if written.report.resource_version != context.report.resource_version:
+        return None
+    return PatchReport(context.report, desired_state.next_status(context.after(written.after)))
 
 
 def _update_report(context: Context) -> Step | None:

@@ -82,24 +82,22 @@ class BitReader:
     """Reads bits in the order in which they were written."""
 
     def __init__(self, data: bytes) -> None:
-        self._data = data
+        self._digits = format(int.from_bytes(data, "big"), f"0{len(data) * 8}b") if data else ""
         self._at = 0
         self._rows = 0
 
     def take(self, *, width: int) -> int:
-        end = self._at + width
-        if end > len(self._data) * 8:
-            raise BadColumns("the numbers end too early")
-        window = int.from_bytes(self._data[self._at // 8 : (end + 7) // 8], "big")
-        self._at = end
-        return window >> (-end % 8) & ((1 << width) - 1)
+        return int(self._next(width), 2) if width else 0
 
     def column(self, rows: int) -> list[int]:
         """The next column, which must have `rows` numbers."""
         width, low = self._header()
         if self._rows != rows:
             raise BadColumns(f"a column of {self._rows} numbers among those of {rows}")
-        return [low + self.take(width=width) for _ in range(rows)]
+        if not width:
+            return [low] * rows
+        digits = self._next(width * rows)
+        return [low + int(digits[at : at + width], 2) for at in range(0, width * rows, width)]
 
     def skip(self) -> None:
         """Pass over the next column."""
@@ -112,6 +110,13 @@ class BitReader:
         width = self.take(width=WIDTH)
         sign = -1 if self.take(width=1) else 1
         return width, sign * self.take(width=self.take(width=BASE_WIDTH))
+
+    def _next(self, width: int) -> str:
+        """So many digits."""
+        start, self._at = self._at, self._at + width
+        if self._at > len(self._digits):
+            raise BadColumns("the numbers end too early")
+        return self._digits[start : self._at]
 
 
 MAX_CELLS = 65_536
@@ -191,7 +196,7 @@ def unfold(column: Any, rows: int, source: Unfolding) -> list[Any]:
         return [source.reason(column)] * rows
     if len(column) != rows:
         raise BadColumns(f"a column of {len(column)} rows among those of {rows}")
-    return [_cell_of(cell, source) for cell in column]
+    return [_cell_of(cell, source) if cell is None or type(cell) is list else cell for cell in column]
 
 
 def skip(column: Any, source: Unfolding) -> None:
@@ -295,11 +300,8 @@ def _filled(template: str, base: Any, rows: int, source: Unfolding) -> list[str]
     if type(base) is not int or base not in _FORMAT or not digits:
         raise BadColumns("texts of no known form")
     source.spend(rows * len(template) // 16)
-    parts = template.split(MARK)
-    texts = []
-    for number in source.bits.column(rows):
-        filling = format(number, f"0{digits}{_FORMAT[base]}")
-        if len(filling) != digits:
-            raise BadColumns("digits that do not fit their template")
-        texts.append("".join(part + digit for part, digit in zip(parts, (*filling, ""), strict=True)))
-    return texts
+    text = template.replace("%", "%%").replace(MARK, "%s")
+    fillings = [format(number, f"0{digits}{_FORMAT[base]}") for number in source.bits.column(rows)]
+    if any(len(filling) != digits for filling in fillings):
+        raise BadColumns("digits that do not fit their template")
+    return [text % tuple(filling) for filling in fillings]

@@ -22,6 +22,7 @@ own types; `codec` checks the schema itself.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -85,9 +86,12 @@ class Group:
         source.spend(rows)
         objects: list[dict[str, Any]] = [{} for _ in range(rows)]
         columns, blank = _without_blank(column, rows)
-        filled = [each for row, each in enumerate(objects) if row not in blank]
+        filled = [each for row, each in enumerate(objects) if row not in blank] if blank else objects
         for (name, plan, _), members in zip(self._members, columns, strict=False):
-            for each, value in zip(filled, plan.unfold(members, len(filled), source), strict=True):
+            values = plan.unfold(members, len(filled), source)
+            if members is None and values[:1] == [ABSENT]:
+                continue
+            for each, value in zip(filled, values, strict=True):
                 if value is not ABSENT:
                     each[name] = value
         for unknown in columns[len(self._members) :]:
@@ -124,7 +128,7 @@ class Many:
         if ABSENT in unfolded:
             raise BadColumns("a list with a missing item")
         left = iter(unfolded)
-        return [[next(left) for _ in range(count)] for count in counts]
+        return [list(islice(left, count)) for count in counts]
 
     def paths(self, prefix: str) -> Iterator[str]:
         yield from self._item.paths(f"{prefix}[]")

@@ -47,12 +47,12 @@ ROLLED_AT_ONCE = "10%"
 """Pods that a roll-out replaces at a time: the others go on watching."""
 
 
-def reading(context: Context) -> EndedRun | None:
-    """How the node's watch container ended last, as a run of the health probe, if that is news.
+def unjudged(context: Context) -> WatchView | None:
+    """The node's watch pod, if how its container ended last may be news.
 
-    It is none if it was judged, ended before the last reading, before the node was booted or longer ago
-    than an interval, or brought no result: then the kubelet starts it again.  A health pod that runs on the
-    node comes first, and will bring the same.
+    It is none if it was judged, ended before the last reading or longer ago than an interval, or brought
+    no result: then the kubelet starts it again.  A health pod that runs on the node comes first, and will
+    bring the same.
     """
     seen, before = context.watch, context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None or not context.policy.watches or not seen.ended.message:
@@ -64,6 +64,16 @@ def reading(context: Context) -> EndedRun | None:
         return None
     if any(pod.probe == before.name and pod.started_at and not pod.gone for pod in context.pods):
         return None
+    return seen
+
+
+def reading(context: Context) -> EndedRun | None:
+    """How the node's watch container ended last, as a run of the health probe, if that is news
+    (`unjudged`): not if it is of an earlier boot, nor if it was only asked to end."""
+    seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
+    if seen is None or seen.ended is None:
+        return None
+    last, ended_at = before.last_run, _ended_at(seen, seen.ended, context.now)
     end = _ending(seen, seen.ended, node=context.node.name, at=ended_at)
     if end is None or (last and end.outcome is Outcome.UNKNOWN and ended_at <= finished_at(before)):
         return None
