@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +28,8 @@ from testbed.operatorprocess import CHECKOUT
 
 SIZES = (100, 1_000, 5_000)
 LARGEST = 20_000
+COPIES_ABOVE = 5_000
+"""Above this size most nodes are copies: to fill the cluster in the real way takes longer than an hour."""
 
 
 class Clock:
@@ -83,6 +86,8 @@ def one_size(count: int, directory: Path, *, defaults: Defaults, options: Option
     def say(text: str) -> None:
         clock.say(f"{count:,} nodes: {text}")
 
+    options = replace(options, copies=options.copies or count > COPIES_ABOVE)
+
     say("starting a control plane")
     with ControlPlane(directory) as plane:
         result = asyncio.run(_measure(plane, count, defaults=defaults, options=options, say=say))
@@ -122,6 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--limited", action="store_true", help="leave the operator the chart's limit of its API calls"
     )
+    parser.add_argument(
+        "--copies", action="store_true", help="fill a smaller cluster, too, with copies of 100 nodes"
+    )
     parser.add_argument("--quick", action="store_true", help="100 nodes only, about four minutes")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupted)
@@ -132,7 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"\n{validation.summary(validation.measure(directory))}")
         else:
             own = Options(
-                cores=split(os.sched_getaffinity(0)), limited=options.limited, profile=options.profile
+                cores=split(os.sched_getaffinity(0)),
+                limited=options.limited,
+                profile=options.profile,
+                copies=options.copies,
             )
             run([100] if options.quick else options.nodes, directory, own)
     except (TestbedError, KubeError) as error:

@@ -60,8 +60,13 @@ def message(result: Result, *, run: str, node: str, round_: int = 0) -> str:
     boottime = result.host.boottime_ms
     assert isinstance(boottime, int)
     host = replace(result.host, boottime_ms=boottime + round_ * 900_000)
-    gpus = [_board(gpu, node) for gpu in result.gpus]
+    gpus = boards(result, node)
     return encode_message(replace(result, run=run, node=node, host=host, gpus=gpus))
+
+
+def boards(result: Result, node: str) -> list[Gpu]:
+    """The GPUs of this machine on this node: boards that no other node has."""
+    return [_board(gpu, node) for gpu in result.gpus]
 
 
 def _board(gpu: Gpu, node: str) -> Gpu:

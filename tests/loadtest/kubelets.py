@@ -60,6 +60,14 @@ class Kubelets:
             await in_flight(new, self._start, at_a_time=AT_A_TIME)
             await asyncio.sleep(LOOK_SECONDS)
 
+    async def adopt(self) -> None:
+        """Know all watch pods whose container runs, in whichever of its lives."""
+        for body in await self._bound(names.WATCH_SET):
+            (container,) = body["status"]["containerStatuses"]
+            pod = _WatchPod(body)
+            pod.restarts, pod.started = container["restartCount"], container["state"]["running"]["startedAt"]
+            self._watch[body["spec"]["nodeName"]] = pod
+
     async def _start(self, body: Object) -> None:
         pod = _WatchPod(body)
         pod.started = stamp()

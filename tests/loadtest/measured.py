@@ -24,6 +24,8 @@ RATE, BURST = 10_000, 100_000
 """Calls a second, and at once, that are as good as no limit: what limits must be the operator itself."""
 
 LOOK_SECONDS = 0.02
+CALM_SHARE, CALM_LOOKS = 0.3, 3
+"""An operator that uses less of a core, in so many seconds in a row, has only its regular looks to do."""
 
 
 PROFILE_SECONDS = 5.0
@@ -34,11 +36,12 @@ TOP = 15
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How to run the operator.  `limited`: with the chart's limit of API calls; `profile`: sample where its
-    CPU time goes."""
+    CPU time goes; `copies`: fill the cluster with copies of a few nodes."""
 
     cores: Cores
     limited: bool = False
     profile: bool = False
+    copies: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,19 @@ class Measured:
         """CPU seconds so far, of all threads (utime and stime of /proc/PID/stat, fields 14 and 15)."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    async def calm(self, *, within: float) -> tuple[float, float]:
+        """Wait until it has nothing to do: seconds and CPU seconds from now until then."""
+        started, cpu, idle = time.monotonic(), self.cpu(), 0
+        while idle < CALM_LOOKS:
+            before, spent = time.monotonic(), self.cpu()
+            await asyncio.sleep(1.0)
+            self.alive()
+            share = (self.cpu() - spent) / (time.monotonic() - before)
+            idle = idle + 1 if share < CALM_SHARE else 0
+            if time.monotonic() - started > within:
+                raise TestbedError(f"the operator is busy {within:.0f} s after its full list")
+        return time.monotonic() - started - CALM_LOOKS, self.cpu() - cpu
 
     async def profile(self) -> Mapping[str, Mapping[str, int]] | None:
         """Samples by function since the last call, `own` and `cumulative`; None without `--profile`."""

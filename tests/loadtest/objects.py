@@ -122,10 +122,16 @@ def _conditions() -> list[Object]:
     ]
 
 
+def machine_ids(name: str) -> tuple[str, str]:
+    """Ids of a node's machine, that no other has: of its operating system, and of its board."""
+    return _hex(name, 32), _hex(name + "-system", 32)
+
+
 def _node_info(name: str) -> Object:
+    machine, board = machine_ids(name)
     return {
-        "machineID": _hex(name, 32),
-        "systemUUID": _hex(name + "-system", 32),
+        "machineID": machine,
+        "systemUUID": board,
         "bootID": str(documents.h100().host.boot_id),
         "kernelVersion": "6.8.0-52-generic",
         "osImage": "Ubuntu 24.04.2 LTS",
@@ -186,8 +192,13 @@ def end_of(message: str, *, pod: str, restarts: int, started: str, at: str) -> O
         "message": message,
         "startedAt": started,
         "finishedAt": at,
-        "containerID": f"containerd://{_hex(f'{pod}/{restarts}', 64)}",
+        "containerID": f"containerd://{container_id(pod, restarts=restarts)}",
     }
+
+
+def container_id(pod: str, *, restarts: int) -> str:
+    """Of this life of the pod's container."""
+    return _hex(f"{pod}/{restarts}", 64)
 
 
 def _status(phase: str, at: str, container: Object) -> Object:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from loadtest import documents, loops, objects, pace, relist
+from loadtest import clones, copying, documents, loops, objects, pace, relist
 from loadtest.cores import pin
-from loadtest.figures import CHANGED, SAME, SAME_16, Cost, Figures, Latency, Steady, latency_of
+from loadtest.figures import CHANGED, SAME, SAME_16, Cost, Figures, Latency, Start, Steady, latency_of
 from loadtest.kubelets import Kubelets
 from loadtest.measured import Defaults, Measured, Options, top
 from loadtest.population import Population, in_flight
+from loadtest.steady import SteadyState
 from loadtest.writes import Record, Write, kinds, latencies
 from nodegauge_contract import Result
 from nodegauge_operator import names
@@ -32,8 +32,9 @@ Say = Callable[[str], None]
 
 NAMESPACE = "nodegauge"
 CONTROLLERS = "kube-controller-manager"
-BARE_NODES = 100
-"""Of the bare loop at most, before and after the operator: longer would not be truer."""
+BARE_NODES = clones.SEEDS // 2
+"""Of the bare loop at most, before and after the operator: longer would not be truer.  It leaves labels on
+them, so the others are copied."""
 BATCH = 500
 """Results of a phase at most."""
 RATE, ROLL_OUT_RATE = 50.0, 100.0
@@ -43,15 +44,15 @@ RACK = 72
 RUNS = 100
 """Pods of single runs."""
 STEADY_SECONDS = 120.0
-HEARTBEAT_SECONDS = 300.0
-"""A kubelet's nodeStatusReportFrequency: it writes the node's status as seldom as that if nothing changes."""
 IDLE_SECONDS = 10.0
-START_SECONDS = 300.0
+START_SECONDS, START_SECONDS_PER_NODE = 300.0, 0.03
 SETTLE_SECONDS = 120.0
 SETTLE_SECONDS_PER_NODE = 0.2
 """The longest that a phase may take: ten times what an idle machine of two cores needs."""
 QUIET_SECONDS = 1.0
 """Without a write of the operator for so long, it has done with the results."""
+OF_NODES = ("nodes", "pods", names.REPORT_PLURAL, names.EVIDENCE_PLURAL)
+"""Resources that a restart of the operator has nothing to write to."""
 REPORT_STATUS = f"patch {names.REPORT_PLURAL}/status"
 
 
@@ -73,6 +74,7 @@ class Stage:
         self._count = count
         self._defaults = defaults
         self._cores = options.cores
+        self._copies = options.copies and count > clones.SEEDS
         self._say = say
         self._population = Population(client)
         self._kubelets = Kubelets(self._population, NAMESPACE)
@@ -93,23 +95,26 @@ class Stage:
             pin(self._plane.pid(program), self._cores.server)
         policy = await self._population.install(crds)
         await self._population.namespace(NAMESPACE)
-        nodes, size = await self._fill()
-        every, few = [node.name for node in nodes], [node.name for node in nodes[:BATCH]]
+        every = [f"gpu-{number:05d}" for number in range(self._count)]
+        few = every[:BATCH]
+        nodes, size = await self._fill(every[: clones.SEEDS] if self._copies else every)
         bare = await self._bare(policy, nodes, mark="before")
         try:
-            roll_out = await self._roll_out(every)
-            start = await self._restart()
+            roll_out = await self._roll_out([node.name for node in nodes])
+            start = await self._restart(copies=every[len(nodes) :])
             watch, pods = {}, {}
             with self._alone():
                 watch[CHANGED], paced = await self._batch(few, documents.other_boards(), rate=RATE)
                 watch[SAME], _ = await self._batch(few, documents.other_boards(), rate=RATE)
                 rack = await self._rack(every[-RACK:])
             assert paced is not None, "another machine than in the roll-out"
-            pods[SAME] = await self._runs(every[-RUNS:])
+            if not self._copies:
+                pods[SAME] = await self._runs(every[-RUNS:])
             with self._alone():
                 await self._batch(few, documents.dgx2(), rate=RATE)
                 watch[SAME_16], _ = await self._batch(few, documents.dgx2(), rate=RATE)
-            pods[SAME_16] = await self._runs(few[:RUNS], request="2")
+            if not self._copies:
+                pods[SAME_16] = await self._runs(few[:RUNS], request="2")
             steady = await self._steady(every, interval=policy.interval_of(names.PROBE_HEALTH))
             self._say(f"leaving the operator alone for {IDLE_SECONDS:.0f} s, then reading its memory")
             await asyncio.sleep(IDLE_SECONDS)
@@ -139,11 +144,11 @@ class Stage:
 
     def _alone(self) -> AbstractContextManager[None]:
         """Without kube-controller-manager where it has no core: it looks at each watch pod at each change."""
-        return contextlib.nullcontext() if self._cores.enough else self._plane.frozen(CONTROLLERS)
+        stopped = self._cores.enough or not self._plane.runs(CONTROLLERS)
+        return contextlib.nullcontext() if stopped else self._plane.frozen(CONTROLLERS)
 
-    async def _fill(self) -> tuple[list[NodeView], float]:
-        self._say(f"creating {self._count:,} nodes")
-        wanted = (f"gpu-{location:05d}" for location in range(self._count))
+    async def _fill(self, wanted: Sequence[str]) -> tuple[list[NodeView], float]:
+        self._say(f"creating {len(wanted):,} nodes")
         nodes = await self._population.nodes(wanted, labels=objects.SELECTED)
         size = len(
             json.dumps(self._plane.rest().get(f"/api/v1/nodes/{nodes[0].name}"), separators=(",", ":"))
@@ -169,10 +174,10 @@ class Stage:
         self._say("starting the operator, and waiting for the pods of its DaemonSet")
         await self._operator.start(within=START_SECONDS)
         await self._kubelets.run_containers(
-            count=self._count, within=self._within(), alive=self._operator.alive
+            count=len(every), within=self._within(), alive=self._operator.alive
         )
         await self._population.quiet()
-        self._say(f"{self._count:,} watch containers run; each reports for the first time")
+        self._say(f"{len(every):,} watch containers run; each reports for the first time")
         with self._alone():
             cost, _ = await self._batch(every, documents.h100(), rate=ROLL_OUT_RATE)
         node = await kube_nodes.get(self._client, every[-1])
@@ -180,15 +185,36 @@ class Stage:
             raise TestbedError(f"node {every[-1]} has other labels than its hardware demands: {node.labels}")
         return cost
 
-    async def _restart(self) -> float:
-        """Seconds from a new start of the operator to its first full list."""
+    async def _restart(self, *, copies: Sequence[str]) -> Start:
+        """A new start of the operator, with these nodes as copies of those that there are."""
         await self._population.quiet()
         self._operator.stop()
-        start, _ = await self._operator.start(within=START_SECONDS)
-        self._say(f"restarted: listed after {start:.1f} s")
+        if copies:
+            await self._copy(copies)
+        self._record.mark()
+        within = START_SECONDS + START_SECONDS_PER_NODE * self._count
+        listed, _ = await self._operator.start(within=within)
+        cpu = self._operator.cpu()
+        self._say(f"restarted: listed after {listed:.1f} s, with {cpu:.1f} s of CPU time")
+        calm, calm_cpu = await self._operator.calm(within=within)
+        writes = kinds((one for one in self._of(ADMIN) if one.resource.startswith(OF_NODES)), per=1)
+        self._say(f"idle after {calm:.1f} s and {calm_cpu:.1f} s more; writes of nodes meanwhile: {writes}")
+        if copies and writes:
+            raise TestbedError(f"the operator does not take the copies for nodes at rest: {writes}")
         await self._population.quiet()
         await self._operator.profile()
-        return start
+        return Start(listed=listed, cpu=cpu, calm=calm, calm_cpu=calm_cpu)
+
+    async def _copy(self, copies: Sequence[str]) -> None:
+        seeds = list(self._machines)[BARE_NODES:]
+        self._say(f"copying {len(seeds)} nodes until there are {self._count:,}; no scheduler, no controllers")
+        filled = await copying.fill(
+            self._plane, self._population, seeds=seeds, wanted=copies, count=self._count, namespace=NAMESPACE
+        )
+        self._say(f"the API server shows {self._count:,} nodes, pods, reports and evidence: {filled:.0f} s")
+        pin(self._plane.pid(APISERVER), self._cores.server)
+        await self._kubelets.adopt()
+        self._machines.update(dict.fromkeys(copies, documents.h100()))
 
     async def _batch(
         self, nodes: Sequence[str], machine: Result, *, rate: float
@@ -259,43 +285,19 @@ class Stage:
         await self._population.call("PATCH", path, body=body, content_type="application/merge-patch+json")
 
     async def _steady(self, every: Sequence[str], *, interval: float) -> Steady:
-        """Each node reports once an interval, nothing changes, and kubelets write their heartbeats."""
         times = pace.arrivals(rate=self._count / interval, seconds=STEADY_SECONDS)
-        chosen = random.Random(1).choices(every, k=len(times))
-        messages = [self._kubelets.messages([node], self._machines[node])[node] for node in chosen]
         await self._population.quiet()
         self._say(
             f"steady state for {STEADY_SECONDS:.0f} s: {len(times)} reports, one per node in {interval:g} s"
         )
-        self._record.mark()
-        began, cpu = time.monotonic(), self._operator.cpu()
-        async with asyncio.TaskGroup() as group:
-            beating = group.create_task(self._heartbeats(every))
-            for at, node, message in zip(times, chosen, messages, strict=True):
-                await asyncio.sleep(began + at - time.monotonic())
-                group.create_task(self._kubelets.end(node, message))
-            await asyncio.sleep(began + STEADY_SECONDS - time.monotonic())
-            beating.cancel()
-        seconds, cpu = time.monotonic() - began, self._operator.cpu() - cpu
-        writes = [
-            one for one in self._record.since_mark() if one.kind != "patch nodes/status" or one.user == ADMIN
-        ]
-        steady = Steady(
-            seconds=seconds,
-            reports=len(times) / seconds,
-            writes={who: kinds(of, per=seconds) for who, of in _by_whom(writes).items()},
-            cpu=cpu / seconds,
+        state = SteadyState(self._population, self._kubelets, record=self._record, operator=self._operator)
+        controllers = self._plane.runs(CONTROLLERS)
+        steady = await state.run(
+            every, self._machines, times=times, seconds=STEADY_SECONDS, controllers=controllers
         )
         self._say(f"{steady.total:.2f} writes a second, {100 * steady.cpu:.1f} % of a core: {steady}")
         await self._show_profile("steady state")
         return steady
-
-    async def _heartbeats(self, every: Sequence[str]) -> None:
-        """Until cancelled, as kubelets do."""
-        began = time.monotonic()
-        for beat in range(1_000_000):
-            await asyncio.sleep(began + beat * HEARTBEAT_SECONDS / self._count - time.monotonic())
-            await self._population.heartbeat(every[beat % self._count])
 
     async def _judged(self, nodes: Sequence[str], changed: set[str]) -> None:
         """Until the operator has judged a result of each of these nodes, and has nothing left to write."""
@@ -329,15 +331,6 @@ class Stage:
         samples = await self._operator.profile()
         if samples is not None:
             self._say(f"profile ({what}): {top(samples)}")
-
-
-def _by_whom(writes: Sequence[Write]) -> Mapping[str, list[Write]]:
-    """Kubelets, the operator, and the controllers of the cluster."""
-    result: dict[str, list[Write]] = {"kubelets": [], "operator": [], "controllers": []}
-    whose = {KUBELET: "kubelets", ADMIN: "operator"}
-    for write in writes:
-        result[whose.get(write.user, "controllers")].append(write)
-    return result
 
 
 def crds(folder: Path) -> list[str]:

@@ -133,6 +133,14 @@ def latencies(
     return result
 
 
+def by_whom(writes: Iterable[Write], whose: Mapping[str, str], *, others: str) -> dict[str, list[Write]]:
+    """By who made them: `whose` has the users, all other users are `others`."""
+    result: dict[str, list[Write]] = {who: [] for who in (*whose.values(), others)}
+    for write in writes:
+        result[whose.get(write.user, others)].append(write)
+    return result
+
+
 def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 

@@ -99,6 +99,10 @@ class ControlPlane(Running):
         """Of one of the programs, such as `etcd`, while it runs."""
         return self._processes[name].pid
 
+    def runs(self, name: str) -> bool:
+        """Whether one of the programs was started, and not stopped since."""
+        return name in self._processes
+
     # Its life.
 
     def start(self) -> None:
@@ -144,6 +148,17 @@ class ControlPlane(Running):
         self._processes.pop(APISERVER).stop(grace=grace)
         try:
             yield
+        finally:
+            self._come_back()
+
+    @contextlib.contextmanager
+    def only_etcd(self) -> Iterator[str]:
+        """Nothing but etcd runs meanwhile, at the URL that this yields.  Afterwards kube-apiserver does, but
+        neither scheduler nor controllers."""
+        for name in reversed([name for name in self._processes if name != "etcd"]):
+            self._processes.pop(name).stop(grace=STOP_SECONDS)
+        try:
+            yield f"http://{config.LOOPBACK}:{self._etcd_port}"
         finally:
             self._come_back()
 

@@ -92,7 +92,7 @@ def etcd_flags(layout: Layout, *, port: int) -> list[str]:
         "--unsafe-no-fsync",
         "--auto-compaction-mode=periodic",
         "--auto-compaction-retention=5m",
-        f"--quota-backend-bytes={4 * 1024**3}",
+        f"--quota-backend-bytes={8 * 1024**3}",
         "--log-level=warn",
     ]
 
