@@ -24,8 +24,9 @@ RATE, BURST = 10_000, 100_000
 """Calls a second, and at once, that are as good as no limit: what limits must be the operator itself."""
 
 LOOK_SECONDS = 0.02
-CALM_SHARE, CALM_LOOKS = 0.3, 3
-"""An operator that uses less of a core, in so many seconds in a row, has only its regular looks to do."""
+CALM_SHARE, CALM_LOOKS, CALM_SECONDS = 0.5, 3, 180.0
+"""An operator that runs, or waits for its core, for less of the time in so many seconds in a row has only its
+regular looks to do.  So long is waited for that."""
 
 
 PROFILE_SECONDS = 5.0
@@ -115,18 +116,21 @@ class Measured:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    async def calm(self, *, within: float) -> tuple[float, float]:
-        """Wait until it has nothing to do: seconds and CPU seconds from now until then."""
+    async def calm(self) -> tuple[float, float]:
+        """Wait until it has nothing to do, or for `CALM_SECONDS`: seconds and CPU seconds from now on."""
         started, cpu, idle = time.monotonic(), self.cpu(), 0
-        while idle < CALM_LOOKS:
-            before, spent = time.monotonic(), self.cpu()
+        while idle < CALM_LOOKS and time.monotonic() - started < CALM_SECONDS:
+            before, at_work = time.monotonic(), self._at_work()
             await asyncio.sleep(1.0)
             self.alive()
-            share = (self.cpu() - spent) / (time.monotonic() - before)
+            share = (self._at_work() - at_work) / (time.monotonic() - before)
             idle = idle + 1 if share < CALM_SHARE else 0
-            if time.monotonic() - started > within:
-                raise TestbedError(f"the operator is busy {within:.0f} s after its full list")
-        return time.monotonic() - started - CALM_LOOKS, self.cpu() - cpu
+        return time.monotonic() - started - idle, self.cpu() - cpu
+
+    def _at_work(self) -> float:
+        """Seconds so far in which its main thread ran or waited for a core (/proc/PID/schedstat)."""
+        ran, waited, _ = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()
+        return (int(ran) + int(waited)) / 1e9
 
     async def profile(self) -> Mapping[str, Mapping[str, int]] | None:
         """Samples by function since the last call, `own` and `cumulative`; None without `--profile`."""

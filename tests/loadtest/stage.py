@@ -196,7 +196,7 @@ class Stage:
         listed, _ = await self._operator.start(within=within)
         cpu = self._operator.cpu()
         self._say(f"restarted: listed after {listed:.1f} s, with {cpu:.1f} s of CPU time")
-        calm, calm_cpu = await self._operator.calm(within=within)
+        calm, calm_cpu = await self._operator.calm()
         writes = kinds((one for one in self._of(ADMIN) if one.resource.startswith(OF_NODES)), per=1)
         self._say(f"idle after {calm:.1f} s and {calm_cpu:.1f} s more; writes of nodes meanwhile: {writes}")
         if copies and writes:
