@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
 from nodegauge_contract import Gpu, Result, Unavailable
 from nodegauge_contract.chassis import ChassisReading
-from nodegauge_contract.nvlink import Lanes, lanes
+from nodegauge_contract.nvlink import Lanes
+from nodegauge_judge import topology
 from nodegauge_judge.history import growth, xids
 from nodegauge_judge.history.model import GpuHistory, History, keys
-from nodegauge_judge.interconnect.p2p import PairP2p, examine
+from nodegauge_judge.interconnect.p2p import PairP2p
 from nodegauge_judge.model import GpuIdentity, NodeFacts, Scalar, Severity
 from nodegauge_judge.peers import Peers, no_peers
 from nodegauge_judge.rule import Observation, Rule
 from nodegauge_judge.thresholds import Thresholds
+from nodegauge_judge.topology import Topology
 
 _NO_SUCH_VALUE = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT")
 """How NVML says that a GPU or its driver has no such value (the last one for unknown field
@@ -33,13 +35,12 @@ class Case(Struct, frozen=True, kw_only=True):
     A `gpu_index` here and in the rules is a position in `result.gpus` (NVML's own index is `Gpu.index`).
     `growth`: how much each counter grew since the last run.  `keys`: the key of each GPU in `history.gpus`;
     None for one without a UUID.  `peers`: SM clocks of comparable nodes.  `chassis`: what the node's BMC
-    says, if it was read lately.  `p2p`: the pairs with NVLinks.  `xids`: those that the policy counts.
-    `computed`: answers of functions that are marked `once`.
+    says, if it was read lately.  `topology`: what follows from the machine's wiring.  `xids`: those that the
+    policy counts.  `computed`: answers of functions that are marked `once`.
     """
 
     result: Result
-    lanes: Lanes
-    p2p: tuple[PairP2p, ...]
+    topology: Topology
     thresholds: Thresholds
     history: History
     node: NodeFacts
@@ -68,8 +69,7 @@ class Case(Struct, frozen=True, kw_only=True):
         own = tuple(key[gpu.uuid] if isinstance(gpu.uuid, str) else None for gpu in result.gpus)
         return cls(
             result=result,
-            lanes=(joined := lanes(result)),
-            p2p=tuple(examine(result, joined)),
+            topology=topology.of(result),
             thresholds=thresholds,
             history=history,
             node=node,
@@ -79,6 +79,16 @@ class Case(Struct, frozen=True, kw_only=True):
             keys=own,
             xids=xids.count(result, keys=own, history=history, windows=node.xid_windows, read_at=read_at),
         )
+
+    @property
+    def lanes(self) -> Lanes:
+        """The NVLinks of each pair."""
+        return self.topology.lanes
+
+    @property
+    def p2p(self) -> tuple[PairP2p, ...]:
+        """The pairs with NVLinks."""
+        return self.topology.p2p
 
     def past(self, gpu_index: int) -> GpuHistory | None:
         """The history of one GPU; None for a GPU that is new or has no UUID."""
@@ -97,12 +107,11 @@ def once(function: Callable[Arguments, T]) -> Callable[Arguments, T]:
 
     @wraps(function)
     def answer(*arguments: Arguments.args, **named: Arguments.kwargs) -> T:
-        case, key = arguments[0], (function, arguments[1:], *named.values())
-        assert isinstance(case, Case)
-        if key not in case.computed:
-            case.computed[key] = function(*arguments, **named)
-        known: T = case.computed[key]
-        return known
+        case, key = cast(Case, arguments[0]), (function, arguments[1:], *named.values())
+        computed: dict[Hashable, T] = case.computed
+        if key not in computed:
+            computed[key] = function(*arguments, **named)
+        return computed[key]
 
     return answer
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nodegauge_judge import visibility
-from nodegauge_judge.case import Case, HealthRule
+from nodegauge_judge.case import Case, HealthRule, once
 from nodegauge_judge.model import Answer, Finding, Judged, Severity
 from nodegauge_judge.rules import HEALTH_RULES
 
@@ -49,7 +49,12 @@ def decide(case: Case, findings: Iterable[Finding], gpus: GpuAnswers) -> dict[st
 
 def was_bad(case: Case, rule: HealthRule) -> set[str]:
     """Keys of the GPUs that were bad when the rule was last bad."""
-    return {key for key, gpu in case.history.gpus.items() if gpu.bad >> (rule.history_bit or 0) & 1}
+    return _bad_before(case, rule.history_bit or 0)
+
+
+@once
+def _bad_before(case: Case, bit: int) -> set[str]:
+    return {key for key, gpu in case.history.gpus.items() if gpu.bad >> bit & 1}
 
 
 def _under_load(case: Case, rule: HealthRule, gpus: tuple[Answer, ...]) -> Answer:

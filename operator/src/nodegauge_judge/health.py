@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Gpu, Result
 from nodegauge_contract.chassis import ChassisReading
-from nodegauge_contract.matrix import render
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import gate_answers, load, witness
 from nodegauge_judge.case import Case, HealthRule, identity, text
@@ -84,7 +83,9 @@ def judge_health(
         read_at=read_at,
     )
     observed = [
-        (rule, [witness.seconded(case, rule.code, one) for one in rule.check(case)]) for rule in HEALTH_RULES
+        (rule, seen)
+        for rule in HEALTH_RULES
+        if (seen := [witness.seconded(case, rule.code, one) for one in rule.check(case)])
     ]
     gpus = [*(identity(gpu) for gpu in result.gpus), *known]
     findings = _worst_first(
@@ -110,7 +111,7 @@ def judge_health(
         product=product,
         driver=text(result.system.driver),
         history=history,
-        matrix="" if without_table(result) else render(result, joined=case.lanes),
+        matrix="" if without_table(result) else case.topology.matrix,
         answers=answers,
         load=load.of_node(case),
         psu=_power_supply(case, findings) if readable else None,

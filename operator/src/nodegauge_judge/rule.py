@@ -142,6 +142,8 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
 
 def filled(text: str, *, gpus: Sequence[GpuIdentity], evidence: Mapping[str, Scalar], node: str = "") -> str:
     """The text with the values of its placeholders."""
+    if not _PLACEHOLDER.search(text):
+        return text
     first, second = (*gpus, GpuIdentity(), GpuIdentity())[:2]
     values = {name: evidence.get(name.lower()) for name in PLACEHOLDERS} | {
         "INDEX": first.index,

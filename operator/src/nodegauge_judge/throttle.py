@@ -184,8 +184,10 @@ def software_heat_grew(case: Case, gpu_index: int) -> bool:
 
 def seen(gpu: Gpu, bit: int) -> ReasonSeen:
     """In how many samples of the window a bit was set."""
-    known = next((s for s in gpu.events.seen if s.bit == bit), None)
-    return known or ReasonSeen(bit=bit, samples=0, longest=0)
+    for reason in gpu.events.seen:
+        if reason.bit == bit:
+            return reason
+    return ReasonSeen(bit=bit, samples=0, longest=0)
 
 
 def _graded(slowdown: Slowdown, *, fails: bool, warns: bool) -> Slowdown:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import astuple
 
 from nodegauge_contract import Gpu, LinkErrors, Port, Result
 from nodegauge_judge.history.model import Counts, History, PortHistory, keys
@@ -171,7 +171,11 @@ def is_up(port: Port) -> bool:
 
 def went_back(gpu: Counts, past: Counts) -> str:
     """The name of a counter that only a restart can have reset; empty for none."""
-    return next((name for name, now, then in _both(gpu, past) if name in CLOCKLIKE and now < then), "")
+    return _restarted(_both(gpu, past))
+
+
+def _restarted(both: Sequence[tuple[str, int, int]]) -> str:
+    return next((name for name, now, then in both if name in CLOCKLIKE and now < then), "")
 
 
 def _past(result: Result, history: History) -> Iterator[Counts | None]:
@@ -210,10 +214,11 @@ def _longest(expected: float, *, floor: float) -> float:
 def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -> GpuGrowth:
     if past is None or since.seconds is None or not (since.counts or since.early):
         return GpuGrowth(reason=since.reason or "this GPU has no earlier reading to compare with")
-    if back := went_back(now, past):
+    both = _both(now, past)
+    if back := _restarted(both):
         return GpuGrowth(reason=f"counters were restarted since the last run ({back} went back)")
     if since.early:
-        came = {n: value - then for n, value, then in _both(now, past) if n in AT_ONCE and value > then}
+        came = {n: value - then for n, value, then in both if n in AT_ONCE and value > then}
         return GpuGrowth(
             reason=since.reason,
             ecc_uncorrected=came.get("ecc_uncorrected") or None,
@@ -221,7 +226,7 @@ def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -
         )
     grown: dict[str, float | int] = {}
     unavailable: dict[str, str] = {}
-    for name, value, then in _both(now, past):
+    for name, value, then in both:
         short, by = name.removesuffix("_ms"), value - then
         if name in CLOCKLIKE and not since.valid:
             continue
@@ -235,19 +240,19 @@ def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -
             unavailable[short] = f"{by / 1000:g} s within {since.seconds:g} s is not plausible"
         else:
             grown[short] = by / 1000
-    for name in asdict(now):
+    for name in Counts.__struct_fields__:
         short = name.removesuffix("_ms")
         if short not in grown and short not in unavailable and (name not in CLOCKLIKE or since.valid):
             unavailable[short] = "could not be read in both runs"
     return GpuGrowth(reason=since.reason, unavailable=unavailable, **grown)  # type: ignore[arg-type]
 
 
-def _both(now: Counts, then: Counts) -> Iterator[tuple[str, int, int]]:
+def _both(now: Counts, then: Counts) -> list[tuple[str, int, int]]:
     """Counters that were read both times."""
-    for name in Counts.__struct_fields__:
-        value, before = getattr(now, name), getattr(then, name)
-        if value is not None and before is not None:
-            yield name, value, before
+    counters = zip(Counts.__struct_fields__, astuple(now), astuple(then), strict=True)
+    return [
+        (name, value, before) for name, value, before in counters if value is not None and before is not None
+    ]
 
 
 def _link_errors(links: LinkErrors) -> int | None:

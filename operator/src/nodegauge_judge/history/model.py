@@ -11,6 +11,7 @@ replaced GPU has a new UUID and starts with an empty history.  Deleting the Node
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated
 
 import msgspec
@@ -239,7 +240,7 @@ class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
     xids: str = ""
 
 
-class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
     """What the next judgement needs of earlier runs.
 
     `boot` and `driver`: of the last clean reading; `boottime_ms`: its CLOCK_BOOTTIME, at which the counters
@@ -261,8 +262,8 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def encode(self) -> str:
         """JSON of at most `LIMIT` bytes."""
-        written = self._written()
-        return (written if len(written) <= LIMIT else self.trimmed()._written()).decode()
+        written = self._written
+        return (written if len(written) <= LIMIT else self.trimmed()._written).decode()
 
     @classmethod
     def decode(cls, text: str) -> History | None:
@@ -296,7 +297,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def trimmed(self) -> History:
         """As much of it as fits into a report.  Dropped first are all but the newest Xids, then ports, then
         counters, then bad and warm, last Xids and links."""
-        return next((history for history in self._less() if len(history._written()) <= LIMIT), History())
+        return next((history for history in self._less() if len(history._written) <= LIMIT), History())
 
     def _less(self) -> Iterator[History]:
         whole = replace(self, gpus={key: gpu.countable() for key, gpu in self.gpus.items()})
@@ -312,6 +313,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True):
         yield replace(without, boottime_ms=None, gpus=links)
         yield History(boot=self.boot, driver=self.driver, foreign=self.foreign)
 
+    @cached_property
     def _written(self) -> bytes:
         return msgspec.json.encode(
             _Written(

@@ -37,7 +37,7 @@ def countable(number: int | None) -> int | None:
 
 def to_digits(number: int | None) -> str:
     """The number in base 64; nothing for None, and for one that no counter can have."""
-    if (number := countable(number)) is None:
+    if number is None or countable(number) is None:
         return ""
     digits = ""
     while number or not digits:

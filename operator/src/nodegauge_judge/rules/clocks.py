@@ -188,12 +188,11 @@ def _answer_of_peers(case: Case) -> Answer | None:
 def _pace(case: Case, gpu_index: int) -> Pace | None:
     """None without a clock to compare, or without a sibling."""
     gpu = case.result.gpus[gpu_index]
-    own = next((one for one in _at_work(case) if one.gpu_index == gpu_index), None)
+    workers = _at_work(case)
+    own = next((one for one in workers if one.gpu_index == gpu_index), None)
     if own is None or not isinstance(gpu.name, str):
         return None
-    others = [
-        one for one in _at_work(case) if one is not own and one.kind == own.kind and _same_work(own, one)
-    ]
+    others = [one for one in workers if one is not own and one.kind == own.kind and _same_work(own, one)]
     if not others:
         return None
     siblings = median(one.mhz for one in others)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -31,6 +32,8 @@ SKEW_SECONDS = 300.0
 """Two operators' clocks may differ by this much; a time further in the future means a clock stepped back."""
 _INSTALLATION = re.compile(r"[a-z0-9][-a-z0-9]*/[A-Za-z0-9][-A-Za-z0-9_.]*")
 """A namespace, and a value of the label app.kubernetes.io/instance."""
+SOME_TIMES = 1024
+"""Times that are kept in both forms: one decision asks for each of its own many times."""
 MAX_NUMBER = 1_000_000_000
 """After this run the numbers of a probe's runs begin anew; somebody may have edited one."""
 
@@ -251,7 +254,10 @@ class ReportStatus(Struct, frozen=True, rename="camel", kw_only=True):
 
     def probe(self, name: str) -> ProbeStatus:
         """The status of one probe; an empty one when it never ran."""
-        return next((p for p in self.probes if p.name == name), ProbeStatus(name=name))
+        for probe in self.probes:
+            if probe.name == name:
+                return probe
+        return ProbeStatus(name=name)
 
     def next_number(self, probe: str) -> int:
         """The number of the next run of a probe; 1 for the first."""
@@ -314,11 +320,15 @@ def one_more(count: int) -> int:
 
 def stamp(now: float) -> str:
     """RFC 3339 of epoch seconds, UTC, whole seconds; empty for 0 and for what no calendar has."""
-    if not 0 < now < LAST_SECOND:
-        return ""
-    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _stamp(int(now)) if 0 < now < LAST_SECOND else ""
 
 
+@lru_cache(maxsize=SOME_TIMES)
+def _stamp(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@lru_cache(maxsize=SOME_TIMES)
 def unstamp(text: str) -> float:
     """Epoch seconds of an RFC 3339 text; 0.0 for an empty or unreadable one, and for a time before 1970."""
     try:

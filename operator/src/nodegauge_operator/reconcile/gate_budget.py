@@ -118,7 +118,8 @@ class GateBudget:
         if any(free(scope) <= 0 for free, scope in self._needs(name, policy)):
             return False
         own = (self.counters.waiting(policy).get(name, NEVER), name)
-        return name in self._first({*self._waiting(), own})
+        others = {*self._waiting()} - {own}
+        return not others or name in self._first({*others, own})
 
     def reserve(self, name: str) -> bool:
         """Reserve a slot for a write that is about to be made; False if there is none."""
