@@ -33,6 +33,8 @@ from testbed.running import Running
 
 STOP_SECONDS = 10.0
 READY_SECONDS = 60.0
+LARGE_READY_SECONDS = 600.0
+"""Until an API server has read a cluster of any size: 20,000 nodes take two minutes of a busy core."""
 LOOK_SECONDS = 0.02
 PORT_ATTEMPTS = 5
 PORT_TAKEN = "address already in use"
@@ -154,21 +156,21 @@ class ControlPlane(Running):
     @contextlib.contextmanager
     def only_etcd(self) -> Iterator[str]:
         """Nothing but etcd runs meanwhile, at the URL that this yields.  Afterwards kube-apiserver does, but
-        neither scheduler nor controllers."""
+        neither scheduler nor controllers; it may take longer than else, for what was written meanwhile."""
         for name in reversed([name for name in self._processes if name != "etcd"]):
             self._processes.pop(name).stop(grace=STOP_SECONDS)
         try:
             yield f"http://{config.LOOPBACK}:{self._etcd_port}"
         finally:
-            self._come_back()
+            self._come_back(within=LARGE_READY_SECONDS)
 
-    def _come_back(self) -> None:
+    def _come_back(self, *, within: float = READY_SECONDS) -> None:
         """Start kube-apiserver again."""
         until = time.monotonic() + READY_SECONDS
         while True:
             self._start_apiserver(self.binaries)
             try:
-                self._await_ready()
+                self._await_ready(within=within)
             except ControlPlaneError as error:
                 # The port was ours; what uses it as its local end just now will let it go.
                 if PORT_TAKEN not in str(error) or time.monotonic() > until:
@@ -278,10 +280,9 @@ class ControlPlane(Running):
         self._start("kube-controller-manager", binaries.kube_controller_manager, flags)
         self.await_objects(namespace="default")
 
-    def _await_ready(self) -> None:
-        self._wait_until(
-            lambda: self.ca_file.exists() and self._answers("/readyz"), what="kube-apiserver's /readyz"
-        )
+    def _await_ready(self, *, within: float = READY_SECONDS) -> None:
+        what = "kube-apiserver's /readyz"
+        self._wait_until(lambda: self.ca_file.exists() and self._answers("/readyz"), what=what, within=within)
 
     def _answers(self, path: str) -> bool:
         try:
@@ -296,9 +297,9 @@ class ControlPlane(Running):
         log.write_bytes(b"")
         self._processes[name] = Process(name, [program, *flags], log=log, cwd=self.directory)
 
-    def _wait_until(self, condition: Callable[[], bool], *, what: str) -> None:
-        """Poll; ControlPlaneError as soon as a program has ended, or after READY_SECONDS."""
-        until = time.monotonic() + READY_SECONDS
+    def _wait_until(self, condition: Callable[[], bool], *, what: str, within: float = READY_SECONDS) -> None:
+        """Poll; ControlPlaneError as soon as a program has ended, or after so many seconds."""
+        until = time.monotonic() + within
         while not condition():
             for name, process in self._processes.items():
                 if not process.running:
@@ -308,7 +309,5 @@ class ControlPlane(Running):
                     )
             if time.monotonic() > until:
                 logs = "\n".join(f"{one.log}:\n{one.last_words()}" for one in self._processes.values())
-                raise ControlPlaneError(
-                    f"{what}: not there after {READY_SECONDS:.0f} s; ends of logs:\n{logs}"
-                )
+                raise ControlPlaneError(f"{what}: not there after {within:.0f} s; ends of logs:\n{logs}")
             time.sleep(LOOK_SECONDS)
