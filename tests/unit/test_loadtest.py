@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadtest import cores, documents, objects, pace
-from loadtest.figures import Cost, Relist, Steady
+from loadtest.figures import CHANGED, SAME, SAME_16, Cost, Figures, Relist, Start, Steady, latency_of, summary
 from loadtest.measured import top
 from loadtest.writes import Record, Write, latencies
 from loadtest.writes import parse as parse_writes
@@ -71,6 +71,42 @@ def test_the_steady_state_counts_everybodys_writes() -> None:
     assert [steady.of(who) for who in writes] == pytest.approx([2.8, 1.5, 0])
     assert steady.of("nobody") == 0
     assert Relist(bytes={"nodes": 1_500_000, "pods": 500_000}, seconds=1, cpu=1).megabytes == 2
+
+
+def test_what_a_cluster_of_copies_cannot_show_is_no_zero() -> None:
+    """Without a scheduler there are no pods of single runs, without controllers none of their writes."""
+    cost = Cost(results=10, writes=10, seconds=1, cpu=0.1)
+    start = Start(listed=30, cpu=20, calm=5, calm_cpu=4)
+
+    def value(label: str, *, pods: dict[str, Cost], writes: dict[str, dict[str, float]]) -> str:
+        text = summary(
+            [
+                Figures(
+                    nodes=20_000,
+                    node_kilobytes=22,
+                    bare={CHANGED: cost, SAME: cost},
+                    roll_out=cost,
+                    watch={CHANGED: cost, SAME: cost, SAME_16: cost},
+                    pods=pods,
+                    paced=latency_of([1.0]),
+                    rack=latency_of([1.0]),
+                    steady=Steady(seconds=1, reports=1, writes=writes, cpu=0),
+                    relist=Relist(bytes={}, seconds=1, cpu=1),
+                    start=start,
+                    rss_steady_mib=1,
+                    rss_peak_mib=1,
+                )
+            ]
+        )
+        (row,) = [row for row in text.splitlines() if label in row]
+        return row.removeprefix("  ").removeprefix(label).strip()
+
+    single, others = "Periodic (a pod), the same, 8 GPUs", "controllers"
+    both: Any = {"pods": {SAME: cost, SAME_16: cost}, "writes": {others: {"update daemonsets/status": 0.5}}}
+    neither: Any = {"pods": {}, "writes": {}}
+    assert [value(label, **both) for label in (single, others)] == ["10.0", "0.50"]
+    assert [value(label, **neither) for label in (single, others)] == ["-", "not run"]
+    assert value("CPU until it has nothing to do, s", **neither) == "24.0"
 
 
 def test_only_answered_writes_are_read_from_the_audit_log() -> None:
