@@ -116,26 +116,32 @@ class Original:
     def __init__(self, identity: Identity, stored: Iterable[bytes], *, namespace: str) -> None:
         self._identity = identity
         self._texts = [text.encode() for text in identity.texts]
-        self._stored = tuple(stored)
         self._namespace = namespace
         longest_first = sorted(self._texts, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
+        own = re.compile(b"(" + b"|".join(map(re.escape, longest_first)) + b")")
+        self._pieces = [own.split(value) for value in stored]
+        """Of each object: what all nodes have, and a text of its own, in turn."""
 
     def copy(self, node: str, number: int) -> Iterator[Pair]:
         """Keys and values of another node.  `ValueError` for a name of another length."""
         new = copy_of(self._identity, node, number)
-        proof = json_of(self._renamed(self._stored[3], new))
-        new = replace(new, digest=_digest(proof))
-        for key, value in zip(new.keys(self._namespace), self._stored, strict=True):
-            yield key.encode(), self._renamed(value, new)
+        proof = self._renamed(self._pieces[3], self._table(new))
+        new = replace(new, digest=_digest(json_of(proof)))
+        table = self._table(new)
+        for key, pieces in zip(new.keys(self._namespace), self._pieces, strict=True):
+            yield key.encode(), self._renamed(pieces, table)
 
-    def _renamed(self, value: bytes, new: Identity) -> bytes:
+    def _table(self, new: Identity) -> Mapping[bytes, bytes]:
+        """From each text of this node to that of the other."""
         texts = [text.encode() for text in new.texts]
         for old, other in zip(self._texts, texts, strict=True):
             if len(old) != len(other):
                 raise ValueError(f"{other.decode()!r} is not as long as {old.decode()!r}: lengths are stored")
-        table: Mapping[bytes, bytes] = dict(zip(self._texts, texts, strict=True))
-        return self._pattern.sub(lambda match: table[match[0]], value)
+        return dict(zip(self._texts, texts, strict=True))
+
+    @staticmethod
+    def _renamed(pieces: list[bytes], table: Mapping[bytes, bytes]) -> bytes:
+        return b"".join(table[piece] if at % 2 else piece for at, piece in enumerate(pieces))
 
 
 def json_of(value: bytes) -> Object:
