@@ -43,7 +43,9 @@ async def fill(
     if made != 4 * len(wanted):
         raise TestbedError(f"{made} objects were copied for {len(wanted)} nodes")
     await _shown(plane, count=count, namespace=namespace)
-    await _check(population, copies=wanted, namespace=namespace)
+    for number in sorted({0, len(wanted) // 2, len(wanted) - 1}):
+        copy = clones.copy_of(identities[number % len(identities)], wanted[number], number)
+        await _check(population, copy, namespace=namespace)
     return time.monotonic() - began
 
 
@@ -82,26 +84,17 @@ async def _shown(plane: ControlPlane, *, count: int, namespace: str) -> None:
             await asyncio.sleep(1.0)
 
 
-async def _check(population: Population, *, copies: Sequence[str], namespace: str) -> None:
-    """A few copies are nodes of their own, and their four objects belong together."""
-    some = sorted({copies[0], copies[len(copies) // 2], copies[-1]})
-    pages = await population.pages(pods_path(namespace), label_selector=OF_WATCH)
-    pods = {
-        p["spec"]["nodeName"]: p
-        for page in pages
-        for p in page.get("items") or ()
-        if p["spec"]["nodeName"] in some
-    }
-    for name in some:
-        identity = await _identity(population, name, pods[name])
-        report = await population.call("GET", f"{loops.REPORTS}/{name}")
-        boards = [str(gpu.uuid) for gpu in documents.boards(documents.h100(), name)]
-        shown_boards = [gpu["uuid"] for gpu in report["status"]["gpus"]["items"]]
-        (owner,) = report["metadata"]["ownerReferences"]
-        if (identity.node, owner["uid"], shown_boards) != (name, identity.uids[0], boards):
-            raise TestbedError(
-                f"the copy {name} is not a node of its own: {identity}, {owner}, {shown_boards}"
-            )
+async def _check(population: Population, copy: clones.Identity, *, namespace: str) -> None:
+    """It is a node of its own, and its four objects belong together."""
+    pod = await population.call("GET", pods_path(namespace, copy.pod))
+    identity = await _identity(population, copy.node, pod)
+    report = await population.call("GET", f"{loops.REPORTS}/{copy.node}")
+    boards = [str(gpu.uuid) for gpu in documents.boards(documents.h100(), copy.node)]
+    shown_boards = [gpu["uuid"] for gpu in report["status"]["gpus"]["items"]]
+    (owner,) = report["metadata"]["ownerReferences"]
+    wanted = (copy.node, copy.uids, copy.uids[0], boards)
+    if (identity.node, identity.uids, owner["uid"], shown_boards) != wanted:
+        raise TestbedError(f"the copy {copy.node} is not a node of its own: {identity}, {shown_boards}")
 
 
 def _count(plane: ControlPlane, path: str) -> int:
