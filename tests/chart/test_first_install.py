@@ -26,10 +26,11 @@ LATE_SECONDS = 6.0
 
 
 class Late:
-    """Makes the API server serve a new CRD only seconds after its creation, in discovery and in requests."""
+    """Makes the API server serve a new CRD only seconds after its creation, in discovery and in requests, and
+    in any case after the first write of a policy: on a busy machine that may come later."""
 
     def __init__(self, proxy: FaultProxy) -> None:
-        self._until = 0.0
+        self._until, self._write_refused = 0.0, False
         self.hidden = proxy.on(path="^/apis$", when=When.AFTER, times=None, do=self._hide)
         self.refused = proxy.on(path=f"^/apis/{GROUP}(/|$)", times=None, do=self._refuse)
         proxy.on(path=r"customresourcedefinitions", method="PATCH", when=When.AFTER, do=self._begin)
@@ -45,9 +46,11 @@ class Late:
             groups[key] = [one for one in groups[key] if GROUP not in (one.get("name"), one_name(one))]
         return Replace(json.dumps(groups).encode())
 
-    def _refuse(self, _request: RequestInfo, _response: ResponseInfo | None) -> Refuse | None:
-        if time.monotonic() > self._until:
+    def _refuse(self, request: RequestInfo, _response: ResponseInfo | None) -> Refuse | None:
+        first_write = request.method == "PATCH" and not self._write_refused
+        if time.monotonic() > self._until and not first_write:
             return None
+        self._write_refused |= first_write
         message = "the server could not find the requested resource"
         return Refuse(status=404, reason="NotFound", message=message)
 
