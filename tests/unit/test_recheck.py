@@ -8,11 +8,12 @@ import pytest
 
 from nodegauge_operator.api.policy import Hysteresis, seconds
 from nodegauge_operator.api.probe_settings import Probes
-from nodegauge_operator.api.report import stamp, unstamp
+from nodegauge_operator.api.report import NEVER, GateState, GateStatus, stamp, unstamp
+from nodegauge_operator.core.gates import recheck_after
 from support.api_server import NODES, REPORTS
 from support.cluster import FakeCluster
 from support.judging import listening, saying
-from support.objects import INTERVAL, MINUTE
+from support.objects import INTERVAL, MINUTE, NOW, make_policy
 from support.operator import SteppedOperator
 from support.virtual_operator import VirtualTimeOperator, on_virtual_time
 
@@ -119,6 +120,14 @@ def test_a_node_that_stays_bad_for_weeks_is_read_at_the_interval() -> None:
     seen = waits(operator, *["p2p-refused=b"] * 100)
     assert seen == [RECHECK] + [INTERVAL] * 99
     assert operator.status["gates"][0]["state"] == "held-back"
+
+
+@pytest.mark.parametrize(("floor", "wait"), [(FLOOR, FLOOR), (30.0, NEVER)])
+def test_a_reading_that_comes_too_early_to_tell_keeps_the_recheck(floor: float, wait: float) -> None:
+    """A container may confirm soon after a run that counted; within `intervalFloor` no counter is judged."""
+    policy = make_policy().of({"thresholds": {"intervalFloor": floor}})
+    gate = GateStatus(code="sw-thermal-slowdown", state=GateState.GATED, good=1, good_at=stamp(NOW))
+    assert recheck_after([gate], policy=policy, read_at=stamp(NOW + 70)) == wait
 
 
 @pytest.mark.parametrize(

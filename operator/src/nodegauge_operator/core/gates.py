@@ -182,20 +182,20 @@ def recheck_after(gates: Iterable[GateStatus], *, policy: Policy, read_at: str) 
 
     What the judge reads from counters takes an interval that it can judge.
     """
-    rules = {code: GateRule(gate=gate, policy=policy.spec.hysteresis) for code, gate in GATES.items()}
-    counting = [
-        GATES[gate.code]
-        for gate in gates
-        if gate.code in rules and PROBES[gate.code] is Probe.HEALTH
-        if hysteresis.counts(gate, rule=rules[gate.code], read_at=read_at)
-    ]
-    if not counting:
-        return NEVER
-    of_counters = any(
-        gate.kind is GateKind.THROTTLED or gate.judged is Judged.UNDER_LOAD for gate in counting
-    )
-    recheck = seconds(policy.spec.probes.health.recheck)
-    return max(recheck, policy.spec.thresholds.interval_floor) if of_counters else recheck
+    waits = []
+    for gate in gates:
+        known = GATES.get(gate.code)
+        if known is None or PROBES[gate.code] is not Probe.HEALTH:
+            continue
+        rule = GateRule(gate=known, policy=policy.spec.hysteresis)
+        floor = policy.spec.thresholds.interval_floor if _of_counters(known) else 0.0
+        if hysteresis.counts(gate, rule=rule, read_at=read_at, early=floor):
+            waits.append(floor)
+    return max(seconds(policy.spec.probes.health.recheck), *waits) if waits else NEVER
+
+
+def _of_counters(gate: Gate) -> bool:
+    return gate.kind is GateKind.THROTTLED or gate.judged is Judged.UNDER_LOAD
 
 
 def entered(gates: Iterable[GateStatus], kind: GateKind) -> list[GateStatus]:

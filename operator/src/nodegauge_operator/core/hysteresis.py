@@ -121,13 +121,15 @@ def due_at(gate: GateStatus, *, rule: GateRule) -> float:
     return min(leave, probation)
 
 
-def counts(gate: GateStatus, *, rule: GateRule, read_at: str) -> bool:
+def counts(gate: GateStatus, *, rule: GateRule, read_at: str, early: float = 0.0) -> bool:
     """Whether the run that was read at `read_at` (RFC 3339) moved the gate, and the next may enter or leave
     it.
 
-    A run that could not tell counts for nothing, so a gate that waits for load asks for no further run.
+    A run that could not tell counts for nothing, so a gate that waits for load asks for no further run.  But
+    those within `early` seconds of one that moved it came too early to tell, as a container's may.
     """
-    if not read_at or max(gate.bad_at, gate.good_at) < read_at:  # times of one format sort as texts
+    moved_at = max(gate.bad_at, gate.good_at)  # times of one format sort as texts
+    if not read_at or not moved_at or (read_at > moved_at and unstamp(read_at) - unstamp(moved_at) >= early):
         return False
     if gate.state.entered:
         return 0 < gate.good < rule.policy.leave_runs
