@@ -199,6 +199,17 @@ def test_the_limit_follows_the_policy() -> None:
     assert (len(before.labels), len(after.labels)) == (6, 0)
 
 
+def test_in_mode_watch_failed_readings_expire_after_the_same_time() -> None:
+    """A calm container reports seldom, but a failing one at once: the limit is that of runs by pods."""
+    watched = make_policy().of({"probes": {"health": {"mode": "Watch"}}})
+    before = titan().after(read(made.titan()), node=NODE, policy=watched, at=NOW + 60)
+    calm = make_context(node=NODE, report=before, policy=watched)
+    failing = before.after(LOST, node=NODE, policy=watched, at=NOW + 5400)
+    failed = make_context(node=NODE, report=failing, policy=watched)
+    assert calm.expires_at(before.status.probe(names.PROBE_HEALTH)) > NOW + 86_400
+    assert failed.expires_at(failing.status.probe(names.PROBE_HEALTH)) == NOW + 5400 + STALE - INTERVAL
+
+
 def test_validated_at_is_rewritten_after_half_the_limit_only() -> None:
     """Fewer writes, and still young enough for Gt (ADR 0008)."""
     report = titan()

@@ -159,6 +159,14 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         """Seconds after which a reading no longer counts."""
         return self.interval_of(probe) * self.policy.spec.stale_after_intervals
 
+    def run_interval_of(self, probe: str) -> float:
+        """Seconds between two runs by pods, and of BMCs as `interval_of`."""
+        return self.defaults.bmc_interval if probe == names.PROBE_BMC else self.policy.run_interval_of(probe)
+
+    def age_limit_of(self, probe: str) -> float:
+        """Seconds of failed runs, with the interval before them, after which a reading no longer counts."""
+        return self.run_interval_of(probe) * self.policy.spec.stale_after_intervals
+
     @cached_property
     def nccl_image(self) -> str:
         """The image of NCCL runs: the policy's, or else the installation's; empty for no NCCL runs."""
@@ -186,13 +194,14 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
             return NEVER
         read_at = unstamp(probe.read_at)
         age = max(self.stale_seconds_of(probe.name), probe.age_limit_seconds)
-        interval = self.interval_of(probe.name)
+        interval = self.run_interval_of(probe.name)
         renewable_until = self.since + interval
         if probe.name == Probe.BMC.value:
             return max(read_at + age, renewable_until)
         waited = max(read_at + max(age, MAX_WAIT), renewable_until) if of_health else NEVER
         if probe.failing_since:
-            failed = max(read_at, unstamp(probe.failing_since) - interval) + age
+            failing_age = max(self.age_limit_of(probe.name), probe.age_limit_seconds)
+            failed = max(read_at, unstamp(probe.failing_since) - interval) + failing_age
             tried_at = unstamp(probe.last_run.finished_at) if probe.last_run else 0.0
             if tried_at > failed + MAX_GRACE:
                 return failed

@@ -106,7 +106,7 @@ def graded_again(before: ProbeStatus, reading: Reading) -> ProbeStatus:
 
 def _age_limit(context: Context, name: str) -> int:
     """What `ProbeStatus.age_limit_seconds` becomes; a pull reads nothing that could age."""
-    return ceil(context.stale_seconds_of(name)) if name in {probe.value for probe in Probe} else 0
+    return ceil(context.age_limit_of(name)) if name in {probe.value for probe in Probe} else 0
 
 
 def finished(context: Context, ended: EndedRun) -> Run:
