@@ -71,7 +71,7 @@ FAULTS: dict[str, tuple[Series, int]] = {
     ),
     "NodegaugeNodesUnread": (
         since(
-            'nodegauge_oldest_reading_age_seconds{last_run="unread",policy="default"}', "2401", before="2400"
+            'nodegauge_oldest_reading_age_seconds{last_run="unread",policy="default"}', "3601", before="3600"
         ),
         0,
     ),
