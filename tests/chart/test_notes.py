@@ -52,6 +52,8 @@ def test_the_command_shows_the_short_key(helm: Helm, labels: Object, column: str
         ({"taints": {"unvalidated": "Set"}}, "carry nodegauge.dev/unvalidated:NoSchedule"),
         ({"mode": "Observe"}, "Mode is Observe"),
         ({"budget": {"gatedNodesPerHour": "1%"}}, "1% newly an hour"),
+        ({}, "RESTARTS of its pod count its reports"),
+        ({"probes": {"health": {"mode": "Periodic", "interval": "5m"}}}, "A pod reads each node every 5m."),
     ],
     ids=lambda value: str(value)[:40],
 )

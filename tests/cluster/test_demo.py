@@ -171,8 +171,9 @@ def test_the_hot_node_is_tainted_after_two_runs_and_untainted_after_three_good_o
     """The first bad run sets no taint, idle runs keep it, the third good run under load removes it.
 
     On a slow machine there may be a third bad run before the load ends."""
-    counted = re.findall(rf"{HOT}: run \d+: .* is (\S+), (\d) bad and (\d) good", finished)
+    counted = re.findall(rf"{HOT}: run \d+ \(.*\): .* is (\S+), (\d) bad and (\d) good", finished)
     assert counted[:2] == [("watching", "1", "0"), ("gated", "2", "0")], finished
+    assert re.search(rf"{HOT} is tainted \S+ \d+\.\d s after the fault", finished), finished
     assert f"{HOT} is still tainted" in finished
     good = [count for count in counted if count[2] != "0"]
     assert good[:2] == [("gated", "0", "1"), ("gated", "0", "2")], finished

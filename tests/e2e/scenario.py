@@ -78,7 +78,13 @@ def values(**policy: Any) -> dict[str, Any]:
         "policy": {
             "spec": {
                 "probes": {
-                    "health": {"interval": "10m", "recheck": RECHECK, "deadline": "30s", "window": "1s"},
+                    "health": {
+                        "mode": "Periodic",  # watch.py and watch_disturbed.py are about mode Watch
+                        "interval": "10m",
+                        "recheck": RECHECK,
+                        "deadline": "30s",
+                        "window": "1s",
+                    },
                     "nccl": {"enabled": True, "interval": "12h", "deadline": "60s", "recheck": "2s"},
                     "load": {"enabled": False},  # its own step switches it on
                 },

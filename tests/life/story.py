@@ -158,7 +158,7 @@ class Story:
             self.disturbances.specs[pool] = {
                 "nodeSelector": {"matchLabels": {"example.com/pool": pool}},
                 "mode": "Enforce",
-                "probes": {"health": {"interval": interval}, "load": {"enabled": False}},
+                "probes": {"health": {"mode": "Periodic", "interval": interval}, "load": {"enabled": False}},
                 "budget": {"concurrentProbes": "20%", "gatedNodes": "20%", "gatedNodesPerHour": "5%"},
                 "breaker": {},
                 "taints": {"causes": {"thermal": "NoSchedule"}},

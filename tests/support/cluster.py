@@ -27,7 +27,7 @@ from support.api_server import (
     FakeApiServer,
     copied,
 )
-from support.objects import NOW, addressed
+from support.objects import NOW, addressed, by_pods
 
 
 class FakeCluster(FakeApiServer):
@@ -58,9 +58,10 @@ class FakeCluster(FakeApiServer):
         )
 
     def add_policy(self, name: str = "default", **spec: Any) -> Body:
-        """A policy is made; tests of the rate of new taints and of incidents state them."""
+        """A policy is made, by pods unless it says otherwise; tests of the rate of new taints and of
+        incidents state them."""
         budget = {"gatedNodesPerHour": "100%"} | spec.pop("budget", {})
-        spec = {"nodeSelector": {}, "budget": budget, "breaker": NO_BREAKER} | spec
+        spec = by_pods({"nodeSelector": {}, "budget": budget, "breaker": NO_BREAKER} | spec)
         body = {"metadata": {"name": name, "generation": 1}, "spec": spec}
         return self.create(POLICIES, body)
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Result, Span, Temperature, Window, encode_message
 from support.api_server import NO_BREAKER
+from support.objects import by_pods
 from support.results import every_gpu, h100
 from testbed.errors import ApiError
 from testbed.operatorprocess import OperatorProcess
@@ -104,7 +105,7 @@ class ClusterUnderTest:
         return name
 
     def add_policy(self, name: str = "", **spec: Any) -> str:
-        """A policy for this test's nodes, without load runs: a request would start one of those too.
+        """A policy for this test's nodes, by pods, without load runs: a request would start one of those too.
 
         Tests of the rate of new taints and of incidents state them."""
         spec["budget"] = {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"} | spec.get("budget", {})
@@ -116,8 +117,7 @@ class ClusterUnderTest:
             "spec": {
                 "nodeSelector": {"matchLabels": {"test": self.mark}},
                 "breaker": NO_BREAKER,
-                "probes": {"load": {"enabled": False}},
-                **spec,
+                **by_pods({"probes": {"load": {"enabled": False}}} | spec),
             },
         }
         self.api.create(f"{GROUP}/gpuvalidationpolicies", body)

@@ -34,6 +34,13 @@ INTERVAL = 15 * MINUTE
 STALE = 3 * INTERVAL
 DEFAULTS = ProbeDefaults(namespace="nodegauge", image="probe:1")
 
+
+def by_pods(spec: dict[str, Any]) -> dict[str, Any]:
+    """A policy's spec in mode Periodic, unless it names a mode: each reading is then a pod of its own."""
+    probes = spec.get("probes", {})
+    return spec | {"probes": probes | {"health": {"mode": "Periodic"} | probes.get("health", {})}}
+
+
 LOST = RunEnd(outcome=Outcome.UNKNOWN, reason="OOMKilled", message="no result")
 BUSY = RunEnd(outcome=Outcome.SKIPPED, reason="NotScheduled", message="the node is full")
 
@@ -155,8 +162,8 @@ class APolicy(Policy, frozen=True, kw_only=True):
         return replace(self, spec=replace(self.spec, **fields))
 
     def of(self, spec: dict[str, Any]) -> Self:
-        """With this spec as a user writes it, on top of an empty selector."""
-        return replace(self, spec=msgspec.convert({"nodeSelector": {}} | spec, PolicySpec))
+        """With this spec as a user writes it, on top of an empty selector; by pods unless it names a mode."""
+        return replace(self, spec=msgspec.convert({"nodeSelector": {}} | by_pods(spec), PolicySpec))
 
     def observing(self) -> Self:
         """In mode Observe."""
@@ -313,8 +320,9 @@ def make_pod(
 
 
 def make_policy(name: str = "default") -> APolicy:
-    """A policy that selects every node, with every default."""
-    return APolicy(name=name, uid=f"{name}-uid", generation=1, spec=PolicySpec(node_selector=Selector()))
+    """A policy that selects every node and reads each by pods, with every other default."""
+    spec = msgspec.convert(by_pods({"nodeSelector": {}}), PolicySpec)
+    return APolicy(name=name, uid=f"{name}-uid", generation=1, spec=spec)
 
 
 def make_report(node: NodeView | None = None, *, version: int = 10) -> AReport:

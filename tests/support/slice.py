@@ -37,7 +37,7 @@ VALUES = {
     "policy": {
         "spec": {
             "probes": {
-                "health": {"interval": "12h", "deadline": "20s", "window": "500ms"},
+                "health": {"mode": "Periodic", "interval": "12h", "deadline": "20s", "window": "500ms"},
                 "load": {"enabled": False},
             },
             "budget": {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"},
@@ -45,8 +45,8 @@ VALUES = {
         }
     },
 }
-"""Runs start when a test asks for one, and one good run lifts a taint; test_nccl.py turns the NCCL probe
-on.  A request would ask for a load run too.  The rest is the chart's default."""
+"""Runs start when a test asks for one, and one good run lifts a taint; `watching` tries mode Watch, and
+test_nccl.py turns the NCCL probe on.  A request would ask for a load run too.  All else is the default."""
 
 
 WATCH = ("policy.spec.probes.health.mode=Watch", "policy.spec.probes.health.recheck=10m")

@@ -25,7 +25,8 @@ def test_a_selector_is_all_that_is_needed() -> None:
     policy = parse(body())
     assert (policy.name, policy.uid, policy.generation) == ("p", "u", 3)
     assert (policy.spec.mode, policy.spec.priority) == (Mode.ENFORCE, 0)
-    assert (policy.interval_of("health"), policy.stale_seconds_of("health")) == (900.0, 2700.0)
+    assert policy.watches
+    assert (policy.interval_of("health"), policy.run_interval_of("health")) == (7200.0, 900.0)
     assert policy.spec.budget.concurrent_probes == "10%"
     assert policy.spec.labels.interconnect_key == "interconnect"
 

@@ -13,10 +13,13 @@ from nodegauge_operator.api.policy import Hysteresis, seconds
 from nodegauge_operator.api.probe_settings import Probes
 from nodegauge_operator.core.gpu_eligibility import Why
 from nodegauge_operator.names import BudgetReason, PaceReason
+from nodegauge_probes.watch_options import CONFIRM
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+BACK_OFF = 5
+"""Minutes: the kubelet's longest, before it starts a container again."""
 
 
 def sections() -> dict[str, dict[str, str]]:
@@ -64,20 +67,19 @@ def test_every_reason_for_no_nccl_run_is_explained(reason: Why) -> None:
 
 
 def test_the_readme_has_the_times_that_follow_from_the_defaults() -> None:
-    """To the taint: the wait for a run, and soon after it another.  Back: three good runs likewise."""
+    """To the taint: the kubelet's longest back-off, and one more reading.  Back: three good runs."""
     hysteresis, probes = Hysteresis(), Probes()
     interval, soon = seconds(probes.health.interval) / 60, seconds(probes.health.recheck) / 60
     enter, leave = hysteresis.enter_runs, hysteresis.leave_runs
     judged = max(soon, Thresholds().interval_floor / 60)
     day, recheck = seconds(probes.nccl.interval) / 3600, seconds(probes.nccl.recheck) / 60
-    assert f"| 1 | seconds, {interval / 2 + 0.5:.0f} min, {interval:g} min |" in README
-    for again, first in ((soon, 0), (judged, judged)):
-        shortest = first + (enter - 1) * again
-        typical = f"{shortest + interval / 2 + 0.5:.0f} min, {shortest + interval:g} min"
-        assert f"| {enter} | {shortest:g} min, {typical} |" in README
-    for again, which in ((soon, "good runs"), (judged, "good runs under load")):
-        back = (leave - 1) * again
-        assert f"{leave} {which}: {back:g} to {interval + back:g} min" in README
+    assert f"up to `probes.health.interval` ({interval:g} min)" in README
+    first, *later = map(int, CONFIRM.split(","))
+    confirmed = f"after {first} s, " + " and ".join(f"{wait / 60:g} min" for wait in later)
+    assert f"reports a change again {confirmed}." in README
+    assert README.count(f", {BACK_OFF + (enter - 1) * soon:g} min | {leave} good runs") == 2
+    assert f"{leave} good runs: {(leave - 1) * soon:g} min or less" in README
+    assert f"{leave} good runs under load: {leave * judged:g} to " in README
     assert f"| {enter} | {recheck + 1:g} min, {day / 2:g} h, {day:g} h |" in README
     first, *relapses = hysteresis.probation_after
     assert f"on trial {first.replace('h', ' h')} after the taint was set" in README

@@ -89,7 +89,7 @@ class Story:
             for node in slice_.nodes:
                 run = slice_.measure(node)
                 self._check(
-                    run["outcome"] == "read" and run["number"] == numbers[node] + 1,
+                    run["outcome"] == "read" and run["number"] > numbers[node],
                     f"{node}: run {run['number']} is read",
                 )
         now = self._kept()
@@ -166,10 +166,12 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def earlier_values() -> Object:
-    """The values of the slice's tests that every version knows, with images of the earlier one."""
+    """The values of the slice's tests that every version knows, with images of the earlier one.  Readings
+    come as each version does it by default: by pods, or by containers that stay."""
     values = json.loads(json.dumps(VALUES))
     values["image"]["registry"] = f"{REGISTRY}/{BEFORE}"
     del values["operator"]["maxGatedNodesPerHour"]
+    del values["policy"]["spec"]["probes"]["health"]["mode"]
     del values["policy"]["spec"]["budget"]["gatedNodesPerHour"]
     values["operator"]["maxGatedNodes"] = values["policy"]["spec"]["budget"]["gatedNodes"] = "100%"
     result: Object = values

@@ -1,9 +1,9 @@
 """`make demo`: nodegauge on a real control plane with sixteen simulated GPU nodes.
 
 It prints each step, checks its result, and exits with 0 only if every check passed: the labels and taints
-that the hardware calls for, jobs placed by them, a node tainted while it throttles under load and untainted
-once it is cool, then again within seconds by what a resident container reports, power supplies seen through
-a BMC, a load run, and an empty cluster after `helm uninstall`.
+that the hardware calls for, jobs placed by them, a node tainted within seconds once it throttles under load,
+by what the container on it reports, and untainted once it is cool, power supplies seen through a BMC, a load
+run, and an empty cluster after `helm uninstall`.
 Everything it starts ends with it, also after Ctrl-C; its files stay only after a failure.
 """
 
@@ -22,7 +22,7 @@ from types import FrameType
 
 from testbed.binaries import find_or_build
 from testbed.cluster import Testbed
-from testbed.demo import bandwidth, heat, inventory, jobs, power, resident, steps
+from testbed.demo import bandwidth, heat, inventory, jobs, power, steps
 from testbed.demo.recording import Recording
 from testbed.demo.session import Session
 from testbed.errors import TestbedError
@@ -40,7 +40,6 @@ STEPS = (
     heat.avoid,
     heat.idle,
     heat.cool,
-    resident.watch,
     power.supplies,
     power.load,
     steps.uninstall,

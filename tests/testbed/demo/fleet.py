@@ -125,7 +125,7 @@ crds: {keep: false}
 policy:
   spec:
     probes:
-      health: {interval: 10m, deadline: 2m, window: 1s}
+      health: {deadline: 2m, window: 1s, recheck: 5s}   # defaults: 60s, 3s, 1m
       nccl: {interval: 1h, deadline: 5m, recheck: 5s}   # defaults: 24h, 15m, 10m
       load: {enabled: false}    # default true; a step of its own shows it on one node
     budget: {concurrentProbes: 6, concurrentNcclProbes: 0, gatedNodes: "25%", gatedNodesPerHour: "100%"}
@@ -136,7 +136,7 @@ policy:
       swThermalWarnSeconds: 0.5 # default 5
       swThermalFailSeconds: 0.8 # default 60
 """
-"""All other values are the chart's defaults.  Health runs are requested, so none comes between two steps.
+"""All other values are the chart's defaults.
 
 Failure begins below the floor of load: a run that sees the last second of heat under load is bad, never good.
 """

@@ -53,11 +53,9 @@ def plug(session: Session) -> None:
 
 def labels(session: Session) -> None:
     """Wait for labels and taints and show them; each must be what the hardware calls for."""
-    session.say("waiting for probes to run and for the operator to set labels")
+    session.say("waiting for the container on each node to report and for the operator to set labels")
     session.until(lambda: all(_reported(session, name) for name in FLEET), "a report of every node")
-    session.say(
-        "every node has one run; a second one shows counter growth, and some taints need two bad runs"
-    )
+    session.say("every node is read; now a run is asked for, by a pod: some taints need two bad readings")
     session.measure(FLEET)
     _compare(session)
     session.say("every node has the labels and taints that its hardware calls for:")

@@ -12,11 +12,11 @@ Duration = Annotated[str, Meta(pattern=DURATION, max_length=32)]
 
 
 class HealthMode(StrEnum):
-    """What brings health readings: a pod per run, or a resident container on each node that reports by
-    ending when something has changed (ADR 0036)."""
+    """What brings health readings: a resident container on each node that reports by ending when something
+    has changed (ADR 0036), or a pod per run."""
 
-    PERIODIC = "Periodic"
     WATCH = "Watch"
+    PERIODIC = "Periodic"
 
 
 class WatchSettings(Struct, frozen=True, rename="camel", kw_only=True):
@@ -33,7 +33,7 @@ class HealthProbe(Struct, frozen=True, rename="camel", kw_only=True):
     """
 
     enabled: bool = True
-    mode: HealthMode = HealthMode.PERIODIC
+    mode: HealthMode = HealthMode.WATCH
     watch: WatchSettings = WatchSettings()
     interval: Duration = "15m"
     recheck: Duration = "1m"
