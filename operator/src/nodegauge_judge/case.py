@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
@@ -191,6 +191,7 @@ def of_pair(
     )
 
 
+@lru_cache(maxsize=1024)
 def clip(text: str) -> str:
     """Foreign text on one line, of bounded length, and with nothing a terminal would obey."""
     line = " ".join(text.split())

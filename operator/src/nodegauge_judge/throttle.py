@@ -161,6 +161,7 @@ def is_idle_brake(case: Case, gpu_index: int) -> bool:
     )
 
 
+@once
 def hw_slowdown(case: Case, gpu_index: int) -> Slowdown | None:
     """The umbrella bit, which has no counter.  None if unknown, or if the bits of its causes (heat, brake)
     are set in as many samples: those have rules of their own."""

@@ -76,6 +76,7 @@ def _ports(case: Case) -> dict[str, PortHistory]:
 def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str, GpuHistory]]:
     doubtful = nvlink_state.uncertain(case)
     clean = not board.hides_links(case) and visibility.is_complete(case)
+    bad_bits = _bad_bits(case, answers)
     for gpu_index, key in enumerate(case.keys):
         if key is None:
             continue
@@ -96,7 +97,11 @@ def _gpus(case: Case, answers: GpuAnswers, *, early: bool) -> Iterator[tuple[str
                 links=links,
                 counts=_counts(case, gpu_index, early=early),
                 idle_dw=None if idle is None else max(1, ceil(idle * 10)),
-                bad=_bad(case, gpu_index, key=key, answers=answers),
+                bad=sum(
+                    1 << bit
+                    for bit, gpus, before in bad_bits
+                    if _stays_bad(gpus, gpu_index=gpu_index, before=key in before)
+                ),
                 warm=thermal.warm(case, gpu_index),
                 braked=throttle.braked_runs(case, gpu_index),
                 pages=pages,
@@ -124,15 +129,15 @@ def _kept_unread(before: Counts, *, early: bool) -> Counts:
     return Counts(ecc_uncorrected=before.ecc_uncorrected, link_recovery_failed=before.link_recovery_failed)
 
 
-def _bad(case: Case, gpu_index: int, *, key: str, answers: GpuAnswers) -> int:
-    """One bit for each rule on which this GPU is bad."""
-    bad = (
-        rule.history_bit
+def _bad_bits(case: Case, answers: GpuAnswers) -> list[tuple[int, tuple[Answer, ...], set[str]]]:
+    """Of each rule on which a GPU is or was bad: its bit, the answer of each GPU, and the keys of those that
+    were bad."""
+    bits = [
+        (rule.history_bit, answers[rule.code], was_bad(case, rule))
         for rule in GATED
         if rule.history_bit is not None
-        and _stays_bad(answers[rule.code], gpu_index=gpu_index, before=key in was_bad(case, rule))
-    )
-    return sum(1 << bit for bit in bad)
+    ]
+    return [one for one in bits if one[2] or Answer.BAD in one[1]]
 
 
 def _stays_bad(gpus: tuple[Answer, ...], *, gpu_index: int, before: bool) -> bool:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract import Gpu
 from nodegauge_judge import load, throttle
-from nodegauge_judge.case import Case, HealthRule, number, of_gpu
+from nodegauge_judge.case import Case, HealthRule, number, of_gpu, once
 from nodegauge_judge.history.model import WARM_LIMIT
 from nodegauge_judge.model import Answer, Cause, Gate, GateKind, Judged, Load, Scalar, Severity
 from nodegauge_judge.rule import AIR_FLOW, Observation
@@ -82,6 +82,7 @@ def answer_memory_hot(case: Case, gpu_index: int) -> Answer:
     return _answer(case, gpu_index, _memory(case, gpu_index))
 
 
+@once
 def _core(case: Case, gpu_index: int) -> Heat | None:
     """The core against the vendor's nearest limit, else the policy's; None if unknown."""
     gpu, limits = case.result.gpus[gpu_index], case.thresholds
@@ -101,6 +102,7 @@ def _core(case: Case, gpu_index: int) -> Heat | None:
     return _by_policy(celsius, "hot", warn=limits.hot_warn, fail=limits.hot_fail)
 
 
+@once
 def _memory(case: Case, gpu_index: int) -> Heat | None:
     """The memory against the vendor's limit, else the policy's; None without a sensor.
 
