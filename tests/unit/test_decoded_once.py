@@ -34,6 +34,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_pods_result(decoded: list[str]) -> None:
+    """A pod's message is decoded for its evidence, and not again for its report."""
     known = {"report": make_report(), "pods": (make_pod(NODE).with_result(made.titan()),)}
     evidence = next_step(make_snapshot(**known | {"evidenced": None}))
     assert isinstance(evidence, actions.WriteEvidence)
@@ -43,6 +44,7 @@ def test_a_pods_result(decoded: list[str]) -> None:
 
 
 def test_a_watch_containers_result(decoded: list[str]) -> None:
+    """The same of a watch container, whose second result names another board."""
     operator = SteppedOperator(FakeCluster())
     operator.cluster.add_node(gpus="yes")
     operator.cluster.add_policy(probes={"health": {"mode": "Watch"}, "load": {"enabled": False}})

@@ -56,6 +56,7 @@ CHANGES: dict[str, Callable[[Result], Result]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_another_wiring_is_computed_anew(what: str) -> None:
+    """One changed reading that NVLinks, P2P or the matrix depend on gives what they say of it alone."""
     known, other = topology.of(MACHINE), CHANGES[what](MACHINE)
     joined = lanes(other)
     seen = topology.of(other)
@@ -66,11 +67,13 @@ def test_another_wiring_is_computed_anew(what: str) -> None:
 
 
 def test_the_same_wiring_is_computed_once() -> None:
+    """Other boards in the same machine are wired alike."""
     same = every_gpu(MACHINE, uuid="GPU-1", serial="7")
     assert topology.of(same) is topology.of(MACHINE)
 
 
 def test_few_wirings_are_remembered() -> None:
+    """A fleet of odd machines does not fill the memory."""
     machine = h100()
     for n in range(2 * topology.MOST):
         topology.of(first(cpus=str(n))(machine))
