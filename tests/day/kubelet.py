@@ -8,13 +8,14 @@ import random
 from msgspec.structs import replace
 
 from life.hardware import Machine
-from nodegauge_contract import encode_message
+from nodegauge_contract import Result, encode_message
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import seconds
 from nodegauge_operator.api.probe_settings import WatchSettings
 from nodegauge_operator.api.report import stamp
-from nodegauge_probes.watch import schedule
-from nodegauge_probes.watch.state import State
+from nodegauge_probes.result_builder import GpuBuilder, ResultBuilder
+from nodegauge_probes.watch import schedule, xids
+from nodegauge_probes.watch.state import SeenXid, State
 from nodegauge_probes.watch_options import CONFIRM
 from support.api_server import DAEMONSETS, PODS, Body
 from support.cluster import FakeCluster
@@ -36,7 +37,8 @@ class WatchContainer:
     def __init__(self, cluster: FakeCluster, machine: Machine, *, chance: random.Random) -> None:
         self.reports = self.backed_off = 0
         self._cluster, self._machine, self._chance = cluster, machine, chance
-        self._cut_off = False
+        self._cut_off, self._listens = False, True
+        self._state = State(boot_id=machine.boot_id)
         self._unsent: Body = {}
         self._changed = asyncio.Event()
         ((self._set, made),) = cluster.objects[DAEMONSETS].items()
@@ -53,6 +55,13 @@ class WatchContainer:
         """Something on the machine has changed."""
         self._changed.set()
 
+    def xid(self, gpu: int, code: int) -> None:
+        """The driver reports an Xid, to those who listen."""
+        if self._listens:
+            now = self._uptime(self._machine.document(self._cluster.clock()))
+            xids.add(self._state.xids, SeenXid(gpu=gpu, code=code, count=1, first=now, last=now))
+            self._changed.set()
+
     def cut_off(self) -> None:
         """The API server is away: the container goes on, and its kubelet keeps the newest status alone."""
         self._cut_off = True
@@ -66,7 +75,7 @@ class WatchContainer:
     async def live(self) -> None:
         """Until cancelled: watch, report by ending, be started again."""
         loop = asyncio.get_running_loop()
-        state, backoff = State(boot_id=self._machine.boot_id), 0.0
+        state, backoff = self._state, 0.0
         await asyncio.sleep(self._chance.uniform(1, 10))
         while True:
             began = loop.time()
@@ -77,10 +86,12 @@ class WatchContainer:
             state.confirmed, state.reported = decision.confirmed, loop.time()
             state.values = {"machine": (fault, fault)}
             self._end()
+            self._listens = False
             if loop.time() - began >= CALM_SECONDS:
                 backoff = 0.0
             self.backed_off += bool(backoff)
             await asyncio.sleep(backoff + START_SECONDS)
+            self._listens = True
             self._run()
             backoff = min(LONGEST_BACKOFF, backoff * 2) if backoff else FIRST_BACKOFF
 
@@ -107,7 +118,7 @@ class WatchContainer:
 
     def _end(self) -> None:
         self.reports += 1
-        document = self._machine.document(self._cluster.clock())
+        document = self._with_xids(self._machine.document(self._cluster.clock()))
         result = replace(document, run=self._uid, node=self._machine.name, probe="health")
         ended = {
             "exitCode": 0,
@@ -118,6 +129,19 @@ class WatchContainer:
         }
         self._ended = {"terminated": ended}
         self._status({"state": self._ended})
+
+    def _with_xids(self, document: Result) -> Result:
+        builder = ResultBuilder(probe="health", run="", node="")
+        builder.gpus = [GpuBuilder(gpu.index) for gpu in document.gpus]
+        xids.report(builder, self._state, now=self._uptime(document), interval=INTERVAL)
+        own = [replace(gpu.xids.value, registered=True) for gpu in builder.gpus]
+        gpus = [replace(gpu, xids=one) for gpu, one in zip(document.gpus, own, strict=True)]
+        return replace(document, gpus=gpus, watch=builder.watch)
+
+    @staticmethod
+    def _uptime(document: Result) -> float:
+        assert isinstance(document.host.boottime_ms, int)
+        return document.host.boottime_ms / 1000
 
     def _run(self) -> None:
         running = {"running": {"startedAt": stamp(self._cluster.clock())}}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nodegauge_contract import MESSAGE_LIMIT, Result, XidCount
+from nodegauge_contract import MESSAGE_LIMIT, RepeatedXid, Result, XidCount
 from nodegauge_judge import judge_health
 from support.probing import Probe
 from support.watch_probe import Watch, terminated
@@ -162,6 +162,38 @@ def test_an_xid_that_was_not_reported_survives_a_restart(watch: On) -> None:
     assert ended.result.gpus[2].xids.seen == [48]
     assert ended.result.gpus[2].xids.counts == [XidCount(count=3, first=1, last=2)]
     assert on.stored()["xids"] == []
+
+
+def test_what_was_reported_is_repeated_until_it_is_old(watch: On) -> None:
+    """A report may never arrive: the next ones have its Xids as well, apart from new ones and with the times
+    of then, and it is no reason for a report."""
+    on = watch("titan-rtx-nv2")
+    on.life()
+    first = on.after(lambda: on.probe.hardware.fault("xid", gpu=1, number=79)).result
+    on.probe.hardware.heal()
+    second = on.after(lambda: on.probe.hardware.fault("xid", gpu=0, number=48)).result
+    on.probe.hardware.heal()
+    assert first is not None
+    assert second is not None
+    [came] = first.gpus[1].xids.counts
+    assert first.watch is not None
+    assert (first.watch.repeated, first.watch.at >= came.last) == ([], True)
+    assert [gpu.xids.seen for gpu in second.gpus] == [[48], []]
+    assert second.watch is not None
+    assert second.watch.repeated == [
+        RepeatedXid(gpu=1, code=79, count=came.count, first=came.first, last=came.last)
+    ]
+    with on.started() as process:
+        on.calm(process)
+    stored = on.stored()
+    stored["reported"] -= 3600
+    stored["reported_xids"][0]["last"] -= 5 * 3600
+    on.state.write_text(json.dumps(stored))
+    due = on.life("--interval", "3600")
+    assert due.why == "due"
+    assert due.result is not None
+    assert due.result.watch is not None
+    assert [(one.gpu, one.code) for one in due.result.watch.repeated] == [(0, 48)]
 
 
 def test_xids_are_counted_once_and_with_their_times(watch: On) -> None:

@@ -216,7 +216,7 @@ def test_the_order_of_members_is_frozen(wire: Path) -> None:
 
 def test_the_newest_wire_is_today_s() -> None:
     """A member that was added stands in a golden file before anybody writes it."""
-    assert [path.stem for path in WIRE_FILES] == ["wire-1.1", "wire-1.2", "wire-1.3", "wire-1.4", "wire-1.5"]
+    assert [path.stem for path in WIRE_FILES] == [f"wire-1.{minor}" for minor in range(1, 7)]
     assert WIRE.read_text().split() == list(codec.PLAN.paths(""))
 
 

@@ -18,9 +18,11 @@ from nodegauge_contract import (
     Nics,
     Num,
     Port,
+    RepeatedXid,
     Result,
     Sensor,
     Unavailable,
+    WatchReport,
     Window,
     XidCount,
     Xids,
@@ -28,7 +30,7 @@ from nodegauge_contract import (
     encode,
     encode_message,
 )
-from nodegauge_contract.wire.codec import DROP_ORDER
+from nodegauge_contract.wire.codec import DROP_ORDER, NEWEST
 from support.busy import busy
 from support.results import h100
 
@@ -51,8 +53,18 @@ def node() -> Result:
             nics=replace(nics, ports=[Port(nic=0, port=1)]),
             nccl=nccl(),
             load=LoadResult(gpus=[LoadGpu(index=0, message=LOAD_TEXT)]),
+            watch=WatchReport(at=3_010_000, repeated=repeated(40)),
         )
     )
+
+
+def repeated(count: int) -> list[RepeatedXid]:
+    """So many Xids of earlier reports within hours after five weeks, oldest first, no two numbers alike."""
+    times = [3_000_000 + n * 401 + n * n % 97 for n in range(count)]
+    return [
+        RepeatedXid(gpu=n * 5 % 8, code=n * 61 % 163 + 8, count=at % 41 + 1, first=at - at % 601, last=at)
+        for n, at in enumerate(times)
+    ]
 
 
 def nccl() -> NcclResult:
@@ -78,7 +90,7 @@ def sent(result: Result, *, given_up: int) -> Result:
 def test_members_are_given_up_in_their_order_and_named() -> None:
     """One after the other, never more than has to be, and `omitted` says which."""
     full, seen = len(encode_message(node(), limit=20_000)), []
-    for limit in range(full, full - 400, -9):
+    for limit in range(full, full - 800, -9):
         arrived = decode(encode_message(node(), limit=limit))
         if arrived.problem is None:
             seen.append(arrived.omitted)
@@ -118,8 +130,18 @@ def test_the_slowest_pair_stays_with_its_neighbours() -> None:
 
 def test_what_a_document_does_not_have_is_not_given_up() -> None:
     """`omitted` names members that are missing: a health result has no pairs to leave out."""
-    arrived = sent(replace(node(), nccl=None), given_up=4)
+    arrived = sent(replace(node(), nccl=None, watch=None), given_up=4)
     assert arrived.omitted == ["nics.to_nic", "gpus.affinities", "sensors.others", "gpus.serials"]
+
+
+def test_of_repeated_xids_the_oldest_go_first() -> None:
+    """The newest stay for longer than what no verdict rests on, and the document's own for longer still."""
+    whole = node()
+    first, last = sent(whole, given_up=1), sent(whole, given_up=NAMES.index("watch.repeated") + 1)
+    assert whole.watch is not None
+    assert first.watch == replace(whole.watch, repeated=whole.watch.repeated[-NEWEST:])
+    assert last.watch == WatchReport(at=whole.watch.at)
+    assert [gpu.xids for gpu in last.gpus] == [gpu.xids for gpu in whole.gpus]
 
 
 def test_sensors_that_tell_of_a_supply_stay() -> None:

@@ -8,9 +8,19 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Host, Problem, Result, Unavailable, XidCount, Xids
+from nodegauge_contract import (
+    Host,
+    Problem,
+    RepeatedXid,
+    Result,
+    Unavailable,
+    WatchReport,
+    XidCount,
+    Xids,
+)
 from nodegauge_judge import Answer, History, Judgement, NodeFacts, Severity, Verdict, judge_health
-from nodegauge_judge.history.model import FEW_XIDS, LIMIT, MOST_TIMES, XidHistory
+from nodegauge_judge.history.model import FEW_XIDS, LIMIT
+from nodegauge_judge.history.xid_times import MOST_TIMES, XidHistory
 from nodegauge_judge.history.xids import MOST_XIDS
 from nodegauge_judge.model import XidRule
 from support.histories import full
@@ -258,3 +268,85 @@ def test_without_the_time_of_reading_a_boot_is_counted_for_itself() -> None:
     assert codes(judge_health(later, node=facts, history=history)) == ["xid/fail"]
     other = document({(0, 94): at(150)}, up=200, boot="boot-2")
     assert codes(judge_health(other, node=facts, history=history)) == []
+
+
+def reports(*came: Came, ups: tuple[int, ...]) -> list[Result]:
+    """Documents of a watch container: each repeats the Xids of those before it."""
+    result: list[Result] = []
+    earlier: list[RepeatedXid] = []
+    for own, up in zip(came, ups, strict=True):
+        watch = WatchReport(at=up, repeated=list(earlier))
+        result.append(replace(document(own, up=up), watch=watch))
+        for (gpu, code), one in own.items():
+            earlier.append(RepeatedXid(gpu=gpu, code=code, count=one.count, first=one.first, last=one.last))
+    return result
+
+
+THREE = ({(0, 79): at(90), (0, 94): at(80, 90)}, {(0, 94): at(500)}, {})
+
+
+def test_xids_of_reports_that_never_arrived_are_judged_with_the_next() -> None:
+    """A fatal one is a finding and a bad run; those that a rule counts are all there."""
+    node = Node(THRICE)
+    node.judged(reports({}, ups=(50,))[0])
+    judgement = node.judged(reports(*THREE, ups=(100, 510, 3600))[-1])
+    assert judgement.answers["xid"] is Answer.BAD
+    (finding,) = judgement.findings
+    assert "came 3 times within 24 h on GPU 0" in finding.message
+    assert "Xid 79 (GPU has fallen off the bus)" in finding.message
+
+
+def test_what_was_judged_is_none_of_a_later_report_that_repeats_it() -> None:
+    """Neither a finding, nor a bad run, nor counted; also after a report in between was lost."""
+    node = Node(THRICE)
+    first, _, third = reports(*THREE, ups=(100, 510, 3600))
+    assert codes(node.judged(first)) == ["xid/fail"]
+    judgement = node.judged(third)
+    assert "came 3 times within 24 h on GPU 0" in only(judgement).message
+    assert "79" not in only(judgement).message
+    assert node.judged(third).history == judgement.history
+    calm = replace(document({}, up=2 * DAY), watch=replace(third.watch, at=2 * DAY))
+    again = node.judged(calm)
+    assert (codes(again), again.answers["xid"]) == ([], Answer.GOOD)
+
+
+def test_a_run_of_a_pod_says_nothing_of_the_containers_reports() -> None:
+    """It came after a report that was lost: the next one of the container makes up for it."""
+    node = Node()
+    node.judged(reports({}, ups=(50,))[0])
+    assert codes(node.came({}, up=200)) == []
+    lost, late = reports({(3, 79): at(90)}, {}, ups=(100, 300))
+    assert codes(node.judged(late)) == ["xid/fail"]
+    assert lost.gpus[3].xids.seen == [79]
+
+
+def test_another_boot_and_a_report_that_was_deleted_begin_anew() -> None:
+    """The clock begins anew, and what was known is not: then all that the container repeats is new."""
+    node = Node()
+    _, late = reports({(3, 79): at(90)}, {}, ups=(100, 300))
+    node.judged(reports({}, ups=(DAY,))[0])
+    other = replace(late, host=replace(late.host, boot_id="boot-2"))
+    node.booted += DAY + HOUR
+    assert codes(node.judged(other)) == ["xid/fail"]
+    assert codes(node.judged(other)) == []
+    node.history = ""
+    assert codes(node.judged(other)) == ["xid/fail"]
+
+
+def test_a_burst_in_a_lost_report_is_judged_by_its_own_time() -> None:
+    """Three within a minute, an hour before the report that repeats them, which has one of its own."""
+    node = Node(XidRule(codes=(94,), severity=Severity.FAIL, count=3, window=60))
+    node.judged(reports({}, ups=(50,))[0])
+    _, late = reports({(0, 94): at(90, 100, 110)}, {(0, 94): at(3600)}, ups=(120, 3610))
+    assert "came 3 times within 1 min on GPU 0" in only(node.judged(late)).message
+    assert codes(node.came({}, up=3700)) == []
+
+
+def test_a_node_that_cannot_be_judged_does_not_forget_what_was_reported() -> None:
+    """Half of its GPUs are hidden, and no rule counts: the fatal one is judged, and once."""
+    node = Node()
+    node.judged(reports({}, ups=(50,))[0])
+    _, late = reports({(3, 13): at(90)}, {}, ups=(100, 300))
+    half = replace(document({}, up=300, gpus=4), watch=late.watch)
+    assert "xid/warn" in codes(node.judged(half))
+    assert "xid/warn" not in codes(node.judged(half))

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import support.results as made
-from nodegauge_contract import Problem, ProblemKind, XidCount, Xids
+from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, XidCount, Xids
 from nodegauge_operator import names
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
@@ -217,6 +217,27 @@ def test_xids_of_several_reports_taint_by_the_policys_rule() -> None:
     assert operator.reported(pod, later=22.5 * HOUR) == ["xid"]
     seen = [operator.reported(pod, later=HOUR) for _ in range(3)]
     assert (seen[-1], operator.status["verdict"]) == ([], "pass")
+
+
+def test_xids_of_a_reading_that_could_not_be_judged_are_not_new_in_the_next() -> None:
+    """Half of the GPUs are hidden: until when Xids are known is kept all the same."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.reported(pod)
+
+    def after(result: Result, *earlier: RepeatedXid) -> list[str]:
+        up = int(operator.cluster.now + 20) - BOOTED
+        host = replace(result.host, boottime_ms=up * 1000)
+        pod.reports(replace(result, host=host, watch=WatchReport(at=up, repeated=list(earlier))))
+        operator.catch_up()
+        return [finding["code"] for finding in operator.probe.get("findings") or ()]
+
+    hidden, well = (made.every_gpu(made.h100(count), xids=Xids(registered=True)) for count in (4, 8))
+    seen = Xids(registered=True, seen=[13], counts=[at(110)])
+    after(made.with_gpu(hidden, 1, xids=seen))
+    assert operator.probe["lastRun"]["reason"] == "NotReadable"
+    assert after(well, RepeatedXid(gpu=1, code=13, count=1, first=110, last=110)) == []
+    assert operator.probe["lastRun"]["outcome"] == "read"
 
 
 def test_only_a_pod_of_the_daemonset_speaks_for_its_node() -> None:

@@ -36,7 +36,8 @@ class Case(Struct, frozen=True, kw_only=True):
     `growth`: how much each counter grew since the last run.  `keys`: the key of each GPU in `history.gpus`;
     None for one without a UUID.  `peers`: SM clocks of comparable nodes.  `chassis`: what the node's BMC
     says, if it was read lately.  `topology`: what follows from the machine's wiring.  `xids`: those that the
-    policy counts.  `computed`: answers of functions that are marked `once`.
+    policy counts; in `result` are also those of earlier reports that never arrived.  `computed`: answers of
+    functions that are marked `once`.
     """
 
     result: Result
@@ -65,6 +66,7 @@ class Case(Struct, frozen=True, kw_only=True):
         read_at: float = 0.0,
     ) -> Case:
         """The case of one result; `interval` is the policy's, in seconds."""
+        result = xids.up_to_date(result, history)
         key = keys(gpu.uuid for gpu in result.gpus if isinstance(gpu.uuid, str))
         own = tuple(key[gpu.uuid] if isinstance(gpu.uuid, str) else None for gpu in result.gpus)
         return cls(
@@ -89,6 +91,12 @@ class Case(Struct, frozen=True, kw_only=True):
     def p2p(self) -> tuple[PairP2p, ...]:
         """The pairs with NVLinks."""
         return self.topology.p2p
+
+    @property
+    def known_xids(self) -> dict[str, Any]:
+        """What the history keeps of Xids after this run."""
+        known = xids.reported(self.result, self.history)
+        return {"booted": self.xids.booted, "xids": self.xids.kept, "reported": known}
 
     def past(self, gpu_index: int) -> GpuHistory | None:
         """The history of one GPU; None for a GPU that is new or has no UUID."""

@@ -99,7 +99,7 @@ def judge_health(
     remembered = readable and result.probe != PASTED  # a paste neither sets nor clears a taint
     counted = case.history
     if result.probe != PASTED:
-        counted = replace(case.history, booted=case.xids.booted, xids=case.xids.kept)
+        counted = replace(case.history, **case.known_xids)
     answers, history = _outcome(case, findings) if remembered else ({}, counted)
     return Judgement(
         verdict=verdict,

@@ -34,7 +34,18 @@ from nodegauge_contract.gpu import (
 )
 from nodegauge_contract.load import LoadEnd, LoadGpu, LoadReason, LoadResult, LoadSensor, LoadSkip
 from nodegauge_contract.matrix import render as render_matrix
-from nodegauge_contract.model import Bus, Host, Nics, Pairs, Port, Result, Sensor, System
+from nodegauge_contract.model import (
+    Bus,
+    Host,
+    Nics,
+    Pairs,
+    Port,
+    RepeatedXid,
+    Result,
+    Sensor,
+    System,
+    WatchReport,
+)
 from nodegauge_contract.nccl import Arm, ArmName, ArmOutcome, Cell, Collective, NcclResult, Phase, Skip
 from nodegauge_contract.values import NOT_READ, Flag, Int, Num, Problem, ProblemKind, Text, Unavailable
 from nodegauge_contract.wire.codec import (
@@ -94,6 +105,7 @@ __all__ = [
     "ProblemKind",
     "ReasonSeen",
     "Repair",
+    "RepeatedXid",
     "Result",
     "Sensor",
     "Skip",
@@ -104,6 +116,7 @@ __all__ = [
     "TooLarge",
     "Unavailable",
     "UnknownVersion",
+    "WatchReport",
     "Window",
     "XidCount",
     "Xids",

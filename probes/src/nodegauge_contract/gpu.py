@@ -218,7 +218,8 @@ class XidCount(Struct, frozen=True, kw_only=True):
 
 
 class Xids(Struct, frozen=True, kw_only=True):
-    """Xids that the driver reported to this probe and that it had not reported before.
+    """Xids that the driver reported to this probe and that it had not reported before; those that a watch
+    container has reported before are in `Result.watch`.
 
     `registered`: the driver reports them; `seen`: distinct codes; `counts`: one for each of `seen`, in its
     order (empty from probes before version 1.5, and if `omitted` names it).

@@ -1,4 +1,4 @@
-"""The typed result document, version 1.5: a node's GPUs, their interconnect, and the hardware around them.
+"""The typed result document, version 1.6: a node's GPUs, their interconnect, and the hardware around them.
 
 Rules of the document:
 - every leaf that hardware may refuse is `value | Unavailable`; the default is "not read";
@@ -23,11 +23,12 @@ from nodegauge_contract.values import NOT_READ, Int, Int64, Num, Problem, Short,
 SCHEMA = "nodegauge.dev/probe-result"
 PASTED = "pasted"
 """The `probe` of a document that was read from pasted output of nvidia-smi (`pasted`)."""
-MAJOR, MINOR = 1, 5
+MAJOR, MINOR = 1, 6
 MAX_GPUS = 64
 MAX_NICS = 64
 MAX_PORTS = 128
 MAX_SENSORS = 128
+MAX_REPEATED = 64
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -119,6 +120,26 @@ class Sensor(Struct, frozen=True, kw_only=True):
     high: Num = NOT_READ
 
 
+class RepeatedXid(Struct, frozen=True, kw_only=True):
+    """An Xid of an earlier report: NVML index and code of the GPU, how many came, the first and the last in
+    seconds since boot (`XidCount`)."""
+
+    gpu: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    code: Int64
+    count: Int64
+    first: Int64
+    last: Int64
+
+
+class WatchReport(Struct, frozen=True, kw_only=True):
+    """What a watch container adds: its Xids up to `at` (seconds since boot) are in this report or in earlier
+    ones.  `repeated`: those of earlier ones, oldest first, for a reader that missed some of them; whoever
+    read a report of this boot knows all whose `last` is not after its `at`."""
+
+    at: Annotated[int, Meta(ge=0, le=2**62)]
+    repeated: Annotated[list[RepeatedXid], Meta(max_length=MAX_REPEATED)] = []
+
+
 class Result(Struct, frozen=True, kw_only=True):
     """One run of one probe on one node.  `run` and `node` echo the probe's environment, for matching.
 
@@ -127,7 +148,7 @@ class Result(Struct, frozen=True, kw_only=True):
     document on standard output has, and those still being read at the end ("nics.ports", "sensors").
     `nccl`: the NCCL measurements (probe `nccl`); `gpus` then hold identity, links and PCIe.  `load`: the
     measurements under load (probe `load`); `gpus` then hold identity, and PCIe, temperatures, power and
-    clocks before the load.
+    clocks before the load.  `watch`: of a watch container alone.
     """
 
     schema: Short = SCHEMA
@@ -147,3 +168,4 @@ class Result(Struct, frozen=True, kw_only=True):
     omitted: Annotated[list[Short], Meta(max_length=16)] = []
     nccl: NcclResult | None = field(default=None, name="bench")
     load: LoadResult | None = None
+    watch: WatchReport | None = None

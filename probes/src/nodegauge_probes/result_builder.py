@@ -48,6 +48,7 @@ from nodegauge_contract import (
     System,
     Temperature,
     Text,
+    WatchReport,
     Window,
     Xids,
 )
@@ -223,6 +224,7 @@ class ResultBuilder:
         """Members that are still being read."""
         self.nccl: NcclBuilder | None = None
         self.load: LoadBuilder | None = None
+        self.watch: WatchReport | None = None
         self.problem: Problem | None = None
         """A probe's own finding; a problem with which the run ended takes precedence."""
 
@@ -244,6 +246,7 @@ class ResultBuilder:
             omitted=list(self.incomplete),
             nccl=None if self.nccl is None else self.nccl.build(),
             load=None if self.load is None else self.load.build(),
+            watch=self.watch,
         )
 
 

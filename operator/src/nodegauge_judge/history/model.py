@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, astuple, replace
 
-from nodegauge_contract import XidCount
 from nodegauge_judge.history.packing import countable, from_digits, joined, pairs, to_digits
+from nodegauge_judge.history.xid_times import XidHistory, newest
 
 LIMIT = 2048
 """Bytes of JSON that a report keeps for this.  Chosen by this project, for a report below 8 KiB; 16 GPUs need
@@ -33,14 +33,9 @@ GIVE_UP_AFTER = 3
 one slow start."""
 WARM_LIMIT = 8
 """Runs under load that `warm` holds."""
-MOST_TIMES = 12
-"""Times of one Xid on one GPU.  Beyond it, near ones are merged as if at the earlier time, so a count over a
-long window is rather too low than too high.  Chosen by this project."""
 FEW_XIDS = 16
 """Times of all Xids together that are kept where there is little room; half of them where there is less.
 Chosen by this project."""
-SAME_TIME = 1
-"""Seconds by which two probes' times of one Xid may differ: each looks several times a second."""
 
 
 class LinkHistory(Struct, frozen=True, array_like=True):
@@ -178,52 +173,20 @@ class GpuHistory(Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
 
-class XidHistory(Struct, frozen=True):
-    """When one Xid came on one GPU: pairs of a time in seconds and how many came then, oldest first."""
-
-    times: tuple[tuple[int, int], ...] = ()
-
-    def plus(self, new: XidCount) -> XidHistory:
-        """With those of `new`, less what is known of the same time: a document that comes twice, or two
-        probes that received the same Xid, count it once."""
-        known = sum(n for at, n in self.times if new.first - SAME_TIME <= at <= new.last + SAME_TIME)
-        at_time = dict(self.times)
-        if (came := new.count - known) > 0:
-            at_time[new.last] = at_time.get(new.last, 0) + 1
-        if came > 1:
-            at_time[new.first] = at_time.get(new.first, 0) + came - 1
-        times = sorted(at_time.items())
-        while len(times) > MOST_TIMES:  # the two that are nearest to each other, as if at the earlier time
-            at = min(range(len(times) - 2), key=lambda n: times[n + 1][0] - times[n][0])
-            times[at : at + 2] = [(times[at][0], times[at][1] + times[at + 1][1])]
-        return XidHistory(tuple(times))
-
-    def after(self, time: float) -> XidHistory:
-        """Those after this time alone."""
-        return XidHistory(tuple(one for one in self.times if one[0] > time))
-
-    @property
-    def total(self) -> int:
-        """How many came."""
-        return sum(count for _, count in self.times)
-
-    def packed(self) -> str:
-        """As `GpuHistory.packed`."""
-        return ".".join(to_digits(number) for one in self.times for number in one)
-
-    @classmethod
-    def unpacked(cls, text: str) -> XidHistory:
-        """The history that `packed` wrote; ValueError for anything else."""
-        numbers = [from_digits(part) or 0 for part in text.split(".")]
-        return cls(tuple(zip(numbers[::2], numbers[1::2], strict=True)))
-
-
 class ClockHistory(Struct, frozen=True):
     """The highest SM clock (MHz) at which the node's GPUs were seen at work; `settings`: a digest of their
     model and settings, for which it counts."""
 
     settings: str
     mhz: int
+
+
+class Reported(Struct, frozen=True):
+    """Up to when Xids of a boot are known: `at` of the last report of a watch container (seconds since boot),
+    and a digest of the boot's id."""
+
+    boot: str
+    at: int
 
 
 class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -238,6 +201,7 @@ class _Written(Struct, frozen=True, omit_defaults=True, kw_only=True):
     foreign: Annotated[int, Meta(ge=0, le=4096)] = 0
     booted: _Whole = 0
     xids: str = ""
+    reported: str = ""
 
 
 class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
@@ -248,6 +212,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
     to have.  `ports`: NIC ports that have been up, by `device/port`.  `clock`: None until the GPUs worked.
     `foreign`: how many GPUs of the bus another driver served.  `xids`: those that the policy counts, by GPU
     and code (`6f1c0de2 94`); `booted`: when the boot of the newest began, in the seconds of their times.
+    `reported`: None before a watch container reported.
     """
 
     boot: str = ""
@@ -259,6 +224,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
     foreign: int = 0
     booted: int = 0
     xids: dict[str, XidHistory] = {}
+    reported: Reported | None = None
 
     def encode(self) -> str:
         """JSON of at most `LIMIT` bytes."""
@@ -277,6 +243,8 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
             seen = pairs(written.clock) if written else {}
             packed = pairs(written.xids) if written else {}
             xids = {key: XidHistory.unpacked(text) for key, text in packed.items()}
+            last = pairs(written.reported) if written else {}
+            reported = next((Reported(key, from_digits(text) or 0) for key, text in last.items()), None)
             clock = next((ClockHistory(key, from_digits(text) or 0) for key, text in seen.items()), None)
         except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
             return None
@@ -292,6 +260,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
             foreign=written.foreign,
             booted=written.booted,
             xids=xids,
+            reported=reported,
         )
 
     def trimmed(self) -> History:
@@ -311,7 +280,7 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
         yield replace(without, boottime_ms=None, gpus=counts)
         links = {key: GpuHistory(links=gpu.links) for key, gpu in self.gpus.items()}
         yield replace(without, boottime_ms=None, gpus=links)
-        yield History(boot=self.boot, driver=self.driver, foreign=self.foreign)
+        yield History(boot=self.boot, driver=self.driver, foreign=self.foreign, reported=self.reported)
 
     @cached_property
     def _written(self) -> bytes:
@@ -326,16 +295,9 @@ class History(Struct, frozen=True, omit_defaults=True, kw_only=True, dict=True):
                 foreign=self.foreign,
                 booted=self.booted,
                 xids=joined(self.xids),
+                reported=f"{self.reported.boot} {to_digits(self.reported.at)}" if self.reported else "",
             )
         )
-
-
-def newest(xids: Mapping[str, XidHistory], most: int) -> dict[str, XidHistory]:
-    """So many times at most, of all GPUs and Xids together; the oldest go first."""
-    ranked = sorted(((at, key) for key, one in xids.items() for at, _ in one.times), reverse=True)
-    few = set(ranked[:most])
-    kept = {key: tuple(one for one in xids[key].times if (one[0], key) in few) for key in xids}
-    return {key: XidHistory(times) for key, times in kept.items() if times}
 
 
 def keys(uuids: Iterable[str]) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ def remember(case: Case, answers: GpuAnswers) -> History:
     if not whole and (boot, driver) != (known.boot, known.driver):
         gone = {key: replace(gpu, counts=Counts()) for key, gpu in known.gpus.items()}
         kept = replace(known, boottime_ms=None, gpus=gone)
-        return replace(kept, booted=case.xids.booted, xids=case.xids.kept).trimmed()
+        return replace(kept, **case.known_xids).trimmed()
     gpus = dict(_gpus(case, answers, early=early))
     if not whole:
         unread = {
@@ -50,8 +50,7 @@ def remember(case: Case, answers: GpuAnswers) -> History:
         ports=known.ports if early else _ports(case),
         clock=clocks.remembered(case),
         foreign=len(visibility.foreign(case)) if whole and visibility.bus_read(case) else known.foreign,
-        booted=case.xids.booted,
-        xids=case.xids.kept,
+        **case.known_xids,
     ).trimmed()
 
 

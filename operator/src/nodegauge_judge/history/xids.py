@@ -1,4 +1,5 @@
-"""How often Xids came lately, over documents and reboots: those that a rule of the policy counts.
+"""How often Xids came lately, over documents and reboots: those that a rule of the policy counts; and which
+Xids of earlier reports of a watch container never arrived.
 
 A document gives times in seconds since boot.  With the time at which it was read these are times of the wall
 clock, which a reboot does not restart.  Within a boot all of them come from the first such time, because wall
@@ -7,12 +8,17 @@ clocks step.  Nothing here judges.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from zlib import crc32
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nodegauge_contract import Gpu, Result, XidCount
-from nodegauge_judge.history.model import History, XidHistory, newest
+from nodegauge_judge.history.model import History, Reported
+from nodegauge_judge.history.packing import to_digits
+from nodegauge_judge.history.xid_times import XidHistory, newest
 
 MOST_XIDS = 48
 """Times of all Xids of a node together that are kept.  Chosen by this project: three on each of 16 GPUs."""
@@ -23,14 +29,47 @@ SAME_BOOT = 60
 class XidCounts(Struct, frozen=True, kw_only=True):
     """`now`: of the document, `booted`: of its boot, in the seconds of all times here: since the epoch, or
     since boot if nobody said when it was read.  `kept`: by GPU and code, this document's included; `fresh`:
-    when the last one in this document came.  `gpus`: each GPU's part of these keys, in the document's order.
+    when the last one of each report in this document came.  `gpus`: each GPU's part of these keys, in the
+    document's order.
     """
 
     booted: int = 0
     now: int = 0
     kept: dict[str, XidHistory] = {}
-    fresh: dict[str, int] = {}
+    fresh: dict[str, tuple[int, ...]] = {}
     gpus: tuple[str, ...] = ()
+
+
+def up_to_date(result: Result, history: History) -> Result:
+    """The document with the repeated Xids of those reports that never arrived, each before the GPU's own;
+    what the history knows is left out, so that nothing is judged twice."""
+    known, repeated = history.reported, result.watch.repeated if result.watch is not None else []
+    since = known.at if known is not None and known.boot == _boot(result) else -1
+    missed = [one for one in repeated if one.last > since]
+    if not missed:
+        return result
+    gpus = []
+    for gpu in result.gpus:
+        own = [one for one in missed if one.gpu == gpu.index]
+        seen = [*(one.code for one in own), *gpu.xids.seen]
+        counts = [XidCount(count=one.count, first=one.first, last=one.last) for one in own]
+        gpus.append(replace(gpu, xids=replace(gpu.xids, seen=seen, counts=[*counts, *gpu.xids.counts])))
+    return replace(result, gpus=gpus)
+
+
+def reported(result: Result, history: History) -> Reported | None:
+    """Up to when Xids are known after this document; one of a single run says nothing of the container's."""
+    known, boot = history.reported, _boot(result)
+    if result.watch is None:
+        return known
+    at = max(result.watch.at, known.at) if known is not None and known.boot == boot else result.watch.at
+    return Reported(boot=boot, at=at)
+
+
+def _boot(result: Result) -> str:
+    """The boot's id, short and without a comma: its CRC-32 (RFC 1952)."""
+    boot = result.host.boot_id
+    return to_digits(crc32(boot.encode(errors="replace"))) if isinstance(boot, str) else ""
 
 
 def count(
@@ -55,28 +94,28 @@ def count(
         booted = max(0, round(read_at) - up)
     elif not read_at and result.host.boot_id != history.boot:
         booted, before = 0, {}
-    now, kept, fresh, gpus = booted + up, dict(before), {}, _named(result, keys, history)
+    now, kept, gpus = booted + up, dict(before), _named(result, keys, history)
+    fresh: dict[str, tuple[int, ...]] = {}
     for name, gpu in zip(gpus, result.gpus, strict=True):
-        for code, new in _counts(gpu, up=up).items():
+        for code, new in _counts(gpu, up=up):
             if code in windows:
                 key, at = f"{name} {code}", booted + new.last
                 shifted = XidCount(count=new.count, first=booted + new.first, last=at)
-                kept[key], fresh[key] = kept.get(key, XidHistory()).plus(shifted), at
+                kept[key] = kept.get(key, XidHistory()).plus(shifted)
+                fresh[key] = (*fresh.get(key, ()), at)
     kept = {
-        key: one.after(min(now, fresh.get(key, now)) - windows.get(_code(key), 0))
+        key: one.after(min(now, *fresh.get(key, (now,))) - windows.get(_code(key), 0))
         for key, one in kept.items()
     }
     return XidCounts(booted=booted, now=now, kept=newest(kept, MOST_XIDS), fresh=fresh, gpus=gpus)
 
 
-def _counts(gpu: Gpu, *, up: int) -> dict[int, XidCount]:
-    """By code; one that came without a count or with an impossible one came once, now."""
+def _counts(gpu: Gpu, *, up: int) -> Iterator[tuple[int, XidCount]]:
+    """Of each code; one that came without a count or with an impossible one came once, now."""
     once = XidCount(count=1, first=up, last=up)
-    counts = dict.fromkeys(gpu.xids.seen, once) | dict(zip(gpu.xids.seen, gpu.xids.counts, strict=False))
-    return {
-        code: one if 0 < one.count < 2**31 and 0 <= one.first <= one.last <= up + SAME_BOOT else once
-        for code, one in counts.items()
-    }
+    for code, one in zip(gpu.xids.seen, chain(gpu.xids.counts, repeat(once)), strict=False):
+        possible = 0 < one.count < 2**31 and 0 <= one.first <= one.last <= up + SAME_BOOT
+        yield code, one if possible else once
 
 
 def _named(result: Result, keys: Sequence[str | None], history: History) -> tuple[str, ...]:

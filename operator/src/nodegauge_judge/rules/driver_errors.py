@@ -84,16 +84,20 @@ def xids_watched(case: Case) -> bool:
 
 
 def _own(case: Case, gpu_index: int, rule: XidRule) -> Observation | None:
-    """What this rule of the policy says of one GPU.  Its window ends now, or with the last of its Xids in
-    this document, so that a report that came late is not judged as if nothing had happened."""
+    """What this rule of the policy says of one GPU.  Its window ends now, or with the last of its Xids of a
+    report in this document, wherever most are in it: so one that came late is not judged as if nothing had
+    happened."""
     gpu, counts = case.result.gpus[gpu_index], case.xids
     keys = {f"{counts.gpus[gpu_index]} {code}": code for code in sorted(set(rule.codes))}
-    end = min(counts.now, max((counts.fresh[key] for key in keys if key in counts.fresh), default=counts.now))
-    recent = {
-        code: counts.kept[key].after(end - rule.window) for key, code in keys.items() if key in counts.kept
-    }
-    came = [str(code) for code, one in recent.items() if one.total]
-    total = sum(one.total for one in recent.values())
+    kept = {code: counts.kept[key] for key, code in keys.items() if key in counts.kept}
+    ends = {counts.now, *(at for key in keys for at in counts.fresh.get(key, ()))}
+    windows = [
+        {code: one.until(end).after(min(counts.now, end) - rule.window).total for code, one in kept.items()}
+        for end in sorted(ends, reverse=True)
+    ]
+    recent = max(windows, key=lambda window: sum(window.values()))
+    came = [str(code) for code, count in recent.items() if count]
+    total = sum(recent.values())
     if total < rule.count:
         return None
     times = "once" if total == 1 else f"{total} times" + (" together" if len(came) > 1 else "")

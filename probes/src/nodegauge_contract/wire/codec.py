@@ -10,9 +10,9 @@ A document that is too large even when packed loses members, in the order of `DR
 network cards and affinities (for the printed matrix only), numbers by which people look a device up, sensors
 that are neither a supply's volts and watts nor raise an alarm; of an NCCL run, pairs that do not touch the
 slowest one, and the ends of messages.  No verdict and no label depends on any of them: if you base a verdict
-on one, remove it from the list.  Only the last one is judged: how often and when Xids came, of which there
-are more than a hundred then; each code counts once without it.  A dropped member reads as "not read" and is
-listed in `omitted`.
+on one, remove it from the list.  Xids alone are judged: repeated ones, of which the oldest go first of all
+and the others late, and at last how often and when new ones came, of which there are more than a hundred
+then; each code counts once without it.  A dropped member reads as "not read" and is listed in `omitted`.
 
 No I/O here.
 """
@@ -267,7 +267,28 @@ def _without_xid_counts(result: Result) -> Result:
     return replace(result, gpus=gpus)
 
 
+NEWEST = 16
+"""Repeated Xids that stay for longer than what no verdict depends on.  Chosen by this project: one of each of
+16 GPUs."""
+
+
+def _with_newest_repeated(result: Result) -> Result:
+    return _repeating(result, NEWEST)
+
+
+def _without_repeated(result: Result) -> Result:
+    return _repeating(result, 0)
+
+
+def _repeating(result: Result, most: int) -> Result:
+    if result.watch is None or len(result.watch.repeated) <= most:
+        return result
+    newest = result.watch.repeated[len(result.watch.repeated) - most :]
+    return replace(result, watch=replace(result.watch, repeated=newest))
+
+
 DROP_ORDER: tuple[tuple[str, Callable[[Result], Result]], ...] = (
+    ("watch.repeated.oldest", _with_newest_repeated),
     ("nics.to_nic", _without_nic_distances),
     ("gpus.affinities", _without_affinities),
     ("sensors.others", _with_relevant_sensors),
@@ -275,6 +296,7 @@ DROP_ORDER: tuple[tuple[str, Callable[[Result], Result]], ...] = (
     ("bench.pairs", _with_slowest_pairs),
     ("bench.messages", _with_short_messages),
     ("load.messages", _with_short_load_messages),
+    ("watch.repeated", _without_repeated),
     ("gpus.xids.counts", _without_xid_counts),
 )
 """Names in `omitted`, and the function that drops the member; each is dropped after those before it."""

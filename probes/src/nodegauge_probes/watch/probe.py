@@ -13,14 +13,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from nodegauge_contract import XidCount
 from nodegauge_probes import health
-from nodegauge_probes.collectors import counters
 from nodegauge_probes.host import kernel
 from nodegauge_probes.nvml import library
 from nodegauge_probes.result_builder import ResultBuilder
-from nodegauge_probes.watch import schedule, state
-from nodegauge_probes.watch.reader import Reader, Value, Xid
+from nodegauge_probes.watch import schedule, state, xids
+from nodegauge_probes.watch.reader import Reader, Value
 from nodegauge_probes.watch.state import SeenXid, State
 from nodegauge_probes.watch_options import Options
 
@@ -84,13 +82,12 @@ class Watcher:
         finally:
             self._reader.wait(0)
             self._take_xids()
-            for one in self._state.xids:
-                _add(result, one)
+            now = kernel.boottime_ms() / 1000
+            xids.report(result, self._state, now=now, interval=self._options.interval)
             self._state.reports = 1 if decision.fresh else self._state.reports + 1
             self._state.confirmed = decision.confirmed
-            self._state.reported = kernel.boottime_ms() / 1000
+            self._state.reported = now
             self._state.values = {name: (v.level, v.shown) for name, v in values.items()}
-            self._state.xids = []
             self._save()
             self._reader.close()
 
@@ -121,8 +118,9 @@ class Watcher:
     def _take_xids(self) -> None:
         """New Xids into the state and its file, so that they outlive a killed container."""
         taken, now = self._reader.take_xids(), kernel.boottime_ms() / 1000
-        for xid in taken:
-            _count(self._state.xids, xid, now=now)
+        for gpu, code, uuid in taken:
+            one = SeenXid(gpu=gpu, code=code, count=1, first=now, last=now, uuid=uuid)
+            xids.add(self._state.xids, one)
         if taken:
             self._note(sorted({schedule.xid_name(one.gpu, one.code) for one in taken}), now=now)
             self._save()
@@ -137,27 +135,6 @@ class Watcher:
     def _save(self) -> None:
         if self._state.boot_id and (failure := state.save(self._options.state, self._state)):
             say(failure)
-
-
-MOST_XIDS = 256
-
-
-def _count(xids: list[SeenXid], new: Xid, *, now: float) -> None:
-    for one in xids:
-        if (one.gpu, one.code) == (new.gpu, new.code):
-            one.count += 1
-            one.last = now
-            return
-    if len(xids) < MOST_XIDS:
-        xids.append(SeenXid(gpu=new.gpu, code=new.code, count=1, first=now, last=now))
-
-
-def _add(result: ResultBuilder, xid: SeenXid) -> None:
-    """Into the document, in place of what the reading's own window counted: this probe listens longer."""
-    count = XidCount(count=xid.count, first=int(xid.first), last=int(xid.last))
-    for gpu in result.gpus:
-        if gpu.index == xid.gpu:
-            counters.set_xid(gpu, xid.code, count)
 
 
 def say(text: str) -> None:

@@ -45,10 +45,11 @@ class Value(NamedTuple):
 
 
 class Xid(NamedTuple):
-    """One Xid as the driver reported it."""
+    """One Xid as the driver reported it; `uuid`: of the GPU, empty if it could not be read."""
 
     gpu: int
     code: int
+    uuid: str
 
 
 class Reader:
@@ -208,7 +209,11 @@ class Reader:
                 return
             device, kind, code = event
             if device is not None and kind & counters.XID_CRITICAL_ERROR:
-                self._xids.append(Xid(device.index, code))
+                self._xids.append(Xid(device.index, code, self._uuid(device)))
+
+    def _uuid(self, device: Device) -> str:
+        uuids = [gpu.limits.identity.uuid for gpu in self._gpus if gpu.device is device]
+        return next((uuid for uuid in uuids if isinstance(uuid, str)), "")
 
     def take_xids(self) -> list[Xid]:
         """The Xids since the last time."""

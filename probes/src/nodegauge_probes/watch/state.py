@@ -19,20 +19,23 @@ Pair = tuple[int | str | None, str]
 
 
 class SeenXid(Struct, kw_only=True):
-    """One Xid of one GPU (NVML index): how often it came, first and last (seconds since boot)."""
+    """One Xid of one GPU (NVML index, and UUID if it was read): how often it came, first and last (seconds
+    since boot)."""
 
     gpu: int
     code: int
     count: int
     first: float
     last: float
+    uuid: str = ""
 
 
 class State(Struct, kw_only=True):
     """Times are seconds since boot.  `values`: level and reading by name, as reported last.
 
     `reported`: the last report; `reports`: how often these values were reported; `confirmed`: confirmations
-    so far.  `changes`: when each name changed lately.  `xids`: not reported yet.
+    so far.  `changes`: when each name changed lately.  `xids`: not reported yet; `reported_xids`: to be
+    repeated, oldest first.
     """
 
     version: int = VERSION
@@ -43,6 +46,7 @@ class State(Struct, kw_only=True):
     values: dict[str, Pair] = {}
     changes: dict[str, list[float]] = {}
     xids: list[SeenXid] = []
+    reported_xids: list[SeenXid] = []
 
 
 def load(path: Path, *, boot_id: Text) -> State | None:

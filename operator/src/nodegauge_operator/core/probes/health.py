@@ -169,7 +169,7 @@ def _after_failure(context: Context, ended: EndedRun, judgement: Judgement | Non
     """After a run that read nothing; `judgement`: why its result could not be judged."""
     findings = judgement.findings if judgement is not None else None
     probe = report_update.unread(context, names.PROBE_HEALTH, ended, findings=findings)
-    if judgement is not None and judgement.history.xids:
+    if judgement is not None and (judgement.history.xids or judgement.history.reported):
         probe = replace(probe, history=judgement.history.encode())
     gates_after = unreadable.after_failure(context, ended.end, findings or ())
     return replace(context.status, probes=context.status.with_probe(probe), gates=gates_after)

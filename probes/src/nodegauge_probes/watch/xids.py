@@ -1,0 +1,93 @@
+"""Xids of the watch probe: counted as they come, reported, and repeated in later reports.
+
+A report may never arrive: the kubelet shows the last one alone, and a killed container leaves none.  So the
+Xids of each report are in the following ones as well, for a reader that missed it.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from nodegauge_contract import RepeatedXid, WatchReport, XidCount
+from nodegauge_probes.collectors import counters
+from nodegauge_probes.result_builder import GpuBuilder, ResultBuilder
+from nodegauge_probes.watch.state import SeenXid, State
+
+MOST_NEW = 256
+"""GPUs and codes of one report together.  Chosen by this project: 32 codes on each of 8 GPUs."""
+MOST_REPEATED = 48
+"""Chosen by this project, as many as the judge keeps: three on each of 16 GPUs."""
+REPEATED_INTERVALS, REPEATED_S = 4, 3600.0
+"""For how long Xids are repeated: four intervals between calm reports, and at least an hour.  Chosen by this
+project: an Xid by itself brings one report, and the one after it may be an interval later."""
+
+
+def add(xids: list[SeenXid], new: SeenXid) -> None:
+    """One more, among those that are not reported yet."""
+    for one in xids:
+        if one.code == new.code and _is_of(one, gpu=new.gpu, uuid=new.uuid):
+            one.count += new.count
+            one.last = new.last
+            return
+    if len(xids) < MOST_NEW:
+        xids.append(new)
+
+
+def report(result: ResultBuilder, state: State, *, now: float, interval: float) -> None:
+    """Write the Xids of this report and of earlier ones into the document, and keep all for the next one.
+
+    A document without GPUs (no driver) has none, and does not say that all are reported.  `now`: seconds
+    since boot; `interval`: seconds between calm reports."""
+    since = now - max(REPEATED_S, REPEATED_INTERVALS * interval)
+    earlier = [one for one in state.reported_xids if one.last >= since]
+    for one in state.xids:
+        if (gpu := _gpu_of(one, result.gpus)) is not None:
+            # in place of what the reading's own window counted: this probe listens longer
+            count = XidCount(count=one.count, first=int(one.first), last=int(one.last))
+            counters.set_xid(gpu, one.code, count)
+    repeated = [_repeated(one, gpu) for one in earlier if (gpu := _gpu_of(one, result.gpus)) is not None]
+    result.watch = WatchReport(at=int(now), repeated=repeated) if result.gpus else None
+    state.reported_xids = _fewer([*earlier, *sorted(state.xids, key=lambda one: one.last)])
+    state.xids = []
+
+
+def _repeated(one: SeenXid, gpu: GpuBuilder) -> RepeatedXid:
+    times = {"first": int(one.first), "last": int(one.last)}
+    return RepeatedXid(gpu=gpu.index, code=one.code, count=one.count, **times)
+
+
+def _gpu_of(one: SeenXid, gpus: Iterable[GpuBuilder]) -> GpuBuilder | None:
+    for gpu in gpus:
+        uuid = gpu.identity.uuid
+        if _is_of(one, gpu=gpu.index, uuid=uuid if isinstance(uuid, str) else ""):
+            return gpu
+    return None
+
+
+def _is_of(one: SeenXid, *, gpu: int, uuid: str) -> bool:
+    """By UUID, for a GPU that is lost may change the index of others; by index if there is no UUID."""
+    return one.uuid == uuid if one.uuid and uuid else one.gpu == gpu
+
+
+def _fewer(xids: Sequence[SeenXid]) -> list[SeenXid]:
+    """At most `MOST_REPEATED`, oldest first.  One that comes all the time does not push out others: the two
+    oldest of the most frequent become one; if all are alike rare, the oldest goes."""
+    kept = list(xids)
+    while len(kept) > MOST_REPEATED:
+        [(often, times)] = Counter(map(_kind, kept)).most_common(1)
+        first, second, *_ = [*(n for n, one in enumerate(kept) if _kind(one) == often), 0]
+        if times > 1:
+            kept[second] = _joined(kept[first], kept[second])
+        del kept[first if times > 1 else 0]
+    return kept
+
+
+def _kind(one: SeenXid) -> tuple[str | int, int]:
+    return one.uuid or one.gpu, one.code
+
+
+def _joined(old: SeenXid, new: SeenXid) -> SeenXid:
+    return SeenXid(
+        gpu=new.gpu, code=new.code, uuid=new.uuid, count=old.count + new.count, first=old.first, last=new.last
+    )

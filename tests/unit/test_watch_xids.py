@@ -1,0 +1,100 @@
+"""What the watch probe keeps of Xids, and what of it is in the following reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodegauge_contract import RepeatedXid, WatchReport
+from nodegauge_probes.result_builder import GpuBuilder, ResultBuilder
+from nodegauge_probes.watch import xids
+from nodegauge_probes.watch.state import SeenXid, State
+
+INTERVAL = 5400.0
+
+
+def came(at: float, *, code: int = 79, gpu: int = 0, uuid: str = "", count: int = 1) -> SeenXid:
+    """So many at this time."""
+    return SeenXid(gpu=gpu, code=code, count=count, first=at, last=at, uuid=uuid)
+
+
+def reported(state: State, *new: SeenXid, now: float, uuids: tuple[str, ...] = ("a", "b")) -> ResultBuilder:
+    """A report of a machine with these GPUs, after these Xids."""
+    for one in new:
+        xids.add(state.xids, one)
+    result = ResultBuilder(probe="health", run="", node="")
+    for index, uuid in enumerate(uuids):
+        gpu = GpuBuilder(index)
+        gpu.identity.uuid = uuid
+        result.gpus.append(gpu)
+    xids.report(result, state, now=now, interval=INTERVAL)
+    return result
+
+
+def repeated(result: ResultBuilder) -> list[tuple[int, int]]:
+    """GPU and time of each."""
+    assert result.watch is not None
+    return [(one.gpu, one.last) for one in result.watch.repeated]
+
+
+def test_each_report_repeats_those_before_it_for_four_intervals() -> None:
+    """New ones are with their GPU, the others apart; each as it was reported."""
+    state = State(boot_id="b")
+    first = reported(state, came(100.5), came(101.5), now=102.9)
+    assert first.watch == WatchReport(at=102)
+    [count] = first.gpus[0].xids.value.counts
+    assert (count.count, count.first, count.last) == (2, 100, 101)
+    second = reported(state, came(5000), now=5001)
+    assert second.watch == WatchReport(
+        at=5001, repeated=[RepeatedXid(gpu=0, code=79, count=2, first=100, last=101)]
+    )
+    assert second.gpus[0].xids.value.counts[0].count == 1
+    assert repeated(reported(state, now=101 + 4 * INTERVAL)) == [(0, 101), (0, 5000)]
+    assert repeated(reported(state, now=102 + 4 * INTERVAL)) == [(0, 5000)]
+
+
+def test_a_gpu_is_named_by_the_index_that_it_has_now() -> None:
+    """GPU a is gone, and what was GPU 1 is GPU 0: its Xids are its own, and nobody is given those of a."""
+    state = State(boot_id="b")
+    reported(state, came(10, uuid="a"), came(11, gpu=1, uuid="b"), now=12)
+    assert repeated(reported(state, now=20, uuids=("b",))) == [(0, 11)]
+    assert repeated(reported(state, now=30)) == [(0, 10), (1, 11)]
+
+
+@pytest.mark.parametrize("uuids", [("", "b"), ("a", "b")], ids=["it does not say", "it does"])
+def test_a_gpu_without_a_uuid_is_the_one_with_its_index(uuids: tuple[str, ...]) -> None:
+    """Lost GPUs refuse theirs; the same Xid with and without it is one."""
+    state = State(boot_id="b")
+    result = reported(state, came(10, uuid="a"), came(11), now=12, uuids=uuids)
+    assert result.gpus[0].xids.value.counts[0].count == 2
+    assert repeated(reported(state, now=20, uuids=uuids)) == [(0, 11)]
+
+
+def test_a_report_without_gpus_has_none_and_does_not_say_so() -> None:
+    """The driver is away: its Xids are repeated by the next report, for a reader that knows none of them."""
+    state = State(boot_id="b")
+    assert reported(state, came(10), now=12, uuids=()).watch is None
+    assert reported(state, now=20).watch == WatchReport(
+        at=20, repeated=[RepeatedXid(gpu=0, code=79, count=1, first=10, last=10)]
+    )
+
+
+def test_a_flood_does_not_push_out_others() -> None:
+    """One Xid in each of hundreds of reports: its oldest times become one, none is lost, others stay."""
+    state = State(boot_id="b")
+    reported(state, came(1), now=2)
+    for at in range(10, 5010, 10):
+        result = reported(state, came(at, code=13, gpu=1), now=at + 1)
+    assert result.watch is not None
+    kept = result.watch.repeated
+    assert len(kept) == xids.MOST_REPEATED
+    assert (kept[0].code, kept[1].first, kept[1].count) == (79, 10, 499 - (xids.MOST_REPEATED - 2))
+    assert sum(one.count for one in kept[1:]) == 499
+    assert [one.last for one in kept] == sorted(one.last for one in kept)
+
+
+def test_of_many_kinds_the_newest_stay() -> None:
+    """Twice as many as are kept, all in one report."""
+    state = State(boot_id="b")
+    reported(state, *(came(n, code=n) for n in range(1, 2 * xids.MOST_REPEATED + 1)), now=200)
+    kept = repeated(reported(state, now=201))
+    assert [at for _, at in kept] == list(range(xids.MOST_REPEATED + 1, 2 * xids.MOST_REPEATED + 1))
