@@ -46,7 +46,7 @@ def ages_by_waiting(patch: pytest.MonkeyPatch) -> None:
     def expires_at(self: Context, probe: ProbeStatus) -> float:
         if not probe.read_at:
             return float("inf")
-        return unstamp(probe.read_at) + self.policy.stale_seconds_of(probe.name)
+        return unstamp(probe.read_at) + self.stale_seconds_of(probe.name)
 
     patch.setattr(Context, "expires_at", expires_at)
 

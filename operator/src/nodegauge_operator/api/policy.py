@@ -263,13 +263,8 @@ class Policy(Struct, frozen=True, kw_only=True):
         return seconds(getattr(settings, "period", settings.interval))
 
     def run_interval_of(self, probe: str) -> float:
-        """Seconds between two runs by pods.  In mode Watch too, failed readings are counted in these: a
-        container reports a failure at once, whatever its interval."""
+        """Seconds between two runs by pods; also in mode Watch, failed readings are counted in these."""
         return seconds(getattr(self.spec.probes, probe).interval)
-
-    def stale_seconds_of(self, probe: str) -> float:
-        """Seconds after which a probe's reading no longer counts (three intervals by default)."""
-        return self.interval_of(probe) * self.spec.stale_after_intervals
 
 
 def ranked(policies: Iterable[Policy], labels: Mapping[str, str]) -> list[Policy]:

@@ -156,7 +156,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
         return self.defaults.bmc_interval if probe == names.PROBE_BMC else self.policy.interval_of(probe)
 
     def stale_seconds_of(self, probe: str) -> float:
-        """Seconds after which a reading no longer counts."""
+        """Seconds after which a reading no longer counts (three intervals by default)."""
         return self.interval_of(probe) * self.policy.spec.stale_after_intervals
 
     def run_interval_of(self, probe: str) -> float:

@@ -183,7 +183,7 @@ def _health_labels(context: Context, status: ReportStatus) -> dict[str, str]:
         return {key: value for key, value in left.items() if value}
     read_at = int(unstamp(probe.read_at))
     before = whole(status.desired.labels.get(names.LABEL_VALIDATED_AT, ""))
-    rewrite_after = context.policy.stale_seconds_of(probe.name) * REWRITE_SHARE
+    rewrite_after = context.stale_seconds_of(probe.name) * REWRITE_SHARE
     recent = before is not None and 0 <= read_at - before <= rewrite_after
     labels = (
         health
