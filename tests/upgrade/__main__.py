@@ -62,6 +62,8 @@ class Story:
         self._tainted(set(BROKEN), "under the earlier version")
         kept = self._kept()
         self._move("upgrade to this checkout", self._upgrade, kept, version="")
+        wait_for(lambda: slice_.watch_pods().keys() == set(slice_.nodes), what="a container on every node")
+        self.say("a container stays on every node")
         self._heal("gpu-titan")
         self._break(NEXT, NEXT_FAULT)
         status = slice_.report(NEXT)["status"]
