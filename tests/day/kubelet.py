@@ -109,7 +109,8 @@ class WatchContainer:
             if state.confirmed < len(CONFIRMATIONS):
                 waits.append(state.reported + CONFIRMATIONS[state.confirmed] - loop.time())
             try:
-                await asyncio.wait_for(self._changed.wait(), max(0.05, min(waits)))
+                async with asyncio.timeout(max(0.05, min(waits))):
+                    await self._changed.wait()
                 known = state.values["machine"][0]
                 look = LOOK_SECONDS.get(str(self._machine.fault or known), 1.0)
                 await asyncio.sleep(self._chance.uniform(0, look))

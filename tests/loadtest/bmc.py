@@ -157,11 +157,13 @@ async def measured(folder: Path, arguments: argparse.Namespace, stub: Stub, *, p
     command = (sys.executable, "-m", "nodegauge_operator.reader")
     reader = await asyncio.create_subprocess_exec(*command, env=environ)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stub.done.wait(), 5 * arguments.limit)
+        async with asyncio.timeout(5 * arguments.limit):
+            await stub.done.wait()
     seconds = time.monotonic() - started
     cost = spent(reader.pid)
     reader.send_signal(signal.SIGTERM)
-    return {"seconds": seconds, **cost, "exit": await asyncio.wait_for(reader.wait(), 30)}
+    async with asyncio.timeout(30):
+        return {"seconds": seconds, **cost, "exit": await reader.wait()}
 
 
 def spent(pid: int) -> dict[str, float]:

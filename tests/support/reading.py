@@ -106,4 +106,5 @@ async def reader(folder: Path, **options: Any) -> AsyncIterator[Rig]:
     try:
         yield rig
     finally:
-        await asyncio.wait_for(rig.poller.stop(), 30)
+        async with asyncio.timeout(30):
+            await rig.poller.stop()

@@ -104,7 +104,11 @@ class OperatorProcess(Running):
         """SIGTERM; its exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(STOP_SECONDS)
+        try:
+            return self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            output = self.output()[-3000:]
+            raise TestbedError(f"it lives on {STOP_SECONDS:g} s after SIGTERM:\n{output}") from None
 
     def output(self) -> str:
         """What it printed since its last start."""

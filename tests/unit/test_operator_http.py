@@ -137,9 +137,11 @@ async def test_a_client_that_keeps_connections_shuts_nobody_out(served: Served, 
         client = await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1)
         assert client.stdin
         assert client.stdout
-        assert await asyncio.wait_for(client.stdout.readline(), 60) == b"held\n"
+        async with asyncio.timeout(60):
+            assert await client.stdout.readline() == b"held\n"
         for _ in range(3):
-            assert await asyncio.wait_for(served.get("/healthz"), 5) == (200, "ok\n")
+            async with asyncio.timeout(5):
+                assert await served.get("/healthz") == (200, "ok\n")
         client.stdin.close()
         await client.wait()
 
@@ -151,7 +153,8 @@ async def test_a_connection_has_an_end(served: Served, sent: str, monkeypatch: p
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(SENT[sent])
     with contextlib.suppress(ConnectionError):
-        await asyncio.wait_for(reader.read(), 5)
+        async with asyncio.timeout(5):
+            await reader.read()
     writer.close()
     assert not served.server._runner.server.connections  # type: ignore[union-attr]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -88,6 +89,22 @@ async def test_an_error_in_the_loop_itself_ends_the_task(operator: VirtualTimeOp
     operator.start()
     with pytest.raises(ZeroDivisionError):
         await operator.after(10)
+
+
+@pytest.mark.parametrize("steps", range(5))
+@on_virtual_time
+async def test_the_loop_ends_when_it_is_woken_and_stopped_at_once(
+    operator: VirtualTimeOperator, steps: int
+) -> None:
+    """SIGTERM may come at any step of the event loop between a wake-up and the pass that follows."""
+    await operator.begin(1, after=60)
+    assert operator.task is not None
+    operator.sweep.wake("node-0")
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    operator.task.cancel()
+    await asyncio.wait({operator.task}, timeout=30)
+    assert operator.task.cancelled()
 
 
 @on_virtual_time

@@ -199,7 +199,8 @@ class Session:
             wait *= 2
             while (left := resend - time.monotonic()) > 0:
                 try:
-                    packet = await asyncio.wait_for(self._socket.arrived.get(), left)
+                    async with asyncio.timeout(left):
+                        packet = await self._socket.arrived.get()
                 except TimeoutError:
                     break
                 if isinstance(packet, Exception):

@@ -131,7 +131,8 @@ class Runner:
     async def _pause(self, seconds: float) -> None:
         """Sleep, but not beyond the order to end."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ending.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
 
     async def _launch_when_possible(self) -> ContainerProcess:
         """Launch, and try again for as long as the image or the configuration is missing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -47,10 +48,9 @@ class Host:
                     seen = stamp
                     await self._reconcile(self._file.read())
                 pause = RETRY_SECONDS if self._problems else LOOK_SECONDS
-                try:
-                    await asyncio.wait_for(stop.wait(), pause)
-                except TimeoutError:
-                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await stop.wait()
         finally:
             await asyncio.gather(*(kubelet.stop() for _, kubelet in self._running.values()))
 

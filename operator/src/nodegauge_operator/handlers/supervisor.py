@@ -151,7 +151,8 @@ class Supervisor:
     async def _until_unfit(self, insights: Insights) -> str:
         """Look after kopf until it watches what is no longer there, or does not watch all that is; why."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(insights.ready_resources.wait(), LOOK_SECONDS)
+            async with asyncio.timeout(LOOK_SECONDS):
+                await insights.ready_resources.wait()
         began, failed = time.monotonic(), False
         while True:
             absent = self._watched - {resource.plural for resource in insights.watched_resources}
@@ -169,7 +170,8 @@ class Supervisor:
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
 
 
 def _without_tasks_of_kopf(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
