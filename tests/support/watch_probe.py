@@ -9,11 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nodegauge_contract import Result, decode
 from support.probing import PROGRAM, Probe
+from testbed.wait import wait_for
 
+DRIVER = "libnvidia-ml.so"
 QUICK = ("--window", "0.2", "--hz", "10", "--poll", "0.1", "--confirm", "")
 
 
@@ -73,7 +76,9 @@ class Watch:
             return self.ended(process)
 
     def calm(self, process: subprocess.Popen[str], *, seconds: float = 1) -> None:
-        """It stays, and says nothing."""
+        """From its first call of the driver on it stays for so long."""
+        maps = Path(f"/proc/{process.pid}/maps")
+        wait_for(lambda: process.poll() is not None or DRIVER in maps.read_text(), what="the driver")
         time.sleep(seconds)
         assert process.poll() is None, process.communicate()[1]
 
