@@ -75,6 +75,7 @@ def test_every_variable_is_read() -> None:
     assert (probe.service_account_name, probe.instance) == ("probe", "release")
     assert (settings.instance, settings.http_port, settings.http_host) == ("operator-1", 0, "127.0.0.1")
     assert settings.node_label_selector == "nvidia.com/gpu.present=true"
+    assert probe.nodes == [{"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}]
     assert (settings.api_rate, settings.api_burst, settings.workers) == (2.5, 7, 64)
     assert (settings.max_concurrent_probes, settings.max_concurrent_nccl_probes) == (500, 8)
     assert (settings.sweep_interval, settings.relist_interval) == (0.5, 5400.0)
@@ -92,6 +93,7 @@ BAD = {
     "NODEGAUGE_PROBE_TOLERATIONS": '{"key": "gpu"}',
     "NODEGAUGE_PROBE_RESOURCES": '{"limits": "512Mi"}',
     "NODEGAUGE_HTTP_PORT": "65536",
+    "NODEGAUGE_NODE_LABEL_SELECTOR": "pool in a",
     "NODEGAUGE_API_RATE": "nan",
     "NODEGAUGE_API_BURST": "2.5",
     "NODEGAUGE_WORKERS": "0",

@@ -10,12 +10,14 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, XidCount, Xids
 from nodegauge_operator import names
+from nodegauge_operator.api.selector import match_expressions
+from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
 from nodegauge_probes.settings import parse
 from support.api_server import DAEMONSETS, NODES, PODS, POLICIES, REPORTS, Body
 from support.cluster import FakeCluster
 from support.judging import listening, saying
-from support.objects import NOW
+from support.objects import DEFAULTS, NOW, make_policy
 from support.operator import SteppedOperator
 from support.watch_pods import WatchPod
 
@@ -124,6 +126,16 @@ def test_the_daemonset_runs_where_the_policy_selects_and_no_driver_changes() -> 
         [*own, *still, (state, "In", ["upgrade-done", "upgrade-required"])],
     ]
     assert box["args"][0] == "--interval=7200"
+
+
+def test_the_daemonset_stays_within_the_nodes_that_the_operator_watches() -> None:
+    """Nobody would read its other containers."""
+    defaults = replace(DEFAULTS, nodes=match_expressions("pool in (a,b),!spot"))
+    spec = daemon_set(make_policy(), defaults)["spec"]["template"]["spec"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    for term in required["nodeSelectorTerms"]:
+        assert {"key": "pool", "operator": "In", "values": ["a", "b"]} in term["matchExpressions"]
+        assert {"key": "spot", "operator": "DoesNotExist"} in term["matchExpressions"]
 
 
 def test_the_container_takes_every_policys_options() -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from nodegauge_operator.api.policy import CountOrPercent, names_registry, seconds
 from nodegauge_operator.api.report import whole
+from nodegauge_operator.api.selector import match_expressions
 from nodegauge_operator.core.model import ProbeDefaults
 
 T = TypeVar("T")
@@ -90,6 +91,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         annotations=read.json("NODEGAUGE_PROBE_ANNOTATIONS", {}, dict[str, str]),
         tolerations=read.json("NODEGAUGE_PROBE_TOLERATIONS", [], list[dict[str, Any]]),
         resources=read.json("NODEGAUGE_PROBE_RESOURCES", {}, dict[str, dict[str, str]]),
+        nodes=read.selector("NODEGAUGE_NODE_LABEL_SELECTOR"),
         nccl_image=read.image("NODEGAUGE_NCCL_IMAGE"),
         nccl_priority_class_name=read.text("NODEGAUGE_NCCL_PRIORITY_CLASS"),
         nccl_resources=read.json("NODEGAUGE_NCCL_RESOURCES", {}, dict[str, dict[str, str]]),
@@ -135,6 +137,15 @@ class Reader:
         if required and not value:
             self.errors.append(f"{name} is not set: set it to {required}")
         return value
+
+    def selector(self, name: str) -> list[dict[str, Any]]:
+        """A label selector, as match expressions."""
+        value = self.text(name)
+        try:
+            return match_expressions(value)
+        except ValueError as error:
+            self.errors.append(f"{name} is {value!r}: {error}: set it to e.g. pool in (a,b),!spot")
+            return []
 
     def image(self, name: str, *, required: str = "") -> str:
         """An image, which names its registry."""

@@ -60,6 +60,21 @@ def test_a_roll_out_of_the_daemonset_keeps_what_nodes_carry(watched: Any) -> Non
     assert len(watched.account_writes(resource="nodes")) == writes
 
 
+def test_containers_run_on_the_nodes_that_the_operator_watches(watched: Any) -> None:
+    """`operator.nodeLabelSelector` bounds both; a node that comes back to it is read by its container."""
+    node = "gpu-titan"
+    marks, number = watched.seen(node), watched.last_run(node)["number"]
+    watched.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"site": "elsewhere"}}})
+    watched.upgrade(*WATCH, "operator.nodeLabelSelector=gpus notin (none)\\,site!=elsewhere")
+    others = set(watched.nodes) - {node}
+    wait_for(lambda: watched.watch_pods().keys() == others, what="no container on the node")
+    watched.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"site": None}}})
+    wait_for(lambda: watched.last_run(node)["number"] > number, what="a reading of the node")
+    assert watched.last_run(node)["podName"] == watched.watch_pods()[node]["metadata"]["name"]
+    wait_for(lambda: watched.seen(node) == marks, what="the node as before")
+    watched.upgrade(*WATCH)
+
+
 def test_what_happens_while_the_operator_is_away_is_judged_after_it(watched: Any) -> None:
     """The pod's status keeps the container's last end."""
     os.kill(watched.operator_process().pid, signal.SIGKILL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
@@ -64,6 +65,38 @@ class Selector(Struct, frozen=True, rename="camel", kw_only=True):
         if any(labels.get(key) != value for key, value in self.match_labels.items()):
             return False
         return all(expression.matches(labels) for expression in self.match_expressions)
+
+
+_KEY = r"[^\s!=<>,()]+"
+_REQUIREMENT = re.compile(
+    rf"""\s*(?:!\s*(?P<absent>{_KEY})
+        |(?P<key>{_KEY})\s*(?:(?P<sign>==?|!=|<|>)\s*(?P<value>[^\s!=<>,()]*)
+                            |(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*(?:,|$)""",
+    re.VERBOSE,
+)
+_NODE_AFFINITY = {"=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn", ">": "Gt", "<": "Lt"}
+
+
+def match_expressions(text: str) -> list[dict[str, Any]]:
+    """A label selector as lists take it (`pool in (a,b),!spot`), as match expressions of a node affinity.
+
+    They select the same nodes.  Raises `ValueError` where the text is no selector.
+    """
+    expressions: list[dict[str, Any]] = []
+    at = 0
+    while text[at:].strip():
+        match = _REQUIREMENT.match(text, at)
+        if match is None:
+            raise ValueError(f"not a label selector from {text[at:].strip()!r} on")
+        at = match.end()
+        if match["absent"]:
+            expressions.append({"key": match["absent"], "operator": "DoesNotExist"})
+        elif operator := _NODE_AFFINITY.get(match["sign"] or match["set"]):
+            values = [value.strip() for value in (match["values"] or match["value"] or "").split(",")]
+            expressions.append({"key": match["key"], "operator": operator, "values": values})
+        else:
+            expressions.append({"key": match["key"], "operator": "Exists"})
+    return expressions
 
 
 def key_problem(selector: Selector, *, short_key: str) -> str:

@@ -185,6 +185,8 @@ class ProbeDefaults(Struct, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
     tolerations: list[dict[str, Any]] = []
     resources: dict[str, dict[str, str]] = {}
+    nodes: list[dict[str, Any]] = []
+    """Match expressions of the nodes that the operator watches; none for all."""
     instance: str = "nodegauge"
     nccl_image: str = ""
     nccl_priority_class_name: str = ""

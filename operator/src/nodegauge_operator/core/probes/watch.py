@@ -214,7 +214,7 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         },
         "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],
     }
-    required = {"nodeSelectorTerms": _terms(policy.spec.node_selector)}
+    required = {"nodeSelectorTerms": _terms(policy.spec.node_selector, defaults.nodes)}
     return skeleton(policy, defaults) | {
         "restartPolicy": "Always",
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
@@ -232,9 +232,11 @@ def _thresholds(policy: Policy) -> list[str]:
     ]
 
 
-def _terms(selector: Selector) -> list[dict[str, Any]]:
-    """The policy's selector as node affinity, where no driver is under change.  Terms are alternatives: no
-    label of an upgrade, or one that is done or has not begun."""
+def _terms(selector: Selector, watched: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The policy's selector as node affinity, among the watched nodes and where no driver is under change.
+
+    Terms are alternatives: no label of an upgrade, or one that is done or has not begun.
+    """
     own = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(selector.match_labels.items())]
     for wanted in selector.match_expressions:
         one = {"key": wanted.key, "operator": wanted.operator.value}
@@ -242,6 +244,7 @@ def _terms(selector: Selector) -> list[dict[str, Any]]:
     busy = {names.MIG_CONFIG_STATE: names.MIG_CONFIG_UNDER_WAY}
     busy |= dict.fromkeys(names.GPU_DEPLOY, names.GPU_PAUSED)
     own += [{"key": key, "operator": "NotIn", "values": list(values)} for key, values in busy.items()]
+    own += watched
     no_upgrade = {"key": names.GPU_UPGRADE_STATE, "operator": "DoesNotExist"}
     still = [names.GPU_UPGRADE_DONE, names.GPU_UPGRADE_AHEAD]
     driver_is_still = {"key": names.GPU_UPGRADE_STATE, "operator": "In", "values": still}
