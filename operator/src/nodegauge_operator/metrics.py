@@ -5,6 +5,7 @@ Every metric is defined here; names contain their unit, and counters end in `_to
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -149,6 +150,14 @@ class Metrics:
             "nodegauge_last_pass_timestamp_seconds", "When the operator's loop last finished a pass."
         )
 
+    def count_runs(
+        self, *, waiting: Callable[[], Mapping[str, int]], running: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Count by probe what waits and what runs, whenever the metrics are read."""
+        for gauge, counts in ((self.waiting, waiting), (self.running, running)):
+            for probe in counts():
+                gauge.labels(probe).set_function(partial(_count, counts, probe))
+
     def observe_call(self, *, verb: str, resource: str, status: int, seconds: float) -> None:
         """One finished API call (`kube.client.Observer`)."""
         self.calls.labels(verb, resource, str(status)).inc()
@@ -157,3 +166,7 @@ class Metrics:
     def render(self) -> bytes:
         """The exposition text."""
         return generate_latest(self.registry)
+
+
+def _count(counts: Callable[[], Mapping[str, int]], probe: str) -> float:
+    return counts()[probe]

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Set
 
 from msgspec import Struct
 
+from nodegauge_operator import names
 from nodegauge_operator.core.budget import concurrent_probes, retry_slots
 from nodegauge_operator.core.probes.kind import Pool, Wait
 from nodegauge_operator.core.probes.registry import POOLS, kinds_of
@@ -166,6 +167,7 @@ class Concurrency:
     """The queues of all pools.  `limits`: slots of all policies together, by pool."""
 
     def __init__(self, cache: Cache, counters: NodeCounters, *, limits: Mapping[str, int]) -> None:
+        self._cache = cache
         self._queues = {pool.name: Queue(cache, counters, pool, most=limits[pool.name]) for pool in POOLS}
 
     def wait(self, name: str, waits: Mapping[str, Wait]) -> None:
@@ -199,6 +201,10 @@ class Concurrency:
     def pace(self, policy: str, pool: str) -> Pace:
         """How many runs of the policy's nodes that can be read go on at a time."""
         return self._queues[pool].pace(policy)
+
+    def running(self) -> dict[str, int]:
+        """How many nodes have a pod, by probe."""
+        return {probe: len(self._cache.nodes_with_pods(probe)) for probe in names.PROBES}
 
     def waiting(self) -> dict[str, int]:
         """How many nodes wait, by pool, for a slot that there is."""

@@ -81,6 +81,7 @@ class Sweep:
                 names.PROBE_NCCL: settings.max_concurrent_nccl_probes,
             },
         )
+        metrics.count_runs(waiting=self._concurrency.waiting, running=self._concurrency.running)
         self._policy_status = PolicyStatus(
             client=client,
             cache=cache,
@@ -285,10 +286,6 @@ class Sweep:
         """Give the free slots of each policy's budgets to the nodes that waited longest."""
         for name in self._concurrency.grant():
             self._queue.wake(name, priority=Priority.HIGH)  # its slot stays reserved until then
-        for probe, count in self._concurrency.waiting().items():
-            self._metrics.waiting.labels(probe).set(count)
-        for probe in names.PROBES:
-            self._metrics.running.labels(probe).set(len(self.cache.nodes_with_pods(probe)))
 
     def _start_reconciles(self) -> None:
         free = self._settings.workers - len(self._in_flight)
