@@ -9,7 +9,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 READY := .venv/ready-$(shell pwd | cksum | cut -d' ' -f1)
 RUN := .venv/bin/python
 ARGS ?=
-# Quick tests mostly wait for probes: twice as many workers as cores.
+# Tests wait for probes, pods and time as much as they compute: two workers more than cores. Quick ones mostly
+# wait for probes: twice as many as cores.
+WORKERS := $(shell echo $$((2 + $$(getconf _NPROCESSORS_ONLN))))
 QUICK_WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
 # Python variables of the caller's shell must not reach ours.
@@ -37,7 +39,7 @@ quick: $(READY) need-cc ## unit and probe tests without the slow ones, in two mi
 
 test: $(READY) need-cc ## all tests, on a real control plane (ARGS="tests/cluster -k crash" selects some)
 	@$(RUN) -m testbed.binaries
-	@$(RUN) -m pytest -n auto $(ARGS)
+	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
 
 e2e: $(READY) need-cc ## test install, faults and upgrade on a real kubelet with containerd (needs Linux and root, else skipped)
 	@$(RUN) -m e2e $(ARGS)

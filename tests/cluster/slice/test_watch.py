@@ -42,15 +42,16 @@ def test_a_fault_is_tainted_and_lifted_without_a_pod(watched: Any, node: str, fa
 
 def test_a_roll_out_of_the_daemonset_keeps_what_nodes_carry(watched: Any) -> None:
     """Every container ends by SIGTERM and a new one reads its node: labels stay, and no run fails."""
-    before = {node: pod["metadata"]["uid"] for node, pod in watched.watch_pods().items()}
+
+    def uids() -> dict[str, str]:
+        return {node: pod["metadata"]["uid"] for node, pod in watched.watch_pods().items()}
+
+    before = uids()
     writes = len(watched.account_writes(resource="nodes"))
     numbers = {node: watched.last_run(node)["number"] for node in watched.nodes}
     watched.upgrade(*WATCH, "policy.spec.podTemplate.labels.rolled=yes")
     wait_for(
-        lambda: (
-            watched.watch_pods().keys() == before.keys()
-            and all(pod["metadata"]["uid"] != before[n] for n, pod in watched.watch_pods().items())
-        ),
+        lambda: (new := uids()).keys() == before.keys() and not {*new.values()} & {*before.values()},
         what="new watch pods",
     )
     for node in watched.nodes:

@@ -70,9 +70,7 @@ def test_a_drain_that_deletes_the_pod_loses_nothing(watched: Any) -> None:
     with unchanged(watched, node):
         evict(watched, old["name"])
         wait_for(
-            lambda: (
-                node in watched.watch_pods() and watched.watch_pods()[node]["metadata"]["uid"] != old["uid"]
-            ),
+            lambda: watched.watch_pods().get(node, {"metadata": old})["metadata"]["uid"] != old["uid"],
             what="another watch pod",
         )
         wait_for(lambda: watched.last_run(node)["number"] > number, what="its first reading")
