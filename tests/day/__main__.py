@@ -205,7 +205,7 @@ def table(days: dict[str, Day], *, nodes: int) -> str:
         ),
         ("reports of containers", [f"{day.reports:,}" for day in days.values()]),
         ("writes of the operator", [f"{sum(day.writes.values()):,}" for day in days.values()]),
-        ("writes of scheduler and kubelets", [f"{day.others:,}" for day in days.values()]),
+        ("writes of scheduler, kubelets and controllers", [f"{day.others:,}" for day in days.values()]),
         (
             f"all writes a second on {FLEET:,} nodes",
             [f"{day.writes_a_second(scale):.1f}" for day in days.values()],
