@@ -79,6 +79,20 @@ async def test_no_more_probes_at_a_time_than_the_budget_has_places(
 
 
 @on_virtual_time
+async def test_metrics_count_who_runs_and_who_waits(operator: VirtualTimeOperator) -> None:
+    """As of the moment at which they are read."""
+
+    def counted() -> tuple[float | None, ...]:
+        metrics = ("nodegauge_running_probes", "nodegauge_waiting_nodes")
+        return tuple(operator.metrics.registry.get_sample_value(m, {"probe": "health"}) for m in metrics)
+
+    await operator.begin(3, after=RUN_SECONDS / 2, budget={"concurrentProbes": 1})
+    assert counted() == (1, 2)
+    await operator.after(6 * RUN_SECONDS)
+    assert counted() == (0, 0)
+
+
+@on_virtual_time
 async def test_each_policy_has_its_own_places(operator: VirtualTimeOperator) -> None:
     """A paused policy holds up nobody else's nodes."""
     for n in range(4):
