@@ -94,10 +94,9 @@ def _kubelet_killed(cluster: Cluster) -> None:
     cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
     number = process(_running(cluster))
     cluster.node.stop_kubelet()
-    run = last_run(cluster)["number"]
     cluster.hardware.heal(FAULT)
     cluster.until(lambda: not _alive(number), seconds=30, what="the container's end without a kubelet")
-    cluster.must_be(last_run(cluster)["number"], run, what="the last run while there is no kubelet")
+    run = last_run(cluster)["number"]
     began = time.monotonic()
     cluster.node.start_kubelet(cluster.plane.node_kubeconfig())
     cluster.until(lambda: last_run(cluster)["number"] > run, seconds=60, what="the judgement of that end")
@@ -129,9 +128,10 @@ def _driver_away(cluster: Cluster) -> None:
     cluster.must_be(_marks(cluster), WELL, what="the node's marks without a driver")
     began = time.monotonic()
     state.with_name("away").rename(state)
-    _run_that(cluster, lambda run: run["outcome"] == "read")
+    watcher = pods(cluster)[0]["metadata"]["name"]
+    # A health pod may read the node first: one is due 30 s after a run that read nothing.
+    _run_that(cluster, lambda run: run["outcome"] == "read" and run["podName"] == watcher)
     cluster.say(f"driver back: read after {time.monotonic() - began:.1f} s")
-    cluster.must_be(last_run(cluster)["podName"], pods(cluster)[0]["metadata"]["name"], what="who read it")
     cluster.must_be(_marks(cluster), WELL, what="the node's marks under the driver")
 
 
