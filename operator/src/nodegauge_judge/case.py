@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from msgspec import Struct
 
@@ -24,7 +24,6 @@ from nodegauge_judge.topology import Topology
 _NO_SUCH_VALUE = ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT")
 """How NVML says that a GPU or its driver has no such value (the last one for unknown field
 ids).  Source: nvml.h, nvmlReturn_t."""
-_NUMBER = (int, float)
 TEXT_LIMIT = 200
 """Characters of foreign text (an NVML error, a GPU's name) that a message quotes."""
 
@@ -106,20 +105,22 @@ class Case(Struct, frozen=True, kw_only=True):
 
 Arguments = ParamSpec("Arguments")
 T = TypeVar("T")
+_NOT_YET: Final[Any] = object()
 
 
-def once(function: Callable[Arguments, T]) -> Callable[Arguments, T]:
+def once(
+    function: Callable[Concatenate[Case, Arguments], T],
+) -> Callable[Concatenate[Case, Arguments], T]:
     """Compute a function's answer once for each case and arguments: several rules ask for the same, and for
-    each GPU what all others are like.  The case is its first argument.  Its callers must leave the answer as
-    it is."""
+    each GPU what all others are like.  Its callers must leave the answer as it is."""
 
     @wraps(function)
-    def answer(*arguments: Arguments.args, **named: Arguments.kwargs) -> T:
-        case, key = cast(Case, arguments[0]), (function, arguments[1:], *named.values())
-        computed: dict[Hashable, T] = case.computed
-        if key not in computed:
-            computed[key] = function(*arguments, **named)
-        return computed[key]
+    def answer(case: Case, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> T:
+        key = (function, *arguments, *named.values())
+        known: T = case.computed.get(key, _NOT_YET)
+        if known is _NOT_YET:
+            known = case.computed[key] = function(case, *arguments, **named)
+        return known
 
     return answer
 
@@ -209,8 +210,8 @@ def clip(text: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """The value if it is a number, else None."""
-    return value if isinstance(value, _NUMBER) and not isinstance(value, bool) else None
+    """The value if it is a number, else None; True and False are none."""
+    return value if type(value) is int or type(value) is float else None
 
 
 def text(value: object) -> str:

@@ -18,8 +18,10 @@ from nodegauge_contract import Gpu, LinkErrors, Port, Result
 from nodegauge_judge.history.model import Counts, History, PortHistory, keys
 from nodegauge_judge.thresholds import Thresholds
 
-TIMES = tuple(name for name in Counts.__struct_fields__ if name.endswith("_ms"))
-CLOCKLIKE = ("energy_cj", *TIMES)
+GROWN_AS = {name: name.removesuffix("_ms") for name in Counts.__struct_fields__}
+"""Each counter's member of `GpuGrowth`."""
+TIMES = frozenset(name for name in GROWN_AS if name.endswith("_ms"))
+CLOCKLIKE = TIMES | {"energy_cj"}
 """Counters that only a restart resets; if one went back, all growth of that GPU is unknown."""
 MOST_GBPS = 100_000
 """Gb/s above any port's rate."""
@@ -90,24 +92,26 @@ class GpuGrowth(Struct, frozen=True, kw_only=True):
 
 class Growth(Struct, frozen=True, kw_only=True):
     """All growth: `gpus` in the order of the document, `ports` by `device/port` if known; `counts` are each
-    GPU's counters now."""
+    GPU's counters now, `ports_up` those of the ports that are up."""
 
     interval: Interval
     gpus: tuple[GpuGrowth, ...]
     counts: tuple[Counts, ...]
     ports: dict[str, int]
+    ports_up: dict[str, PortHistory]
 
 
 def of(result: Result, *, history: History, thresholds: Thresholds, interval: float) -> Growth:
     """Growth from `history` to `result`; `interval` is the policy's, in seconds."""
     since = _interval(result, history, thresholds=thresholds, expected=interval)
-    ports = _port_growth(ports_up(result), history.ports) if since.counts else {}
+    up = _ports_up(result)
+    ports = _port_growth(up, history.ports) if since.counts else {}
     now = tuple(counts(gpu) for gpu in result.gpus)
     gpus = tuple(
         _grown(counted, past, since=since, limit=thresholds.plausible_growth)
         for counted, past in zip(now, _past(result, history), strict=True)
     )
-    return Growth(interval=since, gpus=gpus, counts=now, ports=ports)
+    return Growth(interval=since, gpus=gpus, counts=now, ports=ports, ports_up=up)
 
 
 def saturated(value: int) -> bool:
@@ -136,7 +140,7 @@ def counts(gpu: Gpu) -> Counts:
     )
 
 
-def ports_up(result: Result) -> dict[str, PortHistory]:
+def _ports_up(result: Result) -> dict[str, PortHistory]:
     """Every NIC port that is up, by `device/port`.
 
     A port that is down is left out, because `History.ports` also answers whether a port was ever up.
@@ -227,7 +231,7 @@ def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -
     grown: dict[str, float | int] = {}
     unavailable: dict[str, str] = {}
     for name, value, then in both:
-        short, by = name.removesuffix("_ms"), value - then
+        short, by = GROWN_AS[name], value - then
         if name in CLOCKLIKE and not since.valid:
             continue
         if by < 0:
@@ -240,9 +244,9 @@ def _grown(now: Counts, past: Counts | None, *, since: Interval, limit: float) -
             unavailable[short] = f"{by / 1000:g} s within {since.seconds:g} s is not plausible"
         else:
             grown[short] = by / 1000
-    for name in Counts.__struct_fields__:
-        short = name.removesuffix("_ms")
-        if short not in grown and short not in unavailable and (name not in CLOCKLIKE or since.valid):
+    read = {name for name, _, _ in both}
+    for name, short in GROWN_AS.items():
+        if name not in read and (name not in CLOCKLIKE or since.valid):
             unavailable[short] = "could not be read in both runs"
     return GpuGrowth(reason=since.reason, unavailable=unavailable, **grown)  # type: ignore[arg-type]
 
@@ -265,7 +269,7 @@ def _link_errors(links: LinkErrors) -> int | None:
 
 def _whole(value: object, divisor: int = 1) -> int | None:
     """A counter as the history keeps it; None if unreadable or implausible."""
-    return value // divisor if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value // divisor if type(value) is int and value >= 0 else None
 
 
 def _total(values: Sequence[object]) -> int | None:

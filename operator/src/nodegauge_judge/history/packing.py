@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
+_BASE = len(_DIGITS)
 _MOST = 2**63 - 1
 
 
@@ -37,12 +38,11 @@ def countable(number: int | None) -> int | None:
 
 def to_digits(number: int | None) -> str:
     """The number in base 64; nothing for None, and for one that no counter can have."""
-    if number is None or countable(number) is None:
+    if number is None or not 0 <= number <= _MOST:
         return ""
-    digits = ""
-    while number or not digits:
-        number, rest = divmod(number, len(_DIGITS))
-        digits = _DIGITS[rest] + digits
+    digits = _DIGITS[number % _BASE]
+    while number := number // _BASE:
+        digits = _DIGITS[number % _BASE] + digits
     return digits
 
 
@@ -52,7 +52,7 @@ def from_digits(text: str) -> int | None:
         return None
     number = 0
     for digit in text:
-        number = number * len(_DIGITS) + _DIGITS.index(digit)
+        number = number * _BASE + _DIGITS.index(digit)
         if number > _MOST:
             raise ValueError(f"more than any counter says: {text[:20]}...")
     return number

@@ -67,7 +67,7 @@ def _ports(case: Case) -> dict[str, PortHistory]:
     }
     up = {
         key: replace(port, rate=max(port.rate, known[key].rate if key in known else 0))
-        for key, port in growth.ports_up(case.result).items()
+        for key, port in case.growth.ports_up.items()
     }
     return kept | up
 

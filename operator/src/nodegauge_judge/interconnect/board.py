@@ -22,7 +22,7 @@ from enum import StrEnum
 
 from nodegauge_contract import Gpu
 from nodegauge_contract.nvlink import INACTIVE
-from nodegauge_judge.case import Case
+from nodegauge_judge.case import Case, once
 from nodegauge_judge.interconnect import fabric
 
 PASSTHROUGH = 1
@@ -96,6 +96,7 @@ def shared(gpu: Gpu) -> str:
     return SHARED.get(gpu.virtualization, "") if isinstance(gpu.virtualization, int) else ""
 
 
+@once
 def hides_links(case: Case) -> bool:
     """Whether NVLinks and P2P as NVML shows them say nothing about the node: MIG is on (links then read as
     down), or a hypervisor shares the GPUs.

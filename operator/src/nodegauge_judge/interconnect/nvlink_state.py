@@ -21,6 +21,7 @@ from msgspec import Struct
 from nodegauge_contract import NOT_READ, Gpu, Result
 from nodegauge_contract.model import PASTED
 from nodegauge_contract.nvlink import Doubt
+from nodegauge_contract.values import Text
 from nodegauge_judge.case import Case, once
 from nodegauge_judge.interconnect import board
 from nodegauge_judge.interconnect.fabric import fabric_problem
@@ -137,9 +138,11 @@ def _shortfall(case: Case, gpu_index: int) -> Shortfall | None:
 
 def _siblings(case: Case, gpu_index: int) -> int:
     """The largest sum among GPUs of the same model; 0 without switches, which make them equal."""
-    if not case.lanes.switched:
-        return 0
-    name = case.result.gpus[gpu_index].name
+    return _most_of_model(case, case.result.gpus[gpu_index].name) if case.lanes.switched else 0
+
+
+@once
+def _most_of_model(case: Case, name: Text) -> int:
     named = isinstance(name, str) or case.result.probe == PASTED  # GPUs of a table are alike unless named
     alike = (i for i, gpu in enumerate(case.result.gpus) if named and gpu.name == name)
     return max((case.lanes.sums[i] for i in alike), default=0)

@@ -15,7 +15,7 @@ from statistics import median
 from msgspec import Struct
 
 from nodegauge_contract import Nics, Port
-from nodegauge_judge.case import Case, HealthRule, clip, number, text
+from nodegauge_judge.case import Case, HealthRule, clip, number, once, text
 from nodegauge_judge.history.growth import is_up
 from nodegauge_judge.model import Scalar, Severity
 from nodegauge_judge.rule import Observation
@@ -29,11 +29,14 @@ _NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
 class _NamedPort(Struct, frozen=True, kw_only=True):
-    """A port with its name (`mlx5_0/1`, the key of `History.ports`) and its kind."""
+    """A port with its name (`mlx5_0/1`, the key of `History.ports`), its kind, its rate in Gb/s (0 if
+    unknown) and whether it is up."""
 
     key: str
     port: Port
     kind: tuple[str, int, str, str]
+    rate: float
+    up: bool
 
 
 def nic_down(case: Case) -> Iterator[Observation]:
@@ -52,10 +55,17 @@ def nic_slow(case: Case) -> Iterator[Observation]:
     yield from (observation for observation in observations if observation is not None)
 
 
+@once
 def _ports(case: Case) -> list[_NamedPort]:
     nics = case.result.nics
     return [
-        _NamedPort(key=f"{nics.names[port.nic]}/{port.port}", port=port, kind=_kind(nics, port))
+        _NamedPort(
+            key=f"{nics.names[port.nic]}/{port.port}",
+            port=port,
+            kind=_kind(nics, port),
+            rate=number(port.rate_gbps) or 0,
+            up=is_up(port),
+        )
         for port in nics.ports
         if port.nic < len(nics.names)
     ]
@@ -74,7 +84,7 @@ def _siblings(named: _NamedPort, ports: list[_NamedPort]) -> list[_NamedPort]:
 
 def _down(case: Case, named: _NamedPort, ports: list[_NamedPort]) -> Observation | None:
     port = named.port
-    if not isinstance(port.state, str) or is_up(port):
+    if not isinstance(port.state, str) or named.up:
         return None
     severity, why = _expected_up(case, named, _siblings(named, ports))
     if severity is None:
@@ -90,14 +100,14 @@ def _down(case: Case, named: _NamedPort, ports: list[_NamedPort]) -> Observation
         severity,
         message=f"{clip(port.state)}{physical}; {why}.",
         evidence=evidence,
-        weight=number(port.rate_gbps) or 0,
+        weight=named.rate,
     )
 
 
 def _was_down(case: Case, named: _NamedPort) -> Observation | None:
     """A port that was up in both runs and lost its link between them."""
     past, now = case.history.ports.get(named.key), named.port.link_downed
-    if not isinstance(now, int) or not is_up(named.port) or not case.growth.interval.counts:
+    if not isinstance(now, int) or not named.up or not case.growth.interval.counts:
         return None
     if past is None or past.downs is None or now <= past.downs:
         return None
@@ -122,7 +132,7 @@ def _expected_up(case: Case, named: _NamedPort, siblings: list[_NamedPort]) -> t
     if isinstance(port.link_downed, int) and port.link_downed > 0:
         times = "once" if port.link_downed == 1 else f"{port.link_downed} times"
         return Severity.WARN, f"it lost its link {times} since its driver was loaded"
-    if len(siblings) < SIBLINGS or not all(is_up(other.port) for other in siblings):
+    if len(siblings) < SIBLINGS or not all(other.up for other in siblings):
         return None, ""
     siblings_up = f"all {len(siblings)} ports of its kind are up"
     if case.history.boot:
@@ -131,8 +141,8 @@ def _expected_up(case: Case, named: _NamedPort, siblings: list[_NamedPort]) -> t
 
 
 def _slow(case: Case, named: _NamedPort, ports: list[_NamedPort]) -> Observation | None:
-    rate = number(named.port.rate_gbps)
-    if not rate or not is_up(named.port):
+    rate = named.rate
+    if not rate or not named.up:
         return None
     usual, why = max(_usual(named, ports), _before(case, named), key=lambda measure: measure[0])
     if rate >= usual:
@@ -148,7 +158,7 @@ def _slow(case: Case, named: _NamedPort, ports: list[_NamedPort]) -> Observation
 
 def _usual(named: _NamedPort, ports: list[_NamedPort]) -> tuple[float, str]:
     """The rate that its kind agrees on; 0 if they are too few or disagree."""
-    rates = [number(other.port.rate_gbps) or 0 for other in _siblings(named, ports) if is_up(other.port)]
+    rates = [other.rate for other in _siblings(named, ports) if other.up]
     usual = median(rates) if len(rates) >= SIBLINGS else 0
     agree = sum(rate == usual for rate in rates) >= SIBLINGS
     return (usual if agree else 0), f"{len(rates)} ports of its kind have"

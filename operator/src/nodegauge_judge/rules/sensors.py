@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 
 from nodegauge_contract import Sensor
-from nodegauge_judge.case import Case, HealthRule, all_answered, clip, number, of_gpu
+from nodegauge_judge.case import Case, HealthRule, all_answered, clip, number, of_gpu, once
 from nodegauge_judge.model import Cause, Gate, GateKind, Scalar, Severity
 from nodegauge_judge.rule import DRAIN, REPORT, Observation
 from nodegauge_judge.thresholds import Thresholds
@@ -117,10 +117,12 @@ def _all_listed(case: Case) -> bool:
     return case.result.problem is None and SENSORS not in case.result.omitted
 
 
+@once
 def _supply_sensors(case: Case) -> list[Sensor]:
     return [sensor for sensor in case.result.sensors if _is_supply(sensor)]
 
 
+@once
 def _rails(case: Case) -> list[Sensor]:
     return [sensor for sensor in case.result.sensors if is_rail(sensor)]
 
