@@ -79,12 +79,10 @@ class WatchContainer:
         await asyncio.sleep(self._chance.uniform(1, 10))
         while True:
             began = loop.time()
-            decision = await self._decided(state, loop)
+            decision = await self._decided(state, loop, started=began)
             await asyncio.sleep(READING_SECONDS)
             fault = self._machine.visible_fault
-            state.reports = 1 if decision.fresh else state.reports + 1
-            state.confirmed, state.reported = decision.confirmed, loop.time()
-            state.values = {"machine": (fault, fault)}
+            schedule.reported(state, decision, values={"machine": (fault, fault)}, now=loop.time())
             self._end()
             self._listens = False
             if loop.time() - began >= CALM_SECONDS:
@@ -95,19 +93,27 @@ class WatchContainer:
             self._run()
             backoff = min(LONGEST_BACKOFF, backoff * 2) if backoff else FIRST_BACKOFF
 
-    async def _decided(self, state: State, loop: asyncio.AbstractEventLoop) -> schedule.Decision:
+    async def _decided(
+        self, state: State, loop: asyncio.AbstractEventLoop, *, started: float
+    ) -> schedule.Decision:
         due = schedule.due_after(INTERVAL, node=self._machine.name)
         while True:
             self._changed.clear()
             fault = self._machine.visible_fault
             decision = schedule.decide(
-                {"machine": (fault, fault)}, state, now=loop.time(), confirm=CONFIRMATIONS, interval=due
+                {"machine": (fault, fault)},
+                state,
+                now=loop.time(),
+                started=started,
+                confirm=CONFIRMATIONS,
+                interval=due,
             )
             if decision is not None:
                 return decision
             waits = [state.reported + due - loop.time()]
             if state.confirmed < len(CONFIRMATIONS):
-                waits.append(state.reported + CONFIRMATIONS[state.confirmed] - loop.time())
+                wait = state.reported + CONFIRMATIONS[state.confirmed] - loop.time()
+                waits.append(wait if wait > 0 else started + schedule.LIVED_S - loop.time())
             try:
                 async with asyncio.timeout(max(0.05, min(waits))):
                     await self._changed.wait()

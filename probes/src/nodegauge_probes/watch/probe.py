@@ -84,17 +84,15 @@ class Watcher:
             self._take_xids()
             now = kernel.boottime_ms() / 1000
             xids.report(result, self._state, now=now, interval=self._options.interval)
-            self._state.reports = 1 if decision.fresh else self._state.reports + 1
-            self._state.confirmed = decision.confirmed
-            self._state.reported = now
-            self._state.values = {name: (v.level, v.shown) for name, v in values.items()}
+            shown = {name: (v.level, v.shown) for name, v in values.items()}
+            schedule.reported(self._state, decision, values=shown, now=now)
             self._save()
             self._reader.close()
 
     def _wait(self) -> schedule.Decision:
         """Until there is a reason to report."""
         options, before = self._options, dict(self._reader.values)
-        next_look = 0.0
+        started, next_look = kernel.boottime_ms() / 1000, 0.0
         while True:
             self._watch.begin()
             now, values = kernel.boottime_ms() / 1000, self._reader.values
@@ -107,7 +105,12 @@ class Watcher:
                 before = dict(values)
                 self._note(flips, now=now)
             decision = schedule.decide(
-                values, self._state, now=now, confirm=options.confirm, interval=options.interval
+                values,
+                self._state,
+                now=now,
+                started=started,
+                confirm=options.confirm,
+                interval=options.interval,
             )
             if decision is not None:
                 return decision
@@ -128,8 +131,8 @@ class Watcher:
     def _note(self, names: list[str], *, now: float) -> None:
         for name in schedule.note(self._state, names, now=now):
             say(
-                f"braked: {name} changed more than {schedule.BRAKE_CHANGES} times within"
-                f" {schedule.BRAKE_WITHIN_S:g} s and is reported at most every {schedule.BRAKE_S:g} s"
+                f"braked: {name} changed again and again within {schedule.BRAKE_WITHIN_S:g} s; it is reported"
+                f" with other news, or once this container has run for {schedule.LIVED_S:g} s"
             )
 
     def _save(self) -> None:

@@ -4,7 +4,9 @@ A report of something new is confirmed a few times at growing distances, because
 several runs before a taint comes or goes; then it is left until it changes.  This holds for a fault, for its
 end, and for the first report.  An Xid is an event, not a state: it is reported once.
 
-A quantity that changes again and again is braked: it alone causes a report only every five minutes.
+A quantity that changes again and again is braked, and so are many that change in turn.  The kubelet keeps a
+container away for up to five minutes if it ends often, and at once starts one that lived for ten: so what is
+braked waits until the container has lived for so long, and the probe sees all else meanwhile.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from msgspec import Struct
 
 from nodegauge_probes.watch.state import Pair, State
 
-BRAKE_CHANGES, BRAKE_WITHIN_S, BRAKE_S = 4, 600.0, 300.0
-"""More changes than this within so many seconds brake a quantity to one report per `BRAKE_S`.  Chosen by this
-project: as slow as the kubelet's own back-off."""
+BRAKE_WITHIN_S, BRAKE_CHANGES, BRAKE_TOGETHER, BRAKE_ENDS = 3600.0, 4, 6, 5
+"""Within so many seconds: more changes than this brake a quantity; more of all quantities together brake each
+that changes for the second time; more reports than this brake confirmations.  Chosen by this project: with
+these a container is away for a fifth of the time at most, whatever flaps on its node, in a simulation."""
+LIVED_S = 660.0
+"""Seconds that a container lives before it reports what is braked: after ten minutes a kubelet forgets its
+back-off (kubernetes, client-go/util/flowcontrol/backoff.go: twice the longest)."""
 MOST_NAMED = 5
-
-
 SPREAD = 0.05
 """Part of the interval by which nodes are due later: a fleet that starts at once would report at once."""
 
@@ -41,19 +45,29 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 def note(state: State, names: Iterable[str], *, now: float) -> list[str]:
     """Remember that these changed; returns those that are braked from now on."""
-    braked = []
+    names = list(names)
+    was = {name for name in names if is_braked(state, name, now=now)}
     for name in names:
-        times = [at for at in state.changes.get(name, []) if now - at <= BRAKE_WITHIN_S]
-        was = len(times) > BRAKE_CHANGES
-        state.changes[name] = [*times, now][-BRAKE_CHANGES - 1 :]
-        if not was and is_braked(state, name, now=now):
-            braked.append(name)
-    return braked
+        state.changes[name] = [*_lately(state.changes.get(name, []), now=now), now][-BRAKE_CHANGES - 1 :]
+    return [name for name in names if name not in was and is_braked(state, name, now=now)]
 
 
 def is_braked(state: State, name: str, *, now: float) -> bool:
-    times = [at for at in state.changes.get(name, []) if now - at <= BRAKE_WITHIN_S]
-    return len(times) > BRAKE_CHANGES
+    own = len(_lately(state.changes.get(name, []), now=now))
+    together = {at for times in state.changes.values() for at in _lately(times, now=now)}
+    return own > BRAKE_CHANGES or (own > 1 and len(together) > BRAKE_TOGETHER)
+
+
+def _lately(times: Iterable[float], *, now: float) -> list[float]:
+    return [at for at in times if now - at <= BRAKE_WITHIN_S]
+
+
+def reported(state: State, decision: Decision, *, values: Mapping[str, Pair], now: float) -> None:
+    """Remember that these values were reported."""
+    state.reports = 1 if decision.fresh else state.reports + 1
+    state.confirmed, state.reported = decision.confirmed, now
+    state.ends = [*_lately(state.ends, now=now), now][-BRAKE_ENDS - 1 :]
+    state.values = dict(values)
 
 
 def different(values: Mapping[str, Pair], state: State) -> list[str]:
@@ -62,17 +76,23 @@ def different(values: Mapping[str, Pair], state: State) -> list[str]:
 
 
 def decide(
-    values: Mapping[str, Pair], state: State, *, now: float, confirm: Sequence[float], interval: float
+    values: Mapping[str, Pair],
+    state: State,
+    *,
+    now: float,
+    started: float,
+    confirm: Sequence[float],
+    interval: float,
 ) -> Decision | None:
-    """Whether to report now; `now` in seconds since boot."""
-    since = now - state.reported
+    """Whether to report now; `now` and when this container `started` in seconds since boot."""
+    since, rested = now - state.reported, now - started >= LIVED_S
     if state.reports == 0:
         return Decision(why="first", confirmed=0, fresh=True)
     changed = different(values, state)
     xids = {xid_name(one.gpu, one.code): one for one in state.xids}
     names = [*changed, *xids]
     free = [name for name in names if not is_braked(state, name, now=now)]
-    if free or (names and since >= BRAKE_S):
+    if free or (names and rested):
         reasons = [
             f"{n} {state.values[n][1]} -> {values[n][1]}" if n in values else f"{n}, {xids[n].count} times"
             for n in (free or names)
@@ -81,11 +101,12 @@ def decide(
         confirmed = state.confirmed
         if changed:
             # A braked change is confirmed no faster than the brake allows.
-            quick = [distance for distance in confirm if distance < BRAKE_S]
+            quick = [distance for distance in confirm if distance < LIVED_S]
             confirmed = 0 if set(free) & set(changed) else len(quick)
         why = f"changed: {'; '.join(reasons[:MOST_NAMED])}{more}"
         return Decision(why=why, confirmed=confirmed, fresh=bool(changed))
-    if state.confirmed < len(confirm) and since >= confirm[state.confirmed]:
+    few = len(_lately(state.ends, now=now)) <= BRAKE_ENDS
+    if state.confirmed < len(confirm) and since >= confirm[state.confirmed] and (few or rested):
         number = state.confirmed + 1
         return Decision(why=f"confirmed: {number} of {len(confirm)}", confirmed=number, fresh=False)
     if since >= interval:

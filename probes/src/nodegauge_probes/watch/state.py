@@ -34,8 +34,8 @@ class State(Struct, kw_only=True):
     """Times are seconds since boot.  `values`: level and reading by name, as reported last.
 
     `reported`: the last report; `reports`: how often these values were reported; `confirmed`: confirmations
-    so far.  `changes`: when each name changed lately.  `xids`: not reported yet; `reported_xids`: to be
-    repeated, oldest first.
+    so far.  `changes`: when each name changed lately; `ends`: the last reports.  `xids`: not reported yet;
+    `reported_xids`: to be repeated, oldest first.
     """
 
     version: int = VERSION
@@ -45,6 +45,7 @@ class State(Struct, kw_only=True):
     confirmed: int = 0
     values: dict[str, Pair] = {}
     changes: dict[str, list[float]] = {}
+    ends: list[float] = []
     xids: list[SeenXid] = []
     reported_xids: list[SeenXid] = []
 
