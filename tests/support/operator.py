@@ -111,7 +111,7 @@ class SteppedOperator:
         self.cluster.subscribers.append(self._receive)
 
     def _watch_pod_seen(self, pod: WatchView) -> None:
-        if self.reconciler.watch_sets.pods.put(pod):
+        if self.reconciler.watch_sets.pods.put(pod, at=self.cluster.clock()):
             self.woken.append(pod.node)
 
     def keep_watch_sets(self) -> None:

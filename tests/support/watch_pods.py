@@ -20,7 +20,8 @@ class WatchPod:
         self._cluster, self.node = cluster, node
         ((name, made),) = cluster.objects[DAEMONSETS].items()
         uid = owner or made["metadata"]["uid"]
-        self._restarts = 0
+        self._restarts, self.ahead = 0, 0.0
+        """`ahead`: seconds of the node's clock before the operator's."""
         body: Body = {
             "metadata": {
                 "name": f"{name}-{node}-{len(cluster.objects[PODS])}",
@@ -45,7 +46,7 @@ class WatchPod:
             "exitCode": code,
             "reason": reason,
             "message": message,
-            "finishedAt": stamp(self._cluster.clock()),
+            "finishedAt": stamp(self._cluster.clock() + self.ahead),
             "containerID": f"containerd://{self._restarts:064x}",
         }
         for state in ({"state": {"terminated": ended}}, self._running(ended)):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 import support.results as made
 from nodegauge_contract import Problem, ProblemKind, RepeatedXid, Result, WatchReport, XidCount, Xids
 from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.api.selector import match_expressions
 from nodegauge_operator.core.probes.watch import daemon_set
 from nodegauge_operator.kube.errors import Forbidden
@@ -340,6 +341,64 @@ def test_a_running_health_pod_comes_first() -> None:
     operator.catch_up()
     operator.catch_up(granted=False)
     assert operator.runs == 2
+
+
+@pytest.mark.parametrize("ahead", [-20_000.0, -600.0, 0.0, 600.0, 20_000.0])
+def test_a_node_whose_clock_is_wrong_is_judged_like_any_other(ahead: float) -> None:
+    """What a health pod read before hides no later report, and what it read after an end is not undone by
+    that end."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    operator.cluster.pass_time(4 * HOUR)
+    operator.after(pod)
+    operator.cluster.pass_time(4 * HOUR)
+    pod.ahead = ahead
+
+    def health_pod() -> int:
+        asked = {"spec": {"requestedAt": stamp(operator.cluster.clock())}}
+        operator.cluster.change(REPORTS, "node-1", asked)
+        operator.catch_up()
+        health = operator.run_pods[-1]
+        operator.cluster.schedule(health)
+        operator.cluster.pass_time(5)
+        message = operator.cluster.result(health)
+        operator.cluster.pass_time(ahead)
+        operator.cluster.end(health, message)
+        operator.cluster.pass_time(-ahead)
+        operator.catch_up()
+        return operator.runs
+
+    assert health_pod() == 2
+    assert [operator.after(pod, BAD) for _ in range(2)] == [[], ["p2p"]]
+    assert health_pod() == operator.runs == 5
+    operator.cluster.pass_time(30)
+    operator.catch_up(granted=False)
+    assert (operator.runs, operator.status["rawVerdict"]) == (5, "pass")
+
+
+def test_a_report_is_not_judged_again_by_a_new_operator_because_the_nodes_clock_is_ahead() -> None:
+    """It looks as if it had come just now, also after what a health pod read since."""
+    operator = Watched()
+    pod = WatchPod(operator.cluster)
+    pod.ahead = HOUR
+    watched = replace(saying(BAD), watch=WatchReport(at=50))
+    pod.reports(watched)
+    operator.catch_up()
+    operator.cluster.change(REPORTS, "node-1", {"spec": {"requestedAt": "2026-01-01T00:00:00Z"}})
+    operator.catch_up()
+    (health,) = operator.run_pods
+    operator.cluster.schedule(health)
+    operator.cluster.end(health, operator.cluster.result(health))
+    operator.catch_up()
+    assert operator.runs == 2
+    operator.cluster.pass_time(60)
+    operator.restart()
+    operator.keep_watch_sets()
+    operator.catch_up(granted=False)
+    assert operator.runs == 2
+    pod.reports(replace(watched, watch=WatchReport(at=70)))
+    operator.catch_up(granted=False)
+    assert operator.runs == 3
 
 
 def test_a_reading_of_an_earlier_boot_is_not_one_of_this_boot() -> None:

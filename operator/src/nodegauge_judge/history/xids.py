@@ -66,6 +66,11 @@ def reported(result: Result, history: History) -> Reported | None:
     return Reported(boot=boot, at=at)
 
 
+def is_known(result: Result, history: History) -> bool:
+    """Whether this report of a watch container was judged, or a later one of the same boot."""
+    return result.watch is not None and reported(result, history) == history.reported
+
+
 def _boot(result: Result) -> str:
     """The boot's id, short and without a comma: its CRC-32 (RFC 1952)."""
     boot = result.host.boot_id

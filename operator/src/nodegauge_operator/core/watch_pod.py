@@ -15,6 +15,9 @@ from nodegauge_operator import names
 from nodegauge_operator.api.report import unstamp
 from nodegauge_operator.core.model import Terminated, terminated_view
 
+CLOCK_DIFFERS = 60.0
+"""Seconds between an end by the kubelet's clock and the event that brought it, above which that clock orders
+nothing.  Chosen by this project: no status takes so long to arrive, but after an outage."""
 SHORT_ID = 12
 """Digits of a container's id that tell the lives of a pod's container apart; as container runtimes do."""
 
@@ -22,7 +25,8 @@ SHORT_ID = 12
 class WatchView(Struct, frozen=True, kw_only=True):
     """A watch pod, trimmed.  `owner_uid`: of the DaemonSet that controls it; `node`: where it is bound.
 
-    `ended`: how its container last ended, None before; `ended_id` tells that end from those before.
+    `ended`: how its container last ended, None before; `ended_id` tells that end from those before;
+    `arrived`: when an event brought it, epoch seconds, 0.0 if a list did.
     """
 
     name: str
@@ -33,6 +37,7 @@ class WatchView(Struct, frozen=True, kw_only=True):
     created_at: float
     ended: Terminated | None = None
     ended_id: str = ""
+    arrived: float = 0.0
     deleting: bool = False
     gone: bool = False
 
@@ -40,6 +45,17 @@ class WatchView(Struct, frozen=True, kw_only=True):
     def identity(self) -> str:
         """The pod and the life of its container that ended last: each is judged once."""
         return f"{self.uid}/{self.ended_id}"
+
+    def ended_at(self, now: float) -> float:
+        """When the container ended, epoch seconds: by the kubelet's clock where that can be true by ours."""
+        latest = min(self.arrived or now, now)
+        finished_at = self.ended.finished_at if self.ended is not None else 0.0
+        return max(min(finished_at or latest, latest), min(self.created_at, now))
+
+    def known_at(self, now: float) -> float:
+        """`ended_at`, to compare with other runs; when it arrived, if the node's clock is wrong."""
+        ended_at = self.ended_at(now)
+        return self.arrived if self.arrived - ended_at > CLOCK_DIFFERS else ended_at
 
 
 def watch_view(body: Mapping[str, Any], *, gone: bool = False) -> WatchView | None:

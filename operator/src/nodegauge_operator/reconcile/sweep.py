@@ -142,7 +142,7 @@ class Sweep:
 
     def watch_pod_seen(self, pod: WatchView) -> None:
         """A pod of a watch DaemonSet changed: its node goes first if its container has ended."""
-        if self._watch_sets.pods.put(pod):
+        if self._watch_sets.pods.put(pod, at=self._clock()):
             self._run_ended_at.setdefault(pod.node, time.monotonic())
             self._queue.wake(pod.node, priority=Priority.HIGH)
             self._wakeup.set()

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import Report, unstamp
-from nodegauge_operator.core.model import ProbeDefaults, Terminated
+from nodegauge_operator.core.model import ProbeDefaults
 from nodegauge_operator.core.probes import watch
 from nodegauge_operator.core.watch_pod import WatchView
 from nodegauge_operator.kube import daemonsets, pods
@@ -51,8 +51,10 @@ class WatchPods:
         self._judged: dict[str, str] = {}
         """By UID of the pod: the end of its container whose message was judged."""
 
-    def put(self, pod: WatchView) -> bool:
-        """Keep a pod unless a newer state is known; whether its container ended since."""
+    def put(self, pod: WatchView, *, at: float = 0.0) -> bool:
+        """Keep a pod unless a newer state is known; whether its container ended since.
+
+        `at`: when an event brought it, epoch seconds; of a pod that was not known it says nothing."""
         pods = self._pods.setdefault(pod.node, {})
         before = pods.pop(pod.uid, None)
         if pod.gone:
@@ -60,6 +62,8 @@ class WatchPods:
             return False
         if before is not None and version_of(pod.resource_version) <= version_of(before.resource_version):
             pod = before
+        elif before is not None:
+            pod = replace(pod, arrived=before.arrived if before.ended_id == pod.ended_id else at)
         pods[pod.uid] = self._without_message(pod) if self.lacks_message(pod) else pod
         return before is None or before.ended_id != pod.ended_id
 
@@ -75,7 +79,10 @@ class WatchPods:
     def read_again(self, pod: WatchView) -> None:
         """The pod as it is now, with its message: no report holds what it brought any more."""
         self._judged.pop(pod.uid, None)
-        self._pods.setdefault(pod.node, {})[pod.uid] = pod
+        pods = self._pods.setdefault(pod.node, {})
+        known = pods.get(pod.uid)
+        is_known = known is not None and known.ended_id == pod.ended_id
+        pods[pod.uid] = replace(pod, arrived=known.arrived) if known is not None and is_known else pod
 
     @staticmethod
     def _without_message(pod: WatchView) -> WatchView:
@@ -164,7 +171,7 @@ class WatchSets:
         pod = self.pods.of(name, self.known.get(policy.name)) if policy else None
         if pod is None or pod.ended is None:
             return
-        if _holds(report, pod, pod.ended):
+        if _holds(report, pod, now=self._clock()):
             if pod.ended.message:
                 self.pods.judged(pod)
         elif self.pods.lacks_message(pod):
@@ -194,9 +201,9 @@ class WatchSets:
             self._due_at = self._clock() + RETRY_SECONDS
 
 
-def _holds(report: Report | None, pod: WatchView, ended: Terminated) -> bool:
+def _holds(report: Report | None, pod: WatchView, *, now: float) -> bool:
     """Whether the report knows this end of the container, or a later reading."""
     health = report.status.probe(names.PROBE_HEALTH) if report is not None else None
     if health is None or health.last_run is None:
         return False
-    return health.last_run.pod_uid == pod.identity or unstamp(health.read_at) >= ended.finished_at > 0
+    return health.last_run.pod_uid == pod.identity or unstamp(health.read_at) >= pod.known_at(now)

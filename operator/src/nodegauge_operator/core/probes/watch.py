@@ -11,6 +11,7 @@ from typing import Any
 
 from nodegauge_contract import ContractError, ProblemKind, decode
 from nodegauge_judge import History
+from nodegauge_judge.history.xids import is_known
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import NEVER, Outcome, Run, stamp, unstamp
@@ -57,10 +58,10 @@ def unjudged(context: Context) -> WatchView | None:
     seen, before = context.watch, context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None or not context.policy.watches or not seen.ended.message:
         return None
-    last, ended_at = before.last_run, _ended_at(seen, seen.ended, context.now)
-    if last is not None and (last.pod_uid == seen.identity or ended_at <= unstamp(before.read_at)):
+    last, known_at = before.last_run, seen.known_at(context.now)
+    if last is not None and (last.pod_uid == seen.identity or known_at <= unstamp(before.read_at)):
         return None
-    if seen.ended.reason not in OF_THE_PROBE or context.now - ended_at > context.interval_of(before.name):
+    if seen.ended.reason not in OF_THE_PROBE or context.now - known_at > context.interval_of(before.name):
         return None
     if any(pod.probe == before.name and pod.started_at and not pod.gone for pod in context.pods):
         return None
@@ -73,13 +74,17 @@ def reading(context: Context) -> EndedRun | None:
     seen, before = unjudged(context), context.status.probe(names.PROBE_HEALTH)
     if seen is None or seen.ended is None:
         return None
-    last, ended_at = before.last_run, _ended_at(seen, seen.ended, context.now)
+    last, ended_at = before.last_run, seen.ended_at(context.now)
     end = _ending(seen, seen.ended, node=context.node.name, at=ended_at)
-    if end is None or (last and end.outcome is Outcome.UNKNOWN and ended_at <= finished_at(before)):
+    is_old = seen.known_at(context.now) <= finished_at(before)
+    if end is None or (last and end.outcome is Outcome.UNKNOWN and is_old):
         return None
-    if context.rebooted_since(before):
+    is_ahead = seen.ended.finished_at > context.now  # the node's clock: it does not say which run was first
+    if is_ahead or context.rebooted_since(before):
         history = History.decode(before.history) or History()
-        if _boot(end) in ("", history.boot):
+        if context.rebooted_since(before) and _boot(end) in ("", history.boot):
+            return None
+        if end.result is not None and is_known(end.result, history):
             return None
     return EndedRun(
         run=Run(
@@ -125,11 +130,6 @@ def start_grace(policy: Policy) -> float:
 def image(policy: Policy, defaults: ProbeDefaults) -> str:
     """The probe image, as the policy or the installation names it."""
     return policy.spec.pod_template.image or defaults.image
-
-
-def _ended_at(seen: WatchView, ended: Terminated, now: float) -> float:
-    """When the container ended, epoch seconds: by the kubelet's clock where that can be true by ours."""
-    return max(min(ended.finished_at or now, now), min(seen.created_at, now))
 
 
 def _ending(seen: WatchView, ended: Terminated, *, node: str, at: float) -> RunEnd | None:
