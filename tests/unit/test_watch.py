@@ -175,6 +175,21 @@ def test_no_daemonset_stays_that_its_policy_does_not_want(change: Body) -> None:
     assert sorted(operator.cluster.objects[DAEMONSETS]) == ["nodegauge-watch-mine", "x"]
 
 
+def test_the_daemonset_of_a_policy_that_cannot_be_read_stays() -> None:
+    """As its nodes do: a rollback meets policies of a newer version, and a restart knows no earlier one."""
+    operator = Watched()
+    unreadable = operator.cluster.objects[POLICIES]["default"]
+    operator.cluster._store(POLICIES, unreadable | {"spec": {"mode": "Quarantine"}}, "MODIFIED")
+    operator.restart()
+    operator.keep_watch_sets()
+    assert operator.cache.policies == {}
+    assert len(operator.cluster.objects[DAEMONSETS]) == 1
+    operator.cluster.remove(POLICIES, "default")
+    operator.deliver()
+    operator.keep_watch_sets()
+    assert operator.cluster.objects[DAEMONSETS] == {}
+
+
 def test_each_end_of_the_container_is_judged_once_and_makes_no_pod() -> None:
     """Not again after a restart of the operator, and not when the pod's status changes otherwise."""
     operator = Watched()

@@ -141,7 +141,9 @@ class WatchSets:
             self.task.start(self.keep(on_change=on_change))
 
     async def keep(self, *, on_change: Callable[[], None]) -> None:
-        """Apply the DaemonSets of policies in mode Watch, and delete those of others."""
+        """Apply the DaemonSets of policies in mode Watch, and delete those of others.
+
+        That of a policy that cannot be read stays as it is, like the policy's nodes."""
         self._policies, self._due_at = dict(self._cache.policies), self._clock() + APPLY_SECONDS
         before = {name: known.uid for name, known in self.known.items()}
         wanted = {name: policy for name, policy in self._policies.items() if policy.watches}
@@ -183,7 +185,10 @@ class WatchSets:
 
     async def _delete_others(self, wanted: dict[str, Policy]) -> None:
         defaults = self._defaults
-        keep = {watch.daemon_set(policy, defaults)["metadata"]["name"] for policy in wanted.values()}
+        unread = self._cache.policy_errors.keys() - self._policies.keys()
+        keep = {
+            names.watch_set_name(instance=defaults.instance, policy=name) for name in wanted.keys() | unread
+        }
         for name in self.known.keys() - wanted.keys():
             del self.known[name]
         async for made in daemonsets.each(
