@@ -21,8 +21,8 @@ from testbed.hardware import plug
 from testbed.hardware.loads import following
 
 OTHERS = [version for version in archive.PYTHONS if version != f"3.{sys.version_info[1]}"]
-TIMES = ("_ms", "energy_mj", "seconds")
-"""How members end that differ between two runs of the same program."""
+VARYING = ("_ms", "energy_mj", "seconds", "samples", "longest")
+"""How members end that differ between two runs of one program: times, and how many samples fit into one."""
 MACHINES = {
     "h100-sxm-8": "row-remap",
     "titan-rtx-nv2": "",
@@ -75,11 +75,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory, host_archive: Path) -> Cal
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a document with its path; times have none."""
+    """Every value of a document with its path; what varies has none."""
     if isinstance(value, dict):
         for key, one in value.items():
             yield from (
-                leaves(one, f"{path}.{key}") if not key.endswith(TIMES) else [(f"{path}.{key}", "time")]
+                leaves(one, f"{path}.{key}") if not key.endswith(VARYING) else [(f"{path}.{key}", "varies")]
             )
     elif isinstance(value, list):
         for number, one in enumerate(value):
@@ -102,7 +102,7 @@ def shape(values: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("profile", MACHINES)
 def test_the_health_document_is_the_same(machine: Callable[[str], Host], python: Path, profile: str) -> None:
-    """Every value but times, on machines that differ in what can be read."""
+    """Every value but times and counts of samples, on machines that differ in what can be read."""
     host = machine(profile)
     assert document(host, "health", *QUICK, python=python) == document(host, "health", *QUICK)
 

@@ -46,7 +46,7 @@ def test_every_profile_is_read_without_a_problem(machine: On, healthy: Healthy, 
         assert isinstance(gpu.temperature.gpu, int) is (model.temperature is not None)
         assert isinstance(gpu.power.usage_mw, int) is (model.temperature is not None)
         assert isinstance(gpu.events.supported, int)
-        assert gpu.events.read == gpu.window.samples == 3
+        assert gpu.events.read == gpu.window.samples > 0
         assert gpu.window.sm_mhz is not None
     assert isinstance(result.host.boottime_ms, int)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache, wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct
 
@@ -103,26 +103,24 @@ class Case(Struct, frozen=True, kw_only=True):
         return self.history.gpus.get(key) if key is not None else None
 
 
-Arguments = ParamSpec("Arguments")
-T = TypeVar("T")
+Answering = TypeVar("Answering", bound=Callable[..., Any])
 _NOT_YET: Final[Any] = object()
 
 
-def once(
-    function: Callable[Concatenate[Case, Arguments], T],
-) -> Callable[Concatenate[Case, Arguments], T]:
+def once(function: Answering) -> Answering:
     """Compute a function's answer once for each case and arguments: several rules ask for the same, and for
-    each GPU what all others are like.  Its callers must leave the answer as it is."""
+    each GPU what all others are like.  The case is its first argument.  Its callers must leave the answer as
+    it is."""
 
     @wraps(function)
-    def answer(case: Case, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> T:
+    def answer(case: Case, /, *arguments: Hashable, **named: Hashable) -> Any:
         key = (function, *arguments, *named.values())
-        known: T = case.computed.get(key, _NOT_YET)
+        known = case.computed.get(key, _NOT_YET)
         if known is _NOT_YET:
             known = case.computed[key] = function(case, *arguments, **named)
         return known
 
-    return answer
+    return cast(Answering, answer)
 
 
 HealthRule = Rule[Case]
