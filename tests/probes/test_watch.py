@@ -15,6 +15,7 @@ import pytest
 
 from nodegauge_contract import MESSAGE_LIMIT, RepeatedXid, Result, XidCount
 from nodegauge_judge import judge_health
+from nodegauge_probes.watch.schedule import BRAKE_CHANGES
 from support.probing import Probe
 from support.watch_probe import Watch, terminated
 from testbed.profiles import Profile
@@ -211,6 +212,24 @@ def test_xids_are_counted_once_and_with_their_times(watch: On) -> None:
     [xid] = ended.result.gpus[1].xids.counts
     assert 20 <= xid.count <= 20 * passed + 2
     assert int(since_boot) <= xid.first < xid.last <= ended.result.host.boottime_ms // 1000 + 1
+
+
+def test_the_xid_of_a_job_that_fails_again_and_again_hides_no_other(watch: On) -> None:
+    """It ends the container a few times; then the container stays, counts it, and sees what is new at once."""
+    on = watch("titan-rtx-nv2")
+    on.life()
+    on.probe.hardware.fault("xid", gpu=1, number=31, per_second=10)
+    for _ in range(BRAKE_CHANGES):
+        with on.started() as process:
+            try:
+                assert "Xid 31 GPU-1" in on.ended(process, within=5).why
+            except subprocess.TimeoutExpired:
+                break
+    ended = on.after(lambda: on.probe.hardware.fault("xid", gpu=0, number=79))
+    assert "Xid 79 GPU-0" in ended.why
+    assert ended.result is not None
+    assert [gpu.xids.seen for gpu in ended.result.gpus] == [[79], [31]]
+    assert ended.result.gpus[1].xids.counts[0].count > 5
 
 
 def test_a_standing_fault_is_confirmed_and_then_left(watch: On) -> None:
