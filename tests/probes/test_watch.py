@@ -215,7 +215,7 @@ def test_xids_are_counted_once_and_with_their_times(watch: On) -> None:
 
 
 def test_the_xid_of_a_job_that_fails_again_and_again_hides_no_other(watch: On) -> None:
-    """It ends the container a few times; then the container stays, counts it, and sees what is new at once."""
+    """It ends the container a few times; then that stays, counts it, and sees what is new at once."""
     on = watch("titan-rtx-nv2")
     on.life()
     on.probe.hardware.fault("xid", gpu=1, number=31, per_second=10)
