@@ -1,7 +1,8 @@
 """Mode Watch: the DaemonSet of each policy, and what its pods reported last.
 
-The DaemonSets are applied when policies change and at an interval, so that a foreign change does not last.
-Only a pod that such a DaemonSet controls speaks for its node.
+The DaemonSets are applied when policies change and at an interval, so that nobody else's change of what they
+set lasts; what they leave open, such as another container, stays.  Only a pod that such a DaemonSet controls
+speaks for its node.
 """
 
 from __future__ import annotations
