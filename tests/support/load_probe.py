@@ -25,9 +25,10 @@ def load(run: NcclRun, *options: str) -> LoadResult:
 @contextmanager
 def burning(run: NcclRun, *options: str) -> Iterator[Callable[[], Result]]:
     """A run whose GPUs compute; the result once it is asked for."""
+    loads = run.hardware.directory / LOADS
+    loads.unlink(missing_ok=True)  # what a run before has announced
     with following(run.hardware):
         process = run.start(*(options or ("--seconds", "30")), probe="load")
-        loads = run.hardware.directory / LOADS
 
         def computes() -> bool:
             """Set-up computes, then copies, then the load: what each GPU announced last, and how often."""

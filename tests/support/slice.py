@@ -37,7 +37,7 @@ VALUES = {
     "policy": {
         "spec": {
             "probes": {
-                "health": {"mode": "Periodic", "interval": "12h", "deadline": "20s", "window": "500ms"},
+                "health": {"mode": "Periodic", "interval": "12h", "deadline": "2m", "window": "500ms"},
                 "load": {"enabled": False},
             },
             "budget": {"concurrentProbes": "100%", "gatedNodesPerHour": "100%"},
@@ -46,7 +46,8 @@ VALUES = {
     },
 }
 """Runs start when a test asks for one, and one good run lifts a taint; `watching` tries mode Watch, and
-test_nccl.py turns the NCCL probe on.  A request would ask for a load run too.  All else is the default."""
+test_nccl.py turns the NCCL probe on.  A request would ask for a load run too.  The deadline lets a run live
+through a machine that stands still; a call that hangs ends it after ten seconds.  All else is the default."""
 
 
 WATCH = ("policy.spec.probes.health.mode=Watch", "policy.spec.probes.health.recheck=10m")

@@ -14,7 +14,7 @@ from typing import Any
 
 from nodegauge_contract import Result, decode
 from support.probing import PROGRAM, Probe
-from testbed.wait import wait_for
+from testbed.wait import DEADLINE_SECONDS, wait_for
 
 DRIVER = "libnvidia-ml.so"
 QUICK = ("--window", "0.2", "--hz", "10", "--poll", "0.1", "--confirm", "")
@@ -55,7 +55,7 @@ class Watch:
             process.kill()
             process.communicate()
 
-    def ended(self, process: subprocess.Popen[str], *, within: float = 30) -> Ended:
+    def ended(self, process: subprocess.Popen[str], *, within: float = DEADLINE_SECONDS) -> Ended:
         """Its end by itself."""
         out, err = process.communicate(timeout=within)
         result = decode(out) if out else None
@@ -91,5 +91,5 @@ def terminated(process: subprocess.Popen[str]) -> float:
     """Seconds from SIGTERM to the end."""
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    process.wait(timeout=20)
+    process.wait(timeout=DEADLINE_SECONDS)
     return time.monotonic() - began

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from testbed.errors import TestbedError
 from testbed.running import Running
-from testbed.wait import wait_for
+from testbed.wait import DEADLINE_SECONDS, wait_for
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-START_SECONDS = 30.0
-STOP_SECONDS = 15.0
+ANSWER_SECONDS = 60.0
 _PORT = re.compile(r"listening on port (\d+)")
 
 
@@ -88,7 +87,7 @@ class OperatorProcess(Running):
         """Whether the process lives."""
         return self._process is not None and self._process.poll() is None
 
-    def wait(self, seconds: float = STOP_SECONDS) -> int:
+    def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
         """Wait until it ends by itself; its exit code."""
         assert self._process is not None
         return self._process.wait(seconds)
@@ -105,10 +104,10 @@ class OperatorProcess(Running):
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
             output = self.output()[-3000:]
-            raise TestbedError(f"it lives on {STOP_SECONDS:g} s after SIGTERM:\n{output}") from None
+            raise TestbedError(f"it lives on {DEADLINE_SECONDS:g} s after SIGTERM:\n{output}") from None
 
     def output(self) -> str:
         """What it printed since its last start."""
@@ -122,23 +121,22 @@ class OperatorProcess(Running):
                 raise TestbedError(f"the operator ended:\n{self.output()[-2000:]}")
             return _PORT.search(self.output())
 
-        result = wait_for(listens, seconds=START_SECONDS, what="the operator's port")
+        result = wait_for(listens, what="the operator's port")
         assert result is not None
         return int(result[1])
 
     def http(self, path: str) -> tuple[int, str]:
         """GET from its HTTP server: status and text."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=5) as answer:
+            url = f"http://127.0.0.1:{self.port()}{path}"
+            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
 
     def wait_ready(self) -> None:
         """Wait until the first full list has been taken."""
-        wait_for(
-            lambda: self.http("/readyz")[0] == 200, seconds=START_SECONDS, what=f"readiness, see {self.log}"
-        )
+        wait_for(lambda: self.http("/readyz")[0] == 200, what=f"readiness, see {self.log}")
 
     def metric(self, name: str) -> float:
         """The sum of all samples of a metric."""

@@ -76,7 +76,7 @@ def test_volatile_counts_end_with_the_driver_and_aggregate_ones_do_not(
 def test_a_storm_of_corrected_errors_goes_on_until_healed(hardware: Hardware, nvml: NvmlClient) -> None:
     """The count grows with time, by about its rate, and stands still after that."""
     hardware.fault("ecc-correctable", per_second=1000)
-    first, since = ecc(nvml, CORRECTED, VOLATILE), time.monotonic()
+    since, first = time.monotonic(), ecc(nvml, CORRECTED, VOLATILE)
     time.sleep(0.1)
     grown, seconds = ecc(nvml, CORRECTED, VOLATILE) - first, time.monotonic() - since
     assert 90 <= grown <= 1000 * seconds + 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from testbed.wait import wait_for
 pytestmark = pytest.mark.cluster
 
 OPERATOR = "nodegauge-operator"
+SOON_SECONDS = 15.0
+"""Half of the grace period that the chart gives the operator's pod."""
 POINTS = {
     "1 create pod": ("POST", r"/api/v1/namespaces/[^/]+/pods$"),
     "2 evidence": ("POST", r"/nodeevidences$"),
@@ -90,6 +93,16 @@ def test_sigterm_ends_the_operator_with_exit_code_zero(rig: Any) -> None:
     """A pod that is being deleted goes quietly, and soon."""
     rig.add_policy()
     with rig.operator() as operator:
-        operator.wait_ready()
-        assert operator.stop() == 0
+        assert any(ends_soon(operator) for _ in range(3)), f"never within {SOON_SECONDS:g} s"
+
+
+def ends_soon(operator: Any) -> bool:
+    """Whether it ends in time, once it is ready; a machine that stands still may cost a try, not three."""
+    if not operator.running():
+        operator.start()
+    operator.wait_ready()
+    began = time.monotonic()
+    assert operator.stop() == 0
+    seconds = time.monotonic() - began
     assert "Traceback" not in operator.output()
+    return seconds < SOON_SECONDS

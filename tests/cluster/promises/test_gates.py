@@ -46,6 +46,11 @@ def budget(rig: Any, policy: str) -> dict[str, Any]:
     return {**result[0], **status["nodes"]} if result else {}
 
 
+def gated(rig: Any) -> set[str]:
+    """The nodes that carry the taint, and no other of ours."""
+    return {name for name in rig.nodes if rig.taints(name) == THERMAL}
+
+
 def test_twenty_hot_nodes_never_gate_more_than_the_budget(
     rig: Any, machines: Machines, control_plane: Any
 ) -> None:
@@ -63,18 +68,22 @@ def test_twenty_hot_nodes_never_gate_more_than_the_budget(
             hysteresis={"leaveRuns": 1, "dwell": "1s", "probationAfter": []},
             budget={"concurrentProbes": "100%", "gatedNodes": "20%"},
         )
-        wait_for(lambda: budget(rig, policy).get("heldBack") == 16, what="16 nodes held back")
-        reported = budget(rig, policy)
+
+        def all_held_back() -> dict[str, Any]:
+            now = budget(rig, policy)
+            return now if now.get("heldBack") == 16 else {}
+
+        reported = wait_for(all_held_back, what="16 nodes held back")
         assert (reported["status"], reported["reason"], reported["gated"]) == ("False", "BudgetExhausted", 4)
         message = "4 of 4 slots used (20% of 20 nodes), 16 nodes held back: thermal 16."
         assert reported["message"].startswith(message)
-        first = {name for name in rig.nodes if rig.taints(name) == THERMAL}
-        assert len(first) == 4
-        assert operator.metric("nodegauge_held_back_nodes") == 16
-        machines.cool = set(first)
+        wait_for(lambda: len(gated(rig)) == 4, what="four nodes gated, after their reports")
+        first = gated(rig)
+        wait_for(lambda: operator.metric("nodegauge_held_back_nodes") == 16, what="16 in the metric")
+        machines.cool = first
 
         def others() -> bool:
-            now = {name for name in rig.nodes if rig.taints(name)}
+            now = gated(rig)
             return len(now) == 4 and not now & first
 
         wait_for(others, what="four others gated")

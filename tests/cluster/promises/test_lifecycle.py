@@ -32,7 +32,7 @@ def test_two_operators_at_once_do_no_harm(rig: Any) -> None:
             assert state["labels"]["interconnect"] == "nvlink"
             probe = rig.report(node)["status"]["probes"][0]
             assert (probe["lastRun"]["number"], probe["streak"]) == (2, 2)
-            assert len(rig.events(node)) == 1
+            wait_for(lambda n=node: len(rig.events(n)) == 1, what=f"the event of {node}")
         assert len(kubelet.ended) == len(set(kubelet.ended)) == 2 * len(nodes)
 
 
@@ -134,10 +134,16 @@ def test_a_pod_that_finds_no_room_is_skipped_and_ages_nothing(rig: Any) -> None:
     node = rig.add_node()
     rig.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": {"cpu": "1m"}}})
     rig.add_policy(limits={"notStarted": "60s", "notScheduled": "8s"})
+
+    def explained() -> bool:
+        """Whether the scheduler had a look at the pod before the operator gave it up; if not, another run."""
+        run = rig.wait_run(node, rig.last_run(node).get("number", 0) + 1)
+        assert (run["outcome"], run["reason"]) == ("skipped", "NotScheduled")
+        rig.ask_for_run(node)
+        return "Insufficient cpu" in run["message"]
+
     with rig.kubelet(), rig.operator():
-        run = rig.wait_run(node, 1)
-    assert (run["outcome"], run["reason"]) == ("skipped", "NotScheduled")
-    assert "Insufficient cpu" in run["message"]
+        assert any(explained() for _ in range(3)), rig.last_run(node)["message"]
 
 
 def test_a_pod_that_somebody_deleted_is_unknown(rig: Any) -> None:
@@ -241,7 +247,7 @@ def test_where_crds_may_not_be_watched_a_missing_one_ends_the_start(rig: Any, co
     kubeconfig = control_plane.user_kubeconfig(f"weak-{rig.mark}", token=token)
     try:
         with rig.operator(kubeconfig=kubeconfig) as operator:
-            assert operator.wait(30) == 1
+            assert operator.wait() == 1
         assert NAMES[1] in operator.output()
         assert "crds/" in operator.output()
         assert "Traceback" not in operator.output()

@@ -19,6 +19,11 @@ AT_ONCE = {"enterRuns": 1, "leaveRuns": 1, "dwell": "1s", "probationAfter": []}
 OFTEN = {"health": {"interval": "5s", "deadline": "4s", "window": "500ms"}}
 
 
+def in_so_many(*, seconds: float) -> str:
+    """That moment as an annotation has it."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def test_a_node_taken_as_healthy_takes_its_taint_again_by_the_clock(rig: Any, control_plane: Any) -> None:
     """Tainted, overruled, shown by kubectl with who and why, and tainted again with no hand on it."""
     name = rig.add_node()
@@ -28,20 +33,23 @@ def test_a_node_taken_as_healthy_takes_its_taint_again_by_the_clock(rig: Any, co
         program = [str(build_kubectl()), "--kubeconfig", str(control_plane.kubeconfig)]
         return subprocess.run([*program, *command], check=True, capture_output=True, text=True).stdout
 
+    def annotate(annotations: dict[str, str]) -> None:
+        pairs = [f"{names.OVERRIDE}{key}={value}" for key, value in annotations.items()]
+        kubectl("annotate", "node", name, "--overwrite", *pairs)
+
     def tainted() -> bool:
         taints = rig.node(name)["spec"].get("taints") or []
         return any(taint["key"] == names.TAINT_THROTTLED for taint in taints)
 
     with rig.kubelet(lambda pod: answering(at_work(95))(pod)), rig.operator():
         wait_for(tainted, what="the taint of a hot node")
-        until = (datetime.now(UTC) + timedelta(seconds=20)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        annotations = {"": "healthy", "-until": until, "-by": "ann", "-reason": "sensor is wrong"}
-        pairs = [f"{names.OVERRIDE}{key}={value}" for key, value in annotations.items()]
-        kubectl("annotate", "node", name, "--overwrite", *pairs)
+        until = in_so_many(seconds=3600)
+        annotate({"": "healthy", "-until": until, "-by": "ann", "-reason": "sensor is wrong"})
         wait_for(lambda: not tainted(), what="no taint under the override")
         assert "healthy" in kubectl("get", "nodereport", name).splitlines()[1].split()
         override = rig.report(name)["status"]["override"]
         assert override == {"kind": "healthy", "until": until, "by": "ann", "reason": "sensor is wrong"}
+        annotate({"-until": in_so_many(seconds=5)})
         wait_for(tainted, what="the taint once the override is over")
         events = kubectl("get", "events", "-A", "--field-selector", f"involvedObject.name={name}")
     assert [reason for reason in ("OverrideSet", "OverrideEnded") if reason not in events] == []

@@ -95,7 +95,8 @@ def test_uninstalling_during_runs_leaves_nothing(cluster: Any) -> None:
         assert cluster.condition(node) == {}
         assert cluster.report(node) == {}
     wait_for(lambda: not cluster.testbed.processes("nodegauge"), what="every process of ours ended")
-    assert cluster.api.get("/api/v1/namespaces/nodegauge/pods")["items"] == []
+    pods = "/api/v1/namespaces/nodegauge/pods"
+    wait_for(lambda: cluster.api.get(pods)["items"] == [], what="every pod of ours gone")
     assert leftovers(cluster) == []
     cleaner = service_account("nodegauge", "nodegauge-cleanup")
     by_it = [entry for entry in cluster.audit.entries() if entry.user == cleaner]
