@@ -11,7 +11,8 @@ import support.results as made
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import Limits
 from nodegauge_operator.api.report import Outcome
-from nodegauge_operator.core.model import ConditionView, Terminated
+from nodegauge_operator.core.model import ConditionView, NodeView, Terminated
+from nodegauge_operator.core.override import Annotations
 from nodegauge_operator.core.pod_outcome import ending
 from nodegauge_operator.kube.errors import Unavailable
 from nodegauge_operator.reconcile.cache import Cache
@@ -58,28 +59,40 @@ def test_a_heartbeat_changes_the_revision_and_wakes_nobody(cache: Cache) -> None
     assert cache.nodes["node-1"].resource_version == "11"
 
 
-@pytest.mark.parametrize(
-    "after",
-    [
-        make_node(version=11).labelled(a="b"),
-        make_node(version=11).not_ready(),
-        make_node(version=11).booted("boot-2"),
-        make_node(version=11).tainted("ToBeDeletedByClusterAutoscaler"),
-        make_node(version=11).tainted(names.TAINT_THROTTLED),
-        make_node(version=11).tainted(names.TAINT_UNVALIDATED),
-        make_node(version=11).saying(ConditionView(status="True", reason="", message="")),
-        replace(make_node(version=11), gpu_capacity="8"),
-        replace(make_node(version=11), gpu_allocatable="7"),
-        replace(make_node(version=11), unschedulable=True),
-        replace(make_node(version=11), deleting=True),
-        replace(make_node(version=11), managed_labels=frozenset({"x"})),
-        make_node(version=11, uid="other"),
-    ],
-)
-def test_what_decisions_look_at_wakes(cache: Cache, after: Any) -> None:
-    """Labels, readiness, boot, taints of removal and of ours, our condition, capacity, identity."""
+CHANGES = {
+    "uid": "other",
+    "labels": {"a": "b"},
+    "managed_labels": frozenset({"x"}),
+    "ready": False,
+    "ready_since": NOW,
+    "deleting": True,
+    "boot_id": "boot-2",
+    "gpu_capacity": "8",
+    "gpu_allocatable": "7",
+    "unschedulable": True,
+    "condition": ConditionView(status="True", reason="", message=""),
+    "override": Annotations(kind="leave-alone"),
+}
+"""Another value for each field of a node, but for its name, its revision and its taints."""
+
+
+def test_every_field_of_a_node_has_another_value_below() -> None:
+    """A field that is new needs its line, or nobody would notice that its changes wake nobody."""
+    assert CHANGES.keys() == set(NodeView.__struct_fields__) - {"name", "resource_version", "taints"}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_what_decisions_look_at_wakes(cache: Cache, field: str) -> None:
+    """Every field of a node but its revision: also what a person wrote into its annotations."""
     cache.put_node(make_node(version=10))
-    assert cache.put_node(after)
+    assert cache.put_node(replace(make_node(version=11), **{field: CHANGES[field]}))
+
+
+@pytest.mark.parametrize("key", [*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED])
+def test_a_taint_of_ours_or_of_a_removal_wakes(cache: Cache, key: str) -> None:
+    """The operator sets the former, and plans nothing on a node with one of the latter."""
+    cache.put_node(make_node(version=10))
+    assert cache.put_node(make_node(version=11).tainted(key))
 
 
 def test_a_foreign_taint_wakes_nobody_and_is_kept(cache: Cache) -> None:

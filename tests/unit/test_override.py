@@ -252,6 +252,18 @@ def test_a_run_under_way_ends_and_writes_nothing_to_a_node_left_alone() -> None:
     assert story.node.labels[names.LABEL_HEALTH] != "pass"
 
 
+def test_an_end_moved_into_the_past_ends_the_override() -> None:
+    """By hand, or because the operator first looked after the new end: one event says that it ended."""
+    story = Story()
+    story.run()
+    story.faulty()
+    story.say(written("healthy"))
+    story.say(written("healthy", days=-1))
+    assert story.taints() == [names.TAINT_UNHEALTHY]
+    assert story.reasons()[-1] == "OverrideEnded"
+    assert "OverrideInvalid" not in story.reasons()
+
+
 @pytest.mark.parametrize("labels", [{}, {names.LABEL_HEALTH: "pass"}])
 def test_a_node_without_a_report_gets_one_for_its_override(labels: dict[str, str]) -> None:
     """Nobody asks for a run there; while it is left alone, marks of ours stay that no report explains."""

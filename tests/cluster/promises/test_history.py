@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from support.cluster_under_test import answering, at_work
 from testbed.binaries import build_kubectl
+from testbed.wait import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -29,6 +31,13 @@ def test_kubectl_waits_for_a_fault_and_for_its_end(rig: Any, control_plane: Any)
         rig.wait_run(name, 1)
         wait("Validated=False")
         wait("Tainted")
+
+        def dwelt() -> bool:
+            """Whether the taint may leave with the next run, instead of some time after it."""
+            entered = rig.report(name)["status"]["gates"][0]["enteredAt"]
+            return datetime.now(UTC) > datetime.fromisoformat(entered) + timedelta(seconds=2)
+
+        wait_for(dwelt, what="the end of the dwell")
         celsius[0] = 60
         rig.ask_for_run(name)
         wait("Validated")

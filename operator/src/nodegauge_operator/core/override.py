@@ -27,6 +27,8 @@ MAX_WORD, MAX_BY, MAX_REASON = 40, 100, 300
 """Bytes that the report keeps."""
 DAY = 86_400.0
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+OVER = "over since "
+"""How the problem of an override begins whose time is over."""
 NO_TAINTS = Taints(effect=Effect.NONE, unvalidated=Unvalidated.LIFT)
 
 
@@ -90,7 +92,7 @@ def event_of(before: Override | None, after: Override | None, *, now: float) -> 
     elif after.problem:
         if before == after:
             return None
-        over = stood and before is not None and before.kind == after.kind and before.until == after.until
+        over = stood and after.problem.startswith(OVER)  # also if somebody has moved its end into the past
         reason = Reason.OVERRIDE_ENDED if over else Reason.OVERRIDE_INVALID
         text = f"override {after.kind}: {after.problem}"
     elif before != after:
@@ -126,7 +128,7 @@ def _problem(written: Annotations, *, until: float, now: float) -> str:
             "time, and renew it"
         )
     if until <= now:
-        return f"over since {stamp(until)}: remove the annotations, or write a later {names.OVERRIDE_UNTIL}"
+        return f"{OVER}{stamp(until)}: remove the annotations, or write a later {names.OVERRIDE_UNTIL}"
     return ""
 
 

@@ -30,6 +30,8 @@ from nodegauge_operator.core.watch_pod import WatchView
 
 log = logging.getLogger("nodegauge.report")
 
+TAINTS_READ = frozenset({*names.NODE_TAINTS, *names.TAINTS_OF_NODES_BEING_REMOVED})
+
 
 class PolicyError(Struct, frozen=True, kw_only=True):
     """Why a policy cannot be read, the generation that has this error, and what can be read all the same."""
@@ -333,18 +335,7 @@ def version_of(text: str) -> int:
     return whole(text) or 0
 
 
-def _relevant(node: NodeView) -> tuple[object, ...]:
-    """What decisions depend on: a heartbeat changes none of it."""
-    return (
-        node.uid,
-        node.labels,
-        node.managed_labels,
-        node.ready,
-        node.leaving,
-        node.boot_id,
-        node.condition,
-        node.gpu_capacity,
-        node.gpu_allocatable,
-        node.unschedulable,
-        tuple(taint for taint in node.taints if taint.key in names.NODE_TAINTS),
-    )
+def _relevant(node: NodeView) -> NodeView:
+    """The node as far as decisions depend on it: without its revision, which a heartbeat changes, and
+    without taints of others."""
+    return replace(node, resource_version="", taints=tuple(t for t in node.taints if t.key in TAINTS_READ))
