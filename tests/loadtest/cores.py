@@ -1,4 +1,4 @@
-"""Which cores the API server and the operator have to themselves, where there are any."""
+"""Which cores the API server and the operator have to themselves, where there are any; CPU time spent."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ def pin(pid: int, cores: frozenset[int]) -> None:
     for task in Path(f"/proc/{pid}/task").iterdir() if cores else ():
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(task.name), cores)
+
+
+def cpu_of(*pids: int) -> float:
+    """CPU seconds of these processes so far, of all threads (utime and stime of /proc/PID/stat, fields 14
+    and 15)."""
+    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
 
 
 def listed(cores: frozenset[int]) -> str:

@@ -11,17 +11,25 @@ from testbed.table import table
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """`results` results for which a process spent `cpu` seconds of CPU time and made `writes` writes."""
+    """`results` results for which a process spent `cpu` seconds of CPU time and made `writes` writes.
+
+    `server`: CPU seconds of API server and etcd meanwhile, for everybody; 0.0 if not measured."""
 
     results: int
     writes: int
     seconds: float
     cpu: float
+    server: float = 0.0
 
     @property
     def milliseconds(self) -> float:
         """CPU time of one result, in ms."""
         return self.cpu * 1000 / self.results
+
+    @property
+    def server_milliseconds(self) -> float:
+        """CPU time of API server and etcd for one result, in ms."""
+        return self.server * 1000 / self.results
 
     @property
     def results_per_second(self) -> float:
@@ -42,6 +50,7 @@ class Cost:
             writes=self.writes + other.writes,
             seconds=self.seconds + other.seconds,
             cpu=self.cpu + other.cpu,
+            server=self.server + other.server,
         )
 
 
@@ -180,6 +189,8 @@ ROWS: Sequence[Row] = (
     ("  Periodic (a pod), the same, 16 GPUs", lambda f: _ms(f.pods.get(SAME_16)), ""),
     ("  bare loop, as many writes: other machine", lambda f: _ms(f.bare[CHANGED]), ""),
     ("  bare loop, as many writes: the same", lambda f: _ms(f.bare[SAME]), ""),
+    ("CPU of API server and etcd for it, ms: other machine", lambda f: _server_ms(f.watch[CHANGED]), ""),
+    ("  the same", lambda f: _server_ms(f.watch[SAME]), ""),
     ("Roll-out: results/s", lambda f: _round(f.roll_out.results_per_second), ""),
     ("  CPU of a first result, ms", lambda f: _ms(f.roll_out), ""),
     ("Bare loop, other machine: writes/s", lambda f: _round(f.bare[CHANGED].writes_per_second), ""),
@@ -203,6 +214,10 @@ def summary(sizes: Sequence[Figures]) -> str:
 
 def _ms(cost: Cost | None) -> str:
     return "-" if cost is None else f"{cost.milliseconds:.1f}"
+
+
+def _server_ms(cost: Cost) -> str:
+    return f"{cost.server_milliseconds:.1f}"
 
 
 def _controllers(steady: Steady) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from loadtest.cores import Cores, pin
+from loadtest.cores import Cores, cpu_of, pin
 from testbed.errors import TestbedError
 from testbed.operatorprocess import CHECKOUT, OperatorProcess
 
@@ -112,9 +112,8 @@ class Measured:
             raise TestbedError(f"the operator ended:\n{self._process.output()[-2000:]}")
 
     def cpu(self) -> float:
-        """CPU seconds so far, of all threads (utime and stime of /proc/PID/stat, fields 14 and 15)."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU seconds so far."""
+        return cpu_of(self._process.pid)
 
     async def calm(self) -> tuple[float, float]:
         """Wait until it has nothing to do, or for `CALM_SECONDS`: seconds and CPU seconds from now on."""

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from loadtest import clones, copying, documents, loops, objects, pace, relist
-from loadtest.cores import pin
+from loadtest.cores import cpu_of, pin
 from loadtest.figures import CHANGED, SAME, SAME_16, Cost, Figures, Latency, Start, Steady, latency_of
 from loadtest.kubelets import Kubelets
 from loadtest.measured import Defaults, Measured, Options, top
@@ -91,8 +91,8 @@ class Stage:
 
     async def run(self, crds: Sequence[str]) -> Figures:
         """All phases.  Raises `TestbedError` for the first thing that did not happen in its time."""
-        for program in (APISERVER, "etcd"):
-            pin(self._plane.pid(program), self._cores.server)
+        for pid in self._server_pids():
+            pin(pid, self._cores.server)
         policy = await self._population.install(crds)
         await self._population.namespace(NAMESPACE)
         every = [f"gpu-{number:05d}" for number in range(self._count)]
@@ -225,13 +225,11 @@ class Stage:
         what = "another machine" if changed else "the same machine"
         self._say(f"ending {len(nodes):,} containers, {rate:.0f} a second, with {what} each")
         self._record.mark()
-        began, cpu = time.monotonic(), self._operator.cpu()
+        cost_of = self._meter()
         offered = await pace.at_rate(self._kubelets, messages, rate=rate)
         await self._judged(nodes, changed)
-        seconds, cpu = time.monotonic() - began - QUIET_SECONDS, self._operator.cpu() - cpu
+        cost = cost_of(len(nodes))
         self._machines.update(dict.fromkeys(nodes, machine))
-        writes = sum(one.done for one in self._of(ADMIN))
-        cost = Cost(results=len(nodes), writes=writes, seconds=seconds, cpu=cpu)
         latency = self._latency() if changed else None
         self._say(
             f"{offered:.0f} results/s offered; {cost.milliseconds:.1f} ms CPU and "
@@ -239,6 +237,24 @@ class Stage:
         )
         await self._show_profile(what)
         return cost, latency
+
+    def _meter(self) -> Callable[[int], Cost]:
+        """What so many results cost from now until it is called, less the wait that ends a phase."""
+        began, cpu, server = time.monotonic(), self._operator.cpu(), cpu_of(*self._server_pids())
+
+        def cost(results: int) -> Cost:
+            return Cost(
+                results=results,
+                writes=sum(one.done for one in self._of(ADMIN)),
+                seconds=time.monotonic() - began - QUIET_SECONDS,
+                cpu=self._operator.cpu() - cpu,
+                server=cpu_of(*self._server_pids()) - server,
+            )
+
+        return cost
+
+    def _server_pids(self) -> list[int]:
+        return [self._plane.pid(program) for program in (APISERVER, "etcd")]
 
     async def _rack(self, nodes: Sequence[str]) -> Latency:
         """All containers of a rack end at once, with another machine each."""
@@ -263,7 +279,7 @@ class Stage:
         self._say(f"asking for a run on {len(nodes)} nodes: a pod each")
         await self._population.quiet()
         self._record.mark()
-        began, cpu = time.monotonic(), self._operator.cpu()
+        cost_of = self._meter()
         machines = {node: self._machines[node] for node in nodes}
         serving = asyncio.create_task(self._kubelets.serve_runs(machines))
         try:
@@ -272,9 +288,7 @@ class Stage:
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-        seconds, cpu = time.monotonic() - began - QUIET_SECONDS, self._operator.cpu() - cpu
-        writes = sum(one.done for one in self._of(ADMIN))
-        cost = Cost(results=len(nodes), writes=writes, seconds=seconds, cpu=cpu)
+        cost = cost_of(len(nodes))
         self._say(f"{cost.milliseconds:.1f} ms CPU and {cost.writes_per_result:.2f} writes a result")
         await self._show_profile("pods")
         return cost

@@ -58,8 +58,10 @@ def a_node() -> NodeView:
 
 def test_a_cost_is_of_one_result() -> None:
     """CPU in milliseconds and writes a result; two rounds count as one."""
-    both = Cost(results=10, writes=50, seconds=1, cpu=0.1) + Cost(results=30, writes=150, seconds=3, cpu=0.1)
+    one = Cost(results=10, writes=50, seconds=1, cpu=0.1, server=0.4)
+    both = one + Cost(results=30, writes=150, seconds=3, cpu=0.1, server=0.8)
     assert (both.results, both.milliseconds) == (40, pytest.approx(5.0))
+    assert both.server_milliseconds == pytest.approx(30.0)
     assert (both.writes_per_result, both.writes_per_second, both.results_per_second) == (5, 50, 10)
 
 
