@@ -26,7 +26,7 @@ def checked(access: Access) -> Access:
         return connection.checked(access)
     if scheme == "ipmi":
         host, port = lan.address(replace(access, url=f"ipmi://{rest}"))
-        return replace(access, url=_origin("ipmi", host, None if port == lan.PORT else port))
+        return replace(access, url=_origin(host, None if port == lan.PORT else port))
     https = connection.checked(replace(access, url=f"https://{rest}"))
     lan.address(_by_ipmi(https))
     return replace(https, url=https.url.replace("https", "auto", 1))
@@ -54,9 +54,9 @@ async def read(access: Access, *, deadline: float = DEADLINE) -> ChassisReading:
 def _by_ipmi(access: Access) -> Access:
     """The same BMC at IPMI's own port; TLS has no part in it."""
     host = urlsplit(access.url).hostname or ""
-    return replace(access, url=_origin("ipmi", host, None), ca="", fingerprint="", insecure=False)
+    return replace(access, url=_origin(host, None), ca="", fingerprint="", insecure=False)
 
 
-def _origin(scheme: str, host: str, port: int | None) -> str:
+def _origin(host: str, port: int | None) -> str:
     address = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{address}" + (f":{port}" if port else "")
+    return f"ipmi://{address}" + (f":{port}" if port else "")

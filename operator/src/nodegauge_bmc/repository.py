@@ -39,16 +39,16 @@ async def records(session: Session) -> list[bytes]:
     """All sensor data records, of the repository or, where there is none, of the BMC's own sensors.  Raises
     `Unreadable` if there are neither."""
     try:
-        return await _walk(session, netfn=STORAGE, reserve=0x22, get=0x23)
+        return await _walk(session, netfn=STORAGE, get=0x23)
     except Refused:
-        return await _walk(session, netfn=SENSOR, reserve=0x22, get=0x21)
+        return await _walk(session, netfn=SENSOR, get=0x21)
 
 
-async def _walk(session: Session, *, netfn: int, reserve: int, get: int) -> list[bytes]:
+async def _walk(session: Session, *, netfn: int, get: int) -> list[bytes]:
     """Each record once, in the order of the BMC's list."""
     read: dict[int, bytes] = {}
     record, reservations, piece = 0, 0, PIECES[0]
-    reservation = await _reserved(session, netfn=netfn, reserve=reserve)
+    reservation = await _reserved(session, netfn=netfn)
     while record != LAST and record not in read and len(read) < MAX_RECORDS:
         try:
             following, data = await _record(
@@ -57,7 +57,7 @@ async def _walk(session: Session, *, netfn: int, reserve: int, get: int) -> list
         except Refused as error:
             if error.code == _CANCELLED and reservations < MAX_RESERVATIONS:
                 reservations += 1
-                reservation = await _reserved(session, netfn=netfn, reserve=reserve)
+                reservation = await _reserved(session, netfn=netfn)
                 continue
             smaller = [size for size in PIECES if size < piece]
             if error.code not in _TOO_MANY or not smaller:
@@ -69,8 +69,8 @@ async def _walk(session: Session, *, netfn: int, reserve: int, get: int) -> list
     return list(read.values())
 
 
-async def _reserved(session: Session, *, netfn: int, reserve: int) -> bytes:
-    got = await session.command(netfn, reserve)
+async def _reserved(session: Session, *, netfn: int) -> bytes:
+    got = await session.command(netfn, 0x22)
     if len(got) < 2:
         raise Unreadable("a reservation without content")
     return got[:2]

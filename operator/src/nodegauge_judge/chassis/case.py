@@ -29,14 +29,12 @@ NO_INPUT = frozenset({"LossOfInput", "OutOfRange"})
 class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
     """One judgement's inputs.
 
-    `needed`: supplies that carry the machine under full load, if its owner says so.  `gpu_limit_watts`: the
-    sum of the GPUs' power limits by NVML, where the BMC does not list GPUs.
+    `needed`: supplies that carry the machine under full load, if its owner says so.
     """
 
     reading: ChassisReading
     thresholds: Thresholds
     needed: int | None = None
-    gpu_limit_watts: float | None = None
 
     @cached_property
     def installed(self) -> list[Supply]:
@@ -77,9 +75,9 @@ class ChassisCase(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def peak(self) -> float | None:
         """Watts at full load of the GPUs: their limits, and what the rest of the machine draws now."""
-        limits = _sum(self.reading.gpus, "limit_watts") or self.gpu_limit_watts
+        limits = _sum(self.reading.gpus, "limit_watts")
         draws = _sum(self.reading.gpus, "watts")
-        if limits is None or draws is None or self.load is None or draws > self.load:
+        if not limits or draws is None or self.load is None or draws > self.load:
             return None
         return self.load - draws + limits
 

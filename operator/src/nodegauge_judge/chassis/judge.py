@@ -41,19 +41,13 @@ def judge_chassis(
     *,
     thresholds: Thresholds | None = None,
     needed: int | None = None,
-    gpu_limit_watts: float | None = None,
 ) -> ChassisJudgement:
     """What a reading says about its machine.
 
-    `needed`: supplies that carry the machine under full load, if its owner knows; `gpu_limit_watts`: the sum
-    of its GPUs' power limits (W), where the BMC does not list GPUs.  Raises for no decoded reading.
+    `needed`: supplies that carry the machine under full load, if its owner knows.  Raises for no decoded
+    reading.
     """
-    case = ChassisCase(
-        reading=reading,
-        thresholds=thresholds or Thresholds(),
-        needed=needed,
-        gpu_limit_watts=gpu_limit_watts,
-    )
+    case = ChassisCase(reading=reading, thresholds=thresholds or Thresholds(), needed=needed)
     listed = [finding for rule in CHASSIS_RULES for finding in rule.findings(case)]
     findings = sorted(listed, key=lambda finding: _WORST_FIRST[finding.severity])
     verdict = _verdict(case, findings)

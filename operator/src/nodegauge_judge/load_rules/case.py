@@ -151,13 +151,11 @@ def positive(value: object) -> float | None:
     return read if read is not None and 0 < read < float("inf") else None
 
 
-def answered(case: LoadCase, *, bad: bool, read: bool, needs_load: bool = True) -> Answer:
-    """What the run says about one gate: good only if every GPU was loaded to the end and `read`.
-
-    `needs_load`: a light load shows nothing of the fault.
-    """
+def answered(case: LoadCase, *, bad: bool, read: bool) -> Answer:
+    """What the run says about one gate: good only if every GPU was loaded to the end and `read`; a light load
+    shows nothing of the fault."""
     if bad:
         return Answer.BAD
-    if needs_load and case.light:
+    if case.light:
         return Answer.NO_LOAD
     return Answer.GOOD if read and case.complete else Answer.UNSURE

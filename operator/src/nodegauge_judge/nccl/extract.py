@@ -125,7 +125,7 @@ def _arm(arm: Arm, *, throttled: int) -> MeasuredArm:
     times = [number(arm.init_ms), number(arm.load_ms)]
     known = [time for time in times if time is not None and time >= 0]
     # Throttling stalls the threads that launch kernels, so latencies are worthless; bandwidths are not.
-    cells = (_cell(cell, arm) for cell in arm.cells if not throttled or cell.bytes >= _BANDWIDTH_FROM)
+    cells = (_cell(cell) for cell in arm.cells if not throttled or cell.bytes >= _BANDWIDTH_FROM)
     return MeasuredArm(
         name=text(arm.name)[:128],
         outcome=_outcome(arm)[:128],
@@ -148,7 +148,7 @@ def _outcome(arm: Arm) -> str:
     return text(arm.outcome)
 
 
-def _cell(cell: Cell, arm: Arm) -> MeasuredCell | None:
+def _cell(cell: Cell) -> MeasuredCell | None:
     us = number(cell.us)
     if cell.collective not in tuple(Collective) or not 1 <= cell.bytes <= 2**53:
         return None

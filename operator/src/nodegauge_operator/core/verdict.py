@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from nodegauge_judge import Probe, Severity, Verdict
 from nodegauge_operator import names
-from nodegauge_operator.api.policy import Policy
 from nodegauge_operator.api.report import GateState, Outcome, ProbeStatus, ReportStatus
 from nodegauge_operator.core import events, gates
 from nodegauge_operator.core.context import Context
@@ -55,14 +54,14 @@ def condition(context: Context, status: ReportStatus) -> tuple[str, str, str]:
         case Verdict.PASS:
             return "True", Reason.VALIDATED, message
         case Verdict.WARN:
-            return "True", _reason(status, policy=context.policy), message
+            return "True", _reason(status), message
         case Verdict.FAIL:
             return "False", Reason.FAULTS_FOUND, message
     stale = bool(probe.read_at) and Probe.HEALTH in context.stale
     return "Unknown", Reason.STALE if stale else Reason.NOT_YET_VALIDATED, message
 
 
-def _reason(status: ReportStatus, *, policy: Policy) -> Reason:
+def _reason(status: ReportStatus) -> Reason:
     """Why a node is only warned of."""
     known = [gate for gate in status.gates if gate.code in gates.GATES]
     if any(gate.state is GateState.HELD_BACK for gate in known):

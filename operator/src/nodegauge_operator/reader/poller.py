@@ -90,7 +90,7 @@ class Poller:
             started = time.monotonic()
             status, reason = await self._try(target, read, failing=failures > 0)
             failures = failures + 1 if reason else 0
-            _say(target, status.problem, before=state, after=reason, failures=failures)
+            _say(target, status.problem, before=state, after=reason)
             state = reason or "read"
             self._metrics.state(target.node, reason)
             pause = pause_after(failures, interval=self._pace.interval) * random.uniform(0.9, 1.1)
@@ -154,7 +154,7 @@ def pause_after(failures: int, *, interval: float) -> float:
     return min(max(MAX_PAUSE, interval), interval * 2.0 ** min(20, max(0, failures - 1)))
 
 
-def _say(target: Target, problem: str, *, before: str, after: Reason | None, failures: int) -> None:
+def _say(target: Target, problem: str, *, before: str, after: Reason | None) -> None:
     """One line if the state of the BMC changed."""
     if before == (after or "read"):
         return

@@ -158,10 +158,10 @@ def gpu(index: int, text: GpuText) -> Gpu:
         pcie=Pcie(**_group(values, _PCIE)),
         fabric=_fabric(values),
         temperature=Temperature(**_group(values, _TEMPERATURE)),
-        power=Power(**_in_sections(values, _POWER, _POWER_SECTIONS, factor=1000)),
+        power=Power(**_in_sections(values, _POWER, _POWER_SECTIONS)),
         clocks=Clocks(**_group(values, _CLOCKS), pstate=_number(values, ("*/performance_state",))),
         events=events,
-        counters=Counters(**_in_sections(values, _COUNTERS, ("clocks_event_reasons_counters",), factor=1000)),
+        counters=Counters(**_in_sections(values, _COUNTERS, ("clocks_event_reasons_counters",))),
         ecc=_ecc(values),
         repair=Repair(
             **_group(values, _REPAIR),
@@ -255,12 +255,10 @@ def _group(values: Values, keys: dict[str, Keys]) -> dict[str, Any]:
     return {name: _number(values, aliases) for name, aliases in keys.items()}
 
 
-def _in_sections(values: Values, keys: dict[str, Keys], sections: Keys, *, factor: int) -> dict[str, Any]:
-    """Values that have the same names in one of several sections, times `factor`."""
+def _in_sections(values: Values, keys: dict[str, Keys], sections: Keys) -> dict[str, Any]:
+    """Thousandths of values that have the same names in one of several sections."""
     return {
-        name: _number(
-            values, tuple(f"{section}/{alias}" for section in sections for alias in aliases), factor
-        )
+        name: _number(values, tuple(f"{section}/{alias}" for section in sections for alias in aliases), 1000)
         for name, aliases in keys.items()
     }
 
