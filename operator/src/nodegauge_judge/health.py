@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from nodegauge_judge import gate_answers, load, witness
 from nodegauge_judge.case import Case, HealthRule, identity, text
 from nodegauge_judge.history.model import History
 from nodegauge_judge.history.update import remember
-from nodegauge_judge.identity import identified, subject
+from nodegauge_judge.identity import in_summary, listed
 from nodegauge_judge.interconnect import classify
 from nodegauge_judge.interconnect.nvlink_state import pasted_evidence, without_table
 from nodegauge_judge.model import (
@@ -49,7 +49,6 @@ _INTERCONNECT = {
     InterconnectClass.NVLINK_PAIRS: "NVLink joins some pairs only",
     InterconnectClass.PCIE: "no NVLink, GPUs talk over PCIe",
 }
-_WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 
 
 def judge_health(
@@ -87,11 +86,10 @@ def judge_health(
         for rule in HEALTH_RULES
         if (seen := [witness.seconded(case, rule.code, one) for one in rule.check(case)])
     ]
-    gpus = [*(identity(gpu) for gpu in result.gpus), *known]
-    findings = _worst_first(
-        (finding for rule, seen in observed for finding in rule.summed_up(seen)), result, gpus
+    findings, locations = (
+        [_sourced(finding, result) for finding in findings]
+        for findings in listed(observed, [*(identity(gpu) for gpu in result.gpus), *known])
     )
-    locations = _worst_first((rule.located(one) for rule, seen in observed for one in seen), result, gpus)
     verdict = _verdict(case, findings)
     readable = verdict is not Verdict.UNKNOWN
     interconnect = classify.decide(case)
@@ -118,12 +116,6 @@ def judge_health(
         clock=clocks.of_node(case) if readable else None,
         locations=locations,
     )
-
-
-def _worst_first(findings: Iterable[Finding], result: Result, known: Sequence[GpuIdentity]) -> list[Finding]:
-    """The findings with all that is known of their GPUs, in order of severity."""
-    complete = identified((_sourced(finding, result) for finding in findings), known)
-    return sorted(complete, key=lambda finding: _WORST_FIRST[finding.severity])
 
 
 def _sourced(finding: Finding, result: Result) -> Finding:
@@ -165,19 +157,17 @@ def _summary(
     """One sentence for a table or an event: what the node is, its worst finding, and how many more."""
     count = len(case.result.gpus)
     node = f"{count}x {product or 'GPU'}: " if count else ""
-    listed = [finding for finding in findings if finding.severity is not Severity.INFO]
+    serious = [finding for finding in findings if finding.severity is not Severity.INFO]
     if verdict is Verdict.UNKNOWN and case.result.probe == PASTED and interconnect.klass is not None:
         joined = _interconnect_text(interconnect).removeprefix("; ")
-        return _sentence(f"{node}{joined}; {_why_unjudged(listed)}")
+        return _sentence(f"{node}{joined}; {_why_unjudged(serious)}")
     if verdict is Verdict.UNKNOWN:
-        return _sentence(f"{node}could not be judged: {_why_unjudged(listed)}")
-    if not listed:
+        return _sentence(f"{node}could not be judged: {_why_unjudged(serious)}")
+    if not serious:
         healthy = "nothing wrong in the pasted text" if case.result.probe == PASTED else "healthy"
         return _sentence(f"{node}{healthy}{_interconnect_text(interconnect)}")
-    first, rest = listed[0], len(listed) - 1
-    location = "" if first.subject == "node" else f": {subject(first)}"
-    more = f"; {rest} more finding{'s' if rest > 1 else ''}" if rest else ""
-    return _sentence(f"{node}{_RULES[first.code].title}{location} [{first.code}]{more}")
+    worst = in_summary(serious[0], title=_RULES[serious[0].code].title, others=len(serious) - 1)
+    return _sentence(f"{node}{worst}")
 
 
 def _why_unjudged(findings: list[Finding]) -> str:

@@ -7,10 +7,23 @@ and a PCI address.  A replacement needs the board's serial number, so both are l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
 from nodegauge_judge.model import Finding, GpuIdentity
+from nodegauge_judge.rule import Observation, Rule, worst_first
+
+Observed = Sequence[tuple[Rule[Any], Sequence[Observation]]]
+"""Each rule with what its check saw."""
+
+
+def listed(observed: Observed, known: Sequence[GpuIdentity]) -> tuple[list[Finding], list[Finding]]:
+    """The findings, one per code and severity, and one per location: the worst first, with all that `known`
+    says of their GPUs."""
+    summed_up = (finding for rule, seen in observed for finding in rule.summed_up(seen))
+    located = (rule.located(one) for rule, seen in observed for one in seen)
+    return worst_first(identified(summed_up, known)), worst_first(identified(located, known))
 
 
 def identified(findings: Iterable[Finding], known: Sequence[GpuIdentity]) -> list[Finding]:
@@ -30,6 +43,13 @@ def subject(finding: Finding) -> str:
     new = [part for part in parts if part and part not in finding.subject]
     new += [f"serial {gpu.serial}"] if gpu.serial else []
     return ", ".join([finding.subject, *new])
+
+
+def in_summary(first: Finding, *, title: str, others: int) -> str:
+    """The worst finding, and how many `others` there are: `TITLE: GPU 3 [CODE]; 2 more findings`."""
+    location = "" if first.subject in ("node", "all GPUs") else f": {subject(first)}"
+    more = f"; {others} more finding{'s' if others > 1 else ''}" if others else ""
+    return f"{title}{location} [{first.code}]{more}"
 
 
 def lines(finding: Finding) -> list[str]:

@@ -29,6 +29,8 @@ _PLACEHOLDER = re.compile(rf"\b(?:{'|'.join(PLACEHOLDERS)})\b")
 _OPTIONAL = re.compile(r" (?:-i|-s|-pl) (?:INDEX|OTHER|ADDRESS)|\.\*SLOT")
 """Parts of a command that are left out where their value is unknown: it then shows every GPU."""
 
+_WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
+
 Input = TypeVar("Input")
 
 
@@ -109,7 +111,7 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
     def summed_up(self, observations: Sequence[Observation]) -> Iterator[Finding]:
         """One finding per severity that occurs, worst first: it describes the worst location and names the
         others, so that a node with sixteen hot GPUs still fits into a report."""
-        for severity in (Severity.FAIL, Severity.WARN, Severity.INFO):
+        for severity in _WORST_FIRST:
             alike = [one for one in observations if one.severity is severity]
             if not alike:
                 continue
@@ -159,6 +161,11 @@ def filled(text: str, *, gpus: Sequence[GpuIdentity], evidence: Mapping[str, Sca
     }
     text = _PLACEHOLDER.sub(lambda match: shown.get(match[0], match[0]), text)
     return _OPTIONAL.sub("", text)
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """In order of severity; findings of one severity stay in the order of their rules."""
+    return sorted(findings, key=lambda finding: _WORST_FIRST[finding.severity])
 
 
 def measured(finding: Finding) -> str:

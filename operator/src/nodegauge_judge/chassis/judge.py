@@ -8,13 +8,13 @@ from nodegauge_contract.chassis import IPMI, ChassisReading
 from nodegauge_judge.case import text
 from nodegauge_judge.chassis import cooling, supplies
 from nodegauge_judge.chassis.case import ChassisCase, ChassisRule, says_how_it_is
+from nodegauge_judge.identity import in_summary
 from nodegauge_judge.model import Answer, Finding, Psu, Severity, Verdict
-from nodegauge_judge.rule import Effect
+from nodegauge_judge.rule import Effect, worst_first
 from nodegauge_judge.thresholds import Thresholds
 
 CHASSIS_RULES: tuple[ChassisRule, ...] = (*supplies.RULES, *cooling.RULES)
 _RULES = {rule.code: rule for rule in CHASSIS_RULES}
-_WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 _OF_SUPPLIES = frozenset({"redundancy-lost", "supply-failed", "supply-no-input"})
 
 
@@ -48,8 +48,7 @@ def judge_chassis(
     reading.
     """
     case = ChassisCase(reading=reading, thresholds=thresholds or Thresholds(), needed=needed)
-    listed = [finding for rule in CHASSIS_RULES for finding in rule.findings(case)]
-    findings = sorted(listed, key=lambda finding: _WORST_FIRST[finding.severity])
+    findings = worst_first(finding for rule in CHASSIS_RULES for finding in rule.findings(case))
     verdict = _verdict(case, findings)
     each = case.capacity_each
     return ChassisJudgement(
@@ -108,10 +107,8 @@ def _summary(case: ChassisCase, verdict: Verdict, findings: list[Finding]) -> st
     product = (text(case.reading.product) or "machine") + (" (by IPMI, trusted less)" if ipmi else "")
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
     if serious:
-        first, rest = serious[0], len(serious) - 1
-        location = "" if first.subject == "node" else f": {first.subject}"
-        more = f"; {rest} more finding{'s' if rest > 1 else ''}" if rest else ""
-        return f"{product}: {_RULES[first.code].title}{location} [{first.code}]{more}."
+        worst = in_summary(serious[0], title=_RULES[serious[0].code].title, others=len(serious) - 1)
+        return f"{product}: {worst}."
     if verdict is Verdict.UNKNOWN:
         return f"{product}: the BMC gives no supply, rail, fan or inlet temperature."
     if not case.installed and ipmi:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from nodegauge_contract import Result
 from nodegauge_contract.load import LoadEnd, LoadResult, LoadSkip
 from nodegauge_judge.case import clip, identity, text
-from nodegauge_judge.identity import identified, subject
+from nodegauge_judge.identity import in_summary, listed
 from nodegauge_judge.load_rules import heat, links, reading, results, slowdown
 from nodegauge_judge.load_rules.case import LoadCase, LoadRule
 from nodegauge_judge.load_rules.heat import plausible
@@ -27,7 +27,6 @@ LOAD_RULES: tuple[LoadRule, ...] = (
 )
 """The most telling first: findings of one severity are listed in this order."""
 _RULES = {rule.code: rule for rule in LOAD_RULES}
-_WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 _NOT_SKIPPED = (LoadSkip.NO_CUDA, LoadSkip.HOT, LoadSkip.NO_GPU)
 """Reasons not to load a node that somebody should hear of; the others are as it should be."""
 
@@ -72,15 +71,8 @@ def judge_load(
         return unmeasured
     assert result.load is not None
     case = LoadCase(result=result, load=result.load, thresholds=thresholds or Thresholds(), peers=peers)
-    everyone = [*(identity(gpu) for gpu in result.gpus), *known]
     observed = [(rule, list(rule.check(case))) for rule in LOAD_RULES]
-    findings, locations = (
-        sorted(identified(some, everyone), key=lambda finding: _WORST_FIRST[finding.severity])
-        for some in (
-            (finding for rule, seen in observed for finding in rule.summed_up(seen)),
-            (rule.located(one) for rule, seen in observed for one in seen),
-        )
-    )
+    findings, locations = listed(observed, [*(identity(gpu) for gpu in result.gpus), *known])
     verdict, reason = _verdict(findings)
     readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     gated = [(rule.code, rule.answer) for rule in LOAD_RULES if rule.answer is not None]
@@ -148,9 +140,7 @@ def _summary(case: LoadCase, verdict: Verdict, findings: list[Finding]) -> str:
     first = _first(findings, verdict)
     if first is not None:
         others = sum(finding.severity is not Severity.INFO for finding in findings) - 1
-        location = "" if first.subject in ("node", "all GPUs") else f": {subject(first)}"
-        more = f"; {others} more finding{'s' if others > 1 else ''}" if others else ""
-        return f"{machine}: {_RULES[first.code].title}{location} [{first.code}]{more}."
+        return f"{machine}: {in_summary(first, title=_RULES[first.code].title, others=others)}."
     shares = [share for one in case.gpus if (share := one.power_share) is not None]
     parts = [f"{min(shares):.0%} or more of the power limit"] if shares else []
     heats = [celsius for one in case.gpus if (celsius := plausible(one.load.max_c)) is not None]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nodegauge_contract import Result, Skip
 from nodegauge_judge.case import clip, identity
 from nodegauge_judge.history.model import History
-from nodegauge_judge.identity import identified, subject
+from nodegauge_judge.identity import in_summary, listed
 from nodegauge_judge.model import Answer, Finding, GpuIdentity, NodeFacts, Severity, Verdict
 from nodegauge_judge.nccl import arm_outcomes, bandwidth, coverage, gradability, interconnect_agreement, nvls
 from nodegauge_judge.nccl.expectations import Expectations
@@ -62,7 +62,6 @@ _ON_SEVERAL_NODES = (
 """Wrong data and a hang are faults, whichever node has them; bandwidth between nodes is not graded."""
 _RULES = {rule.code: rule for rule in NCCL_RULES}
 _WITH_ENGINE = "use an image with NCCL: `make images NCCL=1`, `images.nccl` of the chart"
-_WORST_FIRST = {Severity.FAIL: 0, Severity.WARN: 1, Severity.INFO: 2}
 
 
 def judge_nccl(
@@ -161,13 +160,7 @@ def _grade(grading: Grading, known: Sequence[GpuIdentity] = ()) -> NcclJudgement
     several = measurement.nodes != 1
     rules = _ON_SEVERAL_NODES if several else NCCL_RULES
     observed = [(rule, list(rule.check(grading))) for rule in rules]
-    findings, locations = (
-        sorted(identified(some, known), key=lambda finding: _WORST_FIRST[finding.severity])
-        for some in (
-            (finding for rule, seen in observed for finding in rule.summed_up(seen)),
-            (rule.located(one) for rule, seen in observed for one in seen),
-        )
-    )
+    findings, locations = listed(observed, known)
     verdict = _verdict(grading, findings)
     readable = verdict in (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
     agrees, message = (
@@ -252,10 +245,8 @@ def _summary(grading: Grading, verdict: Verdict, findings: list[Finding]) -> str
     machine += f" on {nodes}" if measurement.nodes != 1 else ""
     serious = [finding for finding in findings if finding.severity is not Severity.INFO]
     if serious:
-        first, others = serious[0], len(serious) - 1
-        location = "" if first.subject == "node" else f": {subject(first)}"
-        more = f"; {others} more finding{'s' if others > 1 else ''}" if others else ""
-        return f"{machine}: {_RULES[first.code].title}{location} [{first.code}]{more}."
+        worst = in_summary(serious[0], title=_RULES[serious[0].code].title, others=len(serious) - 1)
+        return f"{machine}: {worst}."
     if not grading.headlines and verdict is Verdict.UNKNOWN:
         return f"{machine}: nothing was measured that could be graded."
     numbers = ", ".join(f"{c.value} {gbps_text(one.gbps)}" for c, one in grading.headlines.items())
