@@ -207,6 +207,12 @@ def clip(text: str) -> str:
     return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 3] + "..."
 
 
+def pascal(text: str) -> str:
+    """`single-gpu` as SingleGpu: a condition's reason allows letters and digits only."""
+    parts = "".join(char if char.isascii() and char.isalnum() else " " for char in text).split()
+    return "".join(part[:1].upper() + part[1:] for part in parts)[:64] or "Unknown"
+
+
 def number(value: object) -> float | None:
     """The value if it is a number, else None; True and False are none."""
     return value if type(value) is int or type(value) is float else None

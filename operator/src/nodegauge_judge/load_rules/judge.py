@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from nodegauge_contract import Result
 from nodegauge_contract.load import LoadEnd, LoadResult, LoadSkip
-from nodegauge_judge.case import clip, identity, text
+from nodegauge_judge.case import clip, identity, pascal, text
 from nodegauge_judge.identity import in_summary, listed
 from nodegauge_judge.load_rules import heat, links, reading, results, slowdown
 from nodegauge_judge.load_rules.case import LoadCase, LoadRule
@@ -160,8 +160,3 @@ def _first(findings: list[Finding], verdict: Verdict) -> Finding | None:
 def _unreadable(verdict: Verdict, reason: str, message: str) -> LoadJudgement:
     summary = f"{message[0].upper()}{message[1:].rstrip('.')}."
     return LoadJudgement(verdict=verdict, readable=False, summary=summary, reason=reason)
-
-
-def pascal(kebab: str) -> str:
-    """`no-cuda` as NoCuda: a reason in PascalCase."""
-    return "".join(part.capitalize() for part in kebab.replace("_", "-").split("-")) or "Unknown"

@@ -13,7 +13,7 @@ from math import floor
 from msgspec.structs import replace
 
 from nodegauge_contract import Result, Skip
-from nodegauge_judge.case import clip, identity
+from nodegauge_judge.case import clip, identity, pascal
 from nodegauge_judge.history.model import History
 from nodegauge_judge.identity import in_summary, listed
 from nodegauge_judge.model import Answer, Finding, GpuIdentity, NodeFacts, Severity, Verdict
@@ -278,9 +278,3 @@ def _unreadable(verdict: Verdict, reason: str, message: str) -> NcclJudgement:
         fingerprint="",
         reason=reason,
     )
-
-
-def pascal(text: str) -> str:
-    """`single-gpu` as SingleGpu: a condition's reason allows letters and digits only."""
-    parts = "".join(char if char.isascii() and char.isalnum() else " " for char in text).split()
-    return "".join(part[:1].upper() + part[1:] for part in parts)[:64] or "Unknown"
