@@ -11,8 +11,7 @@ import pytest
 from nodegauge_contract import NOT_READ, ArmName, Cell, Phase, Unavailable
 from nodegauge_contract.nccl import MAX_CELLS
 from nodegauge_probes.nccl.plan import BUDGET_S, startup_seconds
-from nodegauge_probes.nccl.probe import MARGIN_S
-from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown, parse_stat, table
+from nodegauge_probes.nccl.process_tree import MARGIN_S, ProcessTree, ShutDown, parse_stat, table
 from nodegauge_probes.nccl.receiver import InvalidOutput, Receiver, Tail, one_line, tidy
 from nodegauge_probes.nccl.supervisor import Limits, PhaseClock
 from nodegauge_probes.result_builder import ArmBuilder

@@ -13,14 +13,14 @@ from pathlib import Path
 from nodegauge_contract import ArmName, Problem, ProblemKind
 from nodegauge_probes.host import kernel
 from nodegauge_probes.nccl import plan, probe, supervisor
-from nodegauge_probes.nccl.process_tree import ProcessTree
+from nodegauge_probes.nccl.process_tree import ProcessTree, Watch, seconds_to_work
 from nodegauge_probes.nccl.protocol import EngineInfo, Order, encode_order
 from nodegauge_probes.result_builder import ArmBuilder, ResultBuilder
 
 NAME = "pull"
 
 
-def run(result: ResultBuilder, *, watch: probe.Watch, settings: probe.Settings) -> None:
+def run(result: ResultBuilder, *, watch: Watch, settings: probe.Settings) -> None:
     """Load the engine in a child; `result.problem` says why that failed."""
     result.host.set(boot_id=kernel.boot_id(settings.procfs))
     result.host.set(boottime_ms=kernel.boottime_ms())
@@ -37,7 +37,7 @@ def run(result: ResultBuilder, *, watch: probe.Watch, settings: probe.Settings) 
 
 
 def _child(settings: probe.Settings, scratch: Path, engines: list[EngineInfo]) -> supervisor.Child:
-    order = Order(arm=ArmName.DEFAULT, uuids=(), cells=())
+    order, seconds = Order(arm=ArmName.DEFAULT, uuids=(), cells=()), seconds_to_work(settings.deadline)
     return supervisor.Child(
         program=supervisor.program(settings.program, encode_order(order)),
         environment=plan.child_environment(
@@ -49,8 +49,8 @@ def _child(settings: probe.Settings, scratch: Path, engines: list[EngineInfo]) -
         ),
         ranks=0,
         limits=settings.limits,
-        startup=settings.time,
-        until=time.monotonic() + settings.time,
+        startup=seconds,
+        until=time.monotonic() + seconds,
         oom_kills=kernel.Cgroup(sysfs=settings.sysfs, procfs=settings.procfs).oom_kills,
         on_engine=engines.append,
         on_cut=lambda _: None,

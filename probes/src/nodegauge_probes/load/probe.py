@@ -13,9 +13,8 @@ import selectors
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -27,7 +26,7 @@ from nodegauge_probes.load.receiver import Lines
 from nodegauge_probes.load.record import GpuRecord, LoadRecord
 from nodegauge_probes.load.watcher import Ended, Watcher, stop_of
 from nodegauge_probes.nccl import precondition
-from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown
+from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown, Watch, how_it_ended, seconds_to_work
 from nodegauge_probes.nccl.protocol import FD_VARIABLE
 from nodegauge_probes.nccl.receiver import InvalidOutput, Tail, one_line, poll
 from nodegauge_probes.nvml.library import Nvml
@@ -40,8 +39,6 @@ IDLE_S = 2.0
 """Samples before the load."""
 TICK_S = 0.02
 DYING_S = 5.0
-MARGIN_S, MARGIN_SHARE = 8.0, 1 / 4
-"""Kept of the deadline for killing processes and writing the result; of a short deadline a share."""
 SENSORS_EVERY_S = 1.0
 MAX_MESSAGE = 120
 CONDITION = (telemetry.temperature, telemetry.power, telemetry.clocks, sampling.supported_reasons)
@@ -49,15 +46,6 @@ KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 KEPT_PREFIXES = ("NVIDIA_", "NODEGAUGE_")
 """Of the environment, for the process that drives the GPUs: CUDA_* of the node or the image could change what
 it sees."""
-
-
-class Watch(Protocol):
-    """The runner: notified of calls into the driver, and of what to do before the process exits."""
-
-    before_exit: list[Callable[[], None]]
-
-    def enter(self, call: str, subject: str) -> None: ...
-    def leave(self) -> None: ...
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -76,11 +64,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     procfs: Path
 
     @property
-    def time(self) -> float:
-        """Seconds until all processes have to be gone."""
-        return self.deadline - min(MARGIN_S, self.deadline * MARGIN_SHARE)
-
-    @property
     def child_environment(self) -> dict[str, str]:
         kept = {
             name: value
@@ -92,7 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def measure(result: ResultBuilder, *, watch: Watch, settings: Settings) -> None:
     """Load and measure into `result`; raises `NvmlUnusable` if NVML cannot be used at all."""
-    until = time.monotonic() + settings.time
+    until = time.monotonic() + seconds_to_work(settings.deadline)
     record = LoadRecord(planned=settings.seconds, expected=settings.expected)
     result.load = record
     with open_node(result, watch=watch, sysfs=settings.sysfs, procfs=settings.procfs) as (nvml, gpus):
@@ -261,9 +244,9 @@ class Run:
         if self._processes.shut_down:
             ended = Ended(how=LoadEnd.CUT, message="the run was ended")
         if ended is None and not self._done and not self._no_cuda:
-            died = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
             printed = self._tail.text(most=MAX_MESSAGE)
-            message = one_line(f"the process that drives the GPUs ended: {died} {printed}", most=240)
+            died = f"the process that drives the GPUs ended: {how_it_ended(code)} {printed}"
+            message = one_line(died, most=240)
             ended = Ended(how=LoadEnd.FAILED, message=message)
         if unkillable:
             more = f"{unkillable} processes survived SIGKILL: they are stuck in the driver"

@@ -10,9 +10,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,15 +20,13 @@ from nodegauge_contract import NOT_READ, ArmName, ArmOutcome, Int, Skip
 from nodegauge_probes.host.kernel import Cgroup, growth, shm_bytes
 from nodegauge_probes.nccl import debuglog, plan, precondition, supervisor
 from nodegauge_probes.nccl.plan import Processes
-from nodegauge_probes.nccl.process_tree import ProcessTree
+from nodegauge_probes.nccl.process_tree import ProcessTree, Watch, seconds_to_work
 from nodegauge_probes.nccl.protocol import EngineInfo, Order, encode_order
 from nodegauge_probes.nccl.receiver import one_line
 from nodegauge_probes.nccl.supervisor import Limits
 from nodegauge_probes.result_builder import ArmBuilder, NcclBuilder, ResultBuilder
 
 NAME = "nccl"
-MARGIN_S, MARGIN_SHARE = 8.0, 1 / 4
-"""Kept of the deadline for killing children and writing the result; of a short deadline a share."""
 SLOW_INIT_S = 15.0
 
 RANKS = "nodegauge_probes.nccl.ranks"
@@ -40,15 +37,6 @@ ENGINES = {
     "nccl-tests": "nodegauge_probes.nccl.engine_nccltests",
 }
 """Name to module: each is a program that speaks `protocol`."""
-
-
-class Watch(Protocol):
-    """The runner: notified of calls into the driver, and of what to do before the process exits."""
-
-    before_exit: list[Callable[[], None]]
-
-    def enter(self, call: str, subject: str) -> None: ...
-    def leave(self) -> None: ...
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -71,11 +59,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     procfs: Path
 
     @property
-    def time(self) -> float:
-        """Seconds until all children have to be gone."""
-        return self.deadline - min(MARGIN_S, self.deadline * MARGIN_SHARE)
-
-    @property
     def program(self) -> tuple[str, ...]:
         return (self.child,) if self.child else (sys.executable, "-m", ENGINES[self.engine])
 
@@ -92,7 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def measure(result: ResultBuilder, *, watch: Watch, settings: Settings) -> None:
     """Measure into `result`; raises `NvmlUnusable` if NVML cannot be used at all."""
-    until = time.monotonic() + settings.time
+    until = time.monotonic() + seconds_to_work(settings.deadline)
     nccl = result.nccl = settings.new_builder()
     node = precondition.read_node(result, watch=watch, sysfs=settings.sysfs, procfs=settings.procfs)
     skipped = precondition.skip_reason(node, expected=settings.expected, shared=settings.shared)

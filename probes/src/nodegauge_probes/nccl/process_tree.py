@@ -15,19 +15,30 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 
 from nodegauge_probes.nccl import pdeathsig_exec
+from nodegauge_probes.nvml import library
 
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.01
 PROC = Path("/proc")
 """The real one, even if hardware is read from another root."""
 
+MARGIN_S, MARGIN_SHARE = 8.0, 1 / 4
+"""Kept of the deadline for killing processes and writing the result; of a short deadline a share."""
+
 DIES_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(pdeathsig_exec.__file__)))
+
+
+class Watch(library.Watch, Protocol):
+    """The runner: notified of calls into the driver, and of what to do before the process exits."""
+
+    before_exit: list[Callable[[], None]]
 
 
 class Process(Struct, frozen=True):
@@ -138,6 +149,16 @@ class ProcessTree:
         for each in alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(each.pid, signal.SIGKILL)
+
+
+def seconds_to_work(deadline: float) -> float:
+    """Seconds until all processes have to be gone."""
+    return deadline - min(MARGIN_S, deadline * MARGIN_SHARE)
+
+
+def how_it_ended(code: int | None) -> str:
+    """`signal 11`, `exit code 1`: what an exit code of Popen says."""
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
 
 def table(proc: Path = PROC) -> list[Process]:

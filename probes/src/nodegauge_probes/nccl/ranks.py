@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from nodegauge_contract.nccl import Cell, Phase
 from nodegauge_contract.values import Unavailable
-from nodegauge_probes.nccl.process_tree import DIES_WITH_PARENT
+from nodegauge_probes.nccl.process_tree import DIES_WITH_PARENT, how_it_ended
 from nodegauge_probes.nccl.protocol import (
     BAD_ORDER,
     FAILED,
@@ -140,7 +140,7 @@ class Ranks:
             return FAILED
         if code == 0 and rank.done:
             return None
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        how = how_it_ended(code)
         print(f"rank {rank.number} of {len(self._ranks)} ended in {self._phase}: {how}", file=sys.stderr)
         return code
 

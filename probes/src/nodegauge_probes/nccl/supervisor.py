@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from nodegauge_contract import NOT_READ, ArmOutcome, Int, Phase
 from nodegauge_probes.nccl.pdeathsig_exec import CANNOT_START
-from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown
+from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown, how_it_ended
 from nodegauge_probes.nccl.protocol import FD_VARIABLE, EngineInfo, Failed
 from nodegauge_probes.nccl.receiver import CHUNK, MAX_MESSAGE, InvalidOutput, Receiver, Tail, one_line, poll
 from nodegauge_probes.result_builder import ArmBuilder
@@ -246,8 +246,7 @@ class _Supervision:
             return ArmOutcome.PARTIAL, f"it exited {how}"
         if code in (-KILLED, SIGNALLED + KILLED) and self._killed_for_memory(kills_before):
             return ArmOutcome.OUT_OF_MEMORY, "killed by the kernel: the pod was out of memory"
-        died = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        return ArmOutcome.CRASHED, died
+        return ArmOutcome.CRASHED, how_it_ended(code)
 
     def _killed_for_memory(self, kills_before: Int) -> bool:
         """Whether SIGKILL came from the kernel: yes, unless its count of kills has not grown."""
