@@ -158,33 +158,34 @@ class Emitter:
 
     def engine(self, engine: EngineInfo) -> None:
         """The engine and its versions."""
-        self._emit(Line(engine=engine))
+        self.emit(Line(engine=engine))
 
     def phase(self, phase: Phase) -> None:
         """A phase begins, and the previous one ends."""
-        self._emit(Line(phase=phase))
+        self.emit(Line(phase=phase))
 
     def cell(self, cell: Cell) -> None:
         """One cell was measured."""
-        self._emit(Line(cell=cell))
+        self.emit(Line(cell=cell))
 
     def pairs(self, rows: list[list[Num]]) -> None:
         """The pair matrix."""
-        self._emit(Line(pairs=rows))
+        self.emit(Line(pairs=rows))
 
     def cut(self, name: str) -> None:
         """This was left out for lack of time or memory."""
-        self._emit(Line(cut=name))
+        self.emit(Line(cut=name))
 
     def failed(self, failure: Failure) -> None:
         """The last line of an arm that failed."""
-        self._emit(Line(failed=Failed(kind=failure.kind, message=failure.message)))
+        self.emit(Line(failed=Failed(kind=failure.kind, message=failure.message)))
 
     def done(self) -> None:
         """The last line of an arm that succeeded."""
-        self._emit(Line(done=True))
+        self.emit(Line(done=True))
 
-    def _emit(self, line: Line) -> None:
+    def emit(self, line: Line) -> None:
+        """One line, whole."""
         data = encode_line(line)
         while data:
             data = data[os.write(self._descriptor, data) :]

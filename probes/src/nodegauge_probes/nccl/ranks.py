@@ -33,6 +33,7 @@ from nodegauge_probes.nccl.protocol import (
     FAILED,
     FD_VARIABLE,
     MAX_LINE,
+    Emitter,
     Failed,
     Line,
     Order,
@@ -100,7 +101,7 @@ class Ranks:
     """All ranks of one order."""
 
     def __init__(self, program: Sequence[str], order: Order, environment: Mapping[str, str]) -> None:
-        self._descriptor = int(environment[FD_VARIABLE])
+        self._emitter = Emitter.of(environment)
         self._ranks = [
             Rank(program, replace(order, rank=rank), environment) for rank in range(len(order.uuids))
         ]
@@ -136,7 +137,7 @@ class Ranks:
             code = rank.process.wait()
         if rank.failed is not None:
             failed = replace(rank.failed, message=f"rank {rank.number}: {rank.failed.message}")
-            self._emit(Line(failed=failed))
+            self._emitter.emit(Line(failed=failed))
             return FAILED
         if code == 0 and rank.done:
             return None
@@ -149,17 +150,12 @@ class Ranks:
         while all(rank.lines for rank in self._ranks):
             line = combined([rank.lines.popleft() for rank in self._ranks])
             self._phase = line.phase or self._phase
-            self._emit(line)
+            self._emitter.emit(line)
 
     def _say_who_is_late(self) -> None:
         late = [str(rank.number) for rank in self._ranks if not rank.lines and not rank.done]
         if len(late) < len(self._ranks):
             print(f"in {self._phase}, waiting for rank {', '.join(late)}", file=sys.stderr, flush=True)
-
-    def _emit(self, line: Line) -> None:
-        data = encode_line(line)
-        while data:
-            data = data[os.write(self._descriptor, data) :]
 
     def close(self) -> None:
         """Kill the ranks that are left; those that do not die are left to the supervisor."""
