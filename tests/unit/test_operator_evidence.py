@@ -252,14 +252,11 @@ def test_a_new_report_takes_the_evidence_over(operator: SteppedOperator) -> None
 
 def of(result: Result) -> ProbeEvidence:
     """The evidence of one run."""
-    judgement = judge_health(result)
     return evidence.of_run(
         result,
+        judge_health(result),
         run=Run(number=1, finished_at="2026-01-31T12:00:00Z"),
         policy="default",
-        verdict=judgement.verdict,
-        summary=judgement.summary,
-        findings=judgement.locations,
         missing=[GpuIdentity(uuid="GPU-1")],
     )
 

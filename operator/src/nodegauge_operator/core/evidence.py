@@ -8,6 +8,7 @@ their locations, GPUs, cards, matrix, driver), so a run that only reads another 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -42,14 +43,23 @@ an object that somebody deleted is back.  Chosen by this project: 1 write in 96 
 container."""
 
 
+class Judged(Protocol):
+    """What a judgement says of a result, whichever probe it judges."""
+
+    @property
+    def verdict(self) -> Verdict: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def locations(self) -> list[Finding]: ...
+
+
 def of_run(
     result: Result,
+    judgement: Judged,
     *,
     run: Run,
     policy: str,
-    verdict: Verdict,
-    summary: str,
-    findings: Sequence[Finding],
     matrix: str | None = None,
     missing: Sequence[GpuIdentity] = (),
 ) -> ProbeEvidence:
@@ -60,11 +70,11 @@ def of_run(
         policy=policy,
         boot_id=text(result.host.boot_id),
         read_at=run.finished_at,
-        verdict=verdict,
-        summary=summary,
+        verdict=judgement.verdict,
+        summary=judgement.summary,
         driver=text(result.system.driver),
         nvml=text(result.system.nvml),
-        findings=list(findings),
+        findings=list(judgement.locations),
         gpus=[_gpu(gpu) for gpu in result.gpus],
         missing=list(missing),
         matrix=_trimmed(render(result) if matrix is None else matrix),

@@ -148,11 +148,9 @@ class HealthKind(ProbeKind):
             after = _after_failure(context, replace(ended, end=end), judgement)
         gathered = evidence.of_run(
             result,
+            judgement,
             run=report_update.finished(context, ended),
             policy=context.policy.name,
-            verdict=judgement.verdict,
-            summary=judgement.summary,
-            findings=judgement.locations,
             matrix=judgement.matrix,
             missing=after.gpus.missing if judgement.readable else (),
         )

@@ -96,15 +96,8 @@ class LoadKind(whole_node.WholeNodeKind):
             status = self._unread(context, replace(ended, end=_unreadable(judgement)))
         if judgement.verdict is Verdict.SKIPPED:
             return AfterRun(status=status)
-        gathered = evidence.of_run(
-            result,
-            run=report_update.finished(context, ended),
-            policy=context.policy.name,
-            verdict=judgement.verdict,
-            summary=judgement.summary,
-            findings=judgement.locations,
-        )
-        return AfterRun(status=status, evidence=gathered)
+        run, policy = report_update.finished(context, ended), context.policy.name
+        return AfterRun(status=status, evidence=evidence.of_run(result, judgement, run=run, policy=policy))
 
     def _unread(self, context: Context, ended: EndedRun) -> ReportStatus:
         probe = report_update.unread(context, self.name, ended)

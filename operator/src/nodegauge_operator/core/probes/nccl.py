@@ -76,15 +76,8 @@ class NcclKind(WholeNodeKind):
         status = self._status_after(context, ended, judgement)
         if judgement is None or result is None or judgement.verdict is Verdict.SKIPPED:
             return AfterRun(status=status)
-        gathered = evidence.of_run(
-            result,
-            run=report_update.finished(context, ended),
-            policy=context.policy.name,
-            verdict=judgement.verdict,
-            summary=judgement.summary,
-            findings=judgement.locations,
-        )
-        return AfterRun(status=status, evidence=gathered)
+        run, policy = report_update.finished(context, ended), context.policy.name
+        return AfterRun(status=status, evidence=evidence.of_run(result, judgement, run=run, policy=policy))
 
     def _status_after(
         self, context: Context, ended: EndedRun, judgement: NcclJudgement | None
