@@ -15,10 +15,9 @@ from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from nodegauge_operator import names
 from nodegauge_operator.api.load_status import LoadStatus
 from nodegauge_operator.api.policy import Policy, seconds
-from nodegauge_operator.api.report import NEVER, Outcome, ReportStatus, stamp, unstamp
+from nodegauge_operator.api.report import NEVER, ReportStatus, stamp, unstamp
 from nodegauge_operator.core import evidence, gates, gpu_eligibility, report_update
 from nodegauge_operator.core.context import Context
-from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import kind, whole_node
 from nodegauge_operator.core.probes.kind import AfterRun, EndedRun
 from nodegauge_operator.core.report_update import Reading
@@ -93,7 +92,7 @@ class LoadKind(whole_node.WholeNodeKind):
         if judgement.readable:
             status = self._read(context, ended, judgement)
         else:
-            status = self._unread(context, replace(ended, end=_unreadable(judgement)))
+            status = self._unread(context, replace(ended, end=whole_node.unreadable(judgement)))
         if judgement.verdict is Verdict.SKIPPED:
             return AfterRun(status=status)
         run, policy = report_update.finished(context, ended), context.policy.name
@@ -131,8 +130,3 @@ def with_hindrance(status: ReportStatus, context: Context) -> ReportStatus:
     enabled, first = context.policy.spec.probes.load.enabled, status.probe(names.PROBE_LOAD).last_run is None
     wanted = (load.wanted_since or stamp(context.now)) if enabled and first else ""
     return replace(status, load=replace(load, reason=reason, detail=detail, wanted_since=wanted))
-
-
-def _unreadable(judgement: LoadJudgement) -> RunEnd:
-    outcome = Outcome.SKIPPED if judgement.verdict is Verdict.SKIPPED else Outcome.UNKNOWN
-    return RunEnd(outcome=outcome, reason=judgement.reason or "NotReadable", message=judgement.summary)

@@ -23,7 +23,6 @@ from nodegauge_operator.api.policy import Policy, seconds
 from nodegauge_operator.api.report import (
     NEVER,
     BandwidthStatus,
-    Outcome,
     ProbeStatus,
     ReportStatus,
     unstamp,
@@ -31,10 +30,9 @@ from nodegauge_operator.api.report import (
 from nodegauge_operator.core import bandwidth, evidence, gates, gpu_eligibility, report_update
 from nodegauge_operator.core.context import Context
 from nodegauge_operator.core.model import NodeView
-from nodegauge_operator.core.pod_outcome import RunEnd
 from nodegauge_operator.core.probes import kind, nccl_pod
 from nodegauge_operator.core.probes.kind import AfterRun, EndedRun
-from nodegauge_operator.core.probes.whole_node import WholeNodeKind, may_hold, runs_in_vain
+from nodegauge_operator.core.probes.whole_node import WholeNodeKind, may_hold, runs_in_vain, unreadable
 from nodegauge_operator.core.report_size import cut
 from nodegauge_operator.core.report_update import Reading
 
@@ -84,7 +82,7 @@ class NcclKind(WholeNodeKind):
     ) -> ReportStatus:
         status = context.status
         if judgement is not None and not judgement.readable:
-            ended = replace(ended, end=_unreadable(judgement))
+            ended = replace(ended, end=unreadable(judgement))
         if judgement is None or not judgement.readable:
             probes = status.with_probe(report_update.unread(context, self.name, ended))
             after = replace(status, probes=probes)
@@ -236,11 +234,6 @@ def _judge(context: Context, ended: EndedRun) -> NcclJudgement | None:
 
 def _facts(node: NodeView) -> NodeFacts:
     return NodeFacts.of(labels=node.labels, capacity={names.GPU_RESOURCE: node.gpu_capacity})
-
-
-def _unreadable(judgement: NcclJudgement) -> RunEnd:
-    outcome = Outcome.SKIPPED if judgement.verdict is Verdict.SKIPPED else Outcome.UNKNOWN
-    return RunEnd(outcome=outcome, reason=judgement.reason or "NotReadable", message=judgement.summary)
 
 
 def _reading(judgement: NcclJudgement) -> Reading:

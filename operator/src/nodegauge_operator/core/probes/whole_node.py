@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nodegauge_judge import Probe
+from nodegauge_judge import Probe, Verdict
+from nodegauge_judge.load_rules.judge import LoadJudgement
+from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, GateStatus, Outcome
 from nodegauge_operator.core import gates
@@ -79,6 +81,12 @@ def yielding(node: NodeView) -> RunEnd | None:
     else:
         return None
     return RunEnd(outcome=Outcome.SKIPPED, reason=reason, message=text)
+
+
+def unreadable(judgement: LoadJudgement | NcclJudgement) -> RunEnd:
+    """The end of a run whose result says nothing of the node."""
+    outcome = Outcome.SKIPPED if judgement.verdict is Verdict.SKIPPED else Outcome.UNKNOWN
+    return RunEnd(outcome=outcome, reason=judgement.reason or "NotReadable", message=judgement.summary)
 
 
 def runs_in_vain(status_gates: Iterable[GateStatus], *, probe: Probe, leave: int) -> list[int]:
