@@ -111,9 +111,9 @@ class ProbeKind(Kind):
             return Wait(since=since)
         return Wait(since=since, probe=self.name, image=self.image(context))
 
-    @abstractmethod
     def image(self, context: Context) -> str:
         """The image of its pod, as the policy or the installation names it."""
+        return context.policy.spec.pod_template.image or context.defaults.image
 
     @abstractmethod
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:

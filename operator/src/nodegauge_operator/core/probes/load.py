@@ -61,9 +61,6 @@ class LoadKind(whole_node.WholeNodeKind):
         """Never loaded goes first, then loaded longest ago."""
         return unstamp(context.status.probe(self.name).read_at)
 
-    def image(self, context: Context) -> str:
-        return context.policy.spec.pod_template.image or context.defaults.image
-
     def pod_spec(self, context: Context, run: str) -> dict[str, Any]:
         settings = context.policy.spec.probes.load
         deadline = self.deadline(context.policy) * whole_node.DEADLINE_SHARE
