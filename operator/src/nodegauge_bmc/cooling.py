@@ -16,8 +16,6 @@ from nodegauge_bmc.values import Resource, items, link, links, member
 from nodegauge_contract.chassis import AirTemperature, Fan, LeakDetector
 from nodegauge_contract.values import NOT_READ, Flag, Num
 
-_INLET = re.compile(r"inlet|intake|ambient|front.?(io|panel).?temp", re.IGNORECASE)
-_EXHAUST = re.compile(r"exhaust|outlet", re.IGNORECASE)
 _NO_AIR = re.compile(r"water|coolant|liquid|\bpsu|power supply|p/s", re.IGNORECASE)
 MANY = 4
 """Sensors with the context `Intake` above which a BMC calls everything so.  Chosen by this project: machines
@@ -165,9 +163,9 @@ def _side(name: str, context: Any) -> bool | None:
     plain = name.replace("_", " ")
     if _NO_AIR.search(plain):
         return None
-    if _INLET.search(plain) or context == "Intake":
+    if values.INLET.search(plain) or context == "Intake":
         return True
-    exhaust = _EXHAUST.search(plain) is not None or context == "Exhaust"
+    exhaust = values.EXHAUST.search(plain) is not None or context == "Exhaust"
     return False if exhaust else None
 
 

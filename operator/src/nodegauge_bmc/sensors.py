@@ -37,8 +37,6 @@ _PARTS = frozenset(
     }
 )
 """Entities that are no machine: their watts and their air are their own."""
-_INLET = re.compile(r"inlet|intake|ambient|front.?(io|panel).?temp", re.IGNORECASE)
-_EXHAUST = re.compile(r"exhaust|outlet", re.IGNORECASE)
 _NO_AIR = re.compile(r"water|coolant|liquid|\bpsu?\d*\b|power supply|gpu|nic|ocp|vr[md]?\b", re.IGNORECASE)
 _INTO = re.compile(r"input|(?<![a-z])(p|v)?in(?![a-z])|(?<![a-z])ac(?![a-z])", re.IGNORECASE)
 _OUT_OF = re.compile(r"output|(?<![a-z])(p|v)?out(?![a-z])|(?<![a-z])dc(?![a-z])", re.IGNORECASE)
@@ -135,9 +133,9 @@ def is_inlet(sensor: Sensor) -> bool | None:
         return None
     if _NO_AIR.search(sensor.name):
         return None
-    if _EXHAUST.search(sensor.name):
+    if values.EXHAUST.search(sensor.name):
         return False
-    return True if sensor.entity in _INLETS or _INLET.search(sensor.name) else None
+    return True if sensor.entity in _INLETS or values.INLET.search(sensor.name) else None
 
 
 def is_whole(sensor: Sensor) -> bool:

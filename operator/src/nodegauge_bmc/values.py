@@ -23,6 +23,9 @@ MAX_CELSIUS, MIN_CELSIUS = 150.0, -40.0
 MAX_SECONDS = 20 * 365 * 86400.0
 """Longest sum of time that can be: twenty years."""
 MAX_TEXT = 128
+INLET = re.compile(r"inlet|intake|ambient|front.?(io|panel).?temp", re.IGNORECASE)
+EXHAUST = re.compile(r"exhaust|outlet", re.IGNORECASE)
+"""Names of sensors in the air that enters the machine, and that leaves it."""
 DURATION = re.compile(
     r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,8})H)?(?:(\d{1,10})M)?(?:(\d{1,12}(?:\.\d{1,20})?)S)?)?", re.ASCII
 )
