@@ -20,6 +20,7 @@ from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 from msgspec import Struct
+from msgspec.structs import replace
 
 ROOT = "/redfish/v1/"
 MAX_BODY = 4 * 1024 * 1024
@@ -87,15 +88,7 @@ def checked(access: Access) -> Access:
     if sum((bool(access.ca), bool(access.fingerprint), access.insecure)) > 1:
         raise BmcError("--ca, --fingerprint and --insecure exclude each other: choose one")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return Access(
-        url=f"{parts.scheme}://{host}" + (f":{port}" if port else ""),
-        user=access.user,
-        password=access.password,
-        ca=access.ca,
-        fingerprint=access.fingerprint,
-        insecure=access.insecure,
-        timeout=access.timeout,
-    )
+    return replace(access, url=f"{parts.scheme}://{host}" + (f":{port}" if port else ""))
 
 
 def _trust(access: Access) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
