@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from nodegauge_contract import NOT_READ
 from nodegauge_probes.nccl import debuglog
-from nodegauge_probes.nccl.debuglog import Choices, parse
+from nodegauge_probes.nccl.debuglog import Choices
 
 RECORDED = Path(__file__).parent.parent / "fixtures/nccl-debug-info_lines_nccl-docs.txt"
 HEAD = "node-01:7:7 [0] NCCL INFO "
+
+
+def parse(lines: Iterable[str]) -> Choices:
+    """The choices in these lines."""
+    choices = Choices()
+    for line in lines:
+        choices.feed(line)
+    return choices
 
 
 def choices_of(*lines: str) -> Choices:

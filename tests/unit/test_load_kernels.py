@@ -141,7 +141,7 @@ def test_the_table_holds_the_matrices(variant: Variant) -> None:
     """A word for each register of each thread, and every element of every tile is in it."""
     form, size = ("<f", 4) if variant.c == 1 else ("<e", 2)
     data = truth.table(variant)
-    assert len(data) == 4 * WARP * variant.table_words
+    assert len(data) == 4 * WARP * (A_TILES * variant.a + B_TILES * variant.b)
     numbers = [struct.unpack(form, data[n : n + size])[0] for n in range(0, len(data), size)]
     a, b = truth.matrices(variant)
     assert set(numbers) == {value for tile in a + b for row in tile for value in row}

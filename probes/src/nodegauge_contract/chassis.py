@@ -16,7 +16,7 @@ MAJOR = 1
 REDFISH, IPMI = "redfish", "ipmi"
 """Protocols of a reading (`source`).  A reading by IPMI is trusted less: nobody's identity is proved, and its
 sensors say less."""
-POWER, THERMAL, HARDWARE, SOFTWARE = CAUSES = ("power", "thermal", "hardware", "software")
+POWER, THERMAL, HARDWARE, SOFTWARE = ("power", "thermal", "hardware", "software")
 """What slows a GPU down, as boards count it: its power limit (also under honest load), its temperature,
 protection in hardware (heat or the power brake), and limits that software sets."""
 
@@ -94,7 +94,7 @@ class BoardGpu(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
 
     `ports`: NVLink ports it has; `ports_up`: those whose link is up; `port_gbps`: Gbit/s of the slowest of
     these.  `throttle_reasons`: the BMC's words, of now.  `celsius`: the GPU's own temperature;
-    `memory_celsius`: that of the hottest part of its memory.  `throttled_seconds`: how long each of `CAUSES`
+    `memory_celsius`: that of the hottest part of its memory.  `throttled_seconds`: how long each cause
     slowed it down since the BMC began to count; `throttled_lately_seconds`: how much of that came since the
     reading before (`ChassisReading.since_seconds`).
     """

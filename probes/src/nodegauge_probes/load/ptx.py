@@ -48,11 +48,6 @@ class Variant(Struct, frozen=True, kw_only=True):
     c: int
 
     @property
-    def table_words(self) -> int:
-        """Words of the table for each thread of a warp."""
-        return A_TILES * self.a + B_TILES * self.b
-
-    @property
     def operations(self) -> int:
         """Floating-point operations of one warp in one loop; an addition and a multiplication are two."""
         return 2 * self.m * self.n * self.k * A_TILES * B_TILES * SHIFTS

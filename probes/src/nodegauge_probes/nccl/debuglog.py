@@ -10,7 +10,6 @@ nccl-tests calls the size (src/enqueue.cc counts the task's elements, not the to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from nodegauge_contract import NOT_READ, Collective, Flag, Int, Text
@@ -141,14 +140,6 @@ class Choices:
         specific = any(part in text for part in _SPECIFIC)
         if specific or not any(part in self.warning for part in _SPECIFIC):
             self.warning = one_line(text, most=160)
-
-
-def parse(lines: Iterable[str]) -> Choices:
-    """The choices in these lines."""
-    choices = Choices()
-    for line in lines:
-        choices.feed(line)
-    return choices
 
 
 def read(folder: Path) -> Choices:
