@@ -67,7 +67,6 @@ class NodeRecord:
     readings: int = 0
     """Since the report began."""
     readings_ever: int = 0
-    unloaded_since: int = 0
     failing_since: float | None = None
     failing_until: float = 0.0
     seen: dict[str, FaultSeen] = field(default_factory=dict)

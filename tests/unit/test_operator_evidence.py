@@ -32,7 +32,6 @@ from support.properties import tried
 
 DAY = 86_400.0
 QUIET = ["POST pods", "PATCH nodereports/status", "DELETE pods"]
-ITEM = "nodeevidences/node-1"
 
 
 def serial(gpu_index: int) -> str:

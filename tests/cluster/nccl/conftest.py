@@ -25,8 +25,6 @@ from testbed.wait import wait_for
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 OFTEN = {"interval": "12h", "deadline": "60s", "recheck": "2s"}
-FOR_EVER = {"health": {"interval": "12h", "deadline": "30s", "window": "1s"}, "nccl": OFTEN}
-"""Runs start when a test asks for one; an NCCL run that found no place comes back within seconds."""
 NCCL = ("pull", "nccl")
 PULLED = Result(probe="pull", nccl=NcclResult(engine="nccl4py", nccl="2.32.3"))
 """The engine can be loaded; nothing is said of the machine."""
