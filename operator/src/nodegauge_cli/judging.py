@@ -13,7 +13,6 @@ import msgspec
 
 from nodegauge_cli.documents import Unusable
 from nodegauge_contract import Result
-from nodegauge_contract.chassis import ChassisReading
 from nodegauge_contract.model import PASTED
 from nodegauge_judge import (
     History,
@@ -24,7 +23,6 @@ from nodegauge_judge import (
     Verdict,
     judge_health,
 )
-from nodegauge_judge.chassis.judge import ChassisJudgement, judge_chassis
 from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from nodegauge_judge.nccl.expectations import Expectation, Expectations
 from nodegauge_judge.nccl.judge import judge_nccl, regrade
@@ -88,13 +86,6 @@ def judged(document: Document, criteria: Criteria, *, earlier: Sequence[Document
             f"results of probe {document.probe!r} cannot be judged, only `health`, `nccl` and `load`"
         )
     return _nccl(document, criteria, _of_probe(earlier, names.PROBE_NCCL))
-
-
-def judged_chassis(
-    reading: ChassisReading, criteria: Criteria, *, needed: int | None = None
-) -> ChassisJudgement:
-    """The judgement of a BMC's reading; `needed`: supplies that carry the machine, if its owner knows."""
-    return judge_chassis(reading, thresholds=criteria.thresholds, needed=needed)
 
 
 def power_inventory(document: Any) -> PowerInventory:

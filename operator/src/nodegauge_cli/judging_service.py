@@ -18,9 +18,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nodegauge_cli.documents import READ_LIMIT, Unusable, chassis_reading, report_or_result
-from nodegauge_cli.judging import Criteria, Document, NoHistory, judged, judged_chassis, power_inventory
+from nodegauge_cli.judging import Criteria, Document, NoHistory, judged, power_inventory
 from nodegauge_contract import Result
 from nodegauge_judge import CATALOGUE, Finding, NodeFacts, Sharing
+from nodegauge_judge.chassis.judge import judge_chassis
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import ExpectedGpus, Policy, PolicySpec
 from nodegauge_operator.api.report import Outcome, Report, ReportStatus, Run, stamp
@@ -143,7 +144,8 @@ def _judgement(
     try:
         reading = chassis_reading(_limited(text))
         if reading is not None:
-            chassis = judged_chassis(reading, criteria, needed=facts.supplies_needed)
+            needed = facts.supplies_needed
+            chassis = judge_chassis(reading, thresholds=criteria.thresholds, needed=needed)
             return {
                 "probe": "bmc",
                 "node": facts.name,
