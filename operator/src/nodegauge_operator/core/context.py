@@ -111,8 +111,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
         """The context of a node that a policy selects; None for any other."""
         if self.node is None or self.policy is None:
             return None
-        own = self.report is not None and self.report.node_uid == self.node.uid
-        report = self.report if self.report is not None and own else NO_REPORT
+        report = self.own_report or NO_REPORT
         policy = overrides.applied(self.policy, self.override)
         return Context(
             **asdict(self) | {"report": report, "policy": policy},
@@ -213,7 +212,7 @@ class Context(Snapshot, frozen=True, kw_only=True, dict=True):
     def _asked_for(self, probe: str) -> bool:
         """Whether policy and installation ask for runs of this probe."""
         enabled: bool = getattr(self.policy.spec.probes, probe).enabled
-        return {names.PROBE_NCCL: bool(self.nccl_image)}.get(probe, enabled)
+        return bool(self.nccl_image) if probe == names.PROBE_NCCL else enabled
 
     @cached_property
     def _stays_stale(self) -> bool:
