@@ -24,7 +24,16 @@ from nodegauge_judge import Probe
 from nodegauge_operator import names
 from nodegauge_operator.api.history import Change
 from nodegauge_operator.api.policy import Limits, Mode, seconds
-from nodegauge_operator.api.report import NEVER, DesiredNode, Outcome, Report, Run, stamp, unstamp
+from nodegauge_operator.api.report import (
+    NEVER,
+    DesiredNode,
+    Outcome,
+    Report,
+    ReportStatus,
+    Run,
+    stamp,
+    unstamp,
+)
 from nodegauge_operator.core import desired_state, events, evidence, gates, pod_outcome
 from nodegauge_operator.core import override as overrides
 from nodegauge_operator.core.actions import (
@@ -108,7 +117,7 @@ def refused(context: Context, *, kind: ProbeKind, number: int, reason: str, mess
     run = Run(number=number, started_at=stamp(context.now))
     ended = EndedRun(run=run, end=end, request=context.report.requested_at)
     status = status_after(context, kind, ended)
-    return PatchReport(context.report, desired_state.next_status(context.after(status)))
+    return _patch(context, status)
 
 
 def _replace_report(context: Context, report: Report | None) -> Step | None:
@@ -176,7 +185,7 @@ def _judge_reading(context: Context) -> Step | None:
     status = next((status for status in statuses if status is not None), None)
     if status is None or PatchReport in context.declined:
         return None
-    return PatchReport(context.report, desired_state.next_status(context.after(status)))
+    return _patch(context, status)
 
 
 def _record(context: Context, kind: ProbeKind, ended: EndedRun, *, judged_on: NodeView) -> Step:
@@ -194,6 +203,11 @@ def _record(context: Context, kind: ProbeKind, ended: EndedRun, *, judged_on: No
         elif evidence.is_due(context, kind.name, gathered):
             key = evidence.key(kind.name, gathered)
             return WriteEvidence(context.report, ended.run.pod_uid, key, gathered, noted)
+    return _patch(context, status)
+
+
+def _patch(context: Context, status: ReportStatus) -> PatchReport:
+    """The report after a run that left this status."""
     return PatchReport(context.report, desired_state.next_status(context.after(status)))
 
 
@@ -207,7 +221,7 @@ def _judged(context: Context, run: str) -> Step | None:
         return None
     if written.report.resource_version != context.report.resource_version:
         return None
-    return PatchReport(context.report, desired_state.next_status(context.after(written.after)))
+    return _patch(context, written.after)
 
 
 def _update_report(context: Context) -> Step | None:
