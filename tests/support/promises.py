@@ -14,7 +14,7 @@ from nodegauge_judge import Answer
 from nodegauge_operator import names
 from nodegauge_operator.api.report import GateState, parse_report
 from nodegauge_operator.core import gates
-from nodegauge_operator.core.budget import gated_slots, is_gated
+from nodegauge_operator.core.budget import is_gated, slots_of
 from nodegauge_operator.kube.errors import KubeError
 from support.api_server import NODES, POLICIES, REPORTS, Body
 from support.client import Killed
@@ -250,7 +250,7 @@ class InterleavedOperator:
         if policy is None:
             return 0
         followers = [n for n, other in cache.nodes.items() if cache.policy_of(other) is policy]
-        return gated_slots(policy.spec.budget.gated_nodes, len(followers))
+        return slots_of(policy.spec.budget.gated_nodes, len(followers))
 
     def _check_foreign(self, name: str) -> None:
         """Nothing of anybody else's was touched."""

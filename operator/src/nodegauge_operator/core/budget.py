@@ -19,14 +19,11 @@ its slot for minutes, and the other slots still renew every reading."""
 
 
 def concurrent_probes(setting: int | str, nodes: int, *, most: int) -> int:
-    """Probe pods that may run at a time on `nodes` nodes: a count, or per cent rounded down, at least 1.
+    """Probe pods that may run at a time on `nodes` nodes, as `slots_of`; 0 pauses the policy.
 
-    `most`: the installation's limit.  A count of 0 pauses the policy.
+    `most`: the installation's limit.
     """
-    if isinstance(setting, int):
-        return min(setting, most)
-    percent = int(setting.removesuffix("%"))
-    return min(max(1, nodes * percent // 100), most) if percent else 0
+    return min(slots_of(setting, nodes), most)
 
 
 def retry_slots(slots: int, *, unread: int, nodes: int) -> int:
@@ -48,11 +45,11 @@ def slow_start(*, well: int, badly: int) -> int:
     return max(1, 1 + well - badly)
 
 
-def gated_slots(setting: int | str, nodes: int) -> int:
-    """Nodes that may be gated at a time out of `nodes`: a count, or per cent rounded down, at least 1.
+def slots_of(setting: int | str, nodes: int) -> int:
+    """How many of `nodes` may be gated at a time, newly within an hour, or have a probe pod: a count, or per
+    cent rounded down, at least 1.  0 and "0%" are none.
 
-    0 and "0%" are none.  The default is 20%: chosen by this project, as karpenter does for node repair.
-    Nodes that may newly be gated within an hour are counted in the same way.
+    Of gated nodes the default is 20%: chosen by this project, as karpenter does for node repair.
     """
     if isinstance(setting, int):
         return setting

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from nodegauge_operator.api.report import NEVER, unstamp
-from nodegauge_operator.core.budget import HOUR, gated_slots
+from nodegauge_operator.core.budget import HOUR, slots_of
 from nodegauge_operator.reconcile.cache import Cache
 from nodegauge_operator.reconcile.node_counts import CLUSTER, NodeCounters
 
@@ -58,11 +58,11 @@ class GateRate:
     def limit(self, scope: str) -> int:
         """Nodes of the policy, or of the cluster, that may newly be gated within an hour."""
         if scope == CLUSTER:
-            return gated_slots(self.cluster, self._counters.selected(CLUSTER))
+            return slots_of(self.cluster, self._counters.selected(CLUSTER))
         known = self._cache.policies.get(scope)
         if known is None:
             return 0
-        return gated_slots(known.spec.budget.gated_nodes_per_hour, self._counters.selected(scope))
+        return slots_of(known.spec.budget.gated_nodes_per_hour, self._counters.selected(scope))
 
     def count(self, scope: str) -> int:
         """Nodes that were newly gated within the last hour while they followed the policy, or in the cluster.
