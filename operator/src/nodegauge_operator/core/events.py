@@ -37,7 +37,6 @@ MAX_NOTE_BYTES = 1024
 """Of an event's note (kubernetes, pkg/apis/core/validation: NoteLengthLimit)."""
 MAX_EVIDENCE_BYTES = 300
 """Of one gate's evidence.  Chosen by this project: three pieces of evidence fit into one note."""
-KIND_OF_TAINT = {key: kind for kind, key in gates.TAINT_KEYS.items()}
 MOST_SERIOUS_FIRST = (Reason.TAINTED, Reason.HELD_BACK, Reason.ON_PROBATION, Reason.TAINT_LIFTED)
 NORMAL = (Reason.ON_PROBATION, Reason.TAINT_LIFTED)
 OF_VERDICT = {
@@ -154,7 +153,7 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
     changes = []
     for key, taint in new.items():
         if old.get(key) != taint:
-            gate = gates.tainting(after, KIND_OF_TAINT[key], policy=policy)
+            gate = gates.tainting(after, gates.KIND_OF_TAINT[key], policy=policy)
             assert gate is not None, "a gate asks for this taint"
             runs = f" after {gate.bad} bad run{'s' if gate.bad > 1 else ''}" if gate.bad else ""
             changes.append((Reason.TAINTED, f"tainted {_short(taint)}{runs}: {_evidence(gate, after)}"))
@@ -181,7 +180,7 @@ def _of_gates(before: ReportStatus, after: ReportStatus, *, policy: Policy, now:
 
 def _lifted(taint: DesiredTaint, before: ReportStatus, after: ReportStatus) -> tuple[Reason, str]:
     """Why a taint is no longer wanted: on trial, healed, or the policy asks for none now."""
-    entered = gates.entered(before.gates, KIND_OF_TAINT[taint.key])
+    entered = gates.entered(before.gates, gates.KIND_OF_TAINT[taint.key])
     codes = {gate.code for gate in entered if gate.state is not GateState.HELD_BACK}
     states = {gate.state for gate in after.gates if gate.code in codes}
     reason = Reason.TAINT_LIFTED

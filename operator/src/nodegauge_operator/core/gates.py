@@ -52,6 +52,7 @@ UNREAD = frozenset(code for code, gate in GATES.items() if gate.judged is Judged
 """Gates that runs without a result enter, if the policy asks for them.  Any readable run is good."""
 TITLES: dict[str, str] = {entry.code: entry.title for entry in CATALOGUE.values()}
 TAINT_KEYS = {GateKind.THROTTLED: names.TAINT_THROTTLED, GateKind.UNHEALTHY: names.TAINT_UNHEALTHY}
+KIND_OF_TAINT = {key: kind for kind, key in TAINT_KEYS.items()}
 TEMPERATURES = ("hot", "memory-hot")
 """Gates of throttling that watch its cause, not the slowing down itself."""
 WORST_FIRST = {cause: rank for rank, cause in enumerate(Cause)}

@@ -24,7 +24,6 @@ LABELS = {
     names.LABEL_PSU: "power supplies",
 }
 TAINTS = {key: f"taint {key.removeprefix(names.PREFIX)}" for key in names.NODE_TAINTS}
-KINDS = {key: kind for kind, key in gates.TAINT_KEYS.items()}
 TAINTED, NOT_TAINTED = "Tainted", "NoTaint"
 
 
@@ -90,7 +89,10 @@ def _facts(status: ReportStatus) -> dict[str, str]:
     no change."""
     desired = status.desired
     wanted = {taint.key: f"{taint.value}:{taint.effect}".lstrip(":") for taint in desired.taints}
-    taints = {what: wanted.get(key) or _untainted(status, KINDS.get(key)) for key, what in TAINTS.items()}
+    taints = {
+        what: wanted.get(key) or _untainted(status, gates.KIND_OF_TAINT.get(key))
+        for key, what in TAINTS.items()
+    }
     labels = {what: desired.labels.get(key, "") for key, what in LABELS.items()}
     override = status.override
     stands = override is not None and not override.problem
