@@ -95,11 +95,15 @@ def _no_room(pod: PodView) -> RunEnd | None:
     return None
 
 
+def _waits_for(pod: PodView) -> str:
+    return ": ".join(part for part in (pod.pending_reason, pod.pending_message) if part)
+
+
 def _overdue(pod: PodView, *, limits: Limits, deadline: float, now: float) -> RunEnd | None:
     if now < wake_at(pod, limits=limits, deadline=deadline):
         return None
     waited = f"after {now - pod.created_at:.0f} s"
-    detail = ": ".join(part for part in (pod.pending_reason, pod.pending_message) if part)
+    detail = _waits_for(pod)
     if not pod.scheduled:
         return RunEnd(
             outcome=Outcome.SKIPPED,
@@ -124,8 +128,7 @@ def _of_message(pod: PodView, *, node: str) -> RunEnd:
     assert ended is not None
     how = f"exit code {ended.exit_code}" + (f", {ended.reason}" if ended.reason else "")
     if ended.reason == NEVER_RAN and pod.pending_reason:
-        waited = ": ".join(part for part in (pod.pending_reason, pod.pending_message) if part)
-        text = f"the probe did not start before its deadline: {waited}"
+        text = f"the probe did not start before its deadline: {_waits_for(pod)}"
         return RunEnd(outcome=Outcome.UNKNOWN, reason=pod.pending_reason, message=text[:400])
     if pod.reason == "DeadlineExceeded" and not ended.message:
         return RunEnd(

@@ -7,11 +7,11 @@ taints of others, and the node's resourceVersion ensures that these are up to da
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from nodegauge_operator import names
+from nodegauge_operator.api.report import stamp
 from nodegauge_operator.core.model import ConditionView, NodeView, Taint, node_view
 from nodegauge_operator.kube import listing
 from nodegauge_operator.kube.client import MERGE, STRATEGIC, Client, manager
@@ -69,7 +69,7 @@ async def patch_condition(client: Client, node: NodeView, condition: ConditionVi
 
     The transition time moves only when the status does (Kubernetes' rule for conditions).
     """
-    now = datetime.fromtimestamp(client.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = stamp(client.now())
     entry: dict[str, str]
     if condition is None:
         entry = {"type": names.CONDITION, "$patch": "delete"}
