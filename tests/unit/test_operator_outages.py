@@ -19,7 +19,6 @@ from aiohttp import web
 from kopf._core.reactor.inventory import ResourceMemories
 
 from nodegauge_operator import names
-from nodegauge_operator.handlers import app as app_module
 from nodegauge_operator.handlers import supervisor as supervisor_module
 from nodegauge_operator.handlers.app import unready
 from nodegauge_operator.handlers.supervisor import Supervisor
@@ -202,7 +201,7 @@ def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
         "CALL_TIMEOUT": 0.3,
     }.items():
         monkeypatch.setattr(supervisor_module, name, value)
-    monkeypatch.setattr(app_module, "OUTAGE_SECONDS", 0.1)
+    monkeypatch.setattr("nodegauge_operator.kube.outage.LONG_SECONDS", 0.1)
     monkeypatch.setitem(Client.call.__kwdefaults__, "within", 0.3)
     monkeypatch.setattr(supervisor_module, "backoff", lambda tries, _: 0.02)
     monkeypatch.setattr("nodegauge_operator.kube.client.TOKEN_SECONDS", 0.0)

@@ -17,9 +17,6 @@ from nodegauge_operator.settings import Settings
 
 log = logging.getLogger("nodegauge")
 
-OUTAGE_SECONDS = 30.0
-"""After so long without an answer of the API server the operator is not ready."""
-
 
 class SweepDied(Exception):
     """The sweep's task ended with an error: the process must exit, so that Kubernetes restarts it."""
@@ -77,8 +74,4 @@ def _stop_at_signals(stop: asyncio.Event) -> None:
 
 def unready(client: Client, sweep: Sweep, watches: Supervisor) -> str:
     """Why the operator cannot do its work; empty if it can."""
-    if watches.down:
-        return watches.down
-    if client.outage.seconds > OUTAGE_SECONDS:
-        return f"the API server has not answered for {client.outage.seconds:.0f} s"
-    return sweep.not_ready()
+    return watches.down or client.outage.problem() or sweep.not_ready()

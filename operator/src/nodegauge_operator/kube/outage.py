@@ -14,6 +14,8 @@ log = logging.getLogger("nodegauge.api")
 
 LINE_SECONDS = 60.0
 """At most one line in so many seconds."""
+LONG_SECONDS = 30.0
+"""After so long without an answer the process is not ready."""
 
 
 class Outage:
@@ -30,6 +32,12 @@ class Outage:
     def seconds(self) -> float:
         """How long every call has failed; 0.0 if the last one was answered."""
         return 0.0 if self._since is None else self._clock() - self._since
+
+    def problem(self) -> str:
+        """Why nothing can be done now; empty until the API server has been away for a while."""
+        return (
+            f"the API server has not answered for {self.seconds:.0f} s" if self.seconds > LONG_SECONDS else ""
+        )
 
     def failed(self, why: str) -> None:
         """A call got no answer, or one that says later."""

@@ -33,7 +33,6 @@ LIST_SECONDS = 60.0
 """Between two lists of nodes and objects."""
 ALIVE_SECONDS = 180.0
 """The loop is dead if no pass ended for so long; a pass waits at most for lists and for BMCs to log out."""
-OUTAGE_SECONDS = 30.0
 
 
 class Loop:
@@ -64,11 +63,8 @@ class Loop:
 
     def unready(self) -> str:
         """Why nothing useful happens; empty if it does."""
-        if self._broken:
-            return self._broken
-        if self._client.outage.seconds > OUTAGE_SECONDS:
-            return f"the API server has not answered for {self._client.outage.seconds:.0f} s"
-        return "" if self._nodes is not None else "the nodes are not listed yet"
+        unlisted = "the nodes are not listed yet" if self._nodes is None else ""
+        return self._broken or self._client.outage.problem() or unlisted
 
     async def run(self) -> None:
         """Pass after pass, until cancelled."""
