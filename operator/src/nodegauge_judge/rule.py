@@ -52,12 +52,12 @@ class Effect(StrEnum):
 
 
 class Observation(Struct, frozen=True, kw_only=True):
-    """One location where a rule applies: `location` in full, `short` for lists; the largest `weight` is the
-    worst.  `gpus`: the GPUs that it is about."""
+    """One location where a rule applies: `location` in full, `short` for lists where that is shorter; the
+    largest `weight` is the worst.  `gpus`: the GPUs that it is about."""
 
     severity: Severity
     location: str
-    short: str
+    short: str = ""
     message: str
     evidence: dict[str, Scalar]
     weight: float = 0.0
@@ -116,7 +116,7 @@ class Rule(Struct, Generic[Input], frozen=True, kw_only=True):
             if not alike:
                 continue
             worst = max(alike, key=lambda one: one.weight)
-            others = [one.short for one in alike if one is not worst]
+            others = [one.short or one.location for one in alike if one is not worst]
             finding = self.located(worst)
             yield replace(
                 finding,

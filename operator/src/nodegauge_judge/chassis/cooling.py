@@ -44,7 +44,6 @@ def inlet_hot(case: ChassisCase) -> Iterator[Observation]:
             yield Observation(
                 severity=Severity.WARN,
                 location=clip(air.name),
-                short=clip(air.name),
                 message=f"{celsius:g} °C; should be below {limit:g} °C.",
                 evidence={"celsius": celsius, "limit_celsius": limit},
                 weight=celsius - limit,
@@ -58,7 +57,6 @@ def leak(case: ChassisCase) -> Iterator[Observation]:
             yield Observation(
                 severity=Severity.FAIL if detector.state == "Critical" else Severity.WARN,
                 location=clip(detector.name),
-                short=clip(detector.name),
                 message=f"The detector says {text(detector.state)}.",
                 evidence={"state": text(detector.state)},
             )
@@ -74,7 +72,6 @@ def clock_off(case: ChassisCase) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.INFO,
             location=f"manager {clip(clock.name)}",
-            short=f"manager {clip(clock.name)}",
             message=f"Its clock is {off}; times in its log are wrong.",
             evidence={"time": text(clock.time), "skew_seconds": skew},
             weight=abs(skew),
@@ -95,7 +92,6 @@ def _fan(fan: Fan, rpm: float | None, low: float | None, *, weight: float) -> Ob
     return Observation(
         severity=Severity.WARN,
         location=clip(fan.name),
-        short=clip(fan.name),
         message=f"{judged}{speed}{bound}.",
         evidence={"health": text(fan.health), "state": text(fan.state)},
         weight=weight,

@@ -116,7 +116,6 @@ def rail_out(case: ChassisCase) -> Iterator[Observation]:
         yield Observation(
             severity=severity,
             location=clip(rail.name),
-            short=clip(rail.name),
             message=f"{volts:.2f} V; should be {low:.2f} to {high:.2f} V.",
             evidence={"volts": volts, "low_volts": low, "high_volts": high},
             weight=abs(volts - nominal) / nominal,
@@ -140,9 +139,7 @@ def supplies_unread(case: ChassisCase) -> Iterator[Observation]:
         return
     first = next((one for one in case.reading.unread if "Power" in one.path), None)
     evidence: dict[str, Scalar] = {"path": clip(first.path), "reason": clip(first.reason)} if first else {}
-    yield Observation(
-        severity=Severity.WARN, location="node", short="node", message=message, evidence=evidence
-    )
+    yield Observation(severity=Severity.WARN, location="node", message=message, evidence=evidence)
 
 
 def nominal_of(rail: Rail) -> float | None:
@@ -184,7 +181,6 @@ def _of(supply: Supply, severity: Severity, message: str, *, weight: float = 0.0
     return Observation(
         severity=severity,
         location=clip(supply.name),
-        short=clip(supply.name),
         message=message,
         evidence=evidence,
         weight=weight,
@@ -200,7 +196,7 @@ def _whole(severity: Severity, message: str, case: ChassisCase) -> Observation:
     ):
         if value is not None:
             evidence[key] = round(value)
-    return Observation(severity=severity, location="node", short="node", message=message, evidence=evidence)
+    return Observation(severity=severity, location="node", message=message, evidence=evidence)
 
 
 _SWAP = (

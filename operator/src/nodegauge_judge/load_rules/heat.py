@@ -42,7 +42,6 @@ def hot_under_load(case: LoadCase) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.WARN,
             location="node",
-            short="node",
             message="The probe ended the load at its own temperature stop.",
             evidence={},
         )

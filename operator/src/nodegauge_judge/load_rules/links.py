@@ -47,7 +47,6 @@ def uplink_shared(case: LoadCase) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.INFO,
             location=names,
-            short=names,
             message=(
                 f"When all GPUs copy, these keep {least:.0%} or more of their own copy speed: they share an "
                 f"uplink."
@@ -94,7 +93,6 @@ def rail_droop(case: LoadCase) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.WARN,
             location=name,
-            short=name,
             message=f"{low:.2f} V at the lowest under load{before}; it should stay above {least:.2f} V and "
             f"sink by at most {NOMINAL * limits.rail_warn:.1f} V.",
             evidence=evidence,

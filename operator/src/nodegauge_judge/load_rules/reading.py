@@ -43,7 +43,6 @@ def incomplete(case: LoadCase) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.WARN,
             location="node",
-            short="node",
             message=f"The run ended before everything was measured: {why.rstrip('.')}.",
             evidence={"problem": clip(problem.kind)},
         )
@@ -52,7 +51,6 @@ def incomplete(case: LoadCase) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.WARN,
             location="node",
-            short="node",
             message=f"{len(case.gpus)} of {case.expected} GPUs were loaded.",
             evidence={"gpus": len(case.gpus), "expected": case.expected},
         )

@@ -47,7 +47,6 @@ def checksum_unexpected(case: LoadCase) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.WARN,
             location="all GPUs",
-            short="all GPUs",
             message=(
                 "All GPUs agree on a checksum that the CPU did not compute: the kernel or the probe is wrong."
             ),
@@ -77,7 +76,6 @@ def below_peers(case: LoadCase) -> Iterator[Observation]:
     yield Observation(
         severity=Severity.WARN,
         location="all GPUs",
-        short="all GPUs",
         message=f"{own:.4g} TFLOPS; the median of {among[1]} comparable nodes is {among[0]:.4g}: "
         f"{own / among[0]:.0%}, below {share:.0%}.",
         evidence={"tflops": round(own, 1), "usual_tflops": round(among[0], 1), "nodes": among[1]},

@@ -215,7 +215,6 @@ def of_node(
     return Observation(
         severity=severity,
         location=location,
-        short=location,
         message=message,
         evidence=evidence,
         weight=weight,

@@ -62,7 +62,6 @@ def supply_watts(case: Case) -> Iterator[Observation]:
     yield Observation(
         severity=Severity.WARN,
         location="node",
-        short="node",
         message=f"With all GPUs at their limits ({gpus:g} W) and {inventory.other_watts} W for the rest, the "
         f"machine draws {need:g} W; its supply is rated {inventory.supply_watts} W (warns above "
         f"{SPARE_SHARE:.0%} of it).",
@@ -124,9 +123,7 @@ def _above(gpu: Gpu, severity: Severity, feed: Feed, limit: float, what: str) ->
 
 
 def _note(location: str, message: str, evidence: dict[str, str | int | float | bool]) -> Observation:
-    return Observation(
-        severity=Severity.INFO, location=location, short=location, message=message, evidence=evidence
-    )
+    return Observation(severity=Severity.INFO, location=location, message=message, evidence=evidence)
 
 
 RULES = (

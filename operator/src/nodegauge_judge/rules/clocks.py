@@ -82,7 +82,6 @@ def slow_clock(case: Case) -> Iterator[Observation]:
     yield Observation(
         severity=Severity.FAIL if among.nodes else Severity.WARN,
         location="all GPUs at work",
-        short="all GPUs at work",
         message=f"{node.mhz} MHz against {among.mhz:g} MHz of {against}: "
         f"{node.mhz / among.mhz:.0%}, below {limit:.0%}.",
         evidence={"sm_mhz": node.mhz, "usual_mhz": among.mhz, "nodes": among.nodes, "limit": limit},

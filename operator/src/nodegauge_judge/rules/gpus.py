@@ -44,7 +44,6 @@ def _fell_off_the_bus(case: Case) -> Observation:
     return Observation(
         severity=Severity.FAIL,
         location=which,
-        short=which,
         message=f"Seen earlier in this boot; NVML no longer lists it. Its place on the PCI bus is {state}.",
         evidence=evidence | ({"silent": clip(", ".join(silent))} if silent else {}),
         weight=count,
@@ -71,7 +70,6 @@ def _fewer_than_intended(case: Case) -> Observation:
     return Observation(
         severity=Severity.FAIL,
         location="node",
-        short="node",
         message=f"The policy expects {expected} GPUs, the driver lists {seen}{f' ({why})' if why else ''}.",
         evidence=evidence | {name: text for name, text in known.items() if text},
         weight=visibility.lost(case),
@@ -86,7 +84,6 @@ def foreign_gpus(case: Case) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.INFO,
             location="node",
-            short="node",
             message=f"On the PCI bus, and not for this node's jobs: {visibility.foreign_in_words(case)}.",
             evidence={
                 "foreign": clip(", ".join(foreign)),
@@ -192,7 +189,7 @@ def _mixed(what: str, counts: Mapping[str, int]) -> Observation:
     values = ", ".join(f"{count}x {name}" for name, count in ordered)
     evidence: dict[str, Scalar] = {"differs": what, "values": clip(values)}
     message = f"The GPUs have different {what}: {clip(values)}."
-    return Observation(severity=Severity.INFO, location=what, short=what, message=message, evidence=evidence)
+    return Observation(severity=Severity.INFO, location=what, message=message, evidence=evidence)
 
 
 DIFFERENCES = (

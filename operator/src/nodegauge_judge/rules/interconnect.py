@@ -61,7 +61,6 @@ def fabric_cliques(case: Case) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.WARN,
             location="node",
-            short="node",
             message=f"The GPUs are in {len(cliques)} cliques of the fabric: {members}.",
             evidence={"cliques": len(cliques), "members": members},
         )

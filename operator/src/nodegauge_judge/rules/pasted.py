@@ -34,18 +34,14 @@ def without_health(case: Case) -> Iterator[Observation]:
         if not any(_has_readings(gpu) for gpu in gpus):
             message = "The health is not known: the paste has no `nvidia-smi -q`."
         evidence: dict[str, Scalar] = {"lacking": ", ".join(missing)}
-        yield Observation(
-            severity=Severity.WARN, location="node", short="node", message=message, evidence=evidence
-        )
+        yield Observation(severity=Severity.WARN, location="node", message=message, evidence=evidence)
 
 
 def pasted(case: Case) -> Iterator[Observation]:
     """A paste with readings of health."""
     judged = case.result.probe == PASTED and case.result.problem is None
     if judged and not any(without_health(case)):
-        yield Observation(
-            severity=Severity.INFO, location="node", short="node", message=_open(case), evidence={}
-        )
+        yield Observation(severity=Severity.INFO, location="node", message=_open(case), evidence={})
 
 
 def _lacking(gpu: Gpu) -> list[str]:

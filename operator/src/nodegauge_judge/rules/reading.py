@@ -49,7 +49,6 @@ def gpus_not_visible(case: Case) -> Iterator[Observation]:
         yield Observation(
             severity=Severity.WARN,
             location="node",
-            short="node",
             message=message,
             evidence=evidence,
             gpus=tuple(gpu_named(uuid) for uuid in visibility.gone_uuids(case)),
@@ -63,9 +62,7 @@ def problem_check(code: str, title: str, severity: Severity) -> Callable[[Case],
         problem = case.result.problem
         if problem is not None and _code(_CODE_OF_NODE_PROBLEM, problem, other="probe-problem") == code:
             message, evidence = _of_problem(problem, title=title)
-            yield Observation(
-                severity=severity, location="node", short="node", message=message, evidence=evidence
-            )
+            yield Observation(severity=severity, location="node", message=message, evidence=evidence)
         for gpu in case.result.gpus:
             if gpu.error is not None and _code_of_gpu(case, gpu, gpu.error) == code:
                 message, evidence = _of_problem(gpu.error, title=title)
