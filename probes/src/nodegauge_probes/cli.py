@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nodegauge_contract import Problem, ProblemKind, Result, decode, encode, encode_message
-from nodegauge_probes import cli, health, pull
+from nodegauge_probes import health, pull
 from nodegauge_probes.load import probe as load
 from nodegauge_probes.nccl import probe as nccl
 from nodegauge_probes.nccl.supervisor import LOAD_S, Limits
@@ -181,6 +181,6 @@ def main() -> int:
         return BAD_ARGUMENTS
     probe = REPORTS.get(settings.probe, settings.probe)
     result = ResultBuilder(probe=probe, run=settings.run, node=settings.node)
-    write = partial(cli.write, form=settings.format, termination_log=settings.termination_log)
-    run = Run(result=result, deadline=settings.deadline, write=write)
+    output = partial(write, form=settings.format, termination_log=settings.termination_log)
+    run = Run(result=result, deadline=settings.deadline, write=output)
     return run.run(partial(PROBES[settings.probe], settings=settings))

@@ -16,7 +16,7 @@ import msgspec
 
 from nodegauge_contract import Gpu, Int, Port, Result, Sensor, Unavailable, render_matrix
 from nodegauge_probes.nvml.results import ranges
-from nodegauge_probes.page import format, gpu_tables, load_tables, nccl_tables, page
+from nodegauge_probes.page import format, gpu_tables, load_tables, nccl_tables
 from nodegauge_probes.page.format import NOTHING, Cells, columns, paragraph, shown
 
 
@@ -76,7 +76,7 @@ def _tables(result: Result) -> list[str]:
         gpu_tables.throttling(gpus),
         gpu_tables.errors(gpus),
     ]
-    host = [page.bus(result), page.ports(result), page.sensors(result.sensors)]
+    host = [bus(result), ports(result), sensors(result.sensors)]
     return [*(tables if gpus else []), *host]
 
 
