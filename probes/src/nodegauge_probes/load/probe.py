@@ -25,7 +25,7 @@ from nodegauge_probes.load.protocol import Line, Order, Phase, encode_order
 from nodegauge_probes.load.receiver import Lines
 from nodegauge_probes.load.record import GpuRecord, LoadRecord
 from nodegauge_probes.load.watcher import Ended, Watcher, stop_of
-from nodegauge_probes.nccl import precondition
+from nodegauge_probes.nccl import plan, precondition
 from nodegauge_probes.nccl.process_tree import ProcessTree, ShutDown, Watch, how_it_ended, seconds_to_work
 from nodegauge_probes.nccl.protocol import FD_VARIABLE
 from nodegauge_probes.nccl.receiver import InvalidOutput, Tail, one_line, poll
@@ -42,10 +42,6 @@ DYING_S = 5.0
 SENSORS_EVERY_S = 1.0
 MAX_MESSAGE = 120
 CONDITION = (telemetry.temperature, telemetry.power, telemetry.clocks, sampling.supported_reasons)
-KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
-KEPT_PREFIXES = ("NVIDIA_", "NODEGAUGE_")
-"""Of the environment, for the process that drives the GPUs: CUDA_* of the node or the image could change what
-it sees."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -65,12 +61,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def child_environment(self) -> dict[str, str]:
-        kept = {
-            name: value
-            for name, value in self.environment.items()
-            if name in KEPT or name.startswith(KEPT_PREFIXES)
-        }
-        return kept | {"CUDA_CACHE_DISABLE": "1"}  # compiled kernels stay in memory, not in ~/.nv
+        no_cache = {"CUDA_CACHE_DISABLE": "1"}  # compiled kernels stay in memory, not in ~/.nv
+        return plan.kept(self.environment) | no_cache
 
 
 def measure(result: ResultBuilder, *, watch: Watch, settings: Settings) -> None:

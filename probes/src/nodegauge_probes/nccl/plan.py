@@ -246,6 +246,16 @@ ARM_VARIABLES: Mapping[ArmName, Mapping[str, str]] = {
 (NCCL 5067397c, src/transport/nvls.cc)."""
 
 
+def kept(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a child that drives GPUs gets of the probe's environment; CUDA_* of the node or the image could
+    change what it sees."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
+    }
+
+
 def child_environment(
     inherited: Mapping[str, str],
     *,
@@ -256,14 +266,9 @@ def child_environment(
 ) -> dict[str, str]:
     """The environment of one arm: `inherited` is the probe's, `policy` overrides our defaults but not what
     makes the arm; NCCL writes its log into `scratch`."""
-    kept = {
-        name: inherited[name]
-        for name in inherited
-        if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
-    }
     return {
         "PATH": DEFAULT_PATH,
-        **kept,
+        **kept(inherited),
         "HOME": "/tmp",
         "LC_ALL": "C.UTF-8",
         **QUIET_NETWORK,
