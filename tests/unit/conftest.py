@@ -1,4 +1,4 @@
-"""Machines that several modules of these tests begin with."""
+"""Machines and certificates that several modules of these tests begin with."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from testbed.driver.client import NvmlClient
 from testbed.hardware import Hardware, plug
@@ -22,3 +23,17 @@ def nvml(h100: Hardware) -> Iterator[NvmlClient]:
     """A client of its driver."""
     with NvmlClient(h100.env()) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Who signs the BMCs' certificates."""
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the authority's certificate."""
+    path = tmp_path_factory.mktemp("ca") / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return str(path)

@@ -28,20 +28,6 @@ POWER = "/redfish/v1/Chassis/1/Power"
 ROOT = "/redfish/v1"
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    """Who signs the BMCs' certificates."""
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
-def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of the authority's certificate."""
-    path = tmp_path_factory.mktemp("ca") / "ca.pem"
-    authority.cert_pem.write_to_path(str(path))
-    return str(path)
-
-
 def access(bmc: Bmc, **changed: Any) -> Access:
     """The right access to a BMC, but for what is changed."""
     return Access(**{"url": bmc.url, "user": USER, "password": PASSWORD, "timeout": 2.0} | changed)

@@ -179,19 +179,6 @@ def test_addresses_of_ipmi() -> None:
     assert address(access("ipmi://[::1]:6230")) == ("::1", 6230)
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    """Who signs the BMCs' certificates."""
-    return trustme.CA()
-
-
-@pytest.fixture
-def ca(authority: trustme.CA, tmp_path: Path) -> str:
-    """Path of the authority's certificate."""
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    return str(tmp_path / "ca.pem")
-
-
 async def auto(resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **others: Any) -> str:
     """The source of a reading by `auto://`, or the message of its failure; IPMI answers at the usual port."""
     behaviour, authority = others.pop("behaviour", None), others.pop("authority")

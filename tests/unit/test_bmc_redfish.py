@@ -34,20 +34,6 @@ LENOVO = "/redfish/v1/Chassis/1"
 SUPERMICRO_POWER = "/redfish/v1/Chassis/1/Power"
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    """Who signs the BMCs' certificates."""
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
-def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Path of the authority's certificate."""
-    path = tmp_path_factory.mktemp("ca") / "ca.pem"
-    authority.cert_pem.write_to_path(str(path))
-    return str(path)
-
-
 async def reading_of(
     resources: Tree, *, authority: trustme.CA, ca: str, behaviour: Behaviour | None = None
 ) -> ChassisReading:

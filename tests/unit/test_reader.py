@@ -27,12 +27,6 @@ from testbed.hardware.ipmimachine import server
 LOGIN = {"username": USER, "password": PASSWORD, "ca": "ca.pem"}
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    """Who signs the BMCs' certificates."""
-    return trustme.CA()
-
-
 @pytest.fixture
 def folder(authority: trustme.CA, tmp_path: Path) -> Path:
     """An inventory that has the authority's certificate alone."""

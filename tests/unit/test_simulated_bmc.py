@@ -43,12 +43,6 @@ FAULTS: list[tuple[str, str, int, set[str], Psu | None]] = [
 """Profile, fault, load, codes of the findings, and the supplies in one word."""
 
 
-@pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    """Who signs the BMCs' certificates."""
-    return trustme.CA()
-
-
 async def reading_of(hardware: Hardware, authority: trustme.CA, folder: Path) -> ChassisReading:
     """One reading over HTTPS."""
     ca = folder / "ca.pem"
