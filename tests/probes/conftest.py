@@ -15,6 +15,8 @@ from support.library import Library, Watched
 from support.nccl_probe import NcclRun
 from support.probing import Probe
 from testbed.hardware import plug
+from testbed.hardware.fault import FAULTS, Fault
+from testbed.hardware.machine import Machine
 from testbed.profiles import Profile
 
 
@@ -81,3 +83,13 @@ def nvml(library: Library, pauses: list[float]) -> Nvml:
 @pytest.fixture
 def device() -> Device:
     return Device(3, pynvml.c_nvmlDevice_t())
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that writes a line into the driver's state, for these tests alone."""
+
+    def line(machine: Machine, *, gpu: int = 0, key: str = "", value: str = "") -> None:
+        machine.values[machine.gpu(gpu), key] = value
+
+    monkeypatch.setitem(FAULTS, "state", Fault(name="state", does="", apply=line))

@@ -18,24 +18,13 @@ from nodegauge_contract import LoadEnd, LoadSkip, Unavailable, decode
 from support.load_probe import QUICK, burning, load
 from support.nccl_probe import NcclRun, wait_for
 from testbed.driver.build import LIBRARY
-from testbed.hardware.fault import FAULTS, Fault
 from testbed.hardware.loads import announcements, following
-from testbed.hardware.machine import Machine
 from testbed.hardware.plugged import LOADS
 from testbed.profiles import Profile
 
+pytestmark = pytest.mark.usefixtures("state")
 On = Callable[[str | Profile], NcclRun]
 TWO = "pcie-phb-2"
-
-
-@pytest.fixture(autouse=True)
-def state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault that writes a line into the driver's state, for these tests alone."""
-
-    def line(machine: Machine, *, gpu: int = 0, key: str = "", value: str = "") -> None:
-        machine.values[machine.gpu(gpu), key] = value
-
-    monkeypatch.setitem(FAULTS, "state", Fault(name="state", does="", apply=line))
 
 
 def test_a_healthy_machine_under_load(nccl_on: On) -> None:

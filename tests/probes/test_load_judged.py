@@ -10,22 +10,11 @@ from nodegauge_contract import Result
 from nodegauge_judge import CATALOGUE, Answer, Severity, Verdict
 from nodegauge_judge.load_rules.judge import LoadJudgement, judge_load
 from support.nccl_probe import NcclRun
-from testbed.hardware.fault import FAULTS, Fault
 from testbed.hardware.loads import following
-from testbed.hardware.machine import Machine
 from testbed.profiles import Profile
 
+pytestmark = pytest.mark.usefixtures("state")
 On = Callable[[str | Profile], NcclRun]
-
-
-@pytest.fixture(autouse=True)
-def state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault that writes a line into the driver's state, for these tests alone."""
-
-    def line(machine: Machine, *, gpu: int = 0, key: str = "", value: str = "") -> None:
-        machine.values[machine.gpu(gpu), key] = value
-
-    monkeypatch.setitem(FAULTS, "state", Fault(name="state", does="", apply=line))
 
 
 def judged(run: NcclRun, *options: str) -> tuple[Result, LoadJudgement]:
