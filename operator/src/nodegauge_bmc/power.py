@@ -85,26 +85,16 @@ async def _new_supplies(
             supplies.append(Supply(name=address.rpartition("/")[2][:128]))
             continue
         measured = metric or {}
-        name = _name(resource)
-        supplies.append(
-            Supply(
-                name=name,
-                serial=values.text(resource.get("SerialNumber")),
-                model=values.text(resource.get("Model")),
-                present=values.present(resource),
-                state=values.state(resource),
-                health=values.health(resource),
-                line_input=values.text(resource.get("LineInputStatus")),
-                capacity_watts=values.watts(resource.get("PowerCapacityWatts")),
-                input_watts=await _excerpt(tree, measured, "InputPowerWatts"),
-                output_watts=await _excerpt(tree, measured, "OutputPowerWatts"),
-                input_volts=values.volts(member(measured, "InputVoltage", "Reading"), high=1000.0),
-            )
+        supply = _supply(
+            resource,
+            input_watts=await _excerpt(tree, measured, "InputPowerWatts"),
+            output_watts=await _excerpt(tree, measured, "OutputPowerWatts"),
+            input_volts=member(measured, "InputVoltage", "Reading"),
         )
+        supplies.append(supply)
         for number, rail in enumerate(items(measured, "RailVoltage"), 1):
-            rails.append(
-                Rail(name=f"{name} output {number}", volts=values.volts(rail.get("Reading"), high=64.0))
-            )
+            volts = values.volts(rail.get("Reading"), high=64.0)
+            rails.append(Rail(name=f"{supply.name} output {number}", volts=volts))
     return supplies, rails
 
 
@@ -118,7 +108,16 @@ async def _excerpt(tree: Tree, metrics: Resource, key: str) -> Num:
 
 
 def _old_supply(resource: Resource) -> Supply:
-    output = resource.get("PowerOutputWatts", resource.get("LastPowerOutputWatts"))
+    return _supply(
+        resource,
+        input_watts=values.watts(resource.get("PowerInputWatts")),
+        output_watts=values.watts(resource.get("PowerOutputWatts", resource.get("LastPowerOutputWatts"))),
+        input_volts=resource.get("LineInputVoltage"),
+    )
+
+
+def _supply(resource: Resource, *, input_watts: Num, output_watts: Num, input_volts: Any) -> Supply:
+    """What new and old resources say alike, and the numbers that they have in different places."""
     return Supply(
         name=_name(resource),
         serial=values.text(resource.get("SerialNumber")),
@@ -128,9 +127,9 @@ def _old_supply(resource: Resource) -> Supply:
         health=values.health(resource),
         line_input=values.text(resource.get("LineInputStatus")),
         capacity_watts=values.watts(resource.get("PowerCapacityWatts")),
-        input_watts=values.watts(resource.get("PowerInputWatts")),
-        output_watts=values.watts(output),
-        input_volts=values.volts(resource.get("LineInputVoltage"), high=1000.0),
+        input_watts=input_watts,
+        output_watts=output_watts,
+        input_volts=values.volts(input_volts, high=1000.0),
     )
 
 
