@@ -9,6 +9,7 @@ are rounded: together the rows allow an interval, and only a number that is alon
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from statistics import median
 
 from msgspec import Struct
@@ -114,10 +115,10 @@ def _candidates(log: Log, measured: Sequence[Measured], bounds: Sequence[_Bound]
     """Every number that all rows allow, and that consists of whole processes."""
     collectives = {bound.collective for bound in bounds}
     tightest = [
-        pick(own, key=key)
+        pick(own, key=attrgetter(side))
         for collective in collectives
         for own in [[bound for bound in bounds if bound.collective == collective]]
-        for pick, key in ((max, _low), (min, _high))
+        for pick, side in ((max, "low"), (min, "high"))
     ]
     return [
         ranks
@@ -126,14 +127,6 @@ def _candidates(log: Log, measured: Sequence[Measured], bounds: Sequence[_Bound]
         and all(one.times in (1, ranks) for one in measured)
         and all(bound.allows(ranks) for bound in tightest)
     ]
-
-
-def _low(bound: _Bound) -> float:
-    return bound.low
-
-
-def _high(bound: _Bound) -> float:
-    return bound.high
 
 
 def _likeliest(bounds: Sequence[_Bound], fewest: int) -> int:
