@@ -8,7 +8,9 @@ answer either.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
 
 from nodegauge_bmc import sensors, values
 from nodegauge_bmc.power import believable
@@ -104,14 +106,7 @@ def _supply(own: list[Measured], numbers: list[Measured], answers: list[Inventor
 def _bits(own: list[Measured], event: int) -> int | None:
     """States of all sensors of one event type together; None if none of them said anything."""
     read = [one.states for one in own if one.sensor.event == event and one.states is not None]
-    return None if not read else _union(read)
-
-
-def _union(read: list[int]) -> int:
-    bits = 0
-    for one in read:
-        bits |= one
-    return bits
+    return reduce(or_, read) if read else None
 
 
 def _can(own: list[Measured], mask: int) -> bool:
@@ -175,13 +170,9 @@ def _line_input(own: list[Measured]) -> Text:
     return "Normal" if bits & 0x01 and _can(own, 0x38) else NOT_READ
 
 
-def _watts(numbers: list[Measured], direction: object) -> Num:
+def _watts(numbers: list[Measured], direction: Callable[[Sensor], bool]) -> Num:
     """Watts of the one sensor whose name says this direction."""
-    read = [
-        sensors.watts(one)
-        for one in numbers
-        if one.sensor.is_a(Unit.WATT) and direction(one.sensor)  # type: ignore[operator]
-    ]
+    read = [sensors.watts(one) for one in numbers if one.sensor.is_a(Unit.WATT) and direction(one.sensor)]
     return read[0] if len(read) == 1 else NOT_READ
 
 
