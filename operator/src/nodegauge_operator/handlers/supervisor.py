@@ -27,6 +27,7 @@ from typing import Any
 import kopf
 from kopf._cogs.structs.references import Insights
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
+from msgspec.structs import asdict
 
 from nodegauge_operator import names
 from nodegauge_operator.handlers import watches
@@ -195,15 +196,7 @@ def registry_of(sweep: Sweep, *, environ: Mapping[str, str], bmc: bool = False) 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
         """The same access as our own client's; asked again when the token has expired."""
-        how = await access(environ=environ)
-        return kopf.ConnectionInfo(
-            server=how.server,
-            ca_path=how.ca_path,
-            insecure=how.insecure,
-            token=how.token,
-            certificate_path=how.certificate_path,
-            private_key_path=how.private_key_path,
-        )
+        return kopf.ConnectionInfo(**asdict(await access(environ=environ)))
 
     return registry
 

@@ -58,7 +58,7 @@ class Observer(Protocol):
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """How to reach the API server, for kopf and for this client."""
+    """How to reach the API server, with the members of kopf's `ConnectionInfo`."""
 
     server: str
     ca_path: str | None = None
