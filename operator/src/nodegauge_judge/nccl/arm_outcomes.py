@@ -44,7 +44,7 @@ NOT_FAILED = (ArmOutcome.DONE, ArmOutcome.HUNG, ArmOutcome.START_SLOW, ArmOutcom
 
 def wrong_data(grading: Grading) -> Iterator[Observation]:
     """Collectives that returned wrong data."""
-    observations = [
+    yield from (
         of_node(
             Severity.FAIL,
             f"{cell.collective.value} at {size_text(cell.bytes)} ({arm_text(arm)}) returned {cell.wrong} "
@@ -61,14 +61,13 @@ def wrong_data(grading: Grading) -> Iterator[Observation]:
         for arm in grading.measurement.arms
         for cell in arm.cells
         if cell.wrong
-    ]
-    yield from observations
+    )
 
 
 def hangs(grading: Grading) -> Iterator[Observation]:
     """Arms that hung, unless P2P or NVLS explains it."""
     measurement = grading.measurement
-    observations = [
+    yield from (
         of_node(
             Severity.FAIL,
             f"The run with {arm_text(arm)} hung while {phase_text(arm)}{quoted(arm)}."
@@ -79,8 +78,7 @@ def hangs(grading: Grading) -> Iterator[Observation]:
         )
         for arm in measurement.arms
         if arm.outcome == ArmOutcome.HUNG and not _is_explained(measurement, arm)
-    ]
-    yield from observations
+    )
 
 
 def failures(grading: Grading) -> Iterator[Observation]:

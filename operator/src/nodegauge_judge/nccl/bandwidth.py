@@ -116,7 +116,7 @@ def below_peers(grading: Grading) -> Iterator[Observation]:
 
 def runs_disagree(grading: Grading) -> Iterator[Observation]:
     """Collectives whose last two runs disagree."""
-    observations = [
+    yield from (
         of_node(
             Severity.INFO,
             f"{cell_text(headline.cell)}: {gbps_text(headline.runs[0])} in the previous run, "
@@ -127,8 +127,7 @@ def runs_disagree(grading: Grading) -> Iterator[Observation]:
         )
         for collective, headline in grading.headlines.items()
         if headline.runs_disagree
-    ]
-    yield from observations
+    )
 
 
 def _effective_busbw(measurement: Measurement, arm: MeasuredArm, cell: MeasuredCell) -> float | None:

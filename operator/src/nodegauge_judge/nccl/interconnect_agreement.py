@@ -64,8 +64,7 @@ def contradicted(grading: Grading) -> Iterator[Observation]:
         p2p_off = p2p_off_busbw(grading.measurement)
         if p2p_off is not None:
             evidence["p2p_off_gbps"] = float(f"{p2p_off[1]:.4g}")
-        observation = of_node(Severity.WARN, f"Measured: {message}.", evidence=evidence)
-        yield observation
+        yield of_node(Severity.WARN, f"Measured: {message}.", evidence=evidence)
 
 
 def slow_pairs(grading: Grading) -> Iterator[Observation]:
