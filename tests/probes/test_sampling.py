@@ -31,13 +31,13 @@ class Clock:
 class Driver:
     """Answers every question with the same number, and takes its time."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, clock: Clock, *, number: int = 5) -> None:
+        self.clock, self.number = clock, number
 
     def integer(self, device: Device, call: str, *arguments: Any, **options: Any) -> int:
         if call == "nvmlDeviceGetUtilizationRates":
             self.clock.now += self.clock.per_sample
-        return 5
+        return self.number
 
     def whole_field(self, device: Device, *fields: int) -> int:
         return 5
@@ -48,10 +48,19 @@ def sampled(**values: Int) -> sampling.Sample:
     return sampling.Sample(**{**dict.fromkeys(sampling.Sample.__struct_fields__, NO), **values})
 
 
-def watched(*, seconds: float, hz: float, per_sample: float = 0.001) -> GpuBuilder:
+def watched(
+    *, seconds: float, hz: float, per_sample: float = 0.001, slowed_seconds: float = 0.0, reasons: int = 5
+) -> GpuBuilder:
     clock, gpu = Clock(per_sample=per_sample), GpuBuilder(0)
-    nvml = cast(Nvml, Driver(clock))
-    sampling.watch(nvml, [(Device(0, None), gpu)], seconds=seconds, hz=hz, clock=clock, sleep=clock.sleep)
+    sampling.watch(
+        cast(Nvml, Driver(clock, number=reasons)),
+        [(Device(0, None), gpu)],
+        seconds=seconds,
+        hz=hz,
+        slowed_seconds=slowed_seconds,
+        clock=clock,
+        sleep=clock.sleep,
+    )
     return gpu
 
 
@@ -63,6 +72,16 @@ def test_a_window_has_samples_at_both_ends(seconds: float, hz: float, samples: i
     window = watched(seconds=seconds, hz=hz).window
     assert window.samples == samples
     assert window.seconds == pytest.approx((samples - 1) / hz, abs=0.05)
+
+
+@pytest.mark.parametrize("bit", sampling.SLOWDOWN)
+def test_a_window_is_longer_while_a_gpu_is_slowed_down(bit: int) -> None:
+    """Not for a power limit or an idle GPU, and never shorter."""
+    wanted = {bit: (13, 5), 0x4 | 0x1: (5, 5)}
+    for reasons, samples in wanted.items():
+        for slowed, count in zip((3.0, 0.5), samples, strict=True):
+            window = watched(seconds=1, hz=4, slowed_seconds=slowed, reasons=reasons).window
+            assert window.samples == count
 
 
 def test_a_slow_driver_gives_fewer_samples_and_no_longer_window() -> None:

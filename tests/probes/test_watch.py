@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nodegauge_contract import MESSAGE_LIMIT, RepeatedXid, Result, XidCount
-from nodegauge_judge import judge_health
+from nodegauge_judge import Answer, Severity, judge_health
 from nodegauge_probes.watch.schedule import BRAKE_CHANGES
 from support.probing import Probe
 from support.watch_probe import Watch, terminated
@@ -105,6 +105,21 @@ def test_a_change_is_reported(
     assert why in ended.why
     assert ended.code == 0
     assert not code or code in codes(ended.result)
+
+
+def test_a_slowdown_without_a_counter_is_judged_as_by_a_health_pod(watch: On) -> None:
+    """The umbrella bit fails only over two seconds (`bitFailSeconds`): the reading goes on for as long."""
+    on = watch("h100-sxm-8")
+    on.probe.hardware.load(100)
+    on.life()
+    on.probe.hardware.fault("hw-slowdown", gpu=5)
+    window = ("--hz", "4", "--window", "1", "--slowed-window", "3")
+    ended = on.life(*window)
+    assert "throttle reasons GPU-5" in ended.why
+    assert ended.result is not None
+    judgement = judge_health(ended.result)
+    assert judgement.answers["hw-slowdown"] is Answer.BAD
+    assert "hw-slowdown" in {f.code for f in judgement.findings if f.severity is Severity.FAIL}
 
 
 def test_the_end_of_a_fault_is_reported(watch: On) -> None:

@@ -27,7 +27,7 @@ def log() -> Iterator[logging.Logger]:
 def test_a_line_is_one_json_object(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
     """Time, level, logger, message, and the node it is about; line breaks stay inside."""
     logs.configure(level="info", form="json")
-    log.info("node %s:\nsecond line", "n", extra={"node": "n", "run": 3, "other": "x"})
+    log.info("node %s:\nsecond line", "n", extra={"node": "n", "probe": "health", "run": 3, "other": "x"})
     log.debug("not said")
     (line,) = capsys.readouterr().err.splitlines()
     record = json.loads(line)
@@ -36,7 +36,7 @@ def test_a_line_is_one_json_object(log: logging.Logger, capsys: pytest.CaptureFi
         "nodegauge.test",
         "node n:\nsecond line",
     )
-    assert (record["node"], record["run"]) == ("n", 3)
+    assert (record["node"], record["probe"], record["run"]) == ("n", "health", 3)
     assert record["time"].endswith("+00:00")
     assert "other" not in record
 

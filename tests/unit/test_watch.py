@@ -142,7 +142,7 @@ def test_the_daemonset_stays_within_the_nodes_that_the_operator_watches() -> Non
 def test_the_container_takes_every_policys_options() -> None:
     """The probe itself parses them, with thresholds at their bounds; they are the judge's by default."""
     odd = {"hotFail": 150, "hotWarn": 20, "hwThermalWarnSeconds": 86_400, "swThermalWarnSeconds": 0}
-    parsed = {}
+    parsed, windows = {}, set()
     for thresholds in ({}, odd):
         operator = Watched(thresholds=thresholds)
         (made,) = operator.cluster.objects[DAEMONSETS].values()
@@ -150,9 +150,11 @@ def test_the_container_takes_every_policys_options() -> None:
         assert box["command"] == ["python", "-m", "nodegauge_probes", "watch"]
         settings = parse(["watch", *box["args"]], {}, probes=["watch"], engines=["nccl4py"])
         parsed[bool(thresholds)] = settings.watch
+        windows.add((settings.window, settings.slowed_window))
     usual = parse(["watch"], {}, probes=["watch"], engines=["nccl4py"])
     assert parsed[False] == usual.watch
     assert (parsed[True].temperature_fail, parsed[True].hw_thermal_seconds) == (150, 60)
+    assert windows == {(1.0, usual.window)}, "while a GPU is slowed down it samples as long as a health pod"
 
 
 @pytest.mark.parametrize(

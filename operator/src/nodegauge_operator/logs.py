@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-FIELDS = ("node", "run", "outcome", "verdict", "policy")
+FIELDS = ("node", "probe", "run", "outcome", "verdict")
 """Extra fields of a record that are included in its line."""
 
 

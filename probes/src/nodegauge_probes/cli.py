@@ -109,7 +109,11 @@ def _health(result: ResultBuilder, watch: CallWatch, *, settings: Settings) -> N
 
 def _health_settings(settings: Settings) -> health.Settings:
     return health.Settings(
-        sysfs=settings.sysfs, procfs=settings.procfs, window=settings.window, hz=settings.hz
+        sysfs=settings.sysfs,
+        procfs=settings.procfs,
+        window=settings.window,
+        hz=settings.hz,
+        slowed_window=settings.slowed_window,
     )
 
 

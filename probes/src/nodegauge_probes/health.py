@@ -39,12 +39,15 @@ BACKGROUND_WAIT_S = 0.5
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Where to read, and how long to sample (`window` in seconds, `hz` samples per second)."""
+    """Where to read, and how long to sample (`window` in seconds, `hz` samples per second).
+
+    `slowed_window`: the same while a GPU is slowed down, if that is longer."""
 
     sysfs: Path
     procfs: Path
     window: float
     hz: float
+    slowed_window: float = 0.0
 
 
 def measure(result: ResultBuilder, *, watch: Watch, settings: Settings) -> None:
@@ -84,7 +87,14 @@ def _sample(result: ResultBuilder, nvml: Nvml, gpus: Gpus, settings: Settings) -
     before = _snapshots(result, nvml, gpus)
     counters.register_xids(nvml, _not_lost(gpus))
     collect_xids = partial(counters.collect_xids, nvml, gpus)
-    sampling.watch(nvml, _not_lost(gpus), seconds=settings.window, hz=settings.hz, between=collect_xids)
+    sampling.watch(
+        nvml,
+        _not_lost(gpus),
+        seconds=settings.window,
+        hz=settings.hz,
+        slowed_seconds=settings.slowed_window,
+        between=collect_xids,
+    )
     after = _snapshots(result, nvml, gpus)
     for index in before.keys() & after.keys():
         result.gpus[index].growth = counters.growth(before[index], after[index])

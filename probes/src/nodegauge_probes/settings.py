@@ -60,6 +60,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     procfs: Path
     termination_log: Path | None
     window: float
+    slowed_window: float
     hz: float
     deadline: float
     engine: str
@@ -95,8 +96,10 @@ def parse(
         if hz < LEAST_LOAD_HZ:
             bad.append(f"--hz: {hz:g} is too slow under load; choose at least {LEAST_LOAD_HZ:g}")
     deadline = _number(options.deadline or f"{usual:g}", "--deadline", bad, low=1, high=3600)
-    if not bad and options.probe in ("health", "watch") and deadline <= window:
-        bad.append(f"--deadline: {deadline:g} s must be longer than --window, {window:g} s")
+    slowed = _number(options.slowed_window, "--slowed-window", bad, low=0, high=60)
+    for name, sampled in (("window", window), ("slowed-window", slowed)):
+        if not bad and options.probe in ("health", "watch") and deadline <= sampled:
+            bad.append(f"--deadline: {deadline:g} s must be longer than --{name}, {sampled:g} s")
     limits = _limits(options.limits or environment.get("NODEGAUGE_NCCL_LIMITS") or LIMITS, bad)
     budget = _number(options.budget, "--budget", bad, low=1, high=600)
     variables = _variables(options.environment, bad)
@@ -116,6 +119,7 @@ def parse(
         procfs=Path(options.procfs or environment.get("NODEGAUGE_PROCFS") or "/proc"),
         termination_log=_termination_log(environment),
         window=window,
+        slowed_window=slowed,
         hz=hz,
         deadline=deadline,
         engine=options.engine,
@@ -145,6 +149,12 @@ def _parser(probes: Sequence[str], engines: Sequence[str]) -> argparse.ArgumentP
     parser.add_argument("--sysfs", metavar="ROOT", help="root to use instead of /sys")
     parser.add_argument("--procfs", metavar="ROOT", help="root to use instead of /proc")
     parser.add_argument("--window", metavar="SECONDS", default="3", help="how long to sample, default 3")
+    parser.add_argument(
+        "--slowed-window",
+        metavar="SECONDS",
+        default="0",
+        help="how long to sample while a GPU is slowed down, default as long as otherwise",
+    )
     parser.add_argument("--hz", metavar="N", default="4", help="samples per second, default 4")
     parser.add_argument(
         "--deadline",

@@ -18,6 +18,9 @@ from nodegauge_probes.collectors.telemetry import CLOCK_SM, gpu_temperature, mem
 from nodegauge_probes.nvml.library import Device, Nvml
 from nodegauge_probes.result_builder import GpuBuilder
 
+SLOWDOWN = {0x8: "HW slowdown", 0x20: "SW thermal", 0x40: "HW thermal", 0x80: "power brake"}
+"""Clocks event reasons that a rule looks at (nvml.h, nvmlClocksEventReason*)."""
+
 
 class Sample(Struct, frozen=True, kw_only=True):
     """One GPU at one moment."""
@@ -61,13 +64,15 @@ def watch(
     *,
     seconds: float,
     hz: float,
+    slowed_seconds: float = 0.0,
     between: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Sample every GPU `hz` times a second for `seconds`, including both ends of the window; at least once.
 
-    `between` is called after every round of samples.
+    `slowed_seconds`: how long it goes on while a GPU is slowed down, if that is longer.  `between` is called
+    after every round of samples.
     """
     samples_of: list[list[Sample]] = [[] for _ in gpus]
     start = clock()
@@ -78,9 +83,14 @@ def watch(
         between()
         elapsed = clock() - start
         due = (int(elapsed * hz) + 1) / hz
-        if due > seconds + 0.5 / hz:
+        slowed = any(_is_slowed(samples[-1]) for samples in samples_of)
+        if due > (max(seconds, slowed_seconds) if slowed else seconds) + 0.5 / hz:
             return
         sleep(max(0.0, due - elapsed))
+
+
+def _is_slowed(last: Sample) -> bool:
+    return isinstance(last.reasons, int) and bool(last.reasons & sum(SLOWDOWN))
 
 
 def fill(gpu: GpuBuilder, samples: list[Sample], *, seconds: float) -> None:

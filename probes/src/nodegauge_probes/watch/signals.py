@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from nodegauge_contract import Int, Unavailable
-from nodegauge_probes.collectors import counters, telemetry, topology
+from nodegauge_probes.collectors import counters, sampling, telemetry, topology
 from nodegauge_probes.nvml import library
 from nodegauge_probes.nvml.library import Device, Field, Nvml
 from nodegauge_probes.nvml.results import signed
@@ -63,8 +63,6 @@ def twice(samples: Sequence[Sample], before: Level, gpu: Watched, options: Optio
     return samples[-1].raw if before is None or alike else before
 
 
-CARED_FOR = {0x8: "HW slowdown", 0x20: "SW thermal", 0x40: "HW thermal", 0x80: "power brake"}
-"""Clocks event reasons that a rule looks at (nvml.h, nvmlClocksEventReason*)."""
 BIT_HOLD_S = 10
 COUNTER_WINDOW_S = 60
 
@@ -85,7 +83,7 @@ def bits(samples: Sequence[Sample], before: Level, gpu: Watched, options: Option
         for mask in recent:
             seen |= mask
         kept &= seen
-    return (in_a_row | kept) & sum(CARED_FOR)
+    return (in_a_row | kept) & sum(sampling.SLOWDOWN)
 
 
 def grows(
@@ -173,7 +171,7 @@ def seconds(raw: int | str) -> str:
 
 
 def names_of_bits(raw: int | str) -> str:
-    return " and ".join(name for bit, name in CARED_FOR.items() if int(raw) & bit) or "none"
+    return " and ".join(name for bit, name in sampling.SLOWDOWN.items() if int(raw) & bit) or "none"
 
 
 def reasons(gpu: Watched) -> Int:

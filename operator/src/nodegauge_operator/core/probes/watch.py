@@ -28,7 +28,8 @@ STATE_BYTES = "1Mi"
 REQUESTS = {"cpu": "10m", "memory": "40Mi"}
 LIMITS = {"cpu": "1", "memory": "256Mi"}
 WINDOW = "1s"
-"""Sampling of one reading.  Chosen by this project: the container has looked every second before it."""
+"""Sampling of one reading.  Chosen by this project: the container has looked every second before it.  While a
+GPU is slowed down it samples as long as a health pod: some rules need that (`bitFailSeconds`)."""
 LIKELY_CHANGES = {
     "temperature": "throttling_likely",
     "temperature-fail": "hot_fail",
@@ -198,6 +199,7 @@ def _pod_spec(policy: Policy, defaults: ProbeDefaults) -> dict[str, Any]:
         "args": [
             f"--interval={policy.interval_of(names.PROBE_HEALTH):g}",
             f"--window={min(seconds(WINDOW), seconds(health.window)):g}",
+            f"--slowed-window={seconds(health.window):g}",
             f"--deadline={seconds(health.deadline):g}",
             f"--state={STATE_FOLDER}/{STATE_FILE}",
             *_thresholds(policy),
