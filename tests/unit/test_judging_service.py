@@ -87,11 +87,19 @@ def test_the_policy_decides_how_strict(wrap: Any) -> None:
     assert [answer["verdict"] for answer in (usual, strict, four)] == ["pass", "warn", "fail"]
 
 
-@pytest.mark.parametrize(("interval", "codes"), [("15m", ["sw-thermal-slowdown"]), ("1m", [])])
-def test_the_policy_s_interval_counts(interval: str, codes: list[str]) -> None:
-    """Counters are judged over no more than two intervals, as the operator does."""
-    first = node()
-    policy = {"probes": {"health": {"interval": interval}}}
+@pytest.mark.parametrize(
+    ("health", "is_judged"),
+    [
+        ({"mode": "Periodic"}, True),
+        ({"mode": "Periodic", "interval": "1m"}, False),
+        ({"interval": "1m"}, True),
+        ({"watch": {"interval": "1m"}}, False),
+    ],
+)
+def test_the_policy_s_interval_counts(health: dict[str, Any], is_judged: bool) -> None:
+    """Counters are judged over no more than two intervals of the policy's mode, as the operator does."""
+    first, codes = node(), ["sw-thermal-slowdown"] if is_judged else []
+    policy = {"probes": {"health": health}}
     [answer] = ask(text(later(first, 900, sw_thermal=800)), before=[text(first)], policy=policy)
     assert [one["code"] for one in answer["findings"] if one["severity"] == "fail"] == codes
 
@@ -115,7 +123,10 @@ def test_earlier_results_give_a_history() -> None:
         ({"policy": {"tresholds": {}}}, "policy: no such field in spec: tresholds"),
         ({"policy": {"kind": "Node"}}, "policy: kind 'Node', expected GPUValidationPolicy"),
         ({"policy": {"expectedGpus": "x"}}, "policy: spec.expectedGpus: Expected `int`"),
-        ({"policy": {"probes": {"health": {"interval": "soon"}}}}, "policy: spec.probes.health.interval"),
+        (
+            {"policy": {"probes": {"health": {"interval": "soon"}}}},
+            "policy: spec.probes.health: Expected `str`",
+        ),
         ({"policy": {"xids": [{"codes": [94]}]}}, "spec.xids: Object missing required field `severity`"),
         ({"policy": {"spec": ["x"]}}, "policy: spec must be a mapping"),
         ({"node": {"gpus": 8}}, "contains unknown field `gpus`"),

@@ -30,7 +30,7 @@ from nodegauge_judge.nccl.measurement import NcclJudgement
 from nodegauge_judge.power_inventory import PowerInventory
 from nodegauge_operator import names
 from nodegauge_operator.api.policy import ExpectedGpus, XidRuleSpec, seconds
-from nodegauge_operator.api.probe_settings import Duration, Probes
+from nodegauge_operator.api.probe_settings import HealthProbe
 from nodegauge_operator.api.report import Report
 
 AnyJudgement = Judgement | NcclJudgement | LoadJudgement
@@ -44,8 +44,8 @@ class NoHistory(Exception):
 
 
 class Criteria(NamedTuple):
-    """What results are judged by.  `interval`: seconds between two health runs; `xids`: rules as the policy
-    has them, which `node` has as the judge takes them."""
+    """What results are judged by.  `interval`: seconds between two health readings; `xids`: rules as the
+    policy has them, which `node` has as the judge takes them."""
 
     thresholds: Thresholds
     expectations: Expectations
@@ -170,11 +170,10 @@ def _expectations(spec: Mapping[str, Any]) -> Expectations:
 
 
 def _interval(spec: Mapping[str, Any]) -> float:
-    """Seconds between two health runs: counters are not judged over more than two of them."""
+    """Seconds between two readings in the policy's mode: counters are not judged over more than two."""
     probes = spec.get("probes")
     health = probes.get("health") if isinstance(probes, dict) else None
-    interval = health.get("interval") if isinstance(health, dict) else None
     try:
-        return seconds(msgspec.convert(interval or Probes().health.interval, Duration))
+        return seconds(msgspec.convert(health or {}, HealthProbe).period)
     except msgspec.ValidationError as error:
-        raise Unusable(f"spec.probes.health.interval: {error}") from None
+        raise Unusable(f"spec.probes.health: {error}") from None
