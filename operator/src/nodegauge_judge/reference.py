@@ -39,27 +39,26 @@ marked "under load" count only runs under load; idle runs neither set nor lift t
 ## Growth, load and evidence
 
 Counters are judged by their growth since the last run, over CLOCK_BOOTTIME. Both runs must have the same
-boot, driver and GPU, no counter may have decreased, and the runs must be at least `intervalFloor` seconds and
-at most two of the policy's intervals apart. Runs at a shorter interval than `intervalFloor` are judged
-together. Growth above `plausibleGrowth` times the time that passed is not believed. Without such a pair
-of runs, only the sampling window of a few seconds is used. If the last run was less than
-`intervalFloor` seconds ago, the window can fail a GPU but cannot clear it: the next run judges the counters.
-A finding's evidence names its source: `counter` (growth since the last run), `window` (growth within the
-window) or `samples` (how often
-a clocks event reason was set).
+boot, driver and GPU, no counter may have decreased, and the runs must be at least `intervalFloor` seconds
+and at most two of the policy's intervals apart (in mode Watch `watch.interval`). Runs at a shorter interval
+than `intervalFloor` are judged together. Growth above `plausibleGrowth` times the time that passed is not
+believed. Without such a pair of runs, only the sampling window of a few seconds is used. If the last run
+was less than `intervalFloor` seconds ago, the window can fail a GPU but cannot clear it: the next run
+judges the counters. A finding's evidence names its source: `counter` (growth since the last run), `window`
+(growth within the window) or `samples` (how often a clocks event reason was set).
 
-A GPU was under load if it was busy for `busyFloor` seconds since the last run. Busy time is the interval less
-the time that the driver counts as low utilisation. Without that counter, mean power since the last
-run decides. A GPU at or above `busyPowerShare` (0.5: halfway) between its idle power and its power limit
-counts as busy all the time, a GPU at idle power not at all, and in between in proportion. Rules that judge
-only the window, such as temperatures, also need a median utilisation of `busyUtilization` per cent in it.
+A GPU was under load if it was busy for `busyFloor` seconds since the last run. Busy time is the interval
+less the time that the driver counts as low utilisation. Without that counter, mean power since the last run
+decides. A GPU at or above `busyPowerShare` (0.5: halfway) between its idle power and its power limit counts
+as busy all the time, a GPU at idle power not at all, and in between in proportion. Rules that judge only
+the window, such as temperatures, also need a median utilisation of `busyUtilization` per cent in it.
 Without two runs to compare, a GPU was under load if every sample of the window reaches that utilisation.
 
-Findings of probe `bmc` come from `nodegauge bmc`, which reads a server's BMC. They set no taint and are in no
-report: the operator does not read BMCs.
+Findings of probe `bmc` come from readings of a server's BMC: by the BMC reader of the cluster (chart value
+`bmc.enabled`), which the operator judges like any other probe, or by `nodegauge bmc`, which only prints them.
 
-Findings of probe `load` come from load runs, which a policy has to ask for (`probes.load.enabled`). Only load
-runs count for their gates, and each makes its own load.
+Findings of probe `load` come from load runs, once a week by default. Only load runs count for their gates,
+and each makes its own load.
 
 Findings of probe `nccl` come from NCCL runs, once a day by default: see [expectations](expectations.md) for
 the floors and their sources.

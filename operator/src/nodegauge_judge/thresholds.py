@@ -57,8 +57,8 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     """Runs under load at `throttlingLikely` or above, out of the last `hotForLongOf`, that raise
     `hot-for-long`.  Default 3.  Chosen by this project: one hot run can be chance."""
     hot_for_long_of: Runs = 4
-    """Runs under load that `hotForLongRuns` looks at.  Default 4.  Chosen by this project: an hour at the
-    default interval."""
+    """Runs under load that `hotForLongRuns` looks at.  Default 4.  Chosen by this project: an hour, with
+    a run every 15 minutes."""
     band_excellent: Celsius = 75
     """°C up to which a temperature is called excellent.  Default 75.  Source: as `hotWarn` (70 to 75)."""
     band_good: Celsius = 80
@@ -219,15 +219,16 @@ class Thresholds(Struct, frozen=True, rename="camel", kw_only=True):
     as `loadThrottleWarnShare` fails if it went on to the end.  Default 0.1.  Chosen by this project: a tenth
     of the time, and a load of 30 s is shorter than any job."""
     load_hotter_than_siblings: Degrees = 15
-    """°C above the median of its like siblings at which a GPU under load is a finding.  Default 15.  Chosen
-    by this project: GPUs behind others in the air flow are some ten degrees warmer."""
+    """°C above the median of its identical siblings at which a GPU under load is a finding.  Default 15.
+    Chosen by this project: GPUs behind others in the air flow are some ten degrees warmer."""
     load_slow_warn: Ratio = 0.92
-    """Share of its like siblings' median computing speed or memory bandwidth below which a GPU under load
-    warns.  Default 0.92.  Source: GPUs of one model vary by 8 % on average (Sinha et al., Not All GPUs Are
-    Created Equal, SC 2022)."""
+    """Share of its identical siblings' median computing speed or memory bandwidth below which a GPU under
+    load warns.  Default 0.92.  Source: GPUs of one model vary by 8 % on average (Sinha et al., Not All GPUs
+    Are Created Equal, SC 2022)."""
     load_slow_fail: Ratio = 0.8
-    """Share of its like siblings' median computing speed or memory bandwidth below which a GPU under load
-    fails.  Default 0.8.  Chosen by this project: as `slowClockFail`, a fifth of the speed is missing."""
+    """Share of its identical siblings' median computing speed or memory bandwidth below which a GPU under
+    load fails.  Default 0.8.  Chosen by this project: as `slowClockFail`, a fifth of the speed is
+    missing."""
     load_peers_share: Ratio = 0.9
     """Share of the median of comparable nodes below which the computing speed of a node's GPUs is a finding.
     Default 0.9.  Chosen by this project: the median GPU of a node varies less than single GPUs."""

@@ -139,7 +139,7 @@ RULES = (
         next_step="compare with its neighbours: many warm inlets are the room's, one is a blocked grille's.",
         way_out=(
             "Compare with the neighbours in the rack.",
-            "Look for a blocked grille, missing blanking panels, a hot aisle that leaks.",
+            "Look for a blocked grille, missing blanking panels, or leaks from the hot aisle.",
         ),
         check=inlet_hot,
     ),

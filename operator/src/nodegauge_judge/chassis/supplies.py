@@ -211,9 +211,9 @@ RULES = (
         title="too few power supplies work",
         meaning=(
             "Fewer supplies work than the machine needs, counted from their stated capacity and from its "
-            "load with all GPUs at their power limit. It switches off, or brakes its GPUs, as soon as jobs "
-            "ask for that. A BMC's own number of needed supplies is not used: a DGX H100 says 1 of 6, and "
-            "needs 4."
+            "load with all GPUs at their power limit. It switches off, or slows its GPUs down, as soon "
+            "as jobs draw that load. The BMC's own number of needed supplies is not used: a DGX H100 "
+            "says 1 of 6, and needs 4."
         ),
         when={Severity.FAIL: "working supplies give less than the machine draws at full load of its GPUs"},
         next_step="drain the node and restore supplies or feeds.",
@@ -256,7 +256,7 @@ RULES = (
         code="supply-no-input",
         probe=Probe.BMC,
         title="a power supply has no input",
-        meaning="A supply works and gets no usable input: its cord, its PDU or its feed is off.",
+        meaning="A supply is present but gets no usable input: its cord, its PDU or its feed is off.",
         when={Severity.WARN: "a supply's line input is lost or out of range, or reads 0 V"},
         next_step="check cord, PDU outlet and breaker; several nodes of one rack: the feed.",
         way_out=("Check cord, PDU outlet and breaker.", "Several nodes of one rack at once: the feed."),
@@ -286,9 +286,9 @@ RULES = (
         probe=Probe.BMC,
         title="a voltage is out of range",
         meaning=(
-            "A rail reads outside the bounds that the BMC gives it; 12 V without bounds of its own, outside"
-            " the policy's tolerance. Flags that power is good, mains inputs and readings without a scale "
-            "are not rails."
+            "A rail reads outside the bounds that the BMC states for it, or, for 12 V without bounds, "
+            "outside the policy's tolerance. Flags that power is good, mains inputs and readings without "
+            "a scale are not rails."
         ),
         when={
             Severity.WARN: "a 3.3 V or 5 V rail is outside its bounds, or the BMC calls a rail Critical",
@@ -304,9 +304,14 @@ RULES = (
         code="supplies-unread",
         probe=Probe.BMC,
         title="power supplies could not be read",
-        meaning="The BMC names supplies and does not give them, so nobody knows whether they work.",
+        meaning=(
+            "The BMC lists supplies but does not return their data, so it is unknown whether they work."
+        ),
         when={
-            Severity.WARN: "a supply, or the list of supplies, is named by the BMC and answers with an error"
+            Severity.WARN: (
+                "the BMC answers with an error when asked for a supply that it lists, or for "
+                "the list of supplies"
+            )
         },
         next_step="try again; if it stays, restart the BMC.",
         way_out=(

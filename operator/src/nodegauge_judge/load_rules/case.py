@@ -114,7 +114,7 @@ class LoadCase(Struct, frozen=True, kw_only=True, dict=True):
         ]
 
     def against_siblings(self, value: Value) -> Iterator[tuple[Loaded, float, float, int]]:
-        """Each GPU with a value: its own, the median of its like siblings, and how many those are."""
+        """Each GPU with a value: its own, the median of its identical siblings, and how many those are."""
         for one in self.finished:
             own = value(one)
             others = [other for sibling in self.alike(one) if (other := value(sibling)) is not None]

@@ -48,7 +48,7 @@ def hot_under_load(case: LoadCase) -> Iterator[Observation]:
 
 
 def hotter_than_siblings(case: LoadCase) -> Iterator[Observation]:
-    """GPUs that are much hotter than their like siblings at the same work."""
+    """GPUs that are much hotter than their identical siblings at the same work."""
     limit = case.thresholds.load_hotter_than_siblings
     for one, own, others, count in case.against_siblings(celsius):
         if own - others >= limit:
@@ -146,8 +146,8 @@ RULES = (
         title="a GPU comes close to its temperature limit under load",
         meaning=(
             "At full power of all GPUs the core or the memory is close to the temperature at which it "
-            "slows down, or will be within minutes. It fails where the probe had to end the load for it: a "
-            "job would go on and be slowed down."
+            "slows down, or will be within minutes. It fails if the probe had to end the load for this "
+            "reason: a job would go on and be slowed down."
         ),
         when={
             Severity.WARN: (
@@ -177,7 +177,9 @@ RULES = (
             "yet."
         ),
         when={
-            Severity.WARN: "`loadHotterThanSiblings` (15 °C) or more above the median of its like siblings"
+            Severity.WARN: (
+                "`loadHotterThanSiblings` (15 °C) or more above the median of its identical siblings"
+            )
         },
         next_step="look for what blocks the air at this GPU, then at its heat sink.",
         way_out=(AIR_FLOW, "Clean filters and fins; check blanking panels and cables in the air flow."),

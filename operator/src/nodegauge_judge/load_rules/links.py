@@ -170,8 +170,8 @@ RULES = (
         title="GPUs share an uplink to the host",
         meaning=(
             "Each GPU copies at full speed alone, and all of them at the same time are slower: they are "
-            "behind one switch or bridge. That is how many servers are built, and no fault. Jobs that load "
-            "data on all GPUs at once wait for it."
+            "behind one switch or bridge. Many servers are built this way; it is not a fault. Jobs that "
+            "load data on all GPUs at once are slower."
         ),
         when={Severity.INFO: "below `loadSharedShare` (0.7) of its own copy speed when all GPUs copy"},
         next_step="spread data loading over the GPUs, if jobs wait for it.",

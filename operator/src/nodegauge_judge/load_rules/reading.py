@@ -61,8 +61,8 @@ RULES = (
         code="load-too-light",
         title="the load was too light to judge",
         meaning=(
-            "A GPU drew so little power that the run says nothing of heat, power and speed at full load. "
-            "Such a run never counts as a pass."
+            "A GPU drew so little power that the run says nothing about heat, power and speed at full "
+            "load. Such a run never counts as a pass."
         ),
         when={Severity.WARN: "below `loadPowerShare` (0.6) of the power limit, or its power cannot be read"},
         next_step="look at what the run reports about kernel, clocks and power.",
@@ -79,7 +79,7 @@ RULES = (
         code="load-incomplete",
         title="not every GPU was loaded to the end",
         meaning=(
-            "A GPU was missing, or CUDA failed on it or hung. The run says nothing of the node as a whole."
+            "A GPU was missing, or CUDA failed on it or hung. The run says nothing about the node as a whole."
         ),
         when={Severity.WARN: "a GPU of the node was not loaded, failed or hung; or the run ended early"},
         next_step="read the message of the GPU; the health probe says whether the GPU still answers.",

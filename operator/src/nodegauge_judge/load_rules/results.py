@@ -58,12 +58,12 @@ def checksum_unexpected(case: LoadCase) -> Iterator[Observation]:
 
 
 def slow_gpu(case: LoadCase) -> Iterator[Observation]:
-    """GPUs that compute more slowly than their like siblings, with no slowdown that explains it."""
+    """GPUs that compute more slowly than their identical siblings, with no slowdown that explains it."""
     return _below_siblings(case, lambda one: positive(one.load.tflops), unit="TFLOPS", key="tflops")
 
 
 def slow_memory(case: LoadCase) -> Iterator[Observation]:
-    """GPUs whose memory is slower than that of their like siblings."""
+    """GPUs whose memory is slower than that of their identical siblings."""
     return _below_siblings(case, lambda one: positive(one.load.memory_gbps), unit="GB/s", key="memory_gbps")
 
 
@@ -131,12 +131,12 @@ def _answer(check: Callable[[LoadCase], Iterator[Observation]], value: Value) ->
 
 
 _WHEN_SLOW = {
-    Severity.WARN: "below `loadSlowWarn` (0.92) of the median of its like siblings",
+    Severity.WARN: "below `loadSlowWarn` (0.92) of the median of its identical siblings",
     Severity.FAIL: "below `loadSlowFail` (0.8) of it",
 }
 _MEANING_SLOW = (
-    "GPUs of the same model, power limit and kernel work at the same time, and no slowdown explains it: "
-    "this one"
+    "GPUs of the same model and power limit run the same kernel at the same time. No slowdown explains it, "
+    "but this one"
 )
 _COMPARE = (
     "`nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,ECC,ROW_REMAPPER -i INDEX`, and the same for another GPU."

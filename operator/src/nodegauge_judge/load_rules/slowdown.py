@@ -196,8 +196,9 @@ RULES = (
         code="load-heat-slowdown",
         title="heat slows a GPU down under load",
         meaning=(
-            "While all GPUs worked at full power, the driver or the GPU itself lowered its clocks because "
-            "core or memory was too hot. Every job that uses the node in full meets the same."
+            "While all GPUs worked at full power, the driver or the GPU itself lowered its clocks "
+            "because core or memory was too hot. Every job that uses the whole node is slowed down in "
+            "the same way."
         ),
         when=_WHEN,
         next_step="check fans, air flow and inlet temperature of the node.",
@@ -253,7 +254,7 @@ RULES = (
         title="a power cap holds a GPU below its limit",
         meaning=(
             "The driver reports its power cap as the reason for the clocks, and the GPU stays well below "
-            "its power limit: another limit holds it, of the module, the board or the rack."
+            "its power limit: another limit applies, of the module, the board or the rack."
         ),
         when={Severity.WARN: "capped in half of the samples or more, at less than 85 % of the power limit"},
         next_step="run `nvidia-smi -q -d POWER -i INDEX` on the node and look for further limits.",

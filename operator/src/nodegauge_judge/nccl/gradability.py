@@ -74,9 +74,10 @@ NOT_GRADABLE = NcclRule(
     title="these numbers cannot be graded",
     meaning=(
         "Expectations are for one node. Numbers of several nodes depend on the network between them and "
-        "prove nothing about a single node, so the verdict is unknown unless data was wrong or NCCL hung. "
-        "The finding also comes without any floor for the numbers of one node: the verdict of a log of "
-        "nccl-tests is then unknown too, and that of a node follows from the other findings."
+        "prove nothing about a single node, so the verdict is unknown unless data was wrong or NCCL "
+        "hung. The finding is also raised if there is no floor for the numbers of one node: the verdict "
+        "on a log of nccl-tests is then unknown too, and the verdict on a node follows from its other "
+        "findings."
     ),
     when={
         Severity.INFO: (

@@ -143,8 +143,9 @@ RULES = (
         },
         next_step="keep the limit within what they carry, or give each socket a cable of its own.",
         way_out=(
-            "`nvidia-smi -pl CABLE_WATTS -i INDEX` lowers the limit until the next boot: set it at each.",
-            "Or give each socket a cable of its own, of the rating that the card needs.",
+            "`nvidia-smi -pl CABLE_WATTS -i INDEX` lowers the limit until the next boot: set it at every "
+            "boot.",
+            "Or give each socket a cable of its own, with the rating that the card needs.",
             "If the inventory is wrong, correct `spec.powerInventory`.",
         ),
         check=cable_watts,
@@ -186,9 +187,9 @@ RULES = (
         code="power-inventory",
         title="the power inventory does not fit the GPUs",
         meaning=(
-            "An entry of `spec.powerInventory` is about no GPU of the node, a GPU has no entry, or its power "
-            "limit was not read. What cannot be compared is not judged. An entry by model may be about no "
-            "GPU: a policy can list the models of all its nodes."
+            "An entry of `spec.powerInventory` matches no GPU of the node, a GPU has no entry, or its "
+            "power limit was not read. What cannot be compared is not judged. An entry for a model need "
+            "not match: a policy can list the models of all its nodes."
         ),
         when={
             Severity.INFO: "an entry by index, UUID or address has no GPU, or a GPU has no entry or no limit"

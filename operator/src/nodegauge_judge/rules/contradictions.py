@@ -63,9 +63,9 @@ RULES = (
         code="power-contradicted",
         title="GPUs lack power while the supplies are healthy",
         meaning=(
-            "NVML shows the power brake or insufficient power, and the BMC calls every supply healthy, with "
-            "watts to spare. Then the supplies are not the cause: it lies between them and the GPU, or "
-            "somebody limits the power on purpose."
+            "NVML shows the power brake or insufficient power, and the BMC calls every supply healthy, "
+            "with watts to spare. So the cause is not in the supplies: it lies between them and the GPU, "
+            "or somebody limits the power on purpose."
         ),
         when={
             Severity.WARN: (
@@ -84,15 +84,16 @@ RULES = (
     ),
     HealthRule(
         code="nvlink-contradicted",
-        title="the BMC counts other NVLinks than NVML",
+        title="the BMC and NVML count different numbers of NVLinks",
         meaning=(
-            "The BMC of the GPUs' baseboard counts another number of active NVLink ports than NVML, of as "
-            "many in all. A link changed between the two readings, or one of the two is wrong."
+            "The BMC of the GPUs' baseboard and NVML see the same number of NVLink ports in all, but "
+            "different numbers of active ones. A link changed between the two readings, or one of the "
+            "two is wrong."
         ),
         when={
             Severity.WARN: (
-                "a GPU that both name (by serial number or UUID) has another number of active links in a "
-                "fresh reading of the BMC, and both know the state of all its links"
+                "a fresh reading of the BMC shows another number of active links for a GPU that both "
+                "know (by serial number or UUID), and both know the state of all its links"
             )
         },
         next_step="compare `nvidia-smi nvlink -s -i INDEX` with the BMC's ports once more.",

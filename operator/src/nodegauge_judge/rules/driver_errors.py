@@ -176,15 +176,15 @@ RULES = (
         code="xid",
         title="the driver reported an error (Xid)",
         meaning=(
-            "An Xid event came while the probe watched. In mode Watch only the pauses after reports are "
-            "missed; health pods watch for seconds every few minutes and miss most Xids. The kernel log has "
-            "them all, and other findings show their lasting "
-            "marks (gpu-lost, reset-required, recovery-action, ecc, row-remap). NVIDIA's catalogue puts each "
-            "Xid into a resolution bucket. An Xid fails if its bucket takes the GPU out of service "
-            "(RESET_GPU, RESTART_BM, WORKFLOW_XID_48 and the like). Xids that a program alone can cause "
-            "(13, 31, 43) only warn. For the codes that `spec.xids` of the policy names, its rules decide "
-            "instead: how many within which time on one GPU, and how bad that is. Such a finding stands "
-            "until fewer are left in that time."
+            "An Xid event came while the probe was listening. In mode Watch, only Xids in the pauses "
+            "after reports are missed; health pods listen only for seconds and miss most Xids. The "
+            "kernel log has all of them, and other findings show the traces that they leave (gpu-lost, "
+            "reset-required, recovery-action, ecc, row-remap). NVIDIA's catalogue puts each Xid into a "
+            "resolution bucket. An Xid fails if its bucket takes the GPU out of service (RESET_GPU, "
+            "RESTART_BM, WORKFLOW_XID_48 and the like). Xids that a program alone can cause (13, 31, 43) "
+            "only warn. For codes in `spec.xids` of the policy, those rules decide instead: how many "
+            "events, within which time, on one GPU, and how severe that is. Such a finding stands until "
+            "fewer events are left within that time."
         ),
         when={
             Severity.WARN: f"one of {_listed(Severity.WARN)}; or an Xid that is on neither list; {_OWN}",

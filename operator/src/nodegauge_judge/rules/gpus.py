@@ -195,7 +195,7 @@ def _mixed(what: str, counts: Mapping[str, int]) -> Observation:
 DIFFERENCES = (
     HealthRule(
         code="foreign-gpus",
-        title="GPUs that are not for this node's jobs",
+        title="GPUs that the NVIDIA driver does not offer",
         meaning=(
             "NVIDIA GPUs on the PCI bus that the NVIDIA driver does not offer: another kernel driver "
             "serves them (vfio-pci passes them to a virtual machine, nouveau drives a display), or "

@@ -162,10 +162,10 @@ RULES = (
         code="memory-worn",
         title="GPU memory is worn out",
         meaning=(
-            "Retired pages and the uncorrectable errors of the board's whole life, against the vendor's "
-            "rules for replacing a board. Boards before Ampere retire pages; newer ones remap rows, and "
-            "their driver says when no repair is left (row-remap). A few retired pages are normal; old "
-            "errors only inform."
+            "Compares the retired pages and the uncorrectable errors over the board's life with the "
+            "vendor's rules for replacing a board. Boards before Ampere retire pages; newer ones remap "
+            "rows, and their driver says when no repair is left (row-remap). A few retired pages are "
+            "normal; old errors are only information."
         ),
         when={
             Severity.INFO: "uncorrectable errors in the board's life, below the limits",

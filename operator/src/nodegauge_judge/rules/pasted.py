@@ -96,8 +96,8 @@ RULES = (
         code="paste-without-health",
         title="the pasted text has no readings of health",
         meaning=(
-            "Pasted text was judged that says how the GPUs are joined, but too little about their health: a "
-            "table alone, a part of `nvidia-smi -q`, or a virtual GPU, which shows no temperature. The "
+            "The pasted text shows how the GPUs are joined, but too little about their health: only a "
+            "table, only a part of `nvidia-smi -q`, or a virtual GPU, which shows no temperature. The "
             "interconnect class is valid; the health is unknown. Only `nodegauge judge` reports this."
         ),
         when={

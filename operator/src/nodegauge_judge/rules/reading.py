@@ -241,9 +241,9 @@ RULES = (
         code="gpus-not-visible",
         title="the probe was not shown all GPUs",
         meaning=(
-            "The node has, or had, GPUs that are missing without an error: the container runtime did not "
+            "GPUs that the node has, or had, are missing without an error: the container runtime did not "
             "give them to the probe. A node that is only partly visible cannot be judged. GPUs that "
-            "another driver serves do not count (foreign-gpus), and where the policy states "
+            "another driver serves do not count (foreign-gpus). If the policy states "
             "`spec.expectedGpus`, that number decides."
         ),
         when={
@@ -273,15 +273,16 @@ RULES = (
         code="node-unreadable",
         title="the node cannot be read",
         meaning=(
-            "Run after run fails in the same hard way: the driver hangs or is not loaded, or the probe is "
-            "silent or leaves nothing that can be read, while other nodes of the policy are read. Jobs on "
-            "this node would hang or fail too. By default this sets no taint, because missing data never "
+            "Run after run fails in the same way, while other nodes of the policy are read: the driver "
+            "hangs or is not loaded, or the probe gives no result or an unreadable one. Jobs on this "
+            "node would hang or fail too. By default this sets no taint, because missing data never "
             "changes a verdict. Name the cause `unreadable` in `spec.taints.causes` to ask for it."
         ),
         when={
             Severity.FAIL: (
-                "the policy asks for it, and as many runs in a row as `spec.hysteresis.unreadableRuns` says "
-                "failed alike; a failure counts only if another node of the policy was read meanwhile"
+                "the policy asks for it, and `spec.hysteresis.unreadableRuns` (5) runs in a row failed "
+                "in the same way; a failure counts only if another node of the policy was read since the "
+                "previous one"
             )
         },
         next_step="try `timeout 30 nvidia-smi` on the node; if it hangs or fails too, drain and reboot.",
